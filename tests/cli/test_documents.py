@@ -17,7 +17,7 @@ from support.checkpoint.memory_nodes import TOKEN, running
 from support.checkpoint.version_files import put
 from support.command import Run
 from support.jobs.worlds import many, store
-from support.lab.made_folder import make
+from support.lab.made_folder import make, publish
 from support.lab.small_matrix import MATRIX
 from support.profiling.measurements import eflops, saturation, scaling
 from support.schemas import check
@@ -170,6 +170,8 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     Path("train.yaml").write_text(JOB_TO_RUN)
     make(Path("lab"), seeds=(0, 1))
     make(Path("lab-bad"), seeds=(0,), wrong={"tokens-gpt-tiny-late-ovl-s0"})
+    for name in ("lab", "lab-bad"):
+        publish(Path(name))
     Path("matrix.yaml").write_text(MATRIX)
     with History.open() as history:
         store(history, many(20, cloud="local"), tmp_path / "gone")

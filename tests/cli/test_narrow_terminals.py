@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.command import Run
-from support.lab.made_folder import make
+from support.lab.made_folder import make, publish
 from support.places import GOLDEN_FOLDER
 from support.simulator.trace_files import write
 
@@ -69,6 +69,7 @@ def files(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> Path:
     write(tmp_path / "b.json", ups[::-1])
     (tmp_path / "curve.csv").write_text("n,speedup\n1,1\n2,1.8\n4,3.1\n8,4.4\n16,5.1\n32,5.2\n")
     make(tmp_path / "lab")
+    publish(tmp_path / "lab")
     assert run("catalog", "convert", "paper", "changed.csv")[0] == 0
     text = (tmp_path / "changed.csv").read_text()
     (tmp_path / "changed.csv").write_text(text.replace("0.526", "0.6").replace("g5.xlarge", "g5.other"))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.command import Run
 from support.golden import check_golden
-from support.lab.made_folder import make
+from support.lab.made_folder import make, publish
 
 WRONG, UNFINISHED = "tokens-gpt-tiny-late-ovl-s1", "tokens-gpt-tiny-base-deepvm-s2"
 
@@ -21,7 +21,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(("bad", "code"), [(False, 0), (True, 1)])
 def test_check(run: Run, folder: Path, bad: bool, code: int) -> None:
     make(folder / "lab", wrong={WRONG} if bad else (), unfinished={UNFINISHED} if bad else ())
-    assert run("lab", "report", "lab")[0] == 0
+    publish(folder / "lab")
     found, out, err = run("lab", "check", "lab")
     assert (found, err) == (code, "")
     check_golden(f"lab-check{'-bad' if bad else ''}.txt", out)

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow  # whole jobs
             {"loss": [70]},
             {"min_world": 1, "steps": 1200},
             {"stories", "leftovers"},
-            "went on writing beside",
+            "beside attempt",
         ),
     ],
 )

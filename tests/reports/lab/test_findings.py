@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.lab.made_folder import MACHINE, make
+from support.lab.made_folder import MACHINE, list_again, make
 
 from deepvm.lab.checked import check
 from deepvm.reports.lab.findings import Findings, estimate
@@ -83,7 +83,8 @@ def test_what_is_no_result_on_cifar_is_said(tmp_path: Path) -> None:
     make(tmp_path, variants=("none",), seeds=range(5))
     for folder in (tmp_path / "runs").iterdir():
         change(tmp_path, folder.name, "config.json", dataset={"name": "cifar10", "path": "made"})
-    doubt, *_ = findings(tmp_path).doubts()
+    list_again(tmp_path)
+    (doubt,) = findings(tmp_path).doubts()
     assert doubt.startswith("cifar10 has 50000 samples, these runs had 4096") and "Nothing here is a result" in doubt
 
 

@@ -27,7 +27,7 @@ def cost(variant: str, goodput: float, stall_s: float, loss: float = 0.0) -> Cos
     return replace(RUN, variant=variant, goodput=goodput, stall_s=stall_s, loss_difference=loss)
 
 
-def record(one: published.PublishedSuite) -> Any:
+def record(one: published.PublishedSuite, folder: Path) -> Any:
     steps = {"base": (400, 1200), "late": (800, 1400)}[one.failure]
     config = {
         "matrix": "exp4",
@@ -46,11 +46,11 @@ def record(one: published.PublishedSuite) -> Any:
         "strikes": [{"fault": "exit", "step": step} for step in steps],
         "disk": {},
     }
-    return SimpleNamespace(config=config, folder=Path("none"), supervisor={"attempts": []})
+    return SimpleNamespace(config=config, folder=folder, supervisor={"attempts": []})
 
 
 @pytest.fixture(scope="module")
-def tables() -> dict[str, list[list[str]]]:
+def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[str]]]:
     """Our analysis of ECRL's own goodputs and stalls: rows of each table."""
     suites = [
         SuiteResult(
@@ -64,7 +64,9 @@ def tables() -> dict[str, list[list[str]]]:
         )
         for one in published.SUITES
     ]
-    records: Any = [(record(one), True) for one in published.SUITES]
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "environment.json").write_text("{}")
+    records: Any = [(record(one, folder), True) for one in published.SUITES]
     text = analysis(Findings(Path("none"), Checked({}), records, suites))
     found: dict[str, list[list[str]]] = {}
     for part in text.split("\n## ")[1:]:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from deepvm.lab.audit.publication import publishable
+from deepvm.lab.checked import check
 from deepvm.lab.records import AUDIT, CHECKPOINTS, CONFIG, ENVIRONMENT, FINAL, RUNS, SUPERVISOR
+from deepvm.lab.results import suites_of
 from deepvm.lab.running.manifest import Manifest, Row, key_of
 from support.lab.made_runs import row, write, write_lines
 
@@ -32,6 +37,16 @@ MACHINE = {
     "backend": "gloo, CPU, one thread a rank",
     "deepvm": "0.1.0",
 }
+
+
+def publish(out: Path) -> None:
+    """The publishable files of its suites, with what ``deepvm lab check`` asks of them."""
+    runs = [records for records, _ in check(out)[1]]
+    for suite in suites_of((run, True) for run in runs):
+        finals = {run.folder.name: run.final for run in runs if (run.folder / FINAL).exists()}
+        names = [cost.run for costs in suite.variants.values() for cost in costs]
+        rows = [{"run": name, "final_sha256": finals.get(name)} for name in names]
+        (out / publishable(suite, "json")).write_text(json.dumps({"runs": rows}))
 
 
 def make(
@@ -72,6 +87,14 @@ def make(
         )
         manifest.add(listed)
     return out
+
+
+def list_again(out: Path) -> None:
+    """Give the manifest the keys of configurations that were changed: as if the runs had been made so."""
+    manifest = Manifest(out)
+    for listed in list(manifest.rows.values()):
+        config = json.loads((out / RUNS / listed.run / CONFIG).read_text())
+        manifest.add(replace(listed, key=key_of(config, MACHINE)))
 
 
 def configs(seeds: Sequence[int], variants: Sequence[str], matrix: str) -> Iterator[dict[str, Any]]:
