@@ -71,13 +71,13 @@ class Certificate:
     """The verdict.
 
     Attributes:
-        compared: ``optimizers`` or ``file``. steps: of the undisturbed run. processes: that train. planned:
+        compared: ``optimizers``, ``file`` or ``both``. steps: of the undisturbed run. processes: that train. planned:
             number of kills; kills: that have happened. notes: what a reader should know besides.
     """
 
     subject: Subject
     gates: Sequence[Gate]
-    compared: Literal["optimizers", "file"]
+    compared: Literal["optimizers", "file", "both"]
     steps: int
     processes: int
     planned: int
@@ -167,7 +167,7 @@ class _Audit:
         return Certificate(
             self._subject,
             judge(evidence),
-            "file" if self._subject.final else "optimizers",
+            "optimizers" if not self._subject.final else "both" if reference.steps else "file",
             len(reference.progress),
             max(len(reference.steps), len(reference.samples)),
             len(plan),
@@ -309,7 +309,5 @@ def _kill(number: int, one: PlacedAttempt, following: PlacedAttempt | None, tota
 def _notes(subject: Subject, reference: Logged) -> Iterator[str]:
     if not subject.in_place:
         yield "each run had a copy of the current folder; with {out} in its arguments a script says where it writes"
-    if not reference.samples:
-        yield "samples and replays are not judged: the script does not log them, with deepvm.lab.SampleLog"
     for why in dict.fromkeys(reference.errors):
         yield f"some steps could not be read: {why}"
