@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from deepvm.errors import DataError, RequestError
+from deepvm.lab.certify import hints
 from deepvm.lab.certify.attempt import KillPoint, Trigger, guarded, run_attempt
 from deepvm.lab.certify.disk_room import own_files
 from deepvm.lab.certify.final_file import digest_of_file
@@ -131,7 +132,8 @@ def _output_folder(out: Path | None) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
         return
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise RequestError("out", str(out), "a new or empty folder")
+        allowed = "a new or empty folder; an audit is never continued: to use this one, delete it first"
+        raise RequestError("out", str(out), allowed)
     with own_files(out):
         out.mkdir(parents=True, exist_ok=True)
     yield out.resolve()
@@ -140,11 +142,12 @@ def _output_folder(out: Path | None) -> Iterator[Path]:
 class _Audit:
     def __init__(self, subject: Subject, folder: Path, chance: random.Random, report: Callable[[str], None]) -> None:
         self._subject, self._folder, self._chance, self._report = subject, folder, chance, report
+        self._earlier: list[Path] = []
 
     def run(self, kills: int, write_kills: int) -> Certificate:
         first, second = self._undisturbed(1), self._undisturbed(2)
         reference = first.attempts[0].logged
-        notes = list(_notes(self._subject, reference))
+        notes = list(_notes(self._subject, reference, self._earlier))
         plan: list[PlannedKill] = []
         runs: list[Run] = []
         kills_done: list[Kill] = []
@@ -180,19 +183,23 @@ class _Audit:
         """Raises DataError: it fails, or shows nothing."""
         folder = self._folder / f"undisturbed-{number}"
         self._subject.prepare(folder)
+        self._earlier = self._subject.earlier_checkpoints(folder)
         attempt = run_attempt(self._subject, folder, 0, None, self._subject.timeout_s)
         self._report(f"undisturbed run {number}: {attempt.state} after {attempt.wall_s:.0f} s")
         if attempt.state == "hung":
             raise DataError(f"the script has not ended after {self._subject.timeout_s:.0f} s; see --timeout")
         if attempt.state == "failed":
-            raise DataError(f"the script fails by itself, with exit code {attempt.code}:\n{attempt.last_lines}")
+            hint = hints.missing_module(attempt.last_lines) or hints.earlier_checkpoints(self._earlier, attempt.logged)
+            why = f"the script fails by itself, with exit code {attempt.code}:\n{attempt.last_lines}"
+            raise DataError("\n".join(filter(None, (why, hint))))
         logged = attempt.logged
         if not logged.progress:
             why = f" ({logged.errors[0]})" if logged.errors else ""
-            raise DataError(
+            why = (
                 f"no step of a torch optimizer was seen{why}: let the script log its steps, with deepvm.lab.SampleLog, "
                 "and name the file that it writes its final parameters to: --final PATH"
             )
+            raise DataError("\n".join(filter(None, (why, hints.earlier_checkpoints(self._earlier, logged)))))
         if not logged.steps and not self._subject.final:
             raise DataError(
                 "no step of a torch optimizer was seen, so there are no parameters to compare: name the file that "
@@ -201,7 +208,7 @@ class _Audit:
         return Run([attempt], self._final(folder))
 
     def _final(self, folder: Path) -> str:
-        return digest_of_file(self._subject.final_file(folder)) if self._subject.final else ""
+        return digest_of_file(self._subject.final_file(folder), folder / "out") if self._subject.final else ""
 
     def _killed(
         self, number: int, reference: Run, again: Run, plan: Sequence[PlannedKill]
@@ -306,8 +313,10 @@ def _kill(number: int, one: PlacedAttempt, following: PlacedAttempt | None, tota
     return Kill(number, attempt.number, kind, attempt.torn_file, steps, one.reached, resumed, total)
 
 
-def _notes(subject: Subject, reference: Logged) -> Iterator[str]:
+def _notes(subject: Subject, reference: Logged, earlier: Sequence[Path]) -> Iterator[str]:
     if not subject.in_place:
         yield "each run had a copy of the current folder; with {out} in its arguments a script says where it writes"
+    if found := hints.earlier_checkpoints(earlier, reference):
+        yield found
     for why in dict.fromkeys(reference.errors):
         yield f"some steps could not be read: {why}"
