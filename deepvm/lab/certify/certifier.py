@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import shutil
 import statistics
@@ -239,7 +240,7 @@ class _Audit:
 
 
 def plan_of(reference: Logged, kills: int, write_kills: int, chance: random.Random) -> list[PlannedKill]:
-    """One kill in each of equal parts of the steps."""
+    """One kill in each of equal parts of the steps; one of them halfway between two saves, where there are any."""
     bursts: dict[int, int] = {}
     for row in reference.writes:
         bursts[row["n"]] = bursts.get(row["n"], 0) + 1
@@ -252,13 +253,22 @@ def plan_of(reference: Logged, kills: int, write_kills: int, chance: random.Rand
     kinds.insert(0, "step")  # so that a write is killed when there may be an older checkpoint
     times = [row["time"] for row in reference.progress]
     pace_s = statistics.median(b - a for a, b in zip(times, times[1:], strict=False)) if len(times) > 1 else 0.1
-    found = []
+    found, halfway = [], []
     for place, kind in enumerate(kinds):
         low, high = (1 + (last - 1) * part / len(kinds) for part in (place, place + 1))
+        halfway += [(place, n) for n in _halves(in_time) if kind == "step" and low <= n <= high]
         delay_s = chance.uniform(0, _DELAY_STEPS) * min(pace_s, 5.0)
         skip = chance.randrange(max(bursts.values())) if kind == "write" else 0
         found.append(PlannedKill(kind, max(1, int(chance.uniform(low, high))), delay_s, skip))
+    if halfway:  # else all may fall right after a save, where no step is done again
+        place, step = chance.choice(halfway)
+        found[place] = PlannedKill("step", step, 0.0)
     return found
+
+
+def _halves(saves: Sequence[int]) -> list[int]:
+    """Steps halfway from one save to the next, so that at least one step between was logged as a whole."""
+    return [a + (b - a + 1) // 2 for a, b in itertools.pairwise(sorted(saves)) if b - a > 2]
 
 
 def _earlier(kill: PlannedKill) -> PlannedKill:
@@ -272,18 +282,18 @@ def trigger_of(kill: PlannedKill, before: int, history: History, counts: Literal
     ``before``: the step of the last kill. An attempt that nobody can place has gone on from there, or earlier.
     """
     least = max(1, kill.step - before)
-    if kill.kind == "write":
-        return Trigger("write", write_after=least, skip=kill.skip)
 
     def point(first: Row) -> KillPoint:
         place = history.place_of(first)
         after = least if place is None else max(1, kill.step - place)
+        if kill.kind == "write":
+            return KillPoint(after, 0.0, after, kill.skip)
         limit = after + _DELAY_STEPS
         if place is not None:  # not with the last step
             limit = max(after, min(limit, history.steps - 1 - place))
         return KillPoint(after, kill.delay_s, limit)
 
-    return Trigger(counts, point)
+    return Trigger("write" if kill.kind == "write" else counts, point)
 
 
 def _summary(placed: PlacedAttempt, total: int) -> str:

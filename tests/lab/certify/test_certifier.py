@@ -202,9 +202,7 @@ def test_a_script_that_reads_the_variable_stays_where_it_is() -> None:
 
 def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
-    with pytest.raises(
-        RequestError, match="a new or empty folder; .* to use this one, delete it first"
-    ):
+    with pytest.raises(RequestError, match="a new or empty folder; .* to use this one, delete it first"):
         audit(out=tmp_path)
     with pytest.raises(RequestError, match="a Python file; there is none"):
         Subject(tmp_path / "nothing.py")
@@ -274,6 +272,38 @@ def test_after_some_runs_kills_that_prove_nothing_are_a_fault(tmp_path: Path, mo
     found, asked, _ = killed_run(monkeypatch, tmp_path, [20, None] * 5)
     assert failed(found) == ["kills"] and len(asked) == 3
     assert "0 of 1 kills hit the training" in reason(found, "kills")
+
+
+def test_a_kill_in_a_write_counts_from_where_the_attempt_goes_on() -> None:
+    rows = [*train(100)]
+    history = History(logged(rows), logged(rows))
+    trigger = trigger_of(PlannedKill("write", 60, 0.0, 2), 54, history, "step")
+    assert trigger.kind == "write"
+    for place in (40, 50):
+        point = trigger.point(start(f"w{place}", f"s{place}"))
+        assert (point.after, point.skip) == (60 - place, 2)
+    assert trigger.point(start("nobody knows", "")).after == 6
+
+
+def test_one_kill_is_in_the_middle_between_two_saves() -> None:
+    """So that there are steps to do again, whichever points the seed draws."""
+
+    def saves(every: int) -> list[Row]:
+        return [{"kind": "write", "file": "a", "n": n, "time": n} for n in range(every, 101, every) for _ in range(2)]
+
+    for seed in range(50):
+        for kills in (1, 3):
+            plan = plan_of(logged([*train(100), *saves(10)]), kills, 1, random.Random(seed))
+            assert any(kill.kind == "step" and kill.step % 10 == 5 and kill.step > 10 for kill in plan)
+            assert [kill.step for kill in plan] == sorted(kill.step for kill in plan)
+    steps = {
+        kill.step % 10
+        for seed in range(50)
+        for kill in plan_of(logged([*train(100), *saves(10)]), 3, 1, random.Random(seed))
+    }
+    assert steps == set(range(10))  # the others land anywhere
+    for every in (2, 60):  # no step in the middle; no second save in the part where kills are
+        plan_of(logged([*train(100), *saves(every)]), 3, 1, random.Random(0))
 
 
 @pytest.mark.parametrize("kills", [3, 30])
