@@ -204,9 +204,9 @@ def _replays(found: Evidence) -> Iterator[str]:
                 for row in rows:
                     before = first.setdefault((row["step"], rank), row)
                     again += before is not row
-                    for key, what in (("ids", "samples"), ("loss", "loss")):
+                    for key, what in (("ids", "other samples"), ("loss", "another loss")):
                         if before[key] != row[key]:
-                            yield f"step {row['step']} of rank {rank}: attempt {attempt.number} had another {what}"
+                            yield f"step {row['step']} of rank {rank}: attempt {attempt.number} had {what}"
                             return
     if not again:
         raise _NotJudged("no step was done again")

@@ -96,7 +96,7 @@ WRONG = {
     "another order": (
         other_samples({**some(5, 10), 5: IDS[5][::-1]}),
         "replays",
-        "step 5 of rank 0: attempt 1 had another samples",
+        "step 5 of rank 0: attempt 1 had other samples",
     ),
     "a kill missed": (replace(RIGHT, planned=2), "kills", "1 of 2 kills hit the training"),
     "a process lives": (replace(RIGHT, killed=[killed(replace(LOST, left=2), BACK)]), "kills", "2 processes could not"),
