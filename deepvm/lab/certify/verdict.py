@@ -195,7 +195,7 @@ def _some_ids(samples: Counter[str]) -> str:
 def _replays(found: Evidence) -> Iterator[str]:
     """A step that was done again had the same samples and, to the last bit, the same loss."""
     if not found.reference.samples:
-        raise _NotJudged("as samples")
+        raise _NotJudged("for the same reason")
     again = 0
     for run in found.killed:
         first: dict[tuple[int, int], Row] = {}
