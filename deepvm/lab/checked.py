@@ -10,9 +10,9 @@ from deepvm.errors import DataError
 from deepvm.lab.audit.gates import ARTEFACTS, GATES, STORIES, verdicts
 from deepvm.lab.audit.publication import published_verdicts
 from deepvm.lab.audit.references import with_references
-from deepvm.lab.records import CONFIG, RUNS, SUPERVISOR, Records
+from deepvm.lab.records import CONFIG, ENVIRONMENT, RUNS, SUPERVISOR, Records, read_document
 from deepvm.lab.results import suites_of
-from deepvm.lab.running.manifest import NAME, read_manifest, read_planned
+from deepvm.lab.running.manifest import NAME, Row, RunState, key_of, read_manifest, read_planned
 
 NOT_RUN = "not run yet; 'deepvm lab run' goes on with what is missing"
 
@@ -63,15 +63,17 @@ def check(out: Path, *, published: bool = False) -> tuple[Checked, list[tuple[Re
     """
     planned = read_planned(out)
     begun = (out / NAME).exists() or not planned.wanted
-    names = [row.run for row in read_manifest(out)] if begun else []
-    if not names and not planned.wanted:
+    rows = read_manifest(out) if begun else []
+    if not rows and not planned.wanted:
         raise DataError(f"{out}: its manifest lists no runs")
     found: dict[str, dict[str, str]] = {}
     whole: list[Records] = []
-    for name in names:
+    for row in rows:
+        name = row.run
         try:
             records = _records(out / RUNS / name)
             found[name] = verdicts(records)
+            found[name][STORIES] = found[name][STORIES] or _listed(row, records, passed=not any(found[name].values()))
             suites_of([(records, False)])  # it can be counted
             whole.append(records)
         except DataError as error:
@@ -86,9 +88,18 @@ def check(out: Path, *, published: bool = False) -> tuple[Checked, list[tuple[Re
     return Checked(found, [name for name in planned.runs if name not in found]), passed
 
 
+def _listed(row: Row, run: Records, *, passed: bool) -> str:
+    """What the list of runs says of a run, which has ``passed`` its gates, and is not so. Raises DataError."""
+    if row.key != key_of(run.config, read_document(run.folder / ENVIRONMENT)):
+        return f"{NAME} lists a run of another configuration or environment than {CONFIG} and {ENVIRONMENT} have"
+    if passed and row.state not in (RunState.COMPLETED.value, RunState.SKIPPED.value):
+        return f"{NAME} lists it as {row.state}"
+    return ""
+
+
 def _records(folder: Path) -> Records:
-    """Of a run. Raises DataError: without these two nothing can be asked."""
-    for needed in (CONFIG, SUPERVISOR):
+    """Of a run. Raises DataError: without these nothing can be asked."""
+    for needed in (CONFIG, SUPERVISOR, ENVIRONMENT):
         if not (folder / needed).is_file():
             raise DataError(f"{folder / needed}: missing")
     return with_references(Records.read(folder), folder.parent)

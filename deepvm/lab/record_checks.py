@@ -36,8 +36,21 @@ def _is_time(value: Any) -> bool:
 
 def _is_strike(value: Any) -> bool:
     return isinstance(value, dict) and all(
-        (type(value.get("fault")) is str, type(value.get("key")) is str, type(value.get("ends")) is bool)
+        (
+            *(type(value.get(key)) is str for key in ("fault", "target", "key")),
+            *(type(value.get(key)) is int and value[key] >= 0 for key in ("step", "rank")),
+            _is_time(value.get("seconds")) and value["seconds"] >= 0,
+            type(value.get("ends")) is bool,
+        )
     )
+
+
+def _is_hex(value: Any) -> bool:
+    try:
+        float.fromhex(value)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True
 
 
 def _is_worlds(value: Any) -> bool:
@@ -53,6 +66,7 @@ TIME: Check = _is_time, "a number"
 SECONDS: Check = lambda value: _is_time(value) and value >= 0, "seconds from 0"
 NAMED: Check = lambda value: isinstance(value, dict) and type(value.get("name")) is str, "an object with a name"
 OBJECT: Check = lambda value: isinstance(value, dict), "an object"
+FLAG: Check = lambda value: type(value) is bool, "true or false"
 TEXTS = list_of(TEXT)
 SAFE: Check = (
     lambda value: isinstance(value, list) and len(value) == 3 and type(value[0]) is int,
@@ -76,7 +90,7 @@ CONFIG_CHECKS: Mapping[str, Check] = {
     "checkpoint_every": whole(1),
     "max_inflight": whole(1),
     "launcher": TEXT,
-    "strikes": list_of((_is_strike, "an object with fault, key and ends")),
+    "strikes": list_of((_is_strike, "an object with fault, step, rank, target, seconds, key and ends")),
     "disk": OBJECT,
     "controls": TEXTS,
 }
@@ -107,22 +121,38 @@ _ATTEMPT: Mapping[str, Check] = {
     "damaged": whole(),
     "disk_errors": whole(),
 }
+RECOVERY = ("detect_s", "restart_s", "restore_s", "replay_s")
+"""The parts of a recovery, of attempts that have had one."""
 _ATTEMPT_EXTRA: Mapping[str, Check] = {
     "broken": TEXTS,
     "safe": list_of(SAFE),
-    **dict.fromkeys(("detect_s", "restart_s", "restore_s", "replay_s"), maybe(TIME)),
+    **dict.fromkeys(RECOVERY, maybe(SECONDS)),
 }
 
 STEP_CHECKS: Mapping[str, Check] = {
     **dict.fromkeys(("attempt", "global_step", "epoch", "cursor_step", "sample_ids_count", "world_size"), whole()),
-    **dict.fromkeys(("sample_ids_hash", "loss_hex"), TEXT),
-    **dict.fromkeys(("seconds", "time"), TIME),
+    "sample_ids_hash": TEXT,
+    "loss": (lambda value: type(value) is float or (type(value) is int and abs(value) < 2**53), "a number, or NaN"),
+    "loss_hex": (_is_hex, "a number as float.hex writes it"),
+    "seconds": SECONDS,
+    "time": TIME,
 }
-"""Of a line of a rank's log; ``loss`` may be no number."""
+"""Of a line of a rank's log; ``loss`` may be NaN."""
 EVENT_CHECKS: Mapping[str, Check] = {"event": TEXT, "time": TIME, "attempt": whole()}
-FACT_CHECKS: Mapping[str, Mapping[str, Check]] = {"started": {"pid": whole()}, "restored": {"step": whole()}}
+FACT_CHECKS: Mapping[str, Mapping[str, Check]] = {
+    "started": {"pid": whole()},
+    "restored": {"step": whole(), "seconds": SECONDS},
+    "closed": {"seconds": SECONDS},
+    "slowed": {"seconds": SECONDS},
+    "stalled": {"step": whole(), "in_step": FLAG, **dict.fromkeys(("seconds", "snapshot_s", "write_s"), SECONDS)},
+}
 """By event."""
-CHECKPOINT_CHECKS: Mapping[str, Check] = {"attempt": whole(), "step": whole(), "error": TEXT}
+CHECKPOINT_CHECKS: Mapping[str, Check] = {
+    "attempt": whole(),
+    "step": whole(),
+    "error": TEXT,
+    **dict.fromkeys(("snapshot_s", "foreground_s", "background_s", "enqueue_s", "backpressure_s", "stall_s"), SECONDS),
+}
 
 
 def check_keys(
@@ -137,6 +167,13 @@ def check_keys(
     for key in extra or ():
         if key in found:
             check_keys(found, {key: (extra or {})[key]}, where)
+
+
+def check_loss(row: Mapping[str, Any], path: object, number: int) -> None:
+    """Of a line whose keys are checked: both forms of its loss are one number. Raises DataError."""
+    if float(row["loss"]).hex() != float.fromhex(row["loss_hex"]).hex():
+        said = f"loss is {_shown(row['loss'])}; allowed: {float.fromhex(row['loss_hex'])!r}, as loss_hex has it"
+        raise DataError(f"{path}, line {number}: damaged: {said}")
 
 
 def check_config(config: Mapping[str, Any], where: object) -> None:

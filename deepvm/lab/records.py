@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,11 +26,14 @@ from deepvm.lab.record_checks import (
     Check,
     check_config,
     check_keys,
+    check_loss,
     check_supervisor,
 )
 
 CONFIG, SUPERVISOR, FINAL, AUDIT = "config.json", "supervisor.json", "final.sha256", "audit.json"
 CHECKPOINTS, ENVIRONMENT = "checkpoint_rank0.jsonl", "environment.json"
+NODE_LOG = "memory-node.log"
+"""What memory nodes have printed, one after the other."""
 RUNS = "runs"
 """The folder of the runs of a matrix."""
 ORCHESTRATED = "deepvm-run"
@@ -142,17 +146,35 @@ class Records:
     @cached_property
     def steps(self) -> dict[int, list[dict[str, Any]]]:
         """Lines of each rank, in the order in which they were written. Raises DataError."""
-        return {rank: self._lines(path, STEP_CHECKS) for rank, path in self._ranks("rank")}
+        found = {}
+        for rank, path in self._ranks("rank"):
+            found[rank] = self._lines(path, STEP_CHECKS)
+            for number, row in enumerate(found[rank], 1):
+                check_loss(row, path, number)
+        return found
+
+    @cached_property
+    def owned(self) -> dict[int, range]:
+        """By attempt, the steps of which its lines count: from where it went on, below where any later one did.
+
+        What it did above that was lost with its failure. Raises DataError.
+        """
+        found: dict[int, range] = {}
+        below = sys.maxsize
+        for one in reversed(self.supervisor["attempts"]):
+            if one["resumed_step"] is not None:
+                found[one["attempt"]] = range(one["resumed_step"], below)
+                below = min(below, one["resumed_step"])
+        return found
 
     @cached_property
     def owners(self) -> dict[tuple[int, int], dict[str, Any]]:
-        """By (step, rank): the line of the last attempt."""
+        """By (step, rank): the line of the attempt that owns the step. Raises DataError."""
         found: dict[tuple[int, int], dict[str, Any]] = {}
         for rank, rows in self.steps.items():
             for row in rows:
-                key = (row["global_step"], rank)
-                if key not in found or row["attempt"] >= found[key]["attempt"]:
-                    found[key] = row
+                if row["global_step"] in self.owned.get(row["attempt"], ()):
+                    found[row["global_step"], rank] = row
         return found
 
     @cached_property

@@ -56,13 +56,14 @@ class Cost:
 
     Attributes:
         run: its name. goodput: steps a second, each counted once (eq. 6). compute_s: of steps, those done again
-            included. repeated_s: of steps that another attempt did again. snapshot_s, write_s: while training waited.
-            stall_s: for which checkpoints held training up until its last step. drain_s: after that, until what was in
-            flight had been written. background_s: writes beside the training. checkpoints: that were
-            made; skipped: that were due, and skipped or given up. detect_s, restart_s, restore_s, replay_s: parts of
-            the recovery, as far as they are known; None if there was one, and no time of it is known. known: how many
-            times of each part are. loss_difference: mean absolute difference of the losses from those of an undisturbed
-            run; None without one, or if a loss is no number, and the run has ``diverged``.
+            included, and stalls in the optimizer's step left out. repeated_s: of steps that another attempt did again.
+            snapshot_s, write_s: while training waited. stall_s: for which checkpoints held training up until its last
+            step, also those that a failure has kept from completion. drain_s: after that, until what was in flight had
+            been written. background_s: writes beside the training. checkpoints: that were made; skipped: that were due,
+            and skipped or given up. detect_s, restart_s, restore_s, replay_s: parts of the recovery, as far as they are
+            known; None if there was one, and no time of it is known. known: how many times of each part are.
+            loss_difference: mean absolute difference of the losses from those of an undisturbed run; None without one,
+            or if a loss is no number, and the run has ``diverged``.
     """
 
     run: str
@@ -103,6 +104,8 @@ def cost_of(run: Records, *, passed: bool, undisturbed: Records | None = None) -
         parts = {key: [a[key] for a in supervisor["attempts"] if key in a] for key in _RECOVERY}
         known = {key: [one for one in times if one is not None] for key, times in parts.items()}
         recovery = {key: sum(known[key]) if known[key] or not times else None for key, times in parts.items()}
+        stalls = [row for row in run.events(0) if row["event"] == "stalled"]
+        in_steps_s = sum(row["seconds"] for row in stalls if row["in_step"])
         drain_s = sum(row["seconds"] for row in run.events(0) if row["event"] == "closed")
         diverged = not all(math.isfinite(row["loss"]) for row in run.owners.values())
         return Cost(
@@ -113,13 +116,13 @@ def cost_of(run: Records, *, passed: bool, undisturbed: Records | None = None) -
             goodput=run.config["steps"] / wall_s,
             wall_s=wall_s,
             restarts=int(supervisor["restarts"]),
-            compute_s=compute_s,
+            compute_s=compute_s - in_steps_s,
             repeated_s=compute_s - counted_s,
-            snapshot_s=sum(row["snapshot_s"] for row in rows),
-            write_s=sum(row["foreground_s"] + row["enqueue_s"] for row in rows),
+            snapshot_s=sum(row["snapshot_s"] for row in stalls),
+            write_s=sum(row["write_s"] for row in stalls),
             background_s=sum(row["background_s"] for row in rows),
             drain_s=drain_s,
-            stall_s=sum(row["stall_s"] for row in rows),
+            stall_s=sum(row["seconds"] for row in stalls),
             checkpoints=sum(not row["error"] for row in rows),
             skipped=sum(bool(row["error"]) for row in rows),
             known={key: len(times) for key, times in known.items()},

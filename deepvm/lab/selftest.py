@@ -52,7 +52,8 @@ def _noise(folder: Path) -> None:
     """The last bit of a loss, where a step is logged for the second time."""
     rows = list(read_lines(folder / steps_of(0)))
     again = next(row for row in rows if row["attempt"] and row["global_step"] == EVERY * 2)
-    again["loss_hex"] = math.nextafter(again["loss"], math.inf).hex()
+    again["loss"] = math.nextafter(again["loss"], math.inf)
+    again["loss_hex"] = again["loss"].hex()
     write_bytes(folder / steps_of(0), "".join(f"{json.dumps(row)}\n" for row in rows).encode())
 
 
@@ -84,6 +85,7 @@ CONTROLS: Mapping[str, Control] = {
     "early-commit": Control(
         "a checkpoint is committed before its data", "stories", strikes=(Strike("kill", 39, target=Target.WRITE),)
     ),
+    "never-restores": Control("an attempt begins anew, though there are checkpoints", "stories"),
     "lost-record": Control("the log of checkpoints is not there", "artefacts", spoil=_lose),
 }
 

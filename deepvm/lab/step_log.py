@@ -1,12 +1,10 @@
-"""What a rank's log of steps says while it grows, and how long steps took that were done again."""
+"""What a rank's log of steps says while it grows."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from deepvm.io.line_tail import LineTail
 
@@ -27,15 +25,3 @@ class StepLog:
                 row = json.loads(line)
                 self.attempt, self.done = row["attempt"], row["global_step"] + 1
         return bool(lines)
-
-
-def replay_s(rows: Iterable[Mapping[str, Any]], restored: Sequence[Mapping[str, Any]], reached: int) -> float | None:
-    """How long the steps took that an earlier attempt had done already; None if nothing was restored.
-
-    ``rows``: steps of an attempt on one rank. ``restored``: when its ranks had restored. ``reached``: steps that were
-    done before.
-    """
-    since = max((row["time"] for row in restored), default=None)
-    if since is None:
-        return None
-    return max((row["time"] - since for row in rows if row["global_step"] < reached), default=0.0)

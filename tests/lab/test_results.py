@@ -107,6 +107,7 @@ def test_losses_are_compared_with_an_undisturbed_run(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in log.read_text().splitlines()]
     last = max(rows, key=lambda row: (row["global_step"], row["attempt"]))
     last["loss"] += 0.12
+    last["loss_hex"] = last["loss"].hex()
     log.write_text("".join(json.dumps(row) + "\n" for row in rows))
     late = suites(tmp_path)["late"].variants
     assert late["ovl"][0].loss_difference == pytest.approx(0.01) and late["blk"][0].loss_difference == 0
@@ -115,10 +116,10 @@ def test_losses_are_compared_with_an_undisturbed_run(tmp_path: Path) -> None:
 def test_damaged_records_are_said(tmp_path: Path) -> None:
     make(tmp_path, seeds=(0,))
     log = tmp_path / "runs" / "tokens-gpt-tiny-late-ovl-s0" / "checkpoint_rank0.jsonl"
-    log.write_text(log.read_text().replace("stall_s", "stalled_s"))
+    log.write_text(log.read_text().replace("background_s", "behind_s"))
     checked, records = check(tmp_path)
     ((run, reason),) = checked.incomplete
-    assert run == log.parent.name and "damaged: KeyError: 'stall_s'" in reason
+    assert run == log.parent.name and "checkpoint_rank0.jsonl, line 1: damaged: it has no background_s" in reason
     assert run not in {one.folder.name for one, _ in records}
 
 
@@ -134,9 +135,13 @@ def edit(out: Path, name: str, change: Callable[[Any], None]) -> Cost:
     return suites(out)["late"].variants["blk"][0]
 
 
-def append(out: Path, name: str, row: dict[str, Any]) -> Cost:
+def append_line(out: Path, name: str, row: dict[str, Any]) -> None:
     with (out / "runs" / BLK / name).open("a") as file:
         file.write(json.dumps(row) + "\n")
+
+
+def append(out: Path, name: str, row: dict[str, Any]) -> Cost:
+    append_line(out, name, row)
     return suites(out)["late"].variants["blk"][0]
 
 
@@ -149,10 +154,38 @@ def test_what_is_written_after_the_last_step_is_counted_by_itself(tmp_path: Path
     assert cost.drain_s == 0.25 and cost.stall_s == before.stall_s
 
 
+def test_a_stall_counts_whether_or_not_its_checkpoint_was_complete(tmp_path: Path) -> None:
+    """One that was in flight at a failure has no line of its own."""
+    before = suites(make(tmp_path, seeds=(0,)))["late"].variants["blk"][0]
+    cost = append(tmp_path, "worker_0.jsonl", made_folder.stall_row(1, 8, "blocking", 0.4, 1.0))
+    assert cost.checkpoints == before.checkpoints
+    assert cost.stall_s == pytest.approx(before.stall_s + 0.4)
+    assert cost.snapshot_s == pytest.approx(before.snapshot_s + 0.02)
+    assert cost.write_s == pytest.approx(before.write_s + 0.38)
+
+
+def test_a_stall_in_a_step_is_no_time_of_the_step(tmp_path: Path) -> None:
+    before = suites(make(tmp_path, seeds=(0,)))["late"].variants["blk"][0]
+    row = made_folder.stall_row(1, 8, "blocking", 0.4, 1.0)
+    outside = append(tmp_path, "worker_0.jsonl", row)
+    inside = append(tmp_path, "worker_0.jsonl", {**row, "in_step": True})
+    assert outside.compute_s == before.compute_s and inside.compute_s == pytest.approx(before.compute_s - 0.4)
+    assert inside.repeated_s == before.repeated_s
+
+
+@pytest.mark.parametrize("seconds", [-0.5, "x", None])
+def test_a_stall_that_is_no_time_is_damaged(tmp_path: Path, seconds: object) -> None:
+    make(tmp_path, seeds=(0,))
+    row = {**made_folder.stall_row(1, 8, "blocking", 0.4, 1.0), "seconds": seconds}
+    append_line(tmp_path, "worker_0.jsonl", row)
+    ((run, reason),) = check(tmp_path)[0].incomplete
+    assert run == BLK and "damaged: seconds is" in reason
+
+
 def test_checkpoints_that_were_skipped_are_counted(tmp_path: Path) -> None:
     before = suites(make(tmp_path, seeds=(0,)))["late"].variants["blk"][0]
     assert (before.checkpoints, before.skipped) == (3, 0)
-    row = made_folder.checkpoint_row(2, 12, "blocking", 0.0, 1.0)
+    row = made_folder.checkpoint_row(2, 12, "blocking", 0.02, 1.0)
     cost = append(tmp_path, "checkpoint_rank0.jsonl", {**row, "error": "skipped"})
     assert (cost.checkpoints, cost.skipped) == (3, 1)
 

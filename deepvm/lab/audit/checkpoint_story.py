@@ -7,6 +7,7 @@ from typing import Any
 
 from deepvm.lab.audit.orchestrated import safe_steps
 from deepvm.lab.records import CHECKPOINTS, ORCHESTRATED, Records
+from deepvm.lab.strategies.strategy_registry import heeds_orchestrator
 
 DAMAGING = ("torn", "flip")
 """Faults that kill all processes, and damage a file of the newest checkpoint."""
@@ -15,26 +16,66 @@ _UNNOTICED: Mapping[str, Collection[str]] = {
     "flip": ("deepvm-tcp", "torch-save", "dcp", "dcp-async"),  # no checksum: replays and parameters show it
 }
 """Strategies that may go on without a word."""
+_ANY_ORDER = ("deepvm", "deepvm-tcp")
+"""Strategies of which a checkpoint may be whole before an older one, as when a memory node is lost."""
+_ONE_FILE = ("torch-save",)
+"""Strategies that have nothing older than the newest checkpoint."""
 
 
 def resumptions(run: Records) -> Iterator[str]:
-    """What an attempt went on from had been saved."""
+    """An attempt went on from the newest checkpoint that there was, or one that may have been saved after it."""
     if not _tells(run):
         return
-    saved: set[int] = set()
+    saved, good, damaged = set[int](), set[int](), 0
     for one in run.supervisor["attempts"]:
-        resumed = one["resumed_step"] or 0
-        if resumed and resumed not in saved:
-            yield f"attempt {one['attempt']} went on from step {resumed}, of which no checkpoint is recorded"
-        saved |= _recorded(run, one) | possibly_saved(run, one) | safe_steps(one)
+        if one["resumed_step"] is not None:
+            resumed, newest = one["resumed_step"], _newest(run, good, damaged)
+            if resumed and resumed not in saved:
+                yield f"attempt {one['attempt']} went on from step {resumed}, of which no checkpoint is recorded"
+            if resumed < newest:
+                yield f"attempt {one['attempt']} went on from step {resumed}, though there was a checkpoint of {newest}"
+            good, damaged = {step for step in good if step < resumed} | {resumed}, 0  # newer ones were damaged
+        recorded = _recorded(run, one)
+        good |= recorded
+        saved |= recorded | possibly_saved(run, one) | safe_steps(one)
+        damaged += _damaged(run, one)
+
+
+def _newest(run: Records, good: Collection[int], damaged: int) -> int:
+    """The newest checkpoint that must be there, of recorded ones, when so many files were damaged; 0: none."""
+    if damaged and run.config["strategy"] in _ONE_FILE:
+        return 0
+    left = sorted(good, reverse=True)[damaged:]
+    return max(left, default=0)
+
+
+def _damaged(run: Records, attempt: Mapping[str, Any]) -> int:
+    """How many checkpoints were damaged on purpose at the end of an attempt: one by each failure."""
+    faults = {strike["key"]: strike["fault"] for strike in run.config["strikes"]}
+    keys = [key for key in attempt["struck"] if faults.get(key) in DAMAGING]
+    return len(attempt.get("broken", ())[: len(keys)])
+
+
+def due(run: Records) -> Iterator[str]:
+    """Checkpoints are of steps that their attempt had done, and at which they were due, or it was to end.
+
+    Whom the orchestrator can ask saves at other steps, too.
+    """
+    attempts, strategy = {one["attempt"]: one for one in run.supervisor["attempts"]}, run.config["strategy"]
+    asked = run.config["launcher"] == ORCHESTRATED and strategy is not None and heeds_orchestrator(strategy)
     for row in run.checkpoints:
-        if row["step"] > run.config["steps"]:
-            yield f"a checkpoint of step {row['step']} is recorded, of {run.config['steps']}"
+        step, attempt = row["step"], attempts.get(row["attempt"])
+        if attempt is None:
+            yield f"a checkpoint of step {step} is recorded by attempt {row['attempt']}, which is not"
+        elif not step <= max(attempt["resumed_step"] or 0, attempt["reached_step"]):
+            yield f"attempt {row['attempt']} recorded a checkpoint of step {step}, which it has not reached"
+        elif step % run.config["checkpoint_every"] and step != attempt["until"] and not asked:
+            yield f"attempt {row['attempt']} recorded a checkpoint of step {step}, at which none was due"
 
 
 def records(run: Records) -> Iterator[str]:
     """An attempt that came to its planned end has recorded each checkpoint that was due, if only with an error."""
-    if not _tells(run):
+    if run.config["strategy"] is None or not _tells(run):
         return
     every = run.config["checkpoint_every"]
     for one in run.supervisor["attempts"]:
@@ -47,21 +88,22 @@ def records(run: Records) -> Iterator[str]:
 
 
 def _tells(run: Records) -> bool:
-    """Whether there is a log of checkpoints: a lost one is told as a missing artefact."""
-    return run.config["strategy"] is not None and (run.folder / CHECKPOINTS).is_file()
+    """Whether all is known of checkpoints: a log that is lost is told as a missing artefact."""
+    return run.config["strategy"] is None or (run.folder / CHECKPOINTS).is_file()
 
 
 def possibly_saved(run: Records, attempt: Mapping[str, Any]) -> set[int]:
     """Steps of checkpoints that an attempt may have finished without time to record it.
 
-    They come after the last one of which it has recorded anything, and no more than can be in flight.
+    They come after the last one of which it has recorded anything, unless the strategy finishes them in any order, and
+    no more than can be in flight.
     """
-    if _closed(run, attempt):
+    if run.config["strategy"] is None or _closed(run, attempt):
         return set()
-    every = run.config["checkpoint_every"]
-    told = [row["step"] for row in run.checkpoints if row["attempt"] == attempt["attempt"]]
-    last = max([attempt["resumed_step"] or 0, *told])
-    due = range((last // every + 1) * every, attempt["reached_step"] + 1, every)
+    every, first = run.config["checkpoint_every"], attempt["resumed_step"] or 0
+    told = {row["step"] for row in run.checkpoints if row["attempt"] == attempt["attempt"]}
+    last = first if run.config["strategy"] in _ANY_ORDER else max([first, *told])
+    due = [step for step in range((last // every + 1) * every, attempt["reached_step"] + 1, every) if step not in told]
     return set(due[-run.config["max_inflight"] - 1 :])
 
 
@@ -94,8 +136,8 @@ def damage(run: Records) -> Iterator[str]:
         newest = max(_recorded(run, one), default=0)
         there = [reached for reached in there if reached > newest]  # restoring looks no further than a good one
         keys = [key for key in one["struck"] if faults.get(key) in DAMAGING]
-        broken = one.get("broken", ())[: len(keys)]  # each damages one file
-        there += [one["reached_step"]] * len(broken)
+        broken = _damaged(run, one)
+        there += [one["reached_step"]] * broken
         # what was not recorded may not have been whole when it was damaged: then there is nothing to notice
         if broken and not silent & {faults[key] for key in keys} and not possibly_saved(run, one):
             unnoticed = keys[-1]

@@ -1,8 +1,8 @@
 """The gates that each run must pass: what each asks, and the answer from the files that the run has left (ECRL 5.9).
 
-What a rank did at a step is what the last attempt logged that did it: earlier ones were lost with their failure.
-The samples of each step are computed anew, by :mod:`deepvm.lab.audit.sample_rule`: with the code that trained, the
-audit shares only the form of the files.
+An attempt does the steps from where it went on in their order; those at which a later one went on were lost with its
+failure (:attr:`deepvm.lab.records.Records.owned`). The samples of each step are computed anew, by
+:mod:`deepvm.lab.audit.sample_rule`: with the code that trained, the audit shares only the form of the files.
 """
 
 from __future__ import annotations
@@ -13,15 +13,24 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.errors import DataError
-from deepvm.lab.audit import checkpoint_story
-from deepvm.lab.audit.checkpoint_story import DAMAGING
-from deepvm.lab.audit.orchestrated import left_of_job, promises
+from deepvm.lab.audit.failures import failures
+from deepvm.lab.audit.orchestrated import left_of_job
 from deepvm.lab.audit.sample_rule import SampleRule, hash_of
-from deepvm.lab.records import CHECKPOINTS, CONFIG, FINAL, ORCHESTRATED, SUPERVISOR, MissingFileError, Records, steps_of
+from deepvm.lab.audit.stories import stories
+from deepvm.lab.records import (
+    CHECKPOINTS,
+    CONFIG,
+    FINAL,
+    ORCHESTRATED,
+    SUPERVISOR,
+    MissingFileError,
+    Records,
+    events_of,
+    steps_of,
+)
 
 _HIDDEN = re.compile(r"\..*(?<!\.spare)\.tmp|\.(step-|last|latest).*|order-.*")
 """Half-written files, and orders; deepvm's Checkpointer keeps a spare file, locks, and the number of a generation."""
-_KILLED = (-9, 137)
 ARTEFACTS, STORIES = "artefacts", "stories"
 """Gates that ask of the files of a whole matrix, too: :mod:`deepvm.lab.audit.publication`."""
 
@@ -41,14 +50,7 @@ def _samples(run: Records) -> Iterator[str]:
 
     How many steps there must be is a question of its own.
     """
-    for rank, rows in run.steps.items():
-        seen: set[tuple[int, int]] = set()
-        for row in rows:
-            key = (row["attempt"], row["global_step"])
-            if key in seen:
-                yield f"step {row['global_step']} of rank {rank} was done twice in attempt {row['attempt']}"
-                return
-            seen.add(key)
+    yield from _order(run)
     rule, steps = SampleRule(run.config), dict[int, dict[int, dict[str, Any]]]()
     for (step, rank), row in run.owners.items():
         steps.setdefault(step, {})[rank] = row
@@ -59,12 +61,32 @@ def _samples(run: Records) -> Iterator[str]:
             return
 
 
-def _wrong_step(run: Records, rule: SampleRule, step: int, owners: Mapping[int, Mapping[str, Any]]) -> str:
-    """What is wrong with the samples of a step; empty if nothing is."""
-    if not owners:
+def _order(run: Records) -> Iterator[str]:
+    """Each attempt did its steps in their order, on each rank, from the one at which it went on."""
+    firsts = {one["attempt"]: one["resumed_step"] for one in run.supervisor["attempts"]}
+    for rank, rows in run.steps.items():
+        due = {number: first for number, first in firsts.items() if first is not None}
+        for row in rows:
+            number, step = row["attempt"], row["global_step"]
+            if number not in due:  # it is not recorded, or has restored nothing: another gate's question
+                continue
+            if step > due[number]:
+                yield f"step {due[number]} of rank {rank} is missing in attempt {number}"
+                return
+            if step < firsts[number]:
+                first = firsts[number]
+                yield f"step {step} of rank {rank} was done in attempt {number}, which went on from step {first}"
+                return
+            if step < due[number]:
+                yield f"step {step} of rank {rank} was done twice in attempt {number}"
+                return
+            due[number] += 1
+
+
+def _wrong_step(run: Records, rule: SampleRule, step: int, rows: Mapping[int, Mapping[str, Any]]) -> str:
+    """What is wrong with the samples of a step, by the lines of its ranks; empty if nothing is."""
+    if not rows:
         return f"step {step} is missing"
-    newest = max(row["attempt"] for row in owners.values())
-    rows = {rank: row for rank, row in owners.items() if row["attempt"] == newest}
     worlds = {row["world_size"] for row in rows.values()}
     if len(worlds) != 1:
         return f"step {step} has ranks of {sorted(worlds)} worlds"
@@ -78,9 +100,6 @@ def _wrong_step(run: Records, rule: SampleRule, step: int, owners: Mapping[int, 
     for rank in range(world):
         row = rows.get(rank)
         if row is None:
-            if rank in owners:
-                older = owners[rank]["attempt"]
-                return f"step {step} of rank {rank} is of attempt {older}, that of rank {min(rows)} of attempt {newest}"
             return f"step {step} of rank {rank} is missing"
         if (row["epoch"], row["cursor_step"]) != place:
             return f"step {step} of rank {rank} is logged as epoch {row['epoch']}, step {row['cursor_step']}"
@@ -119,103 +138,9 @@ def _parameters(run: Records) -> Iterator[str]:
         yield "other parameters than those of the undisturbed run"
 
 
-def _failures(run: Records) -> Iterator[str]:
-    """Each failure that was planned has happened, in training, and what had to end did."""
-    struck: dict[str, dict[str, Any]] = {}
-    for attempt in run.supervisor["attempts"]:
-        struck.update({key: attempt for key in attempt["struck"]})
-    for strike in run.config["strikes"]:
-        key, attempt = strike["key"], struck.get(strike["key"])
-        if attempt is None:
-            yield f"{key} has never struck"
-        elif strike["ends"] and attempt["state"] == "completed":
-            yield f"{key} did not end its attempt"
-        elif strike["ends"] and not _landed(run, attempt):
-            yield f"{key} struck before training had begun: it proves nothing"
-        elif strike["fault"] in ("kill", *DAMAGING) and not _killed(run, attempt):
-            yield f"{key} has killed no rank: they exited with {', '.join(map(str, attempt['exits']))}"
-        elif strike["fault"] in DAMAGING and not attempt.get("broken"):
-            yield f"{key} damaged no file: it proves nothing"
-    if run.config["disk"] and not any(a["disk_errors"] for a in run.supervisor["attempts"]) and _fails(run):
-        yield "the disk has never failed"
-
-
-def _fails(run: Records) -> bool:
-    return any(name != "slow" for name in run.config["disk"])
-
-
-def _killed(run: Records, attempt: Mapping[str, Any]) -> bool:
-    """Whether a rank ended by SIGKILL; None: it was given up alive, which is a leftover.
-
-    torchrun says 1 whatever has happened, and a machine that is lost says nothing.
-    """
-    if run.config["launcher"] == ORCHESTRATED:
-        return True
-    codes = {*_KILLED, None, *([1] if run.config["launcher"] == "torchrun" else [])}
-    return any(code in codes for code in attempt["exits"])
-
-
-def _landed(run: Records, attempt: Mapping[str, Any]) -> bool:
-    """Whether an attempt had trained when it ended, and the next one had something to go on from or to do again."""
-    number = attempt["attempt"]
-    logged = any(row["attempt"] == number for rows in run.steps.values() for row in rows)
-    later = [one for one in run.supervisor["attempts"] if one["attempt"] == number + 1]
-    resumed = bool(later) and ((later[0]["resumed_step"] or 0) > 0 or attempt["reached_step"] > 0)
-    return logged and resumed
-
-
-def _stories(run: Records) -> Iterator[str]:
-    """Supervisor, ranks and checkpoints tell the same story; a job has kept what the orchestrator promises."""
-    attempts = run.supervisor["attempts"]
-    if [one["attempt"] for one in attempts] != list(range(len(attempts))):
-        yield "attempts are not counted from 0"
-    failed = sum(one["state"] != "completed" for one in attempts)
-    if run.supervisor["state"] == "completed" and run.supervisor["restarts"] != failed:
-        yield f"{run.supervisor['restarts']} restarts for {failed} attempts that failed"
-    unplanned = [one["attempt"] for one in attempts if one["state"] != "completed" and not one["causes"]]
-    if unplanned:
-        yield f"attempt {unplanned[0]} failed, and nothing had been planned"
-    yield from _ranks(run)
-    yield from checkpoint_story.damage(run)
-    yield from checkpoint_story.resumptions(run)
-    yield from checkpoint_story.records(run)
-    if run.config["launcher"] == ORCHESTRATED:
-        yield from promises(run)
-
-
-def _ranks(run: Records) -> Iterator[str]:
-    """All ranks of an attempt went on from one step, and each was one of its world."""
-    attempts = {one["attempt"]: one for one in run.supervisor["attempts"]}
-    restored: dict[int, set[int]] = {}
-    for row in (row for rows in run.all_events.values() for row in rows if row["event"] == "restored"):
-        restored.setdefault(row["attempt"], set()).add(row["step"])
-    for number, found in restored.items():
-        if len(found) > 1:
-            yield f"ranks of attempt {number} went on from steps {', '.join(map(str, sorted(found)))}"
-        elif number in attempts and found != {attempts[number]["resumed_step"]}:
-            said = attempts[number]["resumed_step"]
-            yield f"attempt {number} went on from step {said}, and from {found.pop()} by its ranks"
-    for rank, rows in run.steps.items():
-        for row in rows:
-            attempt = attempts.get(row["attempt"])
-            if attempt is None:
-                yield f"rank {rank} did step {row['global_step']} in attempt {row['attempt']}, which is not recorded"
-                return
-            if attempt["world"] != row["world_size"] or rank >= row["world_size"]:
-                logged = f"rank {rank} of {row['world_size']}"
-                yield f"attempt {row['attempt']} had a world of {attempt['world']}, and {logged} did a step"
-                return
-
-
 def _leftovers(run: Records) -> Iterator[str]:
     """Nothing is left: no process that went on writing, no half-written file, no order."""
-    for rank, rows in run.steps.items():
-        newest = -1
-        for row in rows:
-            if row["attempt"] < newest:
-                yield f"attempt {row['attempt']} of rank {rank} went on writing beside attempt {newest}"
-                return
-            newest = max(newest, row["attempt"])
+    yield from _one_at_a_time(run)
     for path in run.folder.rglob("*"):
         if _HIDDEN.fullmatch(path.name):
             yield f"{path.relative_to(run.folder)} is left"
@@ -229,6 +154,41 @@ def _leftovers(run: Records) -> Iterator[str]:
         yield from left_of_job(run)
 
 
+def _one_at_a_time(run: Records) -> Iterator[str]:
+    """No attempt does a step once the next one is there: by the order of the lines of a rank, and by their times."""
+    there = sorted(_there(run).items())
+    ends = {
+        number: min(there[place + 1 :], key=lambda one: one[1], default=None) for place, (number, _) in enumerate(there)
+    }
+    for rank, rows in run.steps.items():
+        newest = -1
+        for row in rows:
+            number = row["attempt"]
+            if number < newest:
+                yield f"attempt {number} of rank {rank} went on writing beside attempt {newest}"
+                return
+            newest = number
+            end = ends.get(number)
+            if end is not None and row["time"] > end[1]:
+                yield f"attempt {number} of rank {rank} did step {row['global_step']} beside attempt {end[0]}"
+                return
+
+
+def _there(run: Records) -> dict[int, float]:
+    """Since when each attempt is there, and older ones must be gone.
+
+    A job's next generation is formed while the older one trains: its agents end that before the ranks meet.
+    """
+    if run.config["launcher"] != ORCHESTRATED:
+        return {one["attempt"]: one["began"] for one in run.supervisor["attempts"]}
+    met: dict[int, float] = {}
+    for rows in run.all_events.values():
+        for row in rows:
+            if row["event"] == "joined":
+                met[row["attempt"]] = max(row["time"], met.get(row["attempt"], 0.0))
+    return met
+
+
 def _lives(pid: int, folder: Path) -> bool:
     """Whether a process is there that has files of the run open: numbers of processes are used again."""
     try:
@@ -239,7 +199,8 @@ def _lives(pid: int, folder: Path) -> bool:
 
 def _artefacts(run: Records) -> Iterator[str]:
     """All files that others audit are there."""
-    names = [CONFIG, SUPERVISOR, *(steps_of(rank) for rank in range(run.config["world"]))]
+    logs = (log(rank) for log in (steps_of, events_of) for rank in range(run.config["world"]))
+    names = [CONFIG, SUPERVISOR, *logs]
     if run.supervisor["state"] == "completed":
         names.append(FINAL)
     if run.config["strategy"] is not None:
@@ -254,8 +215,8 @@ GATES: Mapping[str, Callable[[Records], Iterator[str]]] = {
     "samples": _samples,
     "replays": _replays,
     "parameters": _parameters,
-    "failures": _failures,
-    STORIES: _stories,
+    "failures": failures,
+    STORIES: stories,
     "leftovers": _leftovers,
     ARTEFACTS: _artefacts,
 }

@@ -22,7 +22,6 @@ def promises(run: Records) -> Iterator[str]:
     formed = max((int(row["generation"]) for row in events), default=0)
     if formed != len(attempts):
         yield f"{len(attempts)} attempts are recorded of {formed} generations"
-    yield from _one_at_a_time(run)
     if run.config["strategy"] is None or not heeds_orchestrator(run.config["strategy"]):
         return
     yield from _newest(run)
@@ -40,21 +39,6 @@ def _insured(attempts: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str
     for key, struck in told.items():
         if not any(at > struck for at in asked):
             yield f"{key} was told, and no version was asked for"
-
-
-def _one_at_a_time(run: Records) -> Iterator[str]:
-    """No generation does a step once the next has met: its agents end the older one first."""
-    met: dict[int, float] = {}
-    for rows in run.all_events.values():
-        for row in rows:
-            if row["event"] == "joined":
-                met[row["attempt"]] = max(row["time"], met.get(row["attempt"], 0.0))
-    for rows in run.steps.values():
-        for row in rows:
-            later = [at for attempt, at in met.items() if attempt > row["attempt"]]
-            if later and row["time"] > min(later):
-                yield f"generation {row['attempt'] + 1} did step {row['global_step']} beside a newer one"
-                return
 
 
 def _newest(run: Records) -> Iterator[str]:

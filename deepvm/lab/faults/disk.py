@@ -66,7 +66,7 @@ class FaultyDisk:
     """The disk of one worker."""
 
     def __init__(self, folder: Path, faults: Faults, note: Callable[..., None]) -> None:
-        """Change nothing yet; ``note`` is told of each error that was made."""
+        """Change nothing yet; ``note`` is told of each error that was made, and of each write that was slowed."""
         self._folder, self._faults, self._note = os.path.realpath(folder), faults, note
         self._rng = random.Random(faults.seed)
         self._lock = threading.Lock()
@@ -97,7 +97,9 @@ class FaultyDisk:
                 self._note("killed-in-write", key=self._kill)
                 os.kill(os.getpid(), signal.SIGKILL)
             if self._faults.mbps is not None:
-                time.sleep(size / (self._faults.mbps * 1e6))
+                delay_s = size / (self._faults.mbps * 1e6)
+                time.sleep(delay_s)
+                self._note("slowed", seconds=delay_s)
             self._fail("ENOSPC", self._faults.enospc)
             self._fail("EIO", self._faults.eio)
             return real(descriptor, data, *rest)

@@ -21,7 +21,7 @@ from deepvm.lab.faults.fault import STRUCK
 from deepvm.lab.orchestrated.job import ORDER
 from deepvm.lab.records import Events, read_lines
 from deepvm.lab.training.order import Order
-from deepvm.lab.training.trainer import Trainer
+from deepvm.lab.training.trainer import Trainer, exit_record
 
 PLACED = "placed"
 """The event that says on which machine a rank is."""
@@ -53,7 +53,8 @@ def main() -> None:
     order = order_of(run, os.environ)
     machine = Path(os.environ[AGENT]).parent.name
     Events(run, rank, order.attempt).note(PLACED, machine=machine)
-    PacedTrainer(order, rank, int(os.environ["WORLD_SIZE"])).run()
+    with exit_record(order, rank):
+        PacedTrainer(order, rank, int(os.environ["WORLD_SIZE"])).run()
     os._exit(0)  # threads of gloo outlive the group, and abort an interpreter that ends (torch 2.13)
 
 

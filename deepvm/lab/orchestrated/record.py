@@ -13,7 +13,7 @@ from deepvm.lab.faults.fault import STRUCK, Fault, Strike
 from deepvm.lab.faults.fault_registry import find_fault
 from deepvm.lab.orchestrated.rank import PLACED
 from deepvm.lab.records import events_of, read_lines, steps_of
-from deepvm.lab.step_log import replay_s
+from deepvm.lab.recovery import Recoveries
 
 _GONE = ("suspect", "lost", "ended")
 
@@ -54,9 +54,9 @@ class JobRecord:
 
     def document(self, began: float, ended: float) -> dict[str, Any]:
         """For ``supervisor.json``."""
-        attempts: list[dict[str, Any]] = []
+        attempts, recoveries = list[dict[str, Any]](), Recoveries()
         for number in range(self.generations):
-            attempts.append(self._attempt(number, attempts))
+            attempts.append(self._attempt(number, attempts, recoveries))
         failed = [one for one in attempts if one["state"] != "completed"]
         return {
             "state": "completed" if self.done else "failed",
@@ -68,7 +68,7 @@ class JobRecord:
 
     # --- one attempt -------------------------------------------------------------------------------------------------
 
-    def _attempt(self, number: int, before: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def _attempt(self, number: int, before: Sequence[Mapping[str, Any]], recoveries: Recoveries) -> dict[str, Any]:
         struck, reached = self._struck_in(number), self._reached(number)
         state, causes = self._state(number, struck, reached, before)
         rows = [row for row in self._workers if row["attempt"] == number]
@@ -94,21 +94,9 @@ class JobRecord:
             "broken": list(self.broken.get(number, ())),
             "safe": self._safe(number),
         }
-        if state != "completed":
-            facts["detect_s"] = min((detected - struck[key] for key in causes if key in struck), default=None)
-            if not self.done and number + 1 == self.generations:
-                facts["last_lines"] = self._last_lines()
-        failed = [one for one in before if one["state"] != "completed"]
-        if failed and before[-1]["state"] != "completed":
-            # until restoring begins: ranks are there, have met, and have data and model
-            ready = [row["time"] - row["seconds"] for row in restored]
-            facts["restart_s"] = max(ready) - failed[-1]["detected"] if ready else None
-            facts["restore_s"] = max((row["seconds"] for row in restored), default=None)
-            facts["replay_s"] = replay_s(
-                (row for row in self._steps[0] if row["attempt"] == number),
-                restored,
-                max(one["reached_step"] for one in before),
-            )
+        facts |= recoveries.parts(facts, restored, (row for row in self._steps[0] if row["attempt"] == number))
+        if state != "completed" and not self.done and number + 1 == self.generations:
+            facts["last_lines"] = self._last_lines()
         return facts
 
     def _struck_in(self, number: int) -> dict[str, float]:

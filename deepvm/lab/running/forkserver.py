@@ -7,8 +7,11 @@ import fcntl
 import multiprocessing
 import os
 import signal
+import threading
+import time
 import traceback
 from collections.abc import Sequence
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -17,7 +20,9 @@ from deepvm.io.process_tree import follow_parent
 from deepvm.lab.running.launcher import Attempt, Launcher
 from deepvm.lab.strategies.strategy_registry import STRATEGIES
 
-_GONE_S = 10.0
+_GONE_S, _LOOK_S = 10.0, 0.002
+_ONE = threading.Lock()
+"""multiprocessing asks for exits of all children whenever it starts one: who asks at the same time reads 255."""
 _LOADED = ("deepvm.lab.training.trainer", "torch._dynamo")
 
 
@@ -38,11 +43,13 @@ class Forkserver(Launcher):
 
     def ready(self) -> None:
         """Have the server load torch, which takes seconds."""
-        if not self._ready:
-            first = self._context.Process(target=_nothing, daemon=True)
-            first.start()
-            first.join()
-            self._ready = True
+        with _ONE:
+            if not self._ready:
+                _serve()
+                first = self._context.Process(target=_nothing, daemon=True)
+                first.start()
+                first.join()
+                self._ready = True
 
     def start(self, order: Path, world: int, port: int) -> Attempt:
         """Fork the ranks."""
@@ -53,8 +60,10 @@ class Forkserver(Launcher):
             )
             for rank in range(world)
         ]
-        for process in processes:
-            process.start()
+        with _ONE:
+            _serve()
+            for process in processes:
+                process.start()
         return _Forked(processes)
 
     def close(self) -> None:
@@ -68,7 +77,8 @@ class _Forked(Attempt):
         self._processes = processes
 
     def exits(self) -> Sequence[int | None]:
-        return [process.exitcode for process in self._processes]
+        with _ONE:
+            return [process.exitcode for process in self._processes]
 
     def workers(self) -> Sequence[int]:
         return [process.pid or 0 for process in self._processes]
@@ -77,8 +87,19 @@ class _Forked(Attempt):
         for process in self._processes:
             with contextlib.suppress(ProcessLookupError, AttributeError):
                 process.kill()
-        for process in self._processes:
-            process.join(_GONE_S)
+        end = time.monotonic() + _GONE_S
+        while None in self.exits() and time.monotonic() < end:
+            time.sleep(_LOOK_S)
+
+
+def _serve() -> None:
+    """Start the server, if it does not run: without SIGINT, which it ignores only when it has loaded torch."""
+    resource_tracker.ensure_running()  # which unblocks SIGINT (Python 3.11)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _nothing() -> None:

@@ -27,6 +27,7 @@ from deepvm.lab.running.launcher import Launcher
 from deepvm.lab.running.launchers import find_launcher
 from deepvm.lab.running.manifest import Manifest, Row, RunState, key_of, read_planned, write_planned
 from deepvm.lab.running.supervisor import Supervisor
+from deepvm.lab.running.writers import wait_for_writers
 from deepvm.lab.strategies.strategy_registry import find_strategy
 from deepvm.lab.training.datasets import load
 
@@ -155,6 +156,10 @@ class MatrixRunner:
         key = key_of(config, about)
         if (records := _standing(folder, config, key)) is not None:
             return _row(run, key, records, RunState.SKIPPED)
+        try:
+            wait_for_writers(folder, self._stopping)
+        except DataError as error:
+            return _row(run, key, None, RunState.FAILED, str(error))
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         write_bytes(folder / CONFIG, json.dumps(config, indent=1).encode())

@@ -70,3 +70,8 @@ class MemoryNode:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+    def close(self) -> None:
+        """End it for good: its token must not stay in a folder that others look at."""
+        self.kill()
+        (self._folder / TOKEN).unlink(missing_ok=True)

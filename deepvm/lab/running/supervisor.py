@@ -21,9 +21,10 @@ from deepvm.lab.faults.fault_registry import find_fault
 from deepvm.lab.later import Later
 from deepvm.lab.plan import Plan, StoppedError
 from deepvm.lab.records import SUPERVISOR, events_of, read_lines, steps_of
+from deepvm.lab.recovery import Recoveries
 from deepvm.lab.running.launcher import Attempt, Launcher
 from deepvm.lab.running.memory_node import MemoryNode
-from deepvm.lab.step_log import StepLog, replay_s
+from deepvm.lab.step_log import StepLog
 from deepvm.lab.training.order import Order
 
 _LOG = "workers.log"
@@ -83,7 +84,7 @@ class Supervisor:
         self._plan, self._launcher, self._stopping = plan, launcher, stopping or threading.Event()
         self._left = list(plan.strikes)
         self._attempts: list[dict[str, Any]] = []
-        self._reached = 0
+        self._recoveries = Recoveries()
         self._node = MemoryNode(plan.folder) if plan.in_memory else None
         self._given_up: list[_Watched] = []
         self._later = Later()
@@ -110,7 +111,7 @@ class Supervisor:
             for orphan in self._given_up:
                 orphan.kill_all()
             if self._node is not None:
-                self._node.kill()
+                self._node.close()
         return state == "completed"
 
     def _attempt(self) -> dict[str, Any]:
@@ -223,7 +224,6 @@ class Supervisor:
         for log in watched.logs:
             log.look()
         restored = [row for rows in events for row in rows if row["event"] == "restored"]
-        before = self._attempts[-1] if self._attempts else None
         facts: dict[str, Any] = {
             "attempt": watched.number,
             "world": watched.world,
@@ -240,18 +240,10 @@ class Supervisor:
             "disk_errors": sum(row["event"] == "disk" for rows in events for row in rows),
             "broken": watched.broken,
         }
-        if state != "completed":
-            facts["detect_s"] = min((detected - struck[key] for key in causes if key in struck), default=None)
-        if before is not None and before["state"] != "completed":
-            # until restoring begins: ranks are there, have met, and have data and model
-            ready = [row["time"] - row["seconds"] for row in restored]
-            facts["restart_s"] = max(ready) - before["detected"] if len(ready) == watched.world else None
-            facts["restore_s"] = max((row["seconds"] for row in restored), default=None)
-            rows = (row for row in read_lines(watched.folder / steps_of(0)) if row["attempt"] == watched.number)
-            facts["replay_s"] = replay_s(rows, restored, self._reached)
+        rows = (row for row in read_lines(watched.folder / steps_of(0)) if row["attempt"] == watched.number)
+        facts |= self._recoveries.parts(facts, restored, rows)
         if state == "failed" and not causes:
             facts["last_lines"] = _last_lines(watched.folder / _LOG)
-        self._reached = max(self._reached, facts["reached_step"])
         return facts
 
     def _lasting(self, struck: Mapping[str, float], at: float) -> list[str]:

@@ -17,6 +17,8 @@ from deepvm.lab.records import events_of, read_lines
 from deepvm.lab.running.launcher import Attempt, Launcher
 
 _PAUSE_S, _GONE_S = 0.01, 10.0
+_AGENT = "LAB_AGENT"
+"""Where workers read the agent's process: one that begins when it is gone sees only whoever has adopted it."""
 
 
 class Torchrun(Launcher):
@@ -25,7 +27,8 @@ class Torchrun(Launcher):
     def start(self, order: Path, world: int, port: int) -> Attempt:
         """Start the agent."""
         parent = os.getpid()
-        words = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={world}", "--max-restarts=0"]
+        words = ["sh", "-c", f'export {_AGENT}=$$; exec "$@"', "sh"]
+        words += [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={world}", "--max-restarts=0"]
         words += ["--master-addr=127.0.0.1", f"--master-port={port}", "-m", "deepvm.lab.running.torchrun", str(order)]
         with (order.parent / "workers.log").open("ab") as log:
             process = subprocess.Popen(
@@ -85,7 +88,7 @@ class _Launched(Attempt):
 
 
 def _main() -> None:
-    follow_parent(os.getppid(), signal.SIGKILL)  # else two attempts would run side by side
+    follow_parent(int(os.environ[_AGENT]), signal.SIGKILL)  # else two attempts would run side by side
     from deepvm.lab.training import trainer
 
     trainer.main(sys.argv[1])

@@ -35,6 +35,7 @@ class Blocking(Strategy):
         barrier(self.state)
         if captured is not None:
             row.stall_s = time.perf_counter() - began_s
+            self.stalled(step, row.stall_s, snapshot_s=row.snapshot_s, write_s=row.foreground_s)
             self.setting.record(row)
 
     def captured(self, row: CheckpointRow, *, clone: bool = False) -> dict[str, Any] | None:

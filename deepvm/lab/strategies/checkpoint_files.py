@@ -1,4 +1,8 @@
-"""Checkpoints in files that become visible whole or not at all: write, fsync, rename, then the pointer (ECRL 4.3)."""
+"""Checkpoints in files that become visible whole or not at all: write, fsync, rename, then a record of it (ECRL 4.3).
+
+ECRL has a pointer to the newest one; here each has a record with its checksum, so that an older one can be found if the
+newest is damaged.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deepvm.checkpoint.files.epoch_file import EpochFile
-from deepvm.io.atomic_write import sync, write_bytes
+from deepvm.io.atomic_write import write_bytes
 
 _PIECE = 2**20
 MOST_TRIES = 3
 """Of a write that fails: disks recover, or do not."""
-LATEST = "latest.json"
-_HIDDEN = (".step-*", ".latest*", ".last*")
+_HIDDEN = (".step-*", ".last*")
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class CheckpointFiles:
         return self._fence.current(self._attempt)
 
     def write(self, step: int, data: bytes | memoryview, *, early: bool = False) -> Written:
-        """Write a checkpoint, several times if need be. ``early``: the pointer first, which is a mistake.
+        """Write a checkpoint, several times if need be. ``early``: the record first, which is a mistake.
 
         Raises:
             CheckpointError: a newer attempt has begun.
@@ -58,11 +61,11 @@ class CheckpointFiles:
             hidden = self._folder / f".{self._name(step)}.{self._attempt}"
             try:
                 if early:
-                    self._point(record)
+                    self._put(record)
                 _write_durably(hidden, view)
                 with self.current():
                     os.replace(hidden, self._folder / self._name(step))
-                    self._point(record)
+                    self._put(record)
             except OSError as problem:
                 error = f"{problem.strerror}"
                 continue
@@ -72,11 +75,8 @@ class CheckpointFiles:
             return Written(len(view), number)
         return Written(0, MOST_TRIES - 1, error)
 
-    def _point(self, record: dict[str, object]) -> None:
-        line = json.dumps(record).encode()
-        write_bytes(self._folder / f"{self._name(int(str(record['step'])))}.json", line)
-        write_bytes(self._folder / LATEST, line)
-        sync(self._folder)
+    def _put(self, record: dict[str, object]) -> None:
+        write_bytes(self._folder / f"{record['file']}.json", json.dumps(record).encode())  # and syncs the names
 
     def newest(self) -> tuple[tuple[int, bytes] | None, int]:
         """The newest checkpoint that is as it was written: its steps and bytes; and how many damaged ones are newer."""

@@ -18,6 +18,7 @@ class Deepvm(Strategy):
     """``Checkpointer`` into a folder: it hooks into the optimizer, and a save needs no call."""
 
     all_ranks_write: ClassVar[bool] = True
+    saves_in_step: ClassVar[bool] = True
     heeds_orchestrator: ClassVar[bool] = True
 
     def __init__(self, state: State, setting: Setting) -> None:
@@ -38,7 +39,8 @@ class Deepvm(Strategy):
         )
         self._open: list[Handle] = []
         self._seen = 0
-        self._before_close: dict[int, float] = {}
+        self._stalls: dict[int, float] = {}
+        """What has been noted, by version."""
 
     def restore(self) -> int:
         """The newest good version of all tiers."""
@@ -63,12 +65,23 @@ class Deepvm(Strategy):
             if handle.version > self._seen:
                 self._seen = handle.version
                 self._open.append(handle)
+        self._note_stalls()
+        self._record_done()
+
+    def _note_stalls(self) -> None:
+        for handle in self._open:
+            before_s, now_s = self._stalls.get(handle.version, 0.0), handle.stall_s
+            if now_s > before_s:
+                self._stalls[handle.version] = now_s
+                self.stalled(handle.version, now_s - before_s, snapshot_s=now_s - before_s)
+
+    def _record_done(self) -> None:
         for handle in [one for one in self._open if one.done]:
             self._open.remove(handle)
             self._record(handle)
 
     def _record(self, handle: Handle) -> None:
-        stall_s = self._before_close.get(handle.version, handle.stall_s)
+        stall_s = self._stalls.pop(handle.version, 0.0)
         row = CheckpointRow(handle.version, snapshot_s=stall_s, stall_s=stall_s, bytes=handle.size)
         row.background_s = max(max(handle.times.values(), default=0.0) - stall_s, 0.0)
         row.error = "skipped" if handle.skipped else "lost" if handle.lost else ""
@@ -76,9 +89,9 @@ class Deepvm(Strategy):
 
     def close(self) -> None:
         """Finish what is in flight; who calls it measures for how long training waits, and no row has that again."""
-        self._before_close = {handle.version: handle.stall_s for handle in self._made.handles}
-        self._made.close()
         self.stepped(self._made.version)
+        self._made.close()
+        self._record_done()
 
 
 class DeepvmTcp(Deepvm):

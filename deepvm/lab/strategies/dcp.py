@@ -57,6 +57,7 @@ class Dcp(Strategy):
         self.commit(row)
         row.stall_s = time.perf_counter() - began_s
         if not self.state.rank:
+            self.stalled(step, row.stall_s, snapshot_s=row.snapshot_s, write_s=row.foreground_s)
             self.setting.record(row)
 
     def commit(self, row: CheckpointRow) -> None:
@@ -168,15 +169,19 @@ class DcpAsync(Dcp):
         row.snapshot_s = time.perf_counter() - began_s - row.backpressure_s
         row.stall_s = time.perf_counter() - began_s
         self._flight = row, made, time.perf_counter()
+        if not self.state.rank:
+            self.stalled(step, row.stall_s, snapshot_s=row.snapshot_s)
 
     def stepped(self, step: int) -> None:
         """Make a checkpoint visible that has been written meanwhile."""
         if self._flight is not None and self._flight[1].done():
-            self._land()
+            self._land(stalls=True)
 
-    def _land(self) -> None:
+    def _land(self, *, stalls: bool = False) -> None:
+        """Wait for what is in flight, and make it visible; ``stalls``: no other checkpoint counts that."""
         if self._flight is None:
             return
+        began_s = time.perf_counter()
         (row, future, since_s), self._flight = self._flight, None
         try:
             future.result()
@@ -185,6 +190,10 @@ class DcpAsync(Dcp):
         row.background_s = time.perf_counter() - since_s
         self.commit(row)
         if not self.state.rank:
+            if stalls:
+                took_s = time.perf_counter() - began_s
+                row.stall_s, row.foreground_s = row.stall_s + took_s, took_s
+                self.stalled(row.step, took_s, write_s=took_s)
             self.setting.record(row)
 
     def close(self) -> None:

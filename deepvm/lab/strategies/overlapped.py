@@ -20,6 +20,8 @@ class Overlapped(Blocking):
         """Start the thread, on rank 0."""
         super().__init__(state, setting)
         self._waiting: queue.Queue[tuple[CheckpointRow, dict[str, Any]] | None] = queue.Queue()
+        self._waited = threading.Lock()
+        """Held while training waits: until it goes on, the row of its checkpoint is not complete."""
         self._room = threading.Semaphore(setting.most_in_flight)
         self._thread = threading.Thread(target=self._write_all, name="checkpoints", daemon=True)
         self._refused: CheckpointError | None = None
@@ -42,10 +44,15 @@ class Overlapped(Blocking):
             copied_s = time.perf_counter()
             self._room.acquire()
             row.backpressure_s = time.perf_counter() - copied_s
-        barrier(self.state)
-        row.stall_s = time.perf_counter() - began_s
+        with self._waited:
+            if captured is not None:
+                found_s = time.perf_counter()
+                self._waiting.put((row, captured))
+                row.enqueue_s = time.perf_counter() - found_s
+            barrier(self.state)
+            row.stall_s = time.perf_counter() - began_s
         if captured is not None:
-            self._waiting.put((row, captured))
+            self.stalled(step, row.stall_s, snapshot_s=row.snapshot_s, write_s=row.enqueue_s)
 
     def stepped(self, step: int) -> None:
         """A mistake that is made on purpose: the optimizer's state is not copied, and written when it has changed."""
@@ -65,7 +72,8 @@ class Overlapped(Blocking):
             except CheckpointError as error:  # a newer attempt has begun: the training hears of it at its next one
                 row.error, self._refused = str(error), error
             row.background_s = time.perf_counter() - began_s
-            self.setting.record(row)
+            with self._waited:
+                self.setting.record(row)
             self._room.release()
 
     def close(self) -> None:

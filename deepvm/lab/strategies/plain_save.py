@@ -26,6 +26,7 @@ class PlainSave(Blocking):
         self.put(row, {**captured, "step": step})
         row.stall_s = time.perf_counter() - began_s
         row.foreground_s = row.stall_s - row.snapshot_s
+        self.stalled(step, row.stall_s, snapshot_s=row.snapshot_s, write_s=row.foreground_s)
         self.setting.record(row)
 
     def put(self, row: CheckpointRow, captured: dict[str, Any]) -> None:

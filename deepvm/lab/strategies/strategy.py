@@ -43,7 +43,7 @@ class Setting:
         folder: of the checkpoints. attempt: number of this start, from 0; what an older one writes must not become
             visible. every: steps. most_in_flight: checkpoints that wait to be written at most. keep: newest ones that
             are kept. tiers: for strategies with memory nodes. controls: mistakes that are made on purpose.
-        record: takes each row when it is complete. note: takes events.
+        record: takes each row when it is complete. note: takes events, such as that training has waited.
     """
 
     folder: Path
@@ -64,6 +64,8 @@ class Strategy(ABC):
     """Whether it needs a memory node."""
     all_ranks_write: ClassVar[bool] = False
     """Whether each rank writes to files, not rank 0 alone."""
+    saves_in_step: ClassVar[bool] = False
+    """Whether training waits for it in the optimizer's step, which is timed, and not after it."""
     heeds_orchestrator: ClassVar[bool] = False
     """Whether the agent of ``deepvm run`` can ask it for a version."""
 
@@ -82,6 +84,14 @@ class Strategy(ABC):
     def stepped(self, step: int) -> None:
         """A step has ended at which none is due."""
         return
+
+    def stalled(self, step: int, seconds: float, *, snapshot_s: float = 0.0, write_s: float = 0.0) -> None:
+        """Note that training has waited just now for the checkpoint of a step, whatever becomes of that; on rank 0.
+
+        ``snapshot_s``, ``write_s``: parts of it.
+        """
+        parts = {"seconds": seconds, "snapshot_s": snapshot_s, "write_s": write_s}
+        self.setting.note("stalled", step=step, in_step=self.saves_in_step, **parts)
 
     @abstractmethod
     def close(self) -> None:

@@ -38,6 +38,8 @@ from deepvm.lab.training.virtual_shards import VirtualShards
 
 _WARM_UPS = 2
 _MISTAKEN_STEP, _ORPHAN_S = 25, 0.1
+_ERROR = 200
+"""Characters of an exception that are written down."""
 
 
 class Trainer:
@@ -132,7 +134,8 @@ class Trainer:
     def run(self) -> None:
         """Train to the last step of this attempt."""
         began_s = time.perf_counter()
-        done = self._strategy.restore() if self._strategy is not None else 0
+        resumes = self._strategy is not None and "never-restores" not in self.config["controls"]
+        done = self._strategy.restore() if self._strategy is not None and resumes else 0
         self.note("restored", step=done, seconds=time.perf_counter() - began_s)
         last = self.order.until or self.config["steps"]
         loader = self._batches()
@@ -243,11 +246,22 @@ def _path(dataset: dict[str, Any]) -> Path | None:
     return Path(dataset["path"]) if dataset.get("path") else None
 
 
+@contextlib.contextmanager
+def exit_record(order: Order, rank: int) -> Iterator[None]:
+    """Write down that a rank ends by an exception: one that has noted neither that nor ``ended`` was killed."""
+    try:
+        yield
+    except BaseException as error:
+        Events(order.folder, rank, order.attempt).note("raised", error=f"{type(error).__name__}: {error}"[:_ERROR])
+        raise
+
+
 def main(order_file: str) -> None:
     """A rank as the environment says, of the attempt in a file."""
     order = Order.of(json.loads(Path(order_file).read_bytes()))
     if order.tiers:
         os.environ["DEEPVM_TOKEN_FILE"] = str(order.folder / "token")
     os.environ["DEEPVM_EPOCH"] = str(order.attempt + 1)
-    trainer = Trainer(order, int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
-    trainer.run()
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    with exit_record(order, rank):
+        Trainer(order, rank, world).run()

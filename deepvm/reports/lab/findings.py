@@ -142,11 +142,7 @@ class Findings:
         """On what the runs were made; where they differ, all of it with the number of runs."""
         found: dict[str, dict[str, int]] = {}
         for run, _ in self.records:
-            try:
-                items = read_document(run.folder / ENVIRONMENT)
-            except DataError:
-                items = {"machine": "not recorded"}
-            for item, value in items.items():
+            for item, value in read_document(run.folder / ENVIRONMENT).items():
                 counts = found.setdefault(item, {})
                 counts[str(value)] = counts.get(str(value), 0) + 1
         runs = len(self.records)

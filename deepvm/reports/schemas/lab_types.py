@@ -72,7 +72,7 @@ class LabVariant(TypedDict):
     write_s: Annotated[float | None, "for writing while training waited, seconds"]
     background_s: Annotated[float | None, "for writing beside the training, seconds"]
     drain_s: Annotated[float | None, "after the last step, until the last write was done, seconds; not in stall_s"]
-    stall_s: Annotated[float | None, "for which checkpoints held training up until its last step, seconds"]
+    stall_s: Annotated[float | None, "held up by checkpoints, complete or not, until the last step, seconds"]
     checkpoints: Annotated[float | None, "that were made, a run"]
     skipped: Annotated[float | None, "checkpoints that were due, and skipped or given up, a run"]
     recovery_s: RecoveryParts

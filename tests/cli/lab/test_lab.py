@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 from support.command import Run
-from support.lab.made_runs import make_calm, make_run
+from support.lab.made_runs import ENVIRONMENT, make_calm, make_run
 from support.lab.small_matrix import MATRIX, RUNS
 from support.small_disk import small_disk
 
-from deepvm.lab.running.manifest import Manifest, Row
+from deepvm.lab.running.manifest import Manifest, Row, key_of
 
 pytestmark = pytest.mark.xdist_group("lab")
 
@@ -31,7 +31,10 @@ def made(tmp_path: Path, run: Run) -> Path:
     make_run(out / "runs" / RUNS[1])
     manifest = Manifest(out)
     for name, failure, variant in ((RUNS[0], "calm", "none"), (RUNS[1], "base", "blk")):
-        manifest.add(Row("0" * 16, name, "tokens", "gpt-tiny", failure, variant, 3, "completed", 10.0, 2.0, 0))
+        config = json.loads((out / "runs" / name / "config.json").read_text())
+        manifest.add(
+            Row(key_of(config, ENVIRONMENT), name, "tokens", "gpt-tiny", failure, variant, 3, "completed", 10.0, 2.0, 0)
+        )
     assert run("lab", "report", out)[0] == 0
     return out
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from support.lab.made_runs import (
     make_run,
     row,
     steps,
+    strike,
     window,
     write_lines,
 )
@@ -111,6 +111,62 @@ def checkpoints(change: Callable[[list[Row]], list[Row]]) -> Change:
     return lambda folder: change_lines(folder, "checkpoint_rank0.jsonl", change)
 
 
+def events_of(rank: int, change: Callable[[list[Row]], list[Row]]) -> Change:
+    return lambda folder: change_lines(folder, f"worker_{rank}.jsonl", change)
+
+
+def all_rows(change: Callable[[list[Row]], list[Row]]) -> Change:
+    """Change the logs of both ranks."""
+    return lambda folder: [lines_of(rank, change)(folder) for rank in (0, 1)]
+
+
+def reached(number: int, step: int) -> Change:
+    return document("supervisor.json", lambda d: d["attempts"][number].update(reached_step=step))
+
+
+def struck_at(number: int, at: float) -> Change:
+    def change(found: Row) -> None:
+        struck = found["attempts"][number]["struck"]
+        struck.update(dict.fromkeys(struck, at))
+
+    return document("supervisor.json", change)
+
+
+def planned_at(step: int) -> Change:
+    """The first failure was planned, and is said to have struck, at another step."""
+
+    def change(folder: Path) -> None:
+        document("config.json", lambda d: d["strikes"].__setitem__(0, strike("exit", step)))(folder)
+        facts = {"struck": {f"exit-{step}-0": 1049.9}, "causes": [f"exit-{step}-0"]}
+        document("supervisor.json", lambda d: d["attempts"][0].update(facts))(folder)
+
+    return change
+
+
+def goes_on(number: int, first: int) -> Change:
+    """An attempt goes on from another step, and all but the checkpoints say so."""
+
+    def change(folder: Path) -> None:
+        document("supervisor.json", lambda d: d["attempts"][number].update(resumed_step=first))(folder)
+        for rank in (0, 1):
+
+            def anew(rows: list[Row], rank: int = rank) -> list[Row]:
+                done = max(x["global_step"] for x in rows if x["attempt"] == number)
+                own = [row(CONFIG, step, rank, 2, number) for step in range(first, done + 1)]
+                older, newer = ([x for x in rows if (x["attempt"] - number) * sign > 0] for sign in (-1, 1))
+                return [*older, *own, *newer]
+
+            lines_of(rank, anew)(folder)
+            events_of(
+                rank,
+                lambda rows: [
+                    {**x, "step": first} if x["event"] == "restored" and x["attempt"] == number else x for x in rows
+                ],
+            )(folder)
+
+    return change
+
+
 def without_the_last_step(folder: Path) -> None:
     for rank in (0, 1):
         lines_of(rank, lambda rows: [one for one in rows if one["global_step"] < 19])(folder)
@@ -119,7 +175,7 @@ def without_the_last_step(folder: Path) -> None:
 WRONG: dict[str, tuple[str, str, Change]] = {
     # what: gate, a part of the reason, change
     "no rank did the last step": (
-        "steps",
+        "steps stories",
         "step 19 was the last one",
         without_the_last_step,
     ),
@@ -152,12 +208,12 @@ WRONG: dict[str, tuple[str, str, Change]] = {
     ),
     "ranks that went on from two steps": (
         "samples stories",
-        "step 10 of rank 1 is of attempt 0, that of rank 0 of attempt 1",
+        "step 10 of rank 1 is missing in attempt 1",
         two_resumptions,
     ),
     "a rank too many": ("samples stories", "step 0 was done by rank 7, of a world of 2", a_rank_too_many),
     "an attempt that nobody started": (
-        "stories",
+        "steps stories",
         "rank 0 did step 19 in attempt 7, which is not recorded",
         all_lines(lambda one: {**one, "attempt": 7} if one["global_step"] == 19 else one),
     ),
@@ -169,7 +225,7 @@ WRONG: dict[str, tuple[str, str, Change]] = {
     "another loss at a replay": (
         "replays",
         "step 11 of rank 0: attempt 1 had another loss",
-        lines_of(0, lambda rows: updated(rows, 11, 1, loss_hex=(0.5).hex())),
+        lines_of(0, lambda rows: updated(rows, 11, 1, loss=0.5, loss_hex=(0.5).hex())),
     ),
     "other parameters": (
         "parameters",
@@ -180,19 +236,85 @@ WRONG: dict[str, tuple[str, str, Change]] = {
     "a failure that never struck": (
         "failures",
         "exit-3-0 has never struck",
-        document("config.json", lambda d: d["strikes"].append({"fault": "exit", "key": "exit-3-0", "ends": True})),
+        document("config.json", lambda d: d["strikes"].append(strike("exit", 3))),
     ),
     "restarts that were not counted": (
         "stories",
         "1 restarts for 2",
         document("supervisor.json", lambda d: d.update(restarts=1)),
     ),
-    "attempts that were not counted": ("stories failures", "not counted from 0", last_attempt("attempt", 7)),
-    "a checkpoint that nobody recorded": ("stories", "went on from step 13", last_attempt("resumed_step", 13)),
-    "ranks that tell another story": (
+    "attempts that were not counted": (
+        "steps stories failures",
+        "not counted from 0",
+        last_attempt("attempt", 7),
+    ),
+    "a checkpoint that nobody recorded": ("stories", "went on from step 13", goes_on(2, 13)),
+    "a checkpoint that was not restored": (
         "stories",
+        "attempt 1 went on from step 5, though there was a checkpoint of 10",
+        goes_on(1, 5),
+    ),
+    "an attempt that began anew": (
+        "stories",
+        "attempt 2 went on from step 0, though there was a checkpoint of 15",
+        goes_on(2, 0),
+    ),
+    "ranks that tell another story": (
+        "samples stories",
         "attempt 2 went on from step 10, and from 15 by its ranks",
         last_attempt("resumed_step", 10),
+    ),
+    "a rank that has not said from where it went on": (
+        "stories",
+        "rank 1 did steps in attempt 1, and has not noted from where it went on",
+        events_of(1, lambda rows: [x for x in rows if x["event"] != "restored" or x["attempt"] != 1]),
+    ),
+    "steps that were lost and count": (
+        "samples",
+        "step 10 of rank 0 is missing in attempt 1",
+        all_rows(lambda rows: [x for x in rows if x["attempt"] != 1 or x["global_step"] >= 12]),
+    ),
+    "steps in another order": (
+        "samples",
+        "step 0 of rank 0 is missing in attempt 0",
+        all_rows(lambda rows: [rows[1], rows[0], *rows[2:]]),
+    ),
+    "a step before the one at which an attempt went on": (
+        "samples",
+        "step 9 of rank 0 was done in attempt 1, which went on from step 10",
+        all_rows(lambda rows: [*rows[:12], *({**x, "attempt": 1, "time": 1100.0} for x in rows[9:10]), *rows[12:]]),
+    ),
+    "a reached step that is too high": ("stories", "attempt 1 reached step 99, and 16 by its ranks", reached(1, 99)),
+    "a reached step that is too low": ("stories", "attempt 1 reached step 1, and 16 by its ranks", reached(1, 1)),
+    "an end that was not planned": (
+        "stories",
+        "attempt 2 is recorded as completed at step 20, and was to end at 3",
+        last_attempt("until", 3),
+    ),
+    "a run that took less time than its logs": (
+        "stories",
+        "the run took 62.5 s, and 250.0 s by its logs",
+        document("supervisor.json", lambda d: d.update(wall_s=d["wall_s"] / 4)),
+    ),
+    "recoveries that took longer than the run": (
+        "stories",
+        "the run took 250.0 s, and its recoveries 501.4 s",
+        document("supervisor.json", lambda d: d["attempts"][1].update(replay_s=500.0)),
+    ),
+    "a checkpoint of a step that was not reached": (
+        "stories",
+        "attempt 0 recorded a checkpoint of step 15, which it has not reached",
+        checkpoints(lambda rows: [*rows, {**rows[0], "step": 15}]),
+    ),
+    "a checkpoint that was not due": (
+        "stories",
+        "attempt 0 recorded a checkpoint of step 3, at which none was due",
+        checkpoints(lambda rows: [*rows, {**rows[0], "step": 3}]),
+    ),
+    "a checkpoint of no attempt": (
+        "stories",
+        "a checkpoint of step 20 is recorded by attempt 9, which is not",
+        checkpoints(lambda rows: [*rows, {**rows[-1], "attempt": 9}]),
     ),
     "checkpoints that all failed": (
         "stories",
@@ -213,7 +335,12 @@ WRONG: dict[str, tuple[str, str, Change]] = {
     "an orphan that went on writing": (
         "leftovers",
         "attempt 0 of rank 1 went on writing",
-        lines_of(1, lambda rows: [*rows, row(CONFIG, 12, 1, 2, 0)]),
+        lines_of(1, lambda rows: [*rows, {**row(CONFIG, 12, 1, 2, 0), "time": 1101.0}]),
+    ),
+    "an attempt that was there when the next one began": (
+        "leftovers",
+        "attempt 0 of rank 1 did step 11 beside attempt 1",
+        lines_of(1, lambda rows: updated(rows, 11, 0, time=1101.0)),
     ),
     "a half-written checkpoint": (
         "leftovers",
@@ -226,6 +353,48 @@ WRONG: dict[str, tuple[str, str, Change]] = {
         lambda folder: (folder / ".supervisor.json.0123abcd.tmp").touch(),
     ),
     "an order": ("leftovers", "order-2.json is left", lambda folder: (folder / "order-2.json").touch()),
+    "no record of a worker": (
+        "stories artefacts",
+        "worker_1.jsonl is missing",
+        lambda folder: (folder / "worker_1.jsonl").unlink(),
+    ),
+    "no record of any worker": (
+        "stories artefacts",
+        "worker_0.jsonl is missing",
+        lambda folder: [(folder / f"worker_{rank}.jsonl").unlink() for rank in (0, 1)],
+    ),
+    "a strike after its attempt": ("failures", "exit-12-0 struck 99.9 s after attempt 0", struck_at(0, 1149.9)),
+    "a strike before its attempt": ("failures", "exit-16-0 struck 1099.0 s before attempt 1", struck_at(1, 1.0)),
+    "a strike at another step": (
+        "failures",
+        "exit-12-0 is planned as exit at step 2 of rank 0",
+        document("config.json", lambda d: d["strikes"][0].update(step=2)),
+    ),
+    "a strike before its step": (
+        "failures",
+        "exit-13-0 was due at step 13, and rank 0 had done 12 steps in attempt 0",
+        planned_at(13),
+    ),
+    "a strike behind its step": (
+        "failures",
+        "exit-11-0 was due at step 11, and rank 0 had done 12 steps in attempt 0",
+        planned_at(11),
+    ),
+    "ranks that did not end as the failure ends them": (
+        "failures",
+        "exit-12-0 has not ended rank 0: they exited with 1, 1",
+        document("supervisor.json", lambda d: d["attempts"][0].update(exits=[1, 1])),
+    ),
+    "ranks that ended well": (
+        "failures",
+        "exit-12-0 has not ended rank 0: they exited with 0, 0",
+        document("supervisor.json", lambda d: d["attempts"][0].update(exits=[0, 0])),
+    ),
+    "a rank that raised": (
+        "failures",
+        "exit-12-0 has not ended rank 0: the last that it noted is raised",
+        events_of(0, lambda rows: [{**x, "event": "raised"} if x["event"] == "strike" else x for x in rows]),
+    ),
     "no record of checkpoints": (
         "artefacts",
         "checkpoint_rank0.jsonl is missing",
@@ -274,41 +443,158 @@ def test_a_failure_proves_something_only_in_training(tmp_path: Path) -> None:
 
 def test_what_had_to_end_and_did_not_proves_nothing(runs: Path) -> None:
     change_document(runs / "run", "supervisor.json", lambda d: d["attempts"][-1]["struck"].update({"exit-18-0": 1.0}))
-    key = {"fault": "exit", "key": "exit-18-0", "ends": True}
-    change_document(runs / "run", "config.json", lambda d: d["strikes"].append(key))
+    change_document(runs / "run", "config.json", lambda d: d["strikes"].append(strike("exit", 18)))
     assert "exit-18-0 did not end its attempt" in judge(runs / "run")["failures"]
 
 
-def struck(folder: Path, fault: str, **changes: object) -> Row:
-    """The first failure becomes another one; ``changes``: of its attempt. Returns the strike."""
-    strike = {"fault": fault, "step": 12, "rank": 0, "target": "worker", "key": f"{fault}-12-0", "ends": True}
-    change_document(folder, "config.json", lambda d: d["strikes"].__setitem__(0, strike))
-    facts = {"struck": {strike["key"]: 1049.9}, "causes": [strike["key"]], **changes}
+def struck(
+    folder: Path, fault: str, *, target: str = "worker", launcher: str = "forkserver", **changes: object
+) -> None:
+    """The first failure becomes another one; ``changes``: of its attempt."""
+    planned = strike(fault, 12, target=target)
+    change_document(folder, "config.json", lambda d: d["strikes"].__setitem__(0, planned))
+    change_document(folder, "config.json", lambda d: d.update(launcher=launcher))
+    facts = {"struck": {planned["key"]: 1049.9}, "causes": [planned["key"]], **changes}
     change_document(folder, "supervisor.json", lambda d: d["attempts"][0].update(facts))
-    return strike
+    if launcher == "torchrun":
+        change_document(folder, "supervisor.json", lambda d: d["attempts"][1].update(exits=[1, 1]))
+
+
+def note_the_end(folder: Path, rank: int, word: str) -> None:
+    """The last event of a rank in the first attempt becomes another one."""
+
+    def change(rows: list[Row]) -> list[Row]:
+        rows[3]["event"] = word
+        return rows
+
+    events_of(rank, change)(folder)
 
 
 @pytest.mark.parametrize(
     ("launcher", "exits", "killed"),
     [
         ("forkserver", [-9, 1], True),
-        ("forkserver", [1, 137], True),
+        ("forkserver", [137, 1], True),
+        ("forkserver", [None, None], True),
+        ("forkserver", [1, 137], False),
         ("forkserver", [1, 1], False),
         ("forkserver", [0, 0], False),
         ("torchrun", [1, 1], True),
         ("torchrun", [0, 0], False),
     ],
 )
-def test_a_kill_kills(runs: Path, launcher: str, exits: list[int], killed: bool) -> None:
-    struck(runs / "run", "kill", exits=exits)
-    change_document(runs / "run", "config.json", lambda d: d.update(launcher=launcher))
+def test_a_kill_kills_the_rank_that_it_hits(runs: Path, launcher: str, exits: list[int | None], killed: bool) -> None:
+    struck(runs / "run", "kill", launcher=launcher, exits=exits)
     found = judge(runs / "run")
-    assert found == {} if killed else "kill-12-0 has killed no rank: they exited with" in found["failures"]
+    assert found == {} if killed else "kill-12-0 has not ended rank 0: they exited with" in found["failures"]
+
+
+@pytest.mark.parametrize("launcher", ["forkserver", "torchrun"])
+@pytest.mark.parametrize("word", ["raised", "ended"])
+def test_a_rank_that_has_noted_its_end_was_not_killed(runs: Path, launcher: str, word: str) -> None:
+    struck(runs / "run", "kill", launcher=launcher, exits=[-9, 1])
+    note_the_end(runs / "run", 0, word)
+    assert f"kill-12-0 has not ended rank 0: the last that it noted is {word}" in judge(runs / "run")["failures"]
+
+
+def test_of_a_machine_that_is_killed_some_ranks_may_raise_before(runs: Path) -> None:
+    struck(runs / "run", "kill", target="machine", exits=[1, -9])
+    note_the_end(runs / "run", 0, "raised")
+    note_the_end(runs / "run", 1, "strike")
+    assert judge(runs / "run") == {}
+    note_the_end(runs / "run", 1, "raised")
+    assert (
+        "kill-12-0 has not ended any rank: the last that it noted is raised, raised" in judge(runs / "run")["failures"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "word", "done"), [("segfault", -11, "strike", 11), ("loader", 1, "raised", 11)]
+)
+def test_each_failure_ends_a_rank_in_its_own_way(runs: Path, fault: str, code: int, word: str, done: int) -> None:
+    """Both meet a rank within step 12, whose line is never written."""
+    folder = runs / "run"
+    struck(folder, fault, exits=[code, 1], reached_step=done)
+    all_rows(lambda rows: [x for x in rows if x["attempt"] or x["global_step"] < done])(folder)
+    note_the_end(folder, 0, word)
+    assert judge(folder) == {}
+    change_document(folder, "supervisor.json", lambda d: d["attempts"][0].update(exits=[137, 1]))
+    assert f"{fault}-12-0 has not ended rank 0: they exited" in judge(folder)["failures"]
+
+
+def test_a_rank_that_hangs_is_seen_to_hang(runs: Path) -> None:
+    folder = runs / "run"
+    struck(folder, "hang", state="hung", exits=[-9, -9], reached_step=11)
+    all_rows(lambda rows: [x for x in rows if x["attempt"] or x["global_step"] < 11])(folder)
+    assert judge(folder) == {}
+    change_document(folder, "supervisor.json", lambda d: d["attempts"][0].update(state="failed"))
+    assert "hang-12-0 did not hang its attempt, which is recorded as failed" in judge(folder)["failures"]
+
+
+def test_of_two_failures_at_one_step_the_first_ends_the_attempt(runs: Path) -> None:
+    change_document(runs / "run", "config.json", lambda d: d["strikes"].append(strike("exit", 12, 1)))
+    key = {"exit-12-1": 1049.9}
+    change_document(runs / "run", "supervisor.json", lambda d: d["attempts"][0]["struck"].update(key))
+    change_document(runs / "run", "supervisor.json", lambda d: d["attempts"][0].update(exits=[137, -9]))
+    assert judge(runs / "run") == {}
+
+
+def passing(folder: Path, fault: str, **more: object) -> None:
+    """A failure that ends nothing strikes in the last attempt."""
+    planned = strike(fault, 17, ends=False, **more)
+    change_document(folder, "config.json", lambda d: d["strikes"].append(planned))
+    key = {planned["key"]: 1217.5}
+    change_document(folder, "supervisor.json", lambda d: d["attempts"][2]["struck"].update(key))
+
+
+@pytest.mark.parametrize(("seconds", "stood"), [(1.0, True), (1.2, False), (60.0, True)])
+def test_a_rank_that_is_stopped_stands_still(runs: Path, seconds: float, stood: bool) -> None:
+    """Steps are a second apart; behind the end of its attempt nobody can see it."""
+    passing(runs / "run", "stop", seconds=seconds)
+    said = "stop-17-0 did not stop rank 0: it never stood still for 1.2 s"
+    change_document(runs / "run", "supervisor.json", lambda d: d["attempts"][2].update(detected=1219.5))
+    assert judge(runs / "run") == ({} if stood else {"failures": said})
+
+
+@pytest.mark.parametrize(("seconds", "starts", "right"), [(0.5, 1, False), (0.5, 2, True), (99.0, 1, True)])
+def test_a_memory_node_is_started_again(runs: Path, seconds: float, starts: int, right: bool) -> None:
+    passing(runs / "run", "node", seconds=seconds)
+    (runs / "run" / "memory-node.log").write_text("a warning\nlistening on 127.0.0.1:1\n" * starts)
+    said = "node-17-0 has ended no memory node: one was started 1 times"
+    assert judge(runs / "run") == ({} if right else {"failures": said})
+
+
+@pytest.mark.parametrize(
+    ("machine", "why", "at", "lost"),
+    [
+        ("m9", "lost", 1218.0, True),
+        ("m1", "lost", 1218.0, False),
+        ("m9", "released", 1218.0, False),
+        ("m9", "lost", 1200.0, False),
+    ],
+)
+def test_a_job_loses_the_machine_that_keeps_versions(runs: Path, machine: str, why: str, at: float, lost: bool) -> None:
+    folder = runs / "run"
+    passing(folder, "node", seconds=0.5)
+    change_document(folder, "config.json", lambda d: d.update(launcher="deepvm-run"))
+    change_document(folder, "supervisor.json", lambda d: [one.update(machines=["m1", "m2"]) for one in d["attempts"]])
+    write_lines(folder, "orchestrator.jsonl", [{"event": "machine", "time": at, "id": machine, "why": why}])
+    found = next(GATES["failures"](Records.read(folder)), "")
+    assert found == ("" if lost else "node-17-0 has ended no machine that keeps versions")
+
+
+def test_a_failure_that_ends_nothing_strikes_in_the_run(runs: Path) -> None:
+    passing(runs / "run", "rebalance")
+    assert judge(runs / "run") == {}
+    change_document(
+        runs / "run", "supervisor.json", lambda d: d["attempts"][2]["struck"].update({"rebalance-17-0": 9e9})
+    )
+    assert "rebalance-17-0 struck" in judge(runs / "run")["failures"]
 
 
 def broke(folder: Path, fault: str, *found: int, strategy: str = "blocking") -> dict[str, str]:
     """The first failure damages the checkpoint of step 10; ``found``: the damaged ones that later attempts find."""
-    struck(folder, fault, broken=["step-000000010"])
+    struck(folder, fault, broken=["step-000000010"], exits=[-9, -9])
     change_document(folder, "config.json", lambda d: d.update(strategy=strategy))
     for number, damaged in enumerate(found, 1):
         change_document(folder, "supervisor.json", lambda d, n=number, v=damaged: d["attempts"][n].update(damaged=v))  # type: ignore[misc]
@@ -321,6 +607,29 @@ def test_damage_is_found_by_the_next_attempt_and_nowhere_else(runs: Path) -> Non
     assert "attempt 2 found a damaged checkpoint, and nothing" in broke(runs / "run", "torn", 1, 1)["stories"]
     found = broke(runs / "run", "torn", 0, 0)
     assert found == {"stories": "attempt 1 did not notice the damage of torn-12-0"}
+
+
+@pytest.mark.parametrize(
+    ("fault", "strategy", "first", "right"),
+    [
+        ("kill", "blocking", 5, False),
+        ("torn", "blocking", 5, True),
+        ("torn", "blocking", 0, False),
+        ("torn", "torch-save", 0, True),
+    ],
+)
+def test_an_attempt_goes_on_from_the_newest_checkpoint_that_is_whole(
+    runs: Path, fault: str, strategy: str, first: int, right: bool
+) -> None:
+    """Of steps 5 and 10, the second may be damaged; torch-save has only that one."""
+    folder = runs / "run"
+    broken = ["step-000000010"] if fault == "torn" else []
+    struck(folder, fault, broken=broken, exits=[-9, -9])
+    change_document(folder, "config.json", lambda d: d.update(strategy=strategy))
+    goes_on(1, first)(folder)
+    change_document(folder, "supervisor.json", lambda d: d["attempts"][1].update(damaged=len(broken)))
+    said = f"attempt 1 went on from step {first}, though there was a checkpoint of {5 if broken else 10}"
+    assert judge(folder) == ({} if right else {"stories": said})
 
 
 def test_damage_that_no_strike_did_is_no_excuse(runs: Path) -> None:
@@ -359,19 +668,23 @@ def test_damage_of_a_checkpoint_that_was_not_whole_need_not_be_noticed(runs: Pat
 
 
 def test_what_damaged_nothing_proves_nothing(runs: Path) -> None:
-    struck(runs / "run", "torn", broken=[])
+    struck(runs / "run", "torn", broken=[], exits=[-9, -9])
     assert judge(runs / "run") == {"failures": "torn-12-0 damaged no file: it proves nothing"}
 
 
 def test_what_may_be_saved_is_behind_the_last_record(runs: Path) -> None:
+    about = Records.read(runs / "run").checkpoints[0]
+
     def possible(*recorded: int, reached: int = 19, **changes: object) -> set[int]:
-        checkpoints(lambda _: [{"attempt": 0, "step": step, "error": ""} for step in recorded])(runs / "run")
+        checkpoints(lambda _: [{**about, "attempt": 0, "step": step} for step in recorded])(runs / "run")
         run = Records.read(runs / "run")
         return possibly_saved(run, {**run.supervisor["attempts"][0], "reached_step": reached, **changes})
 
     assert possible(5, 10) == {15} and possible(5, 10, reached=20) == {15, 20} and possible(15) == set()
     assert possible() == {5, 10, 15} and possible(reached=40) == {30, 35, 40}  # two in flight, and the one that is due
     assert possible(5, state="completed") == set()
+    change_document(runs / "run", "config.json", lambda d: d.update(strategy="deepvm"))  # writes several at a time
+    assert possible(5, 15) == {10} and possible(10, 15, reached=20) == {5, 20}
 
 
 @pytest.mark.parametrize(
@@ -405,7 +718,7 @@ def test_replays_are_compared_after_a_change_of_the_world(tmp_path: Path) -> Non
     again = [row(CONFIG, 3, 0, 1, number) for number in (1, 2)]
     change_lines(folder, "rank_0.jsonl", lambda rows: rows + again)
     assert verdicts(Records.read(folder))["replays"] == ""
-    again[1]["loss_hex"] = (0.5).hex()
+    again[1] |= {"loss": 0.5, "loss_hex": (0.5).hex()}
     change_lines(folder, "rank_0.jsonl", lambda rows: rows[:-1] + again[1:])
     assert verdicts(Records.read(folder))["replays"] == "step 3 of rank 0: attempt 2 had another loss"
 
@@ -427,6 +740,9 @@ def test_a_disk_that_never_failed_proves_nothing(runs: Path) -> None:
     assert judge(runs / "run") == {}
     change_document(runs / "run", "supervisor.json", lambda d: d["attempts"][0].update(disk_errors=0))
     change_document(runs / "run", "config.json", lambda d: d.update(disk={"slow": {"mbps": 1.0}}))
+    assert judge(runs / "run") == {"failures": "the disk was never slow"}
+    slowed = {"event": "slowed", "attempt": 0, "rank": 0, "time": 1000.0, "seconds": 0.25}
+    events_of(0, lambda rows: [*rows, slowed])(runs / "run")
     assert judge(runs / "run") == {}
 
 
@@ -464,54 +780,75 @@ def test_ranks_of_two_worlds_in_one_step_are_wrong(tmp_path: Path) -> None:
 # --- samples, against an oracle that counts them ---
 
 
+Attempts = list[tuple[int, int]]
+"""From which step each went on, and how many were done at its end."""
+
+
 @st.composite
-def damaged_logs(draw: st.DrawFn) -> tuple[Row, list[list[Row]]]:
-    """A configuration, and logs of ranks from which lines may be missing, doubled in a later attempt, or exchanged."""
+def damaged_logs(draw: st.DrawFn) -> tuple[Row, Attempts, list[list[Row]]]:
+    """A configuration, attempts, and logs of ranks in which lines may be missing, doubled, exchanged, or others."""
     world = draw(st.sampled_from([1, 2, 4]))
     size, batch = draw(st.integers(8, 40)), 4 * draw(st.integers(1, 2))
     config = {**CONFIG, "world": world, "worlds": [[0, world]], "dataset_size": size, "global_batch": batch}
     config["steps"] = draw(st.integers(1, 12))
-    logs = [[row(config, step, rank, world, 0) for step in range(config["steps"])] for rank in range(world)]
-    for number in range(draw(st.integers(0, 3))):
-        rank, step = draw(st.integers(0, world - 1)), draw(st.integers(0, config["steps"] - 1))
-        what = draw(st.sampled_from(["drop", "again", "again everywhere", "other"]))
-        if what == "drop":
-            logs[rank] = [one for one in logs[rank] if one["global_step"] != step]
-        elif what == "other":
+    attempts: Attempts = []
+    for _ in range(draw(st.integers(1, 4))):
+        first = draw(st.integers(0, max((done for _, done in attempts), default=0)))
+        attempts.append((first, draw(st.integers(first, config["steps"]))))
+    logs = [
+        [row(config, step, rank, world, n) for n, span in enumerate(attempts) for step in range(*span)]
+        for rank in range(world)
+    ]
+    for _ in range(draw(st.integers(0, 2))):
+        rank = draw(st.integers(0, world - 1))
+        if not logs[rank]:
+            continue
+        place = draw(st.integers(0, len(logs[rank]) - 1))
+        what = draw(st.sampled_from(["drop", "drop everywhere", "again", "exchange", "other"]))
+        if what == "other":
             other = row(config, draw(st.integers(0, config["steps"] - 1)), rank, world, 0)
-            updated(logs[rank], step, 0, sample_ids_hash=other["sample_ids_hash"])
+            logs[rank][place] = {**logs[rank][place], "sample_ids_hash": other["sample_ids_hash"]}
+        elif what == "again":
+            logs[rank].insert(place, logs[rank][place])
+        elif what == "exchange":
+            logs[rank][place - 1], logs[rank][place] = logs[rank][place], logs[rank][place - 1]
         else:
             for one in range(world) if "everywhere" in what else (rank,):
-                logs[one].append(row(config, step, one, world, number + 1))
-    return config, logs
+                del logs[one][place : place + 1]
+    return config, attempts, logs
 
 
 @settings(deadline=None)
 @given(damaged_logs())
-def test_samples_agree_with_an_oracle_that_counts_each_of_them(
-    tmp_path_factory: pytest.TempPathFactory, made: tuple[Row, list[list[Row]]]
+def test_samples_agree_with_an_oracle_that_does_the_steps_again(
+    tmp_path_factory: pytest.TempPathFactory, made: tuple[Row, Attempts, list[list[Row]]]
 ) -> None:
-    """By definition: the newest attempt of a step had each sample of its window once, each rank its shard of them."""
-    config, logs = made
+    """By definition: an attempt forgets what is behind its checkpoint, and adds step to step; each rank its shards."""
+    config, attempts, logs = made
     folder = make_run(tmp_path_factory.mktemp("runs") / "run", failures=(), **config)
+    world = config["world"]
+    told = [attempt(n, *span, world=world, steps=config["steps"]) for n, span in enumerate(attempts)]
+    change_document(folder, "supervisor.json", lambda d: d.update(attempts=told))
     for rank, rows in enumerate(logs):
         change_lines(folder, f"rank_{rank}.jsonl", lambda _, rows=rows: rows)  # type: ignore[misc]
-    world = config["world"]
     shards = {
         row(config, step, rank, world, 0)["sample_ids_hash"]: tuple(window(config, step, rank, world))
         for step, rank in itertools.product(range(config["steps"]), range(world))
     }
-    right = True
-    for step in range(1 + max((one["global_step"] for rows in logs for one in rows), default=-1)):
-        seen: Counter[int] = Counter()
-        done = [(rank, one) for rank, rows in enumerate(logs) for one in steps(rows, step)]
-        newest = max((one["attempt"] for _, one in done), default=0)
-        for rank, one in done:
-            if one["attempt"] == newest:
-                ids = shards[one["sample_ids_hash"]]
-                right &= ids == tuple(window(config, step, rank, world))
-                seen.update(ids)
-        right &= seen == Counter(i for rank in range(world) for i in window(config, step, rank, world))
+    right, histories = True, []
+    for rows in logs:
+        history: list[tuple[int, ...]] = []
+        for number, (first, _) in enumerate(attempts):
+            del history[first:]
+            history += [()] * (first - len(history))  # lost, and not done again
+            for one in (one for one in rows if one["attempt"] == number):
+                right &= one["global_step"] == len(history)
+                history.append(shards[one["sample_ids_hash"]])
+        while history and not history[-1]:
+            history.pop()
+        histories.append(history)
+    for step, ids in enumerate(itertools.zip_longest(*histories, fillvalue=())):
+        right &= list(ids) == [tuple(window(config, step, rank, world)) for rank in range(world)]
     assert (verdicts(Records.read(folder))["samples"] == "") == right
 
 
@@ -523,7 +860,7 @@ def test_attempts_of_other_worlds_are_followed(tmp_path: Path) -> None:
     config = {**CONFIG, **changes}
     first = attempt(0, 0, 10, world=2, steps=20) | {"state": "completed", "until": 10}
     second = attempt(1, 10, 20, world=1, steps=20)
-    change_document(folder, "supervisor.json", lambda d: d.update(attempts=[first, second]))
+    change_document(folder, "supervisor.json", lambda d: d.update(attempts=[first, second], wall_s=150.0))
     later = [row(config, step, 0, 1, 1) for step in range(10, 20)]
     change_lines(folder, "rank_0.jsonl", lambda rows: [one for one in rows if one["global_step"] < 10] + later)
     change_lines(folder, "rank_1.jsonl", lambda rows: [one for one in rows if one["global_step"] < 10])
@@ -534,6 +871,6 @@ def test_attempts_of_other_worlds_are_followed(tmp_path: Path) -> None:
         change_lines(
             folder,
             f"worker_{rank}.jsonl",
-            lambda rows, rank=rank: rows if rank else [*rows, {**rows[-1], "attempt": 1, "step": 10}],  # type: ignore[misc]
+            lambda rows, rank=rank: rows if rank else [*rows, {**rows[2], "attempt": 1, "step": 10}],  # type: ignore[misc]
         )
     assert judge(folder) == {} and (folder / "final.sha256").read_text().strip() == FINAL

@@ -29,7 +29,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Faults
 
     def put(faults: Faults) -> list[str]:
         made: list[str] = []
-        FaultyDisk(tmp_path / "here", faults, lambda event, **facts: made.append(facts["error"])).install()
+        FaultyDisk(tmp_path / "here", faults, lambda event, **facts: made.append(facts.get("error", event))).install()
         return made
 
     return put
@@ -141,10 +141,10 @@ def test_syncs_fail_too(install: Any, tmp_path: Path) -> None:
 
 
 def test_slow_is_as_slow_as_it_says(install: Any, tmp_path: Path) -> None:
-    install(Faults(mbps=0.02))
+    made = install(Faults(mbps=0.02))
     began = time.perf_counter()
     by_open(tmp_path / "here" / "file")
-    assert time.perf_counter() - began >= len(DATA) / 0.02e6
+    assert time.perf_counter() - began >= len(DATA) / 0.02e6 and made == ["slowed"]
 
 
 def test_several_faults_are_one_disk() -> None:

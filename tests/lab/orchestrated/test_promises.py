@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.lab.made_runs import CONFIG, row
+from support.lab.made_runs import CONFIG, checkpoint, row, strike
 
 from deepvm.errors import DataError
 from deepvm.lab.audit.gates import GATES
@@ -46,7 +46,7 @@ class Job:
         """The reasons of the gates of stories and leftovers, of those that are not passed."""
         config = {**CONFIG, "steps": STEPS, "checkpoint_every": EVERY, "strategy": self.strategy}
         config |= {"world": 1, "worlds": [[0, 1]]}
-        strikes = [{"fault": fault, "key": f"{fault}-{step}-0", "ends": True} for fault, step in self.strikes]
+        strikes = [strike(fault, step) for fault, step in self.strikes]
         config |= {"strikes": strikes, "launcher": "deepvm-run"}
         supervisor = {"state": "completed", "restarts": 2, "wall_s": 90.0, "attempts": self.attempts, "left": self.left}
         self._write("config.json", config)
@@ -54,13 +54,15 @@ class Job:
         rows, events = [], []
         for one in self.attempts:
             number = one["attempt"]
-            events.append({"event": "joined", "time": self.times[number], "attempt": number, "pid": 0})
+            since = {"time": self.times[number], "attempt": number}
+            events.append({"event": "joined", **since})
+            events.append({"event": "restored", **since, "step": one["resumed_step"], "seconds": 0.5})
             for place, step in enumerate(range(one["resumed_step"], one["reached_step"])):
                 at = self.times[number] + place / 10
                 rows.append({**row(config, step, 0, 1, number), "time": at})
         self._lines("rank_0.jsonl", rows)
         self._lines("worker_0.jsonl", events)
-        self._lines("checkpoint_rank0.jsonl", [{"step": 20, "attempt": 0, "error": ""}, *self._last()])
+        self._lines("checkpoint_rank0.jsonl", [checkpoint(0, 20), *self._last()])
         job = [{"event": "state", "time": float(n), "generation": n} for n in range(1, self.generations + 1)]
         self._lines("orchestrator.jsonl", [*job, *self.told])
         run = Records.read(self.folder)
@@ -69,7 +71,7 @@ class Job:
     def _last(self) -> list[dict[str, Any]]:
         """The checkpoints of the generation that came to its end, which has recorded all."""
         number, first = len(self.attempts) - 1, self.attempts[-1]["resumed_step"]
-        return [{"step": step, "attempt": number, "error": ""} for step in range(first + EVERY, STEPS + 1, EVERY)]
+        return [checkpoint(number, step) for step in range((first // EVERY + 1) * EVERY, STEPS + 1, EVERY)]
 
     def _write(self, name: str, document: Any) -> None:
         (self.folder / name).write_text(json.dumps(document))
@@ -83,6 +85,10 @@ def test_a_job_that_keeps_its_promises_passes(tmp_path: Path) -> None:
 
 
 def older_version(job: Job) -> None:
+    job.attempts[2]["resumed_step"] = 30
+
+
+def older_checkpoint(job: Job) -> None:
     job.attempts[2]["resumed_step"] = 20
 
 
@@ -110,9 +116,9 @@ def a_version_from_nowhere(job: Job) -> None:
 @pytest.mark.parametrize(
     ("breaks", "why"),
     [
-        (older_version, "went on from step 20, though version 40 was safe"),
+        (older_version, "went on from step 30, though version 40 was safe"),
+        (older_checkpoint, "went on from step 20, though there was a checkpoint of 30"),
         (lost_behind_a_notice, "notice-25-0 was told in time, and 10 steps were lost"),
-        (two_at_once, "generation 1 did step 21 beside a newer one"),
         (a_generation_that_is_not_recorded, "3 attempts are recorded of 4 generations"),
         (an_unplanned_end, "attempt 1 failed, and nothing had been planned"),
         (a_version_from_nowhere, "went on from step 30, of which no checkpoint is recorded"),
@@ -124,6 +130,13 @@ def test_a_promise_that_is_broken_is_told(tmp_path: Path, breaks: Callable[[Job]
     assert why in job.failed()["stories"]
 
 
+def test_two_generations_at_once_are_told(tmp_path: Path) -> None:
+    """A generation is formed while the older one trains; once its ranks have met, that must be gone."""
+    job = Job(tmp_path)
+    two_at_once(job)
+    assert job.failed() == {"leftovers": "attempt 0 of rank 0 did step 21 beside attempt 1"}
+
+
 def test_strategies_that_cannot_be_asked_may_lose_steps(tmp_path: Path) -> None:
     job = Job(tmp_path)
     lost_behind_a_notice(job)
@@ -133,8 +146,10 @@ def test_strategies_that_cannot_be_asked_may_lose_steps(tmp_path: Path) -> None:
 
 def test_what_was_damaged_on_purpose_need_not_be_restored(tmp_path: Path) -> None:
     job = Job(tmp_path)
-    older_version(job)
+    older_checkpoint(job)
     job.strikes[1] = ("flip", 45)
+    struck = {"causes": ["flip-45-0"], "struck": {"flip-45-0": 40.0}, "broken": ["checkpoints/lab-000000000030.pt"]}
+    job.attempts[1] |= struck
     assert job.failed() == {}
 
 

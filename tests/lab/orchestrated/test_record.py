@@ -86,7 +86,25 @@ def test_a_generation_that_never_trains_belongs_to_the_recovery_before(tmp_path:
     job.trains(3, 9.0, 40, 100, ("m3", "m4"))
     found = job.attempts({"loss-50-0": (6.0, 0)})
     assert [a["state"] for a in found] == ["failed", "superseded", "completed"]
-    assert found[1]["causes"] == ["loss-50-0"] and found[2]["restart_s"] == 9.75 - found[1]["detected"]
+    assert found[1]["causes"] == ["loss-50-0"] and found[0]["detect_s"] == 0.5
+    assert not {"detect_s", "restart_s", "restore_s", "replay_s"} & set(found[1])
+    assert found[2]["restart_s"] == 9.75 - found[0]["detected"]
+
+
+def test_a_generation_is_back_when_all_of_its_ranks_are(tmp_path: Path) -> None:
+    """One rank of the second has restored when the other is lost."""
+    job = Job(tmp_path)
+    job.trains(1, 0.0, 0, 50, ("m1", "m2"))
+    job.event(6.5, "machine", 1, id="m1", state="ended")
+    job.trains(2, 7.0, 40, 40, ("m3", "m2"))
+    log = tmp_path / "worker_0.jsonl"
+    rows = [json.loads(line) for line in log.read_text().splitlines()]
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows if (row["event"], row["attempt"]) != ("restored", 1)))
+    job.event(8.5, "machine", 2, id="m3", state="ended")
+    job.trains(3, 9.0, 40, 100, ("m4", "m2"))
+    first, second, third = job.attempts({"loss-50-0": (6.0, 0)})
+    assert "restart_s" not in second and second["detected"] == 8.5
+    assert third["restart_s"] == 9.75 - first["detected"]
 
 
 def test_a_hang(tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import multiprocessing.forkserver
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +18,7 @@ from pathlib import Path
 import pytest
 from support.lab.trainings import config
 
+from deepvm.io.process_tree import descendants
 from deepvm.lab.faults.fault import Strike
 from deepvm.lab.records import events_of, read_lines
 from deepvm.lab.running.launcher import Attempt, Launcher
@@ -72,6 +76,11 @@ def trains(folder: Path) -> bool:
     return all((folder / f"rank_{rank}.jsonl").exists() for rank in range(2))
 
 
+def below(pid: int) -> set[int]:
+    """The ranks that a process has started: its children's children, long before they can say so."""
+    return {two for one in descendants(pid) for two in descendants(one)}
+
+
 def ended(attempt: Attempt) -> bool:
     return all(code is not None for code in attempt.exits())
 
@@ -111,11 +120,40 @@ def test_nothing_outlives_kill_all(launcher: Launcher, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("launcher", NAMES, indirect=True)
 def test_kill_all_at_the_start(launcher: Launcher, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
+    """As soon as there is a process of a rank, long before it can say so."""
+    folder, before = tmp_path / "run", below(os.getpid())
     attempt = launcher.start(order(folder, steps=100_000), 2, free_port())
+    until(lambda: bool(below(os.getpid()) - before))
+    pids = below(os.getpid()) - before
     attempt.kill_all()
-    time.sleep(0.5)
+    assert pids and not any(map(alive, pids))
+    until(lambda: not below(os.getpid()) - before, 10)
     assert not any(map(alive, started(folder, 2))) and not trains(folder)
+
+
+@pytest.mark.parametrize("launcher", ["forkserver"], indirect=True)
+def test_exits_are_not_lost_while_another_run_starts_ranks(
+    launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """multiprocessing asks for exits of all children whenever it starts one; who asks second reads 255."""
+    real, reads = multiprocessing.forkserver.read_signed, threading.Event()
+
+    def slow(descriptor: int) -> int:
+        code = real(descriptor)
+        reads.set()
+        time.sleep(0.5)
+        return int(code)
+
+    first = launcher.start(order(tmp_path / "one", Strike("exit", 1)), 1, free_port())
+    until(lambda: not any(map(alive, first.workers())))
+    monkeypatch.setattr(multiprocessing.forkserver, "read_signed", slow)
+    file = order(tmp_path / "two", steps=1)
+    second = threading.Thread(target=lambda: launcher.start(file, 1, free_port()).kill_all())
+    second.start()
+    assert reads.wait(LIMIT_S)
+    found = list(first.exits())
+    second.join()
+    assert found == list(first.exits()) == [137]
 
 
 @pytest.mark.slow
@@ -144,15 +182,71 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_outlives_a_killed_parent(name: str, tmp_path: Path) -> None:
-    folder, script = tmp_path / "run", tmp_path / "parent.py"
-    script.write_text(PARENT)
-    file = order(folder, steps=100_000)
-    parent = subprocess.Popen([sys.executable, str(script), name, str(file), str(free_port())])
-    try:
+    folder = tmp_path / "run"
+    with parent(name, order(folder, steps=100_000), tmp_path):
         until(lambda: trains(folder))
         pids = started(folder, 2)
         assert len(pids) == 2
-    finally:
-        parent.kill()
-        parent.wait()
     until(lambda: not any(map(alive, pids)), 10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wait_s", [0.0, 0.1, 0.3])
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_nothing_outlives_a_parent_that_is_killed_while_ranks_start(name: str, wait_s: float, tmp_path: Path) -> None:
+    """A rank that begins when its launcher is gone must not take whoever has adopted it for that."""
+    folder = tmp_path / "run"
+    with parent(name, order(folder, steps=100_000), tmp_path) as process:
+        until(lambda: bool(below(process.pid)))
+        time.sleep(wait_s)
+        family = descendants(process.pid)
+    try:
+        until(lambda: not any(map(alive, family)), 10)
+    finally:
+        for pid in filter(alive, family):
+            os.kill(pid, signal.SIGKILL)
+
+
+INTERRUPTED = """
+import os, sys, threading, time
+from deepvm.lab.running.forkserver import Forkserver
+if __name__ == "__main__":
+    threading.Thread(target=Forkserver().ready, daemon=True).start()
+    try:
+        time.sleep(1000)
+    except KeyboardInterrupt:
+        os._exit(130)
+"""
+
+
+@pytest.mark.slow
+def test_an_interrupt_while_torch_is_loaded_prints_nothing(tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(INTERRUPTED)
+    words = [sys.executable, str(script)]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, start_new_session=True)
+    until(lambda: any(b"forkserver" in command(pid) for pid in descendants(process.pid)))
+    time.sleep(0.5)  # Python itself has begun there
+    os.killpg(process.pid, signal.SIGINT)
+    _, printed = process.communicate(timeout=LIMIT_S)  # until all have ended
+    assert process.returncode == 130 and printed == b""
+
+
+def command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+@contextlib.contextmanager
+def parent(name: str, file: Path, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that starts an attempt, and is killed at the end."""
+    script = folder / "parent.py"
+    script.write_text(PARENT)
+    process = subprocess.Popen([sys.executable, str(script), name, str(file), str(free_port())])
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()

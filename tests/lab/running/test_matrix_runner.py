@@ -149,6 +149,45 @@ def test_a_run_that_cannot_be_recorded_fails_alone(tmp_path: Path, monkeypatch: 
     assert all("missing; 'deepvm lab run' makes this run again" in why for _, why in checked.incomplete)
 
 
+WRITER = """
+import sys, time
+with open(sys.argv[1] + "/worker_0.jsonl", "a") as file:
+    print(flush=True)
+    time.sleep(float(sys.argv[2]))
+    open(sys.argv[1] + "/final.sha256", "w").write("of an older start")
+"""
+
+
+def writer(folder: Path, seconds: float) -> subprocess.Popen[bytes]:
+    """A process of an older start that still writes into a run, and ends after so long."""
+    process = subprocess.Popen([sys.executable, "-c", WRITER, str(folder), str(seconds)], stdout=subprocess.PIPE)
+    assert process.stdout is not None and process.stdout.readline()
+    return process
+
+
+def test_a_run_is_made_again_when_those_that_write_into_it_have_ended(out: Path) -> None:
+    """Its attempts count from 0 again, so their number would refuse no older one."""
+    folder = out / "runs" / RUNS[1]
+    tamper(folder, "final.sha256")
+    with writer(folder, 1.0):
+        assert states(out)[RUNS[1]] == "completed"
+    assert check(out)[0].passed == 3
+
+
+def test_a_run_into_which_others_write_is_not_made_again(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = out / "runs" / RUNS[1]
+    tamper(folder, "final.sha256")
+    monkeypatch.setattr("deepvm.lab.running.writers.LIMIT_S", 0.2)
+    with writer(folder, 60.0) as process:
+        rows = {row.run: row for row in MatrixRunner(matrix(), out).run()}
+        process.kill()
+    assert {name: row.state for name, row in rows.items()} == {
+        **dict.fromkeys(RUNS, "skipped_exists"),
+        RUNS[1]: "failed",
+    }
+    assert f"process {process.pid} still writes" in rows[RUNS[1]].reason
+
+
 def killed_at(seconds: float, file: Path, out: Path) -> bool:
     """Start a matrix in a process of its own, and kill that after so long; see that nothing of it is left.
 

@@ -7,7 +7,7 @@ import multiprocessing
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -41,9 +41,11 @@ class Ended(Attempt):
 class Scripted(Launcher):
     """Attempts of one rank that meets at once, then loads data for 3 s, restores for 0.5 s, and steps each 0.25 s."""
 
+    begins: ClassVar[dict[int, int]] = {0: 0, 1: 2}
+
     def start(self, order: Path, world: int, port: int) -> Attempt:
         number = json.loads(order.read_bytes())["attempt"]
-        begins = {0: 0, 1: 2}[number]
+        begins = self.begins[number]
         folder, now = order.parent, time.time()
         events = Events(folder, 0, number)
         events.note("joined")
@@ -77,6 +79,31 @@ def test_loading_data_and_model_is_part_of_a_restart(tmp_path: Path) -> None:
     assert second["replay_s"] == pytest.approx(2 * STEP_S, abs=0.01)  # steps 2 and 3
     restored_s = second["began"] + LOADS_S + RESTORES_S
     assert first["detected"] + second["restart_s"] + second["restore_s"] == pytest.approx(restored_s, abs=0.5)
+
+
+class DiesOnce(Scripted):
+    """Behind the failure an attempt ends, half a second after its start, before it has restored."""
+
+    begins: ClassVar[dict[int, int]] = {0: 0, 2: 2}
+
+    def start(self, order: Path, world: int, port: int) -> Attempt:
+        number = json.loads(order.read_bytes())["attempt"]
+        if number == 1:
+            Events(order.parent, 0, 1).note("joined")
+            time.sleep(0.5)
+            return Ended(1)
+        return super().start(order, world, port)
+
+
+def test_an_attempt_that_never_restores_is_part_of_the_restart(tmp_path: Path) -> None:
+    config: dict[str, Any] = {"steps": 6, "controls": [], "world": 1}
+    assert Supervisor(Plan(tmp_path, config, [(0, 1)], [Strike("exit", 4)]), DiesOnce()).run()
+    first, second, third = json.loads((tmp_path / SUPERVISOR).read_text())["attempts"]
+    assert second["state"] == "failed" and second["detected"] - first["detected"] >= 0.5
+    assert not {"detect_s", "restart_s", "restore_s", "replay_s"} & set(second)  # all of it is in the next one
+    assert first["detected"] + third["restart_s"] == pytest.approx(third["began"] + LOADS_S, abs=0.3)
+    assert third["restart_s"] >= LOADS_S + 0.5
+    assert (third["restore_s"], third["replay_s"]) == (RESTORES_S, pytest.approx(2 * STEP_S, abs=0.01))
 
 
 @pytest.mark.slow

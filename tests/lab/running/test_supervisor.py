@@ -19,6 +19,7 @@ from support.lab.made_runs import CONFIG
 from deepvm.lab.faults.fault import Strike, Target
 from deepvm.lab.plan import Plan, StoppedError
 from deepvm.lab.running.launcher import Attempt, Launcher
+from deepvm.lab.running.memory_node import TOKEN
 from deepvm.lab.running.supervisor import Supervisor
 
 RANK = textwrap.dedent(
@@ -162,6 +163,21 @@ def test_nothing_is_left_when_the_supervisor_is_interrupted(tmp_path: Path) -> N
     with pytest.raises(Stopped):
         Supervisor(Plan(folder, {**CONFIG, "steps": 10}, [(0, 2)]), Interrupts("pass")).run()
     assert len(launcher.killed) == 2
+
+
+def test_the_token_of_a_memory_node_does_not_outlive_its_run(tmp_path: Path) -> None:
+    """Folders of runs are for others to look at."""
+    folder, tokens, launcher = tmp_path / "run", list[str](), Scripts("pass")
+    folder.mkdir()
+
+    class Looks(Scripts):
+        def start(self, order: Path, world: int, port: int) -> Attempt:
+            tokens.append((folder / TOKEN).read_text())
+            return launcher.start(order, world, port)
+
+    plan = Plan(folder, {**CONFIG, "steps": 10}, [(0, 2)], in_memory=True)
+    assert Supervisor(plan, Looks("pass")).run()
+    assert tokens and not [p for p in folder.rglob("*") if p.is_file() and tokens[0] in p.read_text(errors="replace")]
 
 
 def test_a_strike_that_comes_too_late_is_not_booked(tmp_path: Path) -> None:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -245,6 +247,15 @@ def test_so_many_are_kept(name: str, start: Starts, tmp_path: Path) -> None:
     assert start(name, 1, keep=2).restore() == 9
 
 
+@pytest.mark.parametrize("name", ["blocking", "overlapped"])
+def test_nothing_is_written_that_nobody_reads(name: str, start: Starts, tmp_path: Path) -> None:
+    one = start(name)
+    one.restore()
+    one.train(4).close()
+    found = {path.name for path in (tmp_path / "run" / "checkpoints").iterdir() if not path.name.startswith(".")}
+    assert found == {"step-000000003", "step-000000003.json"}
+
+
 @pytest.mark.parametrize("name", [n for n in FILES if n != "deepvm"])  # tests/checkpoint/files/test_left_behind.py
 def test_what_a_killed_writer_left_is_removed(name: str, start: Starts, tmp_path: Path) -> None:
     one = start(name)
@@ -276,6 +287,65 @@ def test_each_checkpoint_is_recorded_with_its_cost(name: str, start: Starts) -> 
         waited = row.snapshot_s + row.foreground_s + row.enqueue_s + row.backpressure_s
         assert row.bytes > 10_000 and waited <= row.stall_s + 1e-3
     assert {row.retries for row in one.rows} == {0}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_stall_is_noted_when_it_happens(name: str, start: Starts) -> None:
+    """Not when its checkpoint is complete: a failure before that would make the stall unseen."""
+    notes: list[dict[str, Any]] = []
+    one = start(name, notes=notes)
+    one.restore()
+    one.train(4)
+    one.strategy.stepped(4)  # type: ignore[union-attr]
+    stalls = [note for note in notes if note["event"] == "stalled"]
+    assert {note["step"] for note in stalls} == {3} and all(note["seconds"] > 0 for note in stalls)
+    one.train(8)
+    one.settle()
+    one.close()
+    of_step = {row.step: row for row in one.rows}
+    for step in (3, 6):
+        noted = [note for note in notes if note["event"] == "stalled" and note["step"] == step]
+        parts = {key: sum(note[key] for note in noted) for key in ("seconds", "snapshot_s", "write_s")}
+        row = of_step[step]
+        waited = (row.stall_s, row.snapshot_s, row.foreground_s + row.enqueue_s)
+        assert (parts["seconds"], parts["snapshot_s"], parts["write_s"]) == pytest.approx(waited)
+
+
+@pytest.mark.parametrize("name", ["overlapped", "deepvm", "dcp-async"])  # those that write beside the training
+def test_a_checkpoint_that_is_never_complete_has_stalled_all_the_same(
+    name: str, start: Starts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on, honest, notes = threading.Event(), os.fsync, list[dict[str, Any]]()
+
+    def held(descriptor: int) -> None:
+        goes_on.wait(30)
+        honest(descriptor)
+
+    one = start(name, notes=notes)
+    one.restore()
+    monkeypatch.setattr(os, "fsync", held)
+    one.settle = lambda: None  # type: ignore[method-assign]
+    one.train(5)
+    stalls = [note["step"] for note in notes if note["event"] == "stalled"]
+    complete = [row.step for row in one.rows]
+    goes_on.set()
+    assert (set(stalls), complete) == ({3}, [])
+
+
+def test_handing_a_checkpoint_over_is_part_of_its_cost(start: Starts, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = queue.Queue.put
+
+    def slow(self: Any, item: Any, *rest: Any) -> None:
+        honest(self, item, *rest)
+        if item is not None:
+            time.sleep(0.1)
+
+    one = start("overlapped")
+    one.restore()
+    monkeypatch.setattr(queue.Queue, "put", slow)
+    one.train(4).close()
+    (row,) = one.rows
+    assert 0.1 <= row.enqueue_s <= row.stall_s
 
 
 def test_a_disk_that_is_slow_stalls_who_waits_for_it(start: Starts, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.lab.records import AUDIT, CHECKPOINTS, CONFIG, ENVIRONMENT, FINAL, RUNS, SUPERVISOR
-from deepvm.lab.running.manifest import Manifest, Row
+from deepvm.lab.running.manifest import Manifest, Row, key_of
 from support.lab.made_runs import row, write, write_lines
 
 SIZE, BATCH, WORLD, STEPS, EVERY = 4096, 1024, 2, 12, 4
 BEGAN_S = 1_795_780_800.0  # 2026-11-27T12:00:00Z
-KEY = "0123456789abcdef"
 NO_PROCESS = 2**22 + 1  # above Linux's largest number of a process
 STRATEGIES = {"none": None, "ref-blk": "blocking", "ref-ovl": "overlapped", "blk": "blocking", "ovl": "overlapped"}
 STRATEGIES |= {"deepvm": "deepvm"}
@@ -60,7 +59,17 @@ def make(
         state = "failed" if name in unfinished else "invalid" if name in wrong else "completed"
         goodput = round(STEPS / wall_s, 4)
         reason = "" if state == "completed" else "by hand"
-        listed = Row(KEY, name, *names, config["seed"], state, round(wall_s, 3), goodput, len(strikes), reason)
+        listed = Row(
+            key_of(config, MACHINE),
+            name,
+            *names,
+            config["seed"],
+            state,
+            round(wall_s, 3),
+            goodput,
+            len(strikes),
+            reason,
+        )
         manifest.add(listed)
     return out
 
@@ -128,6 +137,7 @@ def write_run(folder: Path, config: Mapping[str, Any], *, wrong: bool = False, e
             if strategy and (step + 1) % EVERY == 0:
                 now += stall_s
                 checkpoints.append(checkpoint_row(number, step + 1, strategy, stall_s, now))
+                events[0].append(stall_row(number, step + 1, strategy, stall_s, now))
             if step < reached:
                 replay_s = now - restored
         last = number == len(strikes)
@@ -166,7 +176,7 @@ def write_run(folder: Path, config: Mapping[str, Any], *, wrong: bool = False, e
             "hangs": 0,
             "attempts": attempts,
         },
-        AUDIT: {"key": KEY, "gates": {}},
+        AUDIT: {"key": key_of(config, MACHINE), "gates": {}},
     }
     for name, document in written.items():
         write(folder, name, document)
@@ -196,3 +206,10 @@ def checkpoint_row(attempt: int, step: int, strategy: str, stall_s: float, now: 
         "retries": 0,
         "error": "",
     }
+
+
+def stall_row(attempt: int, step: int, strategy: str, stall_s: float, now: float) -> dict[str, Any]:
+    """That training has waited for a checkpoint: a line of ``worker_0.jsonl``."""
+    write_s = stall_s - 0.02 if strategy == "blocking" else 0.0
+    parts = {"seconds": stall_s, "snapshot_s": 0.02, "write_s": write_s}
+    return {"event": "stalled", "time": now, "attempt": attempt, "rank": 0, "step": step, "in_step": False, **parts}

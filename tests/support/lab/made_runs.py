@@ -12,6 +12,7 @@ import numpy as np
 
 Row = dict[str, Any]
 FINAL = hashlib.sha256(b"final parameters").hexdigest()
+ENVIRONMENT = {"OS": "by hand"}
 CONFIG: Row = {
     "schema_version": "deepvm.lab-run/1",
     "matrix": "made",
@@ -93,16 +94,19 @@ def attempt(number: int, first: int, reached: int, struck: Sequence[str] = (), *
     }
 
 
+def strike(fault: str, step: int, rank: int = 0, *, target: str = "worker", ends: bool = True, **more: Any) -> Row:
+    """A planned failure."""
+    facts = {"target": target, "seconds": 0.0, "delay_s": 0.0, "key": f"{fault}-{step}-{rank}", "ends": ends}
+    return {"fault": fault, "step": step, "rank": rank, **facts, **more}
+
+
 def make_run(folder: Path, *, failures: Sequence[int] = (12, 16), final: str = FINAL, **changes: Any) -> Path:
     """A run that passes all gates: it failed when so many steps were done, and went on from its newest checkpoint."""
     config = {**CONFIG, **changes}
     world, steps, every = config["world"], config["steps"], config["checkpoint_every"]
     folder.mkdir(parents=True)
     keys = [f"exit-{step}-0" for step in failures]
-    config["strikes"] = [
-        {"fault": "exit", "step": step, "rank": 0, "target": "worker", "key": key, "ends": True}
-        for step, key in zip(failures, keys, strict=True)
-    ]
+    config["strikes"] = [strike("exit", step) for step in failures]
     ends = [*failures, steps]
     firsts = [0, *(step // every * every for step in failures)]
     attempts, checkpoints = [], []
@@ -113,14 +117,23 @@ def make_run(folder: Path, *, failures: Sequence[int] = (12, 16), final: str = F
         attempts.append(attempt(number, first, end, struck, world=world, steps=steps))
         for rank in range(world):
             logs[rank] += [row(config, step, rank, world, number) for step in range(first, end)]
-            for name in ("started", "joined", "restored"):
+            last = "ended" if not struck else "raised" if rank else "strike"  # who is hit says no more
+            for name in ("started", "joined", "restored", last):
                 facts = {"pid": 2**22 + number} if name == "started" else {"step": first, "seconds": 0.05}
-                events[rank].append({"event": name, "time": 1000.0, "attempt": number, "rank": rank, **facts})
-        checkpoints += [_checkpoint(number, step) for step in range(first + 1, end + 1) if step % every == 0]
+                at = 1000.0 + 100 * number
+                events[rank].append({"event": name, "time": at, "attempt": number, "rank": rank, **facts})
+        checkpoints += [checkpoint(number, step) for step in range(first + 1, end + 1) if step % every == 0]
     failed = len(failures)
-    supervisor = {"state": "completed", "restarts": failed, "wall_s": 10.0, "hangs": 0, "attempts": attempts}
+    supervisor = {
+        "state": "completed",
+        "restarts": failed,
+        "wall_s": 50.0 + 100 * failed,
+        "hangs": 0,
+        "attempts": attempts,
+    }
     write(folder, "config.json", config)
     write(folder, "supervisor.json", supervisor)
+    write(folder, "environment.json", ENVIRONMENT)
     for rank in range(world):
         write_lines(folder, f"rank_{rank}.jsonl", logs[rank])
         write_lines(folder, f"worker_{rank}.jsonl", events[rank])
@@ -130,7 +143,8 @@ def make_run(folder: Path, *, failures: Sequence[int] = (12, 16), final: str = F
     return folder
 
 
-def _checkpoint(number: int, step: int) -> Row:
+def checkpoint(number: int, step: int) -> Row:
+    """A line of the log of checkpoints."""
     zeros = dict.fromkeys(
         ("snapshot_s", "foreground_s", "background_s", "enqueue_s", "backpressure_s", "stall_s"), 0.01
     )
