@@ -25,9 +25,11 @@ def audit(
     seed: Annotated[int, opt("Seed for the random kill points.", "N", min=0)] = 0,
     nproc: Annotated[int, opt("Processes to start with torchrun; 0: no torchrun.", "N", min=0, max=1024)] = 0,
     resume_args: Annotated[str, opt("Arguments to add when the script is restarted.", "WORDS")] = "",
-    final: Annotated[str, opt("File of the final parameters; default: what the optimizers hold.", "PATH")] = "",
+    final: Annotated[str, opt("File of the final parameters, compared besides what the optimizers hold.", "PATH")] = "",
     timeout: Annotated[str, opt("Time limit for one start of the script.", "TIME")] = "1h",
-    out: Annotated[Path | None, opt("Keep all runs here; default: a temporary folder.", "DIR", "--out")] = None,
+    out: Annotated[
+        Path | None, opt("Keep all runs here, in a new or empty folder; default: a temporary one.", "DIR", "--out")
+    ] = None,
     output: Output = "table",
 ) -> None:
     """Certify that a training script resumes correctly: run it twice, then kill it, and compare bit for bit.

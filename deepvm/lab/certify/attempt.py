@@ -46,11 +46,15 @@ class Attempt:
 
 @dataclass(frozen=True)
 class KillPoint:
-    """``after`` so many steps of the attempt, and ``delay_s``; at the latest when ``limit`` steps are made."""
+    """``after`` so many steps of the attempt, and ``delay_s``; at the latest when ``limit`` steps are made.
+
+    Of a write: in the first one ``after`` so many steps, but for ``skip`` others.
+    """
 
     after: int
     delay_s: float
     limit: int
+    skip: int = 0
 
 
 @dataclass(frozen=True)
@@ -59,19 +63,11 @@ class Trigger:
 
     Attributes:
         kind: after a step of an optimizer, after samples that the script has logged, or in a write.
-        point: of the first two, given the first line of the attempt, which tells where it goes on.
-        write_after: steps of the attempt before the write. skip: writes to let pass then.
+        point: given the first line of the attempt, which tells where it goes on.
     """
 
     kind: Literal["step", "samples", "write"]
     point: Callable[[Row], KillPoint] = lambda first: KillPoint(1, 0.0, 1)
-    write_after: int = 0
-    skip: int = 0
-
-    @property
-    def setting(self) -> str:
-        """As the probe reads it."""
-        return f"write:{self.write_after}:{self.skip}" if self.kind == "write" else self.kind
 
 
 def run_attempt(subject: Subject, run: Path, number: int, trigger: Trigger | None, limit_s: float) -> Attempt:
@@ -89,7 +85,7 @@ def run_attempt(subject: Subject, run: Path, number: int, trigger: Trigger | Non
         process = subprocess.Popen(
             subject.command(run, resumes=number > 0),
             cwd=subject.folder(run),
-            env=subject.environment(run, logs, trigger.setting if trigger is not None else ""),
+            env=subject.environment(run, logs, trigger.kind if trigger is not None else ""),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -115,7 +111,7 @@ def run_attempt(subject: Subject, run: Path, number: int, trigger: Trigger | Non
 
 def _watch(process: subprocess.Popen[bytes], logs: Path, trigger: Trigger | None, until_s: float) -> State:
     """Watch until it has ended or killed itself, and tell it where to do that when it asks."""
-    asked = trigger is not None and trigger.kind != "write"
+    asked = trigger is not None
     while True:
         code = process.poll()
         if not (logs / probe.COMPLETE).exists():

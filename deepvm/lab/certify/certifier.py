@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import shutil
 import statistics
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from deepvm.errors import DataError, RequestError
+from deepvm.lab.certify import hints
 from deepvm.lab.certify.attempt import KillPoint, Trigger, guarded, run_attempt
 from deepvm.lab.certify.disk_room import own_files
 from deepvm.lab.certify.final_file import digest_of_file
@@ -71,13 +73,13 @@ class Certificate:
     """The verdict.
 
     Attributes:
-        compared: ``optimizers`` or ``file``. steps: of the undisturbed run. processes: that train. planned:
+        compared: ``optimizers``, ``file`` or ``both``. steps: of the undisturbed run. processes: that train. planned:
             number of kills; kills: that have happened. notes: what a reader should know besides.
     """
 
     subject: Subject
     gates: Sequence[Gate]
-    compared: Literal["optimizers", "file"]
+    compared: Literal["optimizers", "file", "both"]
     steps: int
     processes: int
     planned: int
@@ -131,7 +133,8 @@ def _output_folder(out: Path | None) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
         return
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise RequestError("out", str(out), "a new or empty folder")
+        allowed = "a new or empty folder; an audit is never continued: to use this one, delete it first"
+        raise RequestError("out", str(out), allowed)
     with own_files(out):
         out.mkdir(parents=True, exist_ok=True)
     yield out.resolve()
@@ -140,11 +143,12 @@ def _output_folder(out: Path | None) -> Iterator[Path]:
 class _Audit:
     def __init__(self, subject: Subject, folder: Path, chance: random.Random, report: Callable[[str], None]) -> None:
         self._subject, self._folder, self._chance, self._report = subject, folder, chance, report
+        self._earlier: list[Path] = []
 
     def run(self, kills: int, write_kills: int) -> Certificate:
         first, second = self._undisturbed(1), self._undisturbed(2)
         reference = first.attempts[0].logged
-        notes = list(_notes(self._subject, reference))
+        notes = list(_notes(self._subject, reference, self._earlier))
         plan: list[PlannedKill] = []
         runs: list[Run] = []
         kills_done: list[Kill] = []
@@ -167,7 +171,7 @@ class _Audit:
         return Certificate(
             self._subject,
             judge(evidence),
-            "file" if self._subject.final else "optimizers",
+            "optimizers" if not self._subject.final else "both" if reference.steps else "file",
             len(reference.progress),
             max(len(reference.steps), len(reference.samples)),
             len(plan),
@@ -180,19 +184,23 @@ class _Audit:
         """Raises DataError: it fails, or shows nothing."""
         folder = self._folder / f"undisturbed-{number}"
         self._subject.prepare(folder)
+        self._earlier = self._subject.earlier_checkpoints(folder)
         attempt = run_attempt(self._subject, folder, 0, None, self._subject.timeout_s)
         self._report(f"undisturbed run {number}: {attempt.state} after {attempt.wall_s:.0f} s")
         if attempt.state == "hung":
             raise DataError(f"the script has not ended after {self._subject.timeout_s:.0f} s; see --timeout")
         if attempt.state == "failed":
-            raise DataError(f"the script fails by itself, with exit code {attempt.code}:\n{attempt.last_lines}")
+            hint = hints.missing_module(attempt.last_lines) or hints.earlier_checkpoints(self._earlier, attempt.logged)
+            why = f"the script fails by itself, with exit code {attempt.code}:\n{attempt.last_lines}"
+            raise DataError("\n".join(filter(None, (why, hint))))
         logged = attempt.logged
         if not logged.progress:
             why = f" ({logged.errors[0]})" if logged.errors else ""
-            raise DataError(
+            why = (
                 f"no step of a torch optimizer was seen{why}: let the script log its steps, with deepvm.lab.SampleLog, "
                 "and name the file that it writes its final parameters to: --final PATH"
             )
+            raise DataError("\n".join(filter(None, (why, hints.earlier_checkpoints(self._earlier, logged)))))
         if not logged.steps and not self._subject.final:
             raise DataError(
                 "no step of a torch optimizer was seen, so there are no parameters to compare: name the file that "
@@ -201,7 +209,7 @@ class _Audit:
         return Run([attempt], self._final(folder))
 
     def _final(self, folder: Path) -> str:
-        return digest_of_file(self._subject.final_file(folder)) if self._subject.final else ""
+        return digest_of_file(self._subject.final_file(folder), folder / "out") if self._subject.final else ""
 
     def _killed(
         self, number: int, reference: Run, again: Run, plan: Sequence[PlannedKill]
@@ -232,7 +240,7 @@ class _Audit:
 
 
 def plan_of(reference: Logged, kills: int, write_kills: int, chance: random.Random) -> list[PlannedKill]:
-    """One kill in each of equal parts of the steps."""
+    """One kill in each of equal parts of the steps; one of them halfway between two saves, where there are any."""
     bursts: dict[int, int] = {}
     for row in reference.writes:
         bursts[row["n"]] = bursts.get(row["n"], 0) + 1
@@ -245,13 +253,22 @@ def plan_of(reference: Logged, kills: int, write_kills: int, chance: random.Rand
     kinds.insert(0, "step")  # so that a write is killed when there may be an older checkpoint
     times = [row["time"] for row in reference.progress]
     pace_s = statistics.median(b - a for a, b in zip(times, times[1:], strict=False)) if len(times) > 1 else 0.1
-    found = []
+    found, halfway = [], []
     for place, kind in enumerate(kinds):
         low, high = (1 + (last - 1) * part / len(kinds) for part in (place, place + 1))
+        halfway += [(place, n) for n in _halves(in_time) if kind == "step" and low <= n <= high]
         delay_s = chance.uniform(0, _DELAY_STEPS) * min(pace_s, 5.0)
         skip = chance.randrange(max(bursts.values())) if kind == "write" else 0
         found.append(PlannedKill(kind, max(1, int(chance.uniform(low, high))), delay_s, skip))
+    if halfway:  # else all may fall right after a save, where no step is done again
+        place, step = chance.choice(halfway)
+        found[place] = PlannedKill("step", step, 0.0)
     return found
+
+
+def _halves(saves: Sequence[int]) -> list[int]:
+    """Steps halfway from one save to the next, so that at least one step between was logged as a whole."""
+    return [a + (b - a + 1) // 2 for a, b in itertools.pairwise(sorted(saves)) if b - a > 2]
 
 
 def _earlier(kill: PlannedKill) -> PlannedKill:
@@ -265,18 +282,18 @@ def trigger_of(kill: PlannedKill, before: int, history: History, counts: Literal
     ``before``: the step of the last kill. An attempt that nobody can place has gone on from there, or earlier.
     """
     least = max(1, kill.step - before)
-    if kill.kind == "write":
-        return Trigger("write", write_after=least, skip=kill.skip)
 
     def point(first: Row) -> KillPoint:
         place = history.place_of(first)
         after = least if place is None else max(1, kill.step - place)
+        if kill.kind == "write":
+            return KillPoint(after, 0.0, after, kill.skip)
         limit = after + _DELAY_STEPS
         if place is not None:  # not with the last step
             limit = max(after, min(limit, history.steps - 1 - place))
         return KillPoint(after, kill.delay_s, limit)
 
-    return Trigger(counts, point)
+    return Trigger("write" if kill.kind == "write" else counts, point)
 
 
 def _summary(placed: PlacedAttempt, total: int) -> str:
@@ -306,10 +323,10 @@ def _kill(number: int, one: PlacedAttempt, following: PlacedAttempt | None, tota
     return Kill(number, attempt.number, kind, attempt.torn_file, steps, one.reached, resumed, total)
 
 
-def _notes(subject: Subject, reference: Logged) -> Iterator[str]:
+def _notes(subject: Subject, reference: Logged, earlier: Sequence[Path]) -> Iterator[str]:
     if not subject.in_place:
         yield "each run had a copy of the current folder; with {out} in its arguments a script says where it writes"
-    if not reference.samples:
-        yield "samples and replays are not judged: the script does not log them, with deepvm.lab.SampleLog"
+    if found := hints.earlier_checkpoints(earlier, reference):
+        yield found
     for why in dict.fromkeys(reference.errors):
         yield f"some steps could not be read: {why}"

@@ -10,16 +10,32 @@ from typing import Any
 from deepvm.errors import DataError
 from deepvm.lab.certify.probe import digest
 
+_MOST_NAMES = 5
 
-def digest_of_file(path: Path) -> str:
-    """Hex SHA-256 of the names and values of all tensors. Raises DataError: it is missing, unreadable, or has none."""
+
+def digest_of_file(path: Path, folder: Path) -> str:
+    """Hex SHA-256 of the names and values of all tensors in a file; ``folder``: of the run that should have written it.
+
+    Raises:
+        DataError: the file is missing, unreadable, or has no tensors.
+    """
     if not path.is_file():
-        raise DataError(f"{path.name}: the script has not written this file of final parameters")
+        missing = f"{path.name}: the script has not written this file of final parameters"
+        raise DataError(f"{missing}; in {folder}, the folder of its run, {_shown(folder)}")
     named = sorted(_tensors("", _load(path)), key=lambda pair: pair[0])
     if not named:
         raise DataError(f"{path.name}: there are no tensors in this file")
     names = hashlib.sha256("\n".join(name for name, _ in named).encode()).hexdigest()
     return hashlib.sha256(f"{names} {digest(tensor for _, tensor in named)}".encode()).hexdigest()
+
+
+def _shown(folder: Path) -> str:
+    """Its newest files."""
+    files = sorted((path for path in folder.rglob("*") if path.is_file()), key=lambda path: -path.stat().st_mtime)
+    if not files:
+        return "there is no file: tell the script to write there, with {out} or DEEPVM_AUDIT_DIR"
+    names = [str(path.relative_to(folder)) for path in files[:_MOST_NAMES]]
+    return f"there are {', '.join([*names, *(['...'] if len(files) > _MOST_NAMES else [])])}"
 
 
 def _load(path: Path) -> Any:

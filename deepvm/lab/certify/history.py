@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from deepvm.lab.certify.attempt import Attempt
 from deepvm.lab.certify.logs import Logged, Row
 
-UNKNOWN = "its gradients are others: other samples, buffers or numbers of its own"
+UNKNOWN = "its gradients are others: other samples, other buffers or random numbers of its own"
+_LOG_SAMPLES = "; log samples (deepvm.lab.SampleLog) to know which"
 _SHOWN = {"torch": "torch", "cuda": "CUDA", "python": "Python", "numpy": "NumPy"}
 
 
@@ -112,7 +113,7 @@ class History:
             found = cause(rows[place], expected[at], self._seeded, lost=lost)
             if found != UNKNOWN:
                 return f"on rank {rank}, {found}" if rank else found
-        return UNKNOWN
+        return UNKNOWN + ("" if self._reference.samples else _LOG_SAMPLES)
 
 
 def _values(row: Row) -> tuple[str, str]:

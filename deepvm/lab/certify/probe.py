@@ -28,8 +28,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 LOG, KILL = "DEEPVM_AUDIT_LOG", "DEEPVM_AUDIT_KILL"
-"""The folder of the logs; where to kill: ``step`` or ``samples``, see :class:`Killer`, or ``write:STEPS:SKIP``, in the
-middle of a write after so many steps and so many other writes."""
+"""The folder of the logs; where to kill, see :class:`Killer`: after a ``step`` or ``samples``, or in a ``write``."""
 FIRST, POINT, KILLED, COMPLETE = "first.json", "point.json", "killed.json", "complete"
 """Files beside the logs: the first line of rank 0; the answer, where to kill; what was killed. COMPLETE is removed when
 a line could not be written: on a full disk no file can be created, but one can be removed."""
@@ -133,13 +132,15 @@ class Killer:
 
     Which step that is depends on where the attempt goes on, and only the audit knows all steps before. So the process
     of rank 0 shows its first line, and waits for the answer: ``after`` so many steps and ``delay_s``, but at the latest
-    when ``limit`` steps are made.
+    when ``limit`` steps are made; or, on any rank, in a write after so many steps and ``skip`` other writes.
     """
 
     def __init__(self, folder: str, kind: str) -> None:
-        """``kind``: of the lines that are counted here; another one is somebody else's to count."""
-        self._folder = folder
-        self._active = bool(kind) and os.environ.get(KILL) == kind
+        """``kind``: of the lines that are counted here, ``step`` or ``samples``; others are not counted here."""
+        self._folder, self._answer = folder, os.path.join(folder, POINT)
+        asked = os.environ.get(KILL)
+        self._in_write = kind == "step" and asked == "write"
+        self._active = bool(kind) and (asked == kind or self._in_write)
         self._point: dict[str, Any] | None = None
         self._delayed = False
 
@@ -153,16 +154,27 @@ class Killer:
             mark_incomplete(self._folder)
             self._active = False
             return
-        answer = os.path.join(self._folder, POINT)
-        while not os.path.exists(answer):
+        while not self._read():
             time.sleep(_POLL_S)
-        with open(answer, encoding="utf-8") as file:
-            self._point = json.load(file)
+
+    def _read(self) -> bool:
+        """Read the answer, if it is there."""
+        if self._point is None and os.path.exists(self._answer):
+            with open(self._answer, encoding="utf-8") as file:
+                self._point = json.load(file)
+        return self._point is not None
+
+    def kills_write(self, steps: int) -> bool:
+        """So many steps are made, and a write begins: whether to kill in it."""
+        if not self._in_write or not self._read() or self._point is None or steps < self._point["after"]:
+            return False
+        self._point["skip"] -= 1
+        return bool(self._point["skip"] < 0)
 
     def check(self, steps: int) -> None:
         """So many steps are made: kill if that is the point."""
         point = self._point
-        if point is None or steps < point["after"]:
+        if self._in_write or point is None or steps < point["after"]:
             return
         if steps >= point["limit"] or not point["delay_s"]:
             self.kill()
@@ -195,14 +207,11 @@ class Killer:
 class Probe:
     """Of one process."""
 
-    def __init__(self, folder: str, kill: str = "") -> None:
-        """See the constants of the module."""
+    def __init__(self, folder: str) -> None:
+        """``folder``: of the logs."""
         self._log = Log(folder, "steps")
         self._killer = Killer(folder, "step")
         self._steps = 0
-        kind, _, where = kill.partition(":")
-        after, _, skip = where.partition(":")
-        self._write_point = [int(after), int(skip)] if kind == "write" else []
         self._names: dict[int, tuple[weakref.ref[Any], str]] = {}
         self._modules: dict[str, list[weakref.ref[Any]]] = {}
         self._started: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -304,10 +313,7 @@ class Probe:
         is_path = isinstance(place, (str, os.PathLike))
         file = os.fsdecode(place) if is_path else type(place).__name__
         self._log.add({"kind": "write", "file": file, "n": self._steps})
-        if not self._write_point or self._steps < self._write_point[0]:
-            return write(place)
-        if self._write_point[1]:
-            self._write_point[1] -= 1
+        if not self._killer.kills_write(self._steps):
             return write(place)
         buffer = io.BytesIO()
         write(buffer)
@@ -442,7 +448,7 @@ def install(own_folder: str) -> None:
     own = os.path.realpath(own_folder)
     others = [one for one in sys.path if os.path.realpath(one or ".") != own]
     if os.environ.get(LOG):
-        probe = Probe(os.environ[LOG], os.environ.get(KILL, ""))
+        probe = Probe(os.environ[LOG])
         then = {
             "torch.optim.optimizer": probe.watch_optimizers,
             "torch.serialization": probe.watch_torch_save,

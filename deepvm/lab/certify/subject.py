@@ -18,6 +18,7 @@ _LEFT_OUT = shutil.ignore_patterns(
     ".git", ".venv", "venv", "__pycache__", "node_modules", ".mypy_cache", ".pytest_cache"
 )
 _MOST_BYTES = 256 * 10**6
+_CHECKPOINTS = frozenset({".pt", ".pth", ".ckpt", ".safetensors", ".distcp"})
 _SITE = """import importlib.util, os
 spec = importlib.util.spec_from_file_location("deepvm_audit_probe", {probe!r})
 module = importlib.util.module_from_spec(spec)
@@ -46,7 +47,8 @@ class Subject:
     def __post_init__(self) -> None:
         """Raises RequestError: there is no such script."""
         if not self.script.is_file():
-            raise RequestError("SCRIPT", str(self.script), "a Python file; there is none of this name")
+            found = "this is a folder" if self.script.is_dir() else "there is none of this name"
+            raise RequestError("SCRIPT", str(self.script), f"a Python file; {found}")
 
     @property
     def in_place(self) -> bool:
@@ -88,6 +90,11 @@ class Subject:
             return {*_LEFT_OUT(folder, names), *inside}
 
         shutil.copytree(here, run / "out", symlinks=True, ignore=left_out)
+
+    def earlier_checkpoints(self, run: Path) -> list[Path]:
+        """Files in a folder that is prepared, copied with all else, that may be checkpoints of earlier trainings."""
+        found = (path for path in (run / "out").rglob("*") if path.suffix in _CHECKPOINTS and path.is_file())
+        return sorted(path.relative_to(run / "out") for path in found)
 
     def command(self, run: Path, *, resumes: bool) -> list[str]:
         """The words of an attempt."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -65,7 +66,7 @@ class _NotJudged(Exception):
 def _repeats(found: Evidence) -> Iterator[str]:
     """Two undisturbed runs agree bit for bit: else a difference says nothing about resuming."""
     ours, theirs = found.reference, found.second.attempts[0].logged
-    for rank, rows in ours.steps.items() if not found.first.final else ():
+    for rank, rows in ours.steps.items():
         others = theirs.steps.get(rank, ())
         if len(rows) != len(others):
             yield f"two undisturbed runs made {len(rows)} and {len(others)} steps"
@@ -130,13 +131,10 @@ def _parameters(found: Evidence) -> Iterator[str]:
     """Final parameters and buffers are those of the undisturbed run, bit for bit."""
     for run in _ended(found):
         assert run.history is not None
-        if found.first.final:
-            if run.final != found.first.final:
-                shown = "" if len(run.final) == 64 else f" ({run.final})"
-                why = run.history.first_difference()
-                yield f"the file of final parameters differs{shown}{f': {why}' if why else ''}"
-        elif final_values(run.attempts) != final_values(found.first.attempts):
+        if final_values(run.attempts) != final_values(found.first.attempts):
             yield run.history.first_difference() or "they differ on another rank than the first"
+        if run.final != found.first.final:
+            yield "the file of final parameters differs" + ("" if len(run.final) == 64 else f" ({run.final})")
 
 
 def _ended(found: Evidence) -> list[Run]:
@@ -150,9 +148,10 @@ def _samples(found: Evidence) -> Iterator[str]:
     """Each epoch had the samples of the undisturbed run, each as often; what was lost with a kill does not count."""
     if not found.reference.samples:
         raise _NotJudged("the script logs no samples; see deepvm.lab.SampleLog")
-    expected = _epochs(found.first.attempts)
+    expected = _epochs(found.first.attempts, [0])
     for run in _ended(found):
-        seen = _epochs(run.attempts)
+        assert run.history is not None
+        seen = _epochs(run.attempts, [one.resumed for one in run.history.placed])
         for epoch in sorted({*expected, *seen}):
             missing = expected.get(epoch, Counter[str]()) - seen.get(epoch, Counter[str]())
             more = seen.get(epoch, Counter[str]()) - expected.get(epoch, Counter[str]())
@@ -166,14 +165,24 @@ def _samples(found: Evidence) -> Iterator[str]:
                 break
 
 
-def _epochs(attempts: Sequence[Attempt]) -> dict[int, Counter[str]]:
-    """Samples by epoch. A step belongs to the last attempt that logged it."""
-    owners: dict[tuple[int, int], Row] = {}
-    for attempt in attempts:
+def _epochs(attempts: Sequence[Attempt], resumed: Sequence[int | None]) -> dict[int, Counter[str]]:
+    """Samples that the final parameters have seen, by epoch; ``resumed``: the step that each attempt has gone on from.
+
+    What an attempt did after the step that the next one went on from is lost, whether it was done again or not. Of
+    what was done again, the last attempt counts.
+    """
+    owners: dict[tuple[int, int], tuple[int, Row]] = {}
+    for attempt, begin in zip(attempts, resumed, strict=True):
+        if begin is not None:
+            owners = {key: (step, row) for key, (step, row) in owners.items() if step <= begin}
         for rank, rows in attempt.logged.samples.items():
-            owners.update({(row["step"], rank): row for row in rows})
+            times = [row["time"] for row in attempt.logged.steps.get(rank, rows)]
+            for row in rows:
+                # Where an attempt has gone on from is unknown, none of its steps is known to be lost.
+                step = begin + bisect(times, row["time"]) if begin is not None else 0
+                owners[row["step"], rank] = step, row
     found: dict[int, Counter[str]] = {}
-    for row in owners.values():
+    for _, row in owners.values():
         found.setdefault(row["epoch"], Counter()).update(row["ids"])
     return found
 
@@ -186,7 +195,7 @@ def _some_ids(samples: Counter[str]) -> str:
 def _replays(found: Evidence) -> Iterator[str]:
     """A step that was done again had the same samples and, to the last bit, the same loss."""
     if not found.reference.samples:
-        raise _NotJudged("the script logs no samples; see deepvm.lab.SampleLog")
+        raise _NotJudged("for the same reason")
     again = 0
     for run in found.killed:
         first: dict[tuple[int, int], Row] = {}
@@ -195,9 +204,9 @@ def _replays(found: Evidence) -> Iterator[str]:
                 for row in rows:
                     before = first.setdefault((row["step"], rank), row)
                     again += before is not row
-                    for key, what in (("ids", "samples"), ("loss", "loss")):
+                    for key, what in (("ids", "other samples"), ("loss", "another loss")):
                         if before[key] != row[key]:
-                            yield f"step {row['step']} of rank {rank}: attempt {attempt.number} had another {what}"
+                            yield f"step {row['step']} of rank {rank}: attempt {attempt.number} had {what}"
                             return
     if not again:
         raise _NotJudged("no step was done again")

@@ -12,6 +12,7 @@ from deepvm.reports.tables import Column, print_lines, print_table
 _COMPARED = {
     "optimizers": "what the optimizers hold after the last step, and the buffers of their modules",
     "file": "the tensors of the file that --final names",
+    "both": "what the optimizers hold after the last step, their modules' buffers, and the file of --final",
 }
 _LIBRARIES = ("torch", "transformers", "accelerate", "lightning")
 

@@ -39,7 +39,8 @@ class Audit(TypedDict):
     arguments: Annotated[list[str], "of the script"]
     resume_arguments: Annotated[list[str], "added when it was started again"]
     compared: Annotated[
-        Literal["optimizers", "file"], "which final parameters: those that the optimizers hold, or those in --final"
+        Literal["optimizers", "file", "both"],
+        "which final parameters: those that the optimizers hold, those in --final, or both",
     ]
     steps: Annotated[int, "of the undisturbed run"]
     processes: Annotated[int, "that train"]

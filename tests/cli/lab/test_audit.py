@@ -26,7 +26,7 @@ def test_a_certificate(run: Run, tmp_path: Path) -> None:
     check(document, "audit")
     assert document["certified"] and document["kills"][0]["resumed_step"] % toy.EVERY == 0
     code, _, err = run(*words)
-    assert code == 2 and "--out" in err and "a new or empty folder" in err
+    assert code == 2 and "--out" in err and "a new or empty folder; an audit is never continued: to use this one" in err
 
 
 @pytest.mark.slow
@@ -52,7 +52,8 @@ def test_no_answer_is_4(run: Run, words: list[str], why: str) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["nothing.py"], "SCRIPT: 'nothing.py' cannot be used; allowed: a Python file"),
+        (["nothing.py"], "SCRIPT: 'nothing.py' cannot be used; allowed: a Python file; there is none of this name"),
+        (["."], "SCRIPT: '.' cannot be used; allowed: a Python file; this is a folder"),
         ([], "SCRIPT"),
         (["--kills", "0", toy.__file__], "--kills"),
         (["--kils", "1", toy.__file__], "did you mean --kills"),

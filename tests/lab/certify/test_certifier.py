@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from deepvm.errors import DataError, RequestError
 from deepvm.lab.certify import certifier
 from deepvm.lab.certify.attempt import Attempt, Trigger
 from deepvm.lab.certify.certifier import Certificate, PlannedKill, certify, plan_of, trigger_of
+from deepvm.lab.certify.hints import earlier_checkpoints
 from deepvm.lab.certify.history import History
 from deepvm.lab.certify.subject import Subject
 from deepvm.reports.lab.certificate import audit_document
@@ -105,6 +107,83 @@ def test_without_a_word_it_runs_in_a_copy(tmp_path: Path, monkeypatch: pytest.Mo
     assert (tmp_path / "out" / "killed-1" / "out" / "checkpoint.json").is_file()
 
 
+EARLIER = """
+import json, pathlib, sys, time
+import numpy as np
+from safetensors.numpy import save_file
+from deepvm.lab import SampleLog
+log = SampleLog()
+file = pathlib.Path("ckpt/last.pt")
+step = json.loads(file.read_text()) if file.exists() else 0
+if step >= 60:
+    sys.exit("IndexError: nothing to train")
+while step < 60:
+    time.sleep(0.004)
+    log.step(step, [step])
+    step += 1
+    if step % 8 == 0:
+        file.parent.mkdir(exist_ok=True)
+        file.with_suffix(".new").write_text(str(step))
+        file.with_suffix(".new").replace(file)
+save_file({"weights": np.array([step])}, "final.safetensors")
+"""
+
+
+@pytest.fixture
+def earlier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkpoint beside a script that is told nothing: each run gets a copy of both."""
+    folder = tmp_path / "here"
+    (folder / "ckpt").mkdir(parents=True)
+    (folder / "train.py").write_text(EARLIER)
+    monkeypatch.chdir(folder)
+    return folder / "ckpt" / "last.pt"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [30, None])
+def test_a_checkpoint_that_was_there_is_told(earlier: Path, step: int | None) -> None:
+    """If the undisturbed run began with it, which its samples show."""
+    earlier.with_name("pretrained.pt").touch()
+    if step is not None:
+        earlier.write_text(str(step))
+    found = certify(Subject(Path("train.py"), final=FINAL), kills=1)
+    assert found.certified
+    told = [note for note in found.notes if "earlier" in note]
+    text = "the undisturbed run found files of earlier trainings and began at step 30: ckpt/last.pt, ckpt/pretrained.pt"
+    assert told == ([text] if step else [])
+
+
+def test_a_finished_checkpoint_that_was_there_is_told(earlier: Path) -> None:
+    earlier.write_text("60")
+    with pytest.raises(DataError) as raised:
+        certify(Subject(Path("train.py"), final=FINAL))
+    assert str(raised.value).startswith("the script fails by itself, with exit code 1:\nIndexError: nothing to train\n")
+    assert "ckpt/last.pt" in str(raised.value) and "earlier training" in str(raised.value)
+    (earlier.parents[1] / "train.py").write_text("print('all is done')")
+    with pytest.raises(DataError, match=r"no step of a torch optimizer .*\n.*ckpt/last\.pt"):
+        certify(Subject(Path("train.py"), final=FINAL))
+
+
+def test_without_samples_a_checkpoint_that_was_there_may_be_one() -> None:
+    told = earlier_checkpoints([Path("ckpt/last.pt")], logged(train(3)))
+    assert told.startswith(
+        "files that lay in the current folder may be checkpoints of an earlier training: ckpt/last.pt. If"
+    )
+    assert not earlier_checkpoints([], logged(train(3)))
+
+
+def test_a_module_that_is_missing_is_told(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sys\n# DEEPVM_AUDIT_DIR\nsys.exit(\"ModuleNotFoundError: No module named 'lightning.x'\")"
+    )
+    with pytest.raises(DataError) as raised:
+        certify(Subject(script))
+    assert str(raised.value).endswith(
+        f"the script runs in deepvm's own Python; install lightning there: {sys.executable} -m pip install lightning"
+    )
+
+
 def test_a_large_folder_is_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "train.py"
     script.write_text("pass")
@@ -123,10 +202,12 @@ def test_a_script_that_reads_the_variable_stays_where_it_is() -> None:
 
 def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
-    with pytest.raises(RequestError, match="a new or empty folder"):
+    with pytest.raises(RequestError, match="a new or empty folder; .* to use this one, delete it first"):
         audit(out=tmp_path)
-    with pytest.raises(RequestError, match="a Python file"):
+    with pytest.raises(RequestError, match="a Python file; there is none"):
         Subject(tmp_path / "nothing.py")
+    with pytest.raises(RequestError, match="a Python file; this is a folder"):
+        Subject(tmp_path)
     with pytest.raises(RequestError, match="at least 1"):
         audit(kills=0)
 
@@ -191,6 +272,38 @@ def test_after_some_runs_kills_that_prove_nothing_are_a_fault(tmp_path: Path, mo
     found, asked, _ = killed_run(monkeypatch, tmp_path, [20, None] * 5)
     assert failed(found) == ["kills"] and len(asked) == 3
     assert "0 of 1 kills hit the training" in reason(found, "kills")
+
+
+def test_a_kill_in_a_write_counts_from_where_the_attempt_goes_on() -> None:
+    rows = [*train(100)]
+    history = History(logged(rows), logged(rows))
+    trigger = trigger_of(PlannedKill("write", 60, 0.0, 2), 54, history, "step")
+    assert trigger.kind == "write"
+    for place in (40, 50):
+        point = trigger.point(start(f"w{place}", f"s{place}"))
+        assert (point.after, point.skip) == (60 - place, 2)
+    assert trigger.point(start("nobody knows", "")).after == 6
+
+
+def test_one_kill_is_in_the_middle_between_two_saves() -> None:
+    """So that there are steps to do again, whichever points the seed draws."""
+
+    def saves(every: int) -> list[Row]:
+        return [{"kind": "write", "file": "a", "n": n, "time": n} for n in range(every, 101, every) for _ in range(2)]
+
+    for seed in range(50):
+        for kills in (1, 3):
+            plan = plan_of(logged([*train(100), *saves(10)]), kills, 1, random.Random(seed))
+            assert any(kill.kind == "step" and kill.step % 10 == 5 and kill.step > 10 for kill in plan)
+            assert [kill.step for kill in plan] == sorted(kill.step for kill in plan)
+    steps = {
+        kill.step % 10
+        for seed in range(50)
+        for kill in plan_of(logged([*train(100), *saves(10)]), 3, 1, random.Random(seed))
+    }
+    assert steps == set(range(10))  # the others land anywhere
+    for every in (2, 60):  # no step in the middle; no second save in the part where kills are
+        plan_of(logged([*train(100), *saves(every)]), 3, 1, random.Random(0))
 
 
 @pytest.mark.parametrize("kills", [3, 30])

@@ -89,8 +89,7 @@ def test_a_trainer(words: str) -> None:
 @pytest.mark.parametrize(("forget", "gates"), [("none", []), ("rng", ["parameters", "replays"])])
 def test_two_ranks_under_torchrun(forget: str, gates: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests")]))
-    # This seed kills some steps after a checkpoint: else no step is done again, and there is no replay to judge.
-    found = certify(Subject(Path(ddp.__file__), ["--out", "{out}", "--forget", forget], processes=2), kills=2, seed=5)
+    found = certify(Subject(Path(ddp.__file__), ["--out", "{out}", "--forget", forget], processes=2), kills=2)
     assert found.processes == 2 and failed(found) == gates
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ WEIGHTS = {"a.weight": torch.arange(6.0).reshape(2, 3), "b": torch.tensor([1, 2]
 
 def saved(folder: Path, value: Any, name: str = "f.pt") -> str:
     torch.save(value, folder / name)
-    return digest_of_file(folder / name)
+    return digest_of_file(folder / name, folder)
 
 
 def test_equal_tensors_have_equal_digests(tmp_path: Path) -> None:
@@ -50,22 +51,22 @@ def test_lists_keep_their_order(tmp_path: Path) -> None:
 def test_safetensors_are_read(tmp_path: Path) -> None:
     files = pytest.importorskip("safetensors.torch")
     files.save_file(WEIGHTS, tmp_path / "f.safetensors")
-    assert digest_of_file(tmp_path / "f.safetensors") == saved(tmp_path, WEIGHTS)
+    assert digest_of_file(tmp_path / "f.safetensors", tmp_path) == saved(tmp_path, WEIGHTS)
     (tmp_path / "f.safetensors").write_bytes(b"no such file")
     with pytest.raises(DataError, match="not a file of safetensors"):
-        digest_of_file(tmp_path / "f.safetensors")
+        digest_of_file(tmp_path / "f.safetensors", tmp_path)
 
 
 def test_what_cannot_be_compared_is_told(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="has not written"):
-        digest_of_file(tmp_path / "nothing.pt")
+        digest_of_file(tmp_path / "nothing.pt", tmp_path)
     with pytest.raises(DataError, match="no tensors"):
         saved(tmp_path, {"step": 3})
     with pytest.raises(DataError, match="with tensors alone"):
         saved(tmp_path, {"path": tmp_path, "w": WEIGHTS["b"]})
     (tmp_path / "torn.pt").write_bytes((tmp_path / "f.pt").read_bytes()[:50])
     with pytest.raises(DataError, match=r"not a file of torch\.save"):
-        digest_of_file(tmp_path / "torn.pt")
+        digest_of_file(tmp_path / "torn.pt", tmp_path)
 
 
 SILENT = """
@@ -97,3 +98,22 @@ def test_a_file_elsewhere_is_refused_if_it_is_there(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="before the script starts"):
         subject.prepare(tmp_path / "run")
     assert final.exists()
+
+
+def test_a_missing_file_is_told_with_what_is_there(tmp_path: Path) -> None:
+    """Newest first: what the run has written comes before what was copied."""
+    for age, name in enumerate(["e", "d", "c", "b", "a"]):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (1e9 - age, 1e9 - age))
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "final.pt").touch()
+    with pytest.raises(DataError) as raised:
+        digest_of_file(tmp_path / "nosuch.pt", tmp_path)
+    assert str(raised.value) == (
+        f"nosuch.pt: the script has not written this file of final parameters; in {tmp_path}, the folder of its run, "
+        "there are sub/final.pt, e, d, c, b, ..."
+    )
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(DataError, match=r"its run, there is no file: .*\{out\}"):
+        digest_of_file(empty / "nosuch.pt", empty)

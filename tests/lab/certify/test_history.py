@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.lab.audit_logs import attempt, logged, start, step, train
+from support.lab.audit_logs import attempt, logged, samples, start, step, train
 
 from deepvm.lab.certify.history import History
 from deepvm.lab.certify.logs import Logged
@@ -63,13 +63,28 @@ def test_unknown_parameters_are_told() -> None:
         ("none", step(1, "x", "s"), "the optimizer had another state, such as momentum, before it"),
         ("s5", step(1, "x", "s", torch="other"), "another random state of torch"),
         ("s5", step(1, "w6", "s6", buffers="other"), "buffers, such as BatchNorm's averages, are others"),
-        ("s5", step(1, "x", "s"), "its gradients are others: other samples, buffers or numbers of its own"),
+        (
+            "s5",
+            step(1, "x", "s"),
+            "its gradients are others: other samples, other buffers or random numbers of its own",
+        ),
         ("none", step(1, "x", "s", lr=0.1), "the learning rate is 0.1, not 0.01; the optimizer had another state"),
     ],
 )
 def test_the_cause_is_told(state: str, row: Any, said: str) -> None:
     found = history(attempt(0, train(7)), attempt(1, [start("w5", state), row]))
     assert f"which resumed from step 5, diverged at step 6: {said}" in found.first_difference()
+
+
+def test_samples_would_tell_more() -> None:
+    """That is said where the script logs none."""
+    wrong = [start("w5", "s5"), step(1, "x", "s")]
+    unlogged = history(attempt(0, train(7)), attempt(1, wrong))
+    assert unlogged.first_difference().endswith("; log samples (deepvm.lab.SampleLog) to know which")
+    rows = [*REFERENCE, *samples({n: [n] for n in range(10)})]
+    found = History(logged(rows), logged(rows))
+    found.add(attempt(0, wrong))
+    assert found.first_difference().endswith("random numbers of its own")
 
 
 def test_random_states_that_nobody_seeds_are_no_cause() -> None:

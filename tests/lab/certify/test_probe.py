@@ -158,15 +158,32 @@ def torn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, byt
     return seen
 
 
-def saving(folder: Path, kill: str) -> Callable[..., None]:
+@pytest.fixture
+def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], Probe]:
+    """One that is to kill in a write after so many steps and so many other writes: the answer is there already."""
+
+    def make(after: int, skip: int) -> Probe:
+        monkeypatch.setenv("DEEPVM_AUDIT_KILL", "write")
+        point = {"after": after, "delay_s": 0.0, "limit": after, "skip": skip}
+        (tmp_path / probes.POINT).write_text(json.dumps(point))
+        return Probe(str(tmp_path))
+
+    return make
+
+
+def saving(probe: Probe) -> Callable[..., None]:
     """torch.save as the probe wraps it."""
     module = SimpleNamespace(save=torch.save)
-    Probe(str(folder), kill).watch_torch_save(module)
+    probe.watch_torch_save(module)
     return module.save  # type: ignore[no-any-return]
 
 
-def test_it_is_killed_in_the_middle_of_a_write(tmp_path: Path, torn: list[tuple[str, bytes]]) -> None:
-    save, value, path = saving(tmp_path, "write:0:1"), {"w": torch.arange(100)}, tmp_path / "a.pt"
+Make = Callable[[int, int], Probe]
+Torn = list[tuple[str, bytes]]
+
+
+def test_it_is_killed_in_the_middle_of_a_write(tmp_path: Path, torn: Torn, probe: Make) -> None:
+    save, value, path = saving(probe(0, 1)), {"w": torch.arange(100)}, tmp_path / "a.pt"
     save(value, path)
     whole = path.read_bytes()
     assert torch.equal(torch.load(path)["w"], value["w"])
@@ -177,24 +194,41 @@ def test_it_is_killed_in_the_middle_of_a_write(tmp_path: Path, torn: list[tuple[
     assert [(row["kind"], row["file"]) for row in lines(tmp_path)] == [("write", file)] * 2
 
 
-def test_in_a_write_to_an_open_file_too(tmp_path: Path, torn: list[tuple[str, bytes]]) -> None:
+def test_in_a_write_to_an_open_file_too(tmp_path: Path, torn: Torn, probe: Make) -> None:
     (tmp_path / "a.pt").touch()
     place, whole = io.BytesIO(), io.BytesIO()
     torch.save(torch.arange(5), whole)
     with pytest.raises(Killed):
-        saving(tmp_path, "write:0:0")(torch.arange(5), place)
+        saving(probe(0, 0))(torch.arange(5), place)
     assert 0 < len(place.getvalue()) < len(whole.getvalue()) and torn[0][0] == "BytesIO"
 
 
-def test_not_in_a_write_before_its_step(tmp_path: Path, torn: list[tuple[str, bytes]]) -> None:
-    saving(tmp_path, "write:1:0")(torch.arange(5), tmp_path / "b.pt")
-    assert not torn and (tmp_path / "b.pt").exists()
+def test_not_in_a_write_before_its_step(tmp_path: Path, torn: Torn, probe: Make) -> None:
+    watching, hooks, model = probe(2, 0), Hooks(), network()
+    save, path = saving(watching), tmp_path / "a.pt"
+    watching.watch_optimizers(hooks)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train(model, optimizer, hooks)
+    save(torch.arange(5), path)
+    train(model, optimizer, hooks)
+    assert not torn
+    assert json.loads((tmp_path / probes.FIRST).read_text())["params"] == lines(tmp_path)[0]["params"]
+    with pytest.raises(Killed):
+        save(torch.arange(5), path)
 
 
-def test_safetensors_are_seen_too(tmp_path: Path, torn: list[tuple[str, bytes]]) -> None:
+def test_before_the_answer_is_there_no_write_is_killed(tmp_path: Path, torn: Torn, probe: Make) -> None:
+    """Of ranks that write before rank 0 has made its first step."""
+    save = saving(probe(0, 0))
+    (tmp_path / probes.POINT).unlink()
+    save(torch.arange(5), tmp_path / "a.pt")
+    assert not torn and (tmp_path / "a.pt").exists()
+
+
+def test_safetensors_are_seen_too(tmp_path: Path, torn: Torn, probe: Make) -> None:
     files = pytest.importorskip("safetensors.torch")
     module = SimpleNamespace(save=files.save, save_file=files.save_file)
-    Probe(str(tmp_path), "write:0:1").watch_safetensors(module)
+    probe(0, 1).watch_safetensors(module)
     module.save_file({"w": torch.arange(100)}, tmp_path / "a.pt")
     assert torch.equal(files.load_file(tmp_path / "a.pt")["w"], torch.arange(100))
     whole = (tmp_path / "a.pt").read_bytes()
@@ -207,7 +241,7 @@ def test_it_is_killed_at_a_step(tmp_path: Path, torn: list[tuple[str, bytes]], m
     """The answer is there before the question: nobody waits for it."""
     (tmp_path / "a.pt").touch()
     monkeypatch.setenv("DEEPVM_AUDIT_KILL", "step")
-    (tmp_path / probes.POINT).write_text(json.dumps({"after": 3, "delay_s": 0.0, "limit": 3}))
+    (tmp_path / probes.POINT).write_text(json.dumps({"after": 3, "delay_s": 0.0, "limit": 3, "skip": 0}))
     model, hooks = network(), watched(tmp_path)
     with pytest.raises(Killed):
         train(model, torch.optim.SGD(model.parameters(), lr=0.1), hooks, 5)

@@ -96,7 +96,7 @@ WRONG = {
     "another order": (
         other_samples({**some(5, 10), 5: IDS[5][::-1]}),
         "replays",
-        "step 5 of rank 0: attempt 1 had another samples",
+        "step 5 of rank 0: attempt 1 had other samples",
     ),
     "a kill missed": (replace(RIGHT, planned=2), "kills", "1 of 2 kills hit the training"),
     "a process lives": (replace(RIGHT, killed=[killed(replace(LOST, left=2), BACK)]), "kills", "2 processes could not"),
@@ -155,6 +155,7 @@ def test_what_cannot_be_judge_is_skipped() -> None:
     silent = [attempt(0, train(7), "killed"), attempt(1, train(10, after=5))]
     unlogged = replace(RIGHT, first=undisturbed(train(10)), second=undisturbed(train(10)), killed=[killed(*silent)])
     assert skipped(unlogged) == {"samples", "replays"} and not failed(unlogged)
+    assert sum("SampleLog" in gate.reason for gate in judge(unlogged)) == 1
 
 
 def test_no_step_done_again_is_no_replay() -> None:
@@ -195,10 +196,31 @@ def test_each_epoch_counts_by_itself() -> None:
     }
 
 
-def test_a_file_of_final_parameters_is_compared_alone() -> None:
+def test_samples_whose_steps_the_weights_lack_are_lost() -> None:
+    """The cursor lies ahead of the checkpoint: what was trained after it is neither in the weights nor done again."""
+    ahead = attempt(1, [*train(10, after=5), *samples(some(7, 10))])
+    found = failed(replace(RIGHT, killed=[killed(LOST, ahead)]))
+    assert found == {"samples": "epoch 0: of the ids of its samples, 6 are missing (15, 16, 17, ...)"}
+
+
+def test_a_checkpoint_older_than_the_last_attempt_loses_its_samples_too() -> None:
+    """Attempt 1 goes on from step 5 and saves nothing; attempt 2 goes on from step 3."""
+    second = attempt(1, [*train(8, after=5), *samples(some(5, 8))], "killed")
+    right = attempt(2, [*train(10, after=3), *samples(some(3, 10))])
+    assert not failed(replace(RIGHT, killed=[killed(LOST, second, right)]))
+    ahead = attempt(2, [*train(10, after=3), *samples(some(8, 10))])
+    found = failed(replace(RIGHT, killed=[killed(LOST, second, ahead)]))
+    assert found == {"samples": "epoch 0: of the ids of its samples, 15 are missing (9, 10, 11, ...)"}
+
+
+def test_a_file_of_final_parameters_is_compared_besides() -> None:
     wrong = attempt(1, [*train(9, after=5), step(5, "x", "s"), *samples(some(5, 10))])
-    with_file = Evidence(undisturbed(final="a"), undisturbed(final="a"), [killed(LOST, wrong, final="a")], 1, 1)
+    with_file = Evidence(undisturbed(final="a"), undisturbed(final="a"), [killed(LOST, BACK, final="a")], 1, 1)
     assert not failed(with_file)
+    differs = failed(replace(with_file, killed=[killed(LOST, wrong, final="a")]))
+    assert list(differs) == ["parameters"] and "diverged at step 10" in differs["parameters"]
     other = failed(replace(with_file, killed=[killed(LOST, BACK, final="it is not there")]))
     assert other == {"parameters": "the file of final parameters differs (it is not there)"}
     assert list(failed(replace(with_file, second=undisturbed(final="b")))) == ["repeats"]
+    chance = undisturbed([*train(9), step(10, "x", "s"), *samples(IDS)], final="a")
+    assert list(failed(replace(with_file, second=chance))) == ["repeats"]

@@ -27,12 +27,12 @@ def step(
 
 def train(last: int, *, after: int = 0) -> list[Row]:
     """Of an attempt that goes on after a step, as it should."""
-    rows = [step(n - after, f"w{n}", f"s{n}") for n in range(after + 1, last + 1)]
+    rows = [{**step(n - after, f"w{n}", f"s{n}"), "time": float(n)} for n in range(after + 1, last + 1)]
     return [start(f"w{after}", f"s{after}" if after else ""), *rows]
 
 
 def samples(ids: dict[int, list[int]], *, epoch: int = 0, loss: str = "") -> list[Row]:
-    """By step: which samples it had."""
+    """By step, counted from 0: which samples it had. They are logged after the step, and before the next one."""
     return [
         {
             "kind": "samples",
@@ -40,7 +40,7 @@ def samples(ids: dict[int, list[int]], *, epoch: int = 0, loss: str = "") -> lis
             "epoch": epoch,
             "ids": list(map(str, ids[n])),
             "loss": loss or f"l{n}",
-            "time": n,
+            "time": n + 1.5,
         }
         for n in ids
     ]

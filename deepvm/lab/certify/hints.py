@@ -1,0 +1,38 @@
+"""What may be wrong with how a script is audited, where the script alone does not show it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from deepvm.lab.certify.logs import Logged
+
+_NO_MODULE = re.compile(r"No module named '(torch|lightning|transformers|accelerate)\b")
+_MOST_NAMES = 3
+
+
+def earlier_checkpoints(files: Sequence[Path], logged: Logged) -> str:
+    """Of files that were copied with the script; empty if its samples show that it began without them."""
+    if not files:
+        return ""
+    names = ", ".join(map(str, files[:_MOST_NAMES])) + (", ..." if len(files) > _MOST_NAMES else "")
+    first = min((row["step"] for rows in logged.samples.values() for row in rows), default=None)
+    if first is None:
+        return (
+            f"files that lay in the current folder may be checkpoints of an earlier training: {names}. If so, all runs "
+            "began there: move them away, or let the script write to {out}"
+        )
+    if first <= 1:  # some count from 1
+        return ""
+    return f"the undisturbed run found files of earlier trainings and began at step {first}: {names}"
+
+
+def missing_module(lines: str) -> str:
+    """Of the last lines of a script; empty if no library is missing that deepvm does not bring by itself."""
+    found = _NO_MODULE.search(lines)
+    if found is None:
+        return ""
+    name = found[1]
+    return f"the script runs in deepvm's own Python; install {name} there: {sys.executable} -m pip install {name}"
