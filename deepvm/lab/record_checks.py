@@ -148,6 +148,7 @@ FACT_CHECKS: Mapping[str, Mapping[str, Check]] = {
 }
 """By event."""
 CHECKPOINT_CHECKS: Mapping[str, Check] = {
+    "time": TIME,
     "attempt": whole(),
     "step": whole(),
     "error": TEXT,

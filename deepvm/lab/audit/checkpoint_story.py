@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -9,6 +10,8 @@ from deepvm.lab.audit.orchestrated import safe_steps
 from deepvm.lab.records import CHECKPOINTS, ORCHESTRATED, Records
 from deepvm.lab.strategies.strategy_registry import heeds_orchestrator
 
+SKIPPED = "skipped"
+"""The error of a checkpoint that was due while another one was being written."""
 DAMAGING = ("torn", "flip")
 """Faults that kill all processes, and damage a file of the newest checkpoint."""
 _UNNOTICED: Mapping[str, Collection[str]] = {
@@ -71,6 +74,21 @@ def due(run: Records) -> Iterator[str]:
             yield f"attempt {row['attempt']} recorded a checkpoint of step {step}, which it has not reached"
         elif step % run.config["checkpoint_every"] and step != attempt["until"] and not asked:
             yield f"attempt {row['attempt']} recorded a checkpoint of step {step}, at which none was due"
+
+
+def unplanned(run: Records) -> Iterator[str]:
+    """No checkpoint failed by itself, such as for want of space: without one, nothing was proven of restoring it."""
+    faults = {strike["fault"] for strike in run.config["strikes"]}
+    if (
+        run.config["disk"] or "node" in faults or run.config["launcher"] == ORCHESTRATED
+    ):  # whose machines take some along
+        return
+    attempts = run.supervisor["attempts"]
+    ends = {one["attempt"]: after["began"] for one, after in zip(attempts, attempts[1:], strict=False)}
+    for row in run.checkpoints:
+        is_orphan = row["time"] > ends.get(row["attempt"], math.inf)  # which is refused, as it must be
+        if row["error"] not in ("", SKIPPED) and not is_orphan:
+            yield f"the checkpoint of step {row['step']} failed, and no fault was planned: {row['error']}"
 
 
 def records(run: Records) -> Iterator[str]:

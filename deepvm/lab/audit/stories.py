@@ -26,6 +26,7 @@ def stories(run: Records) -> Iterator[str]:
     yield from _times(run)
     yield from checkpoint_story.damage(run)
     yield from checkpoint_story.due(run)
+    yield from checkpoint_story.unplanned(run)
     yield from checkpoint_story.resumptions(run)
     yield from checkpoint_story.records(run)
     if run.config["launcher"] == ORCHESTRATED:

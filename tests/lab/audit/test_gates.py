@@ -316,10 +316,15 @@ WRONG: dict[str, tuple[str, str, Change]] = {
         "a checkpoint of step 20 is recorded by attempt 9, which is not",
         checkpoints(lambda rows: [*rows, {**rows[-1], "attempt": 9}]),
     ),
-    "checkpoints that all failed": (
+    "checkpoints that were all skipped": (
         "stories",
         "attempt 1 went on from step 10, of which no checkpoint is recorded",
-        checkpoints(lambda rows: [{**one, "error": "no space"} for one in rows]),
+        checkpoints(lambda rows: [{**one, "error": "skipped"} for one in rows]),
+    ),
+    "a checkpoint that failed by itself": (
+        "stories",
+        "the checkpoint of step 5 failed, and no fault was planned: no space",
+        checkpoints(lambda rows: [{**rows[0], "error": "no space"}, *rows[1:]]),
     ),
     "no checkpoint at all": (
         "stories",
