@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.errors import DataError
+from deepvm.io.processes import open_files
 from deepvm.lab.audit.failures import failures
 from deepvm.lab.audit.orchestrated import left_of_job
 from deepvm.lab.audit.sample_rule import SampleRule, hash_of
@@ -191,10 +192,7 @@ def _there(run: Records) -> dict[int, float]:
 
 def _lives(pid: int, folder: Path) -> bool:
     """Whether a process is there that has files of the run open: numbers of processes are used again."""
-    try:
-        return any(str(folder.resolve()) in str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir())
-    except OSError:
-        return False
+    return any(str(folder.resolve()) in path for path in open_files(pid))
 
 
 def _artefacts(run: Records) -> Iterator[str]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from deepvm.io.process_tree import descendants
+from deepvm.io.processes import open_files
 from deepvm.jobs.clouds.local import MACHINE
 from deepvm.jobs.decisions.world import Role
 from deepvm.lab.orchestrated.job import NAME, JobPlace
@@ -80,14 +80,6 @@ class JobMachines:
 
     def _writes(self, pid: int, rank: int) -> bool:
         return str((self.folder / steps_of(rank)).resolve()) in open_files(pid)
-
-
-def open_files(pid: int) -> list[str]:
-    """What a process has open; nothing if it has ended, or is another user's."""
-    try:
-        return [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
-    except OSError:
-        return []
 
 
 def _read(path: str) -> bytes:

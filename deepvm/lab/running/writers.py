@@ -6,43 +6,25 @@ a log of it open from its first moment on: standard output of ranks and agents, 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
 from pathlib import Path
 
 from deepvm.errors import DataError
+from deepvm.io.processes import open_files, processes
 from deepvm.lab.plan import StoppedError
 
 LIMIT_S = 30.0
 """All end with whoever started them, which takes moments; a job's machines may take some seconds."""
 _LOOK_S = 0.05
-_HOW = os.O_WRONLY | os.O_RDWR
 
 
 def writers_of(folder: Path) -> list[int]:
     """The processes that have a file below a folder open for writing, other users' perhaps not."""
     inside = f"{folder.resolve()}/"
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid() and _writes(entry, inside):
-            found.append(int(entry.name))
-    return found
-
-
-def _writes(process: Path, inside: str) -> bool:
-    with contextlib.suppress(OSError):  # it has ended, or is another user's
-        return any(_is_written(process, link, inside) for link in (process / "fd").iterdir())
-    return False
-
-
-def _is_written(process: Path, link: Path, inside: str) -> bool:
-    with contextlib.suppress(OSError):  # it has been closed
-        if os.readlink(link).startswith(inside):
-            about = (process / "fdinfo" / link.name).read_text().split()
-            return bool(int(about[about.index("flags:") + 1], 8) & _HOW)
-    return False
+    others = (pid for pid in processes() if pid != os.getpid())
+    return [pid for pid in others if any(path.startswith(inside) for path in open_files(pid, for_writing=True))]
 
 
 def wait_for_writers(folder: Path, stopping: threading.Event) -> None:

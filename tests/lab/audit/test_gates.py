@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.lab.made_runs import (
     CONFIG,
     FINAL,
@@ -19,75 +15,37 @@ from support.lab.made_runs import (
     make_calm,
     make_run,
     row,
-    steps,
     strike,
-    window,
     write_lines,
+)
+from support.lab.record_changes import (
+    Change,
+    all_lines,
+    all_rows,
+    checkpoints,
+    document,
+    events_of,
+    goes_on,
+    judge,
+    last_attempt,
+    lines_of,
+    updated,
 )
 
 from deepvm.errors import DataError
-from deepvm.lab.audit.checkpoint_story import possibly_saved
-from deepvm.lab.audit.gates import GATES, verdicts
-from deepvm.lab.audit.references import with_references
+from deepvm.lab.audit.gates import verdicts
 from deepvm.lab.records import Records
 
 OTHER = "0" * 64
-
-
-def judge(folder: Path) -> dict[str, str]:
-    """What is wrong at each gate that fails."""
-    found = verdicts(with_references(Records.read(folder), folder.parent))
-    assert list(found) == list(GATES)
-    return {gate: why for gate, why in found.items() if why}
-
-
-@pytest.fixture
-def runs(tmp_path: Path) -> Path:
-    """A folder with an undisturbed run, and one that failed twice; both right."""
-    make_calm(tmp_path / "calm")
-    make_run(tmp_path / "run")
-    return tmp_path
 
 
 def test_what_is_right_passes_all_gates(runs: Path) -> None:
     assert judge(runs / "run") == {} and judge(runs / "calm") == {}
 
 
-Change = Callable[[Path], object]
-
-
-def lines_of(rank: int, change: Callable[[list[Row]], list[Row]]) -> Change:
-    return lambda folder: change_lines(folder, f"rank_{rank}.jsonl", change)
-
-
-def document(name: str, change: Callable[[Row], None]) -> Change:
-    return lambda folder: change_document(folder, name, change)
-
-
-def updated(rows: list[Row], step: int, attempt: int, **values: object) -> list[Row]:
-    for one in steps(rows, step):
-        if one["attempt"] == attempt:
-            one.update(values)
-    return rows
-
-
-def last_attempt(key: str, value: object) -> Change:
-    return document("supervisor.json", lambda found: found["attempts"][-1].update({key: value}))
-
-
 def half_written(folder: Path) -> None:
     (folder / "checkpoints").mkdir()
     (folder / "checkpoints" / ".step-000000005.0").touch()
-
-
-def all_lines(change: Callable[[Row], Row]) -> Change:
-    """Change each line of both ranks."""
-
-    def both(folder: Path) -> None:
-        for rank in (0, 1):
-            lines_of(rank, lambda rows: [change(one) for one in rows])(folder)
-
-    return both
 
 
 def two_resumptions(folder: Path) -> None:
@@ -105,19 +63,6 @@ def two_resumptions(folder: Path) -> None:
 def a_rank_too_many(folder: Path) -> None:
     rows = [{**row(CONFIG, step, 1, 2, 0), "sample_ids_hash": OTHER} for step in range(12)]
     write_lines(folder, "rank_7.jsonl", rows)
-
-
-def checkpoints(change: Callable[[list[Row]], list[Row]]) -> Change:
-    return lambda folder: change_lines(folder, "checkpoint_rank0.jsonl", change)
-
-
-def events_of(rank: int, change: Callable[[list[Row]], list[Row]]) -> Change:
-    return lambda folder: change_lines(folder, f"worker_{rank}.jsonl", change)
-
-
-def all_rows(change: Callable[[list[Row]], list[Row]]) -> Change:
-    """Change the logs of both ranks."""
-    return lambda folder: [lines_of(rank, change)(folder) for rank in (0, 1)]
 
 
 def reached(number: int, step: int) -> Change:
@@ -139,30 +84,6 @@ def planned_at(step: int) -> Change:
         document("config.json", lambda d: d["strikes"].__setitem__(0, strike("exit", step)))(folder)
         facts = {"struck": {f"exit-{step}-0": 1049.9}, "causes": [f"exit-{step}-0"]}
         document("supervisor.json", lambda d: d["attempts"][0].update(facts))(folder)
-
-    return change
-
-
-def goes_on(number: int, first: int) -> Change:
-    """An attempt goes on from another step, and all but the checkpoints say so."""
-
-    def change(folder: Path) -> None:
-        document("supervisor.json", lambda d: d["attempts"][number].update(resumed_step=first))(folder)
-        for rank in (0, 1):
-
-            def anew(rows: list[Row], rank: int = rank) -> list[Row]:
-                done = max(x["global_step"] for x in rows if x["attempt"] == number)
-                own = [row(CONFIG, step, rank, 2, number) for step in range(first, done + 1)]
-                older, newer = ([x for x in rows if (x["attempt"] - number) * sign > 0] for sign in (-1, 1))
-                return [*older, *own, *newer]
-
-            lines_of(rank, anew)(folder)
-            events_of(
-                rank,
-                lambda rows: [
-                    {**x, "step": first} if x["event"] == "restored" and x["attempt"] == number else x for x in rows
-                ],
-            )(folder)
 
     return change
 
@@ -434,264 +355,6 @@ def test_a_last_line_may_be_torn_and_no_other(runs: Path) -> None:
         judge(runs / "run")
 
 
-def test_a_failure_proves_something_only_in_training(tmp_path: Path) -> None:
-    make_calm(tmp_path / "calm")
-    folder = make_run(tmp_path / "run", failures=(6,))
-    change_lines(
-        folder, "rank_0.jsonl", lambda rows: [one for one in rows if one["attempt"] > 0 or one["global_step"] > 4]
-    )
-    change_lines(folder, "rank_0.jsonl", lambda rows: [one for one in rows if one["attempt"] > 0])
-    change_lines(folder, "rank_1.jsonl", lambda rows: [one for one in rows if one["attempt"] > 0])
-    found = judge(folder)
-    assert "struck before training had begun" in found["failures"]
-
-
-def test_what_had_to_end_and_did_not_proves_nothing(runs: Path) -> None:
-    change_document(runs / "run", "supervisor.json", lambda d: d["attempts"][-1]["struck"].update({"exit-18-0": 1.0}))
-    change_document(runs / "run", "config.json", lambda d: d["strikes"].append(strike("exit", 18)))
-    assert "exit-18-0 did not end its attempt" in judge(runs / "run")["failures"]
-
-
-def struck(
-    folder: Path, fault: str, *, target: str = "worker", launcher: str = "forkserver", **changes: object
-) -> None:
-    """The first failure becomes another one; ``changes``: of its attempt."""
-    planned = strike(fault, 12, target=target)
-    change_document(folder, "config.json", lambda d: d["strikes"].__setitem__(0, planned))
-    change_document(folder, "config.json", lambda d: d.update(launcher=launcher))
-    facts = {"struck": {planned["key"]: 1049.9}, "causes": [planned["key"]], **changes}
-    change_document(folder, "supervisor.json", lambda d: d["attempts"][0].update(facts))
-    if launcher == "torchrun":
-        change_document(folder, "supervisor.json", lambda d: d["attempts"][1].update(exits=[1, 1]))
-
-
-def note_the_end(folder: Path, rank: int, word: str) -> None:
-    """The last event of a rank in the first attempt becomes another one."""
-
-    def change(rows: list[Row]) -> list[Row]:
-        rows[3]["event"] = word
-        return rows
-
-    events_of(rank, change)(folder)
-
-
-@pytest.mark.parametrize(
-    ("launcher", "exits", "killed"),
-    [
-        ("forkserver", [-9, 1], True),
-        ("forkserver", [137, 1], True),
-        ("forkserver", [None, None], True),
-        ("forkserver", [1, 137], False),
-        ("forkserver", [1, 1], False),
-        ("forkserver", [0, 0], False),
-        ("torchrun", [1, 1], True),
-        ("torchrun", [0, 0], False),
-    ],
-)
-def test_a_kill_kills_the_rank_that_it_hits(runs: Path, launcher: str, exits: list[int | None], killed: bool) -> None:
-    struck(runs / "run", "kill", launcher=launcher, exits=exits)
-    found = judge(runs / "run")
-    assert found == {} if killed else "kill-12-0 has not ended rank 0: they exited with" in found["failures"]
-
-
-@pytest.mark.parametrize("launcher", ["forkserver", "torchrun"])
-@pytest.mark.parametrize("word", ["raised", "ended"])
-def test_a_rank_that_has_noted_its_end_was_not_killed(runs: Path, launcher: str, word: str) -> None:
-    struck(runs / "run", "kill", launcher=launcher, exits=[-9, 1])
-    note_the_end(runs / "run", 0, word)
-    assert f"kill-12-0 has not ended rank 0: the last that it noted is {word}" in judge(runs / "run")["failures"]
-
-
-def test_of_a_machine_that_is_killed_some_ranks_may_raise_before(runs: Path) -> None:
-    struck(runs / "run", "kill", target="machine", exits=[1, -9])
-    note_the_end(runs / "run", 0, "raised")
-    note_the_end(runs / "run", 1, "strike")
-    assert judge(runs / "run") == {}
-    note_the_end(runs / "run", 1, "raised")
-    assert (
-        "kill-12-0 has not ended any rank: the last that it noted is raised, raised" in judge(runs / "run")["failures"]
-    )
-
-
-@pytest.mark.parametrize(
-    ("fault", "code", "word", "done"), [("segfault", -11, "strike", 11), ("loader", 1, "raised", 11)]
-)
-def test_each_failure_ends_a_rank_in_its_own_way(runs: Path, fault: str, code: int, word: str, done: int) -> None:
-    """Both meet a rank within step 12, whose line is never written."""
-    folder = runs / "run"
-    struck(folder, fault, exits=[code, 1], reached_step=done)
-    all_rows(lambda rows: [x for x in rows if x["attempt"] or x["global_step"] < done])(folder)
-    note_the_end(folder, 0, word)
-    assert judge(folder) == {}
-    change_document(folder, "supervisor.json", lambda d: d["attempts"][0].update(exits=[137, 1]))
-    assert f"{fault}-12-0 has not ended rank 0: they exited" in judge(folder)["failures"]
-
-
-def test_a_rank_that_hangs_is_seen_to_hang(runs: Path) -> None:
-    folder = runs / "run"
-    struck(folder, "hang", state="hung", exits=[-9, -9], reached_step=11)
-    all_rows(lambda rows: [x for x in rows if x["attempt"] or x["global_step"] < 11])(folder)
-    assert judge(folder) == {}
-    change_document(folder, "supervisor.json", lambda d: d["attempts"][0].update(state="failed"))
-    assert "hang-12-0 did not hang its attempt, which is recorded as failed" in judge(folder)["failures"]
-
-
-def test_of_two_failures_at_one_step_the_first_ends_the_attempt(runs: Path) -> None:
-    change_document(runs / "run", "config.json", lambda d: d["strikes"].append(strike("exit", 12, 1)))
-    key = {"exit-12-1": 1049.9}
-    change_document(runs / "run", "supervisor.json", lambda d: d["attempts"][0]["struck"].update(key))
-    change_document(runs / "run", "supervisor.json", lambda d: d["attempts"][0].update(exits=[137, -9]))
-    assert judge(runs / "run") == {}
-
-
-def passing(folder: Path, fault: str, **more: object) -> None:
-    """A failure that ends nothing strikes in the last attempt."""
-    planned = strike(fault, 17, ends=False, **more)
-    change_document(folder, "config.json", lambda d: d["strikes"].append(planned))
-    key = {planned["key"]: 1217.5}
-    change_document(folder, "supervisor.json", lambda d: d["attempts"][2]["struck"].update(key))
-
-
-@pytest.mark.parametrize(("seconds", "stood"), [(1.0, True), (1.2, False), (60.0, True)])
-def test_a_rank_that_is_stopped_stands_still(runs: Path, seconds: float, stood: bool) -> None:
-    """Steps are a second apart; behind the end of its attempt nobody can see it."""
-    passing(runs / "run", "stop", seconds=seconds)
-    said = "stop-17-0 did not stop rank 0: it never stood still for 1.2 s"
-    change_document(runs / "run", "supervisor.json", lambda d: d["attempts"][2].update(detected=1219.5))
-    assert judge(runs / "run") == ({} if stood else {"failures": said})
-
-
-@pytest.mark.parametrize(("seconds", "starts", "right"), [(0.5, 1, False), (0.5, 2, True), (99.0, 1, True)])
-def test_a_memory_node_is_started_again(runs: Path, seconds: float, starts: int, right: bool) -> None:
-    passing(runs / "run", "node", seconds=seconds)
-    (runs / "run" / "memory-node.log").write_text("a warning\nlistening on 127.0.0.1:1\n" * starts)
-    said = "node-17-0 has ended no memory node: one was started 1 times"
-    assert judge(runs / "run") == ({} if right else {"failures": said})
-
-
-@pytest.mark.parametrize(
-    ("machine", "why", "at", "lost"),
-    [
-        ("m9", "lost", 1218.0, True),
-        ("m1", "lost", 1218.0, False),
-        ("m9", "released", 1218.0, False),
-        ("m9", "lost", 1200.0, False),
-    ],
-)
-def test_a_job_loses_the_machine_that_keeps_versions(runs: Path, machine: str, why: str, at: float, lost: bool) -> None:
-    folder = runs / "run"
-    passing(folder, "node", seconds=0.5)
-    change_document(folder, "config.json", lambda d: d.update(launcher="deepvm-run"))
-    change_document(folder, "supervisor.json", lambda d: [one.update(machines=["m1", "m2"]) for one in d["attempts"]])
-    write_lines(folder, "orchestrator.jsonl", [{"event": "machine", "time": at, "id": machine, "why": why}])
-    found = next(GATES["failures"](Records.read(folder)), "")
-    assert found == ("" if lost else "node-17-0 has ended no machine that keeps versions")
-
-
-def test_a_failure_that_ends_nothing_strikes_in_the_run(runs: Path) -> None:
-    passing(runs / "run", "rebalance")
-    assert judge(runs / "run") == {}
-    change_document(
-        runs / "run", "supervisor.json", lambda d: d["attempts"][2]["struck"].update({"rebalance-17-0": 9e9})
-    )
-    assert "rebalance-17-0 struck" in judge(runs / "run")["failures"]
-
-
-def broke(folder: Path, fault: str, *found: int, strategy: str = "blocking") -> dict[str, str]:
-    """The first failure damages the checkpoint of step 10; ``found``: the damaged ones that later attempts find."""
-    struck(folder, fault, broken=["step-000000010"], exits=[-9, -9])
-    change_document(folder, "config.json", lambda d: d.update(strategy=strategy))
-    for number, damaged in enumerate(found, 1):
-        change_document(folder, "supervisor.json", lambda d, n=number, v=damaged: d["attempts"][n].update(damaged=v))  # type: ignore[misc]
-    return judge(folder)
-
-
-def test_damage_is_found_by_the_next_attempt_and_nowhere_else(runs: Path) -> None:
-    assert broke(runs / "run", "torn", 1) == {}
-    assert "attempt 1 found 99 damaged checkpoints, and only 1 had been" in broke(runs / "run", "torn", 99)["stories"]
-    assert "attempt 2 found a damaged checkpoint, and nothing" in broke(runs / "run", "torn", 1, 1)["stories"]
-    found = broke(runs / "run", "torn", 0, 0)
-    assert found == {"stories": "attempt 1 did not notice the damage of torn-12-0"}
-
-
-@pytest.mark.parametrize(
-    ("fault", "strategy", "first", "right"),
-    [
-        ("kill", "blocking", 5, False),
-        ("torn", "blocking", 5, True),
-        ("torn", "blocking", 0, False),
-        ("torn", "torch-save", 0, True),
-    ],
-)
-def test_an_attempt_goes_on_from_the_newest_checkpoint_that_is_whole(
-    runs: Path, fault: str, strategy: str, first: int, right: bool
-) -> None:
-    """Of steps 5 and 10, the second may be damaged; torch-save has only that one."""
-    folder = runs / "run"
-    broken = ["step-000000010"] if fault == "torn" else []
-    struck(folder, fault, broken=broken, exits=[-9, -9])
-    change_document(folder, "config.json", lambda d: d.update(strategy=strategy))
-    goes_on(1, first)(folder)
-    change_document(folder, "supervisor.json", lambda d: d["attempts"][1].update(damaged=len(broken)))
-    said = f"attempt 1 went on from step {first}, though there was a checkpoint of {5 if broken else 10}"
-    assert judge(folder) == ({} if right else {"stories": said})
-
-
-def test_damage_that_no_strike_did_is_no_excuse(runs: Path) -> None:
-    facts = {"broken": ["step-000000010"]}
-    change_document(runs / "run", "supervisor.json", lambda d: d["attempts"][0].update(facts))
-    change_document(runs / "run", "supervisor.json", lambda d: d["attempts"][1].update(damaged=1))
-    assert "attempt 1 found a damaged checkpoint, and nothing had" in judge(runs / "run")["stories"]
-
-
-def test_damage_is_found_until_there_is_a_newer_checkpoint(runs: Path) -> None:
-    change_lines(runs / "run", "checkpoint_rank0.jsonl", lambda rows: [one for one in rows if one["attempt"] != 1])
-    assert broke(runs / "run", "flip", 1, 1) == {}
-
-
-@pytest.mark.parametrize(
-    ("fault", "strategy", "silent"),
-    [
-        ("flip", "torch-save", True),
-        ("torn", "torch-save", False),
-        ("flip", "dcp", True),
-        ("torn", "dcp-async", False),
-        ("torn", "deepvm-tcp", True),
-        ("flip", "deepvm", False),
-    ],
-)
-def test_what_has_no_checksum_need_not_notice_a_bit(runs: Path, fault: str, strategy: str, silent: bool) -> None:
-    assert (broke(runs / "run", fault, 0, strategy=strategy) == {}) is silent
-
-
-def test_damage_of_a_checkpoint_that_was_not_whole_need_not_be_noticed(runs: Path) -> None:
-    folder = runs / "run"
-    change_lines(
-        folder, "checkpoint_rank0.jsonl", lambda rows: [r for r in rows if (r["attempt"], r["step"]) != (0, 10)]
-    )
-    assert broke(folder, "torn", 0) == {}
-
-
-def test_what_damaged_nothing_proves_nothing(runs: Path) -> None:
-    struck(runs / "run", "torn", broken=[], exits=[-9, -9])
-    assert judge(runs / "run") == {"failures": "torn-12-0 damaged no file: it proves nothing"}
-
-
-def test_what_may_be_saved_is_behind_the_last_record(runs: Path) -> None:
-    about = Records.read(runs / "run").checkpoints[0]
-
-    def possible(*recorded: int, reached: int = 19, **changes: object) -> set[int]:
-        checkpoints(lambda _: [{**about, "attempt": 0, "step": step} for step in recorded])(runs / "run")
-        run = Records.read(runs / "run")
-        return possibly_saved(run, {**run.supervisor["attempts"][0], "reached_step": reached, **changes})
-
-    assert possible(5, 10) == {15} and possible(5, 10, reached=20) == {15, 20} and possible(15) == set()
-    assert possible() == {5, 10, 15} and possible(reached=40) == {30, 35, 40}  # two in flight, and the one that is due
-    assert possible(5, state="completed") == set()
-    change_document(runs / "run", "config.json", lambda d: d.update(strategy="deepvm"))  # writes several at a time
-    assert possible(5, 15) == {10} and possible(10, 15, reached=20) == {5, 20}
-
-
 @pytest.mark.parametrize(
     "name", [".step-5.0", ".latest.json.0123abcd.tmp", ".last.pt.1", ".lab-000000000005.pt.ab.tmp"]
 )
@@ -738,19 +401,6 @@ def test_a_job_may_go_on_with_fewer_ranks(tmp_path: Path, world: int, right: boo
     assert found == ("" if right else "step 0 had a world of 4, not 1 to 2")
 
 
-def test_a_disk_that_never_failed_proves_nothing(runs: Path) -> None:
-    change_document(runs / "run", "config.json", lambda d: d.update(disk={"eio": {"share": 0.2}}))
-    assert "the disk has never failed" in judge(runs / "run")["failures"]
-    change_document(runs / "run", "supervisor.json", lambda d: d["attempts"][0].update(disk_errors=1))
-    assert judge(runs / "run") == {}
-    change_document(runs / "run", "supervisor.json", lambda d: d["attempts"][0].update(disk_errors=0))
-    change_document(runs / "run", "config.json", lambda d: d.update(disk={"slow": {"mbps": 1.0}}))
-    assert judge(runs / "run") == {"failures": "the disk was never slow"}
-    slowed = {"event": "slowed", "attempt": 0, "rank": 0, "time": 1000.0, "seconds": 0.25}
-    events_of(0, lambda rows: [*rows, slowed])(runs / "run")
-    assert judge(runs / "run") == {}
-
-
 def test_without_an_undisturbed_run_nothing_is_said_to_be_equal(tmp_path: Path) -> None:
     assert "no failure-free run" in judge(make_run(tmp_path / "run"))["parameters"]
 
@@ -780,81 +430,6 @@ def test_ranks_of_two_worlds_in_one_step_are_wrong(tmp_path: Path) -> None:
     make_calm(tmp_path / "calm", virtual_shards=2)
     change_lines(folder, "rank_1.jsonl", lambda rows: updated(rows, 4, 0, world_size=4))
     assert "step 4 has ranks of [2, 4] worlds" in judge(folder)["samples"]
-
-
-# --- samples, against an oracle that counts them ---
-
-
-Attempts = list[tuple[int, int]]
-"""From which step each went on, and how many were done at its end."""
-
-
-@st.composite
-def damaged_logs(draw: st.DrawFn) -> tuple[Row, Attempts, list[list[Row]]]:
-    """A configuration, attempts, and logs of ranks in which lines may be missing, doubled, exchanged, or others."""
-    world = draw(st.sampled_from([1, 2, 4]))
-    size, batch = draw(st.integers(8, 40)), 4 * draw(st.integers(1, 2))
-    config = {**CONFIG, "world": world, "worlds": [[0, world]], "dataset_size": size, "global_batch": batch}
-    config["steps"] = draw(st.integers(1, 12))
-    attempts: Attempts = []
-    for _ in range(draw(st.integers(1, 4))):
-        first = draw(st.integers(0, max((done for _, done in attempts), default=0)))
-        attempts.append((first, draw(st.integers(first, config["steps"]))))
-    logs = [
-        [row(config, step, rank, world, n) for n, span in enumerate(attempts) for step in range(*span)]
-        for rank in range(world)
-    ]
-    for _ in range(draw(st.integers(0, 2))):
-        rank = draw(st.integers(0, world - 1))
-        if not logs[rank]:
-            continue
-        place = draw(st.integers(0, len(logs[rank]) - 1))
-        what = draw(st.sampled_from(["drop", "drop everywhere", "again", "exchange", "other"]))
-        if what == "other":
-            other = row(config, draw(st.integers(0, config["steps"] - 1)), rank, world, 0)
-            logs[rank][place] = {**logs[rank][place], "sample_ids_hash": other["sample_ids_hash"]}
-        elif what == "again":
-            logs[rank].insert(place, logs[rank][place])
-        elif what == "exchange":
-            logs[rank][place - 1], logs[rank][place] = logs[rank][place], logs[rank][place - 1]
-        else:
-            for one in range(world) if "everywhere" in what else (rank,):
-                del logs[one][place : place + 1]
-    return config, attempts, logs
-
-
-@settings(deadline=None)
-@given(damaged_logs())
-def test_samples_agree_with_an_oracle_that_does_the_steps_again(
-    tmp_path_factory: pytest.TempPathFactory, made: tuple[Row, Attempts, list[list[Row]]]
-) -> None:
-    """By definition: an attempt forgets what is behind its checkpoint, and adds step to step; each rank its shards."""
-    config, attempts, logs = made
-    folder = make_run(tmp_path_factory.mktemp("runs") / "run", failures=(), **config)
-    world = config["world"]
-    told = [attempt(n, *span, world=world, steps=config["steps"]) for n, span in enumerate(attempts)]
-    change_document(folder, "supervisor.json", lambda d: d.update(attempts=told))
-    for rank, rows in enumerate(logs):
-        change_lines(folder, f"rank_{rank}.jsonl", lambda _, rows=rows: rows)  # type: ignore[misc]
-    shards = {
-        row(config, step, rank, world, 0)["sample_ids_hash"]: tuple(window(config, step, rank, world))
-        for step, rank in itertools.product(range(config["steps"]), range(world))
-    }
-    right, histories = True, []
-    for rows in logs:
-        history: list[tuple[int, ...]] = []
-        for number, (first, _) in enumerate(attempts):
-            del history[first:]
-            history += [()] * (first - len(history))  # lost, and not done again
-            for one in (one for one in rows if one["attempt"] == number):
-                right &= one["global_step"] == len(history)
-                history.append(shards[one["sample_ids_hash"]])
-        while history and not history[-1]:
-            history.pop()
-        histories.append(history)
-    for step, ids in enumerate(itertools.zip_longest(*histories, fillvalue=())):
-        right &= list(ids) == [tuple(window(config, step, rank, world)) for rank in range(world)]
-    assert (verdicts(Records.read(folder))["samples"] == "") == right
 
 
 def test_attempts_of_other_worlds_are_followed(tmp_path: Path) -> None:
