@@ -144,6 +144,7 @@ FACT_CHECKS: Mapping[str, Mapping[str, Check]] = {
     "restored": {"step": whole(), "seconds": SECONDS},
     "closed": {"seconds": SECONDS},
     "slowed": {"seconds": SECONDS},
+    "warned": {"text": TEXT},
     "stalled": {"step": whole(), "in_step": FLAG, **dict.fromkeys(("seconds", "snapshot_s", "write_s"), SECONDS)},
 }
 """By event."""

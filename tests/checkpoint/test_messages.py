@@ -115,6 +115,7 @@ def test_a_run_says_where_it_began(tmp_path: Path) -> None:
     assert re.search(rf" UTC, [0-9.]+ (s|min) ago, {size}\)\n$", second.stderr) and second.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_generation_says_which_version_and_tier_it_goes_on_from(tmp_path: Path) -> None:
     """One line, which is true: of two places the one with the newer version, its number, and how old it is."""
     old, new = (tmp_path / "old").as_uri(), (tmp_path / "new").as_uri()
@@ -134,6 +135,7 @@ def test_a_generation_says_which_version_and_tier_it_goes_on_from(tmp_path: Path
     ), lines
 
 
+@pytest.mark.slow
 def test_who_has_set_logging_up_gets_it_there(tmp_path: Path) -> None:
     place = (tmp_path / "ckpt").as_uri()
     quiet = run(tmp_path, place, before="import logging; logging.basicConfig()\n")

@@ -77,17 +77,18 @@ def due(run: Records) -> Iterator[str]:
 
 
 def unplanned(run: Records) -> Iterator[str]:
-    """No checkpoint failed by itself, such as for want of space: without one, nothing was proven of restoring it."""
+    """No checkpoint failed by itself, such as for want of space: without one, nothing was proven of restoring it.
+
+    Those of ranks that have been hit, or of an orphan, may.
+    """
     faults = {strike["fault"] for strike in run.config["strikes"]}
     if (
         run.config["disk"] or "node" in faults or run.config["launcher"] == ORCHESTRATED
     ):  # whose machines take some along
         return
-    attempts = run.supervisor["attempts"]
-    ends = {one["attempt"]: after["began"] for one, after in zip(attempts, attempts[1:], strict=False)}
+    hits = {one["attempt"]: min(one["struck"].values(), default=math.inf) for one in run.supervisor["attempts"]}
     for row in run.checkpoints:
-        is_orphan = row["time"] > ends.get(row["attempt"], math.inf)  # which is refused, as it must be
-        if row["error"] not in ("", SKIPPED) and not is_orphan:
+        if row["error"] not in ("", SKIPPED) and row["time"] < hits.get(row["attempt"], math.inf):
             yield f"the checkpoint of step {row['step']} failed, and no fault was planned: {row['error']}"
 
 
@@ -103,6 +104,13 @@ def records(run: Records) -> Iterator[str]:
             missing = [step for step in range(first * every, one["until"] + 1, every) if step not in told]
             if missing:
                 yield f"attempt {one['attempt']} recorded no checkpoint of step {missing[0]}"
+
+
+def _warned(run: Records, attempt: Mapping[str, Any]) -> str:
+    """The first thing that a rank was warned of when it restored, to explain what is wrong."""
+    rows = (row for rows in run.all_events.values() for row in rows)
+    texts = [row["text"] for row in rows if row["event"] == "warned" and row["attempt"] == attempt["attempt"]]
+    return f": {texts[0]}" if texts else ""
 
 
 def _tells(run: Records) -> bool:
@@ -146,7 +154,7 @@ def damage(run: Records) -> Iterator[str]:
         if one["damaged"] > len(there):
             some = "a damaged checkpoint" if one["damaged"] == 1 else f"{one['damaged']} damaged checkpoints"
             known = f"only {len(there)} had been damaged" if there else "nothing had damaged one"
-            yield f"attempt {one['attempt']} found {some}, and {known}"
+            yield f"attempt {one['attempt']} found {some}, and {known}{_warned(run, one)}"
         if unnoticed and one["resumed_step"] is not None:
             if not one["damaged"]:
                 yield f"attempt {one['attempt']} did not notice the damage of {unnoticed}"

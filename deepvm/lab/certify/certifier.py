@@ -190,7 +190,7 @@ class _Audit:
         if attempt.state == "hung":
             raise DataError(f"the script has not ended after {self._subject.timeout_s:.0f} s; see --timeout")
         if attempt.state == "failed":
-            hint = hints.missing_module(attempt.last_lines) or hints.earlier_checkpoints(self._earlier, attempt.logged)
+            hint = hints.failure(attempt.last_lines, self._earlier, attempt.logged)
             why = f"the script fails by itself, with exit code {attempt.code}:\n{attempt.last_lines}"
             raise DataError("\n".join(filter(None, (why, hint))))
         logged = attempt.logged

@@ -29,7 +29,22 @@ def earlier_checkpoints(files: Sequence[Path], logged: Logged) -> str:
     return f"the undisturbed run found files of earlier trainings and began at step {first}: {names}"
 
 
-def missing_module(lines: str) -> str:
+def failure(lines: str, files: Sequence[Path], logged: Logged) -> str:
+    """Why a script that was not disturbed may have failed, by its last lines and by the files that it found."""
+    return _missing_module(lines) or _abort(lines) or earlier_checkpoints(files, logged)
+
+
+def _abort(lines: str) -> str:
+    """Threads of gloo outlive their group, and abort an interpreter that ends, now and then (torch 2.13)."""
+    if "SIGABRT" not in lines and "terminate called without an active exception" not in lines:
+        return ""
+    return (
+        "if training was over, the process aborted as it ended, as torch's gloo does now and then on a busy machine: "
+        "end the script with os._exit(0) after destroy_process_group()"
+    )
+
+
+def _missing_module(lines: str) -> str:
     """Of the last lines of a script; empty if no library is missing that deepvm does not bring by itself."""
     found = _NO_MODULE.search(lines)
     if found is None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TextIO
 
 from deepvm.checkpoint.checkpointer import Checkpointer
 from deepvm.checkpoint.files.version_dir import VersionFolder
@@ -12,6 +15,24 @@ from deepvm.lab.strategies.state import State
 from deepvm.lab.strategies.strategy import CheckpointRow, Setting, Strategy, due
 
 _JOB = "lab"
+
+
+@contextlib.contextmanager
+def _warnings(note: Callable[..., None]) -> Iterator[None]:
+    """Write down what the library warns of, such as why it skipped a version; it is printed, too."""
+
+    class Noted(logging.StreamHandler[TextIO]):
+        def emit(self, record: logging.LogRecord) -> None:
+            note("warned", text=record.getMessage())
+            super().emit(record)
+
+    library, handler = logging.getLogger("deepvm.checkpoint"), Noted()
+    handler.setLevel(logging.WARNING)
+    library.addHandler(handler)
+    try:
+        yield
+    finally:
+        library.removeHandler(handler)
 
 
 class Deepvm(Strategy):
@@ -45,7 +66,8 @@ class Deepvm(Strategy):
     def restore(self) -> int:
         """The newest good version of all tiers."""
         there = VersionFolder(self.setting.folder).found(_JOB) if not self.state.rank else ()
-        step = self._made.restore_latest(allow_fresh=True)
+        with _warnings(self.setting.note):
+            step = self._made.restore_latest(allow_fresh=True)
         damaged = sum(one.manifest is not None and one.version > step for one in there)
         if damaged:  # else a newer one that is recorded would have been taken
             self.setting.note("damaged", checkpoints=damaged)

@@ -15,7 +15,7 @@ from deepvm.errors import DataError, RequestError
 from deepvm.lab.certify import certifier
 from deepvm.lab.certify.attempt import Attempt, Trigger
 from deepvm.lab.certify.certifier import Certificate, PlannedKill, certify, plan_of, trigger_of
-from deepvm.lab.certify.hints import earlier_checkpoints
+from deepvm.lab.certify.hints import earlier_checkpoints, failure
 from deepvm.lab.certify.history import History
 from deepvm.lab.certify.subject import Subject
 from deepvm.reports.lab.certificate import audit_document
@@ -170,6 +170,12 @@ def test_without_samples_a_checkpoint_that_was_there_may_be_one() -> None:
         "files that lay in the current folder may be checkpoints of an earlier training: ckpt/last.pt. If"
     )
     assert not earlier_checkpoints([], logged(train(3)))
+
+
+def test_an_abort_at_the_end_is_told_to_be_one() -> None:
+    lines = "  exitcode  : -6 (pid: 12)  (SIGABRT)\n  traceback : Signal 6 (SIGABRT) received by PID 12"
+    assert "os._exit(0)" in failure(lines, [], logged(train(3)))
+    assert failure("ValueError: no such file", [], logged(train(3))) == ""
 
 
 def test_a_module_that_is_missing_is_told(tmp_path: Path) -> None:

@@ -90,7 +90,8 @@ def test_a_trainer(words: str) -> None:
 def test_two_ranks_under_torchrun(forget: str, gates: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests")]))
     found = certify(Subject(Path(ddp.__file__), ["--out", "{out}", "--forget", forget], processes=2), kills=2)
-    assert found.processes == 2 and failed(found) == gates
+    # replays are judged if there are any: a kill right after a checkpoint leaves none
+    assert found.processes == 2 and failed(found) in (gates, gates[:1])
 
 
 def test_the_page_says_the_same() -> None:
