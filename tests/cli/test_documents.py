@@ -128,7 +128,7 @@ CASES = {
     "history export": [Case("", "history")],
 }
 """By command: all that print JSON must be here."""
-LONG = ("profile all", "profile scaling", "lab run", "lab selftest", "audit")
+LONG = ("profile all", "profile scaling", "profile eflops", "ckpt bench", "lab run", "lab selftest", "audit")
 """Commands that measure for seconds."""
 
 

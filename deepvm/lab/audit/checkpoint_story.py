@@ -12,6 +12,8 @@ from deepvm.lab.strategies.strategy_registry import heeds_orchestrator
 
 SKIPPED = "skipped"
 """The error of a checkpoint that was due while another one was being written."""
+NODE = "node"
+"""The fault that kills a memory node."""
 DAMAGING = ("torn", "flip")
 """Faults that kill all processes, and damage a file of the newest checkpoint."""
 _UNNOTICED: Mapping[str, Collection[str]] = {
@@ -39,9 +41,16 @@ def resumptions(run: Records) -> Iterator[str]:
                 yield f"attempt {one['attempt']} went on from step {resumed}, though there was a checkpoint of {newest}"
             good, damaged = {step for step in good if step < resumed} | {resumed}, 0  # newer ones were damaged
         recorded = _recorded(run, one)
-        good |= recorded
+        good = {step for step in good | recorded if step not in _perhaps_lost(run, one)}
         saved |= recorded | possibly_saved(run, one) | safe_steps(one)
         damaged += _damaged(run, one)
+
+
+def _perhaps_lost(run: Records, attempt: Mapping[str, Any]) -> set[int]:
+    """Steps of checkpoints that may have been nowhere but in the memory of a node that was killed in an attempt."""
+    lost = [at for key, at in attempt["struck"].items() if key.startswith(f"{NODE}-")]
+    rows = run.checkpoints if lost else ()
+    return {row["step"] for row in rows if row["time"] <= max(lost) and row["attempt"] <= attempt["attempt"]}
 
 
 def _newest(run: Records, good: Collection[int], damaged: int) -> int:
@@ -82,9 +91,7 @@ def unplanned(run: Records) -> Iterator[str]:
     Those of ranks that have been hit, or of an orphan, may.
     """
     faults = {strike["fault"] for strike in run.config["strikes"]}
-    if (
-        run.config["disk"] or "node" in faults or run.config["launcher"] == ORCHESTRATED
-    ):  # whose machines take some along
+    if run.config["disk"] or NODE in faults or run.config["launcher"] == ORCHESTRATED:  # whose machines take some along
         return
     hits = {one["attempt"]: min(one["struck"].values(), default=math.inf) for one in run.supervisor["attempts"]}
     for row in run.checkpoints:

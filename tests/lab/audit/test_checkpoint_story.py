@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.lab.made_runs import change_document, change_lines
+from support.lab.made_runs import change_document, change_lines, strike
 from support.lab.record_changes import checkpoints, goes_on, judge, struck
 
 from deepvm.lab.audit.checkpoint_story import possibly_saved
+from deepvm.lab.audit.gates import GATES
 from deepvm.lab.records import Records
 
 
@@ -105,3 +106,14 @@ def test_what_may_be_saved_is_behind_the_last_record(runs: Path) -> None:
     assert possible(5, state="completed") == set()
     change_document(runs / "run", "config.json", lambda d: d.update(strategy="deepvm"))  # writes several at a time
     assert possible(5, 15) == {10} and possible(10, 15, reached=20) == {5, 20}
+
+
+@pytest.mark.parametrize(("at", "excused"), [(1e9, True), (1.0, False)])
+def test_a_node_that_is_lost_may_take_checkpoints_along(runs: Path, at: float, excused: bool) -> None:
+    """They may have been nowhere but in its memory, if they were saved before."""
+    folder = runs / "run"
+    change_document(folder, "config.json", lambda d: d["strikes"].append(strike("node", 11, ends=False)))
+    change_document(folder, "supervisor.json", lambda d: d["attempts"][0]["struck"].update({"node-11-0": at}))
+    goes_on(1, 5)(folder)
+    found = next(GATES["stories"](Records.read(folder)), "")
+    assert ("though there was a checkpoint of 10" in found) is not excused, found
