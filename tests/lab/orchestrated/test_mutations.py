@@ -10,6 +10,8 @@ import pytest
 from support.jobs.kills import MUTATIONS
 from support.lab_jobs import matrix_of, run_job
 
+from deepvm.lab.running.forkserver import Forkserver
+
 pytestmark = pytest.mark.slow  # whole jobs
 
 
@@ -36,6 +38,7 @@ def test_a_broken_promise_is_noticed(
     gates: set[str],
     why: str,
 ) -> None:
+    Forkserver().ready()  # multiprocessing has one for all tests: it must not be born with the mutation
     monkeypatch.setenv("JOBS_MUTATION", mutation)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(MUTATIONS), os.environ.get("PYTHONPATH", "")]))
     found = run_job(matrix_of(failures, **more), tmp_path)
