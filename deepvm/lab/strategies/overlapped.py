@@ -1,4 +1,4 @@
-"""A thread writes copies while training goes on (ECRL 4.4): barrier, capture, enqueue, barrier."""
+"""A thread writes copies while training goes on (ECRL 4.4): barrier, capture, barrier, enqueue."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class Overlapped(Blocking):
             copied_s = time.perf_counter()
             self._room.acquire()
             row.backpressure_s = time.perf_counter() - copied_s
-        with self._waited:
+        barrier(self.state)
+        with self._waited:  # after the barrier: while ranks wait, the thread would only compete with them
             if captured is not None:
                 found_s = time.perf_counter()
                 self._waiting.put((row, captured))
                 row.enqueue_s = time.perf_counter() - found_s
-            barrier(self.state)
             row.stall_s = time.perf_counter() - began_s
         if captured is not None:
             self.stalled(step, row.stall_s, snapshot_s=row.snapshot_s, write_s=row.enqueue_s)
