@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from deepvm.core.bill.bill import Bill, RentedVms, bill_of
 from deepvm.core.cluster.cluster import Binding, Cluster, NodeGroup, Outlook, Prediction, Recommendation
 from deepvm.core.cluster.instances import InstanceType, Market, flopp, quota_limit
 from deepvm.core.cluster.speedup import scaling_factor
@@ -107,7 +108,21 @@ def describe(
         outlook=outlook,
         prediction=prediction,
         next_zone=_next_zone(cluster, choice.block.tier, int(sizes.n_sat[row])) if elsewhere else None,
+        bill=_bill(cluster, outlook, candidates),
     )
+
+
+def _bill(cluster: Cluster, outlook: Outlook | None, candidates: Candidates) -> Bill | None:
+    """What a cluster costs besides its VMs; None where nobody knows any rates."""
+    rates = candidates.catalog.rates
+    if rates is None:
+        return None
+    ends = outlook is not None and math.isfinite(outlook.total_s)
+    on_demand = cluster.on_demand_count + (cluster.memory.count if cluster.memory else 0)
+    vms = RentedVms(
+        cluster.spot_count, on_demand, cluster.usd_per_hour, outlook.total_s / 3600 if outlook and ends else None
+    )
+    return bill_of(vms, rates, candidates.request.extras)
 
 
 def _costs_usd(price: int, total_s: float, prediction: Prediction) -> tuple[float, float] | None:

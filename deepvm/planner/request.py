@@ -9,6 +9,7 @@ from decimal import Decimal
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
+from deepvm.core.bill.extras import Extras, ExtrasOptions
 from deepvm.core.cluster.instances import Catalog, Quota, refuse_twice
 from deepvm.core.spelling import one_of
 from deepvm.core.units import Money, budget_micro_usd, format_bytes, parse_bytes, to_decimal
@@ -122,6 +123,7 @@ class PlanRequest:
         extrapolate: whether clusters may come first that are beyond 1.5 x what was ever measured, or whose batch is
             larger than is known to train well.
         life_s: with ``training``, the mean life of a spot VM that the user knows, infinite for no preemptions.
+        extras: disks, traffic and what else costs money besides VMs; counted in bills, not in the budget.
     """
 
     budget: Decimal
@@ -152,6 +154,7 @@ class PlanRequest:
     life_s: float | None = None
     rank: Rank | None = None
     extrapolate: bool = False
+    extras: Extras = Extras()
 
     @property
     def needs_work(self) -> bool:
@@ -213,7 +216,9 @@ class PlanRequest:
         given = dict[str, Any](options)
         training: Training | None = given.get("training")
         work_options = {name: given.pop(name) for name in WorkOptions.__annotations__ if name in given}
+        extras = {name: given.pop(name) for name in ExtrasOptions.__annotations__ if name in given}
         found: dict[str, Any] = {"budget": to_decimal(budget, "budget", zero=True, unit="$/h")}
+        found["extras"] = Extras.parse(**extras)
         if training is not None:
             if not hasattr(training, "workload"):
                 allowed = "what deepvm.workload returns, such as deepvm.workload(model='llama-8b')"
@@ -294,7 +299,7 @@ class WorkOptions(TypedDict, total=False):
     total_budget: Money | None
 
 
-class PlanOptions(WorkOptions, total=False):
+class PlanOptions(WorkOptions, ExtrasOptions, total=False):
     """The options of :func:`deepvm.recommend`, where they are described with their defaults."""
 
     training: Training | None

@@ -14,6 +14,7 @@ from deepvm.cli.help import completion as complete
 from deepvm.cli.output import note
 from deepvm.cli.parameters import field_name, opt, switch
 from deepvm.cli.workload_options import WorkloadFlags
+from deepvm.core.bill.extras import COSTS
 from deepvm.core.training.usual_model import USUAL_MODEL
 from deepvm.errors import RequestError
 
@@ -200,6 +201,15 @@ class PlanFlags(WorkloadFlags):
     ] = None
     deadline: Annotated[str | None, opt("Maximum expected time of the job, such as 12h.", "TIME")] = None
     total_budget: Annotated[str | None, opt("Maximum expected cost of the job, $.", "USD")] = None
+
+    disk: Annotated[str | None, opt("Disk of each VM, such as 200GB: adds its cost.", "SIZE")] = None
+    disk_type: Annotated[str | None, opt("Kind of disk, such as gp3; default: the cloud's usual.", "NAME")] = None
+    egress: Annotated[str | None, opt("Traffic to the internet in all: adds its cost.", "SIZE")] = None
+    bucket: Annotated[str | None, opt("What a bucket keeps meanwhile: adds its cost.", "SIZE")] = None
+    nat: Annotated[bool, switch("VMs without public addresses, behind a NAT gateway.")] = False
+    exclude_cost: Annotated[
+        list[str], opt(f"Costs not to count: {', '.join(COSTS)} or all; repeatable.", "NAME,...")
+    ] = many()
 
     @property
     def regions(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from decimal import Decimal
 from enum import Enum
 from functools import cached_property
 
+from deepvm.core.bill.rates import Rates
 from deepvm.core.cluster.known_lives import KnownLife
 from deepvm.core.cluster.memory_nodes import PAPER_TABLE, REAL_NODES, MemoryNodeRule, SaturationTable
 from deepvm.core.cluster.provenance import Provenance
@@ -228,6 +229,7 @@ class Catalog:
         quotas: account limits; a family and market without one is unlimited.
         default_speedup: the kind of curve to use unless the user asks for another. eflops_unit: in words.
         absent: why types that people know are not offered, by name or glob (``p2.*``).
+        rates: what the cloud charges besides VMs, None if unknown.
     """
 
     name: str
@@ -241,6 +243,7 @@ class Catalog:
     provenance: Provenance = field(default_factory=Provenance)
     absent: Mapping[str, str] = field(default_factory=dict, hash=False)
     memory_nodes: MemoryNodeRule = REAL_NODES
+    rates: Rates | None = None
 
     def __post_init__(self) -> None:
         """Price each type in its cheapest zone; raise a RequestError without types, or for a duplicate name."""
