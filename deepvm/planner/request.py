@@ -10,7 +10,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 from deepvm.core.bill.extras import Extras, ExtrasOptions
-from deepvm.core.cluster.instances import Catalog, Quota, refuse_twice
+from deepvm.core.cluster.instances import Catalog, Market, Quota, refuse_twice
 from deepvm.core.spelling import one_of
 from deepvm.core.units import Money, budget_micro_usd, format_bytes, parse_bytes, to_decimal
 from deepvm.errors import RequestError
@@ -123,6 +123,7 @@ class PlanRequest:
         extrapolate: whether clusters may come first that are beyond 1.5 x what was ever measured, or whose batch is
             larger than is known to train well.
         life_s: with ``training``, the mean life of a spot VM that the user knows, infinite for no preemptions.
+        pools_end: whether reserved pools have no more VMs than they have; not where limits are looked for.
         extras: disks, traffic and what else costs money besides VMs; counted in bills, not in the budget.
     """
 
@@ -155,6 +156,7 @@ class PlanRequest:
     rank: Rank | None = None
     extrapolate: bool = False
     extras: Extras = Extras()
+    pools_end: bool = True
 
     @property
     def needs_work(self) -> bool:
@@ -183,8 +185,10 @@ class PlanRequest:
         return self.ranks_machines or (self.training is not None and self.has_objective)
 
     def quotas_of(self, catalog: Catalog) -> tuple[Quota, ...]:
-        """The account limits that apply: the request's, else the catalog's."""
-        return catalog.quotas if self.quotas is None else self.quotas
+        """The account limits that apply: the request's, else the catalog's; and those of reserved pools."""
+        pools = [(i, i.reserved) for i in catalog if i.reserved is not None and self.pools_end]
+        reserved = [Quota(i.quota_family, Market.ON_DEMAND, r.count * i.vcpus) for i, r in pools]
+        return (*(catalog.quotas if self.quotas is None else self.quotas), *reserved)
 
     def curves_of(self, catalog: Catalog) -> str:
         """The kind of curve for types without a default of their own: the request's, else the catalog's."""

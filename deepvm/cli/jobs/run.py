@@ -36,6 +36,10 @@ def run(
     total_usd: Annotated[
         float | None, opt("Save and stop before the job costs more, in dollars; default: the job file's.", "USD")
     ] = None,
+    max_price: Annotated[
+        float | None,
+        opt("Most that all machines may cost when prices rise, $/h; default: what was planned, or + 20 %.", "USD"),
+    ] = None,
     steps: Annotated[
         int | None, opt("Steps of all the work: shows how far it is, and a forecast; default: the job file's.", "N")
     ] = None,
@@ -63,7 +67,7 @@ def run(
     from deepvm.reports.jobs import listing
 
     found = job_of_plan(job, command) if command else read_job_file(job)
-    found = changed(found, cloud=cloud, name=name, total_usd=total_usd, steps=steps)
+    found = changed(found, cloud=cloud, name=name, total_usd=total_usd, max_price=max_price, steps=steps)
     if command:
         job = Path(job.name)  # what is named below is in this folder
         if cloud is None:

@@ -34,7 +34,7 @@ GROUPS: dict[str, Sequence[str]] = {
         "placement_group",
     ),
     "Costs besides VMs": ("disk", "egress", "bucket", "nat", "exclude_cost"),
-    "Prices": ("catalog", "region", "zone", "prices", "offline", "price_basis"),
+    "Prices": ("catalog", "region", "zone", "prices", "offline", "price_basis", "reserved", "savings_plan"),
     "Output": ("output", "top", "why", "explain", "simulate", "plot"),
 }
 """Titles, and the parameters below each."""

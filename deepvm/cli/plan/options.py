@@ -202,6 +202,10 @@ class PlanFlags(WorkloadFlags):
     deadline: Annotated[str | None, opt("Maximum expected time of the job, such as 12h.", "TIME")] = None
     total_budget: Annotated[str | None, opt("Maximum expected cost of the job, $.", "USD")] = None
 
+    reserved: Annotated[str, opt("Reserved VMs and capacity blocks, with price and end.", "FILE")] = ""
+    savings_plan: Annotated[
+        list[str], opt("Discount on on-demand prices: 28% or 'p5.*=28%'; repeatable.", "[GLOB=]SHARE")
+    ] = many()
     disk: Annotated[str | None, opt("Disk of each VM, such as 200GB: adds its cost.", "SIZE")] = None
     disk_type: Annotated[str | None, opt("Kind of disk, such as gp3; default: the cloud's usual.", "NAME")] = None
     egress: Annotated[str | None, opt("Traffic to the internet in all: adds its cost.", "SIZE")] = None

@@ -216,7 +216,8 @@ class Rejection:
     ``detail`` is for people, with the figures; ``reason`` one word for programs: ``unprofiled``, ``excluded``,
     ``unusable``, ``memory``, ``gpu-memory``, ``global-batch``, ``speed-unknown``, ``no-wheels``, ``burstable``,
     ``previous-generation``, ``vcpus``, ``network-unknown``, ``no-spot-price``, ``no-on-demand-price``, ``no-curve``,
-    ``not-scaling``, ``quota``, ``budget``, ``max-nodes``, ``architecture``, ``saturation``, ``preemptions``.
+    ``not-scaling``, ``quota``, ``budget``, ``max-nodes``, ``architecture``, ``saturation``, ``preemptions``,
+    ``reserved``.
     """
 
     instance_type: str

@@ -66,6 +66,21 @@ class ZonePrice:
 
 
 @dataclass(frozen=True)
+class Reservation:
+    """A pool of reserved VMs; see :mod:`deepvm.core.cluster.commitments`.
+
+    ``left_s``: seconds until it ends, None if it does not; ``until``: that moment, in words.
+    """
+
+    pool: str
+    instance_type: str
+    count: int
+    kind: str
+    left_s: float | None = None
+    until: str = ""
+
+
+@dataclass(frozen=True)
 class InstanceType:
     """A VM type in one region.
 
@@ -92,6 +107,8 @@ class InstanceType:
         zones: ids of the zones that offer it; empty when unknown.
         unusable: why no cluster can have it, such as a share of a GPU; empty when one can.
         known_life: how long its spot VMs lived by the user's own history, None where that says too little.
+        reserved: the pool of reserved VMs that it stands for, None for what anybody can rent.
+        discount: share of the list price that a savings plan takes off the on-demand price.
     """
 
     name: str
@@ -118,6 +135,8 @@ class InstanceType:
     eflops_source: str = ""
     default_speedup: str = ""
     known_life: KnownLife | None = None
+    reserved: Reservation | None = None
+    discount: Decimal = Decimal(0)
 
     def __post_init__(self) -> None:
         """Make prices exact; raise a RequestError that names a figure that cannot be true."""
@@ -142,6 +161,11 @@ class InstanceType:
                 raise RequestError("spot_zones", first.usd_per_hour, allowed)
             refuse_twice("spot_zones", (z.zone for z in self.spot_zones))
             _keep(self, spot_zones=(first, *sorted(others, key=lambda z: z.usd_per_hour)))
+
+    @property
+    def type_name(self) -> str:
+        """The provider's name of the type, which a pool of reserved VMs does not have as its own."""
+        return self.name if self.reserved is None else self.reserved.instance_type
 
     @property
     def memory_bytes(self) -> int | None:

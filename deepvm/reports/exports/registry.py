@@ -21,6 +21,9 @@ REGISTRY = {
 }
 """By the name on the command line: the module, an :class:`~deepvm.reports.exports.base.Exporter`; loaded when used."""
 
+_ONLY_TRAINS = "torchrun"
+"""It takes VMs as they are."""
+
 
 def exporter(name: str) -> Exporter:
     """The exporter of this name.
@@ -42,6 +45,9 @@ def render(plan: Plan, name: str, options: ExportOptions | None = None) -> Expor
     from deepvm.reports.exports.base import ExportOptions
 
     tool, options = exporter(name), options or ExportOptions()
+    if plan.reserved and name != _ONLY_TRAINS:
+        pools = ", ".join(plan.reserved)
+        raise RequestError("to", name, f"{_ONLY_TRAINS}: the VMs of {pools} are reserved, and {name} would rent others")
     for option, value in options.given.items():
         if option not in tool.OPTIONS:
             flags = ", ".join(f"--{n.replace('_', '-')}" for n in sorted(tool.OPTIONS))

@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from deepvm.core.units import counted, format_seconds
+from deepvm.jobs.decisions.price_caps import most_usd_per_hour
 from deepvm.jobs.decisions.world import Pool, Role, World
 from deepvm.jobs.history.history import EventRow
 from deepvm.jobs.standing import ELSEWHERE, GONE, JobLine
@@ -138,6 +139,7 @@ def plan_document(name: str, world: World, head: Pool | None, names: Mapping[str
             "least": least,
             "most": most,
             "usd_per_hour": pool.usd_per_hour,
+            "most_usd_per_hour": None if role == _HEAD else most_usd_per_hour(world, pool, Role(role)),
         }
         for role, pools, least, most in groups
         for pool in pools[:1]
@@ -148,6 +150,7 @@ def plan_document(name: str, world: World, head: Pool | None, names: Mapping[str
         "name": name,
         "usd_per_hour": round(dearest_usd, 8),
         "total_usd": terms.total_usd,
+        "max_price": terms.max_price,
         "machines": machines,
         "pools": [
             {"type": p.instance_type, "zone": p.zone, "market": p.market, "usd_per_hour": p.usd_per_hour}
@@ -167,6 +170,8 @@ def print_plan(document: Mapping[str, Any]) -> None:
         parts.append(f"{group['most']}" + (f" x {group['type']}{what}" if what else " on demand"))
     limit = "" if document["total_usd"] is None else f", {document['total_usd']:g} $ in all"
     rate = f"up to {document['usd_per_hour']:.4f} $/h in {first['zone']}"
+    if first["most_usd_per_hour"] is not None:
+        rate += f", where prices may rise to {first['most_usd_per_hour']:.4f} $/h for each {first['type']}"
     lines = [f"{document['name']}: {', '.join(parts)}; {rate}{limit}"]
     if len(pools := document["pools"]) > 1:
         asked = [f"{p['type']} in {p['zone']} ({p['usd_per_hour']:.4f} $/h)" for p in pools]

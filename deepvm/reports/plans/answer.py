@@ -70,7 +70,7 @@ def print_answer(
             *bad_time(rows),
             *deadline_line(best),
             *bill_line(best),
-            *bill_in_short(best[0]),
+            *bill_in_short(best[0], best.request),
             *few_steps(best),
             *warnings_of(best, now),
             *placement_lines(placement),

@@ -9,19 +9,32 @@ from typing import Any
 from deepvm.core.bill.bill import Bill, BillItem
 from deepvm.core.cluster.cluster import Recommendation
 from deepvm.core.units import format_usd
+from deepvm.planner.request import PlanRequest
 
 
-def bill_in_short(r: Recommendation) -> Iterator[str]:
-    """``besides VMs: 0.1095 $/h + 4.50 $ (disk, addresses, egress), 3.12 $/h in all; not counted: bucket``."""
-    bill = r.bill
+def bill_in_short(r: Recommendation, request: PlanRequest) -> Iterator[str]:
+    """``besides VMs: 0.1095 $/h + 4.50 $ once (disk, addresses, egress), 3.12 $/h in all; not counted: bucket``.
+
+    With ``!`` in front where that is more than what was to be paid, of which VMs alone are kept within.
+    """
+    bill, budget = r.bill, request.budget
+    most = None if request.work is None else request.work.total_budget
     if bill is None:
         return
     counted = ", ".join(item.name for item in bill.items)
-    line = f"besides VMs: {_both(bill)} ({counted}), {cents(bill.total_usd_per_hour)} $/h in all" if counted else ""
+    line = f"besides VMs: {_both(bill)} ({counted}), {bill.total_usd_per_hour:.2f} $/h in all" if counted else ""
+    above = bool(counted) and bill.total_usd_per_hour > budget
+    if above:
+        line = f"besides VMs: {_both(bill)} ({counted}), {format_usd(bill.total_usd_per_hour)} $/h in all"
+        line += f", more than {budget.normalize():f}"
     if r.whole_usd is not None and counted:
         line += f", {r.whole_usd:.2f} $ for the job" if r.whole_usd < 99.995 else f", {r.whole_usd:.0f} $ for the job"
+        if most is not None and r.whole_usd > most:
+            line, above = f"{line}, more than {most.normalize():f} $", True
     left = ", ".join(part.name for part in bill.not_counted if not part.included)
-    yield "; ".join(part for part in (line, f"not counted: {left}" if left else "") if part)
+    text = "; ".join(part for part in (line, f"not counted: {left}" if left else "") if part)
+    if text:
+        yield f"! {text}" if above else text
 
 
 def bill_lines(r: Recommendation, more: str = "") -> Iterator[str]:
@@ -49,11 +62,6 @@ def bill_lines(r: Recommendation, more: str = "") -> Iterator[str]:
 def amount(item: BillItem) -> str:
     """``0.0438 $/h``, ``4.50 $``, or both."""
     return _sum(item.usd_per_hour, item.usd_once)
-
-
-def cents(usd: Decimal) -> str:
-    """Rounded to cents."""
-    return f"{usd:.2f}"
 
 
 def _both(bill: Bill) -> str:

@@ -264,13 +264,14 @@ def _configuration(r: Recommendation | None, catalog: Catalog) -> dict[str, Any]
         "zone": cluster.zone and cluster.zone.zone,
         "next_zone": _next_zone(r.next_zone),
         "gpu": {
-            "instance_type": gpu.name,
+            "instance_type": gpu.type_name,
             "count": cluster.gpu_count,
             "vm_count": cluster.gpu_count,
             "spot_count": cluster.spot_count,
             "on_demand_count": cluster.on_demand_count,
             # Only where somebody other than the catalog's own source measured it.
             **({"eflops_source": gpu.eflops_source} if gpu.eflops_source else {}),
+            **_committed(gpu),
             # Only with '--mttp history', where it says enough.
             **({"known_life": asdict(gpu.known_life)} if gpu.known_life else {}),
             "gpu_name": gpu.gpu and gpu.gpu.name,
@@ -293,10 +294,11 @@ def _configuration(r: Recommendation | None, catalog: Catalog) -> dict[str, Any]
         },
         "memory": memory
         and {
-            "instance_type": memory.instance.name,
+            "instance_type": memory.instance.type_name,
             "count": memory.count,
             "vm_count": memory.count,
             "cpu_architecture": memory.instance.cpu_architecture or None,
+            **_committed(memory.instance),
             **_price(memory.instance, Market.ON_DEMAND, catalog),
             "zones": list(memory.instance.zones),
         },
@@ -313,6 +315,12 @@ def _configuration(r: Recommendation | None, catalog: Catalog) -> dict[str, Any]
         **({"expected": expected_document(r.outlook)} if r.outlook else {}),
         **({"bill": bill_document(r)} if r.bill else {}),
     }
+
+
+def _committed(instance: InstanceType) -> dict[str, Any]:
+    """Only with '--reserved', where VMs are such, and with '--savings-plan', where it counts."""
+    reserved = {"reserved": asdict(instance.reserved)} if instance.reserved else {}
+    return {**reserved, **({"on_demand_discount": float(instance.discount)} if instance.discount else {})}
 
 
 def _prediction(found: Prediction) -> dict[str, Any]:

@@ -197,6 +197,9 @@ class PlannedMachines(TypedDict):
     least: Annotated[int, "without so many nothing is trained"]
     most: Annotated[int, "so many are asked for"]
     usd_per_hour: Annotated[float, "the price of one, US dollars an hour"]
+    most_usd_per_hour: Annotated[
+        float | None, "what one may cost when prices rise, US dollars an hour, null for no limit"
+    ]
 
 
 class AskedPool(TypedDict):
@@ -222,6 +225,9 @@ class RunPlan(TypedDict):
     name: Name
     usd_per_hour: Annotated[float, "with the most machines, in the dearest of the pools, US dollars an hour"]
     total_usd: Annotated[float | None, "what may be paid in all, US dollars, null without a limit"]
+    max_price: Annotated[
+        float | None, "what all machines may cost when prices rise, US dollars an hour, null if unsaid"
+    ]
     machines: list[PlannedMachines]
     pools: Annotated[list[AskedPool], "in the order in which they are asked"]
     names: Annotated[list[MadeName], "of all that is made in the cloud; empty where machines are simulated or yours"]

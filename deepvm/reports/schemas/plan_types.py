@@ -211,7 +211,20 @@ class KnownLife(TypedDict):
     newest_s: Annotated[float, "when the newest of them ended, or was last alive, seconds since 1970"]
 
 
+class Reservation(TypedDict):
+    """A pool of reserved VMs."""
+
+    pool: Annotated[str, "its name in the file of --reserved"]
+    instance_type: InstanceType
+    count: Annotated[int, "VMs that it has"]
+    kind: Annotated[str, "reservation or capacity-block"]
+    left_s: Annotated[float | None, "until it ends, seconds, null for no end"]
+    until: Annotated[str, "when it ends, in words, empty for no end"]
+
+
 class _MoreOfTrainers(TypedDict, total=False):
+    reserved: Annotated[Reservation, "the pool that its VMs are of, with --reserved only"]
+    on_demand_discount: Annotated[float, "share of the list price that a savings plan saves, with one only"]
     known_life: Annotated[KnownLife, "with --mttp history, where it says enough of the type"]
     eflops_source: Annotated[str, "who measured eflops, where it was not the catalog's own source only"]
 
@@ -239,7 +252,12 @@ class Trainers(_MoreOfTrainers):
     zones: Annotated[list[ZonePrice], "spot prices by zone, the cheapest first"]
 
 
-class MemoryNodes(TypedDict):
+class _MoreOfMemoryNodes(TypedDict, total=False):
+    reserved: Annotated[Reservation, "the pool that its VMs are of, with --reserved only"]
+    on_demand_discount: Annotated[float, "share of the list price that a savings plan saves, with one only"]
+
+
+class MemoryNodes(_MoreOfMemoryNodes):
     """The on-demand VMs that hold checkpoints."""
 
     instance_type: InstanceType
