@@ -59,6 +59,7 @@ def run(
     """
     import time
 
+    from deepvm.catalog.published.cloud_rates import rates_of
     from deepvm.jobs.cloud import Distant
     from deepvm.jobs.history.history import History
     from deepvm.jobs.history.validation import refuse_unlike
@@ -77,7 +78,8 @@ def run(
     if dry_run:
         world, where = checked(found, job, time.time(), detach=detach)
         names = where.names(found.name) if isinstance(where, Distant) else {}
-        document = listing.plan_document(found.name, world, head_pool(where) if detach else None, names)
+        rates = rates_of(found.cloud, where.whole()) if isinstance(where, Distant) else None
+        document = listing.plan_document(found.name, world, head_pool(where) if detach else None, names, rates)
         print_as(output, lambda: listing.print_plan(document), lambda: document)
         return
     if validate:

@@ -33,8 +33,7 @@ GROUPS: dict[str, Sequence[str]] = {
         "quota",
         "placement_group",
     ),
-    "Costs besides VMs": ("disk", "egress", "bucket", "nat", "exclude_cost"),
-    "Prices": ("catalog", "region", "zone", "prices", "offline", "price_basis", "reserved", "savings_plan"),
+    "Prices": ("catalog", "region", "zone", "prices", "offline", "price_basis"),
     "Output": ("output", "top", "why", "explain", "simulate", "plot"),
 }
 """Titles, and the parameters below each."""

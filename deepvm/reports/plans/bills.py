@@ -13,7 +13,7 @@ from deepvm.planner.request import PlanRequest
 
 
 def bill_in_short(r: Recommendation, request: PlanRequest) -> Iterator[str]:
-    """``besides VMs: 0.1095 $/h + 4.50 $ once (disk, addresses, egress), 3.12 $/h in all; not counted: bucket``.
+    """``besides VMs: 0.1095 $/h + 4.50 $ (disk, addresses, egress), 3.12 $/h in all; without bucket``.
 
     With ``!`` in front where that is more than what was to be paid, of which VMs alone are kept within.
     """
@@ -21,20 +21,22 @@ def bill_in_short(r: Recommendation, request: PlanRequest) -> Iterator[str]:
     most = None if request.work is None else request.work.total_budget
     if bill is None:
         return
-    counted = ", ".join(item.name for item in bill.items)
-    line = f"besides VMs: {_both(bill)} ({counted}), {bill.total_usd_per_hour:.2f} $/h in all" if counted else ""
-    above = bool(counted) and bill.total_usd_per_hour > budget
-    if above:
-        line = f"besides VMs: {_both(bill)} ({counted}), {format_usd(bill.total_usd_per_hour)} $/h in all"
-        line += f", more than {budget.normalize():f}"
-    if r.whole_usd is not None and counted:
-        line += f", {r.whole_usd:.2f} $ for the job" if r.whole_usd < 99.995 else f", {r.whole_usd:.0f} $ for the job"
-        if most is not None and r.whole_usd > most:
-            line, above = f"{line}, more than {most.normalize():f} $", True
     left = ", ".join(part.name for part in bill.not_counted if not part.included)
-    text = "; ".join(part for part in (line, f"not counted: {left}" if left else "") if part)
-    if text:
-        yield f"! {text}" if above else text
+    if not bill.items:
+        if left:
+            yield f"not counted besides VMs: {left}"
+        return
+    counted = f"{_both(bill, '')} ({', '.join(item.name for item in bill.items)})"
+    parts, above = [f"besides VMs: {counted}, {bill.total_usd_per_hour:.2f} $/h in all"], False
+    if bill.total_usd_per_hour > budget:
+        in_all = f"{format_usd(bill.total_usd_per_hour)} $/h in all, more than {budget.normalize():f}"
+        parts, above = [f"besides VMs: {counted}, {in_all}"], True
+    if r.whole_usd is not None:
+        parts.append(f"{r.whole_usd:.2f} $ for the job" if r.whole_usd < 99.995 else f"{r.whole_usd:.0f} $ for the job")
+        if most is not None and r.whole_usd > most:
+            parts.append(f"more than {most.normalize():f} $")
+            above = True
+    yield ("! " if above else "") + ", ".join(parts) + (f"; without {left}" if left else "")
 
 
 def bill_lines(r: Recommendation, more: str = "") -> Iterator[str]:
@@ -53,7 +55,7 @@ def bill_lines(r: Recommendation, more: str = "") -> Iterator[str]:
         job = f"; {r.whole_usd:.2f} $ for the whole job" if r.whole_usd is not None else ""
         yield f"Besides VMs in all: {_both(bill)}; with the VMs {format_usd(bill.total_usd_per_hour)} $/h{job}."
     if bill.borrowed and bill.items:
-        yield f"Doubt: these rates are those of {bill.borrowed}; other regions cost up to twice as much."
+        yield f"Doubt: these rates are those of {bill.borrowed}; other regions may cost more."
     left = [*(f"{part.name} ({part.why})" for part in bill.not_counted), *([more] if more else [])]
     if left:
         yield f"Not counted: {'; '.join(left)}."
@@ -64,19 +66,17 @@ def amount(item: BillItem) -> str:
     return _sum(item.usd_per_hour, item.usd_once)
 
 
-def _both(bill: Bill) -> str:
-    return _sum(bill.usd_per_hour, bill.usd_once)
+def _both(bill: Bill, once: str = " once") -> str:
+    return _sum(bill.usd_per_hour, bill.usd_once, once)
 
 
-def _sum(per_hour: Decimal, once: Decimal) -> str:
+def _sum(per_hour: Decimal, once: Decimal, word: str = " once") -> str:
     parts = [f"{per_hour:.4f} $/h"] if per_hour or not once else []
-    return " + ".join([*parts, *([f"{once:.2f} $ once"] if once else [])])
+    return " + ".join([*parts, *([f"{once:.2f} ${word}"] if once else [])])
 
 
-def bill_document(r: Recommendation) -> dict[str, Any]:
-    """The key ``bill`` of a configuration."""
-    bill = r.bill
-    assert bill is not None
+def bill_document(bill: Bill, total_usd: float | None = None) -> dict[str, Any]:
+    """The key ``bill`` of a configuration, and of what a job would rent; ``total_usd``: of the whole job."""
     return {
         "items": [
             {
@@ -93,6 +93,6 @@ def bill_document(r: Recommendation) -> dict[str, Any]:
         "usd_per_hour": float(bill.usd_per_hour),
         "usd_once": float(bill.usd_once),
         "total_usd_per_hour": float(bill.total_usd_per_hour),
-        "total_usd": r.whole_usd,
+        "total_usd": total_usd,
         "rates_of_region": bill.borrowed or None,
     }

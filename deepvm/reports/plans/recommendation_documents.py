@@ -313,7 +313,7 @@ def _configuration(r: Recommendation | None, catalog: Catalog) -> dict[str, Any]
         "warnings": list(r.warnings),
         **({"training": _prediction(r.prediction)} if r.prediction else {}),
         **({"expected": expected_document(r.outlook)} if r.outlook else {}),
-        **({"bill": bill_document(r)} if r.bill else {}),
+        **({"bill": bill_document(r.bill, r.whole_usd)} if r.bill else {}),
     }
 
 

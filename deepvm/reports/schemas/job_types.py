@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypedDict
 
+from deepvm.reports.schemas.plan_types import Bill
 from deepvm.reports.schemas.simulation_types import Spread
 
 Name = Annotated[str, "of the job"]
@@ -230,6 +231,7 @@ class RunPlan(TypedDict):
     ]
     machines: list[PlannedMachines]
     pools: Annotated[list[AskedPool], "in the order in which they are asked"]
+    bill: Annotated[Bill | None, "what comes besides machines, null where no rates are known"]
     names: Annotated[list[MadeName], "of all that is made in the cloud; empty where machines are simulated or yours"]
 
 

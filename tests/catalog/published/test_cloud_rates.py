@@ -68,6 +68,19 @@ def test_rates_are_plausible(file: Any) -> None:
     assert 0 <= rates.minimum_billing_s <= 60
 
 
+def test_the_page_has_every_rate_with_its_source() -> None:
+    page = (data_folder().parent / "docs" / "reference" / "rates.md").read_text()
+    for file in FILES:
+        document = json.loads(file.read_text())
+        rows = [line for line in page.splitlines() if line.startswith(f"| {document['cloud']}")]
+        rates = list(rates_in(document))
+        assert len(rows) == len(rates), file.stem
+        for rate in rates:
+            figures = [v for k, v in rate.items() if k.startswith("usd") and v != "0"]
+            figures += [t["usd_per_gb"] for t in rate.get("tiers", ())]
+            assert any(rate["source"] in row and all(f in row for f in figures) for row in rows), rate
+
+
 def test_a_cloud_without_a_file_has_no_rates() -> None:
     assert rates_of("mars") is None
 

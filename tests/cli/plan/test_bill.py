@@ -30,7 +30,7 @@ def reserved(tmp_path: Path, **changes: Any) -> str:
 def test_the_answer_has_one_line_and_the_reasons_every_item_with_its_source(run: Run) -> None:
     words = [*LORA, "--disk", "200GB", "--egress", "50GB", "--exclude-cost", "boot"]
     (line,) = [text for text in run(*words)[1].splitlines() if "besides VMs" in text]
-    assert "(disk, addresses, egress)" in line and "4.50 $ once" in line and "not counted: bucket, boot" in line
+    assert "(disk, addresses, egress)" in line and "4.50 $ (" in line and "without bucket, boot" in line
     items = [text for text in run(*words, "--why")[1].splitlines() if text.startswith("Besides VMs, ")]
     assert [text.split(":")[0] for text in items] == [f"Besides VMs, {n}" for n in ("disk", "addresses", "egress")]
     assert all("(https://" in text for text in items)
