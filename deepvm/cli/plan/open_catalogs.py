@@ -30,7 +30,7 @@ def open_catalogs(flags: PlanFlags, *, details: bool = False) -> tuple[Catalog, 
     found = flags.with_measurements(_of_market(flags, details) or [_other(flags)])
     found = with_history(found) if flags.mttp == HISTORY else found
     for name in dict.fromkeys(c.name for c in found if c.rates is None):
-        for option in (o for o in ("disk", "egress", "bucket", "nat") if getattr(flags, o)):
+        for option in (o for o in ("disk", "egress", "bucket", "nat") if getattr(flags, o, None)):
             note(f"--{option} has no effect: no rates are known for catalog {name}")
     return with_commitments(found, flags.reserved, flags.savings_plan)
 

@@ -206,14 +206,6 @@ class PlanFlags(WorkloadFlags):
     savings_plan: Annotated[
         list[str], opt("Discount on on-demand prices: 28% or 'p5.*=28%'; repeatable.", "[GLOB=]SHARE")
     ] = many()
-    disk: Annotated[str | None, opt("Disk of each VM, such as 200GB: adds its cost.", "SIZE")] = None
-    disk_type: Annotated[str | None, opt("Kind of disk, such as gp3; default: the cloud's usual.", "NAME")] = None
-    egress: Annotated[str | None, opt("Traffic to the internet in all: adds its cost.", "SIZE")] = None
-    bucket: Annotated[str | None, opt("What a bucket keeps meanwhile: adds its cost.", "SIZE")] = None
-    nat: Annotated[bool, switch("VMs without public addresses, behind a NAT gateway.")] = False
-    exclude_cost: Annotated[
-        list[str], opt(f"Costs not to count: {', '.join(COSTS)} or all; repeatable.", "NAME,...")
-    ] = many()
 
     @property
     def regions(self) -> tuple[str, ...]:
@@ -314,6 +306,14 @@ class RankFlags(PlanFlags):
     solver: Annotated[Literal["ilp", "frontier"], opt("Integer program (HiGHS), or enumeration: same answer.")] = "ilp"
     time_limit: Annotated[str, opt("Time limit of the integer program.", "SECONDS")] = "60"
     simulate: Annotated[str | None, opt("Also simulate the job on the ranked clusters: median, p95.", "RUNS")] = None
+    disk: Annotated[str | None, opt("Disk of each VM, such as 200GB: adds its cost.", "SIZE")] = None
+    disk_type: Annotated[str | None, opt("Kind of disk, such as gp3; default: the cloud's usual.", "NAME")] = None
+    egress: Annotated[str | None, opt("Traffic to the internet in all: adds its cost.", "SIZE")] = None
+    bucket: Annotated[str | None, opt("What a bucket keeps meanwhile: adds its cost.", "SIZE")] = None
+    nat: Annotated[bool, switch("VMs without public addresses, behind a NAT gateway.")] = False
+    exclude_cost: Annotated[
+        list[str], opt(f"Costs not to count: {', '.join(COSTS)} or all; repeatable.", "NAME,...")
+    ] = many()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

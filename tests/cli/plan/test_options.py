@@ -22,6 +22,7 @@ from deepvm.catalog.store import load_catalog
 from deepvm.cli import app as commands
 from deepvm.cli.parameters import option_name, takes_flags
 from deepvm.cli.plan.options import PlanFlags, RankFlags, SweepFlags
+from deepvm.core.bill.extras import ExtrasOptions
 from deepvm.errors import RequestError
 from deepvm.planner.request import PlanOptions, PlanRequest
 
@@ -84,7 +85,7 @@ def test_every_argument_of_the_planner_is_an_option() -> None:
     paper = load_catalog("paper")
     given = {r: set(parse(r, "--pw", "3").planner_options(paper)) for r in PLANNING.values()}
     assert given[RankFlags] == set(PlanOptions.__annotations__)
-    assert given[PlanFlags] == given[RankFlags] - {"top", "solver", "time_limit_s"}
+    assert given[PlanFlags] == given[RankFlags] - {"top", "solver", "time_limit_s", *ExtrasOptions.__annotations__}
     assert given[SweepFlags] == given[PlanFlags] - {"policy"}
 
 
