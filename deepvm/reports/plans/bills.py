@@ -27,16 +27,16 @@ def bill_in_short(r: Recommendation, request: PlanRequest) -> Iterator[str]:
             yield f"not counted besides VMs: {left}"
         return
     counted = f"{_both(bill, '')} ({', '.join(item.name for item in bill.items)})"
-    parts, above = [f"besides VMs: {counted}, {bill.total_usd_per_hour:.2f} $/h in all"], False
-    if bill.total_usd_per_hour > budget:
-        in_all = f"{format_usd(bill.total_usd_per_hour)} $/h in all, more than {budget.normalize():f}"
-        parts, above = [f"besides VMs: {counted}, {in_all}"], True
+    # In few words: the answer is one screen of 100 columns.
+    dear = bill.total_usd_per_hour > budget
+    in_all = [f"{format_usd(bill.total_usd_per_hour) if dear else f'{bill.total_usd_per_hour:.2f}'} $/h"]
+    limits = [f"{budget.normalize():f} $/h"] if dear else []
     if r.whole_usd is not None:
-        parts.append(f"{r.whole_usd:.2f} $ for the job" if r.whole_usd < 99.995 else f"{r.whole_usd:.0f} $ for the job")
-        if most is not None and r.whole_usd > most:
-            parts.append(f"more than {most.normalize():f} $")
-            above = True
-    yield ("! " if above else "") + ", ".join(parts) + (f"; without {left}" if left else "")
+        in_all.append(f"{r.whole_usd:.2f} $" if r.whole_usd < 99.995 else f"{r.whole_usd:.0f} $")
+        limits += [f"{most.normalize():f} $"] if most is not None and r.whole_usd > most else []
+    line = f"besides VMs: {counted}, {' and '.join(in_all)} in all"
+    line = f"! {line}, more than {' and '.join(limits)}" if limits else line
+    yield line + (f"; without {left}" if left else "")
 
 
 def bill_lines(r: Recommendation, more: str = "") -> Iterator[str]:
