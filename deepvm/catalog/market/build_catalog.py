@@ -39,7 +39,10 @@ class SignalMissingError(MissingDataError):
 
 @dataclass(frozen=True)
 class MarketRequest:
-    """How to get prices: the options of :func:`deepvm.catalog.store.load_catalog`; ``network`` None means ``peak``."""
+    """How to get prices: the options of :func:`deepvm.catalog.store.load_catalog`; ``network`` None means ``peak``.
+
+    ``price_history``: a clone of skypilot-catalog, whose stored versions are the history; empty: the cloud's.
+    """
 
     prices: str = "auto"
     offline: bool = False
@@ -48,6 +51,7 @@ class MarketRequest:
     price_basis: str = PriceBasis.CURRENT.value
     days: int | str = 30
     network: str | None = None
+    price_history: str = ""
 
     def __post_init__(self) -> None:
         """Check the values, else raise a RequestError; ``days`` becomes a number, ``price_basis`` a plain string."""

@@ -12,10 +12,11 @@ from datetime import datetime, timezone
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD, cloud_of
 from deepvm.catalog.market.build_catalog import MarketRequest, SignalMissingError, assemble
+from deepvm.catalog.market.stored_prices import read_stored_prices
 from deepvm.catalog.signals.cache import Cache
 from deepvm.catalog.signals.cloud import Cloud
 from deepvm.catalog.signals.resolve import resolve_regions
-from deepvm.catalog.signals.signal import ADVISOR, OFFERINGS, ON_DEMAND, QUOTAS, SPECS, SPOT, ZONES
+from deepvm.catalog.signals.signal import ADVISOR, OFFERINGS, ON_DEMAND, QUOTAS, SPECS, SPOT, ZONES, Signal
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
 from deepvm.core.spelling import did_you_mean, joined
 from deepvm.errors import CloudError, DeepVMError, MissingDataError, RequestError
@@ -166,7 +167,8 @@ class _Market:
     def catalogs(self, regions: Sequence[str]) -> tuple[Catalog, ...]:
         """The catalogs of regions; unavailable ones become notes of the others, or the first one's error."""
         history, not_asked = self.request.history, self.not_asked
-        kinds = (*KINDS, history) if history else KINDS
+        stored = self.request.price_history
+        kinds = (*KINDS, history) if history and not stored else KINDS
         resolved = resolve_regions(
             regions,
             kinds,
@@ -186,7 +188,8 @@ class _Market:
                 failed.append(signals)
                 continue
             try:
-                catalog = assemble(region, signals.signals, self.request, self.now, signals.notes, self.cloud)
+                known = {**signals.signals, history: self._stored(region)} if history and stored else signals.signals
+                catalog = assemble(region, known, self.request, self.now, signals.notes, self.cloud)
                 if signals.not_asked:
                     about = replace(catalog.provenance, usual=(signals.not_asked,), not_asked=not_asked)
                     catalog = replace(catalog, provenance=about)
@@ -199,6 +202,12 @@ class _Market:
         # Notes of regions that are left out may concern all of them.
         found[0] = _noted(found[0], *lost, *(str(e) for e in failed))
         return tuple(found)
+
+    def _stored(self, region: str) -> Signal:
+        """A region's past prices from the clone that the request names."""
+        folder, days = self.request.price_history, int(self.request.days)
+        self.progress(f"reading the stored versions of {folder}")
+        return read_stored_prices(folder, self.cloud.name, region, days, self.now).signal
 
     def _explained(self, error: DeepVMError, region: str, failures: Mapping[str, CloudError]) -> DeepVMError:
         """Add why a signal is missing: what the cloud answered, or a region of a similar name."""

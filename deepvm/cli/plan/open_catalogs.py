@@ -75,6 +75,7 @@ def _other(flags: PlanFlags) -> Catalog:
         f"--price-basis {flags.price_basis}": flags.price_basis != "current",
         f"--prices {flags.prices}": flags.prices != "auto",
         f"--days {flags.days}": flags.days not in ("30", ""),
+        f"--history {flags.price_history}": flags.price_history,
         "--placement-scores": flags.placement_scores,
     }
     for shown in (option for option, given in options.items() if given):
