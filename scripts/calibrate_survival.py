@@ -17,7 +17,7 @@ from pathlib import Path
 from deepvm.io.atomic_write import write_bytes
 from deepvm.io.user_dirs import data_folder
 from deepvm.reports.pictures import save_picture
-from deepvm.reports.simulation.survival import judged_lines, reliability_figure
+from deepvm.reports.simulation.survive import judged_lines, reliability_figure
 from deepvm.simulator.survival.calibration import judge
 from deepvm.simulator.survival.prior_fit import PRIOR, fit_prior, to_text, with_source
 from deepvm.simulator.traces.trace import read_traces

@@ -112,7 +112,8 @@ def written(values: Mapping[str, Any], dashes: bool = True) -> str:
 def as_words(values: Mapping[str, Any]) -> list[str]:
     words = []
     for name, value in values.items():
-        flag = "job" if name == "job_file" else key_of(name)  # DEEPVM_JOB is what a training job calls itself
+        # DEEPVM_JOB is what a training job calls itself, DEEPVM_HISTORY is where jobs are written down.
+        flag = {"job_file": "job", "price_history": "history"}.get(name, key_of(name))
         if isinstance(value, bool):
             words.append(f"--{'' if value else 'no-'}{flag}")
         else:

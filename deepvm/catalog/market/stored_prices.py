@@ -1,8 +1,8 @@
 """Past spot prices without an account: the stored versions of skypilot-catalog in a clone of its repository.
 
-The repository (github.com/skypilot-org/skypilot-catalog) keeps ``catalogs/v8/CLOUD/vms.csv``, which is written anew every
-few hours; each commit is a version. A row holds a type in a zone: ``InstanceType``, ``Region``, ``AvailabilityZone``,
-``SpotPrice``. A zone in which a type has no spot price sold none on the spot market then.
+The repository (github.com/skypilot-org/skypilot-catalog) keeps ``catalogs/v8/CLOUD/vms.csv``, which is written anew
+every few hours; each commit is a version. A row holds a type in a zone: ``InstanceType``, ``Region``,
+``AvailabilityZone``, ``SpotPrice``. A zone in which a type has no spot price sold none on the spot market then.
 
 Only git is run, on the clone as it is: nothing is fetched, no hook runs, and missing objects of a partial clone are an
 error.
@@ -24,6 +24,7 @@ from deepvm.catalog.signals.signal import HISTORY, Signal
 from deepvm.core.units import MICRO
 from deepvm.errors import DataError, MissingDataError
 
+REPOSITORY = "https://github.com/skypilot-org/skypilot-catalog"
 SOURCE = "skypilot-catalog, stored versions"
 _COLUMNS = ("InstanceType", "Region", "AvailabilityZone", "SpotPrice")
 _LIMIT_S = 300.0
@@ -67,9 +68,7 @@ def read_stored_prices(
     """
     clone = Path(folder)
     if not clone.is_dir():
-        raise DataError(
-            f"{folder}: no such folder; 'git clone https://github.com/skypilot-org/skypilot-catalog' makes one"
-        )
+        raise DataError(f"{folder}: no such folder; 'git clone {REPOSITORY}' makes one")
     start_s = int((now - timedelta(days=days)).timestamp())
     stored = [v for v in _versions(clone, cloud) if v.at_s <= now.timestamp()]
     recent = [v for v in stored if v.at_s >= start_s]

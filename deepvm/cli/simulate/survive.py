@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from deepvm.core.preemption.gang_survival import OwnPool
     from deepvm.simulator.survival.evidence import PriceEvidence
 
-_NO_OPTION: dict[str, object] = {"show_default": False}
-
 
 def survive(
     *,
@@ -53,7 +51,7 @@ def survive(
     Example: deepvm survive --instance-type p4d.24xlarge --count 8 --for 4h
     """
     from deepvm.catalog.market.build_catalog import MarketRequest
-    from deepvm.reports.simulation import survival as report
+    from deepvm.reports.simulation import survive as report
     from deepvm.simulator.survival.evidence import answer
 
     if max_price is not None and not price_history:

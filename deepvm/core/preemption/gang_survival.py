@@ -2,8 +2,8 @@
 
 **One VM.** Lives follow a Weibull law of shape 1/2: one that has just begun lasts longer than t with the probability
 ``exp(-r sqrt(t))``, and its hazard falls with age. Whoever asks at a moment of their own meets a spell of availability
-in its middle, and long spells more often than short ones (renewal theory, the residual life): the rest of it outlasts t
-with the probability ``(1 + r sqrt(t)) exp(-r sqrt(t))``. Little is known of the rate r before anything is seen: it has a
+in its middle, and long spells more often than short ones (renewal theory: the residual life): the rest outlasts t with
+the probability ``(1 + r sqrt(t)) exp(-r sqrt(t))``. Little is known of the rate r before anything is seen: it has a
 Gamma prior, learnt from public traces. A Gamma prior stays a Gamma under lives that are censored: each preemption
 adds 1 to its shape, each life the root of its length to its inverse scale.
 
@@ -75,13 +75,11 @@ class LossRate:
         """Probability that one VM, asked for at any moment and had, lives for a time: the mean over r."""
         root = math.sqrt(for_s / _HOUR_S)
         left = self.per_sqrt_h + root
-        return (self.per_sqrt_h / left) ** self.shape * (1 + self.shape * root / left)
+        return math.exp(self.shape * math.log(self.per_sqrt_h / left)) * (1 + self.shape * root / left)
 
     def quantiles(self) -> Array:
         """(Q,) rates, each as probable."""
-        from scipy.special import gammaincinv
-
-        return np.asarray(gammaincinv(self.shape, _middles()) / self.per_sqrt_h)
+        return _gamma_quantiles(self.shape, _middles()) / self.per_sqrt_h
 
 
 @dataclass(frozen=True)
@@ -97,9 +95,7 @@ class Availability:
 
     def quantiles(self) -> Array:
         """(Q,) shares, each as probable."""
-        from scipy.special import betaincinv
-
-        return np.asarray(betaincinv(self.had, self.missed, _middles()))
+        return _beta_quantiles(self.had, self.missed, _middles())
 
 
 @dataclass(frozen=True)
@@ -127,7 +123,7 @@ class GangForecast:
 
     Attributes:
         had: that all can be had when they are asked for. lasts: that all live for the time, once they are had.
-        both: that they can be had and live. waited: that all live, if capacity came back only while they were waited for.
+        both: that they can be had and live. waited: that all live, if they came only after a wait.
         independent: ``lasts`` if losses did not come together.
     """
 
@@ -207,8 +203,8 @@ def design_effect(gang: float, correlation: float) -> float:
 def life_for_work(lasts: Interval, vms: int, for_s: float) -> Interval:
     """Mean life of one VM, seconds, with which the planner's independent losses give a forecast's ``lasts``.
 
-    For ``--work`` (:class:`deepvm.planner.job_forecast.Work`), which counts a cluster of n VMs as hit n times as often as
-    one: ``-n t / ln(P)``. It holds for this number of VMs and this time alone.
+    For ``--work`` (:class:`deepvm.planner.job_forecast.Work`), which counts a cluster of n VMs as hit n times as often
+    as one: ``-n t / ln(P)``. It holds for this number of VMs and this time alone.
     """
 
     def life_s(probability: float) -> float:
@@ -218,16 +214,39 @@ def life_for_work(lasts: Interval, vms: int, for_s: float) -> Interval:
 
 
 def windows_kept(kept: int, windows: int) -> Interval:
-    """Probability that a price stays below a limit, by windows of which so many did: Beta(1/2, 1/2) before (Jeffreys)."""
-    from scipy.special import betaincinv
-
+    """Probability that a price stays below a limit, as in so many windows: Beta(1/2, 1/2) before (Jeffreys)."""
     a, b = kept + 0.5, windows - kept + 0.5
-    low, high = (float(betaincinv(a, b, q)) for q in (0.1, 0.9))
+    low, high = _beta_quantiles(a, b, np.array([0.1, 0.9])).tolist()
     return _ordered(low, a / (a + b), high)
 
 
 def _middles() -> Array:
     return (np.arange(_POINTS) + 0.5) / _POINTS
+
+
+_FINE = 20_001
+
+
+def _gamma_quantiles(shape: float, at: Array) -> Array:
+    """Of a Gamma distribution of scale 1, to three digits; without scipy, which the base installation lacks."""
+    # On a logarithmic scale the density is r^shape exp(-r): smooth, however small the shape is.
+    high = math.log(shape + 40 + 10 * math.sqrt(shape))
+    logs = np.linspace(math.log(shape) - 40 / min(shape, 1.0), high, _FINE)
+    return np.asarray(np.exp(_inverted(logs, shape * logs - np.exp(logs), at)))
+
+
+def _beta_quantiles(a: float, b: float, at: Array) -> Array:
+    """Of a Beta distribution, likewise, on the scale of log-odds: x^a (1 - x)^b."""
+    middle, width = math.log(a / b), 40 / min(a, b, 1.0)
+    odds = np.linspace(middle - width, middle + width, _FINE)
+    quantile = _inverted(odds, -a * np.logaddexp(0, -odds) - b * np.logaddexp(0, odds), at)
+    return np.asarray(1 / (1 + np.exp(-quantile)))
+
+
+def _inverted(x: Array, log_density: Array, at: Array) -> Array:
+    density = np.exp(log_density - log_density.max())
+    passed = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
+    return np.asarray(np.interp(at, passed / passed[-1], x))
 
 
 def _grid(shares: Array, correlations: Sequence[float], vms: int) -> Array:
@@ -260,7 +279,8 @@ def _interval(values: Array, weights: Array | None = None) -> Interval:
     weights = np.full(values.shape, 1 / values.size) if weights is None else weights / weights.sum()
     order = np.argsort(values)
     passed = np.cumsum(weights[order])
-    low, high = (float(values[order][min(np.searchsorted(passed, q), values.size - 1)]) for q in (0.1, 0.9))
+    at = np.minimum(np.searchsorted(passed, [0.1, 0.9]), values.size - 1)
+    low, high = values[order][at].tolist()
     return _ordered(low, float(values @ weights), high)
 
 

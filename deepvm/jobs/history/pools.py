@@ -127,8 +127,9 @@ def lives_in(
 
 
 def own_pool(machines: Iterable[Mapping[str, Any]], now_s: float, name: str, zone: str = "") -> OwnPool | None:
-    """What was seen of spot machines of a type, of all zones or one; None: nothing. Machines of one job that were launched
-    within ``TOGETHER_S`` of each other count as had together.
+    """What was seen of spot machines of a type, of all zones or one; None: nothing.
+
+    Machines of one job and zone that were launched within ``TOGETHER_S`` of each other count as had together.
     """
     wanted = (name, zone) if zone else (name,)
     all_ = [m for m in machines if m["market"] == "spot" and m["instance_type"] == name and zone in ("", m["zone"])]

@@ -117,7 +117,7 @@ def brier(judged: Sequence[Judged], way: str) -> float:
 
 
 def brier_interval(judged: Sequence[Judged], way: str, less: str) -> tuple[float, float]:
-    """80 % interval of a way's score less another's: traces drawn again, for windows of one trace depend on each other."""
+    """80 % interval of a way's score less another's: whole traces are drawn again, as windows of one trace depend."""
     paths = sorted({j.trace for j in judged})
     sums = np.zeros((len(paths), 2))
     for j in judged:

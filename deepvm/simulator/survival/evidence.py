@@ -43,7 +43,7 @@ class ZonePrices:
 
 @dataclass(frozen=True)
 class PriceEvidence:
-    """What stored prices say; ``zones``: the best first. ``asked``: whether the limit is the user's, not the default."""
+    """What stored prices say; ``zones``: the best first. ``asked``: whether the limit is the user's own."""
 
     zones: tuple[ZonePrices, ...]
     limit_usd_per_hour: Decimal

@@ -1,9 +1,9 @@
 """What pools of spot VMs have in common, learnt from traces: where nothing else is known of a pool, it is believed.
 
-Each pool has a rate of losses of its own, under which what happened after each full hour is the most probable. The Gamma
-distribution of these rates, by their mean and variance, is the prior. Its spread is that of pools, and holds what one
-law for all moments of a pool leaves out. Traces of one machine give the rates and the shares of time in which it was
-there; traces of several give the correlations, one for each trace.
+Each pool has a rate of losses of its own, under which what happened after each full hour is the most probable. The
+Gamma distribution of these rates, by their mean and variance, is the prior. Its spread is that of pools, and holds
+what one law for all moments of a pool leaves out. Traces of one machine give the rates and the shares of
+time in which it was there; traces of several give the correlations, one for each trace.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def windows(trace: Trace, for_s: float) -> Windows:
     length = max(round(for_s / trace.gap_s), 1)
     ticks = np.arange(0, max(trace.counts.size - length, 0), every(trace))
     if not ticks.size:
-        return Windows(ticks, *(np.zeros(0, dtype=bool) for _ in range(2)), np.zeros(0, dtype=np.int64))
+        return Windows(ticks, np.zeros(0, dtype=bool), np.zeros(0, dtype=bool), np.zeros(0, dtype=np.int64))
     least = np.lib.stride_tricks.sliding_window_view(trace.counts, length + 1).min(axis=1)[ticks]
     had = trace.counts[ticks] >= trace.nodes
     return Windows(ticks, had, had & (least >= trace.nodes), trace.nodes - least)

@@ -67,13 +67,13 @@ def _prices(prices: PriceEvidence) -> dict[str, Any]:
         "source": prices.source,
         "as_of": prices.as_of,
         "days": prices.days,
-        "limit_usd_per_hour": prices.limit_usd_per_hour,
+        "limit_usd_per_hour": float(prices.limit_usd_per_hour),
         "limit_counts": prices.asked,
         "zones": [
             {
                 "zone": z.zone,
-                "usd_per_hour": z.newest,
-                "p95_usd_per_hour": z.p95,
+                "usd_per_hour": float(z.newest),
+                "p95_usd_per_hour": float(z.p95),
                 "versions": z.versions,
                 "versions_sold": z.sold,
                 "windows": z.windows,
@@ -120,8 +120,8 @@ def print_answer(found: Answer) -> None:
 def _evidence(found: Answer) -> Iterator[str]:
     prior, own = found.prior, found.own
     yield (
-        f"public traces ({prior.as_of}): {prior.pools} pools of one VM and {prior.gangs} of several, mostly V100 and K80, "
-        f"{prior.days:.0f} days"
+        f"public traces ({prior.as_of}): {prior.pools} pools of one VM and {prior.gangs} of several, "
+        f"mostly V100 and K80, {prior.days:.0f} days"
     )
     if found.band is None:
         yield "interruption band: unknown, so counted as the worst"
@@ -134,13 +134,11 @@ def _evidence(found: Answer) -> Iterator[str]:
     else:
         gang = f", {own.gang:.1f} together on average" if own.gang > 1 else ""
         hours = sum(s for s, _ in own.lives) / 3600
-        yield (
-            f"your own jobs: {counted(len(own.lives), 'VM')}, {hours:.1f} h, {counted(own.preemptions, 'preemption')}{gang}; "
-            f"{own.refused} asked for in vain"
-        )
+        lived = f"{counted(len(own.lives), 'VM')}, {hours:.1f} h, {counted(own.preemptions, 'preemption')}{gang}"
+        yield f"your own jobs: {lived}; {own.refused} asked for in vain"
     yield "placement score: not asked" if found.score is None else f"placement score: {found.score} of 10"
-    life = found.life_for_work_s
-    yield f"for --work, this is --mttp {format_seconds(life.value).replace(' ', '')} at {counted(found.forecast.vms, 'VM')}"
+    mttp = format_seconds(found.life_for_work_s.value).replace(" ", "")
+    yield f"for --work, this is --mttp {mttp} at {counted(found.forecast.vms, 'VM')}"
 
 
 def _zones(prices: PriceEvidence) -> list[dict[Column, str]]:
