@@ -229,10 +229,11 @@ def test_switches_in_the_environment(text: str, value: bool, monkeypatch: pytest
 
 def test_files_are_looked_for_beside_the_file_that_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/somebody")
-    user_file().write_text('catalog = "my.json"\nquota = "~/q.JSON"')
+    user_file().write_text('catalog = "my.json"\nquota = "~/q.JSON"\nprice-history = "clone"')
     flags = received(RankFlags, "--pw", "3")
     assert flags.catalog == str(user_file().parent / "my.json")
     assert flags.quota == "/home/somebody/q.JSON"
+    assert flags.price_history == str(user_file().parent / "clone")
     Path("deepvm.toml").write_text('catalog = "/srv/my.csv"\nquota = "none"')
     assert (received(RankFlags, "--pw", "3").catalog, received(RankFlags, "--pw", "3").quota) == ("/srv/my.csv", "none")
     Path("deepvm.toml").write_text('catalog = "sub/my.json"')

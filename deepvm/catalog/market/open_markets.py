@@ -12,7 +12,6 @@ from datetime import datetime, timezone
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD, cloud_of
 from deepvm.catalog.market.build_catalog import MarketRequest, SignalMissingError, assemble
-from deepvm.catalog.market.stored_prices import read_stored_prices
 from deepvm.catalog.signals.cache import Cache
 from deepvm.catalog.signals.cloud import Cloud
 from deepvm.catalog.signals.resolve import resolve_regions
@@ -205,6 +204,8 @@ class _Market:
 
     def _stored(self, region: str) -> Signal:
         """A region's past prices from the clone that the request names."""
+        from deepvm.catalog.market.stored_prices import read_stored_prices  # few runs start git
+
         folder, days = self.request.price_history, int(self.request.days)
         self.progress(f"reading the stored versions of {folder}")
         return read_stored_prices(folder, self.cloud.name, region, days, self.now).signal
