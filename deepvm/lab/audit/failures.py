@@ -18,8 +18,8 @@ _CODES: Mapping[str, Collection[int | None]] = {
 }
 """How a fault ends the process of a rank; None: it was given up alive, which is a leftover."""
 _HANGS, _RAISES = ("hang", "held-gil"), ("loader",)
-_BEFORE, _BEHIND = ("loader", "segfault", *_HANGS), ("exit",)
-"""Faults that a rank meets with before the end of a step, and right behind it; others come some steps late."""
+_BEFORE, _AFTER = ("loader", "segfault", *_HANGS), ("exit",)
+"""Faults that a rank meets with before the end of a step, and right after it; others come some steps late."""
 _EVERYWHERE = ("agent", "machine")
 """Targets of kills that hit all ranks."""
 _STARTED = re.compile(rb"^listening on ", re.MULTILINE)
@@ -79,7 +79,7 @@ def _mistimed(run: Records, strike: Row, attempt: Row) -> str:
         return f"struck {_outside(at, attempt['began'], ended)} attempt {attempt['attempt']}"
     done = _done(run, rank, attempt)
     least = step - (fault in _BEFORE)
-    if done < least or (fault in (*_BEFORE, *_BEHIND) and done > least):
+    if done < least or (fault in (*_BEFORE, *_AFTER) and done > least):
         return f"was due at step {step}, and rank {rank} had done {done} steps in attempt {attempt['attempt']}"
     return ""
 
