@@ -43,8 +43,8 @@ class NetnsCloud(LocalCloud):
         with _MAKING:
             if not Path(f"/sys/class/net/{bridge}").exists():
                 _ip("link", "add", bridge, "type", "bridge")
-                _ip("addr", "add", f"{net}.1/24", "dev", bridge)
-                _ip("link", "set", bridge, "up")
+            _ip("addr", "replace", f"{net}.1/24", "dev", bridge)  # who made the switch may have been killed here
+            _ip("link", "set", bridge, "up")
         return f"{net}.1"
 
     def settings(self, record: MachineRecord, job: str) -> MachineSettings:

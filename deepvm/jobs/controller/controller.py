@@ -21,6 +21,7 @@ from deepvm.jobs.cloud import Cloud, Distant, Severable, Start
 from deepvm.jobs.clouds.registry import clouds_that_cut, clouds_that_preempt
 from deepvm.jobs.controller.api import BusyError, application
 from deepvm.jobs.controller.briefing import Briefing
+from deepvm.jobs.controller.change_signal import ChangeSignal
 from deepvm.jobs.controller.changes import changed_states, has_changed, pass_points, rows_of
 from deepvm.jobs.controller.clock import SteadyClock
 from deepvm.jobs.controller.cloud_calls import CloudCalls
@@ -92,7 +93,7 @@ class Controller:
         self._receiver = Receiver(job.secret)
         self.interrupted, self.keeps = False, False
         self._briefing = Briefing(job.spec, self._clock)
-        self._change = asyncio.Condition()
+        self._change = ChangeSignal()
         self._tasks = set[asyncio.Task[None]]()
         self._explained = set[str]()
         self._deaf = set[str]()
@@ -152,7 +153,7 @@ class Controller:
         for act in acts:
             self._start(self._do(act))
         if replace(before, now_s=world.now_s) != world:
-            self._start(self._wake())
+            self._change.notify()
         for row in rows:
             if row.kind == MACHINE and row.facts["why"] == UNREADY and row.facts["id"] not in self._explained:
                 self._start(self._explain(row.facts["id"]))
@@ -175,10 +176,6 @@ class Controller:
             raise error
         self._inbox = [*inbox, *self._inbox]
         asyncio.get_running_loop().call_later(_AGAIN_S, self._drain)
-
-    async def _wake(self) -> None:
-        async with self._change:
-            self._change.notify_all()
 
     def _start(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -398,21 +395,19 @@ class Controller:
             self.feed(beat.heard)
             await self._heeded()
         if beat.scheduled or is_new:
-            await self._wake()
+            self._change.notify()
         until_s = time.monotonic() + min(beat.wait_s, 60.0)
-        async with self._change:
-            while True:
-                orders, left_s = orders_of(self.world, machine), until_s - time.monotonic()
-                if self._briefing.splits(orders):
-                    self.world = begun_anew(self.world)  # the next look forms another
-                elif self._briefing.digest(orders, self.nonce) != beat.seen and self._briefing.can_begin(
-                    machine, orders, self.world
-                ):
-                    break
-                if left_s <= 0:
-                    return {"same": True}
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._change.wait(), left_s)
+        while True:
+            orders, left_s = orders_of(self.world, machine), until_s - time.monotonic()
+            if self._briefing.splits(orders):
+                self.world = begun_anew(self.world)  # the next look forms another
+            elif self._briefing.digest(orders, self.nonce) != beat.seen and self._briefing.can_begin(
+                machine, orders, self.world
+            ):
+                break
+            if left_s <= 0:
+                return {"same": True}
+            await self._change.wait(left_s)
         await self._safe()
         point("controller.before-orders")
         return self._told(orders)
@@ -451,19 +446,17 @@ class Controller:
         order = {"generation": generation, "step": step, "save": [reason, until_ms, request], "number": number}
         self._briefing.schedule = order
         until_s = time.monotonic() + _ACK_S
-        async with self._change:
-            self._change.notify_all()
-            while missing := self._briefing.unscheduled(members, number):
-                left_s = until_s - time.monotonic()
-                if self.world.generation != generation:
-                    return {"error": "an older generation"}
-                if left_s <= 0:
-                    # Some will save it, and the others will not: none goes on like that, unless they agree themselves.
-                    for one in () if message.get("peers") else missing:
-                        self.feed(d.Silent(one))
-                    return {"error": "not all machines have it"}
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._change.wait(), left_s)
+        self._change.notify()
+        while missing := self._briefing.unscheduled(members, number):
+            left_s = until_s - time.monotonic()
+            if self.world.generation != generation:
+                return {"error": "an older generation"}
+            if left_s <= 0:
+                # Some will save it, and the others will not: none goes on like that, unless they agree themselves.
+                for one in () if message.get("peers") else missing:
+                    self.feed(d.Silent(one))
+                return {"error": "not all machines have it"}
+            await self._change.wait(left_s)
         point("controller.before-schedule")
         return {}
 
