@@ -70,9 +70,8 @@ class State:
             "optimizer": self.optimizer.state_dict(),
             "scheduler": self.scheduler.state_dict(),
             "sampler": self.sampler.state_dict(),
-            "random": randoms,
         }
-        return cloned(whole) if clone else whole
+        return {**(cloned(whole) if clone else whole), "random": randoms}  # which are copies already
 
     def unpack(self, found: dict[str, Any]) -> None:
         """Go on with what was saved."""
