@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import csv
+import doctest
 import json
+import os
 from collections import Counter
 from fnmatch import fnmatchcase
 from typing import Any
 
 import jsonschema
 import pytest
+from support.pages import blocks
 from support.places import ROOT, SHARED
 
 from deepvm.catalog.clouds.aws.responses import read_specs
@@ -215,3 +218,41 @@ def test_types_of_the_catalogs_are_in_it() -> None:
         ("aws", "c3.2xlarge"),
         ("aws", "a1.2xlarge"),
     }, missing
+
+
+PAGE = ROOT / "docs" / "reference" / "instance-networks.md"
+BEGIN, END = "with WRITE_GOLDEN=1 -->\n", "<!-- end -->"
+HEADS = ("cloud", "types", "kind", "Gbit/s", "sustained", "beside GPUs", "GPU link", "disks, GB")
+
+
+def test_the_page_has_the_gpu_types() -> None:
+    """``WRITE_GOLDEN=1`` writes the table anew. GPU types: those whose names AWS or a GPU says are so."""
+
+    def cell(figure: Any) -> str:
+        return "not said" if figure is None else f"{figure:g}" if isinstance(figure, float) else str(figure)
+
+    lines = [f"| {' | '.join(HEADS)} |", "|" + "---|" * len(HEADS)]
+    for row in ROWS:
+        if _has_gpus(row):
+            less = [str(row.get(key, "")) for key in ("baseline_gbps", "ethernet_gbps")]
+            types = ", ".join(f"`{name}`" for name in row["types"])
+            figures = [cell(row["nominal_gbps"]), *less, cell(row["gpu_link"]), cell(row["local_disk_gb"])]
+            lines.append(f"| {row['cloud']} | {types} | {row['kind']} | {' | '.join(figures)} |")
+    before, rest = PAGE.read_text().split(BEGIN)
+    written = before + BEGIN + "\n" + "\n".join(lines) + "\n\n" + END + rest.split(END)[1]
+    if os.environ.get("WRITE_GOLDEN"):
+        PAGE.write_text(written)
+    assert PAGE.read_text() == written
+    assert len(lines) > 100
+
+
+def test_the_example_of_the_page_is_true() -> None:
+    (text,) = blocks("docs/reference/instance-networks.md", "pycon")
+    example = doctest.DocTestParser().get_doctest(text, {}, PAGE.name, str(PAGE), 0)
+    assert doctest.DocTestRunner().run(example) == (0, 4)
+
+
+def _has_gpus(row: dict[str, Any]) -> bool:
+    first: str = row["types"][0]
+    families = {"aws": ("p", "g"), "gcp": ("a2-", "a3-", "a4-", "g2-", "g4-"), "azure": ("Standard_N",)}
+    return first.startswith(families.get(row["cloud"], ("gpu", "1x", "[")))
