@@ -17,6 +17,7 @@ from support.imports import found_in, loads, parsed, statements
 
 import deepvm
 from deepvm.catalog.clouds import CLOUDS
+from deepvm.catalog.public.registry import SOURCES
 from deepvm.checkpoint.tiers.registry import TIERS
 from deepvm.cli.app import COMMANDS
 from deepvm.jobs.clouds.registry import CLOUDS as JOB_CLOUDS
@@ -77,6 +78,7 @@ REGISTRIES = {
     "__init__.py": set(deepvm._HOMES.values()),
     "catalog/clouds/__init__.py": {home.partition(":")[0] for home in CLOUDS.values()},
     "cli/app.py": {f"deepvm.cli.{entry.module}" for entry in COMMANDS},
+    "catalog/public/registry.py": {home.partition(":")[0] for home in SOURCES.values()},
     "checkpoint/tiers/registry.py": {home.partition(":")[0] for home in TIERS.values()},
     "jobs/clouds/registry.py": {home.partition(":")[0] for home in JOB_CLOUDS.values()},
     "lab/faults/fault_registry.py": {home.partition(":")[0] for home in FAULTS.values()},

@@ -138,7 +138,7 @@ class AwsCloud(Cloud):
 
     def secrets_of(self, environ: Mapping[str, str]) -> tuple[str, ...]:
         """See :meth:`Cloud.secrets_of`."""
-        from deepvm.catalog.clouds.aws.errors import secrets_of
+        from deepvm.catalog.signals.redaction import secrets_of
 
         return secrets_of(environ)
 
