@@ -1,4 +1,7 @@
-"""One request in several regions, ranked together: a cluster is in one region, but the user may choose which."""
+"""One request in several regions, or clouds, ranked together: a cluster is in one, but the user may choose which.
+
+Each region has its own catalog, so no cluster, and no memory node of one, is ever in two of them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import numpy as np
 
 from deepvm.core.answer import Answer
 from deepvm.core.cluster.cluster import Cluster, Recommendation
-from deepvm.core.cluster.instances import INTERRUPTION_BANDS
+from deepvm.core.cluster.instances import INTERRUPTION_BANDS, Catalog
 from deepvm.core.units import format_usd
 from deepvm.planner.columns import FloatArray, IntArray
 from deepvm.planner.ranking import Plans
@@ -37,14 +40,24 @@ class Comparison(Answer):
     answers: tuple[Recommendations, ...]
     ranked: tuple[Placed, ...]
 
+    @property
+    def of_several_clouds(self) -> bool:
+        """Whether the catalogs are of more than one cloud."""
+        return len({cloud_name(a.catalog) for a in self.answers}) > 1
+
+    def place(self, catalog: Catalog) -> str:
+        """Where a catalog's machines are: the region, of several clouds with the cloud: ``gcp us-central1``."""
+        return f"{cloud_name(catalog)} {catalog.region}" if self.of_several_clouds else catalog.region
+
     def __repr__(self) -> str:
         """The best cluster and its region."""
-        regions = ", ".join(a.catalog.region for a in self.answers)
+        regions = ", ".join(self.place(a.catalog) for a in self.answers)
         if not self.ranked:
             return f"<Comparison of {regions}: nothing is feasible>"
         best = self.ranked[0].recommendation
         price = format_usd(best.usd_per_hour)
-        return f"<Comparison of {regions}: best {best.cluster}, {price} $/h in {self.ranked[0].answer.catalog.region}>"
+        where = self.place(self.ranked[0].answer.catalog)
+        return f"<Comparison of {regions}: best {best.cluster}, {price} $/h in {where}>"
 
 
 def compare(answers: Sequence[Recommendations]) -> Comparison:
@@ -56,9 +69,19 @@ def compare(answers: Sequence[Recommendations]) -> Comparison:
     while left:
         best = left.pop(_first(left, answers[0].request))
         ranked.append(replace(best, recommendation=replace(best.recommendation, rank=len(ranked) + 1)))
-    best_rank = {p.answer.catalog.region: p.recommendation.rank for p in reversed(ranked)}
-    order = sorted(answers, key=lambda a: (best_rank.get(a.catalog.region, len(ranked) + 1), a.catalog.region))
+    # Two clouds may call a region alike.
+    best_rank = {p.answer.catalog.name: p.recommendation.rank for p in reversed(ranked)}
+    order = sorted(answers, key=lambda a: (best_rank.get(a.catalog.name, len(ranked) + 1), *_where(a.catalog)))
     return Comparison(tuple(order), tuple(ranked[: answers[0].request.top]))
+
+
+def cloud_name(catalog: Catalog) -> str:
+    """The cloud of a market's catalog, ``aws`` of ``aws-us-east-1``; else the catalog's name."""
+    return catalog.name.removesuffix(f"-{catalog.region}") if catalog.region else catalog.name
+
+
+def _where(catalog: Catalog) -> tuple[str, str]:
+    return catalog.region, catalog.name
 
 
 def _first(left: Sequence[Placed], request: PlanRequest) -> int:
@@ -99,9 +122,9 @@ def _doubt(cluster: Cluster, request: PlanRequest) -> Doubt | None:
 
 
 def _tie_break(placed: Placed) -> tuple[object, ...]:
-    cluster, region = placed.recommendation.cluster, placed.answer.catalog.region
+    cluster, where = placed.recommendation.cluster, _where(placed.answer.catalog)
     nodes, node = (cluster.memory.count, cluster.memory.instance.name) if cluster.memory else (0, "")
-    names = (cluster.architecture, cluster.gpu.name, cluster.gpu_count, node, region)
+    names = (cluster.architecture, cluster.gpu.name, cluster.gpu_count, node, *where)
     return (cluster.micro_usd_per_hour, nodes, *names)
 
 

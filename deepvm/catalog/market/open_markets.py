@@ -12,18 +12,21 @@ from datetime import datetime, timezone
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD, cloud_of
 from deepvm.catalog.market.build_catalog import MarketRequest, SignalMissingError, assemble
+from deepvm.catalog.market.public_prices import AUTO, NONE, PublicPrices, public_markets
+from deepvm.catalog.public.as_signals import KINDS as PUBLIC_KINDS
 from deepvm.catalog.signals.cache import Cache
 from deepvm.catalog.signals.cloud import Cloud
 from deepvm.catalog.signals.resolve import resolve_regions
-from deepvm.catalog.signals.signal import ADVISOR, OFFERINGS, ON_DEMAND, QUOTAS, SPECS, SPOT, ZONES
+from deepvm.catalog.signals.signal import ON_DEMAND, SPECS, SPOT
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
-from deepvm.core.spelling import did_you_mean, joined
+from deepvm.core.spelling import did_you_mean, joined, listed
 from deepvm.errors import CloudError, DeepVMError, MissingDataError, RequestError
 
-KINDS = (SPECS, OFFERINGS, ZONES, ON_DEMAND, SPOT, ADVISOR, QUOTAS)
-"""The signals of every catalog; a history of prices is added on request."""
+KINDS = DEFAULT_CLOUD.kinds
+"""The signals of the default cloud's catalogs; a history of prices is added on request."""
 
 _TYPES_ASKED = 5
+_NAMED = 6
 _ONLY_SNAPSHOT = "only the snapshot is used"
 
 
@@ -123,9 +126,25 @@ class _Market:
             return "offline"
         if self.request.prices == "snapshot":
             return _ONLY_SNAPSHOT
+        if not self.cloud.has_api:
+            return f"{self.cloud.title} is not asked itself"
+        if self.only_public:
+            return f"--source {self.request.source}"
         if self.request.prices == "live" or self.cloud.credentials_may_exist(self.request.profile, os.environ):
             return ""
         return f"no {self.cloud.title} credentials were found"
+
+    @property
+    def only_public(self) -> bool:
+        """Whether prices come from a public catalog alone."""
+        return not self.cloud.has_api or self.request.source not in (AUTO, NONE)
+
+    def public(self) -> PublicPrices:
+        """What public catalogs say; nobody is asked where no socket may be opened."""
+        source = NONE if self.request.prices == "snapshot" else self.request.source
+        named = source not in (AUTO, NONE) or self.request.prices == "live"
+        markets = public_markets(self.cloud, source, self.now, self.progress)
+        return PublicPrices(self.cloud, markets, not self.request.offline, named, self.now)
 
     @property
     def cache(self) -> Cache:
@@ -147,37 +166,59 @@ class _Market:
 
     def all_regions(self) -> tuple[tuple[str, ...], str]:
         """Every region of the account, or all that are at hand and why only these."""
-        why = self.not_asked
-        if not why:
+        why = "" if self.only_public else self.not_asked
+        if not why and not self.only_public:
             try:
                 return self.cloud.account_regions(self.request.profile), ""
             except CloudError as error:
                 if self.request.prices == "live":
                     raise
                 why = str(error)
+        names, public = self._regions_at_hand()
+        if not names:
+            why = why or str(public.error or self.not_asked)
+            raise MissingDataError(f"no prices of any region of {self.cloud.title} are at hand: {why}")
+        if self.cloud.rules.regions_alike:
+            own = self.cloud.own_region(self.request.profile, os.environ).name
+            only = own if own in names else names[0]
+            said = f"its catalogs list every type in each of {len(names)} regions, whether or not there are any"
+            return (only,), f"all regions of {self.cloud.title}: only {only}, as {said}"
+        shown = listed(names, _NAMED)
+        return names, f"all regions: only {shown}, of which prices are at hand: {why}" if why else ""
+
+    def _regions_at_hand(self) -> tuple[tuple[str, ...], PublicPrices]:
+        """The regions of which prices are at hand, sorted, and the public catalogs that were read for them."""
         entries = self.cache.entries(self.now) if self.request.prices != "snapshot" else ()
         priced = {e.region for e in entries if e.kind in (ON_DEMAND, SPOT)}
         cached = (e.region for e in entries if e.kind == SPECS and e.region in priced)
-        names = tuple(sorted({*cached, *self.cloud.snapshot_regions()}))
-        if not names:
-            raise MissingDataError(f"no prices of any region of {self.cloud.title} are at hand: {why}")
-        return names, f"all regions: only {joined(names)}, of which prices are at hand: {why}"
+        public = self.public()
+        return tuple(sorted({*cached, *public.regions(), *self.cloud.snapshot_regions()})), public
 
     def catalogs(self, regions: Sequence[str]) -> tuple[Catalog, ...]:
         """The catalogs of regions; unavailable ones become notes of the others, or the first one's error."""
-        history, not_asked = self.request.history, self.not_asked
-        kinds = (*KINDS, history) if history else KINDS
+        history, not_asked, public = self.request.history, self.not_asked, self.public()
+        kinds = (*self.cloud.kinds, history) if history else self.cloud.kinds
+        live = self.request.prices == "live"
         resolved = resolve_regions(
             regions,
             kinds,
-            self.request.prices,
+            "auto" if live and self.only_public else self.request.prices,
             cache=self.cache,
             providers=None if not_asked else lambda: self.cloud.providers(kinds, self.request.profile),
             snapshot=self.cloud.snapshot,
             now=self.now,
             progress=self.progress,
             not_asked=not_asked,
+            elsewhere=None if live and not self.only_public else public,
+            only_elsewhere=PUBLIC_KINDS if self.only_public else (),
         )
+        silent = public.error
+        if silent is not None and live and self.only_public:
+            what, advice = (
+                f"live prices of {joined(regions)}",
+                f"{silent.advice}; --prices auto goes on with older prices",
+            )
+            raise CloudError(what, silent.why, f"{silent.what}: {silent.detail}", advice)
         found: list[Catalog] = []
         failed: list[DeepVMError] = []
         lost: list[str] = []
@@ -188,14 +229,18 @@ class _Market:
             try:
                 catalog = assemble(region, signals.signals, self.request, self.now, signals.notes, self.cloud)
                 if signals.not_asked:
-                    about = replace(catalog.provenance, usual=(signals.not_asked,), not_asked=not_asked)
+                    why = f"{not_asked}, and {silent.what} gave no answer" if silent is not None else not_asked
+                    about = replace(catalog.provenance, usual=(signals.not_asked,), not_asked=why)
                     catalog = replace(catalog, provenance=about)
                 found.append(catalog.sustained() if self.request.network == "baseline" else catalog)
             except (RequestError, MissingDataError) as error:
-                failed.append(self._explained(error, region, signals.failures))
+                also = {} if silent is None else dict.fromkeys(PUBLIC_KINDS, silent)
+                failed.append(self._explained(error, region, {**also, **signals.failures}))
                 lost += signals.notes
         if not found:
             raise failed[0]
+        if silent is not None:
+            found[0] = _noted(found[0], str(silent), usual=bool(found[0].provenance.not_asked))
         # Notes of regions that are left out may concern all of them.
         found[0] = _noted(found[0], *lost, *(str(e) for e in failed))
         return tuple(found)

@@ -57,9 +57,13 @@ class PublicMarket:
         read = {r: {k: self.cache.read(r, k, self.now) for k in KINDS} for r in regions}
         return Found({r: {k: s for k, s in kinds.items() if s is not None} for r, kinds in read.items()})
 
+    def about(self) -> Signal | None:
+        """Which regions the file held when it was last fetched, and when that was; None if it never was."""
+        return self.cache.read(_FILE, REGIONS, self.now)
+
     def regions(self) -> tuple[str, ...]:
         """The regions that were in the file when it was last fetched, sorted."""
-        about = self.cache.read(_FILE, REGIONS, self.now)
+        about = self.about()
         return () if about is None else tuple(about.data)
 
     def latest(self, regions: Sequence[str], wait_s: float = QUICK_S) -> Found:
@@ -118,7 +122,7 @@ class PublicMarket:
         return found if found.error is None else Found(kept.signals, found.error)
 
     def _is_fresh(self, kept: Found, regions: Sequence[str]) -> bool:
-        about = self.cache.read(_FILE, REGIONS, self.now)
+        about = self.about()
         if about is None or about.origin != "cache":
             return False
         return all(kept.of(region, SPECS) is not None for region in regions if region in about.data)

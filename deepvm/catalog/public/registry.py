@@ -19,3 +19,9 @@ def source(name: str) -> PublicSource:
     """A source by its name, a key of ``SOURCES``."""
     found: PublicSource = pkgutil.resolve_name(SOURCES[name])()
     return found
+
+
+@cache
+def titles() -> frozenset[str]:
+    """What the sources are called in the provenance of prices."""
+    return frozenset(source(name).title for name in SOURCES)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from deepvm.catalog.market.build_catalog import MarketRequest
     from deepvm.catalog.measured.tables import Tables as MeasuredTables
+    from deepvm.catalog.store import MarketOptions
     from deepvm.core.cluster.instances import Catalog, Quota
     from deepvm.core.preemption.job import Job
     from deepvm.core.training.speed import Training
@@ -60,6 +61,10 @@ def many() -> Any:
 
 Prices = Annotated[Literal["auto", "live", "snapshot"], opt("Live if possible, only live, or the snapshot.")]
 Offline = Annotated[bool, switch("Send no requests: use the cache or the snapshot.")]
+Source = Annotated[
+    Literal["", "auto", "skypilot", "gpuhunt", "none"],
+    opt("Public catalog of prices to use; auto: where no cloud answers.", "NAME"),
+]
 AwsProfile = Annotated[str, opt("AWS profile; only for live prices.", "NAME")]
 Software = Annotated[
     Literal["eager", "transformers", "compiled", "tuned"],
@@ -94,12 +99,21 @@ class PlanFlags(WorkloadFlags):
             autocompletion=complete.complete_catalog,
         ),
     ] = DEFAULT_CATALOG
+    cloud: Annotated[
+        list[str],
+        opt(
+            "Market: aws, gcp, azure, lambda, nebius, runpod or all; repeat to compare.",
+            "NAME",
+            autocompletion=complete.complete_cloud,
+        ),
+    ] = many()
     prices: Prices = "auto"
+    source: Source = ""
     offline: Offline = False
     region: Annotated[
         list[str],
         opt(
-            "AWS region, or all; repeat to compare.",
+            "The cloud's region, or all; repeat to compare.",
             "NAME",
             "--region",
             "-r",
@@ -202,6 +216,15 @@ class PlanFlags(WorkloadFlags):
     total_budget: Annotated[str | None, opt("Maximum expected cost of the job, $.", "USD")] = None
 
     @property
+    def clouds(self) -> tuple[str, ...]:
+        """The named clouds, each once, ``all`` as all of them; empty: that of the catalog. Raises RequestError."""
+        if not self.cloud:
+            return ()
+        from deepvm.catalog.clouds import clouds_of
+
+        return clouds_of(self.cloud)
+
+    @property
     def regions(self) -> tuple[str, ...]:
         """The named regions, each once. Raises RequestError: ``all`` and another one."""
         regions = tuple(dict.fromkeys(r for r in self.region if r))
@@ -213,7 +236,7 @@ class PlanFlags(WorkloadFlags):
         """How to get prices. Raises RequestError: --days is not 1 to 90, or --prices live with --offline."""
         from deepvm.catalog.market.build_catalog import MarketRequest
 
-        names = ("prices", "offline", "profile", "zone", "price_basis", "days", "network")
+        names = ("prices", "offline", "profile", "zone", "price_basis", "days", "network", "source")
         return MarketRequest(**{name: getattr(self, name) for name in names})
 
     def planner_options(self, catalog: "Catalog") -> "PlanOptions":
@@ -323,6 +346,7 @@ class SourceFlags:
     """How a command that only reads catalogs gets AWS's prices."""
 
     prices: Prices = "auto"
+    source: Source = ""
     offline: Offline = False
     profile: AwsProfile = ""
 
@@ -330,7 +354,8 @@ class SourceFlags:
         """A catalog, with notes about where AWS's prices come from. Raises DataError, CloudError."""
         from deepvm.catalog.store import load_catalog
 
-        catalog = load_catalog(name, prices=self.prices, offline=self.offline, profile=self.profile)
+        options = {"prices": self.prices, "offline": self.offline, "profile": self.profile, "source": self.source}
+        catalog = load_catalog(name, **cast("MarketOptions", options))
         say_notes([catalog])
         return catalog
 

@@ -21,8 +21,9 @@ from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Objective, PolicyName
 from deepvm.planner.workload.measurement import measure_next
 from deepvm.reports.performance.predictions import in_short, short
+from deepvm.reports.plans.cloud_table import print_clouds
 from deepvm.reports.plans.recommendations import other_regions
-from deepvm.reports.plans.sources import placement_lines, quota_needs
+from deepvm.reports.plans.sources import placement_lines, quota_needs, refresh_command
 from deepvm.reports.tables import Column, print_items, print_lines
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def print_answer(
     training = best.request.training
     assert training is not None
     rows = rows_of(best)
-    where = f"; {best.catalog.region}" if len(found.answers) > 1 else ""
+    where = f"; {found.place(best.catalog)}" if len(found.answers) > 1 else ""
     print_lines([f"{title(training, [r for _, r in rows], assumed=assumed)}{where}", ""])
     print_items([_cells(label, r, training) for label, r in rows], also="-o json")
     print_lines(
@@ -72,10 +73,14 @@ def print_answer(
             *few_steps(best),
             *warnings_of(best, now),
             *placement_lines(placement),
-            *(other_regions(found) if len(found.answers) > 1 else ()),
-            *_NEXT,
+            *(other_regions(found) if len(found.answers) > 1 and not found.of_several_clouds else ()),
         ]
     )
+    if found.of_several_clouds:
+        print_lines([""])
+        print_clouds(found, now)
+        print_lines([""])
+    print_lines([*_NEXT])
 
 
 def rows_of(answer: Recommendations) -> list[tuple[str, Recommendation]]:
@@ -307,7 +312,7 @@ def warnings_of(answer: Recommendations, now: datetime) -> Iterator[str]:
     catalog, first = answer.catalog, answer[0]
     days = _age_days(catalog, now)
     if days is not None and days > OLD_DAYS:
-        yield f"! prices {days} days old ({catalog.region})  -> deepvm catalog refresh"
+        yield f"! prices {days} days old ({catalog.region})  -> {refresh_command(catalog)}"
     if answer.request.quotas is None:
         needed = [n for n in quota_needs(first.cluster, catalog) if n["limit"] is None and n["code"]]
         if needed:

@@ -13,7 +13,7 @@ from deepvm.core.cluster.cluster import Cluster, Prediction, Recommendation
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
 from deepvm.io.times import format_time
 from deepvm.planner.recommend import Recommendations
-from deepvm.planner.regions import Comparison
+from deepvm.planner.regions import Comparison, cloud_name
 from deepvm.planner.request import Range
 from deepvm.reports.plans.outlooks import expected_document, risk_document, risk_of
 from deepvm.reports.plans.sources import doubts, quota_needs
@@ -214,13 +214,23 @@ def comparison(found: Comparison, why: WhyNot | None = None) -> dict[str, Any]:
     best = found.answers[0]
     if len(found.answers) == 1:
         return document(best, why)
+    several = found.of_several_clouds
+
+    def cloud(catalog: Catalog) -> dict[str, Any]:
+        return {"cloud": cloud_name(catalog)} if several else {}
+
+    def told(r: Recommendation | None, catalog: Catalog) -> dict[str, Any] | None:
+        row = _configuration(r, catalog)
+        return row if row is None else cloud(catalog) | row
+
     return document(best, why) | {
-        "configurations": [_configuration(p.recommendation, _effective(p.answer)) for p in found.ranked],
+        "configurations": [told(p.recommendation, _effective(p.answer)) for p in found.ranked],
         "regions": [
-            {
+            cloud(a.catalog)
+            | {
                 "region": a.catalog.region,
                 "source": source(a.catalog),
-                "best": _configuration(a[0], _effective(a)) if a else None,
+                "best": told(a[0], _effective(a)) if a else None,
                 "reason": a.infeasible and a.infeasible.reason,
             }
             for a in found.answers
@@ -418,10 +428,12 @@ def csv_rows(found: Comparison) -> tuple[list[str], list[list[Any]]]:
     request, rows = found.answers[0].request, []
     more = CSV_EXPECTED if request.work is not None else []
     trained = {} if request.training is None else CSV_TRAINED
+    clouds = ["cloud"] if found.of_several_clouds else []
     for placed in found.ranked:
         r = placed.recommendation
         zone, expected = r.cluster.zone and r.cluster.zone.zone, expected_document(r.outlook)
         where = [placed.answer.catalog.region, zone, r.estimated]
         doubt = [value(r.prediction) if r.prediction else None for value in trained.values()]
-        rows.append([*(value(r) for value in CSV.values()), *where, *map(expected.get, more), *doubt])
-    return [*CSV, "region", "zone", "estimated", *more, *trained], rows
+        cloud = [cloud_name(placed.answer.catalog) for _ in clouds]
+        rows.append([*(value(r) for value in CSV.values()), *where, *map(expected.get, more), *doubt, *cloud])
+    return [*CSV, "region", "zone", "estimated", *more, *trained, *clouds], rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -42,6 +42,10 @@ _NAMED = 6
 _MANY_DIGITS = 1e8
 
 
+Place = Callable[[Catalog], str]
+"""Where a catalog's machines are, in words."""
+
+
 def print_report(
     found: Comparison, why: WhyNot | None, placement: Placement | None, now: datetime, *, wide: bool
 ) -> None:
@@ -49,7 +53,7 @@ def print_report(
     best = found.answers[0]
     placed = [(p.recommendation, p.answer.catalog) for p in found.ranked]
     print_lines([request_words(best), ""])
-    _print_table(placed, wide=wide, regions=len(found.answers) > 1)
+    _print_table(placed, wide=wide, place=found.place if len(found.answers) > 1 else None)
     lost = "" if best.request.work else ", and the time lost to preemptions"
     not_counted = f"Not counted: disks{' and' if not lost else ','} data transfer{lost}."
     sources = dict.fromkeys(line for a in found.answers for line in source_lines(a.catalog, now))
@@ -102,7 +106,7 @@ def other_regions(found: Comparison) -> list[str]:
     """What the other regions have, one line for each."""
     best, lines = found.answers[0][0], []
     for answer in found.answers[1:]:
-        region = answer.catalog.region
+        region = found.place(answer.catalog)
         if not answer:
             reason = answer.infeasible.reason if answer.infeasible else "nothing is feasible"
             lines.append(f"Region {region}: {reason}.")
@@ -114,7 +118,7 @@ def other_regions(found: Comparison) -> list[str]:
 
 
 def _print_table(
-    placed: Sequence[tuple[Recommendation, Catalog]], *, wide: bool = False, regions: bool = False, units: str = ""
+    placed: Sequence[tuple[Recommendation, Catalog]], *, wide: bool = False, place: Place | None = None, units: str = ""
 ) -> None:
     """A row for each cluster; the narrowest terminal keeps what to rent and the job's time, or else the throughput."""
     job, spread = placed[0][0].outlook is not None, simulated(r.outlook for r, _ in placed)
@@ -134,7 +138,7 @@ def _print_table(
         items.append(
             {
                 Column("#", "right"): str(r.rank),
-                **({Column("region"): catalog.region} if regions else {}),
+                **({} if place is None else {Column("region"): place(catalog)}),
                 Column("architecture", drop=6): r.cluster.architecture,
                 Column("spot VMs", wrap=False): spot,
                 Column("on-demand VMs", drop=1, wrap=False): on_demand,

@@ -319,6 +319,7 @@ class Expected(_MoreOfExpected):
 class _MoreOfConfiguration(TypedDict, total=False):
     training: Annotated[PredictedTraining, "how fast it trains the model, with --model or --params only"]
     expected: Annotated[Expected, "time and bill of the job, where one was given only"]
+    cloud: Annotated[str, "the cloud, such as gcp, where several are compared only"]
 
 
 class Configuration(_MoreOfConfiguration):
@@ -427,7 +428,11 @@ class Placement(TypedDict):
     observed_at: Time
 
 
-class RegionAnswer(TypedDict):
+class _MoreOfRegion(TypedDict, total=False):
+    cloud: Annotated[str, "the cloud, such as gcp, where several are compared only"]
+
+
+class RegionAnswer(_MoreOfRegion):
     """What one region has."""
 
     region: Annotated[str, "the provider's region"]

@@ -1,0 +1,95 @@
+"""Public catalogs as a source of a market's signals: which are asked, how long for, and what of theirs is newest."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from deepvm.catalog.public.public_market import QUICK_S, SLOW_S, PublicMarket, newest
+from deepvm.catalog.public.registry import SOURCES, source
+from deepvm.catalog.signals.cache import Cache, default_folder
+from deepvm.catalog.signals.cloud import Cloud
+from deepvm.catalog.signals.signal import SPECS, Signal
+from deepvm.errors import CloudError, RequestError
+
+AUTO, NONE = "auto", "none"
+VARIABLE = "DEEPVM_SOURCE"
+
+
+def wanted_source(named: str) -> str:
+    """The source that is named, else that of the environment, else ``auto``. Raises RequestError."""
+    found = named or os.environ.get(VARIABLE, "") or AUTO
+    if found not in (AUTO, NONE, *SOURCES):
+        raise RequestError("source" if named else VARIABLE, found, " or ".join((AUTO, NONE, *SOURCES)))
+    return found
+
+
+def public_markets(
+    cloud: Cloud, wanted: str, now: datetime, progress: Callable[[str], None] = lambda _: None
+) -> tuple[PublicMarket, ...]:
+    """The public catalogs of a cloud that may be used, in the order in which they are asked."""
+    names = [] if wanted == NONE else [*SOURCES] if wanted == AUTO else [wanted]
+    known = (source(name) for name in names)
+    return tuple(
+        PublicMarket(s, cloud.name, cache_of(cloud, s.name, s.period_s), now, progress=progress)
+        for s in known
+        if cloud.name in s.clouds
+    )
+
+
+def cache_of(cloud: Cloud, name: str, period_s: int) -> Cache:
+    """The cache of what a source says of a cloud."""
+    folder = default_folder(os.environ, cloud.name)
+    return Cache(None if folder is None else folder / f"source_{name}", "public", period_s)
+
+
+@dataclass
+class PublicPrices:
+    """What public catalogs say of a cloud's regions, as :data:`deepvm.catalog.signals.resolve.Elsewhere`.
+
+    Attributes:
+        ask: whether the first one may be asked; else only what is kept counts. named: whether the user named it, so
+            that it is waited for. ``error``: why it gave no answer, set by the first call.
+    """
+
+    cloud: Cloud
+    markets: Sequence[PublicMarket]
+    ask: bool
+    named: bool
+    now: datetime
+    error: CloudError | None = None
+
+    def __call__(self, regions: Sequence[str]) -> Mapping[str, Mapping[str, Signal]]:
+        """The newest signals of some regions."""
+        wait_s = SLOW_S if self.named else QUICK_S
+        found = []
+        for number, market in enumerate(self.markets):
+            said = market.latest(regions, wait_s) if self.ask and number == 0 else market.kept(regions)
+            self.error = self.error or said.error
+            found.append(said)
+        kinds = {k for said in found for signals in said.signals.values() for k in signals}
+        best = {r: {k: newest([said.of(r, k) for said in found], self.now) for k in kinds} for r in regions}
+        return {r: {k: self._completed(s) for k, s in signals.items() if s} for r, signals in best.items()}
+
+    def regions(self) -> tuple[str, ...]:
+        """All regions of which they have prices, sorted; the first one is asked if it may be."""
+        if self.ask and self.markets:
+            said = self.markets[0].latest((), SLOW_S if self.named else QUICK_S)
+            self.error = said.error
+        return tuple(sorted({r for market in self.markets for r in market.regions()}))
+
+    def _completed(self, signal: Signal) -> Signal:
+        """Specifications with what the snapshot, or a type's name, says beyond those of the catalog."""
+        if signal.kind != SPECS:
+            return signal
+        known: dict[str, Any] = {}
+        for region in self.cloud.snapshot_regions():
+            embedded = self.cloud.snapshot(region).get(SPECS)
+            known |= {} if embedded is None else embedded.data
+        data = {
+            name: {**spec, **self.cloud.facts_of(name), **known.get(name, {})} for name, spec in signal.data.items()
+        }
+        return replace(signal, data=data)
