@@ -35,10 +35,8 @@ class SignalMissingError(MissingDataError):
         self.what, self.kinds = what, tuple(kinds)
         days = next((f" --days {days}" for k in kinds if (days := k.partition(":")[2])), "")
         if not cloud.has_api:
-            nobody = (
-                "which no public catalog has" if days else f"'deepvm catalog refresh --cloud {cloud.name}' fetches them"
-            )
-            super().__init__(f"{what}{', ' if days else ': '}{nobody}")
+            fetches = f": 'deepvm catalog refresh --cloud {cloud.name}' fetches them"
+            super().__init__(what + (", and no public catalog has them" if days else fetches))
             return
         command = f"deepvm catalog refresh --region {region}{days}"
         super().__init__(f"{what}: '{command}' fetches them from {cloud.title} ('deepvm doctor' says what that needs)")
@@ -176,8 +174,14 @@ def _instance(
         interruption_band=_data(signals, ADVISOR).get(name),
         spot_zones=zones if zones and zones[0].zone else (),
         zones=tuple(_data(signals, OFFERINGS).get(name, ())),
-        unusable=spec.get("unusable", ""),
+        unusable=spec.get("unusable", "") or _alone(gpu, cloud),
     )
+
+
+def _alone(gpu: Gpu | None, cloud: Cloud) -> str:
+    """Why a VM without GPUs is of no use in a cloud, empty if it is of some."""
+    beside = gpu is not None or cloud.rules.has_cpu_vms
+    return "" if beside else f"{cloud.title} has no VMs without GPUs that could hold checkpoints beside those with"
 
 
 def _zone_id(wanted: str, region: str, signals: Mapping[str, Signal], cloud: Cloud) -> str:

@@ -151,14 +151,15 @@ class _Market:
         return self.cloud.cache(self.request.profile, os.environ)
 
     def own_catalog(self) -> Catalog:
-        """The user's region; if nothing is known of it and the request is not particular, a snapshot's."""
+        """The user's region; if nothing is known of it and the request is not particular, one that is at hand."""
         own = self.cloud.own_region(self.request.profile, os.environ)
         try:
             (catalog,) = self.catalogs([own.name])
         except MissingDataError:
-            others = [r for r in self.cloud.snapshot_regions() if r != own.name]
+            at_hand = self.cloud.snapshot_regions() if self.cloud.has_api else self._regions_at_hand()[0]
+            others = [r for r in at_hand if r != own.name]
             choosy = self.request.zone or self.request.history or self.request.prices == "live"
-            if choosy or not others or own.name in self.cloud.snapshot_regions():
+            if choosy or not others or own.name in at_hand:
                 raise
             (catalog,) = self.catalogs(others[:1])
             return _noted(catalog, f"nothing is known of {own.name} ({own.where}); these are prices of {others[0]}")

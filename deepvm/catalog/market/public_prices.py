@@ -82,7 +82,7 @@ class PublicPrices:
         return tuple(sorted({r for market in self.markets for r in market.regions()}))
 
     def _completed(self, signal: Signal) -> Signal:
-        """Specifications with what the snapshot, or a type's name, says beyond those of the catalog."""
+        """Specifications with what vendors, a type's name and the snapshot say beyond those of the catalog."""
         if signal.kind != SPECS:
             return signal
         known: dict[str, Any] = {}

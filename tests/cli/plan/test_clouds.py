@@ -1,0 +1,171 @@
+"""``recommend --cloud``: other clouds by their public catalogs, and several of them in one table."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.command import Run
+from support.public_catalogs import PublicServer, public_server
+from support.spot_advisor import say
+
+BY_HAND = {
+    # GCP's rows of the sample: host + GPUs, spot and on demand
+    "a2-highgpu-1g": ("1.80385", "3.67339"),
+    "a2-highgpu-8g": ("14.4308", "29.38708"),
+    "a2-ultragpu-1g": ("2.51378", None),
+    "a3-highgpu-8g": ("26.83013", None),
+    "g2-standard-4": ("0.28152", "0.70674"),
+    "g2-standard-48": ("1.59344", "4.00056"),
+    "n2-standard-8": ("0.0938", "0.38847"),
+    "n2-standard-16": ("0.1876", "0.77694"),
+}
+
+
+@pytest.fixture(autouse=True)
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[PublicServer]:
+    with public_server() as found:
+        monkeypatch.setenv("DEEPVM_SKYPILOT_URL", found.url)
+        monkeypatch.setenv("DEEPVM_GPUHUNT_URL", found.url)
+        monkeypatch.setenv("DEEPVM_CACHE_DIR", str(tmp_path))
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        monkeypatch.setenv("DEEPVM_SOURCE", "auto")
+        yield found
+
+
+def plan(run: Run, *words: str) -> dict[str, Any]:
+    code, out, err = run("recommend", *words, "-o", "json")
+    assert code == 0, err
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def by_hand(configuration: dict[str, Any]) -> Decimal:
+    """What a cluster costs by the prices that were added up by hand."""
+    gpu, total = configuration["gpu"], Decimal(0)
+    groups = [(gpu["instance_type"], gpu["spot_count"], gpu["on_demand_count"])]
+    if (memory := configuration["memory"]) is not None:
+        groups.append((memory["instance_type"], 0, memory["vm_count"]))
+    for name, spot, on_demand in groups:
+        for count, price in zip((spot, on_demand), BY_HAND[name], strict=True):
+            total += count * Decimal(price or "nan") if count else 0
+    return total
+
+
+@pytest.mark.parametrize("budget", ["3", "10", "30"])
+def test_prices_of_gcp_are_those_of_a_calculation_by_hand(run: Run, budget: str) -> None:
+    found = plan(run, "--cloud", "gcp", "--pw", budget, "--top", "6", "--extrapolate")
+    named = {c["gpu"]["instance_type"] for c in found["configurations"]}
+    assert named and {n[:2] for n in named} <= {"a2", "a3", "g2"}
+    for configuration in found["configurations"]:
+        assert Decimal(str(configuration["usd_per_hour"])) == by_hand(configuration) <= Decimal(budget)
+
+
+def test_each_cloud_has_its_own_machines(run: Run) -> None:
+    found = plan(run, "--cloud", "all", "--pw", "30", "--top", "9")
+    clouds = [r["cloud"] for r in found["regions"]]
+    assert sorted(clouds) == ["aws", "azure", "gcp", "lambda", "nebius", "runpod"]
+    types = {
+        "aws": ("g", "p", "c", "t"),
+        "gcp": ("a2", "a3", "g2", "n2"),
+        "azure": ("Standard",),
+        "lambda": ("gpu_", "cpu_"),
+        "nebius": ("gpu-", "cpu-"),
+        "runpod": ("1x", "2x", "8x"),
+    }
+    for row in (*found["configurations"], *(r["best"] for r in found["regions"])):
+        names = [row["gpu"]["instance_type"], *([row["memory"]["instance_type"]] if row["memory"] else [])]
+        assert all(n.startswith(types[row["cloud"]]) for n in names), row
+
+
+def test_several_clouds_are_rows_of_one_table(run: Run, server: PublicServer) -> None:
+    code, out, err = run("recommend", "--cloud", "gcp", "--cloud", "nebius", "--cloud", "lambda", "--pw", "30")
+    assert code == 0
+    rows = [line for line in out.splitlines() if line.startswith(("Google Cloud", "Nebius", "Lambda"))]
+    assert len(rows) == 3 and "us-central1" in " ".join(rows)
+    assert "from skypilot-catalog" in err and "AWS" not in err
+    assert len(server.asked) == 3
+
+
+def test_the_best_of_all_comes_first(run: Run) -> None:
+    both = plan(run, "--cloud", "gcp", "--cloud", "nebius", "--pw", "30")
+    alone = [plan(run, "--cloud", c, "--pw", "30")["configurations"][0] for c in ("gcp", "nebius")]
+    assert both["configurations"][0]["throughput"] == max(c["throughput"] for c in alone)
+    assert "cloud" not in alone[0], "of one cloud nothing is said"
+
+
+def test_a_cloud_without_an_answer_is_left_out(run: Run, server: PublicServer) -> None:
+    server.answers["/v8/nebius/vms.csv"] = say(b"<html>", 503)
+    code, out, err = run("recommend", "--cloud", "gcp", "--cloud", "nebius", "--pw", "10")
+    assert code == 0 and "Nebius is left out" in err and "503" in err and "g2-standard" in out
+    code, _, err = run("recommend", "--cloud", "nebius", "--pw", "10")
+    assert code == 5 and "503" in err
+
+
+def test_regions_go_to_the_clouds_that_have_such_names(run: Run) -> None:
+    found = plan(
+        run, *["--cloud", "gcp", "--cloud", "aws", "--region", "us-east4", "--region", "us-west-2", "--pw", "30"]
+    )
+    assert {(r["cloud"], r["region"]) for r in found["regions"]} == {("gcp", "us-east4"), ("aws", "us-west-2")}
+    code, _, err = run("recommend", "--cloud", "gcp", "--region", "US East", "--pw", "10")
+    assert code == 2 and "a region of Google Cloud" in err
+
+
+def test_two_clouds_may_call_a_region_alike(run: Run) -> None:
+    found = plan(run, *["--cloud", "aws", "--cloud", "lambda", "--region", "us-east-1", "--pw", "30"])
+    assert [(r["cloud"], r["region"]) for r in found["regions"]] == [("aws", "us-east-1"), ("lambda", "us-east-1")]
+
+
+def test_a_csv_file_says_the_cloud(run: Run) -> None:
+    _, out, _ = run("recommend", "--cloud", "gcp", "--cloud", "nebius", "--pw", "30", "-o", "csv")
+    rows = list(csv.DictReader(out.splitlines()))
+    assert {r["cloud"] for r in rows} == {"gcp", "nebius"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["recommend", "--cloud", "gpc", "--pw", "3"], "did you mean --cloud gcp?"),
+        (["recommend", "--cloud", "gcp", "--catalog", "paper", "--pw", "3"], "either --cloud or --catalog paper"),
+        (["sweep", "--cloud", "gcp", "--cloud", "aws", "--pw", "1:3:1"], "one cloud"),
+        (["recommend", "--source", "cloud", "--pw", "3"], "'cloud'"),
+    ],
+)
+def test_misuse_is_named(run: Run, words: list[str], said: str) -> None:
+    code, _, err = run(*words)
+    assert code == 2 and said in err
+
+
+def test_a_public_catalog_is_fetched_without_an_account(run: Run) -> None:
+    code, out, _ = run("catalog", "refresh", "--cloud", "gcp", "--cloud", "nebius", "--source", "skypilot")
+    rows = [line.split() for line in out.splitlines()[1:]]
+    assert code == 0
+    assert [(r[0], r[2], r[3]) for r in rows] == [("gcp", "fetched", "3"), ("nebius", "fetched", "2")]
+    code, out, _ = run("catalog", "status", "--cloud", "gcp", "-o", "json")
+    kept = {row["source"]: row for row in json.loads(out)["public_catalogs"]}
+    assert kept["skypilot"]["state"] == "fresh" and kept["skypilot"]["regions"][0] == "us-central1"
+    assert kept["gpuhunt"]["state"] == "absent" and "--source gpuhunt --cloud gcp" in kept["gpuhunt"]["next_step"]
+
+
+def test_aws_can_be_fetched_from_a_public_catalog(run: Run) -> None:
+    assert run("catalog", "refresh", "--source", "gpuhunt")[0] == 0
+    found = plan(run, "--pw", "10", "--source", "gpuhunt", "--offline")
+    assert {s["source"] for s in found["source"]["signals"] if s["signal"] == "spot"} == {"gpuhunt"}
+    _, out, _ = run("catalog", "status")
+    assert "gpuhunt" in out
+
+
+def test_a_refresh_that_fails_says_so(run: Run, server: PublicServer, tmp_path: Path) -> None:
+    assert run("catalog", "refresh", "--cloud", "gcp")[0] == 0
+    server.answers["/v8/gcp/vms.csv"] = say(b"<html>\n")
+    code, out, err = run("catalog", "refresh", "--cloud", "gcp")
+    assert code == 5 and "web page" in err and "what was fetched before stays" in err and "failed" in out
+    assert plan(run, "--cloud", "gcp", "--pw", "10")["configurations"]
+    code, _, err = run("catalog", "refresh", "--source", "somewhere")
+    assert code == 2 and "skypilot or gpuhunt" in err
