@@ -99,6 +99,7 @@ class _Configuration(Lenient):
     usd_per_hour: Total = Field(
         description="price of all VMs in US dollars an hour ($/h): a number above 0 with at most 6 decimals"
     )
+    cloud: Identifier | None = _identifier("the cloud, where several were compared", "when one was")
     region: Region | None = _identifier("the provider's region", "when unknown")
     zone: Identifier | None = _identifier("id of the zone to start in", "when unknown")
     warnings: list[Text] = Field([], max_length=1000, description="warnings: a list of lines of text")
@@ -114,6 +115,7 @@ class _Source(Lenient):
 
 
 class _Region(Lenient):
+    cloud: Identifier | None = _identifier("the cloud, where several were compared", "when one was")
     region: Region = _identifier("the provider's region")
     source: _Source = Field(description="where its prices come from: an object")
 
@@ -179,7 +181,7 @@ def parse_plan(text: str, rank: int = 1, name: str = STANDARD_INPUT) -> Plan:
         ranks = ", ".join(str(c.rank) for c in document.configurations[:20])
         raise RequestError("rank", rank, f"the ranks of {name}: {ranks}")
     # Several regions were compared: each has prices of its own.
-    own = (r.source for r in document.regions or () if r.region == chosen.region)
+    own = (r.source for r in document.regions or () if (r.cloud, r.region) == (chosen.cloud, chosen.region))
     source = next(own, document.source)
     gpu, memory = chosen.gpu, chosen.memory
     zones = [ZonePrice(z.zone, z.usd_per_hour, z.zone_name or "") for z in gpu.zones or ()]

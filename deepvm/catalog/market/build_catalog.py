@@ -205,6 +205,7 @@ def _spot_prices(
 ) -> dict[str, tuple[ZonePrice, ...]]:
     """Each type's spot price by zone, cheapest first."""
     names: Mapping[str, str] = _data(signals, ZONES)
+    shuffled = ZONES in cloud.kinds  # else a zone's id is its name for everybody
     found: dict[str, dict[str, tuple[Decimal, str]]] = {}
     if request.history:
         if request.history not in signals:
@@ -226,7 +227,7 @@ def _spot_prices(
             found[name] = {z: (Decimal(price), since) for z, (price, since) in zones.items()}
     return {
         name: tuple(
-            ZonePrice(z, price, names.get(z, ""), since)
+            ZonePrice(z, price, names.get(z, "" if shuffled else z), since)
             for z, (price, since) in sorted(zones.items(), key=lambda item: (item[1][0], item[0]))
             if not zone or z == zone
         )

@@ -97,8 +97,8 @@ def _offer(row: Mapping[str, str] | None, cloud: str) -> Row:
             raise BadRowError("no region" if name else "no name")
         return Offer(
             cloud=cloud,
-            # SkyPilot's and Nebius's own names of one type differ in a blank.
-            instance_type=name.replace(" ", "_") if cloud == "nebius" else name,
+            # As skypilot-catalog writes them: names with blanks could be put into no command.
+            instance_type=name.replace(" ", "_"),
             region=region,
             zone=zone,
             vcpus=count(row["cpu"], "number of vCPUs"),

@@ -39,7 +39,8 @@ _HARMLESS = frozenset({DOUBLED})
 
 # What a stranger's file says is printed and becomes the name of a folder.
 _REGION = re.compile(r"[a-z0-9][a-z0-9-]{0,62}", re.ASCII)
-_NAME = re.compile(r"[A-Za-z0-9-][A-Za-z0-9 ._:+/-]{0,98}[A-Za-z0-9+]|[A-Za-z0-9-]", re.ASCII)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
+_GPU = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,99}", re.ASCII)
 
 
 class Place(NamedTuple):
@@ -150,8 +151,10 @@ def _problem(offer: Offer) -> str:
     """What is wrong with what an offer says of the VM; empty if nothing is."""
     if not _REGION.fullmatch(offer.region):
         return "unreadable region"
-    if not all(_NAME.fullmatch(text) for text in (offer.instance_type, offer.zone or "-", offer.gpu or "-")):
+    if not _NAME.fullmatch(offer.instance_type) or not _NAME.fullmatch(offer.zone or "none"):
         return "unreadable name"
+    if not _GPU.fullmatch(offer.gpu or "none"):
+        return "unreadable GPU"
     known = offer.gpu and offer.gpu_memory_gib is not None
     return WRONG_MEMORY if known and not memory_fits(offer.gpu, offer.gpu_memory_gib or 0.0) else ""
 

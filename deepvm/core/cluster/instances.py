@@ -61,7 +61,7 @@ class ZonePrice:
 
     def __str__(self) -> str:
         """``use1-az4 (us-east-1a)``."""
-        return f"{self.zone} ({self.name})" if self.name else self.zone
+        return f"{self.zone} ({self.name})" if self.name not in ("", self.zone) else self.zone
 
 
 @dataclass(frozen=True)

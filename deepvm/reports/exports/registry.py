@@ -39,9 +39,15 @@ def render(plan: Plan, name: str, options: ExportOptions | None = None) -> Expor
     Raises:
         RequestError: no such tool, or an option that this tool does not use or this plan cannot have.
     """
+    from deepvm.catalog.clouds import cloud_of
+    from deepvm.core.spelling import joined
     from deepvm.reports.exports.base import ExportOptions
 
     tool, options = exporter(name), options or ExportOptions()
+    cloud = cloud_of(plan.source.catalog)
+    if tool.CLOUDS and cloud.name not in tool.CLOUDS:
+        others = [other for other in REGISTRY if not exporter(other).CLOUDS or cloud.name in exporter(other).CLOUDS]
+        raise RequestError("to", name, f"for a plan of {cloud.title} {joined(others, 'or')}")
     for option, value in options.given.items():
         if option not in tool.OPTIONS:
             flags = ", ".join(f"--{n.replace('_', '-')}" for n in sorted(tool.OPTIONS))

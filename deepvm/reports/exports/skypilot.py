@@ -12,6 +12,7 @@ import re
 import shlex
 from typing import Any
 
+from deepvm.catalog.clouds import cloud_of
 from deepvm.core.cluster.instances import Market
 from deepvm.core.cluster.plan import ANCHOR, MEMORY, TRAINING, Plan, PlannedGroup
 from deepvm.errors import RequestError
@@ -27,6 +28,8 @@ from deepvm.reports.exports.base import (
 )
 
 OPTIONS = frozenset({"image", "memory_image", "command", "code", *survival.OPTIONS})
+CLOUDS: frozenset[str] = frozenset()
+
 SCRIPT = "start.sh"
 
 # GPU models that SkyPilot's AWS catalog calls as AWS and deepvm do. Under another name the instance type would not
@@ -91,15 +94,16 @@ def _remarks(plan: Plan, group: PlannedGroup) -> list[str]:
 
 def _resources(plan: Plan, group: PlannedGroup, options: ExportOptions) -> list[dict[str, Any]]:
     entry: dict[str, Any] = {"instance_type": group.instance_type, "use_spot": group.market is Market.SPOT}
-    vms, image = group.vms, options.image
-    if vms.gpu_name in _SAME_NAMES and vms.gpus_per_vm:
+    vms, image, cloud = group.vms, options.image, cloud_of(plan.source.catalog).name
+    if cloud == "aws" and vms.gpu_name in _SAME_NAMES and vms.gpus_per_vm:
         entry["accelerators"] = {vms.gpu_name: vms.gpus_per_vm}
     if group.role == MEMORY:
         # A GPU image for another CPU cannot start; SkyPilot's own image for the type can.
         image = options.memory_image or ("" if plan.mixes_cpu_architectures else image)
     if image:
         entry["image_id"] = image
-    region, zones = f"aws/{plan.region}" if plan.region else "aws", plan.training.zones
+    # RunPod's regions are countries to SkyPilot, and data centres here.
+    region, zones = f"{cloud}/{plan.region}" if plan.region and cloud != "runpod" else cloud, plan.training.zones
     if not plan.region or not zones or not all(z.name for z in zones):
         return [{"infra": region, **entry}]
     return [{"infra": f"{region}/{z.name}", **entry} for z in zones]

@@ -25,6 +25,8 @@ from deepvm.reports.exports.base import Export, ExportFile, ExportOptions, heade
 from deepvm.reports.exports.limits import Limited, amount, within_limit
 
 OPTIONS = frozenset({"image", "memory_image", "key_name", "max_price", "subnet", "security_group", *user_data.OPTIONS})
+CLOUDS: frozenset[str] = frozenset({"aws"})
+
 Block = dict[str, Any]
 _PROFILE = "${aws_iam_instance_profile.vms.name}"
 

@@ -32,7 +32,7 @@ BY_HAND = {
     "lambda": {("gpu_8x_h100_sxm5", "us-east-1", ""): ("H100", 8, 80, "x86_64", "23.92", None)},
     "azure": {("Standard_NC4as_T4_v3", "eastus", ""): ("T4", 1, 16, "x86_64", "0.526", None)},
     "nebius": {("gpu-h100-sxm_8gpu-128vcpu-1600gb", "eu-north1", ""): ("H100", 8, 80, "x86_64", "23.6", None)},
-    "runpod": {("NVIDIA A100 80GB PCIe", "us-tx-1", ""): ("A100", 1, 80, "x86_64", "1.39", None)},
+    "runpod": {("NVIDIA_A100_80GB_PCIe", "us-tx-1", ""): ("A100", 1, 80, "x86_64", "1.39", None)},
 }
 
 

@@ -169,3 +169,49 @@ def test_a_refresh_that_fails_says_so(run: Run, server: PublicServer, tmp_path: 
     assert plan(run, "--cloud", "gcp", "--pw", "10")["configurations"]
     code, _, err = run("catalog", "refresh", "--source", "somewhere")
     assert code == 2 and "skypilot or gpuhunt" in err
+
+
+class TestExports:
+    def plan_of(self, run: Run, tmp_path: Path, *words: str) -> Path:
+        file = tmp_path / "plan.json"
+        code, out, err = run("recommend", *words, "-o", "json")
+        assert code == 0, err
+        file.write_text(out)
+        return file
+
+    def infra(self, run: Run, tmp_path: Path, rank: int = 1) -> set[str]:
+        import yaml
+
+        folder = tmp_path / f"job{rank}"
+        words = ("--to", "skypilot", "--output-dir", folder, "--rank", rank)
+        code, _, err = run("export", tmp_path / "plan.json", *words)
+        assert code == 0, err
+        entries = yaml.safe_load((folder / "training.yaml").read_text())["resources"]["any_of"]
+        return {e["infra"] for e in entries}
+
+    @pytest.mark.parametrize(
+        ("cloud", "infra"),
+        [
+            ("gcp", "gcp/us-central1/us-central1-a"),
+            ("azure", "azure/eastus"),
+            ("lambda", "lambda/us-east-1"),
+            ("nebius", "nebius/eu-north1"),
+            ("runpod", "runpod"),
+        ],
+    )
+    def test_skypilot_takes_plans_of_every_cloud(self, run: Run, tmp_path: Path, cloud: str, infra: str) -> None:
+        self.plan_of(run, tmp_path, "--cloud", cloud, "--pw", "30")
+        assert self.infra(run, tmp_path) == {infra}
+
+    def test_of_several_clouds_each_rank_is_in_its_own(self, run: Run, tmp_path: Path) -> None:
+        file = self.plan_of(run, tmp_path, *["--cloud", "aws", "--cloud", "lambda", "--pw", "30", "--top", "9"])
+        ranked = json.loads(file.read_text())["configurations"]
+        for row in ranked:
+            assert {i.partition("/")[0] for i in self.infra(run, tmp_path, row["rank"])} == {row["cloud"]}
+        assert {row["cloud"] for row in ranked} == {"aws", "lambda"}
+
+    @pytest.mark.parametrize("tool", ["ec2-fleet", "terraform"])
+    def test_tools_of_aws_refuse_plans_of_others(self, run: Run, tmp_path: Path, tool: str) -> None:
+        file = self.plan_of(run, tmp_path, "--cloud", "gcp", "--pw", "30")
+        code, _, err = run("export", file, "--to", tool, "--output-dir", tmp_path / "out")
+        assert code == 2 and "a plan of Google Cloud skypilot or torchrun" in err
