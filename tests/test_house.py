@@ -78,7 +78,7 @@ REGISTRIES = {
     "__init__.py": set(deepvm._HOMES.values()),
     "catalog/clouds/__init__.py": {home.partition(":")[0] for home in CLOUDS.values()},
     "cli/app.py": {f"deepvm.cli.{entry.module}" for entry in COMMANDS},
-    "catalog/public/registry.py": {home.partition(":")[0] for home in SOURCES.values()},
+    "catalog/public/registry.py": {entry.home.partition(":")[0] for entry in SOURCES.values()},
     "checkpoint/tiers/registry.py": {home.partition(":")[0] for home in TIERS.values()},
     "jobs/clouds/registry.py": {home.partition(":")[0] for home in JOB_CLOUDS.values()},
     "lab/faults/fault_registry.py": {home.partition(":")[0] for home in FAULTS.values()},

@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from deepvm.catalog.clouds import DEFAULT_CLOUD, cloud_of
 from deepvm.catalog.market.build_catalog import MarketRequest, SignalMissingError, assemble
 from deepvm.catalog.market.public_prices import AUTO, NONE, PublicPrices, public_markets
-from deepvm.catalog.public.as_signals import KINDS as PUBLIC_KINDS
+from deepvm.catalog.public.source import KINDS as PUBLIC_KINDS
 from deepvm.catalog.signals.cache import Cache
 from deepvm.catalog.signals.cloud import Cloud
 from deepvm.catalog.signals.resolve import resolve_regions

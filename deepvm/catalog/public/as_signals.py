@@ -11,9 +11,6 @@ from deepvm.catalog.public.integrity import Checked, Place
 from deepvm.catalog.public.offer import Offer
 from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, SPECS, SPOT, Reading
 
-KINDS = (SPECS, OFFERINGS, ON_DEMAND, SPOT)
-"""The kinds of signals that a public catalog can give."""
-
 
 def readings(checked: Checked) -> dict[str, dict[str, Reading]]:
     """What a source says of each region, by kind; a kind of which it says nothing is absent."""

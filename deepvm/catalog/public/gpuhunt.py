@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import re
-import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from deepvm.catalog.public.csv_rows import csv_rows
-from deepvm.catalog.public.download import Downloaded, PublicFile
 from deepvm.catalog.public.gpu_names import gpu_name
 from deepvm.catalog.public.offer import BadRowError, Offer, Refused, count, number, price
-from deepvm.catalog.public.rates import other_rates
-from deepvm.catalog.public.source import Get, Patience, PublicSource, Row
+from deepvm.catalog.public.source import Patience, PublicSource, Row
+
+if TYPE_CHECKING:
+    from deepvm.catalog.public.download import Downloaded, PublicFile
+    from deepvm.catalog.public.source import Get
 
 _NEEDED = ("instance_name", "location", "price", "cpu", "memory", "gpu_count", "gpu_name", "gpu_memory", "spot")
 _VERSION = re.compile(r"[A-Za-z0-9_-]{1,80}")
@@ -62,6 +63,9 @@ class GpuHunt(PublicSource):
 
 def _unpacked(body: bytes, file: PublicFile) -> bytes:
     """The only CSV file of an archive, cut off by nothing but its end. Raises CloudError."""
+    import io
+    import zipfile
+
     try:
         with zipfile.ZipFile(io.BytesIO(body)) as archive:
             names = [n for n in archive.namelist() if n.endswith(".csv")]
@@ -137,6 +141,8 @@ def _place(location: str, cloud: str) -> tuple[str, str]:
 
 
 def _without_other_rates(rows: list[Row]) -> Iterator[Row]:
+    from deepvm.catalog.public.rates import other_rates
+
     each: dict[tuple[str, float | None], dict[int, float]] = {}
     for place, row in enumerate(rows):
         if isinstance(row, Offer) and row.gpu and row.on_demand is not None:

@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import TYPE_CHECKING
 
-from deepvm.catalog.public.as_signals import KINDS, readings
-from deepvm.catalog.public.download import download
-from deepvm.catalog.public.integrity import check
-from deepvm.catalog.public.source import Get, Patience, PublicSource
+from deepvm.catalog.public.source import KINDS, Patience, PublicSource
 from deepvm.catalog.signals.cache import CLOCK_SKEW, Cache
 from deepvm.catalog.signals.daemon_pool import run_in_daemons
 from deepvm.catalog.signals.fetching import SLOW_REASONS, recent_failures
 from deepvm.catalog.signals.signal import FAILURES, REGIONS, SPECS, Signal
 from deepvm.errors import CloudError, DeepVMError, RequestError
+
+if TYPE_CHECKING:
+    from deepvm.catalog.public.source import Get
 
 QUICK = Patience(2.0, 2.0)
 """For a command whose answer does not depend on it."""
@@ -43,13 +44,13 @@ class Found:
 
 @dataclass(frozen=True)
 class PublicMarket:
-    """What one source says of one cloud; ``cache`` is the source's own."""
+    """What one source says of one cloud; ``cache`` is the source's own, ``get`` another way to download."""
 
     source: PublicSource
     cloud: str
     cache: Cache
     now: datetime
-    get: Get = download
+    get: Get | None = None
     progress: Callable[[str], None] = lambda _: None
 
     def kept(self, regions: Sequence[str]) -> Found:
@@ -82,8 +83,13 @@ class PublicMarket:
 
     def refresh(self, first: Sequence[str] = (), patience: Patience = Patience()) -> Found:  # noqa: B008
         """Download the file and keep all its regions, those named ``first`` before the others; errors are in there."""
+        # Most commands read the cache, and need nothing of this.
+        from deepvm.catalog.public.as_signals import readings
+        from deepvm.catalog.public.download import download
+        from deepvm.catalog.public.integrity import check
+
         try:
-            got = self.source.fetch(self.cloud, self.get, patience)
+            got = self.source.fetch(self.cloud, self.get or download, patience)
             checked = check(self.source.parse(got.body, self.cloud))
         except CloudError as error:
             return self._failed(error)

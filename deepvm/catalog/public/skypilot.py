@@ -12,7 +12,6 @@ from functools import lru_cache
 from deepvm.catalog.public.csv_rows import csv_rows
 from deepvm.catalog.public.gpu_names import gpu_name, memory_in_name
 from deepvm.catalog.public.offer import BadRowError, Offer, Refused, count, number, price, total
-from deepvm.catalog.public.rates import other_rates
 from deepvm.catalog.public.source import PublicSource, Row
 
 _NEEDED = ("InstanceType", "vCPUs", "MemoryGiB", "AcceleratorName", "AcceleratorCount", "Region", "Price", "SpotPrice")
@@ -239,6 +238,8 @@ def _gcp_gpus(name: str) -> tuple[str, int]:
 
 def _calendar_rates(rates: Mapping[tuple[str, int, str], tuple[_Prices, _Gpus]]) -> set[tuple[str, int, str]]:
     """Where the on-demand column holds what reserved GPUs cost, by what one GPU costs elsewhere."""
+    from deepvm.catalog.public.rates import other_rates  # and with it statistics, only to read a file
+
     each: dict[str, dict[tuple[str, int, str], float]] = defaultdict(dict)
     for key, (prices, _) in rates.items():
         if prices.on_demand is not None:

@@ -6,15 +6,21 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from deepvm.catalog.public.download import Downloaded, PublicFile, shown
 from deepvm.catalog.public.offer import Offer, Refused
+from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, SPECS, SPOT
+
+if TYPE_CHECKING:
+    from deepvm.catalog.public.download import Downloaded, PublicFile
+
+    Get = Callable[[PublicFile], Downloaded]
+
+KINDS = (SPECS, OFFERINGS, ON_DEMAND, SPOT)
+"""The kinds of signals that a public catalog can give."""
 
 Row = Offer | Refused
 """What a row of a file says, or why it is not used."""
-
-Get = Callable[[PublicFile], Downloaded]
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,8 @@ class PublicSource(ABC):
 
     def file(self, url: str, cloud: str, patience: Patience) -> PublicFile:
         """A file of this source. Raises RequestError: the setting names no web address."""
+        from deepvm.catalog.public.download import PublicFile, shown  # most commands download nothing
+
         found = PublicFile(url, f"{self.title} at {shown(url)}", self.variable)
         return replace(found, timeout_s=patience.timeout_s, total_s=patience.total_s)
 

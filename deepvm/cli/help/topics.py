@@ -153,14 +153,27 @@ TOPICS = (
         "docs/guide/run.md",
     ),
     Topic(
-        ("prices", "region", "regions", "zone", "zones", "aws", "credentials", "offline", "catalogs"),
+        (
+            "prices",
+            "cloud",
+            "clouds",
+            "region",
+            "regions",
+            "zone",
+            "zones",
+            "aws",
+            "credentials",
+            "offline",
+            "catalogs",
+        ),
         "Where prices come from, how old they are, other regions.",
         (
-            "With AWS credentials prices are today's; without, those of the snapshot that comes with deepvm, and a "
-            "warning says how old they are. 'deepvm doctor' checks what live prices need, and 'deepvm catalog status' "
-            "shows what is at hand. Other clouds: a file of your own.",
+            "With AWS credentials prices are AWS's own; without, those of a public catalog, else of the snapshot that "
+            "comes with deepvm, and a note says how old they are. 'deepvm doctor' checks what live prices need, and "
+            "'deepvm catalog status' shows what is at hand.",
         ),
         (
+            ("--cloud gcp", "azure, lambda, nebius, runpod; all: every cloud in one table"),
             ("--region us-west-2", "repeat it to compare several; all: every region"),
             ("--prices live", "today's or an error; snapshot: no request is sent"),
             ("--offline", "what was fetched last, or the snapshot"),

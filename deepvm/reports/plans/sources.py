@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from deepvm.catalog.clouds import cloud_of
-from deepvm.catalog.public.registry import titles
+from deepvm.catalog.public.registry import TITLES
 from deepvm.catalog.signals.signal import PRICES, age, base
 from deepvm.core.cluster.cluster import Cluster, Recommendation
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS, Catalog, Market, Quota, find_quota
@@ -81,7 +81,7 @@ def refresh_command(catalog: Catalog, *, region: bool = False) -> str:
 
 def _words(origin: Origin) -> str:
     """From where figures come: ``live from AWS``, ``skypilot-catalog, from the cache``."""
-    if origin.source not in titles():
+    if origin.source not in TITLES:
         return _WORDS[origin.kind]
     return f"{origin.source}{_OF_A_FILE[origin.kind]}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from deepvm.catalog.clouds import cloud_of
-from deepvm.catalog.public.registry import titles
+from deepvm.catalog.public.registry import TITLES
 from deepvm.catalog.signals.signal import PRICES, base
 from deepvm.core.cluster.instances import Catalog
 from deepvm.core.spelling import joined, listed
@@ -26,7 +26,7 @@ def brief_line(catalogs: Sequence[Catalog]) -> str:
     between = " to ".join(dict.fromkeys([*days[:1], *days[-1:]]))
     several = len({cloud_name(c) for c in catalogs}) > 1
     places = [f"{cloud_name(c)} {c.region}" if several else c.region for c in catalogs]
-    files = dict.fromkeys(o.source for about in told for o in about.origins if o.source in titles())
+    files = dict.fromkeys(o.source for about in told for o in about.origins if o.source in TITLES)
     source = f", from {joined(files)}" if files else ""
     # That a cloud without a way to ask it is not asked is no news.
     reason = "" if all(not cloud_of(c.name).has_api for c in catalogs) else f"{why.replace(' were found', '')}: "

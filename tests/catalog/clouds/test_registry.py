@@ -185,3 +185,13 @@ def test_the_region_of_a_cloud_may_stand_in_the_environment() -> None:
     assert own == ("europe-west4", "environment variable CLOUDSDK_COMPUTE_REGION")
     with pytest.raises(RequestError, match="AZURE_DEFAULTS_LOCATION"):
         REGISTRY["azure"].own_region("", {"AZURE_DEFAULTS_LOCATION": "East US"})
+
+
+@pytest.mark.parametrize("cloud", REGISTRY.values(), ids=lambda c: c.name)
+def test_the_page_says_what_the_rules_say(cloud: Cloud) -> None:
+    rules = cloud.rules
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "public-catalogs.md").read_text()
+    (row,) = [line for line in page.splitlines() if line.startswith(f"| {cloud.name} |")]
+    _, warning, _, billed, egress, nodes = (cell.strip() for cell in row.strip("|").split("|"))
+    assert warning == f"{rules.notice_s + rules.grace_s:g} s" and billed == f"{rules.minimum_billing_s} s"
+    assert egress == f"{rules.egress_usd_per_gb:f}" and nodes == ("yes" if rules.has_cpu_vms else "no")

@@ -18,7 +18,7 @@ from support.pace import soon
 from support.public_catalogs import AWS_HEAD, AWS_ROWS, PublicServer, csv_file, public_server, skypilot_file
 from support.spot_advisor import say
 
-from deepvm.catalog.public import public_market
+from deepvm.catalog.public import integrity
 from deepvm.catalog.public.download import Downloaded
 from deepvm.catalog.public.public_market import Found, PublicMarket, newest
 from deepvm.catalog.public.registry import SOURCES, source
@@ -114,7 +114,7 @@ class TestAnAnswer:
 def test_every_source_says_what_it_must() -> None:
     for name in SOURCES:
         found = source(name)
-        assert found.name == name and found.title and found.licence and found.period_s >= 3600
+        assert found.name == name and found.title == SOURCES[name].title and found.licence and found.period_s >= 3600
         assert found.address.startswith("https://") and found.variable.startswith("DEEPVM_")
         assert all(found.url(cloud).startswith(found.address) for cloud in found.clouds)
 
@@ -277,7 +277,7 @@ def test_a_bug_in_a_reader_costs_its_source_only(tmp_path: Path, monkeypatch: py
     def broken(*_: object) -> object:
         raise KeyError("s3cr3t")
 
-    monkeypatch.setattr(public_market, "check", broken)
+    monkeypatch.setattr(integrity, "check", broken)
     found = PublicMarket(
         source("skypilot"), "aws", Cache(tmp_path, "public"), NOW, get=lambda _: Downloaded(FILE)
     ).refresh()
