@@ -20,11 +20,12 @@ from deepvm.catalog.signals.fetching import (
     fetch,
     recent_failures,
 )
-from deepvm.catalog.signals.signal import ON_DEMAND, PRICES, SPECS, SPOT, Signal, age, base, reason, title
+from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, PRICES, SPECS, SPOT, Signal, age, base, reason, title
 from deepvm.core.spelling import joined
 from deepvm.errors import CloudError
 
 _ALWAYS_NEEDED = frozenset({SPECS, ON_DEMAND, SPOT})
+_TOLD_ELSEWHERE = _ALWAYS_NEEDED | {OFFERINGS}
 # Failures for these reasons share one note, with the details of the first.
 _ALIKE = CREDENTIAL_REASONS | SLOW_REASONS
 _ADVICE_HELPS = CREDENTIAL_REASONS | {"permission", "region", "throttled"}
@@ -106,7 +107,8 @@ def resolve_regions(
     found = {r: {k: kept[r, k] for k in kinds if (r, k) in fresh} for r in regions}
     instead = _Instead()
     fetched = {o.request: o.signal for o in outcomes if o.signal is not None}
-    lacking = dict.fromkeys(w.region for w in requests if w not in fetched and w.region not in failed)
+    told = [w for w in requests if w.kind in _TOLD_ELSEWHERE and w not in fetched and w.region not in failed]
+    lacking = dict.fromkeys(w.region for w in told)
     others = elsewhere([*lacking]) if elsewhere is not None and lacking else {}
     for request in requests:
         signal = fetched.get(request)

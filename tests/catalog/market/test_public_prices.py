@@ -19,7 +19,7 @@ from deepvm.catalog.market.build_catalog import MarketRequest
 from deepvm.catalog.market.open_markets import open_markets
 from deepvm.catalog.market.public_prices import cache_of, public_markets, wanted_source
 from deepvm.catalog.signals.cache import Cache, default_folder
-from deepvm.catalog.signals.signal import ON_DEMAND, SPECS, SPOT
+from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, SPECS, SPOT
 from deepvm.catalog.store import load_catalog
 from deepvm.core.cluster.instances import Catalog
 from deepvm.errors import CloudError, MissingDataError, RequestError
@@ -129,8 +129,15 @@ class TestWhatBeatsWhat:
         self, server: PublicServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.kept(monkeypatch, "1.5", hours=-20)
-        catalog = market(REGION[:0] or "aws", REGION)
+        catalog = market("aws", REGION)
         assert price(catalog) == "1.5" and sources(catalog)[ON_DEMAND] == ("cache", "AWS price list")
+
+    def test_nobody_is_asked_for_what_is_fresh(self, server: PublicServer) -> None:
+        """Quotas, zones and interruption rates are missing, and no public catalog has them."""
+        cache = Cache(default_folder(os.environ), "anybody")
+        for kind in (SPECS, OFFERINGS, ON_DEMAND, SPOT):
+            cache.write(signal(kind, observed_at=NOW), NOW)
+        assert market("aws", REGION)["g4dn.xlarge"] and not server.asked
 
     def test_what_is_past_its_time_counts_by_its_age(
         self, server: PublicServer, monkeypatch: pytest.MonkeyPatch
