@@ -69,8 +69,8 @@ def load_catalog(name_or_path: str | os.PathLike[str] = DEFAULT_CATALOG, **marke
             - ``profile=""``: of AWS's configuration;
             - ``zone=""``: id or name of the only zone to use; empty for all of them;
             - ``price_basis="current"``, or ``"p50"``, ``"p95"``, ``"max"`` of the spot prices of ``days=30`` days;
-            - ``source=""``: a public catalog, ``"skypilot"`` or ``"gpuhunt"``, and nothing else; ``"auto"``: where the
-              cloud does not answer; ``"none"``; empty for that of ``DEEPVM_SOURCE``, else ``"auto"``;
+            - ``source="auto"``: public catalogs where the cloud does not answer; ``"skypilot"`` or ``"gpuhunt"``: that
+              one and nothing else; ``"none"``;
             - ``network="peak"``, or ``"baseline"``: which bandwidth is used (for every kind of catalog).
 
     Raises:

@@ -46,7 +46,7 @@ class SignalMissingError(MissingDataError):
 class MarketRequest:
     """How to get prices: the options of :func:`deepvm.catalog.store.load_catalog`; ``network`` None means ``peak``.
 
-    ``source``: the public catalog to use, ``auto`` or ``none``; empty for that of ``DEEPVM_SOURCE``, else ``auto``.
+    ``source``: the public catalog to use, ``auto`` or ``none``.
     """
 
     prices: str = "auto"
@@ -56,7 +56,7 @@ class MarketRequest:
     price_basis: str = PriceBasis.CURRENT.value
     days: int | str = 30
     network: str | None = None
-    source: str = ""
+    source: str = "auto"
 
     def __post_init__(self) -> None:
         """Check the values, else raise a RequestError; ``days`` becomes a number, ``price_basis`` a plain string."""

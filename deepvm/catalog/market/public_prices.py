@@ -16,23 +16,28 @@ from deepvm.catalog.signals.signal import SPECS, Signal
 from deepvm.errors import CloudError, RequestError
 
 AUTO, NONE = "auto", "none"
-VARIABLE = "DEEPVM_SOURCE"
+OFF = "none"
+"""In place of a source's address: it is never asked nor read."""
 
 
 def wanted_source(named: str) -> str:
-    """The source that is named, else that of the environment, else ``auto``. Raises RequestError."""
-    found = named or os.environ.get(VARIABLE, "") or AUTO
-    if found not in (AUTO, NONE, *SOURCES):
-        raise RequestError("source" if named else VARIABLE, found, " or ".join((AUTO, NONE, *SOURCES)))
-    return found
+    """The source that is named, else ``auto``. Raises RequestError."""
+    if named not in ("", AUTO, NONE, *SOURCES):
+        raise RequestError("source", named, " or ".join((AUTO, NONE, *SOURCES)))
+    return named or AUTO
 
 
 def public_markets(
     cloud: Cloud, wanted: str, now: datetime, progress: Callable[[str], None] = lambda _: None
 ) -> tuple[PublicMarket, ...]:
-    """The public catalogs of a cloud that may be used, in the order in which they are asked."""
+    """The public catalogs of a cloud that may be used, in the order in which they are asked.
+
+    Raises RequestError: the wanted one is switched off.
+    """
     names = [] if wanted == NONE else [*SOURCES] if wanted == AUTO else [wanted]
-    known = (source(name) for name in names)
+    known = [s for s in map(source, names) if os.environ.get(s.variable) != OFF]
+    if wanted in SOURCES and not known:
+        raise RequestError("source", wanted, f"a catalog that is not switched off, as {source(wanted).variable} does")
     return tuple(
         PublicMarket(s, cloud.name, cache_of(cloud, s.name, s.period_s), now, progress=progress)
         for s in known

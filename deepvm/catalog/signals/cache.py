@@ -58,7 +58,7 @@ def default_folder(environ: Mapping[str, str], cloud: str = "aws") -> Path | Non
     elsewhere = sorted(
         f"{name}={value}"
         for name, value in environ.items()
-        if value and (name.startswith("AWS_ENDPOINT_URL") or name in _ADDRESSES)
+        if value not in ("", "none") and (name.startswith("AWS_ENDPOINT_URL") or name in _ADDRESSES)
     )
     if folder is None or not elsewhere:
         return folder

@@ -67,5 +67,8 @@ def _market(cloud: Cloud, wanted: str, now: datetime) -> PublicMarket:
     found = public_markets(cloud, wanted or AUTO, now)
     if not found:
         having = [name for name in SOURCES if cloud.name in source(name).clouds]
-        raise RequestError("source", wanted, f"for {cloud.title} {joined(having, 'or')}")
+        off = " or ".join(source(name).variable for name in having)
+        raise RequestError(
+            "source", wanted or AUTO, f"{joined(having, 'or')} for {cloud.title}, not switched off by {off}"
+        )
     return found[0]

@@ -108,8 +108,7 @@ OPTIONS = {
     "limits": "--quota",
     "quotas": "--quota",
     # prices
-    "cloud": "--catalog",
-    "provider": "--catalog",
+    "provider": "--cloud",
     "location": "--region",
     "regions": "--region",
     "az": "--zone",

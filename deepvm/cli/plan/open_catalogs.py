@@ -123,7 +123,7 @@ def _other(flags: PlanFlags) -> Catalog:
         f"--prices {flags.prices}": flags.prices != "auto",
         f"--days {flags.days}": flags.days not in ("30", ""),
         "--placement-scores": flags.placement_scores,
-        f"--source {flags.source}": flags.source and not set_elsewhere("source"),
+        f"--source {flags.source}": flags.source not in ("auto", "none") and not set_elsewhere("source"),
     }
     for shown in (option for option, given in options.items() if given):
         why = "does not tell zones apart" if shown.startswith("--zone") else "is not read from AWS"

@@ -62,7 +62,7 @@ def many() -> Any:
 Prices = Annotated[Literal["auto", "live", "snapshot"], opt("Live if possible, only live, or the snapshot.")]
 Offline = Annotated[bool, switch("Send no requests: use the cache or the snapshot.")]
 Source = Annotated[
-    Literal["", "auto", "skypilot", "gpuhunt", "none"],
+    Literal["auto", "skypilot", "gpuhunt", "none"],
     opt("Public catalog of prices to use; auto: where no cloud answers.", "NAME"),
 ]
 AwsProfile = Annotated[str, opt("AWS profile; only for live prices.", "NAME")]
@@ -94,7 +94,7 @@ class PlanFlags(WorkloadFlags):
     catalog: Annotated[
         str,
         opt(
-            "A market, an embedded catalog, or your .json or .csv.",
+            "A market, an embedded one, or your .json or .csv.",
             "NAME|FILE",
             autocompletion=complete.complete_catalog,
         ),
@@ -102,13 +102,13 @@ class PlanFlags(WorkloadFlags):
     cloud: Annotated[
         list[str],
         opt(
-            "Market: aws, gcp, azure, lambda, nebius, runpod or all; repeat to compare.",
+            "Market: aws, gcp, azure, nebius ... or all; repeat to compare.",
             "NAME",
             autocompletion=complete.complete_cloud,
         ),
     ] = many()
     prices: Prices = "auto"
-    source: Source = ""
+    source: Source = "auto"
     offline: Offline = False
     region: Annotated[
         list[str],
@@ -346,7 +346,7 @@ class SourceFlags:
     """How a command that only reads catalogs gets AWS's prices."""
 
     prices: Prices = "auto"
-    source: Source = ""
+    source: Source = "auto"
     offline: Offline = False
     profile: AwsProfile = ""
 

@@ -46,7 +46,8 @@ def render(plan: Plan, name: str, options: ExportOptions | None = None) -> Expor
     tool, options = exporter(name), options or ExportOptions()
     cloud = cloud_of(plan.source.catalog)
     if tool.CLOUDS and cloud.name not in tool.CLOUDS:
-        others = [other for other in REGISTRY if not exporter(other).CLOUDS or cloud.name in exporter(other).CLOUDS]
+        found = {other: exporter(other).CLOUDS for other in REGISTRY}
+        others = [other for other, clouds in found.items() if not clouds or cloud.name in clouds]
         raise RequestError("to", name, f"for a plan of {cloud.title} {joined(others, 'or')}")
     for option, value in options.given.items():
         if option not in tool.OPTIONS:
@@ -54,8 +55,8 @@ def render(plan: Plan, name: str, options: ExportOptions | None = None) -> Expor
             raise RequestError(option, value, f"with --to {name} only {flags}")
         if option.startswith("memory_") and plan.memory is None:
             raise RequestError(option, value, f"no such option: {plan} has no memory nodes")
-    found = tool.render(plan, options)
-    return replace(found, notes=(*found.notes, *_network_notes(plan)))
+    made = tool.render(plan, options)
+    return replace(made, notes=(*made.notes, *_network_notes(plan)))
 
 
 def _network_notes(plan: Plan) -> Iterator[str]:

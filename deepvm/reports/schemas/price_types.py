@@ -109,7 +109,7 @@ class PublicFile(TypedDict):
 
     cloud: Annotated[str, "such as gcp"]
     source: Annotated[str, "who publishes it, as in --source"]
-    state: Literal["fresh", "expired", "absent"]
+    state: Annotated[Literal["fresh", "expired", "absent"], "whether it is past its time"]
     regions: Annotated[list[str], "regions that it held"]
     observed_at: Annotated[str | None, "when it was written, else fetched, ISO 8601, UTC"]
     fetched_at: Annotated[str | None, "when it was fetched, ISO 8601, UTC"]

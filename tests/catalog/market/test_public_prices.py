@@ -104,7 +104,11 @@ class TestWithoutCredentials:
 
     @pytest.mark.usefixtures("no_sockets")
     @pytest.mark.parametrize("changes", [{"offline": True}, {"prices": "snapshot"}, {"source": "none"}])
-    def test_where_no_socket_may_be_opened_none_is(self, changes: dict[str, object]) -> None:
+    def test_where_no_socket_may_be_opened_none_is(
+        self, changes: dict[str, object], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("DEEPVM_SKYPILOT_URL", "DEEPVM_GPUHUNT_URL"):
+            monkeypatch.setenv(name, "https://example.com")
         request = MarketRequest(**({"source": "auto"} | changes))  # type: ignore[arg-type]
         assert {kind for kind, _ in sources(market(request=request)).values()} == {"embedded"}
         with pytest.raises(MissingDataError):
@@ -193,14 +197,18 @@ class TestNamed:
         with pytest.raises(CloudError, match="live prices of us-central1.*--prices auto goes on with older prices"):
             market("gcp", request=MarketRequest(prices="live", source="auto"))
 
-    def test_others_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_others_are_refused(self) -> None:
         with pytest.raises(RequestError, match="^source: 'azure-retail'"):
             MarketRequest(source="azure-retail")
-        monkeypatch.setenv("DEEPVM_SOURCE", "wrong")
-        with pytest.raises(RequestError, match="^DEEPVM_SOURCE: 'wrong'"):
-            wanted_source("")
-        monkeypatch.delenv("DEEPVM_SOURCE")
         assert (wanted_source(""), wanted_source("gpuhunt")) == ("auto", "gpuhunt")
+
+    def test_a_catalog_can_be_switched_off(self, server: PublicServer, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("DEEPVM_SKYPILOT_URL", "none")
+        assert sources(market())[SPOT][1] == "gpuhunt"
+        with pytest.raises(RequestError, match="not switched off, as DEEPVM_SKYPILOT_URL does"):
+            market(request=MarketRequest(source="skypilot"))
+        monkeypatch.setenv("DEEPVM_GPUHUNT_URL", "none")
+        assert sources(market())[SPOT][0] == "embedded"
 
 
 class TestOtherClouds:

@@ -36,6 +36,8 @@ FILE = skypilot_file("aws")
 @pytest.fixture(autouse=True)
 def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    for name in SOURCES:
+        monkeypatch.delenv(source(name).variable, raising=False)
 
 
 @pytest.fixture
@@ -111,9 +113,10 @@ class TestAnAnswer:
         assert newest([None, None], later) is None
 
 
-def test_every_source_says_what_it_must() -> None:
+def test_every_source_says_what_it_must(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in SOURCES:
         found = source(name)
+        monkeypatch.delenv(found.variable, raising=False)
         assert found.name == name and found.title == SOURCES[name].title and found.licence and found.period_s >= 3600
         assert found.address.startswith("https://") and found.variable.startswith("DEEPVM_")
         assert all(found.url(cloud).startswith(found.address) for cloud in found.clouds)
@@ -330,7 +333,7 @@ def test_a_refresh_killed_at_any_moment_leaves_whole_files(tmp_path: Path) -> No
         assert all(prices(kept, r) in (None, prices(kept, "r-0")) for r in kept.signals)
         about = cache.read("all-regions", REGIONS, now)
         assert about is None or len([r for r in kept.signals if prices(kept, r)]) == 20
-    assert not cache.take_notes()
+    assert not cache.take_notes() and len(kept.signals["r-0"]) == 4
 
 
 def test_newest_ignores_what_claims_to_come_from_the_future() -> None:

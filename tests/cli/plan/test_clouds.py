@@ -35,7 +35,6 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[PublicSe
         monkeypatch.setenv("DEEPVM_CACHE_DIR", str(tmp_path))
         monkeypatch.setenv("HOME", str(tmp_path))
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-        monkeypatch.setenv("DEEPVM_SOURCE", "auto")
         yield found
 
 

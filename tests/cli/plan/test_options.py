@@ -109,12 +109,12 @@ def test_every_option_is_handed_on(tmp_path: Path) -> None:
         words = {"days": "7", "quota": "none", "region": "eu-west-1", "network": "baseline"}
         (tmp_path / "job.yaml").write_text("steps: 10\nstep_s: 1\n")
         words["job_file"] = str(tmp_path / "job.yaml")
-        words |= {"model": "gpt2", "params": "7B"}
+        words |= {"model": "gpt2", "params": "7B", "cloud": "gcp", "source": "gpuhunt"}
         word = words.get(field.name) or next(iter(other_words(field)), "4")
         changed = parse(RankFlags, *before, option_of(field.name), *([word] if word != "!" else []))
         differs = [
-            (changed.market(), changed.regions, changed.placement_scores)
-            != (plain.market(), plain.regions, plain.placement_scores),
+            (changed.market(), changed.regions, changed.clouds, changed.placement_scores)
+            != (plain.market(), plain.regions, plain.clouds, plain.placement_scores),
             changed.planner_options(paper) != plain.planner_options(paper),
             (changed.tables, changed.workload, changed.simulate) != (plain.tables, plain.workload, plain.simulate),
         ]
