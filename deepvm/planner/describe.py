@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from deepvm.core.bill.bill import Bill, RentedVms, bill_of
 from deepvm.core.cluster.cluster import Binding, Cluster, NodeGroup, Outlook, Prediction, Recommendation
 from deepvm.core.cluster.instances import InstanceType, Market, flopp, quota_limit
 from deepvm.core.cluster.speedup import scaling_factor
@@ -43,9 +44,17 @@ def block_of(architecture: Architecture, candidates: Candidates) -> Block:
         sizes = sizes.take(np.isfinite(sizes.total_s))
     if request.work is not None and request.work.constrained:
         sizes = sizes.take(sizes.price <= sizes.most_usd)
+    if request.work is not None:  # what is reserved must last to the job's end
+        sizes = sizes.take(sizes.total_s <= _left_s(sizes))
     if architecture.tiered:
         sizes = sizes.take(np.asarray(candidates.tier.offered.any(axis=0))[sizes.memory_set])
     return Block(architecture, sizes, candidates.tier, scoring(request, sizes))
+
+
+def _left_s(sizes: TrainingTable) -> npt.NDArray[np.float64]:
+    """Seconds until what is reserved ends, infinite for everything else."""
+    left = [t.reserved.left_s if t.reserved else None for t in sizes.types]
+    return np.array([math.inf if s is None else s for s in left], dtype=np.float64)[sizes.type_index]
 
 
 def describe(
@@ -107,7 +116,21 @@ def describe(
         outlook=outlook,
         prediction=prediction,
         next_zone=_next_zone(cluster, choice.block.tier, int(sizes.n_sat[row])) if elsewhere else None,
+        bill=_bill(cluster, outlook, candidates),
     )
+
+
+def _bill(cluster: Cluster, outlook: Outlook | None, candidates: Candidates) -> Bill | None:
+    """What a cluster costs besides its VMs; None where nobody knows any rates."""
+    rates = candidates.catalog.rates
+    if rates is None:
+        return None
+    ends = outlook is not None and math.isfinite(outlook.total_s)
+    on_demand = cluster.on_demand_count + (cluster.memory.count if cluster.memory else 0)
+    vms = RentedVms(
+        cluster.spot_count, on_demand, cluster.usd_per_hour, outlook.total_s / 3600 if outlook and ends else None
+    )
+    return bill_of(vms, rates, candidates.request.extras)
 
 
 def _costs_usd(price: int, total_s: float, prediction: Prediction) -> tuple[float, float] | None:
@@ -162,6 +185,10 @@ def _about(gpu: InstanceType) -> Iterator[str]:
     """Warnings about a type, whatever the size of the cluster."""
     if gpu.eflops_basis:
         yield f"the eFLOPS of {gpu.name} are estimated: {gpu.eflops_basis}"
+    if gpu.reserved is not None:
+        reserved = gpu.reserved
+        kind, end = reserved.kind.replace("-", " "), f", which ends at {reserved.until}" if reserved.until else ""
+        yield f"its VMs are those of the {kind} {reserved.pool}{end}: start them there"
     if gpu.speedup_basis:
         yield f"the speed-up curves of {gpu.name} are {gpu.speedup_basis}"
     spot, on_demand = gpu.spot_usd_per_hour, gpu.on_demand_usd_per_hour
@@ -320,7 +347,7 @@ def _all_sizes(choice: Choice, candidates: Candidates) -> TrainingTable:
     chosen = choice.cluster.gpu
     gpu = next(g for g in candidates.gpus if g.instance == chosen)
     k = scaling_factor(gpu.curve, np.arange(1, MOST_NODES + 2, dtype=np.float64))
-    free = replace(candidates.request, quotas=(), max_nodes=MOST_NODES + 1)
+    free = replace(candidates.request, quotas=(), pools_end=False, max_nodes=MOST_NODES + 1)
     return replace(candidates, gpus=(replace(gpu, k=k),), request=free).sizes(choice.block.architecture)
 
 

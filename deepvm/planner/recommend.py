@@ -249,7 +249,10 @@ def _rejections(candidates: Candidates, enumeration: Enumeration) -> Iterator[Re
     request, prices = candidates.request, enumeration.cheapest_of_each_type()
     for name in dict.fromkeys(g.instance.name for g in candidates.gpus):
         cheapest = prices.get(name)
-        if cheapest is None:
+        reserved = candidates.catalog[name].reserved
+        if cheapest is None and reserved is not None and reserved.left_s is not None and request.work is not None:
+            yield Rejection(name, "reserved", f"its pool ends at {reserved.until}, before the job would")
+        elif cheapest is None:
             why = infeasible(candidates.only(name), None)
             yield Rejection(name, why.constraint, why.reason)
         elif cheapest > request.budget_micro_usd:

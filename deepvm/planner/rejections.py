@@ -117,12 +117,18 @@ def _without_wheels(instance: InstanceType, gpu: Gpu, request: PlanRequest) -> s
     return "" if named or measured else WITHOUT_WHEELS.get(gpu.name, "")
 
 
+def _goes_with(instance: InstanceType, globs: Iterable[str]) -> bool:
+    """Whether a type is meant: a reserved pool by its own name or by its type's."""
+    globs = tuple(globs)
+    return matches(instance.name, globs) or matches(instance.type_name, globs)
+
+
 def _excluded(instance: InstanceType, request: PlanRequest, option: str, wanted: Sequence[str]) -> str:
     """Which option leaves out a type in either role; empty when none does."""
     name, processors = instance.name, request.cpu_architecture
     if matches(name, request.exclude):
         return f"left out by --exclude {next(g for g in request.exclude if matches(name, (g,)))}"
-    if wanted and not matches(name, wanted):
+    if wanted and not _goes_with(instance, wanted):
         return f"it is none of --{option} {', '.join(wanted)}"
     if request.generation is Generation.CURRENT and not instance.current_generation:
         return "it is of a previous generation, and --generation is current"

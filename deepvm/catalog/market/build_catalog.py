@@ -13,6 +13,7 @@ from deepvm.catalog.clouds import DEFAULT_CLOUD
 from deepvm.catalog.market.eflops_estimates import PerformanceTable, performance_table
 from deepvm.catalog.market.price_filter import drop_implausible_prices
 from deepvm.catalog.market.public_prices import wanted_source
+from deepvm.catalog.published.cloud_rates import rates_of
 from deepvm.catalog.signals.cloud import Cloud
 from deepvm.catalog.signals.signal import ADVISOR, HISTORY, OFFERINGS, ON_DEMAND, QUOTAS, SPECS, SPOT, ZONES, Signal
 from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, Quota, ZonePrice
@@ -133,6 +134,7 @@ def assemble(
         description=f"{cloud.title}'s types and prices in {region}",
         provenance=_provenance(signals, request, (*notes, *doubted)),
         absent=absent,
+        rates=rates_of(cloud.name, region),
     )
 
 

@@ -35,6 +35,7 @@ TOPICS = (
             ("--budget 3, --pw 3, or just 3", "dollars an hour, for all VMs together"),
             ("--objective cost-per-work", "the least money for the work, however long it takes"),
             ("--total-budget 200", "dollars for the whole job; it needs the work, see 'deepvm help time'"),
+            ("--disk 200GB --egress 50GB", "what comes besides VMs: counted in the bill, not in the budget"),
         ),
         ("deepvm recommend 3", "deepvm sweep --pw 1:5:1"),
         "docs/guide/plan.md",

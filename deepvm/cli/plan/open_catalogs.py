@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from deepvm.cli.output import note, say
+from deepvm.cli.plan.committed import with_commitments
 from deepvm.cli.plan.options import DEFAULT_CATALOG, HISTORY, PlanFlags, say_notes
 from deepvm.cli.plan.own_history import with_history
 from deepvm.cli.settings import set_elsewhere
@@ -28,7 +29,11 @@ def open_catalogs(flags: PlanFlags, *, details: bool = False) -> tuple[Catalog, 
     Raises DataError, CloudError (``--prices live`` failed), or RequestError (options contradict each other).
     """
     found = flags.with_measurements(_of_market(flags, details) or [_other(flags)])
-    return with_history(found) if flags.mttp == HISTORY else found
+    found = with_history(found) if flags.mttp == HISTORY else found
+    for name in dict.fromkeys(c.name for c in found if c.rates is None):
+        for option in (o for o in ("disk", "egress", "bucket", "nat") if getattr(flags, o, None)):
+            note(f"--{option} has no effect: no rates are known for catalog {name}")
+    return with_commitments(found, flags.reserved, flags.savings_plan)
 
 
 def _of_market(flags: PlanFlags, details: bool) -> Sequence[Catalog]:

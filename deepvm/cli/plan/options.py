@@ -14,6 +14,7 @@ from deepvm.cli.help import completion as complete
 from deepvm.cli.output import note
 from deepvm.cli.parameters import field_name, opt, switch
 from deepvm.cli.workload_options import WorkloadFlags
+from deepvm.core.bill.extras import COSTS
 from deepvm.core.training.usual_model import USUAL_MODEL
 from deepvm.errors import RequestError
 
@@ -215,6 +216,11 @@ class PlanFlags(WorkloadFlags):
     deadline: Annotated[str | None, opt("Maximum expected time of the job, such as 12h.", "TIME")] = None
     total_budget: Annotated[str | None, opt("Maximum expected cost of the job, $.", "USD")] = None
 
+    reserved: Annotated[str, opt("Reserved VMs and capacity blocks, with price and end.", "FILE")] = ""
+    savings_plan: Annotated[
+        list[str], opt("Discount on on-demand prices: 28% or 'p5.*=28%'; repeatable.", "[GLOB=]SHARE")
+    ] = many()
+
     @property
     def clouds(self) -> tuple[str, ...]:
         """The named clouds, each once, ``all`` as all of them; empty: that of the catalog. Raises RequestError."""
@@ -323,6 +329,14 @@ class RankFlags(PlanFlags):
     solver: Annotated[Literal["ilp", "frontier"], opt("Integer program (HiGHS), or enumeration: same answer.")] = "ilp"
     time_limit: Annotated[str, opt("Time limit of the integer program.", "SECONDS")] = "60"
     simulate: Annotated[str | None, opt("Also simulate the job on the ranked clusters: median, p95.", "RUNS")] = None
+    disk: Annotated[str | None, opt("Disk of each VM, such as 200GB: adds its cost.", "SIZE")] = None
+    disk_type: Annotated[str | None, opt("Kind of disk, such as gp3; default: the cloud's usual.", "NAME")] = None
+    egress: Annotated[str | None, opt("Traffic to the internet in all: adds its cost.", "SIZE")] = None
+    bucket: Annotated[str | None, opt("What a bucket keeps meanwhile: adds its cost.", "SIZE")] = None
+    nat: Annotated[bool, switch("VMs without public addresses, behind a NAT gateway.")] = False
+    exclude_cost: Annotated[
+        list[str], opt(f"Costs not to count: {', '.join(COSTS)} or all; repeatable.", "NAME,...")
+    ] = many()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

@@ -21,6 +21,9 @@ REGISTRY = {
 }
 """By the name on the command line: the module, an :class:`~deepvm.reports.exports.base.Exporter`; loaded when used."""
 
+_ONLY_TRAINS = "torchrun"
+"""It takes VMs as they are."""
+
 
 def exporter(name: str) -> Exporter:
     """The exporter of this name.
@@ -49,6 +52,9 @@ def render(plan: Plan, name: str, options: ExportOptions | None = None) -> Expor
         found = {other: exporter(other).CLOUDS for other in REGISTRY}
         others = [other for other, clouds in found.items() if not clouds or cloud.name in clouds]
         raise RequestError("to", name, f"for a plan of {cloud.title} {joined(others, 'or')}")
+    if plan.reserved and name != _ONLY_TRAINS:
+        pools = ", ".join(plan.reserved)
+        raise RequestError("to", name, f"{_ONLY_TRAINS}: the VMs of {pools} are reserved, and {name} would rent others")
     for option, value in options.given.items():
         if option not in tool.OPTIONS:
             flags = ", ".join(f"--{n.replace('_', '-')}" for n in sorted(tool.OPTIONS))

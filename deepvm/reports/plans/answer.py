@@ -21,6 +21,7 @@ from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Objective, PolicyName
 from deepvm.planner.workload.measurement import measure_next
 from deepvm.reports.performance.predictions import in_short, short
+from deepvm.reports.plans.bills import bill_in_short
 from deepvm.reports.plans.cloud_table import print_clouds
 from deepvm.reports.plans.recommendations import other_regions
 from deepvm.reports.plans.sources import placement_lines, quota_needs, refresh_command
@@ -70,6 +71,7 @@ def print_answer(
             *bad_time(rows),
             *deadline_line(best),
             *bill_line(best),
+            *bill_in_short(best[0], best.request),
             *few_steps(best),
             *warnings_of(best, now),
             *placement_lines(placement),

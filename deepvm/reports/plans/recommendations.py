@@ -16,6 +16,7 @@ from deepvm.planner.infeasible import ALLOWED_BY, BY_NAME, Infeasible
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Objective, PolicyName
+from deepvm.reports.plans.bills import bill_lines
 from deepvm.reports.plans.outlooks import expected_cells, in_words, risk_of, share_words, simulated
 from deepvm.reports.plans.sources import (
     doubts,
@@ -54,8 +55,7 @@ def print_report(
     placed = [(p.recommendation, p.answer.catalog) for p in found.ranked]
     print_lines([request_words(best), ""])
     _print_table(placed, wide=wide, place=found.place if len(found.answers) > 1 else None)
-    lost = "" if best.request.work else ", and the time lost to preemptions"
-    not_counted = f"Not counted: disks{' and' if not lost else ','} data transfer{lost}."
+    lost = "" if best.request.work else "the time lost to preemptions"
     sources = dict.fromkeys(line for a in found.answers for line in source_lines(a.catalog, now))
     lines = [
         *_reasons(best),
@@ -64,7 +64,7 @@ def print_report(
         *zone_lines(best[0], best.catalog),
         *placement_lines(placement),
         *quota_lines(best, now),
-        not_counted,
+        *bill_lines(best[0], lost),
     ]
     print_lines(["", *lines, *refused_lines(best.catalog), *sources])
     if why is not None:

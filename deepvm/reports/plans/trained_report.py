@@ -31,6 +31,7 @@ from deepvm.reports.plans.answer import (
     simulated_line,
     steps_of,
 )
+from deepvm.reports.plans.bills import bill_lines
 from deepvm.reports.plans.recommendations import left_out, other_regions, print_why, request_words
 from deepvm.reports.plans.sources import (
     doubts,
@@ -88,7 +89,7 @@ def print_trained_report(
         *zone_lines(best[0], best.catalog),
         *placement_lines(placement),
         *quota_lines(best, now),
-        "Not counted: disks and data transfer.",
+        *bill_lines(best[0]),
         *refused_lines(best.catalog),
         *dict.fromkeys(line for a in found.answers for line in source_lines(a.catalog, now)),
         *measurement_lines(best),

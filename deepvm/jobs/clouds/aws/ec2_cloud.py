@@ -172,7 +172,8 @@ class Ec2Cloud:
         script = user_data(
             start.job, settings.region, account.bucket, prefix, python=settings.python, install=settings.install
         )
-        return self._asked(start.job, record.id, pool, script, settings.instance_profile, near)
+        most_usd = start.most_usd_per_hour
+        return self._asked(start.job, record.id, pool, script, settings.instance_profile, near, most_usd=most_usd)
 
     def _asked(
         self,
@@ -183,8 +184,9 @@ class Ec2Cloud:
         profile: str,
         near: Sequence[str] = (),
         more: Mapping[str, str] = MappingProxyType({}),
+        most_usd: float | None = None,
     ) -> dict[str, Any]:
-        """The request for a machine that runs a script, with a role, and with ``more`` tags."""
+        """The request for a machine that runs a script, with a role, with ``more`` tags, for at most $/h."""
         account, tags = self._account, {OWNER_TAG: self.owner, JOB_TAG: job}
         image = account.image(pool.instance_type)
         name = self._template(job, template_data(script, image, profile, self._settings.security_group), tags)
@@ -196,7 +198,7 @@ class Ec2Cloud:
         offered.sort(key=lambda zone: -near.count(zone))
         token = hashlib.sha256(f"{self.owner} {job} {machine}".encode()).hexdigest()[:40]
         named = {**tags, MACHINE_TAG: machine, **more, "Name": f"deepvm {job} {machine}"}
-        return fleet_request(pool, name, {zone: subnets[zone] for zone in offered}, token, named)
+        return fleet_request(pool, name, {zone: subnets[zone] for zone in offered}, token, named, most_usd)
 
     def _template(self, job: str, data: Mapping[str, Any], tags: Mapping[str, str]) -> str:
         """The name of a launch template with this data: named after it, it is the right one if it exists."""

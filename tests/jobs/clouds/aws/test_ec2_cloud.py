@@ -7,6 +7,7 @@ import json
 import logging
 import threading
 import time
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -39,6 +40,37 @@ def cloud(ec2: FakeEc2, tmp_path: Path) -> Ec2Cloud:
 def ask(cloud: Ec2Cloud, name: str = "m1", pool: Pool = ZONE) -> Launch:
     start = Start("job", name, secret_of(SECRET, name), "http://127.0.0.1:9")
     return cloud.request(MachineRecord(name, pool, time.time()), start)
+
+
+def fleets(ec2: FakeEc2) -> list[dict[str, str]]:
+    return [given for _, action, given in ec2.calls if action == "CreateFleet"]
+
+
+@pytest.mark.parametrize(
+    ("pool", "options"), [(ZONE, "SpotOptions"), (replace(ZONE, market="on-demand"), "OnDemandOptions")]
+)
+def test_a_machine_is_asked_for_at_no_more_than_it_may_cost(
+    cloud: Ec2Cloud, ec2: FakeEc2, pool: Pool, options: str
+) -> None:
+    start = Start("job", "m1", secret_of(SECRET, "m1"), "http://127.0.0.1:9", most_usd_per_hour=0.3600005)
+    cloud.request(MachineRecord("m1", pool, time.time()), start)
+    (asked,) = fleets(ec2)
+    assert asked[f"{options}.MaxTotalPrice"] == "0.36"  # never above it
+    prices = [value for key, value in asked.items() if key.endswith(".MaxPrice")]
+    assert prices == (["0.36"] if pool.market == "spot" else [])
+
+
+@pytest.mark.parametrize("limit", [None, 0.001])
+def test_where_nothing_limits_a_machine_nothing_is_said(cloud: Ec2Cloud, ec2: FakeEc2, limit: float | None) -> None:
+    start = Start("job", "m1", secret_of(SECRET, "m1"), "http://127.0.0.1:9", most_usd_per_hour=limit)
+    cloud.request(MachineRecord("m1", ZONE, time.time()), start)
+    assert not [key for key in fleets(ec2)[0] if "Price" in key]
+
+
+def test_a_price_above_the_limit_is_a_refusal_that_says_so(cloud: Ec2Cloud, ec2: FakeEc2) -> None:
+    ec2.full[TYPE, "*"] = "SpotMaxPriceTooLow"
+    with pytest.raises(RefusedError, match="above the limit of the job"):
+        ask(cloud)
 
 
 def test_life_of_a_machine(cloud: Ec2Cloud, ec2: FakeEc2) -> None:

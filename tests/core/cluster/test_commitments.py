@@ -1,0 +1,119 @@
+"""Reserved pools and savings plans in a catalog, and what the planner makes of them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from support.builders import catalog, cpu_type, gpu_type
+
+from deepvm import recommend
+from deepvm.core.cluster.commitments import ReservedPool, read_savings_plan, with_reserved, with_savings
+from deepvm.core.cluster.instances import Catalog, Market
+from deepvm.errors import RequestError
+
+NOW = datetime(2026, 11, 27, 8, tzinfo=timezone.utc)
+
+
+def pool(**changes: Any) -> ReservedPool:
+    fields: dict[str, Any] = {
+        "name": "block",
+        "instance_type": "gpu.xlarge",
+        "count": 3,
+        "usd_per_hour": Decimal("0.2"),
+    }
+    return ReservedPool(**(fields | changes))
+
+
+def reserved(*pools: ReservedPool, **changes: Any) -> Catalog:
+    return with_reserved(catalog(**changes), pools, NOW)[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "share", "glob"), [("28%", "0.28", "*"), ("p5.*=28.5 %", "0.285", "p5.*"), ("5%", "0.05", "*")]
+)
+def test_savings_plans_are_read(text: str, share: str, glob: str) -> None:
+    found = read_savings_plan(text)
+    assert (found.share, found.glob) == (Decimal(share), glob)
+
+
+@pytest.mark.parametrize("text", ["", "28", "0.28", "100%", "0%", "-5%", "=5%", "p5.*=", "p5.*"])
+def test_what_is_no_discount_is_refused(text: str) -> None:
+    with pytest.raises(RequestError, match="savings_plan"):
+        read_savings_plan(text)
+
+
+def test_a_savings_plan_lowers_on_demand_prices_alone_and_rounds_up() -> None:
+    base = catalog(gpu_type(on_demand_usd_per_hour="0.526001"), cpu_type())
+    found = with_savings(base, [read_savings_plan("gpu.*=33%")])
+    assert found["gpu.xlarge"].on_demand_usd_per_hour == Decimal("0.352421")  # 0.35242067
+    assert found["gpu.xlarge"].spot_usd_per_hour == base["gpu.xlarge"].spot_usd_per_hour
+    assert found["cpu.xlarge"] == base["cpu.xlarge"]
+
+
+def test_the_best_of_several_plans_counts() -> None:
+    found = with_savings(catalog(), [read_savings_plan("50%"), read_savings_plan("gpu.*=10%")])
+    assert found["gpu.xlarge"].on_demand_usd_per_hour == Decimal("0.5")
+
+
+def test_a_plan_of_no_type_is_refused() -> None:
+    with pytest.raises(RequestError, match=r"p6\.\*"):
+        with_savings(catalog(), [read_savings_plan("p6.*=10%")])
+
+
+def test_a_pool_is_a_type_of_its_own_with_a_count() -> None:
+    found = reserved(pool(until=NOW + timedelta(hours=10)))["gpu.xlarge@block"]
+    assert (found.on_demand_usd_per_hour, found.spot_usd_per_hour) == (Decimal("0.2"), None)
+    assert found.type_name == "gpu.xlarge" and found.reserved is not None
+    assert found.reserved.left_s == 36_000
+
+
+def test_no_more_vms_than_the_pool_has() -> None:
+    answer = recommend(reserved(pool()), 100, instance_type="gpu.xlarge@block", architecture="on-demand", quotas=())
+    assert answer[0].cluster.gpu_count == 3
+    assert [b.constraint for b in answer[0].binding] == ["quota"]
+    assert any("reservation block" in w for w in answer[0].warnings)
+
+
+def test_a_pool_goes_by_the_name_of_its_type_and_can_be_left_out() -> None:
+    both = reserved(pool())
+    named = recommend(both, 100, instance_type="gpu.xlarge", architecture="on-demand", rank="machines")
+    assert {r.cluster.gpu.name for r in named} >= {"gpu.xlarge", "gpu.xlarge@block"}
+    without = recommend(both, 100, exclude="*@block", architecture="on-demand", top=9)
+    assert {r.cluster.gpu.name for r in without} == {"gpu.xlarge"}
+
+
+def test_a_pool_that_ends_before_the_job_is_no_candidate() -> None:
+    short, long = (reserved(pool(until=NOW + timedelta(hours=h))) for h in (1, 1000))
+    asked: dict[str, Any] = {"work": 50, "architecture": "on-demand", "instance_type": "gpu.xlarge@block"}
+    found = recommend(long, 100, **asked)
+    assert found and found[0].outlook is not None and found[0].outlook.total_s < 1000 * 3600
+    none = recommend(short, 100, **asked)
+    assert not none
+    assert {r.instance_type: r.reason for r in none.rejections}["gpu.xlarge@block"] == "reserved"
+
+
+def test_pools_that_have_ended_or_are_elsewhere_are_told() -> None:
+    old, other = pool(name="old", until=NOW), pool(name="other", region="olympus-1")
+    found, left = with_reserved(catalog(region="tharsis-1"), [old, other], NOW)
+    assert len(found) == len(catalog())
+    assert left == (
+        "reserved pool old ended at 2026-11-27 08:00 UTC",
+        "reserved pool other is in olympus-1, not in tharsis-1",
+    )
+
+
+def test_a_pool_of_an_unknown_type_and_two_of_one_name_are_refused() -> None:
+    with pytest.raises(RequestError, match="p6"):
+        reserved(pool(instance_type="p6"))
+    with pytest.raises(RequestError, match="block"):
+        reserved(pool(), pool())
+
+
+def test_the_quota_of_the_account_does_not_count_for_a_pool() -> None:
+    from deepvm.core.cluster.instances import Quota
+
+    none = reserved(pool(), quotas=(Quota("G and VT", Market.ON_DEMAND, 0),))
+    assert recommend(none, 100, instance_type="gpu.xlarge@block", architecture="on-demand")[0].cluster.gpu_count == 3
