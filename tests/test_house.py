@@ -61,7 +61,7 @@ PLACES = {
     "rich": ["reports/", "cli/"],
     "pandas": ["reports/forms.py", "core/answer.py"],
     "pydantic": ["catalog/documents/", "catalog/measured/", "jobs/jobfile.py", "lab/matrix.py"],
-    "scipy": ["core/", "profiling/fit/", "simulator/traces/"],
+    "scipy": ["core/", "profiling/fit/", "simulator/traces/", "simulator/survival/"],
     "numpy": ["core/", "planner/", "catalog/", "profiling/", "simulator/", "lab/", "reports/"],
     "matplotlib": ["reports/"],
     "sqlalchemy": ["jobs/history/history.py"],

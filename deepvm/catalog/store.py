@@ -40,6 +40,7 @@ class MarketOptions(TypedDict, total=False):
     days: int | str
     network: str | None
     source: str
+    price_history: str
 
 
 _MOST_DOUBTS = 4
@@ -71,6 +72,7 @@ def load_catalog(name_or_path: str | os.PathLike[str] = DEFAULT_CATALOG, **marke
             - ``price_basis="current"``, or ``"p50"``, ``"p95"``, ``"max"`` of the spot prices of ``days=30`` days;
             - ``source="auto"``: public catalogs where the cloud does not answer; ``"skypilot"`` or ``"gpuhunt"``: that
               one and nothing else; ``"none"``;
+            - ``price_history=""``: a clone of skypilot-catalog, whose stored versions have these prices, without AWS;
             - ``network="peak"``, or ``"baseline"``: which bandwidth is used (for every kind of catalog).
 
     Raises:

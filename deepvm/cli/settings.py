@@ -52,6 +52,7 @@ _MAX_BYTES = 2**20
 _AMOUNT = re.compile(r"\$?\s*\.?[0-9].*")  # with a unit, too, so that the error is about that
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 _FILES = frozenset({"catalog", "quota", "tables", "job_file"})
+_FOLDERS = frozenset({"price_history"})
 _SECRET = re.compile(r"secret|token|passw|credential|session|(access|private|api)[_-]?key", re.IGNORECASE)
 _FORMS = {list: "text in quotes, or a list of texts", bool: "true or false", str: "text in quotes, or a number"}
 
@@ -298,7 +299,8 @@ def _of_file(path: Path, text: str) -> Iterator[Setting]:
             allowed = next(text for form, text in _FORMS.items() if form in forms)
             place = f"{path}: {key}{_line(text, key)}"
             raise DataError(f"{place}: {_shown(value)} cannot be used; allowed: {allowed}") from None
-        if name in _FILES and isinstance(taken, str) and taken.lower().endswith((".json", ".csv", ".yaml", ".yml")):
+        is_file = isinstance(taken, str) and taken.lower().endswith((".json", ".csv", ".yaml", ".yml"))
+        if isinstance(taken, str) and taken and (name in _FOLDERS or (name in _FILES and is_file)):
             # Relative to the settings file that names it, not to the working folder.
             taken = str(path.parent / os.path.expanduser(taken))
         yield Setting(name, taken, "file", str(path))

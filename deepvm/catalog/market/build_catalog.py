@@ -15,7 +15,18 @@ from deepvm.catalog.market.price_filter import drop_implausible_prices
 from deepvm.catalog.market.public_prices import wanted_source
 from deepvm.catalog.published.cloud_rates import rates_of
 from deepvm.catalog.signals.cloud import Cloud
-from deepvm.catalog.signals.signal import ADVISOR, HISTORY, OFFERINGS, ON_DEMAND, QUOTAS, SPECS, SPOT, ZONES, Signal
+from deepvm.catalog.signals.signal import (
+    ADVISOR,
+    HISTORY,
+    OFFERINGS,
+    ON_DEMAND,
+    QUOTAS,
+    SPECS,
+    SPOT,
+    ZONES,
+    Signal,
+    base,
+)
 from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, Quota, ZonePrice
 from deepvm.core.cluster.prices import PriceBasis, PricePoint, price_over_time
 from deepvm.core.cluster.provenance import Origin, Provenance
@@ -48,6 +59,7 @@ class MarketRequest:
     """How to get prices: the options of :func:`deepvm.catalog.store.load_catalog`; ``network`` None means ``peak``.
 
     ``source``: the public catalog to use, ``auto`` or ``none``.
+    ``price_history``: a clone of skypilot-catalog, whose stored versions are the history; empty: the cloud's.
     """
 
     prices: str = "auto"
@@ -58,6 +70,7 @@ class MarketRequest:
     days: int | str = 30
     network: str | None = None
     source: str = "auto"
+    price_history: str = ""
 
     def __post_init__(self) -> None:
         """Check the values, else raise a RequestError; ``days`` becomes a number, ``price_basis`` a plain string."""
@@ -191,7 +204,8 @@ def _zone_id(wanted: str, region: str, signals: Mapping[str, Signal], cloud: Clo
     if not wanted:
         return ""
     names: Mapping[str, str] = _data(signals, ZONES)
-    ids = set(names) | {z for zones in _data(signals, SPOT).values() for z in zones if z}
+    priced = [s.data for kind, s in signals.items() if base(kind) in (SPOT, HISTORY)]
+    ids = set(names) | {z for data in priced for zones in data.values() for z in zones if z}
     if not ids:
         what = f"--zone {wanted}: the prices of {region} at hand are not told apart by zone"
         raise SignalMissingError(what, (ZONES, SPOT), region, cloud)

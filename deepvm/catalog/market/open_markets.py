@@ -17,7 +17,7 @@ from deepvm.catalog.public.source import KINDS as PUBLIC_KINDS
 from deepvm.catalog.signals.cache import Cache
 from deepvm.catalog.signals.cloud import Cloud
 from deepvm.catalog.signals.resolve import resolve_regions
-from deepvm.catalog.signals.signal import ON_DEMAND, SPECS, SPOT
+from deepvm.catalog.signals.signal import ON_DEMAND, SPECS, SPOT, Signal
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
 from deepvm.core.spelling import did_you_mean, joined, listed
 from deepvm.errors import CloudError, DeepVMError, MissingDataError, RequestError
@@ -198,7 +198,8 @@ class _Market:
     def catalogs(self, regions: Sequence[str]) -> tuple[Catalog, ...]:
         """The catalogs of regions; unavailable ones become notes of the others, or the first one's error."""
         history, not_asked, public = self.request.history, self.not_asked, self.public()
-        kinds = (*self.cloud.kinds, history) if history else self.cloud.kinds
+        stored = self.request.price_history
+        kinds = (*self.cloud.kinds, history) if history and not stored else self.cloud.kinds
         live = self.request.prices == "live"
         resolved = resolve_regions(
             regions,
@@ -228,7 +229,8 @@ class _Market:
                 failed.append(signals)
                 continue
             try:
-                catalog = assemble(region, signals.signals, self.request, self.now, signals.notes, self.cloud)
+                known = {**signals.signals, history: self._stored(region)} if history and stored else signals.signals
+                catalog = assemble(region, known, self.request, self.now, signals.notes, self.cloud)
                 if signals.not_asked:
                     why = f"{not_asked}, and {silent.what} gave no answer" if silent is not None else not_asked
                     about = replace(catalog.provenance, usual=(signals.not_asked,), not_asked=why)
@@ -245,6 +247,14 @@ class _Market:
         # Notes of regions that are left out may concern all of them.
         found[0] = _noted(found[0], *lost, *(str(e) for e in failed))
         return tuple(found)
+
+    def _stored(self, region: str) -> Signal:
+        """A region's past prices from the clone that the request names."""
+        from deepvm.catalog.market.stored_prices import read_stored_prices  # few runs start git
+
+        folder, days = self.request.price_history, int(self.request.days)
+        self.progress(f"reading the stored versions of {folder}")
+        return read_stored_prices(folder, self.cloud.name, region, days, self.now).signal
 
     def _explained(self, error: DeepVMError, region: str, failures: Mapping[str, CloudError]) -> DeepVMError:
         """Add why a signal is missing: what the cloud answered, or a region of a similar name."""

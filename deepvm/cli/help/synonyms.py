@@ -118,7 +118,6 @@ OPTIONS = {
     "live": "--prices live",
     "snapshot": "--prices snapshot",
     "aws-profile": "--profile",
-    "history": "--days",
     # output
     "json": "--output json",
     "yaml": "--output yaml",

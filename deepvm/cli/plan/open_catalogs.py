@@ -127,6 +127,7 @@ def _other(flags: PlanFlags) -> Catalog:
         f"--price-basis {flags.price_basis}": flags.price_basis != "current",
         f"--prices {flags.prices}": flags.prices != "auto",
         f"--days {flags.days}": flags.days not in ("30", ""),
+        f"--history {flags.price_history}": flags.price_history,
         "--placement-scores": flags.placement_scores,
         f"--source {flags.source}": flags.source not in ("auto", "none") and not set_elsewhere("source"),
     }

@@ -66,6 +66,9 @@ Source = Annotated[
     Literal["auto", "skypilot", "gpuhunt", "none"],
     opt("Public catalog of prices to use; auto: where no cloud answers.", "NAME"),
 ]
+PriceHistory = Annotated[
+    str, opt("A git clone of skypilot-catalog: its stored versions are the price history.", "FOLDER", "--history")
+]
 AwsProfile = Annotated[str, opt("AWS profile; only for live prices.", "NAME")]
 Software = Annotated[
     Literal["eager", "transformers", "compiled", "tuned"],
@@ -127,6 +130,8 @@ class PlanFlags(WorkloadFlags):
         opt("Spot prices: current, p50, p95 or max of --days.", "NAME"),
     ] = "current"
     days: Annotated[str, opt(f"Days of price history for --price-basis, 1 to {MOST_DAYS}.", "N")] = "30"
+    # Not called "history": DEEPVM_HISTORY is where jobs are written down.
+    price_history: PriceHistory = ""
     network: Annotated[
         Literal["peak", "baseline"] | None, opt("Peak or sustained bandwidth; default: the catalog's.")
     ] = None
@@ -242,7 +247,7 @@ class PlanFlags(WorkloadFlags):
         """How to get prices. Raises RequestError: --days is not 1 to 90, or --prices live with --offline."""
         from deepvm.catalog.market.build_catalog import MarketRequest
 
-        names = ("prices", "offline", "profile", "zone", "price_basis", "days", "network", "source")
+        names = ("prices", "offline", "profile", "zone", "price_basis", "days", "network", "source", "price_history")
         return MarketRequest(**{name: getattr(self, name) for name in names})
 
     def planner_options(self, catalog: "Catalog") -> "PlanOptions":

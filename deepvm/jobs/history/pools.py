@@ -14,12 +14,14 @@ from typing import Any
 
 from deepvm.core.cluster.known_lives import SHORT_LIFE_S, KnownLife, gamma_quantile, known_life, share_interval
 from deepvm.core.interval import Z80
+from deepvm.core.preemption.gang_survival import OwnPool
 from deepvm.core.preemption.interruption_bands import BAND_SHARES, mean_life_s
 from deepvm.core.preemption.preemption_estimators import Lifetimes, Notices
 from deepvm.jobs.clouds.registry import CLOUDS, find_cloud
 from deepvm.jobs.decisions.markets import is_on_demand
-from deepvm.jobs.decisions.world import LOST, PREEMPTED, Pool, Role, World
+from deepvm.jobs.decisions.world import LOST, PREEMPTED, REFUSED, Pool, Role, World
 
+TOGETHER_S = 600.0
 _QUANTILES = (0.1, 0.5, 0.9)
 
 
@@ -122,6 +124,29 @@ def lives_in(
         and (len(wanted) == 2 or is_of_a_market(m))
         and all(one == other for one, other in zip(wanted, (m["instance_type"], m["zone"]), strict=False))
     ]
+
+
+def own_pool(machines: Iterable[Mapping[str, Any]], now_s: float, name: str, zone: str = "") -> OwnPool | None:
+    """What was seen of spot machines of a type, of all zones or one; None: nothing.
+
+    Machines of one job and zone that were launched within ``TOGETHER_S`` of each other count as had together.
+    """
+    wanted = (name, zone) if zone else (name,)
+    all_ = [m for m in machines if m["market"] == "spot" and m["instance_type"] == name and zone in ("", m["zone"])]
+    lives = lives_in(all_, now_s, wanted)
+    refused = sum(m["end_reason"] == REFUSED for m in all_ if is_of_a_market(m))
+    if not lives and not refused:
+        return None
+    launched = sorted((m["job"], m["zone"], m["launched_s"]) for m in all_ if m["launched_s"] is not None)
+    gangs: list[int] = []
+    before: tuple[str, str, float] | None = None
+    for one in launched:
+        together = before is not None and one[:2] == before[:2] and one[2] - before[2] <= TOGETHER_S
+        gangs = [*gangs[:-1], gangs[-1] + 1] if together else [*gangs, 1]
+        before = one
+    # A machine's gang, not a gang's size: the mean over machines.
+    gang = sum(g * g for g in gangs) / sum(gangs) if gangs else 1.0
+    return OwnPool(tuple(lives), gang, refused)
 
 
 def lives_by_type(machines: Iterable[Mapping[str, Any]], now_s: float) -> tuple[dict[str, KnownLife], set[str]]:

@@ -68,8 +68,11 @@ def test_every_field_is_an_option_with_its_name(name: str, record: type[PlanFlag
 
 
 def option_of(name: str) -> str:
-    """``--job`` is not called after its field: DEEPVM_JOB is what a training job calls itself."""
-    return "--job" if name == "job_file" else f"--{name.replace('_', '-')}"
+    """Two are not called after their fields.
+
+    DEEPVM_JOB is what a training job calls itself, DEEPVM_HISTORY is where jobs are written down.
+    """
+    return {"job_file": "--job", "price_history": "--history"}.get(name, f"--{name.replace('_', '-')}")
 
 
 def test_the_defaults_are_the_planners() -> None:
