@@ -145,7 +145,6 @@ def world_of(job: JobFile, beside: Path, now_s: float, lives: Iterable[Mapping[s
         steadies=wanted.steadies if spot else 0,
         usd_per_hour=min((usd for usd in (budget.usd_per_hour, budget.max_price) if usd is not None), default=None),
         max_price=budget.max_price,
-        plan_usd_per_hour=wanted.usd_per_hour,
         steps=job.steps,
         begun_s=now_s,
         deadline_policy=budget.deadline_policy if moves else "",

@@ -44,17 +44,26 @@ def block_of(architecture: Architecture, candidates: Candidates) -> Block:
         sizes = sizes.take(np.isfinite(sizes.total_s))
     if request.work is not None and request.work.constrained:
         sizes = sizes.take(sizes.price <= sizes.most_usd)
+    tier = candidates.tier
     if request.work is not None:  # what is reserved must last to the job's end
-        sizes = sizes.take(sizes.total_s <= _left_s(sizes))
+        left_s = np.array([t.left_s for t in sizes.types], dtype=np.float64)
+        sizes = sizes.take(sizes.total_s <= left_s[sizes.type_index])
+        sizes, tier = _with_lasting_nodes(sizes, tier)
     if architecture.tiered:
-        sizes = sizes.take(np.asarray(candidates.tier.offered.any(axis=0))[sizes.memory_set])
-    return Block(architecture, sizes, candidates.tier, scoring(request, sizes))
+        sizes = sizes.take(np.asarray(tier.offered.any(axis=0))[sizes.memory_set])
+    return Block(architecture, sizes, tier, scoring(request, sizes))
 
 
-def _left_s(sizes: TrainingTable) -> npt.NDArray[np.float64]:
-    """Seconds until what is reserved ends, infinite for everything else."""
-    left = [t.reserved.left_s if t.reserved else None for t in sizes.types]
-    return np.array([math.inf if s is None else s for s in left], dtype=np.float64)[sizes.type_index]
+def _with_lasting_nodes(sizes: TrainingTable, tier: MemoryNodeTable) -> tuple[TrainingTable, MemoryNodeTable]:
+    """Sets of memory nodes without those of a pool that ends before the job, for the sizes that take so long."""
+    for row, left_s in enumerate(t.left_s for t in tier.types):
+        late = sizes.total_s > left_s
+        if late.any():
+            without = tier.offered.copy()
+            without[row] = False
+            sizes = replace(sizes, memory_set=sizes.memory_set + np.where(late, tier.offered.shape[1], 0))
+            tier = replace(tier, offered=np.hstack([tier.offered, without]))
+    return sizes, tier
 
 
 def describe(
@@ -96,6 +105,12 @@ def describe(
             costs_usd=_costs_usd(choice.price, float(sizes.total_s[row]), prediction) if prediction else None,
             late_probability=float(sizes.late[row]) if prediction and work.deadline_s is not None else None,
         )
+    slow_s = 0.0
+    if outlook is not None:
+        slow_s = (
+            outlook.total_s if outlook.costs_usd is None else outlook.costs_usd[1] * MICRO_USD * 3600 / choice.price
+        )
+    warnings += _of_pools(cluster, outlook, slow_s)
     counted = work is not None or (prediction is not None and cluster.spot_count > 0)
     known = candidates.request.life_s is not None or (work is not None and work.mttp_s is not None)
     if counted and not known and gpu.interruption_band is None:
@@ -185,10 +200,6 @@ def _about(gpu: InstanceType) -> Iterator[str]:
     """Warnings about a type, whatever the size of the cluster."""
     if gpu.eflops_basis:
         yield f"the eFLOPS of {gpu.name} are estimated: {gpu.eflops_basis}"
-    if gpu.reserved is not None:
-        reserved = gpu.reserved
-        kind, end = reserved.kind.replace("-", " "), f", which ends at {reserved.until}" if reserved.until else ""
-        yield f"its VMs are those of the {kind} {reserved.pool}{end}: start them there"
     if gpu.speedup_basis:
         yield f"the speed-up curves of {gpu.name} are {gpu.speedup_basis}"
     spot, on_demand = gpu.spot_usd_per_hour, gpu.on_demand_usd_per_hour
@@ -197,6 +208,23 @@ def _about(gpu: InstanceType) -> Iterator[str]:
             f"{gpu.name} costs more on the spot market, {format_usd(spot)} $/h, than on demand, "
             f"{format_usd(on_demand)} $/h, where it is not preempted"
         )
+
+
+def _of_pools(cluster: Cluster, outlook: Outlook | None, slow_s: float) -> Iterator[str]:
+    """Where reserved VMs are, until when, and whether the job ends before; ``slow_s``: what it takes at the slow end."""
+    for group, whose in ((cluster.gpu, "its VMs"), (cluster.memory and cluster.memory.instance, "its memory nodes")):
+        reserved = group.reserved if group else None
+        if group is None or reserved is None:
+            continue
+        end = f", which ends at {reserved.until}" if reserved.until else ""
+        yield f"{whose} are those of the {reserved.kind.replace('-', ' ')} {reserved.pool}{end}: start them there"
+        if not reserved.until:
+            continue
+        if outlook is None:
+            yield f"whether the job ends before {reserved.pool} does is not known: say how much is trained"
+        elif slow_s > group.left_s:
+            rest = f"{reserved.pool} has {format_seconds(group.left_s)} left"
+            yield f"at the slow end of what is known of its speed the job takes {format_seconds(slow_s)}, and {rest}"
 
 
 def _next_zone(cluster: Cluster, tier: MemoryNodeTable, sender_n_sat: int) -> Cluster | None:

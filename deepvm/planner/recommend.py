@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, overload
 
 from deepvm.core.answer import Answer
+from deepvm.core.bill.bill import refuse_unknown_disk
 from deepvm.core.cluster.cluster import Recommendation, Rejection
-from deepvm.core.cluster.instances import Catalog, InstanceType
-from deepvm.core.units import MICRO_USD, Money, format_usd
+from deepvm.core.cluster.instances import Catalog, InstanceType, Reservation
+from deepvm.core.units import MICRO_USD, Money, format_seconds, format_usd
 from deepvm.planner.architectures import ON_DEMAND
 from deepvm.planner.candidates import Candidates, gather
 from deepvm.planner.describe import binding, block_of, blocks_of, describe, improvement
@@ -145,7 +147,9 @@ def recommend(
         RequestError: an argument cannot be used.
         MissingDataError: the catalog lacks what was asked for.
     """
-    return solve(with_tables(catalog, tables), PlanRequest.parse(budget, **options))
+    request = PlanRequest.parse(budget, **options)
+    refuse_unknown_disk(() if catalog.rates is None else (catalog.rates,), request.extras)
+    return solve(with_tables(catalog, tables), request)
 
 
 def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
@@ -250,14 +254,25 @@ def _rejections(candidates: Candidates, enumeration: Enumeration) -> Iterator[Re
     for name in dict.fromkeys(g.instance.name for g in candidates.gpus):
         cheapest = prices.get(name)
         reserved = candidates.catalog[name].reserved
-        if cheapest is None and reserved is not None and reserved.left_s is not None and request.work is not None:
-            yield Rejection(name, "reserved", f"its pool ends at {reserved.until}, before the job would")
+        if cheapest is None and reserved is not None and (ends := _ends_first(candidates.only(name), reserved)):
+            yield Rejection(name, "reserved", ends)
         elif cheapest is None:
             why = infeasible(candidates.only(name), None)
             yield Rejection(name, why.constraint, why.reason)
         elif cheapest > request.budget_micro_usd:
             detail = f"its cheapest cluster{request.within_limits} costs {format_usd(cheapest)} $/h"
             yield Rejection(name, "budget", detail)
+
+
+def _ends_first(candidates: Candidates, reserved: Reservation) -> str:
+    """That a pool ends before the job would, in words; empty if that is not why it has no feasible cluster."""
+    if reserved.left_s is None or candidates.request.work is None:
+        return ""
+    took_s = [float(s) for a in candidates.architectures for s in candidates.sizes(a).total_s]
+    if not took_s or min(took_s) <= reserved.left_s:
+        return ""
+    takes = f"would take {format_seconds(min(took_s))}" if math.isfinite(min(took_s)) else "would never end"
+    return f"its pool ends at {reserved.until}, in {format_seconds(reserved.left_s)}, and the job {takes}"
 
 
 NEARLY, WORTH_SAVING = 0.95, 0.10

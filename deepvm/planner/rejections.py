@@ -112,7 +112,8 @@ def _without_wheels(instance: InstanceType, gpu: Gpu, request: PlanRequest) -> s
     """Why PyTorch as it is installed does not run there; empty if it does, or if the user has named or measured it."""
     from deepvm.core.training.hardware import WITHOUT_WHEELS
 
-    named = instance.name in request.instance_types or gpu.name.casefold() in {g.casefold() for g in request.gpus}
+    own_names = {instance.name, instance.type_name}
+    named = own_names & set(request.instance_types) or gpu.name.casefold() in {g.casefold() for g in request.gpus}
     measured = any(law.known.measured for law in map(law_of, instance.speedups) if law is not None)
     return "" if named or measured else WITHOUT_WHEELS.get(gpu.name, "")
 

@@ -1,4 +1,4 @@
-"""What a machine may cost: by the limit of prices, by what was planned, and for a request that is repeated."""
+"""What a machine may cost: by the limit that the user set, and for a request that is repeated."""
 
 from __future__ import annotations
 
@@ -28,37 +28,51 @@ def cap(found: World, pool: Pool = SPOT, role: Role = Role.TRAINER) -> float | N
     return most_usd_per_hour(found, pool, role)
 
 
-def test_without_a_plan_or_a_limit_there_is_none() -> None:
-    assert cap(world()) is None
+@pytest.mark.parametrize("terms", [{}, {"usd_per_hour": 0.64}, {"total_usd": 9.0, "usd_per_hour": 3.0}])
+def test_a_limit_that_nobody_asked_for_ends_no_machine(terms: dict[str, Any]) -> None:
+    """A budget says what is bought at today's prices; AWS's own limit, the on-demand price, holds when they rise."""
+    everything = world(**terms, anchor=(ANCHOR,), anchors=1, steady=(STEADY,), steadies=1)
+    assert {cap(everything), cap(everything, STEADY), cap(everything, ANCHOR, Role.ANCHOR)} == {None}
 
 
-def test_a_limit_is_split_among_spot_machines_once_the_others_are_paid() -> None:
+def test_each_machine_has_a_share_in_proportion_to_its_price_as_in_exports() -> None:
     limited = world(usd_per_hour=2.0, max_price=2.0, anchor=(ANCHOR,), anchors=1, steady=(STEADY,), steadies=1)
-    assert cap(limited) == pytest.approx((2.0 - 0.0816 - 0.526) / 3)
+    more = 2.0 / (0.0816 + 0.526 + 3 * 0.16)
+    assert cap(limited) == pytest.approx(0.16 * more)
     assert cap(limited, DEAR) == cap(limited)  # whichever zone: together they keep to it
+    assert cap(limited, STEADY) == pytest.approx(0.526 * more)
+    assert cap(limited, ANCHOR, Role.ANCHOR) == pytest.approx(0.0816 * more)
 
 
-def test_all_machines_at_their_limits_cost_no_more_than_the_limit() -> None:
-    limited = world(usd_per_hour=1.0, max_price=1.0, anchor=(ANCHOR,), anchors=1)
-    share = cap(limited)
-    assert share is not None and 4 * share + 0.0816 == pytest.approx(1.0)
+@pytest.mark.parametrize("limit", [1.1, 1.25, 4.0])
+def test_all_machines_at_their_limits_cost_what_the_limit_says(limit: float) -> None:
+    limited = world(usd_per_hour=limit, max_price=limit, anchor=(ANCHOR,), anchors=1, steady=(STEADY,), steadies=1)
+    shares = [cap(limited), cap(limited, STEADY), cap(limited, ANCHOR, Role.ANCHOR)]
+    assert None not in shares
+    spot, steady, anchor = (share or 0.0 for share in shares)
+    assert 3 * spot + steady + anchor == pytest.approx(limit)
 
 
-def test_what_was_planned_lets_each_price_rise_by_a_fifth_at_least() -> None:
-    assert cap(world(usd_per_hour=0.64)) == pytest.approx(0.16 * 1.2)
-    assert cap(world(plan_usd_per_hour=3.0)) == pytest.approx(0.75)
-    assert cap(world(plan_usd_per_hour=0.5)) == pytest.approx(0.16 * 1.2)  # prices have risen since
+def test_no_machine_that_was_planned_is_above_its_own_limit() -> None:
+    """What the planned prices cost is bought, whether on spot or, for the deadline, on demand."""
+    least = 4 * 0.526 + 0.0816
+    tight = world(usd_per_hour=least, max_price=least, anchor=(ANCHOR,), anchors=1, bought=(STEADY,))
+    for pool, role in ((SPOT, Role.TRAINER), (STEADY, Role.TRAINER), (ANCHOR, Role.ANCHOR)):
+        found = cap(tight, pool, role)
+        assert found is not None and found >= pool.usd_per_hour - 1e-9
 
 
-def test_on_demand_prices_are_a_fifth_above_the_catalogs_at_most() -> None:
-    planned = world(usd_per_hour=3.0, anchor=(ANCHOR,), anchors=1)
-    assert cap(planned, ANCHOR, Role.ANCHOR) == pytest.approx(0.0816 * 1.2)
-    assert cap(planned, STEADY) == pytest.approx(0.526 * 1.2)
+def test_a_dearer_type_on_demand_that_the_budget_buys_may_cost_what_it_costs() -> None:
+    dear = replace(STEADY, instance_type="g4dn.2xlarge", usd_per_hour=0.752)
+    limited = world(usd_per_hour=3.2, max_price=3.2, bought=(STEADY, dear))
+    found = cap(limited, dear)
+    assert found is not None and 0.752 <= found <= 3.2 / 4 + 1e-9
 
 
 def test_a_request_that_is_repeated_says_the_same() -> None:
     before = world(usd_per_hour=4.0, max_price=4.0, bought=(STEADY,))
-    assert cap(replace(before, on_demand=True)) == cap(before)
+    after = replace(before, on_demand=True)
+    assert cap(after) == cap(before) and cap(after, STEADY) == cap(before, STEADY)
 
 
 def test_a_job_that_buys_fewer_machines_splits_the_limit_among_these() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
-
 from deepvm.catalog.clouds.listed_cloud import WITHOUT_ZONES, ListedCloud
 from deepvm.catalog.signals.cloud import CloudRules
 
@@ -36,7 +34,6 @@ class AzureCloud(ListedCloud):
         minimum_billing_s=60,
         quotas="vCPUs of a family and in all for each region; one limit for spot vCPUs of all families",
         has_cpu_vms=True,
-        egress_usd_per_gb=Decimal("0.087"),
         sources={
             "notice_s": f"{_SPOT}: up to 30 seconds, best effort, by Scheduled Events",
             "grace_s": _SPOT,
@@ -45,6 +42,5 @@ class AzureCloud(ListedCloud):
             "minimum_billing_s": "https://azure.microsoft.com/pricing/details/virtual-machines/linux, 2026: minutes",
             "quotas": "https://learn.microsoft.com/en-us/azure/quotas/spot-quota, 2026",
             "has_cpu_vms": "https://learn.microsoft.com/en-us/azure/virtual-machines/sizes/overview, 2026",
-            "egress_usd_per_gb": "https://azure.microsoft.com/pricing/details/bandwidth/, 2026: after 100 GB a month",
         },
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
-
 from deepvm.catalog.clouds.listed_cloud import WITH_ZONES, ListedCloud
 from deepvm.catalog.signals.cloud import CloudRules
 
@@ -48,7 +46,6 @@ class GcpCloud(ListedCloud):
         minimum_billing_s=60,
         quotas="GPUs of each model in each region, preemptible ones apart",
         has_cpu_vms=True,
-        egress_usd_per_gb=Decimal("0.12"),
         sources={
             "notice_s": f"{_SPOT}: 0 unless 120 s are configured (preview)",
             "grace_s": f"{_SPOT}: up to 30 s between ACPI G2 and G3",
@@ -57,6 +54,5 @@ class GcpCloud(ListedCloud):
             "minimum_billing_s": "https://cloud.google.com/compute/vm-instance-pricing, 2026: per second, at least 60",
             "quotas": "https://docs.cloud.google.com/compute/resource-usage, 2026",
             "has_cpu_vms": "https://docs.cloud.google.com/compute/docs/machine-resource, 2026",
-            "egress_usd_per_gb": "https://cloud.google.com/vpc/network-pricing, 2026: premium tier, to 1 TiB a month",
         },
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
-
 from deepvm.catalog.clouds.listed_cloud import WITHOUT_SPOT, ListedCloud
 from deepvm.catalog.signals.cloud import CloudRules
 
@@ -31,7 +29,6 @@ class LambdaCloud(ListedCloud):
         minimum_billing_s=60,
         quotas="instances of an account",
         has_cpu_vms=False,
-        egress_usd_per_gb=Decimal(0),
         regions_alike=True,
         sources={
             "notice_s": f"{_DOCS}: nothing is taken back",
@@ -41,7 +38,6 @@ class LambdaCloud(ListedCloud):
             "minimum_billing_s": "https://docs.lambda.ai/public-cloud/billing/, 2026: by the minute",
             "quotas": _DOCS,
             "has_cpu_vms": "skypilot-catalog v8/lambda, 2026: one CPU type of 4 vCPUs and 16 GiB, too small to count",
-            "egress_usd_per_gb": "https://lambda.ai/pricing, 2026: no fees for egress",
             "regions_alike": "skypilot-catalog v8/lambda, 2026: each type in all of 17 regions",
         },
     )

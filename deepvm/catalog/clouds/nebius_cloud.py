@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
-
 from deepvm.catalog.clouds.listed_cloud import WITHOUT_ZONES, ListedCloud
 from deepvm.catalog.signals.cloud import CloudRules
 
@@ -27,7 +25,6 @@ class NebiusCloud(ListedCloud):
         minimum_billing_s=1,
         quotas="GPUs of each model in each region",
         has_cpu_vms=True,
-        egress_usd_per_gb=Decimal(0),
         sources={
             "notice_s": f"{_PREEMPTIBLE}: SIGTERM comes at once",
             "grace_s": f"{_PREEMPTIBLE}: SIGTERM 60 seconds before the stop, then SIGKILL",
@@ -36,6 +33,5 @@ class NebiusCloud(ListedCloud):
             "minimum_billing_s": "https://docs.nebius.com/compute/resources/pricing, 2026: by the second",
             "quotas": "https://docs.nebius.com/compute/resources/quotas-limits, 2026",
             "has_cpu_vms": "https://docs.nebius.com/compute/virtual-machines/types, 2026: cpu-d3 and cpu-e2",
-            "egress_usd_per_gb": "https://docs.nebius.com/compute/resources/pricing, 2026; 0.015 from Object Storage",
         },
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
-
 from deepvm.catalog.clouds.listed_cloud import WITHOUT_SPOT, ListedCloud
 from deepvm.catalog.signals.cloud import CloudRules
 
@@ -44,7 +42,6 @@ class RunPodCloud(ListedCloud):
         minimum_billing_s=1,
         quotas="what an account may spend in an hour",
         has_cpu_vms=False,
-        egress_usd_per_gb=Decimal(0),
         regions_alike=True,
         sources={
             "notice_s": f"{_FAQ}: SIGTERM comes at once",
@@ -54,7 +51,6 @@ class RunPodCloud(ListedCloud):
             "minimum_billing_s": "https://docs.runpod.io/pods/pricing, 2026: by the second",
             "quotas": "https://docs.runpod.io/references/billing-information, 2026: a spending limit per hour",
             "has_cpu_vms": "skypilot-catalog v8/runpod, 2026: no CPU types",
-            "egress_usd_per_gb": "https://docs.runpod.io/pods/pricing, 2026: no fees for ingress or egress",
             "regions_alike": "skypilot-catalog v8/runpod, 2026: each type in all of 45 data centres",
         },
     )

@@ -35,7 +35,7 @@ def _read(cloud: str) -> Rates | None:
         return None
     raw = json.loads(file.read_text(encoding="utf-8"))
     looked_up, address, nat = raw["looked_up"], raw.get("address"), raw.get("nat")
-    egress, bucket, least = raw.get("egress"), raw.get("bucket"), raw.get("minimum_billing")
+    egress, bucket = raw.get("egress"), raw.get("bucket")
     return Rates(
         cloud=raw["cloud"],
         region=raw["region"],
@@ -61,12 +61,11 @@ def _read(cloud: str) -> Rates | None:
             Decimal(egress["free_gb_per_month"]),
         ),
         bucket=bucket and BucketRate(Decimal(bucket["usd_per_gb_month"]), _source(bucket, looked_up)),
-        minimum_billing_s=least["seconds"] if least else 0.0,
     )
 
 
 def _source(entry: Mapping[str, Any], looked_up: str) -> RateSource:
-    return RateSource(entry["source"], entry["as_of"] or looked_up)
+    return RateSource(entry["source"], entry["as_of"] or looked_up, entry["official"])
 
 
 def _usd(text: str | None) -> Decimal | None:

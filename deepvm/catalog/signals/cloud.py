@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from decimal import Decimal
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -65,7 +64,6 @@ class CloudRules:
         max_life_h: hours after which it takes back a spot VM in any case, None if it does not.
         minimum_billing_s: the least that is billed for a VM. quotas: what it limits, in words.
         has_cpu_vms: whether VMs without GPUs can stand beside those with, to hold checkpoints.
-        egress_usd_per_gb: the first price for a GB that leaves the cloud, beyond what is free.
         regions_alike: its catalogs list every type in every region, so that comparing regions says nothing.
         sources: where each figure is from and as of when, by attribute.
     """
@@ -77,7 +75,6 @@ class CloudRules:
     minimum_billing_s: int
     quotas: str
     has_cpu_vms: bool
-    egress_usd_per_gb: Decimal
     sources: Mapping[str, str]
     regions_alike: bool = False
 

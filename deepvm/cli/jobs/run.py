@@ -38,7 +38,7 @@ def run(
     ] = None,
     max_price: Annotated[
         float | None,
-        opt("Most that all machines may cost when prices rise, $/h; default: what was planned, or + 20 %.", "USD"),
+        opt("Most that all machines may cost when prices rise, $/h; default: no limit but the cloud's own.", "USD"),
     ] = None,
     steps: Annotated[
         int | None, opt("Steps of all the work: shows how far it is, and a forecast; default: the job file's.", "N")

@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from deepvm.cli.output import note
+from deepvm.errors import RequestError
 
 if TYPE_CHECKING:
     from deepvm.core.cluster.instances import Catalog
@@ -17,15 +18,18 @@ def with_commitments(catalogs: Sequence[Catalog], reserved: str, savings: Sequen
     from deepvm.core.cluster.commitments import read_savings_plan, with_reserved, with_savings
 
     plans = tuple(read_savings_plan(text) for text in savings)
-    found = [with_savings(c, plans) for c in catalogs]
+    if len({c.name.removesuffix(f"-{c.region}") for c in catalogs}) > 1:
+        for plan in (p for p in plans if p.glob == "*"):
+            allowed = "of several clouds, the types that it is for, such as 'p5.*=28%'"
+            raise RequestError("savings_plan", f"{plan.share * 100:f}%", allowed)
+    found = with_savings(catalogs, plans)
     for plan in plans:
         note(f"savings plan: on-demand prices less {plan}; what it costs while nothing runs is not counted")
     if not reserved:
-        return tuple(found)
+        return found
     from deepvm.catalog.documents.reserved_file import load_reserved
 
-    pools, now = load_reserved(reserved), datetime.now(timezone.utc)
-    answers = [with_reserved(c, pools, now) for c in found]
-    for text in dict.fromkeys(text for _, left in answers for text in left):
+    found, notes = with_reserved(found, load_reserved(reserved), datetime.now(timezone.utc))
+    for text in notes:
         note(text)
-    return tuple(catalog for catalog, _ in answers)
+    return found

@@ -33,6 +33,11 @@ def open_catalogs(flags: PlanFlags, *, details: bool = False) -> tuple[Catalog, 
     for name in dict.fromkeys(c.name for c in found if c.rates is None):
         for option in (o for o in ("disk", "egress", "bucket", "nat") if getattr(flags, o, None)):
             note(f"--{option} has no effect: no rates are known for catalog {name}")
+    if disk_type := getattr(flags, "disk_type", None):
+        from deepvm.core.bill.bill import refuse_unknown_disk
+        from deepvm.core.bill.extras import Extras
+
+        refuse_unknown_disk([c.rates for c in found if c.rates is not None], Extras.parse(disk_type=disk_type))
     return with_commitments(found, flags.reserved, flags.savings_plan)
 
 

@@ -6,7 +6,7 @@ counted as if nothing of an account's free allowance were left.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 
@@ -86,6 +86,11 @@ class Bill:
         return sum((item.usd_once for item in self.items), Decimal(0))
 
     @property
+    def doubtful(self) -> tuple[str, ...]:
+        """The items whose rates are not the cloud's own words."""
+        return tuple(i.name for i in self.items if i.source is not None and not i.source.official)
+
+    @property
     def total_usd_per_hour(self) -> Decimal:
         """VMs and what comes beside them, $/h."""
         return self.vms_usd_per_hour + self.usd_per_hour
@@ -96,7 +101,7 @@ class Bill:
 
 
 def bill_of(vms: RentedVms, rates: Rates, extras: Extras) -> Bill:
-    """The bill of a cluster besides its VMs. Raises a RequestError for a kind of disk that the cloud does not have."""
+    """The bill of a cluster besides its VMs."""
     items = items_for(vms, rates, extras)
     left = tuple(_not_counted(vms, rates, extras, {item.name for item in items}))
     return Bill(items, left, vms.usd_per_hour, rates.borrowed)
@@ -139,27 +144,29 @@ def _items(vms: RentedVms, rates: Rates, extras: Extras) -> Iterator[BillItem]:
         what = f"{_gb(extras.bucket_gb)} in a bucket, {rates.bucket.usd_per_gb_month:f} $ a GB and month"
         yield BillItem(BUCKET, f"{what}, without requests", _per_hour(month), source=rates.bucket.source)
     if vms.hours is None:
-        billed_s = max(BOOT_S, rates.minimum_billing_s)
-        once = _exact(vms.usd_per_hour * Decimal(str(billed_s)) / 3600)
-        yield BillItem(BOOT, f"all VMs for {format_seconds(billed_s, digits=2)} before they train", usd_once=once)
+        once = _exact(vms.usd_per_hour * Decimal(str(BOOT_S)) / 3600)
+        yield BillItem(BOOT, f"all VMs for {format_seconds(BOOT_S, digits=2)} before they train", usd_once=once)
+
+
+def refuse_unknown_disk(every: Iterable[Rates], extras: Extras) -> None:
+    """Raise a RequestError for a kind of disk that none of some clouds has; what is known of none refuses nothing."""
+    known = tuple(every)
+    kinds = list(dict.fromkeys(d.kind for rates in known for d in rates.disks))
+    if extras.disk_kind and known and extras.disk_kind not in kinds:
+        clouds = ", ".join(dict.fromkeys(rates.cloud for rates in known))
+        allowed = one_of(extras.disk_kind, kinds) if kinds else f"none: no rates of disks are known for {clouds}"
+        raise RequestError("disk_type", extras.disk_kind, allowed)
 
 
 def _disk(rates: Rates, extras: Extras) -> DiskRate | None:
     """The kind of disk that is wanted, None where no rate is known."""
-    if not extras.disk_kind:
-        return next(iter(rates.disks), None)
-    found = next((d for d in rates.disks if d.kind == extras.disk_kind), None)
-    if found is None:
-        kinds = [d.kind for d in rates.disks]
-        allowed = one_of(extras.disk_kind, kinds) if kinds else f"none: no rates of disks are known for {rates.cloud}"
-        raise RequestError("disk_type", extras.disk_kind, allowed)
-    return found
+    return next((d for d in rates.disks if extras.disk_kind in ("", d.kind)), None)
 
 
 def _not_counted(vms: RentedVms, rates: Rates, extras: Extras, there: set[str]) -> Iterator[NotCounted]:
     """What the items lack; a cost of 0 and the other one of addresses and gateway are nothing to name."""
     known = {
-        DISK: bool(rates.disks),
+        DISK: _disk(rates, extras) is not None,
         ADDRESSES: rates.address is not None,
         NAT: rates.nat is not None,
         EGRESS: rates.egress is not None,
@@ -176,7 +183,8 @@ def _not_counted(vms: RentedVms, rates: Rates, extras: Extras, there: set[str]) 
             if vms.hours is not None:
                 yield NotCounted(name, "in the job's time and bill already", included=True)
         elif not known[name]:
-            yield NotCounted(name, f"no rate is known for {rates.cloud}")
+            kind = f" of {extras.disk_kind}" if name == DISK and extras.disk_kind else ""
+            yield NotCounted(name, f"no rate{kind} is known for {rates.cloud}")
         else:
             yield NotCounted(name, f"{_OPTIONS[name]} says how much")
 

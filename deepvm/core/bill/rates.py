@@ -11,14 +11,18 @@ HOURS_A_MONTH = 730
 
 @dataclass(frozen=True)
 class RateSource:
-    """Where a rate was read: ``date``, ISO 8601, by the source itself, or else that of the look-up."""
+    """Where a rate was read: ``date``, ISO 8601, by the source itself, or else that of the look-up.
+
+    ``official``: whether the cloud itself says so; others copy its prices, perhaps wrongly.
+    """
 
     url: str
     date: str
+    official: bool = False
 
     def __str__(self) -> str:
-        """``https://..., 2026-10-16``."""
-        return f"{self.url}, {self.date}"
+        """``https://..., 2026-10-16, not the cloud's own page``."""
+        return f"{self.url}, {self.date}" + ("" if self.official else ", not the cloud's own page")
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ class Rates:
     """What a cloud charges besides VMs.
 
     ``region``: where the rates hold, empty for everywhere. ``asked_region``: that of the VMs. ``disks``: the usual kind
-    first. ``minimum_billing_s``: the least that is billed of a VM; 0 if unknown.
+    first.
     """
 
     cloud: str
@@ -109,7 +113,6 @@ class Rates:
     nat: NatRate | None = None
     egress: EgressRate | None = None
     bucket: BucketRate | None = None
-    minimum_billing_s: float = 0.0
 
     @property
     def borrowed(self) -> str:

@@ -8,7 +8,7 @@ on-demand prices; what it costs when nothing runs is not counted.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import ROUND_CEILING, Decimal
@@ -60,17 +60,23 @@ def read_savings_plan(text: str) -> SavingsPlan:
     return SavingsPlan(share, (match["glob"] or "*").strip())
 
 
-def with_savings(catalog: Catalog, plans: Iterable[SavingsPlan]) -> Catalog:
-    """The catalog with discounted on-demand prices, rounded up to micro-dollars; of several plans the best counts.
+def with_savings(catalogs: Iterable[Catalog], plans: Iterable[SavingsPlan]) -> tuple[Catalog, ...]:
+    """The catalogs with discounted on-demand prices, rounded up to micro-dollars; of several plans the best counts.
 
     Raises a RequestError for a plan that no type with an on-demand price goes with.
     """
-    plans = tuple(plans)
+    plans, catalogs = tuple(plans), tuple(catalogs)
     for plan in plans:
-        if not any(i.on_demand_usd_per_hour and fnmatchcase(i.name, plan.glob) for i in catalog):
-            allowed = f"a type of catalog {catalog.name} with an on-demand price, or a glob of some"
+        if not any(i.on_demand_usd_per_hour and fnmatchcase(i.name, plan.glob) for c in catalogs for i in c):
+            allowed = f"a type of {_named(catalogs)} with an on-demand price, or a glob of some"
             raise RequestError("savings_plan", plan.glob, allowed)
-    return replace(catalog, instances=tuple(_discounted(i, plans) for i in catalog)) if plans else catalog
+    if not plans:
+        return catalogs
+    return tuple(replace(c, instances=tuple(_discounted(i, plans) for i in c)) for c in catalogs)
+
+
+def _named(catalogs: Sequence[Catalog]) -> str:
+    return f"catalog {', '.join(c.name for c in catalogs)}"
 
 
 def _discounted(instance: InstanceType, plans: tuple[SavingsPlan, ...]) -> InstanceType:
@@ -81,32 +87,48 @@ def _discounted(instance: InstanceType, plans: tuple[SavingsPlan, ...]) -> Insta
     return replace(instance, on_demand_usd_per_hour=price, discount=share)
 
 
-def with_reserved(catalog: Catalog, pools: Iterable[ReservedPool], now: datetime) -> tuple[Catalog, tuple[str, ...]]:
-    """The catalog with a type for each pool of its region that has not ended; why others are left out, and doubts.
+def with_reserved(
+    catalogs: Iterable[Catalog], pools: Iterable[ReservedPool], now: datetime
+) -> tuple[tuple[Catalog, ...], tuple[str, ...]]:
+    """The catalogs with a type for each pool of their region that has not ended; why pools are in none, and doubts.
 
-    ``now``: UTC. Raises a RequestError for a pool of a type that the catalog does not have, or two of one name.
+    ``now``: UTC. Raises a RequestError for a pool of a type that no catalog has, or two of one name.
     """
-    added, left = list[InstanceType](), list[str]()
-    pools = tuple(pools)
-    judged = Plausibility({i.name: PricedType(i.vcpus, i.on_demand_usd_per_hour, None) for i in catalog})
+    pools, catalogs = tuple(pools), tuple(catalogs)
     refuse_twice("reserved", (p.name for p in pools))
+    added: dict[str, list[InstanceType]] = {c.name: [] for c in catalogs}
+    notes = list[str]()
     for pool in pools:
-        if pool.region and catalog.region and pool.region != catalog.region:
-            left.append(f"reserved pool {pool.name} is in {pool.region}, not in {catalog.region}")
+        of_type = [c for c in catalogs if pool.instance_type in c.by_name]
+        there = [c for c in of_type if not pool.region or pool.region == c.region or not c.region]
+        if not of_type:
+            raise RequestError("reserved", pool.instance_type, f"a type of {_named(catalogs)}")
+        if not there:
+            notes.append(
+                f"reserved pool {pool.name} is in {pool.region}, not in {', '.join(c.region for c in of_type)}"
+            )
         elif pool.until is not None and pool.until <= now:
-            left.append(f"reserved pool {pool.name} ended at {pool.until:%Y-%m-%d %H:%M} UTC")
+            notes.append(f"reserved pool {pool.name} ended at {pool.until:%Y-%m-%d %H:%M} UTC")
         else:
-            added.append(_of_pool(catalog, pool, now))
-            doubt = judged.on_demand(pool.instance_type, pool.usd_per_hour)
-            if doubt is not None:
-                left.append(f"reserved pool {pool.name}: is its price right? {doubt}")
-    return (replace(catalog, instances=(*catalog.instances, *added)) if added else catalog), tuple(left)
+            for catalog in there:
+                added[catalog.name].append(_of_pool(catalog[pool.instance_type], pool, now))
+                notes += _doubts(catalog, pool)
+    found = [replace(c, instances=(*c.instances, *added[c.name])) if added[c.name] else c for c in catalogs]
+    return tuple(found), tuple(dict.fromkeys(notes))
 
 
-def _of_pool(catalog: Catalog, pool: ReservedPool, now: datetime) -> InstanceType:
-    base = catalog.by_name.get(pool.instance_type)
-    if base is None:
-        raise RequestError("reserved", pool.instance_type, f"a type of catalog {catalog.name}")
+def _doubts(catalog: Catalog, pool: ReservedPool) -> Iterator[str]:
+    """What may be wrong with a pool."""
+    judged = Plausibility({i.name: PricedType(i.vcpus, i.on_demand_usd_per_hour, None) for i in catalog})
+    doubt = judged.on_demand(pool.instance_type, pool.usd_per_hour)
+    if doubt is not None:
+        yield f"reserved pool {pool.name}: is its price right? {doubt}"
+    known = catalog[pool.instance_type].zones
+    if pool.zone and known and pool.zone not in known:
+        yield f"reserved pool {pool.name}: is its zone right? {pool.instance_type} is offered in {', '.join(known)}"
+
+
+def _of_pool(base: InstanceType, pool: ReservedPool, now: datetime) -> InstanceType:
     left_s = None if pool.until is None else (pool.until - now).total_seconds()
     until = "" if pool.until is None else f"{pool.until:%Y-%m-%d %H:%M} UTC"
     return replace(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -166,6 +167,11 @@ class InstanceType:
     def type_name(self) -> str:
         """The provider's name of the type, which a pool of reserved VMs does not have as its own."""
         return self.name if self.reserved is None else self.reserved.instance_type
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until a pool of reserved VMs ends, infinite for everything else."""
+        return math.inf if self.reserved is None or self.reserved.left_s is None else self.reserved.left_s
 
     @property
     def memory_bytes(self) -> int | None:

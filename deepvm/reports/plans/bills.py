@@ -13,9 +13,10 @@ from deepvm.planner.request import PlanRequest
 
 
 def bill_in_short(r: Recommendation, request: PlanRequest) -> Iterator[str]:
-    """``besides VMs: 0.1095 $/h + 4.50 $ (disk, addresses, egress), 3.12 $/h in all; without bucket``.
+    """``besides VMs: ~0.1095 $/h + 4.50 $ (disk, addresses, egress), 3.12 $/h in all; without bucket``.
 
-    With ``!`` in front where that is more than what was to be paid, of which VMs alone are kept within.
+    With ``~`` where a rate is not the cloud's own word, or another region's; with ``!`` in front where it is more than
+    what was to be paid, of which VMs alone are kept within.
     """
     bill, budget = r.bill, request.budget
     most = None if request.work is None else request.work.total_budget
@@ -26,7 +27,8 @@ def bill_in_short(r: Recommendation, request: PlanRequest) -> Iterator[str]:
         if left:
             yield f"not counted besides VMs: {left}"
         return
-    counted = f"{_both(bill, '')} ({', '.join(item.name for item in bill.items)})"
+    about = "~" if bill.doubtful or bill.borrowed else ""
+    counted = f"{about}{_both(bill, '')} ({', '.join(item.name for item in bill.items)})"
     # In few words: the answer is one screen of 100 columns.
     dear = bill.total_usd_per_hour > budget
     in_all = [f"{format_usd(bill.total_usd_per_hour) if dear else f'{bill.total_usd_per_hour:.2f}'} $/h"]
@@ -56,6 +58,8 @@ def bill_lines(r: Recommendation, more: str = "") -> Iterator[str]:
         yield f"Besides VMs in all: {_both(bill)}; with the VMs {format_usd(bill.total_usd_per_hour)} $/h{job}."
     if bill.borrowed and bill.items:
         yield f"Doubt: these rates are those of {bill.borrowed}; other regions may cost more."
+    if bill.doubtful:
+        yield f"Doubt: the rates of {', '.join(bill.doubtful)} were read elsewhere than at the cloud itself."
     left = [*(f"{part.name} ({part.why})" for part in bill.not_counted), *([more] if more else [])]
     if left:
         yield f"Not counted: {'; '.join(left)}."
@@ -86,6 +90,7 @@ def bill_document(bill: Bill, total_usd: float | None = None) -> dict[str, Any]:
                 "counted": item.what,
                 "source": item.source and item.source.url,
                 "as_of": item.source and item.source.date,
+                "official": item.source and item.source.official,
             }
             for item in bill.items
         ],

@@ -355,6 +355,7 @@ class BillItem(TypedDict):
     counted: Annotated[str, "how it was counted, in words"]
     source: Annotated[str | None, "who says what it costs, a URL; null where it follows from prices of VMs"]
     as_of: Annotated[str | None, "the day of that figure, or when it was looked up"]
+    official: Annotated[bool | None, "whether the cloud itself says so; null without a source"]
 
 
 class NotCounted(TypedDict):

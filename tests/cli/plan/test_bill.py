@@ -34,6 +34,10 @@ def test_the_answer_has_one_line_and_the_reasons_every_item_with_its_source(run:
     items = [text for text in run(*words, "--why")[1].splitlines() if text.startswith("Besides VMs, ")]
     assert [text.split(":")[0] for text in items] == [f"Besides VMs, {n}" for n in ("disk", "addresses", "egress")]
     assert all("(https://" in text for text in items)
+    assert "besides VMs: ~0." in line  # AWS's own page of addresses could not be read
+    assert [", not the cloud's own page)" in text for text in items] == [False, True, True]
+    own = [*LORA, "--disk", "200GB", "--exclude-cost", "addresses"]
+    assert "besides VMs: 0." in run(*own)[1]
 
 
 def test_json_has_the_same_bill_for_every_cluster(run: Run) -> None:
@@ -42,6 +46,7 @@ def test_json_has_the_same_bill_for_every_cluster(run: Run) -> None:
     vms = first["gpu"]["count"] + (first["memory"]["count"] if first["memory"] else 0)
     items = {item["name"]: item for item in first["bill"]["items"]}
     assert items["disk"]["usd_per_hour"] == pytest.approx(vms * 200 * 0.08 / 730, abs=1e-6)
+    assert items["disk"]["official"] is True and items["egress"]["official"] is False
     assert items["egress"]["usd_once"] == 4.5 and items["egress"]["as_of"] == "2026-04-27"
     hours = first["expected"]["makespan_s"] / 3600
     whole = first["expected"]["total_cost_usd"] + first["bill"]["usd_per_hour"] * hours + 4.5

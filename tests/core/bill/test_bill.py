@@ -25,7 +25,6 @@ RATES = Rates(
         SOURCE,
     ),
     bucket=BucketRate(Decimal("0.023"), SOURCE),
-    minimum_billing_s=60,
 )
 VMS = RentedVms(spot=7, on_demand=1, usd_per_hour=Decimal("3.00"))
 
@@ -90,11 +89,6 @@ def test_boot_minutes_are_in_the_bill_of_a_job_already() -> None:
     job = bill(vms=RentedVms(7, 1, Decimal(3), hours=10))
     assert "boot" not in {i.name for i in job.items}
     assert next(p for p in job.not_counted if p.name == "boot").included
-
-
-def test_no_less_is_billed_than_the_cloud_bills() -> None:
-    rates = Rates("mars", minimum_billing_s=3600)
-    assert items(rates)["boot"] == (0, Decimal(3))
 
 
 def test_what_is_not_counted_is_named_with_the_reason() -> None:

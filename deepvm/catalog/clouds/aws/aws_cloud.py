@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +56,6 @@ class AwsCloud(Cloud):
         minimum_billing_s=60,
         quotas="vCPUs of a family and market in each region",
         has_cpu_vms=True,
-        egress_usd_per_gb=Decimal("0.09"),
         sources={
             "notice_s": f"{_GUIDE}/spot-instance-termination-notices.html, 2026",
             "grace_s": f"{_GUIDE}/spot-instance-termination-notices.html, 2026",
@@ -66,7 +64,6 @@ class AwsCloud(Cloud):
             "quotas": f"{_GUIDE}/ec2-resource-limits.html, 2026",
             "has_cpu_vms": "https://aws.amazon.com/ec2/instance-types/, 2026",
             "minimum_billing_s": "https://aws.amazon.com/ec2/pricing/on-demand/, 2026: per second, at least 60",
-            "egress_usd_per_gb": "https://aws.amazon.com/ec2/pricing/on-demand/, 2026: to 10 TB a month, 100 GB free",
         },
     )
 

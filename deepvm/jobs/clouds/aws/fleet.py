@@ -121,8 +121,14 @@ def _limit(most_usd_per_hour: float | None) -> str:
     return f"{exact.normalize():f}" if exact > LEAST_MAX_PRICE else ""
 
 
-def refusal(pool: Pool, codes: Iterable[str]) -> str:
-    """One line for a machine that was not made."""
-    found = dict.fromkeys(code for code in codes if code) or {"no reason given": None}
+def refusal(pool: Pool, codes: Iterable[str], most_usd_per_hour: float | None = None) -> str:
+    """One line for a machine that was not made; ``most_usd_per_hour``: what it was to cost at most.
+
+    For an on-demand machine above that AWS gives no reason of its own.
+    """
+    none = "no reason given"
+    if limit := _limit(most_usd_per_hour):
+        none += f"; perhaps it costs more than the limit of the job (budget.max_price) leaves it, {limit} $/h"
+    found = dict.fromkeys(code for code in codes if code) or {none: None}
     said = "; ".join(f"{_MEANT[code]} ({code})" if code in _MEANT else code for code in found)
     return f"{pool.instance_type} in {pool.zone}, {pool.market}: {said}"
