@@ -107,9 +107,8 @@ def describe(
         )
     slow_s = 0.0
     if outlook is not None:
-        slow_s = (
-            outlook.total_s if outlook.costs_usd is None else outlook.costs_usd[1] * MICRO_USD * 3600 / choice.price
-        )
+        bad_usd = outlook.costs_usd[1] if outlook.costs_usd else 0.0
+        slow_s = max(outlook.total_s, bad_usd * MICRO_USD * 3600 / choice.price)
     warnings += _of_pools(cluster, outlook, slow_s)
     counted = work is not None or (prediction is not None and cluster.spot_count > 0)
     known = candidates.request.life_s is not None or (work is not None and work.mttp_s is not None)
@@ -211,7 +210,7 @@ def _about(gpu: InstanceType) -> Iterator[str]:
 
 
 def _of_pools(cluster: Cluster, outlook: Outlook | None, slow_s: float) -> Iterator[str]:
-    """Where reserved VMs are, until when, and whether the job ends before; ``slow_s``: what it takes at the slow end."""
+    """Where reserved VMs are, until when, and whether the job ends before; ``slow_s``: what it takes if it is slow."""
     for group, whose in ((cluster.gpu, "its VMs"), (cluster.memory and cluster.memory.instance, "its memory nodes")):
         reserved = group.reserved if group else None
         if group is None or reserved is None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from deepvm.core.bill.bill import BOOT_S, Bill, RentedVms, bill_of, items_for
+from deepvm.core.bill.bill import BOOT_S, Bill, RentedVms, bill_of, items_for, refuse_unknown_disk
 from deepvm.core.bill.extras import COSTS, Extras
 from deepvm.core.bill.rates import AddressRate, BucketRate, DiskRate, EgressRate, NatRate, Rates, RateSource, Tier
 from deepvm.errors import RequestError
@@ -48,10 +48,13 @@ def test_disks_are_of_each_vm_and_months_have_730_hours() -> None:
 
 
 def test_an_unknown_kind_of_disk_names_those_that_there_are() -> None:
+    wrong, right = Extras.parse(disk="1GB", disk_type="ssf"), Extras.parse(disk="1GB", disk_type="hdd")
     with pytest.raises(RequestError, match="ssd or hdd|hdd, ssd|ssd, hdd"):
-        items(disk="1GB", disk_type="ssf")
+        refuse_unknown_disk([RATES, Rates("venus")], wrong)
     with pytest.raises(RequestError, match="no rates of disks are known for venus"):
-        bill(Rates("venus"), disk="1GB", disk_type="ssd")
+        refuse_unknown_disk([Rates("venus")], right)
+    refuse_unknown_disk([Rates("venus"), RATES], right)  # one of several clouds has it
+    assert left(bill(Rates("venus"), disk="1GB", disk_type="hdd"))["disk"] == "no rate of hdd is known for venus"
 
 
 def test_addresses_cost_by_market() -> None:

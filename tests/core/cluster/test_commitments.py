@@ -28,7 +28,7 @@ def pool(**changes: Any) -> ReservedPool:
 
 
 def reserved(*pools: ReservedPool, **changes: Any) -> Catalog:
-    return with_reserved(catalog(**changes), pools, NOW)[0]
+    return with_reserved([catalog(**changes)], pools, NOW)[0][0]
 
 
 @pytest.mark.parametrize(
@@ -47,20 +47,20 @@ def test_what_is_no_discount_is_refused(text: str) -> None:
 
 def test_a_savings_plan_lowers_on_demand_prices_alone_and_rounds_up() -> None:
     base = catalog(gpu_type(on_demand_usd_per_hour="0.526001"), cpu_type())
-    found = with_savings(base, [read_savings_plan("gpu.*=33%")])
+    (found,) = with_savings([base], [read_savings_plan("gpu.*=33%")])
     assert found["gpu.xlarge"].on_demand_usd_per_hour == Decimal("0.352421")  # 0.35242067
     assert found["gpu.xlarge"].spot_usd_per_hour == base["gpu.xlarge"].spot_usd_per_hour
     assert found["cpu.xlarge"] == base["cpu.xlarge"]
 
 
 def test_the_best_of_several_plans_counts() -> None:
-    found = with_savings(catalog(), [read_savings_plan("50%"), read_savings_plan("gpu.*=10%")])
+    (found,) = with_savings([catalog()], [read_savings_plan("50%"), read_savings_plan("gpu.*=10%")])
     assert found["gpu.xlarge"].on_demand_usd_per_hour == Decimal("0.5")
 
 
 def test_a_plan_of_no_type_is_refused() -> None:
     with pytest.raises(RequestError, match=r"p6\.\*"):
-        with_savings(catalog(), [read_savings_plan("p6.*=10%")])
+        with_savings([catalog()], [read_savings_plan("p6.*=10%")])
 
 
 def test_a_pool_is_a_type_of_its_own_with_a_count() -> None:
@@ -97,7 +97,7 @@ def test_a_pool_that_ends_before_the_job_is_no_candidate() -> None:
 
 def test_pools_that_have_ended_or_are_elsewhere_are_told() -> None:
     old, other = pool(name="old", until=NOW), pool(name="other", region="olympus-1")
-    found, left = with_reserved(catalog(region="tharsis-1"), [old, other], NOW)
+    (found,), left = with_reserved([catalog(region="tharsis-1")], [old, other], NOW)
     assert len(found) == len(catalog())
     assert left == (
         "reserved pool old ended at 2026-11-27 08:00 UTC",
@@ -117,3 +117,67 @@ def test_the_quota_of_the_account_does_not_count_for_a_pool() -> None:
 
     none = reserved(pool(), quotas=(Quota("G and VT", Market.ON_DEMAND, 0),))
     assert recommend(none, 100, instance_type="gpu.xlarge@block", architecture="on-demand")[0].cluster.gpu_count == 3
+
+
+def test_of_several_clouds_one_is_enough_that_has_the_type() -> None:
+    mars = catalog(gpu_type(name="rover.1"), name="mars-tharsis-1", region="tharsis-1")
+    earth = catalog(name="earth-olympus-1", region="olympus-1")
+    both = (mars, earth)
+    one, other = with_savings(both, [read_savings_plan("rover.*=50%")])
+    assert one["rover.1"].on_demand_usd_per_hour == Decimal("0.5") and other == earth
+    (one, other), notes = with_reserved(both, [pool(instance_type="rover.1")], NOW)
+    assert "rover.1@block" in one.by_name and other == earth and notes == ()
+    (one, other), notes = with_reserved(both, [pool(region="olympus-1")], NOW)
+    assert one == mars and "gpu.xlarge@block" in other.by_name and notes == ()
+    with pytest.raises(RequestError, match="mars-tharsis-1, earth-olympus-1"):
+        with_reserved(both, [pool(instance_type="p6")], NOW)
+
+
+def test_a_zone_that_does_not_offer_the_type_is_asked_about() -> None:
+    """Names of zones are an account's own: a pool in ``use1-az1`` is not in ``us-east-1a``."""
+    (found,), notes = with_reserved([catalog(gpu_type(zones=("z1", "z2")), cpu_type())], [pool(zone="us-east-1a")], NOW)
+    assert "gpu.xlarge@block" in found.by_name
+    assert notes == ("reserved pool block: is its zone right? gpu.xlarge is offered in z1, z2",)
+
+
+TIERED: dict[str, Any] = {"work": 50, "architecture": "single-anchor", "instance_type": "gpu.xlarge", "mttp": "1h"}
+
+
+def nodes(left: timedelta, **changes: Any) -> list[str]:
+    """The memory nodes of the plans for a job where a pool of very cheap ones ends after a while."""
+    cheap = pool(instance_type="cpu.xlarge", usd_per_hour=Decimal("0.001"), until=NOW + left)
+    found = recommend(reserved(cheap), 100, top=3, **(TIERED | changes))
+    return [r.cluster.memory.instance.name for r in found if r.cluster.memory is not None]
+
+
+@pytest.mark.parametrize("solver", ["ilp", "frontier"])
+def test_memory_nodes_that_end_before_the_job_are_no_candidates_either(solver: str) -> None:
+    assert nodes(timedelta(hours=10_000), solver=solver)[0] == "cpu.xlarge@block"
+    short = nodes(timedelta(minutes=1), solver=solver)
+    assert short and set(short) == {"cpu.xlarge"}
+
+
+def test_memory_nodes_of_a_pool_are_named_with_their_end() -> None:
+    cheap = pool(instance_type="cpu.xlarge", usd_per_hour=Decimal("0.001"), until=NOW + timedelta(hours=10_000))
+    first = recommend(reserved(cheap), 100, **TIERED)[0]
+    assert any("its memory nodes are those of the reservation block, which ends at" in w for w in first.warnings)
+
+
+def test_a_pool_without_a_feasible_cluster_is_not_said_to_end_too_early() -> None:
+    long = reserved(pool(until=NOW + timedelta(hours=1000)))
+    asked: dict[str, Any] = {"work": 50, "architecture": "on-demand", "instance_type": "gpu.xlarge@block"}
+    none = recommend(long, "0.1", **asked)
+    assert not none
+    assert {r.instance_type: r.reason for r in none.rejections}["gpu.xlarge@block"] == "budget"
+
+
+def test_how_long_a_job_would_take_is_said_beside_what_is_left() -> None:
+    asked: dict[str, Any] = {"work": 50, "architecture": "on-demand", "instance_type": "gpu.xlarge@block"}
+    none = recommend(reserved(pool(until=NOW + timedelta(hours=1))), 100, **asked)
+    (why,) = [r.detail for r in none.rejections if r.instance_type == "gpu.xlarge@block"]
+    assert "in 1 h" in why and "the job would take" in why
+
+
+def test_without_a_job_nobody_knows_whether_it_ends_before_the_pool_does() -> None:
+    answer = recommend(reserved(pool(until=NOW + timedelta(hours=1))), 100, instance_type="gpu.xlarge@block")
+    assert any("say how much is trained" in w for w in answer[0].warnings)
