@@ -211,9 +211,11 @@ def _about(gpu: InstanceType) -> Iterator[str]:
 
 def _of_pools(cluster: Cluster, outlook: Outlook | None, slow_s: float) -> Iterator[str]:
     """Where reserved VMs are, until when, and whether the job ends before; ``slow_s``: what it takes if it is slow."""
-    for group, whose in ((cluster.gpu, "its VMs"), (cluster.memory and cluster.memory.instance, "its memory nodes")):
-        reserved = group.reserved if group else None
-        if group is None or reserved is None:
+    parts = [(cluster.gpu, "its VMs")]
+    parts += [(cluster.memory.instance, "its memory nodes")] if cluster.memory else []
+    for instance, whose in parts:
+        reserved = instance.reserved
+        if reserved is None:
             continue
         end = f", which ends at {reserved.until}" if reserved.until else ""
         yield f"{whose} are those of the {reserved.kind.replace('-', ' ')} {reserved.pool}{end}: start them there"
@@ -221,8 +223,8 @@ def _of_pools(cluster: Cluster, outlook: Outlook | None, slow_s: float) -> Itera
             continue
         if outlook is None:
             yield f"whether the job ends before {reserved.pool} does is not known: say how much is trained"
-        elif slow_s > group.left_s:
-            rest = f"{reserved.pool} has {format_seconds(group.left_s)} left"
+        elif slow_s > instance.left_s:
+            rest = f"{reserved.pool} has {format_seconds(instance.left_s)} left"
             yield f"at the slow end of what is known of its speed the job takes {format_seconds(slow_s)}, and {rest}"
 
 

@@ -28,6 +28,8 @@ def quota_too_small(quotas: Iterable[Quota], instance: InstanceType, market: Mar
     """What a quota allows, what some VMs need and, if the provider's quota is known, the value to ask for."""
     quota = find_quota(quotas, instance.quota_family, market)
     assert quota is not None
+    if instance.reserved is not None:
+        return f"{count} x {instance.name} are more than the {instance.reserved.count} that the pool has"
     needed = count * instance.vcpus
     has = f"the quota is {quota.vcpus}" + (f", of which {quota.in_use} are in use" if quota.in_use else "")
     text = f"{count} x {instance.name} would need {needed} {market.value} vCPUs of {instance.quota_family}; {has}"

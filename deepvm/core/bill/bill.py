@@ -38,11 +38,15 @@ class BillItem:
 
 @dataclass(frozen=True)
 class NotCounted:
-    """A cost that the bill leaves out, and why; ``included``: because it is part of another figure."""
+    """A cost that the bill leaves out, and why.
+
+    ``included``: because it is part of another figure. ``unknown``: there is such a cost, and nobody knows the rate.
+    """
 
     name: str
     why: str
     included: bool = False
+    unknown: bool = False
 
 
 @dataclass(frozen=True)
@@ -184,7 +188,8 @@ def _not_counted(vms: RentedVms, rates: Rates, extras: Extras, there: set[str]) 
                 yield NotCounted(name, "in the job's time and bill already", included=True)
         elif not known[name]:
             kind = f" of {extras.disk_kind}" if name == DISK and extras.disk_kind else ""
-            yield NotCounted(name, f"no rate{kind} is known for {rates.cloud}")
+            asked = name == ADDRESSES or name in extras.given
+            yield NotCounted(name, f"no rate{kind} is known for {rates.cloud}", unknown=asked)
         else:
             yield NotCounted(name, f"{_OPTIONS[name]} says how much")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -16,6 +17,9 @@ COSTS = (DISK, ADDRESSES, NAT, EGRESS, BUCKET, BOOT)
 """The costs that are counted besides VMs, in the order in which bills name them."""
 GB = Decimal(10**9)
 """Bytes; most clouds bill by 2**30, so that a bill may be 7 % lower."""
+
+
+_NOTHING = re.compile(r"\s*0+(\.0+)?\s*([kKMGT]i?)?B?\s*", re.ASCII)
 
 
 class ExtrasOptions(TypedDict, total=False):
@@ -81,6 +85,6 @@ def _gb(size: str | int | None, option: str) -> Decimal | None:
     """A size; 0 is one, too: nothing of the kind is needed."""
     if size is None or size == "":
         return None
-    if str(size).strip() in ("0", "0B", "0GB"):
+    if _NOTHING.fullmatch(str(size)):
         return Decimal(0)
     return parse_bytes(size, option) / GB

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from deepvm.core.bill.bill import RentedVms, bill_of
-from deepvm.core.bill.extras import BOOT, Extras
+from deepvm.core.bill.extras import Extras
 from deepvm.core.bill.rates import Rates
 from deepvm.core.cluster.instances import Market
 from deepvm.core.units import counted, format_seconds
@@ -177,7 +177,7 @@ def plan_document(
 def _bill(spot: int, on_demand: int, usd_per_hour: float, rates: Rates) -> dict[str, Any]:
     """What comes besides machines, counted as in a recommendation; jobs do not say how large disks are."""
     vms = RentedVms(spot, on_demand, Decimal(str(round(usd_per_hour, 6))))
-    return bill_document(bill_of(vms, rates, Extras.parse(exclude_cost=BOOT)))
+    return bill_document(bill_of(vms, rates, Extras()))
 
 
 def print_plan(document: Mapping[str, Any]) -> None:
@@ -195,8 +195,10 @@ def print_plan(document: Mapping[str, Any]) -> None:
     lines = [f"{document['name']}: {', '.join(parts)}; {rate}{limit}"]
     if bill := document["bill"]:
         counted = ", ".join(item["name"] for item in bill["items"])
-        left = ", ".join(part["name"] for part in bill["not_counted"] if part["name"] != BOOT)
-        lines.append(f"besides machines: {bill['usd_per_hour']:.4f} $/h ({counted}); not counted: {left}")
+        left = ", ".join(part["name"] for part in bill["not_counted"])
+        doubt = "~" if bill["rates_of_region"] or any(item["official"] is False for item in bill["items"]) else ""
+        sums = f"{doubt}{bill['usd_per_hour']:.4f} $/h + {bill['usd_once']:.2f} $"
+        lines.append(f"besides machines: {sums} ({counted}); not counted: {left}")
     if len(pools := document["pools"]) > 1:
         asked = [f"{p['type']} in {p['zone']} ({p['usd_per_hour']:.4f} $/h)" for p in pools]
         lines.append(f"asked for in this order: {', '.join(asked)}")

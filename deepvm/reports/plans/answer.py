@@ -72,6 +72,7 @@ def print_answer(
             *deadline_line(best),
             *bill_line(best),
             *bill_in_short(best[0], best.request),
+            *ended_pools(best),
             *few_steps(best),
             *warnings_of(best, now),
             *placement_lines(placement),
@@ -82,7 +83,7 @@ def print_answer(
         print_lines([""])
         print_clouds(found, now)
         print_lines([""])
-    print_lines([*_NEXT])
+    print_lines(next_steps(best[0]))
 
 
 def rows_of(answer: Recommendations) -> list[tuple[str, Recommendation]]:
@@ -335,7 +336,22 @@ def _age_days(catalog: Catalog, now: datetime) -> int | None:
     return max(ages, default=None)
 
 
-_NEXT = (
-    "Next: add -o json > plan.json, then train on it: deepvm run plan.json -- python train.py",
-    "For SkyPilot, EC2 Fleet, Terraform: deepvm export. Reasons, doubts, rejected types: --why",
-)
+def ended_pools(answer: Recommendations) -> Iterator[str]:
+    """The user's reserved pools that end before the job would."""
+    for rejection in answer.rejections:
+        if rejection.reason == "reserved":
+            yield f"! {rejection.instance_type} is left out: {rejection.detail}"
+
+
+def next_steps(first: Recommendation) -> list[str]:
+    """What to do with the plan; ``run`` and most exports would rent other VMs than reserved ones."""
+    groups = first.cluster.groups
+    if any(group.instance.reserved for group in groups):
+        return [
+            "Next: add -o json > plan.json; deepvm export plan.json --to torchrun --output-dir launch",
+            "It trains on the reserved VMs as they are. Reasons, doubts, rejected types: --why",
+        ]
+    return [
+        "Next: add -o json > plan.json, then train on it: deepvm run plan.json -- python train.py",
+        "For SkyPilot, EC2 Fleet, Terraform: deepvm export. Reasons, doubts, rejected types: --why",
+    ]

@@ -27,8 +27,7 @@ def bill_in_short(r: Recommendation, request: PlanRequest) -> Iterator[str]:
         if left:
             yield f"not counted besides VMs: {left}"
         return
-    about = "~" if bill.doubtful or bill.borrowed else ""
-    counted = f"{about}{_both(bill, '')} ({', '.join(item.name for item in bill.items)})"
+    counted = f"{_about(bill)}{_both(bill, '')} ({', '.join(item.name for item in bill.items)})"
     # In few words: the answer is one screen of 100 columns.
     dear = bill.total_usd_per_hour > budget
     in_all = [f"{format_usd(bill.total_usd_per_hour) if dear else f'{bill.total_usd_per_hour:.2f}'} $/h"]
@@ -39,6 +38,19 @@ def bill_in_short(r: Recommendation, request: PlanRequest) -> Iterator[str]:
     line = f"besides VMs: {counted}, {' and '.join(in_all)} in all"
     line = f"! {line}, more than {' and '.join(limits)}" if limits else line
     yield line + (f"; without {left}" if left else "")
+
+
+def bill_cell(bill: Bill | None) -> str:
+    """The same in a table's cell: ``~0.0050 $/h + 4.50 $ + ?``, with ``?`` for what has no known rate."""
+    if bill is None:
+        return "?"
+    unknown = any(part.unknown for part in bill.not_counted)
+    known = f"{_about(bill)}{_both(bill, '')}" if bill.items else ""
+    return " + ".join([*([known] if known else []), *(["?"] if unknown else [])]) or "-"
+
+
+def _about(bill: Bill) -> str:
+    return "~" if bill.doubtful or bill.borrowed else ""
 
 
 def bill_lines(r: Recommendation, more: str = "") -> Iterator[str]:

@@ -9,6 +9,7 @@ from deepvm.catalog.signals.signal import PRICES, age, base
 from deepvm.core.units import format_usd
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison, cloud_name
+from deepvm.reports.plans.bills import bill_cell
 from deepvm.reports.plans.recommendations import format_work
 from deepvm.reports.tables import Column, print_items
 
@@ -26,6 +27,7 @@ def _cells(answer: Recommendations, now: datetime) -> dict[Column, str]:
         Column("region", drop=2): catalog.region or "-",
         Column("best cluster", wrap=False): str(best.cluster) if best else _reason(answer),
         Column("$/h", "right"): format_usd(best.usd_per_hour) if best else "-",
+        Column("besides VMs", "right", drop=4): bill_cell(best.bill) if best else "-",
     }
     speed = "-"
     if best is not None and best.prediction is not None:

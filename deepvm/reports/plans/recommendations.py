@@ -304,6 +304,9 @@ def left_out(answer: Recommendations) -> list[str]:
         names = [r.instance_type for r in rejections]
         if reason == "unprofiled" and len(names) > _NAMED:
             names = _by_gpu(names, answer.catalog)
+        if reason == "reserved":  # the user's own pools: each with its end
+            lines += [f"Not considered ({reason}): {r.instance_type}: {r.detail}." for r in rejections]
+            continue
         lines.append(f"Not considered ({reason}): {listed(names, _NAMED)}.")
         if reason == "unprofiled":
             estimates = any(answer.catalog[r.instance_type].eflops_basis for r in rejections)

@@ -196,7 +196,7 @@ def test_what_needs_estimates_is_what_the_texts_say(basis: str, run: Run, tmp_pa
     assert ("--estimates" in row) == ("--estimates" in fields[basis]["description"]) == needed
 
 
-OF_THE_SOURCE = ("Risk: ", "Quotas:", "Prices:", "besides VMs", "Besides VMs", "Not counted")  # a file has no rates
+OF_THE_SOURCE = ("Risk: ", "Quotas:", "Prices:")
 
 
 def without_sources(value):
@@ -205,7 +205,7 @@ def without_sources(value):
         return [without_sources(v) for v in value]
     if not isinstance(value, dict):
         return value
-    about = {"kind", "source", "observed_at", "signals", "notes", "quotas", "prices_as_of", "bill"}
+    about = {"kind", "source", "observed_at", "signals", "notes", "quotas", "prices_as_of"}
     return {key: without_sources(v) for key, v in value.items() if key not in about}
 
 

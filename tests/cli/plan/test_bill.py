@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -116,3 +117,36 @@ def test_a_price_that_is_hardly_right_is_asked_about(run: Run, tmp_path: Path) -
 def test_a_bad_file_of_pools_names_the_place(run: Run, tmp_path: Path) -> None:
     code, _, err = run(*LORA, "--reserved", reserved(tmp_path, count=0))
     assert code == 4 and "count" in err
+
+
+def test_a_savings_plan_of_several_clouds_names_its_types(run: Run) -> None:
+    """28 % on AWS is no discount of Google's."""
+    words = [w for w in ASKED if w not in ("--region", "us-east-1")]
+    code, _, err = run(*words, "--cloud", "aws", "--cloud", "gcp", "--savings-plan", "28%")
+    assert code == 2 and "of several clouds" in err
+
+
+def soon(hours: float) -> str:
+    return (datetime.now(timezone.utc) + timedelta(hours=hours)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def test_a_pool_that_ends_before_the_job_is_left_out_with_its_end_on_the_first_screen(run: Run, tmp_path: Path) -> None:
+    words = [*LORA, "--reserved", reserved(tmp_path, until=soon(24)), "--tokens", "20B"]
+    code, out, _ = run(*words, "--why")
+    assert code == 0
+    (first,) = [t for t in out.splitlines() if t.startswith("! p5.4xlarge@block-1")]
+    assert "left out: its pool ends at" in first and "the job would take" in first
+    assert "Not considered (reserved): p5.4xlarge@block-1: its pool ends at" in out
+    assert "deepvm run plan.json" in out  # the plan is of others
+
+
+def test_what_to_do_next_with_a_reserved_plan_is_what_works(run: Run, tmp_path: Path) -> None:
+    """``run`` and the other exports refuse it."""
+    words = [*LORA, "--reserved", reserved(tmp_path, until=soon(2400))]
+    out = run(*words)[1]
+    assert "deepvm run plan.json" not in out and "deepvm export plan.json --to torchrun" in out
+    plan = tmp_path / "plan.json"
+    plan.write_text(run(*words, "-o", "json")[1])
+    assert run("export", str(plan), "--to", "torchrun", "--output-dir", str(tmp_path / "launch"))[0] == 0
+    code, _, err = run("export", str(plan), "--to", "skypilot")
+    assert code == 2 and "are reserved" in err

@@ -123,8 +123,9 @@ def test_an_unknown_cost_is_refused() -> None:
         Extras.parse(exclude_cost="disk,disc")
 
 
-def test_no_disk_is_an_answer() -> None:
-    found = bill(disk="0", egress="0")
+@pytest.mark.parametrize("nothing", ["0", "0GB", "0.0 TB", "0GiB", 0])
+def test_no_disk_is_an_answer(nothing: str | int) -> None:
+    found = bill(disk=nothing, egress=nothing)
     assert "disk" not in left(found) and "egress" not in left(found)
 
 
@@ -140,3 +141,9 @@ def test_rates_of_another_region_are_told() -> None:
     assert bill().borrowed == ""
     assert bill(Rates("mars", region="olympus-1", asked_region="tharsis-1")).borrowed == "olympus-1"
     assert bill(Rates("mars", region="olympus-1", asked_region="olympus-1")).borrowed == ""
+
+
+def test_what_is_asked_for_and_has_no_known_rate_is_told_from_what_is_not_asked_for() -> None:
+    found = bill(Rates("venus"), egress="1GB")
+    assert {part.name for part in found.not_counted if part.unknown} == {"egress", "addresses"}
+    assert not any(part.unknown for part in bill().not_counted)
