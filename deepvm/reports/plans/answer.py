@@ -22,7 +22,6 @@ from deepvm.planner.request import Objective, PolicyName
 from deepvm.planner.workload.measurement import measure_next
 from deepvm.reports.performance.predictions import in_short, short
 from deepvm.reports.plans.bills import bill_in_short
-from deepvm.reports.plans.cloud_table import print_clouds
 from deepvm.reports.plans.recommendations import other_regions
 from deepvm.reports.plans.sources import placement_lines, quota_needs, refresh_command
 from deepvm.reports.tables import Column, print_items, print_lines
@@ -80,6 +79,8 @@ def print_answer(
         ]
     )
     if found.of_several_clouds:
+        from deepvm.reports.plans.cloud_table import print_clouds
+
         print_lines([""])
         print_clouds(found, now)
         print_lines([""])
