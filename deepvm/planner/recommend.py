@@ -9,7 +9,6 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, overload
 
 from deepvm.core.answer import Answer
-from deepvm.core.bill.bill import refuse_unknown_disk
 from deepvm.core.cluster.cluster import Recommendation, Rejection
 from deepvm.core.cluster.instances import Catalog, InstanceType, Reservation
 from deepvm.core.units import MICRO_USD, Money, format_seconds, format_usd
@@ -147,9 +146,7 @@ def recommend(
         RequestError: an argument cannot be used.
         MissingDataError: the catalog lacks what was asked for.
     """
-    request = PlanRequest.parse(budget, **options)
-    refuse_unknown_disk(() if catalog.rates is None else (catalog.rates,), request.extras)
-    return solve(with_tables(catalog, tables), request)
+    return solve(with_tables(catalog, tables), PlanRequest.parse(budget, **options))
 
 
 def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:

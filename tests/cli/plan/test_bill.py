@@ -119,13 +119,6 @@ def test_a_bad_file_of_pools_names_the_place(run: Run, tmp_path: Path) -> None:
     assert code == 4 and "count" in err
 
 
-def test_a_savings_plan_of_several_clouds_names_its_types(run: Run) -> None:
-    """28 % on AWS is no discount of Google's."""
-    words = [w for w in ASKED if w not in ("--region", "us-east-1")]
-    code, _, err = run(*words, "--cloud", "aws", "--cloud", "gcp", "--savings-plan", "28%")
-    assert code == 2 and "of several clouds" in err
-
-
 def soon(hours: float) -> str:
     return (datetime.now(timezone.utc) + timedelta(hours=hours)).strftime("%Y-%m-%dT%H:%M:%SZ")
 

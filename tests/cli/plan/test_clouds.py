@@ -214,3 +214,25 @@ class TestExports:
         file = self.plan_of(run, tmp_path, "--cloud", "gcp", "--pw", "30")
         code, _, err = run("export", file, "--to", tool, "--output-dir", tmp_path / "out")
         assert code == 2 and "a plan of Google Cloud skypilot or torchrun" in err
+
+
+SEVERAL = ["recommend", "--pw", "10", "--cloud", "aws", "--cloud", "gcp", "--model", "llama-8b", "--method", "lora"]
+
+
+def test_a_savings_plan_of_several_clouds_names_its_types(run: Run) -> None:
+    """28 % on AWS is no discount of Google's."""
+    code, _, err = run(*SEVERAL, "--savings-plan", "28%")
+    assert code == 2 and "of several clouds" in err
+    assert run(*SEVERAL, "--savings-plan", "g2-*=28%")[0] == 0  # AWS has no such type
+
+
+def test_each_cloud_of_a_table_has_what_comes_besides_vms(run: Run) -> None:
+    code, out, err = run(*SEVERAL, "--egress", "100GB", "--disk", "100GB", "--disk-type", "gp3")
+    assert code == 0, err  # one of them has disks of that kind
+    (head,) = [line for line in out.splitlines() if "best cluster" in line]
+    assert "besides VMs" in head
+    aws, gcp = (next(t for t in out.splitlines() if t.startswith(name)) for name in ("AWS", "Google"))
+    assert "+ 9." in aws and "?" not in aws  # 100 x 0.09 $, and boot
+    assert "+ 12." in gcp and "+ ?" in gcp  # 100 x 0.12 $; Google has no gp3
+    code, _, err = run(*SEVERAL, "--disk", "100GB", "--disk-type", "gp9")
+    assert code == 2 and "--disk-type" in err
