@@ -96,7 +96,7 @@ def with_reserved(
     """
     pools, catalogs = tuple(pools), tuple(catalogs)
     refuse_twice("reserved", (p.name for p in pools))
-    added: dict[str, list[InstanceType]] = {c.name: [] for c in catalogs}
+    added: list[list[InstanceType]] = [[] for _ in catalogs]
     notes = list[str]()
     for pool in pools:
         of_type = [c for c in catalogs if pool.instance_type in c.by_name]
@@ -110,10 +110,12 @@ def with_reserved(
         elif pool.until is not None and pool.until <= now:
             notes.append(f"reserved pool {pool.name} ended at {pool.until:%Y-%m-%d %H:%M} UTC")
         else:
-            for catalog in there:
-                added[catalog.name].append(_of_pool(catalog[pool.instance_type], pool, now))
-                notes += _doubts(catalog, pool)
-    found = [replace(c, instances=(*c.instances, *added[c.name])) if added[c.name] else c for c in catalogs]
+            for catalog, more in zip(catalogs, added, strict=True):
+                if catalog in there:
+                    more.append(_of_pool(catalog[pool.instance_type], pool, now))
+                    notes += _doubts(catalog, pool)
+    both = zip(catalogs, added, strict=True)
+    found = [replace(c, instances=(*c.instances, *more)) if more else c for c, more in both]
     return tuple(found), tuple(dict.fromkeys(notes))
 
 
