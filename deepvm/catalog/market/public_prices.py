@@ -10,6 +10,7 @@ from typing import Any
 
 from deepvm.catalog.public.public_market import QUICK_S, SLOW_S, PublicMarket, newest
 from deepvm.catalog.public.registry import SOURCES, source
+from deepvm.catalog.published.instance_networks import bandwidths
 from deepvm.catalog.signals.cache import Cache, default_folder
 from deepvm.catalog.signals.cloud import Cloud
 from deepvm.catalog.signals.signal import SPECS, Signal
@@ -94,7 +95,9 @@ class PublicPrices:
         for region in self.cloud.snapshot_regions():
             embedded = self.cloud.snapshot(region).get(SPECS)
             known |= {} if embedded is None else embedded.data
+        facts = self.cloud.facts_of
         data = {
-            name: {**spec, **self.cloud.facts_of(name), **known.get(name, {})} for name, spec in signal.data.items()
+            name: {**spec, **bandwidths(self.cloud.name, name), **facts(name), **known.get(name, {})}
+            for name, spec in signal.data.items()
         }
         return replace(signal, data=data)

@@ -80,6 +80,14 @@ class TestWithoutCredentials:
         assert catalog["c5.2xlarge"].network_baseline_gbps == 2.5
         assert catalog["t3.large"].burstable and not catalog["c5.2xlarge"].burstable
 
+    def test_networks_are_those_of_vendors_as_no_public_catalog_has_them(self, server: PublicServer) -> None:
+        catalog = market("gcp")
+        node, host = catalog["n2-standard-8"], catalog["a3-highgpu-8g"]
+        assert (node.network_gbps, node.network_baseline_gbps) == (16, 16)
+        assert host.network_gbps == 200, "what is left for memory nodes, beside the cards of the GPUs"
+        assert market("lambda")["gpu_8x_h100_sxm5"].network_baseline_gbps == 3.7
+        assert market("nebius")["gpu-l40s-a_1gpu-8vcpu-32gb"].network_gbps is None
+
     def test_it_knows_regions_of_which_no_snapshot_came_along(self, server: PublicServer) -> None:
         assert price(market(region="us-west-2")) == "1.006"
         assert len(server.asked) == 1
