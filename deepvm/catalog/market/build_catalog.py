@@ -36,6 +36,8 @@ from deepvm.errors import MissingDataError, RequestError
 MOST_HISTORY_DAYS = 90
 """How long AWS keeps spot prices."""
 
+LISTED_ALIKE = "every type in every region, whether or not there are any"
+
 _PRICES = (ON_DEMAND, SPOT)
 
 
@@ -148,6 +150,8 @@ def assemble(
         provenance=_provenance(signals, request, (*notes, *doubted)),
         absent=absent,
         rates=rates_of(cloud.name, region),
+        grace_s=cloud.rules.notice_s + cloud.rules.grace_s,
+        unsure=f"{cloud.title} is listed with {LISTED_ALIKE}" if cloud.rules.regions_alike else "",
     )
 
 

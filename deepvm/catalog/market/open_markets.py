@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD, cloud_of
-from deepvm.catalog.market.build_catalog import MarketRequest, SignalMissingError, assemble
+from deepvm.catalog.market.build_catalog import LISTED_ALIKE, MarketRequest, SignalMissingError, assemble
 from deepvm.catalog.market.public_prices import AUTO, NONE, PublicPrices, public_markets
 from deepvm.catalog.public.source import KINDS as PUBLIC_KINDS
 from deepvm.catalog.signals.cache import Cache
@@ -182,7 +182,7 @@ class _Market:
         if self.cloud.rules.regions_alike:
             own = self.cloud.own_region(self.request.profile, os.environ).name
             only = own if own in names else names[0]
-            said = f"its catalogs list every type in each of {len(names)} regions, whether or not there are any"
+            said = f"of its {len(names)} regions catalogs list {LISTED_ALIKE}"
             return (only,), f"all regions of {self.cloud.title}: only {only}, as {said}"
         shown = listed(names, _NAMED)
         return names, f"all regions: only {shown}, of which prices are at hand: {why}" if why else ""
