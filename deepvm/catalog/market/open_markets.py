@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD, cloud_of
@@ -85,17 +85,19 @@ def open_markets(
     cloud: Cloud = DEFAULT_CLOUD,
     now: datetime | None = None,
     progress: Callable[[str], None] = lambda _: None,
+    silent: dict[str, CloudError] | None = None,
 ) -> tuple[Catalog, ...]:
     """The catalogs of regions, in their order; of several, unavailable ones are left out with a note.
 
     No regions: the user's own; ``all``: every available region. ``now`` (UTC) is the clock's unless given.
+    ``silent``: public catalogs that gave no answer; of several clouds, one for all calls.
 
     Raises:
         MissingDataError: nothing is known of the only region, or of none of them.
         CloudError: the cloud had to answer and did not.
         RequestError: no such region or zone.
     """
-    market = _Market(cloud, request, now or datetime.now(timezone.utc), progress)
+    market = _Market(cloud, request, now or datetime.now(timezone.utc), progress, {} if silent is None else silent)
     if not regions:
         return (market.own_catalog(),)
     names: list[str] = []
@@ -118,6 +120,7 @@ class _Market:
     request: MarketRequest
     now: datetime
     progress: Callable[[str], None]
+    silent: dict[str, CloudError] = field(default_factory=dict)
 
     @property
     def not_asked(self) -> str:
@@ -143,7 +146,7 @@ class _Market:
         """What public catalogs say; nobody is asked where no socket may be opened."""
         source = NONE if self.request.prices == "snapshot" else self.request.source
         named = source not in (AUTO, NONE) or self.request.prices == "live"
-        markets = public_markets(self.cloud, source, self.now, self.progress)
+        markets = public_markets(self.cloud, source, self.now, self.progress, self.silent)
         return PublicPrices(self.cloud, markets, not self.request.offline, named, self.now)
 
     @property

@@ -29,18 +29,24 @@ def wanted_source(named: str) -> str:
 
 
 def public_markets(
-    cloud: Cloud, wanted: str, now: datetime, progress: Callable[[str], None] = lambda _: None
+    cloud: Cloud,
+    wanted: str,
+    now: datetime,
+    progress: Callable[[str], None] = lambda _: None,
+    silent: dict[str, CloudError] | None = None,
 ) -> tuple[PublicMarket, ...]:
     """The public catalogs of a cloud that may be used, in the order in which they are asked.
 
+    ``silent``: those that gave no answer, as :class:`~deepvm.catalog.public.public_market.PublicMarket` has them.
     Raises RequestError: the wanted one is switched off.
     """
     names = [] if wanted == NONE else [*SOURCES] if wanted == AUTO else [wanted]
     known = [s for s in map(source, names) if os.environ.get(s.variable) != OFF]
     if wanted in SOURCES and not known:
         raise RequestError("source", wanted, f"a catalog that is not switched off, as {source(wanted).variable} does")
+    silent = {} if silent is None else silent
     return tuple(
-        PublicMarket(s, cloud.name, cache_of(cloud, s.name, s.period_s), now, progress=progress)
+        PublicMarket(s, cloud.name, cache_of(cloud, s.name, s.period_s), now, progress=progress, silent=silent)
         for s in known
         if cloud.name in s.clouds
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import time
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -105,6 +106,20 @@ def test_a_cloud_without_an_answer_is_left_out(run: Run, server: PublicServer) -
     assert code == 0 and "Nebius is left out" in err and "503" in err and "g2-standard" in out
     code, _, err = run("recommend", "--cloud", "nebius", "--pw", "10")
     assert code == 5 and "503" in err
+
+
+def test_a_silent_source_is_waited_for_once_however_many_clouds_and_regions(
+    run: Run, server: PublicServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEEPVM_CACHE_DIR", "/proc/none")  # where nothing can be kept, not even that it failed
+    for cloud in ("aws", "gcp", "lambda", "nebius"):
+        server.answers[f"/v8/{cloud}/vms.csv"] = lambda _: time.sleep(12)
+    clouds = [word for cloud in ("gcp", "nebius", "lambda", "aws") for word in ("--cloud", cloud)]
+    start = time.monotonic()
+    code, _, err = run("recommend", *clouds, "--region", "all", "--pw", "10")
+    assert 1.5 < time.monotonic() - start < 6, "two seconds, and what the answer takes"
+    assert code == 0 and len(server.asked) == 1, "AWS's snapshot came along"
+    assert all(f"{name} is left out" in err for name in ("Google Cloud", "Nebius", "Lambda"))
 
 
 def test_regions_go_to_the_clouds_that_have_such_names(run: Run) -> None:
