@@ -187,7 +187,7 @@ def _gcp(rows: Iterable[Mapping[str, str] | None]) -> Iterator[Row]:
         try:
             if not accelerator:
                 name = row["InstanceType"].strip()
-                model, many = _gcp_gpus(name)
+                model, many = gcp_gpus(name)
                 if many < 0:
                     yield Refused("no VM of the cloud's own regions", region, foreign=True)
                 else:
@@ -223,7 +223,7 @@ def _gcp(rows: Iterable[Mapping[str, str] | None]) -> Iterator[Row]:
             yield Refused(str(error), region)
 
 
-def _gcp_gpus(name: str) -> tuple[str, int]:
+def gcp_gpus(name: str) -> tuple[str, int]:
     """The file's name of the GPUs that a type of GCP has, and how many; below zero: no type of its regions."""
     if "edgegpu" in name:
         return "", -1

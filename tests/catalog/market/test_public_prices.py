@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.catalog_signals import NOW, REGION, after, signal
-from support.public_catalogs import PublicServer, public_server, skypilot_file
+from support.public_catalogs import PublicServer, gcp_info, public_server, skypilot_file
 from support.spot_advisor import say
 
 from deepvm.catalog.clouds import REGISTRY
@@ -87,6 +87,17 @@ class TestWithoutCredentials:
         assert host.network_gbps == 200, "what is left for memory nodes, beside the cards of the GPUs"
         assert market("lambda")["gpu_8x_h100_sxm5"].network_baseline_gbps == 3.7
         assert market("nebius")["gpu-l40s-a_1gpu-8vcpu-32gb"].network_gbps is None
+
+    def test_small_a3_types_of_google_cloud_are_not_sold_on_demand(self, server: PublicServer) -> None:
+        more = (
+            "a3-highgpu-1g,26.0,234.0,,,,us-east4,us-east4-a,1.18251,0.26996",
+            f",,,H100,1,{gcp_info(81920)},us-east4,us-east4-a,9.79655,2.2356",
+        )
+        server.answers[GCP] = say(skypilot_file("gcp", *more))
+        catalog = market("gcp", "us-east4")
+        assert catalog["a3-highgpu-1g"].on_demand_usd_per_hour is None
+        assert str(catalog["a3-highgpu-1g"].spot_usd_per_hour) == "2.50556"
+        assert str(catalog["a3-highgpu-8g"].on_demand_usd_per_hour) == "87.83245"
 
     def test_it_knows_regions_of_which_no_snapshot_came_along(self, server: PublicServer) -> None:
         assert price(market(region="us-west-2")) == "1.006"

@@ -28,6 +28,9 @@ BY_HAND = {
 }
 
 
+RESNET = ("--model", "resnet50")
+
+
 @pytest.fixture(autouse=True)
 def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[PublicServer]:
     with public_server() as found:
@@ -224,8 +227,42 @@ class TestExports:
             assert {i.partition("/")[0] for i in self.infra(run, tmp_path, row["rank"])} == {row["cloud"]}
         assert {row["cloud"] for row in ranked} == {"aws", "lambda"}
 
-    @pytest.mark.parametrize("tool", ["ec2-fleet", "terraform"])
-    def test_tools_of_aws_refuse_plans_of_others(self, run: Run, tmp_path: Path, tool: str) -> None:
+    def test_skypilot_is_told_the_gpus_of_google_clouds_types(self, run: Run, tmp_path: Path) -> None:
+        """Its releases up to 0.10 refuse such a type without them."""
+        import yaml
+
+        self.plan_of(run, tmp_path, "--cloud", "gcp", "--pw", "30", "--gpu", "A100", *RESNET)
+        self.infra(run, tmp_path)
+        task = yaml.safe_load((tmp_path / "job1" / "training.yaml").read_text())
+        (entry,) = task["resources"]["any_of"]
+        name, gpus = entry["instance_type"], entry["accelerators"]
+        assert gpus == {"A100-80GB" if "ultra" in name else "A100": int(name.rpartition("-")[2].rstrip("g"))}
+
+    def test_skypilot_does_not_know_gpuhunts_names_of_runpods_types(self, run: Run, tmp_path: Path) -> None:
+        file = self.plan_of(run, tmp_path, *["--cloud", "runpod", "--source", "gpuhunt", "--pw", "30", *RESNET])
+        code, _, err = run("export", file, "--to", "skypilot", "--output-dir", tmp_path / "out")
+        assert code == 2 and "'skypilot'" in err and "--source skypilot" in err
+
+    def test_terraform_takes_plans_of_google_cloud(self, run: Run, tmp_path: Path) -> None:
         file = self.plan_of(run, tmp_path, "--cloud", "gcp", "--pw", "30")
+        best = json.loads(file.read_text())["configurations"][0]
+        code, out, err = run("export", file, "--to", "terraform")
+        assert code == 0, err
+        found = json.loads(out)
+        named = [vm for kind in found["resource"].values() for vm in kind.values() if "machine_type" in vm]
+        assert best["gpu"]["instance_type"] in {vm["machine_type"] for vm in named}
+        assert found["variable"]["zone"]["default"] == "us-central1-a"
+
+    @pytest.mark.parametrize(
+        ("tool", "cloud", "said"),
+        [
+            ("ec2-fleet", "gcp", "a plan of Google Cloud skypilot, terraform or torchrun"),
+            ("terraform", "azure", "a plan of Azure skypilot or torchrun"),
+        ],
+    )
+    def test_tools_of_some_clouds_refuse_plans_of_others(
+        self, run: Run, tmp_path: Path, tool: str, cloud: str, said: str
+    ) -> None:
+        file = self.plan_of(run, tmp_path, "--cloud", cloud, "--pw", "30")
         code, _, err = run("export", file, "--to", tool, "--output-dir", tmp_path / "out")
-        assert code == 2 and "a plan of Google Cloud skypilot or torchrun" in err
+        assert code == 2 and said in err
