@@ -45,6 +45,7 @@ def public_markets(
     if wanted in SOURCES and not known:
         raise RequestError("source", wanted, f"a catalog that is not switched off, as {source(wanted).variable} does")
     silent = {} if silent is None else silent
+    known.sort(key=lambda s: cloud.name in s.ended)  # sources that still renew their file are asked before others
     return tuple(
         PublicMarket(s, cloud.name, cache_of(cloud, s.name, s.period_s), now, progress=progress, silent=silent)
         for s in known

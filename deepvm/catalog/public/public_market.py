@@ -106,7 +106,7 @@ class PublicMarket:
         except Exception as error:
             # A bug in a reader costs only its source.
             return self._failed(self._unusable(f"internal error while reading the file: {type(error).__name__}"))
-        observed = self.now if got.written_at is None else min(got.written_at, self.now)
+        observed = min(got.written_at or self.source.true_at(self.cloud, self.now), self.now)
         said = readings(checked)
         signals = {
             region: {k: Signal(k, region, observed, self.source.title, r.data, r.refused) for k, r in kinds.items()}

@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from functools import lru_cache
 
 from deepvm.catalog.public.csv_rows import csv_rows
@@ -48,6 +49,7 @@ class SkyPilotCatalog(PublicSource):
     address = "https://raw.githubusercontent.com/skypilot-org/skypilot-catalog/master/catalogs"
     variable = "DEEPVM_SKYPILOT_URL"
     period_s = 7 * 3600
+    ended = {"azure": datetime(2025, 4, 28, tzinfo=timezone.utc)}  # noqa: RUF012  v7 took v6's place (pull request 116)
     paths = {  # noqa: RUF012
         "aws": "v8/aws/vms.csv",
         "gcp": "v8/gcp/vms.csv",

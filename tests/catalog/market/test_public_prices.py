@@ -216,6 +216,12 @@ class TestNamed:
         with pytest.raises(CloudError, match="live prices of us-central1.*--prices auto goes on with older prices"):
             market("gcp", request=MarketRequest(prices="live", source="auto"))
 
+    def test_what_nobody_renews_is_asked_last(self, server: PublicServer) -> None:
+        """skypilot-catalog's file of Azure ended in 2025."""
+        names = [m.source.name for m in public_markets(REGISTRY["azure"], "auto", NOW)]
+        assert names == ["gpuhunt", "skypilot"]
+        assert sources(market("azure"))[ON_DEMAND] == ("live", "gpuhunt")
+
     def test_others_are_refused(self) -> None:
         with pytest.raises(RequestError, match="^source: 'azure-retail'"):
             MarketRequest(source="azure-retail")

@@ -98,6 +98,19 @@ class TestAnAnswer:
         signal = market(tmp_path).refresh().of("us-east-1", SPOT)
         assert signal is not None and signal.observed_at == NOW
 
+    def test_a_file_that_bears_no_date_may_be_as_old_as_its_publisher_lets_it_get(
+        self, server: PublicServer, tmp_path: Path
+    ) -> None:
+        """GitHub's raw files have no Last-Modified: prices that may be of seven hours ago are not called today's."""
+        server.answers[PATH] = say(FILE)
+        signal = market(tmp_path).refresh().of("us-east-1", SPOT)
+        assert signal is not None and signal.observed_at == NOW - timedelta(hours=7)
+
+    def test_a_file_that_nobody_renews_is_as_old_as_its_end(self, server: PublicServer, tmp_path: Path) -> None:
+        server.answers["/v6/azure/vms.csv"] = say(skypilot_file("azure"))
+        signal = market(tmp_path, cloud="azure").refresh().of("eastus", SPOT)
+        assert signal is not None and signal.observed_at.date().isoformat() == "2025-04-28"
+
     def test_packed_files_are_unpacked(self, server: PublicServer, tmp_path: Path) -> None:
         server.answers[PATH] = say(gzip.compress(FILE), **{"Content-Encoding": "gzip"})
         assert prices(market(tmp_path).refresh())

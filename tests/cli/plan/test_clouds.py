@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import socket
 import time
 from collections.abc import Iterator
 from decimal import Decimal
@@ -123,6 +124,37 @@ def test_a_silent_source_is_waited_for_once_however_many_clouds_and_regions(
     assert 1.5 < time.monotonic() - start < 6, "two seconds, and what the answer takes"
     assert code == 0 and len(server.asked) == 1, "AWS's snapshot came along"
     assert all(f"{name} is left out" in err for name in ("Google Cloud", "Nebius", "Lambda"))
+
+
+@pytest.mark.parametrize("source", ["auto", "skypilot", "gpuhunt", "none"])
+@pytest.mark.parametrize("forbids", [["--offline"], ["--prices", "snapshot"]], ids=["offline", "snapshot"])
+def test_no_command_opens_a_socket_where_none_may_be(
+    run: Run, server: PublicServer, monkeypatch: pytest.MonkeyPatch, forbids: list[str], source: str
+) -> None:
+    """Not even to a source that is named, with keys at hand; and not to look a name up."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAIOSFODNN7EXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI")
+    assert run("catalog", "refresh", "--source", "skypilot" if source in ("auto", "none") else source)[0] == 0
+    server.asked.clear()
+    opened: list[object] = []
+
+    def refuse(*words: object, **_: object) -> None:
+        opened.append(words)
+        raise OSError("a socket was opened")
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    for words in (
+        ["recommend", "--cloud", "all", "--pw", "10"],
+        ["recommend", "--pw", "10", "--region", "all"],
+        ["recommend", "--cloud", "gcp", "--pw", "10"],
+        ["explain", "g5.xlarge", "--pw", "3"],
+        ["sweep", "--pw", "1:2:1"],
+    ):
+        code, _, err = run(*words, "--source", source, *forbids)
+        assert code in (0, 4, 5), err
+    assert not opened and not server.asked
 
 
 def test_regions_go_to_the_clouds_that_have_such_names(run: Run) -> None:
