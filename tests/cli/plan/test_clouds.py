@@ -202,6 +202,17 @@ def test_a_public_catalog_is_fetched_without_an_account(run: Run) -> None:
     assert kept["gpuhunt"]["state"] == "absent" and "--source gpuhunt --cloud gcp" in kept["gpuhunt"]["next_step"]
 
 
+def test_without_an_account_every_cloud_is_fetched_from_public_catalogs(
+    run: Run, server: PublicServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out, err = run("catalog", "refresh", "--cloud", "all")
+    assert code == 0, err
+    assert {line.split()[0] for line in out.splitlines()[1:]} == {"aws", "gcp", "azure", "lambda", "nebius", "runpod"}
+    assert "no AWS credentials were found: a public catalog has its prices" in err
+    code, _, err = run("catalog", "refresh", "--cloud", "aws", "--region", "us-east-1", "--only", "spot")
+    assert code == 5 and "--source skypilot needs no account" in err, "who asks for a signal of AWS means AWS"
+
+
 def test_aws_can_be_fetched_from_a_public_catalog(run: Run) -> None:
     assert run("catalog", "refresh", "--source", "gpuhunt")[0] == 0
     found = plan(run, "--pw", "10", "--source", "gpuhunt", "--offline")
