@@ -61,7 +61,7 @@ def placement(
     what = f"spot placement scores in {catalog.region}"
     if market.not_asked:
         advice = {"offline": "leave out --offline", _ONLY_SNAPSHOT: "leave out --prices snapshot"}
-        doctor = "'deepvm doctor' says what is needed"
+        doctor = "'deepvm doctor' says what is needed" if market.cloud.has_api else "leave the option out"
         raise CloudError(what, "credentials", market.not_asked, advice.get(market.not_asked, doctor))
     alike = sorted(
         (i for i in catalog if i.gpu == wanted.gpu and i.spot_usd_per_hour is not None and i != wanted),

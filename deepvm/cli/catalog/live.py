@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deepvm.cli.catalog.public_files import clouds_named, named_source, refresh_files
+from deepvm.cli.catalog.public_files import clouds_named, named_source, not_kept, refresh_files
 from deepvm.cli.help.completion import complete_cloud, complete_region
 from deepvm.cli.output import Output, note, print_as, say
 from deepvm.cli.parameters import flag, opt
 from deepvm.cli.plan.options import MOST_DAYS, AwsProfile
 from deepvm.core.spelling import joined, one_of
-from deepvm.errors import CloudError, DataError, RequestError
+from deepvm.errors import CloudError, RequestError
 
 if TYPE_CHECKING:
     from deepvm.catalog.signals.cloud import Check, Cloud
@@ -95,7 +95,7 @@ def refresh(
     _conclude(regions, outcomes)
     if not cache.keeps:
         why = next(iter(notes), "there is no home folder")
-        raise DataError(f"what was fetched could not be kept: {why}; DEEPVM_CACHE_DIR names another place")
+        raise not_kept(why)
 
 
 def status(

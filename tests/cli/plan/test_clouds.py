@@ -213,6 +213,19 @@ def test_without_an_account_every_cloud_is_fetched_from_public_catalogs(
     assert code == 5 and "--source skypilot needs no account" in err, "who asks for a signal of AWS means AWS"
 
 
+def test_a_cache_that_takes_nothing_is_named_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEEPVM_CACHE_DIR", "/proc/none")
+    code, out, err = run("catalog", "refresh", "--cloud", "gcp")
+    assert code == 4 and "fetched" in out and err.count("DEEPVM_CACHE_DIR") == 1
+
+
+def test_what_a_cloud_does_not_have_is_not_promised(run: Run) -> None:
+    code, _, err = run("recommend", "--cloud", "lambda", "--pw", "10", "--zone", "a")
+    assert code == 2 and "no catalog tells zones of Lambda apart" in err and "refresh" not in err
+    code, _, err = run("recommend", "--cloud", "gcp", "--pw", "10", "--placement-scores")
+    assert code == 0 and "doctor" not in err
+
+
 def test_aws_can_be_fetched_from_a_public_catalog(run: Run) -> None:
     assert run("catalog", "refresh", "--source", "gpuhunt")[0] == 0
     found = plan(run, "--pw", "10", "--source", "gpuhunt", "--offline")
