@@ -23,6 +23,7 @@ from deepvm.core.spelling import joined
 from deepvm.errors import RequestError
 from deepvm.reports.exports import user_data
 from deepvm.reports.exports.base import Export, ExportFile, ExportOptions, header, places, plan_tags, zone_notes
+from deepvm.reports.exports.hcl import expression, literal
 from deepvm.reports.exports.limits import Limited, amount, within_limit
 
 OPTIONS = frozenset({"image", "memory_image", "key_name", "max_price", "subnet", "security_group", *user_data.OPTIONS})
@@ -74,11 +75,6 @@ def _limited(plan: Plan, options: ExportOptions) -> Limited:
         allowed = f"no such option: {plan} has no spot VMs, and Terraform has no limit for others; --to ec2-fleet has"
         raise RequestError("max_price", f"{options.max_price:f}", allowed)
     return Limited(plan, None, ())
-
-
-def literal(text: str) -> str:
-    """Text as a Terraform expression: the start of a template is escaped by doubling."""
-    return text.replace("${", "$${").replace("%{", "%%{")
 
 
 def _configuration(limited: Limited, options: ExportOptions) -> Block:
@@ -150,11 +146,6 @@ def _role(options: ExportOptions) -> Block:
         },
         "aws_iam_instance_profile": {"vms": {"name": name, "role": named}},
     }
-
-
-def expression(text: str) -> str:
-    """What Terraform is to work out."""
-    return "${" + text + "}"
 
 
 def _vm(group: PlannedGroup, image: str) -> Block:

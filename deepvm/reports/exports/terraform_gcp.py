@@ -18,7 +18,7 @@ from deepvm.core.cluster.plan import MEMORY, Plan, PlannedGroup
 from deepvm.core.spelling import joined
 from deepvm.errors import RequestError
 from deepvm.reports.exports.base import Export, ExportFile, ExportOptions, header
-from deepvm.reports.exports.terraform import expression, literal
+from deepvm.reports.exports.hcl import expression, literal
 
 OPTIONS = frozenset({"image", "memory_image", "subnet"})
 

@@ -20,9 +20,9 @@ from deepvm.core.cluster.plan import Plan
 from deepvm.errors import RequestError
 from deepvm.reports.exports import user_data
 from deepvm.reports.exports.base import ExportOptions, Subnet
+from deepvm.reports.exports.hcl import literal
 from deepvm.reports.exports.limits import within_limit
 from deepvm.reports.exports.registry import render
-from deepvm.reports.exports.terraform import literal
 
 # Arguments and blocks of the AWS provider (its documentation of 5.x), as far as they are used here.
 ARGUMENTS = {
