@@ -78,6 +78,8 @@ def describe(
     curve = next(g.curve for g in candidates.gpus if g.instance.name == gpu.name)
     kind, n = curve.kind, np.array([float(count)])
     warnings = list(_about(gpu))
+    if candidates.catalog.unsure:
+        warnings.append(f"{candidates.catalog.unsure}: look before you count on it")
     if k in (0.0, 1.0) and not 0.0 <= (raw := float(curve.speedup(n)[0])) / count <= 1.0:
         warnings.append(
             f"the {kind} curve of {gpu.name} gives a speed-up of {raw:.3g} at n = {count}, held at {k * count:g}"

@@ -152,7 +152,7 @@ def recommend(
 def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
     """Answer a validated request; see :func:`recommend`."""
     candidates = gather(catalog, request)
-    blocks = blocks_of(candidates)
+    request, blocks = candidates.request, blocks_of(candidates)
     enumeration = Enumeration.build(blocks, request.top)
     choices = ranked(enumeration, request, request.budget_micro_usd, request.top)
     status, solver, doubt = SolveStatus.OPTIMAL, "frontier", ""

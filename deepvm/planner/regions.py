@@ -16,7 +16,7 @@ from deepvm.core.cluster.cluster import Cluster, Recommendation
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS, Catalog
 from deepvm.core.units import format_usd
 from deepvm.planner.columns import FloatArray, IntArray
-from deepvm.planner.ranking import Plans
+from deepvm.planner.ranking import QUARTER, Plans
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
 from deepvm.planner.scoring import tie_floor
@@ -70,8 +70,8 @@ def compare(answers: Sequence[Recommendations]) -> Comparison:
         best = left.pop(_first(left, answers[0].request))
         ranked.append(replace(best, recommendation=replace(best.recommendation, rank=len(ranked) + 1)))
     # Two clouds may call a region alike.
-    best_rank = {p.answer.catalog.name: p.recommendation.rank for p in reversed(ranked)}
-    order = sorted(answers, key=lambda a: (best_rank.get(a.catalog.name, len(ranked) + 1), *_where(a.catalog)))
+    best_rank = {_where(p.answer.catalog): p.recommendation.rank for p in reversed(ranked)}
+    order = sorted(answers, key=lambda a: (best_rank.get(_where(a.catalog), len(ranked) + 1), *_where(a.catalog)))
     return Comparison(tuple(order), tuple(ranked[: answers[0].request.top]))
 
 
@@ -85,7 +85,22 @@ def _where(catalog: Catalog) -> tuple[str, str]:
 
 
 def _first(left: Sequence[Placed], request: PlanRequest) -> int:
-    """Which comes first of those that are left, of equals the first."""
+    """Which comes first of those that are left.
+
+    One that perhaps cannot be had comes after the best that can, unless it is more than a quarter better.
+    """
+    best = _best(left, request)
+    sure = [i for i, p in enumerate(left) if not p.answer.catalog.unsure]
+    if not left[best].answer.catalog.unsure or not sure:
+        return best
+    other = sure[_best([left[i] for i in sure], request)]
+    (value, *_), (certain, *_) = (_worth(left[i].recommendation, request) for i in (best, other))
+    near = certain * QUARTER >= value if value > 0 else certain >= value * QUARTER
+    return other if near else best
+
+
+def _best(left: Sequence[Placed], request: PlanRequest) -> int:
+    """The best as if each could be had, of equals the first."""
     worth = [_worth(p.recommendation, request) for p in left]
     if not request.weighs_doubt:
         floors = [tie_floor(value) for value in max(worth)]

@@ -158,16 +158,42 @@ HUNT_ROWS: Mapping[str, tuple[str, ...]] = {
         "a3-highgpu-8g,us-central1-a,43.79,208,1872.0,8,H100,80.0,False,6000,nvidia,,x86,",
         "a3-highgpu-8g,us-west1-a,41.0,208,1872.0,8,H100,80.0,False,6000,nvidia,gcp-dws-calendar-mode,x86,",
         "g2-standard-4,us-central1-a,0.70674,4,16.0,1,L4,24.0,False,,nvidia,,x86,",
+        "g2-standard-48,us-central1-a,4.000704,48,192.0,4,L4,24.0,False,,nvidia,,x86,",
         "n1-standard-8,us-central1-a,0.72999,8,30.0,1,T4,16.0,False,,nvidia,,x86,",
         "v5litepod-1,us-central1-a,1.2,24,48.0,1,v5litepod,16.0,False,,google,,x86,",
         "e2-standard-4,us-central1-a,0.134,4,16.0,0,,,False,,,,x86,",
     ),
-    "lambda": ("gpu_8x_h100_sxm5,us-east-1,23.92,208,1800.0,8,H100,80.0,False,22528,nvidia,,x86,",),
-    "azure": ("Standard_NC4as_T4_v3,eastus,0.526,4,28.0,1,T4,16.0,False,,nvidia,,x86,",),
+    "lambda": (
+        "gpu_8x_h100_sxm5,us-east-1,23.92,208,1800.0,8,H100,80.0,False,22528,nvidia,,x86,",
+        "gpu_1x_a10,us-east-1,0.75,30,200.0,1,A10,24.0,False,1400,nvidia,,x86,",
+        "gpu_1x_a100_sxm4,us-east-1,1.29,30,200.0,1,A100,40.0,False,512,nvidia,,x86,",
+        "gpu_8x_v100,us-east-1,4.40,92,448.0,8,V100,16.0,False,5944,nvidia,,x86,",
+        "gpu_1x_gh200,us-east-1,1.49,64,432.0,1,GH200,96.0,False,4096,nvidia,,arm,",
+    ),
+    "azure": (
+        "Standard_NC4as_T4_v3,eastus,0.526,4,28.0,1,T4,16.0,False,,nvidia,,x86,",
+        "Standard_NC4as_T4_v3,eastus,0.1052,4,28.0,1,T4,16.0,True,,nvidia,,x86,",
+        "Standard_NC64as_T4_v3,eastus,4.352,64,440.0,4,T4,16.0,False,,nvidia,,x86,",
+        "Standard_NC24ads_A100_v4,eastus,3.673,24,220.0,1,A100,80.0,False,,nvidia,,x86,",
+        "Standard_NC24ads_A100_v4,eastus,0.6795,24,220.0,1,A100,80.0,True,,nvidia,,x86,",
+        "Standard_ND96isr_H100_v5,eastus,98.32,96,1900.0,8,H100,80.0,False,,nvidia,,x86,",
+        "Standard_D8s_v5,eastus,0.384,8,32.0,0,,,False,,,,x86,",
+    ),
     "nebius": (
         'gpu-h100-sxm 8gpu-128vcpu-1600gb,eu-north1,23.6,128,1600.0,8,H100,80.0,False,,nvidia,,x86,"{""fabrics"": []}"',
+        "gpu-h100-sxm 8gpu-128vcpu-1600gb,eu-north1,10,128,1600.0,8,H100,80.0,True,,nvidia,,x86,",
+        "gpu-h100-sxm 1gpu-16vcpu-200gb,eu-north1,2.95,16,200.0,1,H100,80.0,False,,nvidia,,x86,",
+        "gpu-h200-sxm 8gpu-128vcpu-1600gb,eu-west1,28.0,128,1600.0,8,H200,141.0,False,,nvidia,,x86,",
+        "gpu-l40s-a 1gpu-8vcpu-32gb,eu-north1,1.5484,8,32.0,1,L40S,48.0,False,,nvidia,,x86,",
+        "cpu-d3 4vcpu-16gb,eu-north1,0.0992,4,16.0,0,,,False,,,,x86,",
     ),
-    "runpod": ("NVIDIA A100 80GB PCIe,US-TX-1,1.39,8,117.0,1,A100,80.0,False,,nvidia,,x86,",),
+    "runpod": (
+        "NVIDIA A100 80GB PCIe,US-TX-1,1.39,8,117.0,1,A100,80.0,False,,nvidia,,x86,",
+        "NVIDIA A100-SXM4-80GB,US-TX-1,1.49,16,125.0,1,A100,80.0,False,,nvidia,,x86,",
+        "NVIDIA H100 80GB HBM3,US-TX-1,2.69,20,125.0,1,H100,80.0,False,,nvidia,,x86,",
+        "NVIDIA L40S,US-TX-1,0.86,16,94.0,1,L40S,48.0,False,,nvidia,,x86,",
+        "NVIDIA GeForce RTX 4090,US-TX-1,0.69,6,41.0,1,RTX4090,24.0,False,,nvidia,,x86,",
+    ),
 }
 
 
@@ -193,6 +219,9 @@ def zipped(body: bytes, name: str = "catalog.csv") -> bytes:
     return packed.getvalue()
 
 
+JUST_WRITTEN = {"Last-Modified": "Fri, 31 Dec 2100 00:00:00 GMT"}
+"""Of a file: nothing is true later than it was fetched."""
+
 Answer = Callable[[Any], None]
 
 
@@ -213,12 +242,12 @@ class PublicServer:
     def _usual(self, path: str) -> Answer:
         parts = path.strip("/").split("/")
         if parts[-1] == "vms.csv":
-            return say(skypilot_file(parts[-2]))
+            return say(skypilot_file(parts[-2]), **JUST_WRITTEN)
         cloud = {"lambdalabs": "lambda"}.get(parts[0], parts[0])
         if parts[-1] == "version" and cloud in HUNT_ROWS:
             return say(b"20261127-12\n")
         if parts[-1] == "catalog.zip" and cloud in HUNT_ROWS:
-            return say(zipped(gpuhunt_csv(cloud)))
+            return say(zipped(gpuhunt_csv(cloud)), **JUST_WRITTEN)
         return say(b"<h1>Not found</h1>", 404)
 
 

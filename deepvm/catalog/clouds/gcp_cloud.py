@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from typing import Any
+
 from deepvm.catalog.clouds.listed_cloud import WITH_ZONES, ListedCloud
 from deepvm.catalog.signals.cloud import CloudRules
 
+_NOT_ON_DEMAND = re.compile(r"a3-highgpu-[124]g|a3-ultragpu-.*|a4x?-.*")
+"""What starts as Spot or Flex-start VMs, or is reserved, though catalogs have a price on demand
+(https://docs.cloud.google.com/compute/docs/accelerator-optimized-machines, 2026)."""
 _SPOT = "https://docs.cloud.google.com/compute/docs/instances/spot, 2026"
 
 
@@ -56,3 +63,8 @@ class GcpCloud(ListedCloud):
             "has_cpu_vms": "https://docs.cloud.google.com/compute/docs/machine-resource, 2026",
         },
     )
+
+    def facts_of(self, type_name: str) -> Mapping[str, Any]:
+        """See :meth:`Cloud.facts_of`."""
+        sold = {"on_demand": False} if _NOT_ON_DEMAND.fullmatch(type_name) else {}
+        return {**super().facts_of(type_name), **sold}

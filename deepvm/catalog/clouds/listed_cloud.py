@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from deepvm.catalog.signals.cloud import Cloud, Region
 from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, SPECS, SPOT, Provider
@@ -39,7 +39,7 @@ class ListedCloud(Cloud):
         cut = max(type_name.rfind(mark) for mark in "-_")
         return type_name[:cut] if cut > 0 else type_name
 
-    def facts_of(self, type_name: str) -> Mapping[str, bool]:
+    def facts_of(self, type_name: str) -> Mapping[str, Any]:
         """See :meth:`Cloud.facts_of`."""
         return {"burstable": True} if re.fullmatch(self.burstable, type_name) else {}
 

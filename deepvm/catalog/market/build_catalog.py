@@ -36,6 +36,8 @@ from deepvm.errors import MissingDataError, RequestError
 MOST_HISTORY_DAYS = 90
 """How long AWS keeps spot prices."""
 
+LISTED_ALIKE = "every type in every region, whether or not there are any"
+
 _PRICES = (ON_DEMAND, SPOT)
 
 
@@ -148,6 +150,8 @@ def assemble(
         provenance=_provenance(signals, request, (*notes, *doubted)),
         absent=absent,
         rates=rates_of(cloud.name, region),
+        grace_s=cloud.rules.notice_s + cloud.rules.grace_s,
+        unsure=f"{cloud.title} is listed with {LISTED_ALIKE}" if cloud.rules.regions_alike else "",
     )
 
 
@@ -206,6 +210,8 @@ def _zone_id(wanted: str, region: str, signals: Mapping[str, Signal], cloud: Clo
     names: Mapping[str, str] = _data(signals, ZONES)
     priced = [s.data for kind, s in signals.items() if base(kind) in (SPOT, HISTORY)]
     ids = set(names) | {z for data in priced for zones in data.values() for z in zones if z}
+    if not ids and not {ZONES, OFFERINGS} & {*cloud.kinds}:
+        raise RequestError("zone", wanted, f"none: no catalog tells zones of {cloud.title} apart")
     if not ids:
         what = f"--zone {wanted}: the prices of {region} at hand are not told apart by zone"
         raise SignalMissingError(what, (ZONES, SPOT), region, cloud)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD, cloud_of
-from deepvm.catalog.market.build_catalog import MarketRequest, SignalMissingError, assemble
+from deepvm.catalog.market.build_catalog import LISTED_ALIKE, MarketRequest, SignalMissingError, assemble
 from deepvm.catalog.market.public_prices import AUTO, NONE, PublicPrices, public_markets
 from deepvm.catalog.public.source import KINDS as PUBLIC_KINDS
 from deepvm.catalog.signals.cache import Cache
@@ -61,7 +61,7 @@ def placement(
     what = f"spot placement scores in {catalog.region}"
     if market.not_asked:
         advice = {"offline": "leave out --offline", _ONLY_SNAPSHOT: "leave out --prices snapshot"}
-        doctor = "'deepvm doctor' says what is needed"
+        doctor = "'deepvm doctor' says what is needed" if market.cloud.has_api else "leave the option out"
         raise CloudError(what, "credentials", market.not_asked, advice.get(market.not_asked, doctor))
     alike = sorted(
         (i for i in catalog if i.gpu == wanted.gpu and i.spot_usd_per_hour is not None and i != wanted),
@@ -85,17 +85,19 @@ def open_markets(
     cloud: Cloud = DEFAULT_CLOUD,
     now: datetime | None = None,
     progress: Callable[[str], None] = lambda _: None,
+    silent: dict[str, CloudError] | None = None,
 ) -> tuple[Catalog, ...]:
     """The catalogs of regions, in their order; of several, unavailable ones are left out with a note.
 
     No regions: the user's own; ``all``: every available region. ``now`` (UTC) is the clock's unless given.
+    ``silent``: public catalogs that gave no answer; of several clouds, one for all calls.
 
     Raises:
         MissingDataError: nothing is known of the only region, or of none of them.
         CloudError: the cloud had to answer and did not.
         RequestError: no such region or zone.
     """
-    market = _Market(cloud, request, now or datetime.now(timezone.utc), progress)
+    market = _Market(cloud, request, now or datetime.now(timezone.utc), progress, {} if silent is None else silent)
     if not regions:
         return (market.own_catalog(),)
     names: list[str] = []
@@ -118,6 +120,7 @@ class _Market:
     request: MarketRequest
     now: datetime
     progress: Callable[[str], None]
+    silent: dict[str, CloudError] = field(default_factory=dict)
 
     @property
     def not_asked(self) -> str:
@@ -143,7 +146,7 @@ class _Market:
         """What public catalogs say; nobody is asked where no socket may be opened."""
         source = NONE if self.request.prices == "snapshot" else self.request.source
         named = source not in (AUTO, NONE) or self.request.prices == "live"
-        markets = public_markets(self.cloud, source, self.now, self.progress)
+        markets = public_markets(self.cloud, source, self.now, self.progress, self.silent)
         return PublicPrices(self.cloud, markets, not self.request.offline, named, self.now)
 
     @property
@@ -182,7 +185,7 @@ class _Market:
         if self.cloud.rules.regions_alike:
             own = self.cloud.own_region(self.request.profile, os.environ).name
             only = own if own in names else names[0]
-            said = f"its catalogs list every type in each of {len(names)} regions, whether or not there are any"
+            said = f"of its {len(names)} regions catalogs list {LISTED_ALIKE}"
             return (only,), f"all regions of {self.cloud.title}: only {only}, as {said}"
         shown = listed(names, _NAMED)
         return names, f"all regions: only {shown}, of which prices are at hand: {why}" if why else ""

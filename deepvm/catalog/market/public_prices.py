@@ -10,6 +10,7 @@ from typing import Any
 
 from deepvm.catalog.public.public_market import QUICK_S, SLOW_S, PublicMarket, newest
 from deepvm.catalog.public.registry import SOURCES, source
+from deepvm.catalog.published.instance_networks import bandwidths
 from deepvm.catalog.signals.cache import Cache, default_folder
 from deepvm.catalog.signals.cloud import Cloud
 from deepvm.catalog.signals.signal import SPECS, Signal
@@ -28,18 +29,25 @@ def wanted_source(named: str) -> str:
 
 
 def public_markets(
-    cloud: Cloud, wanted: str, now: datetime, progress: Callable[[str], None] = lambda _: None
+    cloud: Cloud,
+    wanted: str,
+    now: datetime,
+    progress: Callable[[str], None] = lambda _: None,
+    silent: dict[str, CloudError] | None = None,
 ) -> tuple[PublicMarket, ...]:
     """The public catalogs of a cloud that may be used, in the order in which they are asked.
 
+    ``silent``: those that gave no answer, as :class:`~deepvm.catalog.public.public_market.PublicMarket` has them.
     Raises RequestError: the wanted one is switched off.
     """
     names = [] if wanted == NONE else [*SOURCES] if wanted == AUTO else [wanted]
     known = [s for s in map(source, names) if os.environ.get(s.variable) != OFF]
     if wanted in SOURCES and not known:
         raise RequestError("source", wanted, f"a catalog that is not switched off, as {source(wanted).variable} does")
+    silent = {} if silent is None else silent
+    known.sort(key=lambda s: cloud.name in s.ended)  # sources that still renew their file are asked before others
     return tuple(
-        PublicMarket(s, cloud.name, cache_of(cloud, s.name, s.period_s), now, progress=progress)
+        PublicMarket(s, cloud.name, cache_of(cloud, s.name, s.period_s), now, progress=progress, silent=silent)
         for s in known
         if cloud.name in s.clouds
     )
@@ -94,7 +102,9 @@ class PublicPrices:
         for region in self.cloud.snapshot_regions():
             embedded = self.cloud.snapshot(region).get(SPECS)
             known |= {} if embedded is None else embedded.data
+        facts = self.cloud.facts_of
         data = {
-            name: {**spec, **self.cloud.facts_of(name), **known.get(name, {})} for name, spec in signal.data.items()
+            name: {**spec, **bandwidths(self.cloud.name, name), **facts(name), **known.get(name, {})}
+            for name, spec in signal.data.items()
         }
         return replace(signal, data=data)

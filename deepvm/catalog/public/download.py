@@ -68,10 +68,8 @@ class Downloaded:
 def download(file: PublicFile) -> Downloaded:
     """The whole file; blocks for ``total_s`` and one ``timeout_s`` at most. Raises CloudError."""
     end = time.monotonic() + file.total_s
-    # Nothing but these: urllib knows no .netrc and keeps no cookies, and proxies' passwords go to proxies only.
-    asked = request.Request(file.url, headers={"User-Agent": "deepvm", "Accept-Encoding": "gzip"})
     try:
-        with request.build_opener(_WebRedirects).open(asked, timeout=file.timeout_s) as reply:
+        with request.build_opener(_WebRedirects).open(_asking(file.url), timeout=file.timeout_s) as reply:
             return Downloaded(_body(reply, file, end), _written_at(reply))
     except HTTPError as error:
         error.close()
@@ -89,6 +87,11 @@ def download(file: PublicFile) -> Downloaded:
 def shown(url: str) -> str:
     """An address without user, password and signature."""
     return redact(url.partition("?")[0], _secrets())
+
+
+def _asking(url: str) -> request.Request:
+    # Nothing but these: urllib knows no .netrc and keeps no cookies.
+    return request.Request(url, headers={"User-Agent": "deepvm", "Accept-Encoding": "gzip"})
 
 
 def _body(reply: HTTPResponse, file: PublicFile, end: float) -> bytes:
@@ -135,7 +138,9 @@ class _WebRedirects(request.HTTPRedirectHandler):
         if not _on_the_web(newurl) or (req.type == "https" and urlsplit(newurl).scheme.lower() != "https"):
             fp.close()
             raise URLError(f"the server points to {shown(newurl)}, which is not followed")
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
+        followed = super().redirect_request(req, fp, code, msg, headers, newurl)
+        # urllib's own would carry the password of a proxy on to a host that no proxy stands before.
+        return None if followed is None else _asking(followed.full_url)
 
 
 def _on_the_web(url: str) -> bool:

@@ -26,6 +26,7 @@ QUICK = Patience(2.0, 2.0)
 QUICK_S = 2.0
 SLOW_S = 120.0
 
+_NO_ANSWER = ("network", "timeout")
 _FILE = "all-regions"
 """Where what concerns the whole file is kept; no region has this name."""
 
@@ -44,7 +45,11 @@ class Found:
 
 @dataclass(frozen=True)
 class PublicMarket:
-    """What one source says of one cloud; ``cache`` is the source's own, ``get`` another way to download."""
+    """What one source says of one cloud.
+
+    ``cache`` is the source's own, ``get`` another way to download. ``silent``: sources that gave no answer in time, by
+    name: they are waited for once, whatever else the command asks of them.
+    """
 
     source: PublicSource
     cloud: str
@@ -52,6 +57,7 @@ class PublicMarket:
     now: datetime
     get: Get | None = None
     progress: Callable[[str], None] = lambda _: None
+    silent: dict[str, CloudError] = field(default_factory=dict, compare=False)
 
     def kept(self, regions: Sequence[str]) -> Found:
         """What is in the cache, however old."""
@@ -76,7 +82,7 @@ class PublicMarket:
         kept = self.kept(regions)
         if self._is_fresh(kept, regions):
             return kept
-        failed = recent_failures(self.cache, _FILE, self.now).get(REGIONS)
+        failed = self.silent.get(self.source.name) or recent_failures(self.cache, _FILE, self.now).get(REGIONS)
         if failed is not None:
             return Found(kept.signals, failed)
         return self._within(wait_s, kept, regions)
@@ -100,7 +106,7 @@ class PublicMarket:
         except Exception as error:
             # A bug in a reader costs only its source.
             return self._failed(self._unusable(f"internal error while reading the file: {type(error).__name__}"))
-        observed = self.now if got.written_at is None else min(got.written_at, self.now)
+        observed = min(got.written_at or self.source.true_at(self.cloud, self.now), self.now)
         said = readings(checked)
         signals = {
             region: {k: Signal(k, region, observed, self.source.title, r.data, r.refused) for k, r in kinds.items()}
@@ -125,7 +131,11 @@ class PublicMarket:
             late = f"no answer within {wait_s:g} s"
             advice = f"'deepvm catalog refresh --source {self.source.name}' waits longer"
             found = self._failed(CloudError(self.source.title, "timeout", late, advice))
-        return found if found.error is None else Found(kept.signals, found.error)
+        if found.error is None:
+            return found
+        if wait_s <= QUICK_S and found.error.why in _NO_ANSWER:
+            self.silent[self.source.name] = found.error
+        return Found(kept.signals, found.error)
 
     def _is_fresh(self, kept: Found, regions: Sequence[str]) -> bool:
         about = self.about()

@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from functools import lru_cache
 
 from deepvm.catalog.public.csv_rows import csv_rows
@@ -48,6 +49,7 @@ class SkyPilotCatalog(PublicSource):
     address = "https://raw.githubusercontent.com/skypilot-org/skypilot-catalog/master/catalogs"
     variable = "DEEPVM_SKYPILOT_URL"
     period_s = 7 * 3600
+    ended = {"azure": datetime(2025, 4, 28, tzinfo=timezone.utc)}  # noqa: RUF012  v7 took v6's place (pull request 116)
     paths = {  # noqa: RUF012
         "aws": "v8/aws/vms.csv",
         "gcp": "v8/gcp/vms.csv",
@@ -187,7 +189,7 @@ def _gcp(rows: Iterable[Mapping[str, str] | None]) -> Iterator[Row]:
         try:
             if not accelerator:
                 name = row["InstanceType"].strip()
-                model, many = _gcp_gpus(name)
+                model, many = gcp_gpus(name)
                 if many < 0:
                     yield Refused("no VM of the cloud's own regions", region, foreign=True)
                 else:
@@ -223,7 +225,7 @@ def _gcp(rows: Iterable[Mapping[str, str] | None]) -> Iterator[Row]:
             yield Refused(str(error), region)
 
 
-def _gcp_gpus(name: str) -> tuple[str, int]:
+def gcp_gpus(name: str) -> tuple[str, int]:
     """The file's name of the GPUs that a type of GCP has, and how many; below zero: no type of its regions."""
     if "edgegpu" in name:
         return "", -1

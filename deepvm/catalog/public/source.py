@@ -6,6 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, ClassVar
 
 from deepvm.catalog.public.offer import Offer, Refused
@@ -40,6 +41,7 @@ class PublicSource(ABC):
         address, variable: where it is, and the setting that names a copy.
         period_s: how often its publisher renews it: asking more often brings nothing new.
         paths: by cloud, the part of the address that is the cloud's own.
+        ended: clouds whose file nobody renews, and since when.
     """
 
     name: ClassVar[str]
@@ -49,6 +51,11 @@ class PublicSource(ABC):
     variable: ClassVar[str]
     period_s: ClassVar[int]
     paths: ClassVar[Mapping[str, str]]
+    ended: ClassVar[Mapping[str, datetime]] = {}
+
+    def true_at(self, cloud: str, now: datetime) -> datetime:
+        """When the prices of a file that bears no date were true, at the earliest: it may be due to be renewed."""
+        return self.ended.get(cloud, now - timedelta(seconds=self.period_s))
 
     @property
     def clouds(self) -> tuple[str, ...]:

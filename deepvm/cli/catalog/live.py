@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deepvm.cli.catalog.public_files import clouds_named, named_source, refresh_files
+from deepvm.cli.catalog.public_files import clouds_named, named_source, not_kept, refresh_files
 from deepvm.cli.help.completion import complete_cloud, complete_region
 from deepvm.cli.output import Output, note, print_as, say
 from deepvm.cli.parameters import flag, opt
 from deepvm.cli.plan.options import MOST_DAYS, AwsProfile
 from deepvm.core.spelling import joined, one_of
-from deepvm.errors import CloudError, DataError, RequestError
+from deepvm.errors import CloudError, RequestError
 
 if TYPE_CHECKING:
     from deepvm.catalog.signals.cloud import Check, Cloud
@@ -64,9 +64,15 @@ def refresh(
         raise RequestError("offline", True, "no --offline: refresh asks AWS; 'deepvm catalog status' sends nothing")
     wanted, now = named_source(source), datetime.now(timezone.utc)
     clouds = clouds_named(cloud or [])
-    public = [c for c in clouds if wanted or not c.has_api]
+    given = {"--region": region, "--only": only, "--days": days, "--profile": profile}
+    # Whoever names clouds alone, and has no account, means their prices, from wherever they come.
+    anywhere = bool(cloud) and not any(given.values())
+    public = [
+        c for c in clouds if wanted or not c.has_api or (anywhere and not c.credentials_may_exist(profile, os.environ))
+    ]
+    for without in (c for c in public if c.has_api and not wanted):
+        note(f"no {without.title} credentials were found: a public catalog has its prices")
     if public:
-        given = {"--region": region, "--only": only, "--days": days, "--profile": profile}
         for option in (name for name, value in given.items() if value and len(public) == len(clouds)):
             note(f"{option} has no effect on public catalogs, which are fetched whole")
         refresh_files(public, wanted, now)
@@ -89,7 +95,7 @@ def refresh(
     _conclude(regions, outcomes)
     if not cache.keeps:
         why = next(iter(notes), "there is no home folder")
-        raise DataError(f"what was fetched could not be kept: {why}; DEEPVM_CACHE_DIR names another place")
+        raise not_kept(why)
 
 
 def status(
@@ -170,7 +176,8 @@ def _regions(cloud: Cloud, named: Sequence[str], profile: str, may_ask: bool) ->
 
 
 def _no_credentials(what: str) -> CloudError:
-    advice = "run 'aws configure', or set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+    keys = "run 'aws configure', or set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+    advice = f"{keys}; --source skypilot needs no account"
     return CloudError(what, "credentials", "no AWS credentials were found", advice)
 
 

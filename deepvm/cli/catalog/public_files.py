@@ -38,7 +38,13 @@ def refresh_files(clouds: Sequence[Cloud], wanted: str, now: datetime) -> None:
     full = next((text for market in markets for text in market.cache.take_notes() if not market.cache.keeps), "")
     if full or not all(market.cache.keeps for market in markets):
         why = full or "there is no home folder"
-        raise DataError(f"what was fetched could not be kept: {why}; DEEPVM_CACHE_DIR names another place")
+        raise not_kept(why)
+
+
+def not_kept(why: str) -> DataError:
+    """The error where the cache takes nothing."""
+    place = "" if "DEEPVM_CACHE_DIR" in why else "; DEEPVM_CACHE_DIR names a place"
+    return DataError(f"what was fetched could not be kept: {why}{place}")
 
 
 def named_source(name: str) -> str:

@@ -87,9 +87,10 @@ def _of_clouds(flags: PlanFlags, details: bool) -> Sequence[Catalog]:
     clouds = [REGISTRY[name] for name in flags.clouds]
     found: list[Catalog] = []
     failed: list[DeepVMError] = []
+    silent: dict[str, CloudError] = {}
     for cloud, regions in zip(clouds, _regions_of(flags, clouds), strict=True):
         try:
-            found += open_markets(regions, flags.market(), cloud=cloud, progress=say)
+            found += open_markets(regions, flags.market(), cloud=cloud, progress=say, silent=silent)
         except (MissingDataError, CloudError, RequestError) as error:
             failed.append(error)
             if len(clouds) > 1:

@@ -260,6 +260,8 @@ class Catalog:
         default_speedup: the kind of curve to use unless the user asks for another. eflops_unit: in words.
         absent: why types that people know are not offered, by name or glob (``p2.*``).
         rates: what the cloud charges besides VMs, None if unknown.
+        grace_s: from the first warning until a spot VM is gone, None if unknown.
+        unsure: why nobody knows whether what is listed can be had there; empty where a list says what is sold.
     """
 
     name: str
@@ -274,6 +276,8 @@ class Catalog:
     absent: Mapping[str, str] = field(default_factory=dict, hash=False)
     memory_nodes: MemoryNodeRule = REAL_NODES
     rates: Rates | None = None
+    grace_s: float | None = None
+    unsure: str = ""
 
     def __post_init__(self) -> None:
         """Price each type in its cheapest zone; raise a RequestError without types, or for a duplicate name."""

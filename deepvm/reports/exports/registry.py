@@ -21,6 +21,10 @@ REGISTRY = {
 }
 """By the name on the command line: the module, an :class:`~deepvm.reports.exports.base.Exporter`; loaded when used."""
 
+_GPU_NETWORKS = {
+    "efa": ("EFA", "give each VM its EFA interfaces, in a cluster placement group"),
+    "rdma": ("cards that reach GPU memory", "start the VMs as the cloud's guide to its network for GPUs says"),
+}
 _ONLY_TRAINS = "torchrun"
 """It takes VMs as they are."""
 
@@ -69,9 +73,11 @@ def _network_notes(plan: Plan) -> Iterator[str]:
     """What the files do not ask for, and the predicted speed of several VMs rests on."""
     from deepvm.catalog.published.hardware import interconnect
 
-    name = plan.training.instance_type
-    if plan.training_count > 1 and interconnect(name, None).kind == "efa":
+    name, count = plan.training.instance_type, plan.training_count
+    kind = interconnect(name, None).kind if count > 1 else ""
+    if kind in _GPU_NETWORKS:
+        network, how = _GPU_NETWORKS[kind]
         yield (
-            f"the speed of {plan.training_count} x {name} counts on EFA between them, which no file here asks for: "
-            "give each VM its EFA interfaces, in a cluster placement group (SkyPilot: network_tier: best)"
+            f"the speed of {count} x {name} counts on {network} between them, which no file here asks for: {how} "
+            "(SkyPilot: network_tier: best)"
         )

@@ -79,7 +79,3 @@ def print_file_rows(rows: Sequence[Mapping[str, Any]], now: datetime) -> None:
         ],
         also="-o json",
     )
-
-
-def _age(seconds: int | None, now: datetime) -> str:
-    return "-" if seconds is None else age(now - timedelta(seconds=seconds), now)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.catalog_signals import NOW, REGION, after, signal
-from support.public_catalogs import PublicServer, public_server, skypilot_file
+from support.public_catalogs import PublicServer, gcp_info, public_server, skypilot_file
 from support.spot_advisor import say
 
 from deepvm.catalog.clouds import REGISTRY
@@ -79,6 +79,25 @@ class TestWithoutCredentials:
         assert (catalog["g4dn.xlarge"].network_gbps, catalog["g4dn.xlarge"].network_baseline_gbps) == (25, 5)
         assert catalog["c5.2xlarge"].network_baseline_gbps == 2.5
         assert catalog["t3.large"].burstable and not catalog["c5.2xlarge"].burstable
+
+    def test_networks_are_those_of_vendors_as_no_public_catalog_has_them(self, server: PublicServer) -> None:
+        catalog = market("gcp")
+        node, host = catalog["n2-standard-8"], catalog["a3-highgpu-8g"]
+        assert (node.network_gbps, node.network_baseline_gbps) == (16, 16)
+        assert host.network_gbps == 200, "what is left for memory nodes, beside the cards of the GPUs"
+        assert market("lambda")["gpu_8x_h100_sxm5"].network_baseline_gbps == 3.7
+        assert market("nebius")["gpu-l40s-a_1gpu-8vcpu-32gb"].network_gbps is None
+
+    def test_small_a3_types_of_google_cloud_are_not_sold_on_demand(self, server: PublicServer) -> None:
+        more = (
+            "a3-highgpu-1g,26.0,234.0,,,,us-east4,us-east4-a,1.18251,0.26996",
+            f",,,H100,1,{gcp_info(81920)},us-east4,us-east4-a,9.79655,2.2356",
+        )
+        server.answers[GCP] = say(skypilot_file("gcp", *more))
+        catalog = market("gcp", "us-east4")
+        assert catalog["a3-highgpu-1g"].on_demand_usd_per_hour is None
+        assert str(catalog["a3-highgpu-1g"].spot_usd_per_hour) == "2.50556"
+        assert str(catalog["a3-highgpu-8g"].on_demand_usd_per_hour) == "87.83245"
 
     def test_it_knows_regions_of_which_no_snapshot_came_along(self, server: PublicServer) -> None:
         assert price(market(region="us-west-2")) == "1.006"
@@ -196,6 +215,12 @@ class TestNamed:
         server.answers[GCP] = say(b"", 500)
         with pytest.raises(CloudError, match="live prices of us-central1.*--prices auto goes on with older prices"):
             market("gcp", request=MarketRequest(prices="live", source="auto"))
+
+    def test_what_nobody_renews_is_asked_last(self, server: PublicServer) -> None:
+        """skypilot-catalog's file of Azure ended in 2025."""
+        names = [m.source.name for m in public_markets(REGISTRY["azure"], "auto", NOW)]
+        assert names == ["gpuhunt", "skypilot"]
+        assert sources(market("azure"))[ON_DEMAND] == ("live", "gpuhunt")
 
     def test_others_are_refused(self) -> None:
         with pytest.raises(RequestError, match="^source: 'azure-retail'"):

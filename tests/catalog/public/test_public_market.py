@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from support.pace import soon
 from support.public_catalogs import AWS_HEAD, AWS_ROWS, PublicServer, csv_file, public_server, skypilot_file
-from support.spot_advisor import say
+from support.spot_advisor import say, serving
 
 from deepvm.catalog.public import integrity
 from deepvm.catalog.public.download import Downloaded
@@ -98,6 +98,19 @@ class TestAnAnswer:
         signal = market(tmp_path).refresh().of("us-east-1", SPOT)
         assert signal is not None and signal.observed_at == NOW
 
+    def test_a_file_that_bears_no_date_may_be_as_old_as_its_publisher_lets_it_get(
+        self, server: PublicServer, tmp_path: Path
+    ) -> None:
+        """GitHub's raw files have no Last-Modified: prices that may be of seven hours ago are not called today's."""
+        server.answers[PATH] = say(FILE)
+        signal = market(tmp_path).refresh().of("us-east-1", SPOT)
+        assert signal is not None and signal.observed_at == NOW - timedelta(hours=7)
+
+    def test_a_file_that_nobody_renews_is_as_old_as_its_end(self, server: PublicServer, tmp_path: Path) -> None:
+        server.answers["/v6/azure/vms.csv"] = say(skypilot_file("azure"))
+        signal = market(tmp_path, cloud="azure").refresh().of("eastus", SPOT)
+        assert signal is not None and signal.observed_at.date().isoformat() == "2025-04-28"
+
     def test_packed_files_are_unpacked(self, server: PublicServer, tmp_path: Path) -> None:
         server.answers[PATH] = say(gzip.compress(FILE), **{"Content-Encoding": "gzip"})
         assert prices(market(tmp_path).refresh())
@@ -153,6 +166,32 @@ def test_no_credential_is_sent(server: PublicServer, tmp_path: Path, monkeypatch
     assert len(server.asked) == 3 and "deepvm" in sent
     assert not [v for v in (*secrets.values(), "netrc-s3cr3t", "joe") if v in sent]
     assert not [line for line in sent.lower().splitlines() if line.startswith(("authorization", "cookie", "proxy-"))]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_proxys_password_goes_to_the_proxy_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, whole: bool
+) -> None:
+    """urllib keeps it among the headers of a redirect, which may lead past the proxy."""
+    seen: dict[str, list[str]] = {"proxy": [], "source": []}
+
+    def source_answers(handler: Any) -> None:
+        seen["source"].append(str(handler.headers))
+        say(FILE)(handler)
+
+    def proxy_answers(handler: Any) -> None:
+        seen["proxy"].append(f"{handler.path}\n{handler.headers}")
+        (say(FILE) if whole else say(b"", 302, Location=f"{direct}/vms.csv"))(handler)
+
+    with serving(source_answers) as direct, serving(proxy_answers) as proxy:
+        for name in ("http_proxy", "HTTP_PROXY"):
+            monkeypatch.setenv(name, proxy.replace("//", "//joe:pr0xy-s3cr3t@"))
+        monkeypatch.setenv("DEEPVM_SKYPILOT_URL", "http://catalogs.example")
+        assert prices(market(tmp_path).refresh())
+    (asked,) = seen["proxy"]
+    assert asked.startswith("http://catalogs.example/v8/aws/vms.csv") and "Basic " in asked
+    assert len(seen["source"]) == (not whole)
+    assert not [s for s in seen["source"] if "authorization" in s.lower() or "joe" in s]
 
 
 def pieces(body: bytes, pause_s: float, size: int = 100, length: bool = False) -> Callable[[Any], None]:

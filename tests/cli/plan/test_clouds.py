@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import socket
+import time
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -25,6 +27,9 @@ BY_HAND = {
     "n2-standard-8": ("0.0938", "0.38847"),
     "n2-standard-16": ("0.1876", "0.77694"),
 }
+
+
+RESNET = ("--model", "resnet50")
 
 
 @pytest.fixture(autouse=True)
@@ -107,6 +112,51 @@ def test_a_cloud_without_an_answer_is_left_out(run: Run, server: PublicServer) -
     assert code == 5 and "503" in err
 
 
+def test_a_silent_source_is_waited_for_once_however_many_clouds_and_regions(
+    run: Run, server: PublicServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEEPVM_CACHE_DIR", "/proc/none")  # where nothing can be kept, not even that it failed
+    for cloud in ("aws", "gcp", "lambda", "nebius"):
+        server.answers[f"/v8/{cloud}/vms.csv"] = lambda _: time.sleep(12)
+    clouds = [word for cloud in ("gcp", "nebius", "lambda", "aws") for word in ("--cloud", cloud)]
+    start = time.monotonic()
+    code, _, err = run("recommend", *clouds, "--region", "all", "--pw", "10")
+    assert 1.5 < time.monotonic() - start < 6, "two seconds, and what the answer takes"
+    assert code == 0 and len(server.asked) == 1, "AWS's snapshot came along"
+    assert all(f"{name} is left out" in err for name in ("Google Cloud", "Nebius", "Lambda"))
+
+
+@pytest.mark.parametrize("source", ["auto", "skypilot", "gpuhunt", "none"])
+@pytest.mark.parametrize("forbids", [["--offline"], ["--prices", "snapshot"]], ids=["offline", "snapshot"])
+def test_no_command_opens_a_socket_where_none_may_be(
+    run: Run, server: PublicServer, monkeypatch: pytest.MonkeyPatch, forbids: list[str], source: str
+) -> None:
+    """Not even to a source that is named, with keys at hand; and not to look a name up."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAIOSFODNN7EXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI")
+    assert run("catalog", "refresh", "--source", "skypilot" if source in ("auto", "none") else source)[0] == 0
+    server.asked.clear()
+    opened: list[object] = []
+
+    def refuse(*words: object, **_: object) -> None:
+        opened.append(words)
+        raise OSError("a socket was opened")
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    for words in (
+        ["recommend", "--cloud", "all", "--pw", "10"],
+        ["recommend", "--pw", "10", "--region", "all"],
+        ["recommend", "--cloud", "gcp", "--pw", "10"],
+        ["explain", "g5.xlarge", "--pw", "3"],
+        ["sweep", "--pw", "1:2:1"],
+    ):
+        code, _, err = run(*words, "--source", source, *forbids)
+        assert code in (0, 4, 5), err
+    assert not opened and not server.asked
+
+
 def test_regions_go_to_the_clouds_that_have_such_names(run: Run) -> None:
     found = plan(
         run, *["--cloud", "gcp", "--cloud", "aws", "--region", "us-east4", "--region", "us-west-2", "--pw", "30"]
@@ -150,6 +200,30 @@ def test_a_public_catalog_is_fetched_without_an_account(run: Run) -> None:
     kept = {row["source"]: row for row in json.loads(out)["public_catalogs"]}
     assert kept["skypilot"]["state"] == "fresh" and kept["skypilot"]["regions"][0] == "us-central1"
     assert kept["gpuhunt"]["state"] == "absent" and "--source gpuhunt --cloud gcp" in kept["gpuhunt"]["next_step"]
+
+
+def test_without_an_account_every_cloud_is_fetched_from_public_catalogs(
+    run: Run, server: PublicServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out, err = run("catalog", "refresh", "--cloud", "all")
+    assert code == 0, err
+    assert {line.split()[0] for line in out.splitlines()[1:]} == {"aws", "gcp", "azure", "lambda", "nebius", "runpod"}
+    assert "no AWS credentials were found: a public catalog has its prices" in err
+    code, _, err = run("catalog", "refresh", "--cloud", "aws", "--region", "us-east-1", "--only", "spot")
+    assert code == 5 and "--source skypilot needs no account" in err, "who asks for a signal of AWS means AWS"
+
+
+def test_a_cache_that_takes_nothing_is_named_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEEPVM_CACHE_DIR", "/proc/none")
+    code, out, err = run("catalog", "refresh", "--cloud", "gcp")
+    assert code == 4 and "fetched" in out and err.count("DEEPVM_CACHE_DIR") == 1
+
+
+def test_what_a_cloud_does_not_have_is_not_promised(run: Run) -> None:
+    code, _, err = run("recommend", "--cloud", "lambda", "--pw", "10", "--zone", "a")
+    assert code == 2 and "no catalog tells zones of Lambda apart" in err and "refresh" not in err
+    code, _, err = run("recommend", "--cloud", "gcp", "--pw", "10", "--placement-scores")
+    assert code == 0 and "doctor" not in err
 
 
 def test_aws_can_be_fetched_from_a_public_catalog(run: Run) -> None:
@@ -209,11 +283,45 @@ class TestExports:
             assert {i.partition("/")[0] for i in self.infra(run, tmp_path, row["rank"])} == {row["cloud"]}
         assert {row["cloud"] for row in ranked} == {"aws", "lambda"}
 
-    @pytest.mark.parametrize("tool", ["ec2-fleet", "terraform"])
-    def test_tools_of_aws_refuse_plans_of_others(self, run: Run, tmp_path: Path, tool: str) -> None:
+    def test_skypilot_is_told_the_gpus_of_google_clouds_types(self, run: Run, tmp_path: Path) -> None:
+        """Its releases up to 0.10 refuse such a type without them."""
+        import yaml
+
+        self.plan_of(run, tmp_path, "--cloud", "gcp", "--pw", "30", "--gpu", "A100", *RESNET)
+        self.infra(run, tmp_path)
+        task = yaml.safe_load((tmp_path / "job1" / "training.yaml").read_text())
+        (entry,) = task["resources"]["any_of"]
+        name, gpus = entry["instance_type"], entry["accelerators"]
+        assert gpus == {"A100-80GB" if "ultra" in name else "A100": int(name.rpartition("-")[2].rstrip("g"))}
+
+    def test_skypilot_does_not_know_gpuhunts_names_of_runpods_types(self, run: Run, tmp_path: Path) -> None:
+        file = self.plan_of(run, tmp_path, *["--cloud", "runpod", "--source", "gpuhunt", "--pw", "30", *RESNET])
+        code, _, err = run("export", file, "--to", "skypilot", "--output-dir", tmp_path / "out")
+        assert code == 2 and "'skypilot'" in err and "--source skypilot" in err
+
+    def test_terraform_takes_plans_of_google_cloud(self, run: Run, tmp_path: Path) -> None:
         file = self.plan_of(run, tmp_path, "--cloud", "gcp", "--pw", "30")
+        best = json.loads(file.read_text())["configurations"][0]
+        code, out, err = run("export", file, "--to", "terraform")
+        assert code == 0, err
+        found = json.loads(out)
+        named = [vm for kind in found["resource"].values() for vm in kind.values() if "machine_type" in vm]
+        assert best["gpu"]["instance_type"] in {vm["machine_type"] for vm in named}
+        assert found["variable"]["zone"]["default"] == "us-central1-a"
+
+    @pytest.mark.parametrize(
+        ("tool", "cloud", "said"),
+        [
+            ("ec2-fleet", "gcp", "a plan of Google Cloud skypilot, terraform or torchrun"),
+            ("terraform", "azure", "a plan of Azure skypilot or torchrun"),
+        ],
+    )
+    def test_tools_of_some_clouds_refuse_plans_of_others(
+        self, run: Run, tmp_path: Path, tool: str, cloud: str, said: str
+    ) -> None:
+        file = self.plan_of(run, tmp_path, "--cloud", cloud, "--pw", "30")
         code, _, err = run("export", file, "--to", tool, "--output-dir", tmp_path / "out")
-        assert code == 2 and "a plan of Google Cloud skypilot or torchrun" in err
+        assert code == 2 and said in err
 
 
 SEVERAL = ["recommend", "--pw", "10", "--cloud", "aws", "--cloud", "gcp", "--model", "llama-8b", "--method", "lora"]
