@@ -161,8 +161,9 @@ def _prices(
     if not catalog.provenance.origins:
         raise RequestError("history", folder, f"a cloud's market beside it, such as --catalog aws, not {catalog.name}")
     now = datetime.now(timezone.utc)
-    say(f"reading the stored versions of {folder}")
-    stored = read_stored_prices(folder, cloud_of(catalog.name).name, catalog.region, days, now)
+    stored = read_stored_prices(folder, cloud_of(catalog.name).name, catalog.region, days, now, say)
+    for text in stored.notes:
+        note(text)
     found = price_evidence(stored, kind, for_s, zone, most)
     if found is None:
         note(f"{folder} has no spot price of {kind.name} in {zone or catalog.region} in {days} days")

@@ -120,7 +120,9 @@ def price_evidence(
         points = [PricePoint(int(t), Decimal(p)) for t, p in changes]
         p95 = price_over_time(points, start_s, end_s + 1, PriceBasis.P95)
         assert p95 is not None  # it was sold
-        kept, windows = windows_below(points, start_s, end_s + 1, for_s, limit)
+        # Where none is sold, no limit is high enough.
+        gone = [PricePoint(t, Decimal("Infinity")) for t in stored.gone.get(kind.name, {}).get(name, ())]
+        kept, windows = windows_below([*points, *gone], start_s, end_s + 1, for_s, limit)
         found.append(ZonePrices(name, points[-1].usd_per_hour, p95, sold, stored.versions, kept, windows))
     if not found:
         return None

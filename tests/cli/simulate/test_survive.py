@@ -144,3 +144,9 @@ def test_recommend_takes_prices_from_a_clone(run: Run, tmp_path: Path) -> None:
     assert "skypilot-catalog" in out
     group = json.loads(out)["configurations"][0]
     assert "0.4" in json.dumps(group)
+    assert "reading 3 stored versions of" in err
+    assert "prices of the last 9.0 days, not 30" in err
+    words[words.index("max")] = "current"
+    code, _, err = run(*words)
+    assert code == 0
+    assert "has no effect without --price-basis" in err

@@ -143,6 +143,12 @@ def test_what_stored_prices_say() -> None:
     assert default is not None
     assert default.limit_usd_per_hour == kind.on_demand_usd_per_hour
     assert default.zones[0].kept == 10
+    gone = replace(
+        history, gone={"g4dn.xlarge": {"use1-az1": [history.signal.data["g4dn.xlarge"]["use1-az1"][0][0] + 1]}}
+    )
+    missed = price_evidence(gone, kind, 4 * HOUR, "", None)
+    assert missed is not None
+    assert missed.zones[0].kept == 5  # not sold until hour 22, which is within the fifth window
     assert price_evidence(history, kind, HOUR, "use1-az9", None) is None
     with pytest.raises(RequestError):
         price_evidence(history, replace(kind, on_demand_usd_per_hour=None), HOUR, "", None)
