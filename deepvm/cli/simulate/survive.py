@@ -67,7 +67,7 @@ def survive(
         count,
         for_s,
         zone=zone,
-        own=_own(instance_type, place.name),
+        own=_own(instance_type, loaded.region, place.name),
         score=_score(loaded, kind, count, request, place.zone),
         prices=_prices(loaded, kind, price_history, int(request.days), for_s, place.zone, most),
     )
@@ -113,7 +113,7 @@ def _place(kind: InstanceType, zone: str) -> ZonePrice:
     return replace(known[0], name=known[0].name or zone) if zone and known else ZonePrice(zone, Decimal(1), zone)
 
 
-def _own(name: str, zone: str) -> OwnPool | None:
+def _own(name: str, region: str, zone: str) -> OwnPool | None:
     """What this user's jobs saw of the type; None without jobs."""
     import os
     import time
@@ -127,7 +127,7 @@ def _own(name: str, zone: str) -> OwnPool | None:
         if not os.environ.get(PLACE) and not (own_folder() / "history.db").exists():
             return None
         with History.reader() as history:
-            return own_pool(history.machines(), time.time(), name, zone)
+            return own_pool(history.machines(), time.time(), name, region, zone)
     except (DataError, MissingExtraError) as error:
         note(f"your own jobs are not asked: {error}")
         return None
