@@ -58,6 +58,7 @@ def survive(
         raise RequestError("max_price", max_price, "together with --history FOLDER, which says how prices moved")
     most = None if max_price is None else to_decimal(max_price, "max_price")
     for_s = parse_seconds(for_, "for")
+    _check_cloud(catalog)
     request = MarketRequest(prices=prices, offline=offline, profile=profile, days=days)
     loaded, kind = _type(_named(catalog, region), instance_type, request)
     place = _place(kind, zone)
@@ -72,6 +73,16 @@ def survive(
         prices=_prices(loaded, kind, price_history, int(request.days), for_s, place.zone, most),
     )
     print_as(output, lambda: report.print_answer(found), lambda: report.document(found))
+
+
+def _check_cloud(catalog: str) -> None:
+    """Raises RequestError: a cloud without a spot market, or one of which nothing is known."""
+    from deepvm.catalog.clouds import cloud_of, region_in
+    from deepvm.catalog.store import may_be_market
+
+    if may_be_market(catalog) and region_in(catalog) is not None and not cloud_of(catalog).rules.spot:
+        title = cloud_of(catalog).title
+        raise RequestError("catalog", catalog, f"a cloud with a spot market whose prices are known; {title} has none")
 
 
 def _named(catalog: str, region: str) -> str:

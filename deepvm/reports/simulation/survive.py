@@ -89,7 +89,8 @@ def print_answer(found: Answer) -> None:
     """The probabilities, and what they rest on."""
     forecast = found.forecast
     time = format_seconds(forecast.for_s)
-    where = found.zone or found.region or "an unnamed region"
+    where = found.region or "an unnamed region"
+    where += f" ({found.zone})" if found.zone else ""
     print_lines([f"{forecast.vms} x {found.instance_type} on the spot market of {where}, for {time}", ""])
     rows = [("all can be had when they are asked for", forecast.had), (f"then all live for {time}", forecast.lasts)]
     if found.prices is not None and found.prices.asked:
@@ -136,7 +137,10 @@ def _evidence(found: Answer) -> Iterator[str]:
         hours = sum(life.seconds for life in own.lives) / 3600
         lived = f"{counted(len(own.lives), 'VM')}, {hours:.1f} h, {counted(own.preemptions, 'preemption')}{gang}"
         yield f"your own jobs: {lived}; {own.refused} asked for in vain"
-    yield "placement score: not asked" if found.score is None else f"placement score: {found.score} of 10"
+    if found.score is None:
+        yield "placement score: not asked, or none for this zone"
+    else:
+        yield f"placement score: {found.score} of 10, of this type and others with its GPUs"
     mttp = format_seconds(found.life_for_work_s.value).replace(" ", "")
     yield f"for --work, this is --mttp {mttp} at {counted(found.forecast.vms, 'VM')}"
 

@@ -100,6 +100,13 @@ def answer(
     )
 
 
+def by_public_traces(kind: InstanceType, vms: int, for_s: float) -> tuple[Interval, Interval]:
+    """That all VMs live for a time, once they are had, by public traces and the band alone; and the same for --work."""
+    belief = public_prior().belief
+    lasts = replace(belief, rate=belief.rate.of_band(kind.interruption_band)).forecast(vms, for_s).lasts
+    return lasts, life_for_work(lasts, vms, for_s)
+
+
 def price_evidence(
     stored: StoredPrices, kind: InstanceType, for_s: float, zone: str, most: Decimal | None
 ) -> PriceEvidence | None:
