@@ -172,7 +172,15 @@ def _range(interval: Interval) -> str:
 
 def judged_lines(judged: Sequence[Judged], prior: Prior) -> Iterator[str]:
     """Tables of ``docs/explain/survive.md``, in Markdown."""
-    from deepvm.simulator.survival.calibration import WAYS, brier, brier_had, brier_interval, coverage, reliability
+    from deepvm.simulator.survival.calibration import (
+        WAYS,
+        brier,
+        brier_had,
+        brier_interval,
+        coverage,
+        coverage_later,
+        reliability,
+    )
 
     hours = sorted({j.hours for j in judged})
     gangs = sorted({j.nodes for j in judged})
@@ -193,6 +201,8 @@ def judged_lines(judged: Sequence[Judged], prior: Prior) -> Iterator[str]:
         yield f"{way} less band: 80 % of redrawn traces give {low:+.3f} to {high:+.3f}"
     lives, had, of = coverage(judged)
     yield f"80 % intervals of 'prior' hold {lives} of {of} shares that lasted, {had} of {of} shares had"
+    lasted, of_lasted, had, of_had = coverage_later(judged)
+    yield f"80 % intervals of 'history' hold {lasted} of {of_lasted} later shares that lasted, {had} of {of_had} had"
     yield ""
     yield "| way | said | came true | forecasts |"
     yield "|---|---:|---:|---:|"

@@ -29,13 +29,26 @@ from deepvm.core.preemption.gang_survival import Belief, GangForecast, OwnPool
 from deepvm.core.preemption.interruption_bands import BAND_SHARES, mean_life_s
 from deepvm.errors import DataError
 from deepvm.simulator.survival.prior_fit import fit_prior
-from deepvm.simulator.survival.trace_windows import EVERY_S, HOURS, Asked, asked, windows
+from deepvm.simulator.survival.trace_windows import EVERY_S, HOURS, Asked, Windows, asked, windows
 from deepvm.simulator.traces.trace import Trace
 
 Array = npt.NDArray[np.float64]
 WAYS = ("band", "independent", "prior", "history")
 _BINS = 10
 _REDRAWN = 1000
+
+
+@dataclass(frozen=True)
+class Later:
+    """What a user with a history is told in the middle of a trace, and what came after it.
+
+    Attributes:
+        had: share of the full hours with all machines. lasted: of these, with all of them for the time; None: of none.
+    """
+
+    forecast: GangForecast
+    had: float
+    lasted: float | None
 
 
 @dataclass(frozen=True)
@@ -46,6 +59,7 @@ class Judged:
         lasted: (n,) whether all machines stayed. said: by way, (n,) probabilities that they would.
         forecast: of the prior, with its intervals. had: (m,) of each full hour, whether all machines were there.
         said_had: by way, (m,) probabilities that they would be.
+        later: of the history at a quarter, a half and three quarters of the trace.
     """
 
     trace: Path
@@ -56,6 +70,7 @@ class Judged:
     forecast: GangForecast
     had: npt.NDArray[np.bool_]
     said_had: dict[str, Array]
+    later: tuple[Later, ...]
 
     @property
     def campaign(self) -> Path:
@@ -106,7 +121,17 @@ def _judged(trace: Trace, belief: Belief, hours: int) -> Judged | None:
         "prior": np.full(seen.had.size, new.had.value),
         "history": np.array([one.had.value for one in told]),
     }
-    return Judged(trace.path, trace.nodes, hours, seen.lasted[seen.had], said, new, seen.had, said_had)
+    return Judged(
+        trace.path, trace.nodes, hours, seen.lasted[seen.had], said, new, seen.had, said_had, _later(seen, told)
+    )
+
+
+def _later(seen: Windows, told: Sequence[GangForecast]) -> tuple[Later, ...]:
+    found = []
+    for place in (len(told) * quarter // 4 for quarter in (1, 2, 3)):
+        had, lasted = seen.had[place:], seen.lasted[place:]
+        found.append(Later(told[place], float(had.mean()), float(lasted[had].mean()) if had.any() else None))
+    return tuple(found)
 
 
 def _with_history(trace: Trace, belief: Belief, ticks: npt.NDArray[np.int64], for_s: float) -> list[GangForecast]:
@@ -168,6 +193,14 @@ def coverage(judged: Sequence[Judged]) -> tuple[int, int, int]:
     lives = sum(_holds(j.forecast.lasts, float(j.lasted.mean())) for j in judged)
     had = sum(_holds(j.forecast.had, float(j.had.mean())) for j in judged)
     return lives, had, len(judged)
+
+
+def coverage_later(judged: Sequence[Judged]) -> tuple[int, int, int, int]:
+    """How many shares of what came later the history's 80 % intervals hold: that lasted, of all; had, of all."""
+    later = [one for j in judged for one in j.later]
+    lasted = [_holds(one.forecast.lasts, one.lasted) for one in later if one.lasted is not None]
+    had = [_holds(one.forecast.had, one.had) for one in later]
+    return sum(lasted), len(lasted), sum(had), len(had)
 
 
 def _holds(interval: Interval, share: float) -> bool:
