@@ -259,6 +259,8 @@ class _Clone:
             why = lines[0] if lines else f"git ended with code {done.returncode}"
             if "bad revision 'HEAD'" in why:
                 why = f"a repository without commits; 'git clone {REPOSITORY}' makes one with them"
+            if "dubious ownership" in why:
+                why += f"; if you trust it: 'git config --global --add safe.directory {self.folder.resolve()}'"
             raise DataError(f"{self.folder}: {why}")
         return done.stdout
 

@@ -282,6 +282,15 @@ def test_a_clone_that_git_cannot_read_in_time(clone: Clone, monkeypatch: pytest.
         read_stored_prices(clone.folder, "aws", "us-east-1", 30, NOW)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_clone_of_somebody_else(clone: Clone) -> None:
+    clone.store(1, row("g4dn.xlarge", "0.15"))
+    os.chown(clone.folder, 65534, 65534)
+    os.chown(clone.folder / ".git", 65534, 65534)
+    with pytest.raises(DataError, match=r"dubious ownership .*safe\.directory"):
+        read_stored_prices(clone.folder, "aws", "us-east-1", 30, NOW)
+
+
 def test_damaged_objects(clone: Clone) -> None:
     clone.store(1, row("g4dn.xlarge", "0.15"))
     name = clone.git("rev-parse", "HEAD:catalogs/v8/aws/vms.csv").strip()

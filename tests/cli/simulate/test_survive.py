@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import os
 import re
 import time
 from dataclasses import replace
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 import yaml
 from support.command import Run
+from support.places import GOLDEN_FOLDER
 from support.stored_catalog import Clone, row
 
 from deepvm.jobs.decisions.states import Machine
@@ -198,3 +200,14 @@ def test_recommend_says_what_public_traces_say_of_its_cluster(run: Run) -> None:
     code, out, _ = run(*words, "--mttp", "12h")
     assert code == 0
     assert "public traces" not in out
+
+
+def test_golden(run: Run, place: str) -> None:
+    """``WRITE_GOLDEN=1`` writes it anew."""
+    lived(place, 5.0, gangs=10, size=4, refused=12)
+    code, out, err = run(*ASK, "--count", "8")
+    assert code == 0, err
+    path = GOLDEN_FOLDER / "survive.txt"
+    if os.environ.get("WRITE_GOLDEN"):
+        path.write_text(out)
+    assert out == path.read_text()
