@@ -13,9 +13,14 @@ HEADER = (
 )
 
 
+_GPUS = {"g4dn": ("T4", 16384), "p3": ("V100", 16384)}
+
+
 def row(name: str, spot: str, zone: str = "use1-az1", region: str = "us-east-1") -> str:
-    gpus = "\"{'Gpus': [{'Name': 'T4', 'Count': 1}]}\""
-    return f"{name},T4,1,4,16,{gpus},0.526,{spot},{region},{zone},x86_64"
+    model, mib = _GPUS.get(name.partition(".")[0], ("", 0))
+    gpu = f"{{'Name': '{model}', 'Manufacturer': 'NVIDIA', 'Count': 1, 'MemoryInfo': {{'SizeInMiB': {mib}}}}}"
+    info = f"\"{{'Gpus': [{gpu}], 'TotalGpuMemoryInMiB': {mib}}}\"" if model else ""
+    return f"{name},{model},{1 if model else ''},4,16,{info},0.526,{spot},{region},{zone},x86_64"
 
 
 class Clone:

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from typing import TYPE_CHECKING
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD, cloud_of
 from deepvm.catalog.market.build_catalog import LISTED_ALIKE, MarketRequest, SignalMissingError, assemble
@@ -17,10 +18,13 @@ from deepvm.catalog.public.source import KINDS as PUBLIC_KINDS
 from deepvm.catalog.signals.cache import Cache
 from deepvm.catalog.signals.cloud import Cloud
 from deepvm.catalog.signals.resolve import resolve_regions
-from deepvm.catalog.signals.signal import ON_DEMAND, SPECS, SPOT, Signal
+from deepvm.catalog.signals.signal import ON_DEMAND, SPECS, SPOT
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
 from deepvm.core.spelling import did_you_mean, joined, listed
 from deepvm.errors import CloudError, DeepVMError, MissingDataError, RequestError
+
+if TYPE_CHECKING:
+    from deepvm.catalog.market.stored_prices import StoredPrices
 
 KINDS = DEFAULT_CLOUD.kinds
 """The signals of the default cloud's catalogs; a history of prices is added on request."""
@@ -232,8 +236,11 @@ class _Market:
                 failed.append(signals)
                 continue
             try:
-                known = {**signals.signals, history: self._stored(region)} if history and stored else signals.signals
-                catalog = assemble(region, known, self.request, self.now, signals.notes, self.cloud)
+                known, notes = signals.signals, signals.notes
+                if history and stored:
+                    past = self._stored(region)
+                    known, notes = {**known, history: past.sold_now}, (*notes, *past.notes)
+                catalog = assemble(region, known, self.request, self.now, notes, self.cloud)
                 if signals.not_asked:
                     why = f"{not_asked}, and {silent.what} gave no answer" if silent is not None else not_asked
                     about = replace(catalog.provenance, usual=(signals.not_asked,), not_asked=why)
@@ -251,13 +258,12 @@ class _Market:
         found[0] = _noted(found[0], *lost, *(str(e) for e in failed))
         return tuple(found)
 
-    def _stored(self, region: str) -> Signal:
+    def _stored(self, region: str) -> StoredPrices:
         """A region's past prices from the clone that the request names."""
         from deepvm.catalog.market.stored_prices import read_stored_prices  # few runs start git
 
         folder, days = self.request.price_history, int(self.request.days)
-        self.progress(f"reading the stored versions of {folder}")
-        return read_stored_prices(folder, self.cloud.name, region, days, self.now).signal
+        return read_stored_prices(folder, self.cloud.name, region, days, self.now, self.progress)
 
     def _explained(self, error: DeepVMError, region: str, failures: Mapping[str, CloudError]) -> DeepVMError:
         """Add why a signal is missing: what the cloud answered, or a region of a similar name."""

@@ -69,6 +69,8 @@ def _of_market(flags: PlanFlags, details: bool) -> Sequence[Catalog]:
 
 def _without_contradiction(flags: PlanFlags) -> PlanFlags:
     """A setting for all commands must not contradict the command line."""
+    if flags.price_history and flags.price_basis == "current" and not set_elsewhere("price_history"):
+        note(f"--history {flags.price_history} has no effect without --price-basis p50, p95 or max")
     setter = set_elsewhere("prices")
     if flags.offline and flags.prices == "live" and setter and not set_elsewhere("offline"):
         note(f"prices = live ({setter}) has no effect beside --offline")

@@ -58,6 +58,7 @@ def survive(
         raise RequestError("max_price", max_price, "together with --history FOLDER, which says how prices moved")
     most = None if max_price is None else to_decimal(max_price, "max_price")
     for_s = parse_seconds(for_, "for")
+    _check_cloud(catalog)
     request = MarketRequest(prices=prices, offline=offline, profile=profile, days=days)
     loaded, kind = _type(_named(catalog, region), instance_type, request)
     place = _place(kind, zone)
@@ -67,11 +68,21 @@ def survive(
         count,
         for_s,
         zone=zone,
-        own=_own(instance_type, place.name),
+        own=_own(instance_type, loaded.region, place.name),
         score=_score(loaded, kind, count, request, place.zone),
         prices=_prices(loaded, kind, price_history, int(request.days), for_s, place.zone, most),
     )
     print_as(output, lambda: report.print_answer(found), lambda: report.document(found))
+
+
+def _check_cloud(catalog: str) -> None:
+    """Raises RequestError: a cloud without a spot market, or one of which nothing is known."""
+    from deepvm.catalog.clouds import cloud_of, region_in
+    from deepvm.catalog.store import may_be_market
+
+    if may_be_market(catalog) and region_in(catalog) is not None and not cloud_of(catalog).rules.spot:
+        title = cloud_of(catalog).title
+        raise RequestError("catalog", catalog, f"a cloud with a spot market whose prices are known; {title} has none")
 
 
 def _named(catalog: str, region: str) -> str:
@@ -113,7 +124,7 @@ def _place(kind: InstanceType, zone: str) -> ZonePrice:
     return replace(known[0], name=known[0].name or zone) if zone and known else ZonePrice(zone, Decimal(1), zone)
 
 
-def _own(name: str, zone: str) -> OwnPool | None:
+def _own(name: str, region: str, zone: str) -> OwnPool | None:
     """What this user's jobs saw of the type; None without jobs."""
     import os
     import time
@@ -127,7 +138,7 @@ def _own(name: str, zone: str) -> OwnPool | None:
         if not os.environ.get(PLACE) and not (own_folder() / "history.db").exists():
             return None
         with History.reader() as history:
-            return own_pool(history.machines(), time.time(), name, zone)
+            return own_pool(history.machines(), time.time(), name, region, zone)
     except (DataError, MissingExtraError) as error:
         note(f"your own jobs are not asked: {error}")
         return None
@@ -161,8 +172,9 @@ def _prices(
     if not catalog.provenance.origins:
         raise RequestError("history", folder, f"a cloud's market beside it, such as --catalog aws, not {catalog.name}")
     now = datetime.now(timezone.utc)
-    say(f"reading the stored versions of {folder}")
-    stored = read_stored_prices(folder, cloud_of(catalog.name).name, catalog.region, days, now)
+    stored = read_stored_prices(folder, cloud_of(catalog.name).name, catalog.region, days, now, say)
+    for text in stored.notes:
+        note(text)
     found = price_evidence(stored, kind, for_s, zone, most)
     if found is None:
         note(f"{folder} has no spot price of {kind.name} in {zone or catalog.region} in {days} days")

@@ -209,8 +209,7 @@ def _job_lines(answer: Recommendations) -> list[str]:
         lines.append(
             f"Doubt: {INTERRUPTION_BANDS[band]} a month is of all zones and hours together, counted as "
             f"{100 * BAND_SHARES[band]:g} % gone after a month{hits(BAND_SHARES[band], first.cluster.spot_count)}; "
-            f"at a busy hour a {gpu.name} may live for hours. "
-            "'--mttp' sets your own figure."
+            f"at a busy hour a {gpu.name} may live for hours. {_traces_say(first)}"
         )
     if outlook.spread is not None:
         s = outlook.spread
@@ -222,6 +221,25 @@ def _job_lines(answer: Recommendations) -> list[str]:
     elif work.deadline_s is not None and outlook.total_s > CLOSE * work.deadline_s:
         lines.append("Doubt: this is an average: about half of all runs will be late ('--simulate 500' counts them).")
     return lines
+
+
+def _traces_say(first: Recommendation) -> str:
+    """What :mod:`deepvm.core.preemption.gang_survival` says of the same VMs and time, as a figure for ``--mttp``."""
+    from deepvm.core.preemption.gang_survival import MOST_VMS
+    from deepvm.simulator.survival.evidence import by_public_traces
+
+    outlook, count = first.outlook, first.cluster.spot_count
+    if outlook is None or not math.isfinite(outlook.total_s) or not 0 < count <= MOST_VMS:
+        return "'--mttp' sets your own figure."
+
+    lasts, life = by_public_traces(first.cluster.gpu, count, outlook.total_s)
+    who = "it lives" if count == 1 else f"all {count} live"
+    each = format_seconds(life.value).replace(" ", "")
+    low, value, high = (f"{100 * p:.0f}" for p in (lasts.low, lasts.value, lasts.high))
+    return (
+        f"By public traces, mostly of scarcer GPUs, {who} through {format_seconds(outlook.total_s)} with "
+        f"{value} % ({low} to {high} %), as with '--mttp {each}', which plans with it; 'deepvm survive' says more."
+    )
 
 
 def _compared(other: Recommendation, first: Recommendation) -> str:

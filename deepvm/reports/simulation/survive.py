@@ -53,7 +53,7 @@ def document(found: Answer) -> dict[str, Any]:
             else {
                 "machines": len(own.lives),
                 "preemptions": own.preemptions,
-                "machine_s": sum(s for s, _ in own.lives),
+                "machine_s": sum(life.seconds for life in own.lives),
                 "gang": own.gang,
                 "refused": own.refused,
             },
@@ -89,7 +89,8 @@ def print_answer(found: Answer) -> None:
     """The probabilities, and what they rest on."""
     forecast = found.forecast
     time = format_seconds(forecast.for_s)
-    where = found.zone or found.region or "an unnamed region"
+    where = found.region or "an unnamed region"
+    where += f" ({found.zone})" if found.zone else ""
     print_lines([f"{forecast.vms} x {found.instance_type} on the spot market of {where}, for {time}", ""])
     rows = [("all can be had when they are asked for", forecast.had), (f"then all live for {time}", forecast.lasts)]
     if found.prices is not None and found.prices.asked:
@@ -133,10 +134,13 @@ def _evidence(found: Answer) -> Iterator[str]:
         yield "your own jobs: none of this type"
     else:
         gang = f", {own.gang:.1f} together on average" if own.gang > 1 else ""
-        hours = sum(s for s, _ in own.lives) / 3600
+        hours = sum(life.seconds for life in own.lives) / 3600
         lived = f"{counted(len(own.lives), 'VM')}, {hours:.1f} h, {counted(own.preemptions, 'preemption')}{gang}"
         yield f"your own jobs: {lived}; {own.refused} asked for in vain"
-    yield "placement score: not asked" if found.score is None else f"placement score: {found.score} of 10"
+    if found.score is None:
+        yield "placement score: not asked, or none for this zone"
+    else:
+        yield f"placement score: {found.score} of 10, of this type and others with its GPUs"
     mttp = format_seconds(found.life_for_work_s.value).replace(" ", "")
     yield f"for --work, this is --mttp {mttp} at {counted(found.forecast.vms, 'VM')}"
 
@@ -168,7 +172,15 @@ def _range(interval: Interval) -> str:
 
 def judged_lines(judged: Sequence[Judged], prior: Prior) -> Iterator[str]:
     """Tables of ``docs/explain/survive.md``, in Markdown."""
-    from deepvm.simulator.survival.calibration import WAYS, brier, brier_interval, coverage, reliability
+    from deepvm.simulator.survival.calibration import (
+        WAYS,
+        brier,
+        brier_had,
+        brier_interval,
+        coverage,
+        coverage_later,
+        reliability,
+    )
 
     hours = sorted({j.hours for j in judged})
     gangs = sorted({j.nodes for j in judged})
@@ -176,18 +188,21 @@ def judged_lines(judged: Sequence[Judged], prior: Prior) -> Iterator[str]:
     traces = len({j.trace for j in judged})
     yield f"{prior.as_of}: {total} forecasts on {traces} traces of {len({j.campaign for j in judged})} campaigns"
     yield ""
-    yield f"| Brier score | all | {' | '.join(f'{h} h' for h in hours)} | {' | '.join(f'{n} VM' for n in gangs)} |"
-    yield f"|---|{'---:|' * (1 + len(hours) + len(gangs))}"
+    columns = ["all", *(f"{h} h" for h in hours), *(counted(n, "VM") for n in gangs), "had"]
+    yield f"| Brier score | {' | '.join(columns)} |"
+    yield f"|---|{'---:|' * len(columns)}"
     for way in WAYS:
         groups = [judged, *([j for j in judged if j.hours == h] for h in hours)]
         groups += [[j for j in judged if j.nodes == n] for n in gangs]
-        yield f"| {way} | {' | '.join(f'{brier(group, way):.3f}' for group in groups)} |"
+        yield f"| {way} | {' | '.join(f'{brier(group, way):.3f}' for group in groups)} | {brier_had(judged, way):.3f} |"
     yield ""
     for way in WAYS[1:]:
         low, high = brier_interval(judged, way, "band")
         yield f"{way} less band: 80 % of redrawn traces give {low:+.3f} to {high:+.3f}"
     lives, had, of = coverage(judged)
     yield f"80 % intervals of 'prior' hold {lives} of {of} shares that lasted, {had} of {of} shares had"
+    lasted, of_lasted, had, of_had = coverage_later(judged)
+    yield f"80 % intervals of 'history' hold {lasted} of {of_lasted} later shares that lasted, {had} of {of_had} had"
     yield ""
     yield "| way | said | came true | forecasts |"
     yield "|---|---:|---:|---:|"

@@ -100,6 +100,13 @@ def answer(
     )
 
 
+def by_public_traces(kind: InstanceType, vms: int, for_s: float) -> tuple[Interval, Interval]:
+    """That all VMs live for a time, once they are had, by public traces and the band alone; and the same for --work."""
+    belief = public_prior().belief
+    lasts = replace(belief, rate=belief.rate.of_band(kind.interruption_band)).forecast(vms, for_s).lasts
+    return lasts, life_for_work(lasts, vms, for_s)
+
+
 def price_evidence(
     stored: StoredPrices, kind: InstanceType, for_s: float, zone: str, most: Decimal | None
 ) -> PriceEvidence | None:
@@ -120,7 +127,9 @@ def price_evidence(
         points = [PricePoint(int(t), Decimal(p)) for t, p in changes]
         p95 = price_over_time(points, start_s, end_s + 1, PriceBasis.P95)
         assert p95 is not None  # it was sold
-        kept, windows = windows_below(points, start_s, end_s + 1, for_s, limit)
+        # Where none is sold, no limit is high enough.
+        gone = [PricePoint(t, Decimal("Infinity")) for t in stored.gone.get(kind.name, {}).get(name, ())]
+        kept, windows = windows_below([*points, *gone], start_s, end_s + 1, for_s, limit)
         found.append(ZonePrices(name, points[-1].usd_per_hour, p95, sold, stored.versions, kept, windows))
     if not found:
         return None

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from deepvm.core.preemption.gang_survival import Life
 from deepvm.simulator.traces.trace import Trace
 
-Array = npt.NDArray[np.float64]
 EVERY_S = 3600.0
 """Between two requests."""
+ASKED_EVERY_S = 12 * 3600.0
 HOURS = (1, 4, 12, 24)
 """How long machines are watched from then on."""
 
@@ -48,16 +49,29 @@ def every(trace: Trace) -> int:
     return max(round(EVERY_S / trace.gap_s), 1)
 
 
-def seen_before(trace: Trace, ticks: npt.NDArray[np.int64]) -> tuple[Array, Array]:
-    """What lives that began before each tick had shown by then: preemptions, and the sum of roots of lives, sqrt(h).
+@dataclass(frozen=True)
+class Asked:
+    """A request for all machines of a trace: those that came, until they were lost or given back; and the others.
+
+    ``known``: the tick at which the last of them was, or would have been, given back.
+    """
+
+    known: int
+    lives: tuple[Life, ...]
+    refused: int
+
+
+def asked(trace: Trace) -> tuple[Asked, ...]:
+    """What a user has seen who asks every ``ASKED_EVERY_S``, and keeps machines until then.
 
     Counts do not tell machines apart: the one that came last is taken to go first.
     """
-    ended, roots = np.zeros(ticks.size), np.zeros(ticks.size)
-    for nodes in range(1, trace.nodes + 1):
-        begins, ends = trace.runs(nodes)
-        until = np.append(ends, trace.counts.size)[: begins.size]
-        ended += np.searchsorted(ends[: begins.size], ticks, side="right")
-        lived = np.minimum(until, ticks[:, None]) - begins
-        roots += np.sqrt(np.maximum(lived, 0) * trace.gap_s / 3600).sum(axis=1)
-    return ended, roots
+    length = max(round(ASKED_EVERY_S / trace.gap_s), 1)
+    found = []
+    for begin in range(0, trace.counts.size - length, length):
+        counts = trace.counts[begin : begin + length + 1]
+        had = int(min(counts[0], trace.nodes))
+        gone = [np.flatnonzero(counts < number) for number in range(1, had + 1)]
+        lives = tuple(Life(float(g[0] if g.size else length) * trace.gap_s, bool(g.size)) for g in gone)
+        found.append(Asked(begin + length, lives, trace.nodes - had))
+    return tuple(found)

@@ -97,19 +97,13 @@ class Trace:
         """The largest number of machines that were there at once."""
         return int(self.counts.max())
 
-    def runs(self, nodes: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Ticks at which runs with at least ``nodes`` machines begin, and those at which they end.
-
-        A run at the beginning of the trace is left out; the last may have no end.
-        """
-        up = self.counts >= max(nodes, 1)
-        change = np.diff(up.astype(np.int8))
-        begins, ends = np.flatnonzero(change > 0) + 1, np.flatnonzero(change < 0) + 1
-        return begins, ends[ends > begins[0]] if begins.size else ends[:0]
-
     def lives(self, nodes: int | None = None) -> TraceLives:
         """The runs with at least ``nodes`` machines (default: the largest count), but for one at the beginning."""
-        begins, ends = self.runs(self.nodes if nodes is None else nodes)
+        wanted = self.nodes if nodes is None else nodes
+        up = self.counts >= max(wanted, 1)
+        change = np.diff(up.astype(np.int8))
+        begins, ends = np.flatnonzero(change > 0) + 1, np.flatnonzero(change < 0) + 1
+        ends = ends[ends > begins[0]] if begins.size else ends[:0]  # the end of a run at the beginning is not ours
         ended = np.arange(begins.size) < ends.size
         life = np.append(ends, self.counts.size)[: begins.size] - begins
         return TraceLives(str(self.path), self.gap_s, np.asarray(life * self.gap_s), ended)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import math
+import os
+import re
 import time
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -10,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from support.command import Run
+from support.places import GOLDEN_FOLDER
 from support.stored_catalog import Clone, row
 
 from deepvm.jobs.decisions.states import Machine
@@ -123,6 +130,17 @@ def test_stored_prices_and_a_limit(run: Run, tmp_path: Path) -> None:
         (["--count", "2", "--max-price", "1"], 2, "--history"),
         (["--count", "2", "--history", "none-such"], 4, "no such folder"),
         (["--count", "2", "--catalog", "paper"], 2, "region"),
+        (["--count", "2", "--catalog", "lambda"], 2, "Lambda"),
+        (["--count", "2", "--catalog", "runpod", "-r", ""], 2, "spot market"),
+        (["--count", "1.5"], 2, "count"),
+        (["--count", "10001"], 2, "10000"),
+        (["--count", "2", "--for", "nan"], 2, "for"),
+        (["--count", "2", "--for", "1e300h"], 2, "for"),
+        (["--count", "2", "--history", ".", "--max-price", "nan"], 2, "max-price"),
+        (["--count", "2", "--history", ".", "--max-price", "0"], 2, "max-price"),
+        (["--count", "2", "-r", "nowhere"], 2, "nowhere"),
+        (["--count", "2", "--prices", "live", "--offline"], 2, "offline"),
+        (["--count", "2", "-o", "xml"], 2, "xml"),
         (["--count", "2", "--days", "91", "--history", "."], 2, "days"),
         (["--count", "2", "--catalog", "paper", "-r", "", "--history", "."], 2, "a cloud's market"),
     ],
@@ -144,3 +162,52 @@ def test_recommend_takes_prices_from_a_clone(run: Run, tmp_path: Path) -> None:
     assert "skypilot-catalog" in out
     group = json.loads(out)["configurations"][0]
     assert "0.4" in json.dumps(group)
+    assert "reading 3 stored versions of" in err
+    assert "prices of the last 9.0 days, not 30" in err
+    words[words.index("max")] = "current"
+    code, _, err = run(*words)
+    assert code == 0
+    assert "has no effect without --price-basis" in err
+
+
+def test_other_forms(run: Run) -> None:
+    wanted = ask(run, count=2)
+    code, out, _ = run(*ASK, "--count", "2", "-o", "yaml")
+    assert code == 0
+    assert yaml.safe_load(out) == wanted
+    code, out, _ = run(*ASK, "--count", "2", "-o", "csv")
+    assert code == 0
+    (only,) = csv.DictReader(io.StringIO(out))
+    assert float(only["both.value"]) == pytest.approx(wanted["both"]["value"])
+    assert (only["zone"], only["evidence.own_jobs.machines"]) == ("", "")
+
+
+def test_recommend_says_what_public_traces_say_of_its_cluster(run: Run) -> None:
+    words = ["recommend", "--pw", "3", "--model", "none", "--work", "50h", "-r", "us-east-1", "--prices", "snapshot"]
+    code, out, err = run(*words)
+    assert code == 0, err
+    found = re.search(
+        r"all (\d+) live through ([\d.]+) h with (\d+) % \((\d+) to (\d+) %\), as with '--mttp ([\d.]+)d'",
+        " ".join(out.split()),
+    )
+    assert found is not None, out
+    count, hours, percent, low, high, days = (float(text) for text in found.groups())
+    assert math.exp(-count * hours / 24 / days) == pytest.approx(percent / 100, abs=0.006)
+    # The same numbers as those of deepvm survive.
+    same = ask(run, "--for", f"{hours}h", count=int(count))
+    assert same["lasts"]["value"] == pytest.approx(percent / 100, abs=0.006)
+    assert [100 * same["lasts"][end] for end in ("low", "high")] == pytest.approx([low, high], abs=0.6)
+    code, out, _ = run(*words, "--mttp", "12h")
+    assert code == 0
+    assert "public traces" not in out
+
+
+def test_golden(run: Run, place: str) -> None:
+    """``WRITE_GOLDEN=1`` writes it anew."""
+    lived(place, 5.0, gangs=10, size=4, refused=12)
+    code, out, err = run(*ASK, "--count", "8")
+    assert code == 0, err
+    path = GOLDEN_FOLDER / "survive.txt"
+    if os.environ.get("WRITE_GOLDEN"):
+        path.write_text(out)
+    assert out == path.read_text()

@@ -11,17 +11,29 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.places import ROOT
 from support.simulator.trace_files import REAL, needs_traces, write
 
 from deepvm.catalog.market.stored_prices import StoredPrices
 from deepvm.catalog.signals.signal import Signal
 from deepvm.catalog.store import load_catalog
-from deepvm.core.preemption.gang_survival import OwnPool
+from deepvm.core.preemption.gang_survival import Life, OwnPool
 from deepvm.errors import DataError, RequestError
-from deepvm.simulator.survival.calibration import WAYS, brier, brier_interval, coverage, judge, reliability
+from deepvm.reports.simulation.survive import judged_lines
+from deepvm.simulator.survival import trace_windows
+from deepvm.simulator.survival.calibration import (
+    WAYS,
+    brier,
+    brier_had,
+    brier_interval,
+    coverage,
+    coverage_later,
+    judge,
+    reliability,
+)
 from deepvm.simulator.survival.evidence import answer, price_evidence
 from deepvm.simulator.survival.prior_fit import PRIOR, fit_prior, public_prior, to_text
-from deepvm.simulator.survival.trace_windows import seen_before, windows
+from deepvm.simulator.survival.trace_windows import Asked, asked, windows
 from deepvm.simulator.traces.trace import Trace, read_traces
 
 HOUR = 3600.0
@@ -40,13 +52,12 @@ def test_windows_by_hand() -> None:
     assert windows(trace(1, 1), 24 * HOUR).had.size == 0
 
 
-def test_what_was_seen_before_by_hand() -> None:
-    # Lanes from the first machine to the second: up at ticks 1-4 and 6-, and at 2-3.
-    one = trace(0, 1, 2, 2, 1, 0, 1, 1, 1)
-    ended, roots = seen_before(one, np.array([0, 2, 4, 8]))
-    assert ended.tolist() == [0, 0, 1, 2]
-    hours = [[0.0], [0.5, 0.0], [1.5, 1.0], [2.0, 1.0, 1.0]]
-    assert roots == pytest.approx([sum(h**0.5 for h in group) for group in hours])
+def test_what_a_user_has_seen_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_windows, "ASKED_EVERY_S", 3 * 1800.0)
+    first, second, third = asked(trace(2, 2, 1, 1, 0, 2, 1, 2, 2, 2, 2))
+    assert first == Asked(3, (Life(5400.0, False), Life(3600.0, True)), 0)
+    assert second == Asked(6, (Life(1800.0, True),), 1)
+    assert third == Asked(9, (Life(5400.0, False),), 1)
 
 
 def drawn(random: np.random.Generator, mean_h: float, days: float, nodes: int = 1, gap_s: float = 600.0) -> list[int]:
@@ -118,10 +129,29 @@ def test_it_beats_the_band_on_public_traces() -> None:
     scores = {way: brier(judged, way) for way in WAYS}
     assert scores["history"] < scores["prior"] < scores["independent"] < scores["band"]
     assert scores["prior"] < 0.22
+    # That all can be had, against a plan that takes it for certain.
+    had = [brier_had(judged, way) for way in ("history", "prior", "independent", "band")]
+    assert had == sorted(had)
+    assert had[1] < 0.25 < 0.4 < had[-1]
     assert brier_interval(judged, "prior", "band")[1] < -0.2
-    assert all(abs(b.said - b.seen) < 0.06 for b in reliability(judged, "history"))
-    lives, _, of = coverage(judged)
+    assert all(abs(b.said - b.seen) < 0.08 for b in reliability(judged, "history"))
+    lives, could, of = coverage(judged)
     assert 0.7 < lives / of < 0.9
+    assert 0.7 < could / of < 0.9
+    # The page has what the script says, line by line.
+    said = list(judged_lines(judged, public_prior()))
+    page = (ROOT / "docs" / "explain" / "survive.md").read_text(encoding="utf-8")
+    for way in WAYS:
+        assert next(line for line in said if line.startswith(f"| {way} | 0.")) in page
+    for one in reliability(judged, "history"):
+        assert f"| {100 * one.said:.0f} % | {100 * one.seen:.0f} % | {one.count} |" in page
+    assert f"hold {lives} of {of} (" in page
+    assert f"{could} of {of} (" in page
+    lasted, of_lasted, had_later, of_had = coverage_later(judged)
+    assert f"hold {lasted} of {of_lasted} (" in page
+    assert f"{had_later} of {of_had} (" in page
+    assert 0.7 < lasted / of_lasted < 0.9
+    assert 0.65 < had_later / of_had < 0.9
 
 
 def stored(*points: tuple[float, str], zone: str = "use1-az1") -> StoredPrices:
@@ -143,6 +173,12 @@ def test_what_stored_prices_say() -> None:
     assert default is not None
     assert default.limit_usd_per_hour == kind.on_demand_usd_per_hour
     assert default.zones[0].kept == 10
+    gone = replace(
+        history, gone={"g4dn.xlarge": {"use1-az1": [history.signal.data["g4dn.xlarge"]["use1-az1"][0][0] + 1]}}
+    )
+    missed = price_evidence(gone, kind, 4 * HOUR, "", None)
+    assert missed is not None
+    assert missed.zones[0].kept == 5  # not sold until hour 22, which is within the fifth window
     assert price_evidence(history, kind, HOUR, "use1-az9", None) is None
     with pytest.raises(RequestError):
         price_evidence(history, replace(kind, on_demand_usd_per_hour=None), HOUR, "", None)
@@ -152,7 +188,7 @@ def test_an_answer_puts_it_together() -> None:
     catalog = load_catalog("aws-us-east-1", prices="snapshot")
     kind = catalog.by_name["g4dn.xlarge"]
     plain = answer(catalog, kind, 4, 4 * HOUR)
-    own = answer(catalog, kind, 4, 4 * HOUR, own=OwnPool(((1800.0, True),) * 20))
+    own = answer(catalog, kind, 4, 4 * HOUR, own=OwnPool((Life(1800.0, True),) * 20))
     assert own.forecast.lasts.value < plain.forecast.lasts.value
     prices = price_evidence(stored((40, "0.20"), (20, "0.40")), kind, 4 * HOUR, "", Decimal("0.3"))
     assert prices is not None
