@@ -388,7 +388,7 @@ def test_a_job_whose_saves_fail_says_so(tmp_path: Path) -> None:
             "full", "exec python own.py 2000 0.03;", tiers=[tier.as_uri()], save_policy="static:10", anchor="none"
         )
         process = home.start("run", str(job))
-        until(lambda: "full" in home.run("jobs", "ls").stdout, 60)
+        until(lambda: home.run("jobs", "show", "full").returncode == 0, 60)
         until(lambda: home.document("jobs", "show", "full")["version"] >= 10, 60)
         tier.rename(tmp_path / "away")
         tier.write_text("")

@@ -43,7 +43,7 @@ class NetnsCloud(LocalCloud):
         with _MAKING:
             if not Path(f"/sys/class/net/{bridge}").exists():
                 _ip("link", "add", bridge, "type", "bridge")
-            _ip("addr", "replace", f"{net}.1/24", "dev", bridge)  # who made the switch may have been killed here
+            _ip("addr", "replace", f"{net}.1/24", "dev", bridge)  # a killed controller may have left it without
             _ip("link", "set", bridge, "up")
         return f"{net}.1"
 

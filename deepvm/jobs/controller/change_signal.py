@@ -7,10 +7,10 @@ import contextlib
 
 
 class ChangeSignal:
-    """Of one event loop.
+    """For the coroutines of one event loop.
 
-    There is no lock: one whose waiter is cancelled in the moment in which its time is up stays taken for good
-    (``wait_for`` around ``Condition.wait``, Python 3.10 and 3.11), and then no machine gets an answer any more.
+    Not an ``asyncio.Condition``: if a waiter in ``wait_for`` is cancelled just as its time is up, the condition's lock
+    may stay taken for good (before Python 3.12), and no machine gets an answer any more.
     """
 
     def __init__(self) -> None:

@@ -1,5 +1,6 @@
 """The switch of a job whose machines are network namespaces."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -9,9 +10,9 @@ from deepvm.jobs.clouds import netns
 
 
 def test_a_switch_that_was_left_half_made_gets_its_address(tmp_path: Path) -> None:
-    """A kill campaign lost a job whose controller was killed between the two: the next one could not listen."""
+    """A kill campaign killed a controller before it gave the address: the next one could not listen."""
     need_namespaces()
-    job = f"half-{tmp_path.name}"
+    job = f"half-{os.getpid()}"  # networks are everybody's
     cloud = netns.NetnsCloud(tmp_path)
     bridge = netns._bridge(job)
     subprocess.run(["ip", "link", "add", bridge, "type", "bridge"], check=True)
