@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from deepvm.lab.strategies.checkpoint_files import CheckpointFiles
-from deepvm.lab.strategies.state import State
+from deepvm.lab.strategies.state import GatheredRandomStates, State
 from deepvm.lab.strategies.strategy import CheckpointRow, Setting, Strategy
 
 
@@ -39,22 +39,25 @@ class Blocking(Strategy):
             self.setting.record(row)
 
     def captured(self, row: CheckpointRow, *, clone: bool = False) -> dict[str, Any] | None:
-        """The state, on rank 0; all ranks give it their random numbers."""
+        """The state, on rank 0; all ranks send it their random numbers, which ``put`` waits for."""
         began_s = time.perf_counter()
-        randoms = self.state.everyones_random_states()
-        if randoms is None:
+        randoms = GatheredRandomStates(self.state.rank, self.state.world)
+        if self.state.rank:
             return None
-        if "one-rank-random" in self.setting.controls:
-            randoms = randoms[:1]
-        found = self.state.pack(randoms, clone=clone)
+        found = {**self.state.pack(clone=clone), "random": randoms}
         row.snapshot_s = time.perf_counter() - began_s
         return found
+
+    def complete(self, captured: dict[str, Any]) -> dict[str, Any]:
+        """With the random numbers of all ranks."""
+        randoms = captured["random"].wait()
+        return {**captured, "random": randoms[:1] if "one-rank-random" in self.setting.controls else randoms}
 
     def put(self, row: CheckpointRow, captured: dict[str, Any]) -> None:
         """Write it."""
         assert self.files is not None
         buffer = io.BytesIO()
-        torch.save(captured, buffer)
+        torch.save(self.complete(captured), buffer)
         written = self.files.write(row.step, buffer.getbuffer(), early="early-commit" in self.setting.controls)
         row.bytes, row.retries, row.error = written.bytes, written.retries, written.error
 

@@ -71,6 +71,8 @@ class Overlapped(Blocking):
                 self.put(row, captured)
             except CheckpointError as error:  # a newer attempt has begun: the training hears of it at its next one
                 row.error, self._refused = str(error), error
+            except RuntimeError as error:  # a rank has died before its random numbers came: training ends as well
+                row.error = str(error)
             row.background_s = time.perf_counter() - began_s
             with self._waited:
                 self.setting.record(row)

@@ -35,7 +35,7 @@ class PlainSave(Blocking):
         hidden, target = self.setting.folder / f".last.pt.{self.setting.attempt}", self.setting.folder / "last-1.pt"
         try:
             with hidden.open("wb") as file:
-                torch.save(captured, file)
+                torch.save(self.complete(captured), file)
                 row.bytes = file.tell()
             with self.files.current():
                 os.replace(hidden, target)

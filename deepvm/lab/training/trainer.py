@@ -8,6 +8,7 @@ unless two iterations are spent before the state is loaded; and the random numbe
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import json
 import os
@@ -70,6 +71,7 @@ class Trainer:
         self.state = self._made()
         seed_all(config["seed"], rank)
         self._strategy = self._opened()
+        gc.freeze()  # else a collection, often in a checkpoint, walks what was imported and takes 2 ms of the stall
 
     def _disk_faults(self) -> Any:
         given = self.order.disk or {}
