@@ -39,6 +39,8 @@ CURATED = (
     "spot_usd_per_hour",
     "interruption_band",
 )
+WORDED_GBPS = {"g6e.24xlarge": 200, "g6e.48xlarge": 400, "p6-b300.48xlarge": 6400}
+"""What AWS says in words (NetworkPerformance), where the table has the sum over cards, and it is more."""
 
 
 def plain(text: str) -> int | float:
@@ -57,8 +59,8 @@ def specs(row: dict[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "vcpus": int(row["vcpu"]),
         "memory_gib": plain(row["memory_gib"]),
-        "baseline_gbps": plain(row["network_baseline_gbps"]),
-        "peak_gbps": plain(row["network_peak_gbps"]),
+        "baseline_gbps": WORDED_GBPS.get(row["instance_type"], plain(row["network_baseline_gbps"])),
+        "peak_gbps": WORDED_GBPS.get(row["instance_type"], plain(row["network_peak_gbps"])),
         "arch": row["arch"],
         "current": row["current_generation"] == "True",
         "burstable": row["burstable"] == "True",

@@ -22,6 +22,9 @@ os.environ |= {
     "AWS_CONFIG_FILE": f"{_nowhere.name}/aws-config",
     "AWS_SHARED_CREDENTIALS_FILE": f"{_nowhere.name}/aws-credentials",
     "AWS_EC2_METADATA_DISABLED": "true",
+    # No test asks the web; those of public catalogs ask a server of their own.
+    "DEEPVM_SKYPILOT_URL": "none",
+    "DEEPVM_GPUHUNT_URL": "none",
     "DEEPVM_CACHE_DIR": f"{_nowhere.name}/cache",
     "DEEPVM_DATA_DIR": f"{_nowhere.name}/data",
     "XDG_DATA_HOME": f"{_nowhere.name}/own",

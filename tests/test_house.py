@@ -17,6 +17,7 @@ from support.imports import found_in, loads, parsed, statements
 
 import deepvm
 from deepvm.catalog.clouds import CLOUDS
+from deepvm.catalog.public.registry import SOURCES
 from deepvm.checkpoint.tiers.registry import TIERS
 from deepvm.cli.app import COMMANDS
 from deepvm.jobs.clouds.registry import CLOUDS as JOB_CLOUDS
@@ -60,7 +61,7 @@ PLACES = {
     "rich": ["reports/", "cli/"],
     "pandas": ["reports/forms.py", "core/answer.py"],
     "pydantic": ["catalog/documents/", "catalog/measured/", "jobs/jobfile.py", "lab/matrix.py"],
-    "scipy": ["core/", "profiling/fit/", "simulator/traces/"],
+    "scipy": ["core/", "profiling/fit/", "simulator/traces/", "simulator/survival/"],
     "numpy": ["core/", "planner/", "catalog/", "profiling/", "simulator/", "lab/", "reports/"],
     "matplotlib": ["reports/"],
     "sqlalchemy": ["jobs/history/history.py"],
@@ -77,6 +78,7 @@ REGISTRIES = {
     "__init__.py": set(deepvm._HOMES.values()),
     "catalog/clouds/__init__.py": {home.partition(":")[0] for home in CLOUDS.values()},
     "cli/app.py": {f"deepvm.cli.{entry.module}" for entry in COMMANDS},
+    "catalog/public/registry.py": {entry.home.partition(":")[0] for entry in SOURCES.values()},
     "checkpoint/tiers/registry.py": {home.partition(":")[0] for home in TIERS.values()},
     "jobs/clouds/registry.py": {home.partition(":")[0] for home in JOB_CLOUDS.values()},
     "lab/faults/fault_registry.py": {home.partition(":")[0] for home in FAULTS.values()},

@@ -39,6 +39,8 @@ class MarketOptions(TypedDict, total=False):
     price_basis: str
     days: int | str
     network: str | None
+    source: str
+    price_history: str
 
 
 _MOST_DOUBTS = 4
@@ -68,6 +70,9 @@ def load_catalog(name_or_path: str | os.PathLike[str] = DEFAULT_CATALOG, **marke
             - ``profile=""``: of AWS's configuration;
             - ``zone=""``: id or name of the only zone to use; empty for all of them;
             - ``price_basis="current"``, or ``"p50"``, ``"p95"``, ``"max"`` of the spot prices of ``days=30`` days;
+            - ``source="auto"``: public catalogs where the cloud does not answer; ``"skypilot"`` or ``"gpuhunt"``: that
+              one and nothing else; ``"none"``;
+            - ``price_history=""``: a clone of skypilot-catalog, whose stored versions have these prices, without AWS;
             - ``network="peak"``, or ``"baseline"``: which bandwidth is used (for every kind of catalog).
 
     Raises:

@@ -32,6 +32,7 @@ COMMANDS = (
     Entry("sweep", "Recommend for a range of budgets under four policies.", "plan.sweep", "sweep", True),
     Entry("catalog", "Refresh, list, show, compare, validate and convert catalogs.", "catalog.group", "app"),
     Entry("simulate", "Train under preemption, before you pay: time and bill.", "simulate.simulate", "simulate"),
+    Entry("survive", "Say whether spot VMs can be had, and how long all live.", "simulate.survive", "survive"),
     Entry("export", "Write a plan for SkyPilot, EC2 Fleet, Terraform or torchrun.", "plan.export", "export"),
     Entry("run", "Train on machines that vanish: save, replace, resume.", "jobs.run", "run"),
     Entry("jobs", "List, watch, save, stop and resume jobs of deepvm run.", "jobs.jobs_group", "app"),

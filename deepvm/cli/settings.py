@@ -33,6 +33,7 @@ NO_FILE = "none"  # DEEPVM_CONFIG for no file of the user's own
 
 OTHER_VARIABLES = {
     *(CONFIG_VARIABLE, "DEEPVM_CACHE_DIR", "DEEPVM_DATA_DIR", "DEEPVM_ADVISOR_URL", "DEEPVM_CHECKPOINT_KILL_AT"),
+    *("DEEPVM_SKYPILOT_URL", "DEEPVM_GPUHUNT_URL"),
     *("DEEPVM_JOB", "DEEPVM_MTBF", "DEEPVM_TOKEN_FILE", "DEEPVM_ALLOW_WEAK_TOKEN", "DEEPVM_TLS_CA"),
     *("DEEPVM_AUDIT_DIR", "DEEPVM_AUDIT_KILL", "DEEPVM_AUDIT_LOG"),
     *("DEEPVM_AGENT", "DEEPVM_CONTROLLER_HOST", "DEEPVM_CONTROLLER_PORT", "DEEPVM_DATA", "DEEPVM_EPOCH"),
@@ -51,6 +52,7 @@ _MAX_BYTES = 2**20
 _AMOUNT = re.compile(r"\$?\s*\.?[0-9].*")  # with a unit, too, so that the error is about that
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 _FILES = frozenset({"catalog", "quota", "tables", "job_file"})
+_FOLDERS = frozenset({"price_history"})
 _SECRET = re.compile(r"secret|token|passw|credential|session|(access|private|api)[_-]?key", re.IGNORECASE)
 _FORMS = {list: "text in quotes, or a list of texts", bool: "true or false", str: "text in quotes, or a number"}
 
@@ -297,7 +299,8 @@ def _of_file(path: Path, text: str) -> Iterator[Setting]:
             allowed = next(text for form, text in _FORMS.items() if form in forms)
             place = f"{path}: {key}{_line(text, key)}"
             raise DataError(f"{place}: {_shown(value)} cannot be used; allowed: {allowed}") from None
-        if name in _FILES and isinstance(taken, str) and taken.lower().endswith((".json", ".csv", ".yaml", ".yml")):
+        is_file = isinstance(taken, str) and taken.lower().endswith((".json", ".csv", ".yaml", ".yml"))
+        if isinstance(taken, str) and taken and (name in _FOLDERS or (name in _FILES and is_file)):
             # Relative to the settings file that names it, not to the working folder.
             taken = str(path.parent / os.path.expanduser(taken))
         yield Setting(name, taken, "file", str(path))

@@ -30,6 +30,7 @@ class Start:
     Attributes:
         job: its name. machine: the name of the request, the tag of the machine. secret: of this machine.
         controller: the controller's URL. controller_file: a file with it, for machines that share this disk.
+        most_usd_per_hour: what it may cost, None for no limit; for clouds whose prices move.
     """
 
     job: str
@@ -37,6 +38,7 @@ class Start:
     secret: bytes = field(repr=False)
     controller: str
     controller_file: str = ""
+    most_usd_per_hour: float | None = None
 
 
 @dataclass(frozen=True)

@@ -152,6 +152,7 @@ class Budget(_Strict):
     """What the job may cost, and when it must end."""
 
     usd_per_hour: Usd | None = _said("dollars an hour, above 0: a number such as 3", None)
+    max_price: Usd | None = _said("dollars an hour, above 0: a number such as 4", None)
     total_usd: Usd | None = _said("dollars in all, above 0: a number such as 50", None)
     deadline: Seconds | None = _said(_TIME, None)
     deadline_policy: Literal["greedy", "uniform-progress"] = _said("greedy or uniform-progress", "uniform-progress")
@@ -273,21 +274,23 @@ def changed(
     cloud: str | None = None,
     name: str | None = None,
     total_usd: float | None = None,
+    max_price: float | None = None,
     steps: int | None = None,
 ) -> JobFile:
     """A job with what the command line says. Raises RequestError."""
     said: dict[str, Any] = {"cloud": cloud, "name": name, "steps": steps}
     given = {key: value for key, value in said.items() if value is not None}
     known = job.model_dump(by_alias=True, exclude_unset=True)
-    if total_usd is not None:
-        given["budget"] = {**known.get("budget", {}), "total_usd": total_usd}
+    money = {"total_usd": total_usd, "max_price": max_price}
+    if said_money := {key: value for key, value in money.items() if value is not None}:
+        given["budget"] = {**known.get("budget", {}), **said_money}
     if not given:
         return job
     try:
         found = JobFile.model_validate({**known, **given})
     except ValidationError as error:
         path = tuple(str(step) for step in error.errors()[0]["loc"])
-        value = total_usd if path[0] == "budget" else given.get(path[0])
+        value = money.get(path[-1]) if path[0] == "budget" else given.get(path[0])
         raise RequestError(path[-1], value, FORMAT.allowed(*path)) from None
     if found.inject is not None and found.cloud not in (able := _clouds_for(found.inject)):
         raise RequestError("cloud", found.cloud, f"{joined(able, 'or')}, as the file's inject needs")

@@ -39,6 +39,7 @@ from deepvm.jobs.head.remote import is_head, needs_head
 from deepvm.jobs.history.history import History, JobRow, own_folder
 from deepvm.jobs.history.pools import expected_life_s, is_of_a_market
 from deepvm.jobs.jobfile import Anchor, JobFile, Range, line_of
+from deepvm.jobs.market_prices import plausible_prices
 from deepvm.jobs.own_hosts import SSH, OwnHosts, pool_of
 from deepvm.jobs.storage import git_code
 from deepvm.jobs.storage.code_archive import pack
@@ -90,7 +91,7 @@ def world_of(job: JobFile, beside: Path, now_s: float, lives: Iterable[Mapping[s
 
     def offered(name: str, market: Market) -> dict[str, float | None]:
         """Zones with a type, and prices there. Raises RequestError, RefusedError: there is none."""
-        found = cloud.zones(name, market.value) if isinstance(cloud, Distant) else {}
+        found = plausible_prices(name, market, cloud.zones(name, market.value)) if isinstance(cloud, Distant) else {}
         prices = {z: usd for z, usd in found.items() if z.startswith(whole)}
         if isinstance(cloud, Distant) and not prices:
             raise RequestError("machines.zone", whole, f"a zone of {cloud.whole()} with a subnet that offers {name}")
@@ -142,7 +143,8 @@ def world_of(job: JobFile, beside: Path, now_s: float, lives: Iterable[Mapping[s
         anchors=wanted.anchors,
         steady=bought if spot and wanted.steadies else (),
         steadies=wanted.steadies if spot else 0,
-        usd_per_hour=budget.usd_per_hour,
+        usd_per_hour=min((usd for usd in (budget.usd_per_hour, budget.max_price) if usd is not None), default=None),
+        max_price=budget.max_price,
         steps=job.steps,
         begun_s=now_s,
         deadline_policy=budget.deadline_policy if moves else "",
@@ -164,9 +166,10 @@ def world_of(job: JobFile, beside: Path, now_s: float, lives: Iterable[Mapping[s
         market, asked = short[-1]
         least_usd = math.ceil(least_usd_per_hour(asked) * 10_000) / 10_000
         allowed = f"{least_usd:g} or more, which buys {wanted.least} x {wanted.type}{market}"
-        raise RequestError("budget.usd_per_hour", budget.usd_per_hour, allowed)
-    if budget.usd_per_hour is not None:
-        return within_budget(world, budget.usd_per_hour)
+        option = "max_price" if terms.usd_per_hour == budget.max_price else "usd_per_hour"
+        raise RequestError(f"budget.{option}", terms.usd_per_hour, allowed)
+    if terms.usd_per_hour is not None:
+        return within_budget(world, terms.usd_per_hour)
     return within_budget(world, wanted.usd_per_hour, {wanted.type, wanted.anchor})
 
 
@@ -214,6 +217,11 @@ def rented_of(job: JobFile, beside: Path) -> Rented:
             raise RequestError(
                 "machines.plan", machines.plan, f"a plan of 'deepvm recommend -o json': {error}"
             ) from None
+        if plan.reserved:
+            allowed = (
+                "a plan without reserved VMs: jobs rent theirs; 'deepvm export --to torchrun' trains on reserved ones"
+            )
+            raise RequestError("machines.plan", machines.plan, allowed)
         vms, memory = plan.training, plan.memory
         found = Rented(vms.instance_type, plan.training_count, plan.training_count, vms.on_demand_count)
         others = list(_next_of_plan(beside / machines.plan))
@@ -513,11 +521,12 @@ def resumed(
     total_usd: float | None = None,
     deadline_s: float | None = None,
     timeouts: Mapping[str, Any] = MappingProxyType({}),
+    max_price: float | None = None,
 ) -> tuple[Submitted, World]:
     """A job whose controller is gone, that was stopped or has failed; with another budget, or a deadline from now on.
 
-    ``timeouts``: those that change, of :class:`Terms`. On its head, which starts controllers by itself, a job that was
-    stopped or has failed stays so.
+    ``timeouts``: those that change, of :class:`Terms`. ``max_price``: another limit of prices, $/h. On its head, which
+    starts controllers by itself, a job that was stopped or has failed stays so.
 
     Raises:
         RequestError: that sum is paid already, or what ended the job would end it again at once.
@@ -531,6 +540,16 @@ def resumed(
         world = replace(world, crashed_at=-1, crashes=0)
         world = replace(world, now_s=max(now_s, world.now_s))  # until now it needed no controller
     terms = replace(world.terms, **timeouts)
+    if max_price is not None:
+        if not 0 < max_price <= MOST_USD:
+            raise RequestError("max_price", f"{max_price:g}", "dollars an hour, above 0")
+        planned = (row.spec["budget"] or {}).get("usd_per_hour")
+        hourly = max_price if planned is None else min(planned, max_price)
+        terms = replace(terms, max_price=max_price, usd_per_hour=hourly)
+        needed = least_usd_per_hour(replace(world, terms=terms))
+        if needed > hourly + 1e-9:
+            allowed = f"{needed:.4g} or more, which the fewest machines of {row.name} cost"
+            raise RequestError("max_price", f"{max_price:g}", allowed)
     if total_usd is not None:
         if not world.usd < total_usd <= MOST_USD:
             raise RequestError(

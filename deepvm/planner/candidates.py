@@ -158,6 +158,8 @@ def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
     has a speed-up curve of the requested kind.
     """
     architectures = architectures_of(request)
+    if request.work is not None:
+        request = replace(request, work=request.work.in_market(catalog.grace_s))
     if request.training is not None:
         from deepvm.planner.workload.trained import trained  # not needed by catalogs that know their own speeds
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from deepvm.core.bill.bill import Bill, RentedVms, bill_of
 from deepvm.core.cluster.cluster import Binding, Cluster, NodeGroup, Outlook, Prediction, Recommendation
 from deepvm.core.cluster.instances import InstanceType, Market, flopp, quota_limit
 from deepvm.core.cluster.speedup import scaling_factor
@@ -43,9 +44,26 @@ def block_of(architecture: Architecture, candidates: Candidates) -> Block:
         sizes = sizes.take(np.isfinite(sizes.total_s))
     if request.work is not None and request.work.constrained:
         sizes = sizes.take(sizes.price <= sizes.most_usd)
+    tier = candidates.tier
+    if request.work is not None:  # what is reserved must last to the job's end
+        left_s = np.array([t.left_s for t in sizes.types], dtype=np.float64)
+        sizes = sizes.take(sizes.total_s <= left_s[sizes.type_index])
+        sizes, tier = _with_lasting_nodes(sizes, tier)
     if architecture.tiered:
-        sizes = sizes.take(np.asarray(candidates.tier.offered.any(axis=0))[sizes.memory_set])
-    return Block(architecture, sizes, candidates.tier, scoring(request, sizes))
+        sizes = sizes.take(np.asarray(tier.offered.any(axis=0))[sizes.memory_set])
+    return Block(architecture, sizes, tier, scoring(request, sizes))
+
+
+def _with_lasting_nodes(sizes: TrainingTable, tier: MemoryNodeTable) -> tuple[TrainingTable, MemoryNodeTable]:
+    """Sets of memory nodes without those of a pool that ends before the job, for the sizes that take so long."""
+    for row, left_s in enumerate(t.left_s for t in tier.types):
+        late = sizes.total_s > left_s
+        if late.any():
+            without = tier.offered.copy()
+            without[row] = False
+            sizes = replace(sizes, memory_set=sizes.memory_set + np.where(late, tier.offered.shape[1], 0))
+            tier = replace(tier, offered=np.hstack([tier.offered, without]))
+    return sizes, tier
 
 
 def describe(
@@ -60,6 +78,8 @@ def describe(
     curve = next(g.curve for g in candidates.gpus if g.instance.name == gpu.name)
     kind, n = curve.kind, np.array([float(count)])
     warnings = list(_about(gpu))
+    if candidates.catalog.unsure:
+        warnings.append(f"{candidates.catalog.unsure}: look before you count on it")
     if k in (0.0, 1.0) and not 0.0 <= (raw := float(curve.speedup(n)[0])) / count <= 1.0:
         warnings.append(
             f"the {kind} curve of {gpu.name} gives a speed-up of {raw:.3g} at n = {count}, held at {k * count:g}"
@@ -87,6 +107,11 @@ def describe(
             costs_usd=_costs_usd(choice.price, float(sizes.total_s[row]), prediction) if prediction else None,
             late_probability=float(sizes.late[row]) if prediction and work.deadline_s is not None else None,
         )
+    slow_s = 0.0
+    if outlook is not None:
+        bad_usd = outlook.costs_usd[1] if outlook.costs_usd else 0.0
+        slow_s = max(outlook.total_s, bad_usd * MICRO_USD * 3600 / choice.price)
+    warnings += _of_pools(cluster, outlook, slow_s)
     counted = work is not None or (prediction is not None and cluster.spot_count > 0)
     known = candidates.request.life_s is not None or (work is not None and work.mttp_s is not None)
     if counted and not known and gpu.interruption_band is None:
@@ -107,7 +132,21 @@ def describe(
         outlook=outlook,
         prediction=prediction,
         next_zone=_next_zone(cluster, choice.block.tier, int(sizes.n_sat[row])) if elsewhere else None,
+        bill=_bill(cluster, outlook, candidates),
     )
+
+
+def _bill(cluster: Cluster, outlook: Outlook | None, candidates: Candidates) -> Bill | None:
+    """What a cluster costs besides its VMs; None where nobody knows any rates."""
+    rates = candidates.catalog.rates
+    if rates is None:
+        return None
+    ends = outlook is not None and math.isfinite(outlook.total_s)
+    on_demand = cluster.on_demand_count + (cluster.memory.count if cluster.memory else 0)
+    vms = RentedVms(
+        cluster.spot_count, on_demand, cluster.usd_per_hour, outlook.total_s / 3600 if outlook and ends else None
+    )
+    return bill_of(vms, rates, candidates.request.extras)
 
 
 def _costs_usd(price: int, total_s: float, prediction: Prediction) -> tuple[float, float] | None:
@@ -170,6 +209,25 @@ def _about(gpu: InstanceType) -> Iterator[str]:
             f"{gpu.name} costs more on the spot market, {format_usd(spot)} $/h, than on demand, "
             f"{format_usd(on_demand)} $/h, where it is not preempted"
         )
+
+
+def _of_pools(cluster: Cluster, outlook: Outlook | None, slow_s: float) -> Iterator[str]:
+    """Where reserved VMs are, until when, and whether the job ends before; ``slow_s``: what it takes if it is slow."""
+    parts = [(cluster.gpu, "its VMs")]
+    parts += [(cluster.memory.instance, "its memory nodes")] if cluster.memory else []
+    for instance, whose in parts:
+        reserved = instance.reserved
+        if reserved is None:
+            continue
+        end = f", which ends at {reserved.until}" if reserved.until else ""
+        yield f"{whose} are those of the {reserved.kind.replace('-', ' ')} {reserved.pool}{end}: start them there"
+        if not reserved.until:
+            continue
+        if outlook is None:
+            yield f"whether the job ends before {reserved.pool} does is not known: say how much is trained"
+        elif slow_s > instance.left_s:
+            rest = f"{reserved.pool} has {format_seconds(instance.left_s)} left"
+            yield f"at the slow end of what is known of its speed the job takes {format_seconds(slow_s)}, and {rest}"
 
 
 def _next_zone(cluster: Cluster, tier: MemoryNodeTable, sender_n_sat: int) -> Cluster | None:
@@ -320,7 +378,7 @@ def _all_sizes(choice: Choice, candidates: Candidates) -> TrainingTable:
     chosen = choice.cluster.gpu
     gpu = next(g for g in candidates.gpus if g.instance == chosen)
     k = scaling_factor(gpu.curve, np.arange(1, MOST_NODES + 2, dtype=np.float64))
-    free = replace(candidates.request, quotas=(), max_nodes=MOST_NODES + 1)
+    free = replace(candidates.request, quotas=(), pools_end=False, max_nodes=MOST_NODES + 1)
     return replace(candidates, gpus=(replace(gpu, k=k),), request=free).sizes(choice.block.architecture)
 
 

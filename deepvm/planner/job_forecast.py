@@ -51,6 +51,7 @@ class Work:
 
     Attributes:
         job: with ``step_s`` on one VM of ``measured_on``, if empty the cheapest that may train (:meth:`reference`).
+        assumed: whether its latencies are the usual ones, not those of the user's job file.
         unit: throughput at which a step takes ``step_s``; None: that of one VM of that type.
         mttp_s: mean time to preemption of one VM of any type, infinite for none; None: by the bands of the types.
         deadline_s: the longest expected time. total_budget: the highest expected bill, $.
@@ -64,6 +65,7 @@ class Work:
     mttp_s: float | None = None
     deadline_s: float | None = None
     total_budget: Decimal | None = None
+    assumed: bool = False
 
     @property
     def constrained(self) -> bool:
@@ -116,6 +118,7 @@ class Work:
             job = replace(job, mttp_s=(mean,))  # for every lifetime
         elif job.mttp_s[0] < math.inf:
             mean = job.mttp_s[0]
+        assumed = training is not None or work is not None
         name = save_policy or ("adaptive" if training is None else "young")
         return cls(
             job=job,
@@ -126,7 +129,14 @@ class Work:
             mttp_s=mean,
             deadline_s=None if deadline is None else parse_seconds(deadline, "deadline"),
             total_budget=None if total_budget is None else to_decimal(total_budget, "total_budget"),
+            assumed=assumed,
         )
+
+    def in_market(self, grace_s: float | None) -> Work:
+        """Where notices come so long ahead, if known; a user's job file says that itself."""
+        if grace_s is None or not self.assumed or self.job.grace_s == Span.of(grace_s):
+            return self
+        return replace(self, job=replace(self.job, grace_s=Span.of(grace_s)))
 
     def reference(self, gpus: Sequence[InstanceType], known: Sequence[InstanceType]) -> InstanceType | None:
         """The type that ``step_s`` is measured on: one of ``known``, by default the cheapest of ``gpus``, if any.

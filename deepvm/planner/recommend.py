@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -9,8 +10,8 @@ from typing import TYPE_CHECKING, overload
 
 from deepvm.core.answer import Answer
 from deepvm.core.cluster.cluster import Recommendation, Rejection
-from deepvm.core.cluster.instances import Catalog, InstanceType
-from deepvm.core.units import MICRO_USD, Money, format_usd
+from deepvm.core.cluster.instances import Catalog, InstanceType, Reservation
+from deepvm.core.units import MICRO_USD, Money, format_seconds, format_usd
 from deepvm.planner.architectures import ON_DEMAND
 from deepvm.planner.candidates import Candidates, gather
 from deepvm.planner.describe import binding, block_of, blocks_of, describe, improvement
@@ -151,7 +152,7 @@ def recommend(
 def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
     """Answer a validated request; see :func:`recommend`."""
     candidates = gather(catalog, request)
-    blocks = blocks_of(candidates)
+    request, blocks = candidates.request, blocks_of(candidates)
     enumeration = Enumeration.build(blocks, request.top)
     choices = ranked(enumeration, request, request.budget_micro_usd, request.top)
     status, solver, doubt = SolveStatus.OPTIMAL, "frontier", ""
@@ -249,12 +250,26 @@ def _rejections(candidates: Candidates, enumeration: Enumeration) -> Iterator[Re
     request, prices = candidates.request, enumeration.cheapest_of_each_type()
     for name in dict.fromkeys(g.instance.name for g in candidates.gpus):
         cheapest = prices.get(name)
-        if cheapest is None:
+        reserved = candidates.catalog[name].reserved
+        if cheapest is None and reserved is not None and (ends := _ends_first(candidates.only(name), reserved)):
+            yield Rejection(name, "reserved", ends)
+        elif cheapest is None:
             why = infeasible(candidates.only(name), None)
             yield Rejection(name, why.constraint, why.reason)
         elif cheapest > request.budget_micro_usd:
             detail = f"its cheapest cluster{request.within_limits} costs {format_usd(cheapest)} $/h"
             yield Rejection(name, "budget", detail)
+
+
+def _ends_first(candidates: Candidates, reserved: Reservation) -> str:
+    """That a pool ends before the job would, in words; empty if that is not why it has no feasible cluster."""
+    if reserved.left_s is None or candidates.request.work is None:
+        return ""
+    took_s = [float(s) for a in candidates.architectures for s in candidates.sizes(a).total_s]
+    if not took_s or min(took_s) <= reserved.left_s:
+        return ""
+    takes = f"would take {format_seconds(min(took_s))}" if math.isfinite(min(took_s)) else "would never end"
+    return f"its pool ends at {reserved.until}, in {format_seconds(reserved.left_s)}, and the job {takes}"
 
 
 NEARLY, WORTH_SAVING = 0.95, 0.10

@@ -1,4 +1,7 @@
-"""One request in several regions, ranked together: a cluster is in one region, but the user may choose which."""
+"""One request in several regions, or clouds, ranked together: a cluster is in one, but the user may choose which.
+
+Each region has its own catalog, so no cluster, and no memory node of one, is ever in two of them.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ import numpy as np
 
 from deepvm.core.answer import Answer
 from deepvm.core.cluster.cluster import Cluster, Recommendation
-from deepvm.core.cluster.instances import INTERRUPTION_BANDS
+from deepvm.core.cluster.instances import INTERRUPTION_BANDS, Catalog
 from deepvm.core.units import format_usd
 from deepvm.planner.columns import FloatArray, IntArray
-from deepvm.planner.ranking import Plans
+from deepvm.planner.ranking import QUARTER, Plans
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
 from deepvm.planner.scoring import tie_floor
@@ -37,14 +40,24 @@ class Comparison(Answer):
     answers: tuple[Recommendations, ...]
     ranked: tuple[Placed, ...]
 
+    @property
+    def of_several_clouds(self) -> bool:
+        """Whether the catalogs are of more than one cloud."""
+        return len({cloud_name(a.catalog) for a in self.answers}) > 1
+
+    def place(self, catalog: Catalog) -> str:
+        """Where a catalog's machines are: the region, of several clouds with the cloud: ``gcp us-central1``."""
+        return f"{cloud_name(catalog)} {catalog.region}" if self.of_several_clouds else catalog.region
+
     def __repr__(self) -> str:
         """The best cluster and its region."""
-        regions = ", ".join(a.catalog.region for a in self.answers)
+        regions = ", ".join(self.place(a.catalog) for a in self.answers)
         if not self.ranked:
             return f"<Comparison of {regions}: nothing is feasible>"
         best = self.ranked[0].recommendation
         price = format_usd(best.usd_per_hour)
-        return f"<Comparison of {regions}: best {best.cluster}, {price} $/h in {self.ranked[0].answer.catalog.region}>"
+        where = self.place(self.ranked[0].answer.catalog)
+        return f"<Comparison of {regions}: best {best.cluster}, {price} $/h in {where}>"
 
 
 def compare(answers: Sequence[Recommendations]) -> Comparison:
@@ -56,13 +69,38 @@ def compare(answers: Sequence[Recommendations]) -> Comparison:
     while left:
         best = left.pop(_first(left, answers[0].request))
         ranked.append(replace(best, recommendation=replace(best.recommendation, rank=len(ranked) + 1)))
-    best_rank = {p.answer.catalog.region: p.recommendation.rank for p in reversed(ranked)}
-    order = sorted(answers, key=lambda a: (best_rank.get(a.catalog.region, len(ranked) + 1), a.catalog.region))
+    # Two clouds may call a region alike.
+    best_rank = {_where(p.answer.catalog): p.recommendation.rank for p in reversed(ranked)}
+    order = sorted(answers, key=lambda a: (best_rank.get(_where(a.catalog), len(ranked) + 1), *_where(a.catalog)))
     return Comparison(tuple(order), tuple(ranked[: answers[0].request.top]))
 
 
+def cloud_name(catalog: Catalog) -> str:
+    """The cloud of a market's catalog, ``aws`` of ``aws-us-east-1``; else the catalog's name."""
+    return catalog.name.removesuffix(f"-{catalog.region}") if catalog.region else catalog.name
+
+
+def _where(catalog: Catalog) -> tuple[str, str]:
+    return catalog.region, catalog.name
+
+
 def _first(left: Sequence[Placed], request: PlanRequest) -> int:
-    """Which comes first of those that are left, of equals the first."""
+    """Which comes first of those that are left.
+
+    One that perhaps cannot be had comes after the best that can, unless it is more than a quarter better.
+    """
+    best = _best(left, request)
+    sure = [i for i, p in enumerate(left) if not p.answer.catalog.unsure]
+    if not left[best].answer.catalog.unsure or not sure:
+        return best
+    other = sure[_best([left[i] for i in sure], request)]
+    (value, *_), (certain, *_) = (_worth(left[i].recommendation, request) for i in (best, other))
+    near = certain * QUARTER >= value if value > 0 else certain >= value * QUARTER
+    return other if near else best
+
+
+def _best(left: Sequence[Placed], request: PlanRequest) -> int:
+    """The best as if each could be had, of equals the first."""
     worth = [_worth(p.recommendation, request) for p in left]
     if not request.weighs_doubt:
         floors = [tie_floor(value) for value in max(worth)]
@@ -99,9 +137,9 @@ def _doubt(cluster: Cluster, request: PlanRequest) -> Doubt | None:
 
 
 def _tie_break(placed: Placed) -> tuple[object, ...]:
-    cluster, region = placed.recommendation.cluster, placed.answer.catalog.region
+    cluster, where = placed.recommendation.cluster, _where(placed.answer.catalog)
     nodes, node = (cluster.memory.count, cluster.memory.instance.name) if cluster.memory else (0, "")
-    names = (cluster.architecture, cluster.gpu.name, cluster.gpu_count, node, region)
+    names = (cluster.architecture, cluster.gpu.name, cluster.gpu_count, node, *where)
     return (cluster.micro_usd_per_hour, nodes, *names)
 
 

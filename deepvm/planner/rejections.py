@@ -28,6 +28,8 @@ def quota_too_small(quotas: Iterable[Quota], instance: InstanceType, market: Mar
     """What a quota allows, what some VMs need and, if the provider's quota is known, the value to ask for."""
     quota = find_quota(quotas, instance.quota_family, market)
     assert quota is not None
+    if instance.reserved is not None:
+        return f"{count} x {instance.name} are more than the {instance.reserved.count} that the pool has"
     needed = count * instance.vcpus
     has = f"the quota is {quota.vcpus}" + (f", of which {quota.in_use} are in use" if quota.in_use else "")
     text = f"{count} x {instance.name} would need {needed} {market.value} vCPUs of {instance.quota_family}; {has}"
@@ -112,9 +114,16 @@ def _without_wheels(instance: InstanceType, gpu: Gpu, request: PlanRequest) -> s
     """Why PyTorch as it is installed does not run there; empty if it does, or if the user has named or measured it."""
     from deepvm.core.training.hardware import WITHOUT_WHEELS
 
-    named = instance.name in request.instance_types or gpu.name.casefold() in {g.casefold() for g in request.gpus}
+    own_names = {instance.name, instance.type_name}
+    named = own_names & set(request.instance_types) or gpu.name.casefold() in {g.casefold() for g in request.gpus}
     measured = any(law.known.measured for law in map(law_of, instance.speedups) if law is not None)
     return "" if named or measured else WITHOUT_WHEELS.get(gpu.name, "")
+
+
+def _goes_with(instance: InstanceType, globs: Iterable[str]) -> bool:
+    """Whether a type is meant: a reserved pool by its own name or by its type's."""
+    globs = tuple(globs)
+    return matches(instance.name, globs) or matches(instance.type_name, globs)
 
 
 def _excluded(instance: InstanceType, request: PlanRequest, option: str, wanted: Sequence[str]) -> str:
@@ -122,7 +131,7 @@ def _excluded(instance: InstanceType, request: PlanRequest, option: str, wanted:
     name, processors = instance.name, request.cpu_architecture
     if matches(name, request.exclude):
         return f"left out by --exclude {next(g for g in request.exclude if matches(name, (g,)))}"
-    if wanted and not matches(name, wanted):
+    if wanted and not _goes_with(instance, wanted):
         return f"it is none of --{option} {', '.join(wanted)}"
     if request.generation is Generation.CURRENT and not instance.current_generation:
         return "it is of a previous generation, and --generation is current"

@@ -9,7 +9,8 @@ from decimal import Decimal
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
-from deepvm.core.cluster.instances import Catalog, Quota, refuse_twice
+from deepvm.core.bill.extras import Extras, ExtrasOptions
+from deepvm.core.cluster.instances import Catalog, Market, Quota, refuse_twice
 from deepvm.core.spelling import one_of
 from deepvm.core.units import Money, budget_micro_usd, format_bytes, parse_bytes, to_decimal
 from deepvm.errors import RequestError
@@ -122,6 +123,8 @@ class PlanRequest:
         extrapolate: whether clusters may come first that are beyond 1.5 x what was ever measured, or whose batch is
             larger than is known to train well.
         life_s: with ``training``, the mean life of a spot VM that the user knows, infinite for no preemptions.
+        pools_end: whether reserved pools have no more VMs than they have; not where limits are looked for.
+        extras: disks, traffic and what else costs money besides VMs; counted in bills, not in the budget.
     """
 
     budget: Decimal
@@ -152,6 +155,8 @@ class PlanRequest:
     life_s: float | None = None
     rank: Rank | None = None
     extrapolate: bool = False
+    extras: Extras = Extras()
+    pools_end: bool = True
 
     @property
     def needs_work(self) -> bool:
@@ -180,8 +185,10 @@ class PlanRequest:
         return self.ranks_machines or (self.training is not None and self.has_objective)
 
     def quotas_of(self, catalog: Catalog) -> tuple[Quota, ...]:
-        """The account limits that apply: the request's, else the catalog's."""
-        return catalog.quotas if self.quotas is None else self.quotas
+        """The account limits that apply: the request's, else the catalog's; and those of reserved pools."""
+        pools = [(i, i.reserved) for i in catalog if i.reserved is not None and self.pools_end]
+        reserved = [Quota(i.quota_family, Market.ON_DEMAND, r.count * i.vcpus) for i, r in pools]
+        return (*(catalog.quotas if self.quotas is None else self.quotas), *reserved)
 
     def curves_of(self, catalog: Catalog) -> str:
         """The kind of curve for types without a default of their own: the request's, else the catalog's."""
@@ -213,7 +220,9 @@ class PlanRequest:
         given = dict[str, Any](options)
         training: Training | None = given.get("training")
         work_options = {name: given.pop(name) for name in WorkOptions.__annotations__ if name in given}
+        extras = {name: given.pop(name) for name in ExtrasOptions.__annotations__ if name in given}
         found: dict[str, Any] = {"budget": to_decimal(budget, "budget", zero=True, unit="$/h")}
+        found["extras"] = Extras.parse(**extras)
         if training is not None:
             if not hasattr(training, "workload"):
                 allowed = "what deepvm.workload returns, such as deepvm.workload(model='llama-8b')"
@@ -294,7 +303,7 @@ class WorkOptions(TypedDict, total=False):
     total_budget: Money | None
 
 
-class PlanOptions(WorkOptions, total=False):
+class PlanOptions(WorkOptions, ExtrasOptions, total=False):
     """The options of :func:`deepvm.recommend`, where they are described with their defaults."""
 
     training: Training | None

@@ -92,6 +92,8 @@ def values_of(name: str) -> st.SearchStrategy[Any]:
         return st.booleans()
     if choices:
         return st.sampled_from(choices)
+    if name == "price_history":  # a folder: what is no whole path stands beside the file that names it
+        return WORD.map(lambda w: f"/srv/{w}")
     return st.lists(WORDS, min_size=1, max_size=3) if form is list else WORDS | NUMBERS
 
 
@@ -112,7 +114,8 @@ def written(values: Mapping[str, Any], dashes: bool = True) -> str:
 def as_words(values: Mapping[str, Any]) -> list[str]:
     words = []
     for name, value in values.items():
-        flag = "job" if name == "job_file" else key_of(name)  # DEEPVM_JOB is what a training job calls itself
+        # DEEPVM_JOB is what a training job calls itself, DEEPVM_HISTORY is where jobs are written down.
+        flag = {"job_file": "job", "price_history": "history"}.get(name, key_of(name))
         if isinstance(value, bool):
             words.append(f"--{'' if value else 'no-'}{flag}")
         else:
@@ -167,7 +170,7 @@ def test_every_option_can_be_set_everywhere(name: str, layer: str, monkeypatch: 
     """And what is set reaches all commands that have the option."""
     form, choices = kind_of(name)
     value = True if form is bool else [choices[-1]] if choices and form is list else choices[-1] if choices else "7"
-    value = ["7", "8"] if form is list else value
+    value = ["7", "8"] if form is list else "/srv/7" if name == "price_history" else value
     if layer == "environment":
         monkeypatch.setenv(*next(iter(as_variables({name: value}).items())))
     else:
@@ -228,10 +231,11 @@ def test_switches_in_the_environment(text: str, value: bool, monkeypatch: pytest
 
 def test_files_are_looked_for_beside_the_file_that_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/somebody")
-    user_file().write_text('catalog = "my.json"\nquota = "~/q.JSON"')
+    user_file().write_text('catalog = "my.json"\nquota = "~/q.JSON"\nprice-history = "clone"')
     flags = received(RankFlags, "--pw", "3")
     assert flags.catalog == str(user_file().parent / "my.json")
     assert flags.quota == "/home/somebody/q.JSON"
+    assert flags.price_history == str(user_file().parent / "clone")
     Path("deepvm.toml").write_text('catalog = "/srv/my.csv"\nquota = "none"')
     assert (received(RankFlags, "--pw", "3").catalog, received(RankFlags, "--pw", "3").quota) == ("/srv/my.csv", "none")
     Path("deepvm.toml").write_text('catalog = "sub/my.json"')

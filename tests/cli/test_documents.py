@@ -80,6 +80,7 @@ CASES = {
         Case("--job job.yaml --runs 5", "simulate"),
         Case("--job job.yaml --runs 5 --deadline 2h --sweep grace=0:60:30", "simulate-comparison"),
     ],
+    "survive": [Case("--instance-type g4dn.xlarge --count 4 --for 4h -r us-east-1 --offline", "survive")],
     "profile all": [
         Case(f"{TRAIN} --instance-type x.large --seconds 0.01", "tables", measures=True),
     ],

@@ -174,6 +174,27 @@ def test_placement_scores(aws: FakeAws, environment: dict[str, str]) -> None:
     assert "Placement: AWS scores " in trained.stdout
 
 
+@pytest.mark.slow
+def test_survive_asks_for_scores_where_it_may(aws: FakeAws, environment: dict[str, str]) -> None:
+    words = ["survive", "--instance-type", "g4dn.xlarge", "--count", "8", "--for", "4h", "-o", "json"]
+
+    def ask(*more: str) -> dict[str, Any]:
+        ended = deepvm(environment, *words, *more)
+        assert ended.returncode == 0, ended.stderr
+        return dict(json.loads(ended.stdout))
+
+    best, other = ask(), ask("--zone", "us-east-1a")
+    assert (best["evidence"]["placement_score"], best["zone"]) == (9, None)
+    assert (other["evidence"]["placement_score"], other["zone"]) == (7, "us-east-1a")
+    assert other["had"]["value"] < best["had"]["value"]
+    before = len(aws.asked)
+    silent = [ask("--offline"), ask("--prices", "snapshot", "-r", "us-east-1")]
+    assert [one["evidence"]["placement_score"] for one in silent] == [None, None]
+    assert len(aws.asked) == before
+    assert silent[0]["had"]["value"] < best["had"]["value"]
+    assert silent[0]["lasts"] == best["lasts"]
+
+
 def test_two_regions_in_one_table(environment: dict[str, str]) -> None:
     ended = deepvm(environment, "recommend", "--pw", "3", "-r", "us-east-1", "-r", "us-west-2")
     rows = [line.split()[:3] for line in ended.stdout.splitlines() if line[:1].isdigit()]

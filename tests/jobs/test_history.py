@@ -27,7 +27,7 @@ from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions.react import react
 from deepvm.jobs.decisions.world import Pool, Terms, World
 from deepvm.jobs.history.history import PLACE, SCHEMA, EventRow, History, Sample
-from deepvm.jobs.history.pools import expected_life_s, learnt, lives_by_type, pools_of
+from deepvm.jobs.history.pools import expected_life_s, learnt, lives_by_type, own_pool, pools_of
 from deepvm.reports.jobs.pools import print_pools
 
 POOL = Pool("g4dn.xlarge", "here", "spot", 0.36)
@@ -453,3 +453,44 @@ def test_what_a_job_learns_of_its_own_machines() -> None:
     assert world.machines["m1"].end_reason == "lost"
     assert mttp_s == pytest.approx((1000 + 220) / 2)  # one is left
     assert missed == pytest.approx(2 / 11)
+
+
+def _machine(
+    zone: str, launched_h: float | None, ended_h: float | None, reason: str = "", **other: Any
+) -> dict[str, Any]:
+    """A spot machine of a job, hours after some moment."""
+    facts = {"job": "job", "instance_type": "g5.xlarge", "zone": zone, "market": "spot", "cloud": "aws"}
+    launched_s = None if launched_h is None else launched_h * 3600
+    ended_s = None if ended_h is None else ended_h * 3600
+    return {**facts, "launched_s": launched_s, "ended_s": ended_s, "end_reason": reason, **other}
+
+
+def test_what_a_pool_of_spot_machines_has_shown() -> None:
+    machines = [
+        _machine("us-east-1a", 0, 5, "preempted"),
+        _machine("us-east-1a", 0.1, 5, "preempted"),
+        _machine("us-east-1a", None, 5.5, "refused"),
+        _machine("us-east-1a", 6, None),  # had after a refusal: a spell begins
+        _machine("us-east-1b", 6, 8, "released"),  # another zone has not refused
+        _machine("us-east-1b", 12, 13, "released"),
+        _machine("us-west-2a", 0, 1, "preempted"),
+        _machine("us-east-1a", 0, 1, "preempted", market="on-demand"),
+        _machine("us-east-1a", 0, 1, "preempted", instance_type="g5.2xlarge"),
+        _machine("us-east-1a", 0, 1, "preempted", cloud="local"),  # taken back on purpose
+    ]
+    found = own_pool(machines, 10 * 3600, "g5.xlarge", "us-east-1")
+    assert found is not None
+    hours = [(life.seconds / 3600, life.ended, life.waited) for life in found.lives]
+    assert hours == [
+        (5.0, True, False),
+        (pytest.approx(4.9), True, False),
+        (4.0, False, True),
+        (2.0, False, False),
+        (1.0, False, False),
+    ]
+    assert (found.refused, found.preemptions, found.gang) == (1, 2, pytest.approx(7 / 5))
+    one = own_pool(machines, 10 * 3600, "g5.xlarge", "us-east-1", "us-east-1b")
+    assert one is not None
+    assert (len(one.lives), one.refused) == (2, 0)
+    assert own_pool(machines, 10 * 3600, "g5.xlarge", "eu-west-1") is None
+    assert own_pool(machines, 10 * 3600, "p3.2xlarge") is None

@@ -60,6 +60,32 @@ def test_zones_are_in_the_order_of_what_their_market_did(
     assert world.pools[0].zone == first
 
 
+def test_a_spot_price_that_cannot_be_true_counts_as_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The catalog's counts in its place: at 0.0001 $/h the zone would come first whatever it really costs."""
+    ec2 = Zones(tmp_path, Ec2Settings("us-east-1"))
+    monkeypatch.setattr(submission, "cloud_of", lambda name: ec2)
+    prices = {"us-east-1a": 0.0001, "us-east-1b": 0.2, "us-east-1c": 700.0}
+    monkeypatch.setattr(ec2, "zones", lambda kind, market: prices)
+    machines = {"type": "g4dn.xlarge", "count": 2}
+    job = JobFile.model_validate({"name": "job", "train": "true", "machines": machines, "cloud": "aws"})
+    usd = {p.zone: p.usd_per_hour for p in submission.world_of(job, tmp_path, NOW).pools}
+    known = float(submission.instance_of("g4dn.xlarge").spot_usd_per_hour or 0)
+    assert usd == {"us-east-1a": known, "us-east-1b": 0.2, "us-east-1c": known}
+    assert "g4dn.xlarge in us-east-1a is left out" in caplog.text and "us-east-1c" in caplog.text
+
+
+def test_a_plan_of_reserved_machines_is_refused(tmp_path: Path, aws: Zones) -> None:
+    """Jobs rent theirs, and would pay for others."""
+    job = plan(tmp_path, 3.0, (G4, 0, 2, ""))
+    document = json.loads((tmp_path / "plan.json").read_text())
+    document["configurations"][0]["gpu"]["reserved"] = {"pool": "block-1", "count": 2}
+    (tmp_path / "plan.json").write_text(json.dumps(document))
+    with pytest.raises(RequestError, match="without reserved VMs"):
+        submission.world_of(job, tmp_path, NOW)
+
+
 def plan(folder: Path, usd_per_hour: float, *clusters: tuple[str, int, int, str], **more: Any) -> JobFile:
     """A job on a plan for so many $/h, with clusters by rank: type, spot machines, those on demand, anchor."""
     configurations = []

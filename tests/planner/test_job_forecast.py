@@ -414,6 +414,21 @@ def test_hours_alone() -> None:
     )
 
 
+def test_notices_come_as_early_as_the_cloud_gives_them_unless_a_job_file_says() -> None:
+    """30 s on Google Cloud, 120 on AWS: less time means less saved, and a longer way to the end."""
+    shop, asked = catalog(gpu_type(interruption_band=4), cpu_type()), {"checkpoint_size": "10GB", "mttp": "2h"}
+    graces, times = [], []
+    for grace_s in (None, 120.0, 30.0, 0.0):
+        found = recommend(replace(shop, grace_s=grace_s), 3, work=10, **asked)  # type: ignore[arg-type]
+        assert found.request.work is not None and found[0].outlook is not None
+        graces.append(found.request.work.job.grace_s.mean)
+        times.append(found[0].outlook.total_s)
+    assert graces == [120, 120, 30, 0]
+    assert times[0] == times[1] < times[2] <= times[3]
+    own = recommend(replace(shop, grace_s=30.0), 3, job=JOB)
+    assert own.request.work is not None and own.request.work.job.grace_s == JOB.grace_s
+
+
 def test_a_total_budget_counts_all_memory_nodes() -> None:
     """One type, one size and two nodes for it: the integer program must not take one of them for the whole plan."""
     shop = catalog(

@@ -48,6 +48,26 @@ def test_equal_clusters_are_ordered_by_region() -> None:
     assert [p.answer.catalog.region for p in found.ranked] == ["a-1"]
 
 
+class TestWhatPerhapsCannotBeHad:
+    """A cloud that lists every type everywhere says nothing of whether there is one."""
+
+    def first(self, unsure_price: str, **options: object) -> str:
+        places = [region("sure-1", "0.3"), region("listed-1", unsure_price, unsure="X lists all")]
+        found = compare([recommend(place, 3, **options) for place in places])  # type: ignore[arg-type]
+        return found.ranked[0].answer.catalog.region
+
+    def test_it_comes_after_what_can_be_had_unless_it_is_a_quarter_better(self) -> None:
+        assert self.first("0.28") == "sure-1"
+        assert self.first("0.1") == "listed-1"
+        assert self.first("0.28", objective="flopp") == "sure-1" and self.first("0.1", objective="flopp") == "listed-1"
+        assert self.first("0.28", objective="cost-per-work") == "sure-1"
+
+    def test_alone_it_is_ranked_as_ever_and_the_doubt_is_said(self) -> None:
+        best = recommend(region("listed-1", "0.2", unsure="X lists all"), 3)[0]
+        assert best.cluster == recommend(region("listed-1", "0.2"), 3)[0].cluster
+        assert "X lists all: look before you count on it" in best.warnings
+
+
 @settings(max_examples=examples(60))
 @given(case=cases(), cheaper=st.sampled_from([1, 2, 3]))
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

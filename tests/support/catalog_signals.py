@@ -28,6 +28,7 @@ DATA: dict[str, Any] = {
     provider.ADVISOR: {"g4dn.xlarge": 2},
     provider.QUOTAS: [{"family": "G and VT", "market": "spot", "code": "L-3819A6DF", "vcpus": 64, "in_use": 8}],
     provider.PLACEMENT: [{"zone": "use1-az4", "score": 7}],
+    provider.REGIONS: ["us-east-1"],
 }
 KINDS = (
     provider.SPECS,

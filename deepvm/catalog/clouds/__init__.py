@@ -1,19 +1,40 @@
-"""The registry of clouds: add a folder beside this file and a line here."""
+"""The registry of clouds: add a module or a folder beside this file and a line here."""
 
 from __future__ import annotations
 
 import pkgutil
+from collections.abc import Sequence
 
 from deepvm.catalog.signals.cloud import Cloud
+from deepvm.core.spelling import one_of
+from deepvm.errors import RequestError
 
 CLOUDS = {
     "aws": "deepvm.catalog.clouds.aws.aws_cloud:AwsCloud",
+    "gcp": "deepvm.catalog.clouds.gcp_cloud:GcpCloud",
+    "azure": "deepvm.catalog.clouds.azure_cloud:AzureCloud",
+    "lambda": "deepvm.catalog.clouds.lambda_cloud:LambdaCloud",
+    "nebius": "deepvm.catalog.clouds.nebius_cloud:NebiusCloud",
+    "runpod": "deepvm.catalog.clouds.runpod_cloud:RunPodCloud",
 }
 
 REGISTRY: dict[str, Cloud] = {name: pkgutil.resolve_name(home)() for name, home in CLOUDS.items()}
 
 DEFAULT_CLOUD = REGISTRY["aws"]
 """The cloud of commands that name none."""
+
+
+ALL = "all"
+
+
+def clouds_of(names: Sequence[str]) -> tuple[str, ...]:
+    """Names of clouds, each once, ``all`` as all of them. Raises RequestError about the option ``cloud``."""
+    known = (*CLOUDS, ALL)
+    found = tuple(dict.fromkeys(name.lower() for name in names if name))
+    for name in found:
+        if name not in known:
+            raise RequestError("cloud", name, one_of(name, known, ", "))
+    return tuple(CLOUDS) if ALL in found else found
 
 
 def cloud_of(catalog_name: str) -> Cloud:

@@ -42,6 +42,7 @@ Region = Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,99})?$")]
 _IDENTIFIER = "1 to 100 letters, digits, dots, hyphens and underscores, a letter or digit first"
 _MOST_USD = MAX_USD * MAX_NODES
 Total = Annotated[Decimal, Field(gt=0, le=_MOST_USD, decimal_places=6), BeforeValidator(_as_exact)]
+Share = Annotated[Decimal, Field(ge=0, lt=1), BeforeValidator(_as_exact)]
 Budget = Annotated[Decimal, Field(ge=0, le=10**12), BeforeValidator(_as_exact)]
 
 
@@ -59,6 +60,10 @@ class _Zone(Lenient):
     usd_per_hour: Price = schema.price("spot price of the zone")
 
 
+class _Reserved(Lenient):
+    pool: Identifier = _identifier("the name of the reserved pool")
+
+
 class _Vms(Lenient):
     instance_type: Identifier = _identifier("the provider's name of the type")
     count: Whole = _count("VMs", 1)
@@ -66,6 +71,10 @@ class _Vms(Lenient):
     cpu_architecture: Literal["x86_64", "arm64", ""] | None = Field(
         None, description="x86_64 or arm64, or null or empty when unknown"
     )
+    on_demand_discount: Share = Field(
+        Decimal(0), description="share of the list price that a savings plan saves: a number from 0 to below 1"
+    )
+    reserved: _Reserved | None = Field(None, description="the reserved pool of the VMs: an object with pool, or null")
 
 
 class _GpuVms(_Vms):
@@ -99,6 +108,7 @@ class _Configuration(Lenient):
     usd_per_hour: Total = Field(
         description="price of all VMs in US dollars an hour ($/h): a number above 0 with at most 6 decimals"
     )
+    cloud: Identifier | None = _identifier("the cloud, where several were compared", "when one was")
     region: Region | None = _identifier("the provider's region", "when unknown")
     zone: Identifier | None = _identifier("id of the zone to start in", "when unknown")
     warnings: list[Text] = Field([], max_length=1000, description="warnings: a list of lines of text")
@@ -114,6 +124,7 @@ class _Source(Lenient):
 
 
 class _Region(Lenient):
+    cloud: Identifier | None = _identifier("the cloud, where several were compared", "when one was")
     region: Region = _identifier("the provider's region")
     source: _Source = Field(description="where its prices come from: an object")
 
@@ -179,7 +190,7 @@ def parse_plan(text: str, rank: int = 1, name: str = STANDARD_INPUT) -> Plan:
         ranks = ", ".join(str(c.rank) for c in document.configurations[:20])
         raise RequestError("rank", rank, f"the ranks of {name}: {ranks}")
     # Several regions were compared: each has prices of its own.
-    own = (r.source for r in document.regions or () if r.region == chosen.region)
+    own = (r.source for r in document.regions or () if (r.cloud, r.region) == (chosen.cloud, chosen.region))
     source = next(own, document.source)
     gpu, memory = chosen.gpu, chosen.memory
     zones = [ZonePrice(z.zone, z.usd_per_hour, z.zone_name or "") for z in gpu.zones or ()]
@@ -202,7 +213,9 @@ def parse_plan(text: str, rank: int = 1, name: str = STANDARD_INPUT) -> Plan:
 
 def _known(part: Lenient) -> dict[str, Any]:
     """The fields that the class in core has too; what is null is unknown, as are its defaults."""
-    return part.model_dump(exclude={"count", "zones", "region", "price_basis"}, exclude_none=True)
+    found = part.model_dump(exclude={"count", "zones", "region", "price_basis", "reserved"}, exclude_none=True)
+    pool = getattr(part, "reserved", None)
+    return found if pool is None else {**found, "reserved": pool.pool}
 
 
 def _joined_findings(document: _Document) -> Iterator[Finding]:

@@ -11,7 +11,9 @@ from dataclasses import fields
 from datetime import date
 from typing import Any
 
-from deepvm.catalog.clouds import DEFAULT_CLOUD
+from deepvm.catalog.clouds import CLOUDS, DEFAULT_CLOUD
+from deepvm.catalog.published.cloud_rates import rates_of
+from deepvm.core.bill.rates import Rates
 from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, Quota, ZonePrice
 from deepvm.core.cluster.memory_nodes import PAPER_TABLE, REAL_NODES, RULES, SaturationTable
 from deepvm.core.cluster.provenance import Provenance
@@ -43,7 +45,14 @@ def build_catalog(document: Document, *, kind: str = "file", name: str = "") -> 
         description=document.get("description", ""),
         provenance=Provenance(kind, date.fromisoformat(as_of) if as_of else None, document.get("source", "")),
         memory_nodes=RULES[document.get("memory_nodes") or REAL_NODES.name],
+        rates=_rates(document.get("name") or name, document.get("region", "")),
     )
+
+
+def _rates(name: str, region: str) -> Rates | None:
+    """What comes besides VMs where a catalog is called after a cloud's market, as ``aws-us-east-1`` once converted."""
+    cloud = name.removesuffix(f"-{region}") if region else ""
+    return rates_of(cloud, region) if cloud in CLOUDS else None
 
 
 def build_instance(raw: Document) -> InstanceType:

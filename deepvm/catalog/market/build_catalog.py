@@ -12,8 +12,21 @@ from typing import Any
 from deepvm.catalog.clouds import DEFAULT_CLOUD
 from deepvm.catalog.market.eflops_estimates import PerformanceTable, performance_table
 from deepvm.catalog.market.price_filter import drop_implausible_prices
+from deepvm.catalog.market.public_prices import wanted_source
+from deepvm.catalog.published.cloud_rates import rates_of
 from deepvm.catalog.signals.cloud import Cloud
-from deepvm.catalog.signals.signal import ADVISOR, HISTORY, OFFERINGS, ON_DEMAND, QUOTAS, SPECS, SPOT, ZONES, Signal
+from deepvm.catalog.signals.signal import (
+    ADVISOR,
+    HISTORY,
+    OFFERINGS,
+    ON_DEMAND,
+    QUOTAS,
+    SPECS,
+    SPOT,
+    ZONES,
+    Signal,
+    base,
+)
 from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, Quota, ZonePrice
 from deepvm.core.cluster.prices import PriceBasis, PricePoint, price_over_time
 from deepvm.core.cluster.provenance import Origin, Provenance
@@ -23,23 +36,33 @@ from deepvm.errors import MissingDataError, RequestError
 MOST_HISTORY_DAYS = 90
 """How long AWS keeps spot prices."""
 
+LISTED_ALIKE = "every type in every region, whether or not there are any"
+
 _PRICES = (ON_DEMAND, SPOT)
 
 
 class SignalMissingError(MissingDataError):
     """A region's catalog lacks something (``what``) that signals of some ``kinds`` would tell."""
 
-    def __init__(self, what: str, kinds: Sequence[str], region: str) -> None:
+    def __init__(self, what: str, kinds: Sequence[str], region: str, cloud: Cloud = DEFAULT_CLOUD) -> None:
         """Make the message, which says how to fetch the signals."""
         self.what, self.kinds = what, tuple(kinds)
         days = next((f" --days {days}" for k in kinds if (days := k.partition(":")[2])), "")
+        if not cloud.has_api:
+            fetches = f": 'deepvm catalog refresh --cloud {cloud.name}' fetches them"
+            super().__init__(what + (", and no public catalog has them" if days else fetches))
+            return
         command = f"deepvm catalog refresh --region {region}{days}"
-        super().__init__(f"{what}: '{command}' fetches them from AWS ('deepvm doctor' says what that needs)")
+        super().__init__(f"{what}: '{command}' fetches them from {cloud.title} ('deepvm doctor' says what that needs)")
 
 
 @dataclass(frozen=True)
 class MarketRequest:
-    """How to get prices: the options of :func:`deepvm.catalog.store.load_catalog`; ``network`` None means ``peak``."""
+    """How to get prices: the options of :func:`deepvm.catalog.store.load_catalog`; ``network`` None means ``peak``.
+
+    ``source``: the public catalog to use, ``auto`` or ``none``.
+    ``price_history``: a clone of skypilot-catalog, whose stored versions are the history; empty: the cloud's.
+    """
 
     prices: str = "auto"
     offline: bool = False
@@ -48,6 +71,8 @@ class MarketRequest:
     price_basis: str = PriceBasis.CURRENT.value
     days: int | str = 30
     network: str | None = None
+    source: str = "auto"
+    price_history: str = ""
 
     def __post_init__(self) -> None:
         """Check the values, else raise a RequestError; ``days`` becomes a number, ``price_basis`` a plain string."""
@@ -63,6 +88,7 @@ class MarketRequest:
         days = "" if isinstance(self.days, bool) else str(self.days).strip()
         if not re.fullmatch("[0-9]{1,3}", days) or not 1 <= int(days) <= MOST_HISTORY_DAYS:
             raise RequestError("days", self.days, f"a whole number from 1 to {MOST_HISTORY_DAYS}")
+        object.__setattr__(self, "source", wanted_source(self.source))
         object.__setattr__(self, "days", int(days))
         object.__setattr__(self, "price_basis", PriceBasis(self.price_basis).value)
 
@@ -90,10 +116,10 @@ def assemble(
     """
     if SPECS not in signals or not any(k in signals for k in _PRICES):
         lacks, kinds = ("specifications", (SPECS,)) if SPECS not in signals else ("prices", _PRICES)
-        raise SignalMissingError(f"no {lacks} of region {region}", kinds, region)
+        raise SignalMissingError(f"no {lacks} of region {region}", kinds, region, cloud)
     signals, doubted, doubts = drop_implausible_prices(signals)
-    zone = _zone_id(request.zone, region, signals)
-    spot = _spot_prices(region, signals, request, zone, now)
+    zone = _zone_id(request.zone, region, signals, cloud)
+    spot = _spot_prices(region, signals, request, zone, now, cloud)
     offered, table = _data(signals, OFFERINGS), performance_table()
     absent = dict(table.absent)
     instances = []
@@ -112,7 +138,7 @@ def assemble(
         raise RequestError("zone", request.zone, f"a zone in which something is offered: {sold}")
     if not instances:
         which = "; ".join([f"no type has a price in region {region}", *doubted])
-        raise SignalMissingError(which, _PRICES, region)
+        raise SignalMissingError(which, _PRICES, region, cloud)
     return Catalog(
         name=f"{cloud.name}-{region}",
         instances=tuple(instances),
@@ -123,6 +149,9 @@ def assemble(
         description=f"{cloud.title}'s types and prices in {region}",
         provenance=_provenance(signals, request, (*notes, *doubted)),
         absent=absent,
+        rates=rates_of(cloud.name, region),
+        grace_s=cloud.rules.notice_s + cloud.rules.grace_s,
+        unsure=f"{cloud.title} is listed with {LISTED_ALIKE}" if cloud.rules.regions_alike else "",
     )
 
 
@@ -164,19 +193,28 @@ def _instance(
         interruption_band=_data(signals, ADVISOR).get(name),
         spot_zones=zones if zones and zones[0].zone else (),
         zones=tuple(_data(signals, OFFERINGS).get(name, ())),
-        unusable=spec.get("unusable", ""),
+        unusable=spec.get("unusable", "") or _alone(gpu, cloud),
     )
 
 
-def _zone_id(wanted: str, region: str, signals: Mapping[str, Signal]) -> str:
+def _alone(gpu: Gpu | None, cloud: Cloud) -> str:
+    """Why a VM without GPUs is of no use in a cloud, empty if it is of some."""
+    beside = gpu is not None or cloud.rules.has_cpu_vms
+    return "" if beside else f"{cloud.title} has no VMs without GPUs that could hold checkpoints beside those with"
+
+
+def _zone_id(wanted: str, region: str, signals: Mapping[str, Signal], cloud: Cloud) -> str:
     """The id of a zone, which may be given by name."""
     if not wanted:
         return ""
     names: Mapping[str, str] = _data(signals, ZONES)
-    ids = set(names) | {z for zones in _data(signals, SPOT).values() for z in zones if z}
+    priced = [s.data for kind, s in signals.items() if base(kind) in (SPOT, HISTORY)]
+    ids = set(names) | {z for data in priced for zones in data.values() for z in zones if z}
+    if not ids and not {ZONES, OFFERINGS} & {*cloud.kinds}:
+        raise RequestError("zone", wanted, f"none: no catalog tells zones of {cloud.title} apart")
     if not ids:
         what = f"--zone {wanted}: the prices of {region} at hand are not told apart by zone"
-        raise SignalMissingError(what, (ZONES, SPOT), region)
+        raise SignalMissingError(what, (ZONES, SPOT), region, cloud)
     found = wanted if wanted in ids else next((i for i, name in names.items() if name == wanted), "")
     if not found:
         known = ", ".join(f"{i} ({names[i]})" if i in names else i for i in sorted(ids))
@@ -185,15 +223,16 @@ def _zone_id(wanted: str, region: str, signals: Mapping[str, Signal]) -> str:
 
 
 def _spot_prices(
-    region: str, signals: Mapping[str, Signal], request: MarketRequest, zone: str, now: datetime
+    region: str, signals: Mapping[str, Signal], request: MarketRequest, zone: str, now: datetime, cloud: Cloud
 ) -> dict[str, tuple[ZonePrice, ...]]:
     """Each type's spot price by zone, cheapest first."""
     names: Mapping[str, str] = _data(signals, ZONES)
+    shuffled = ZONES in cloud.kinds  # else a zone's id is its name for everybody
     found: dict[str, dict[str, tuple[Decimal, str]]] = {}
     if request.history:
         if request.history not in signals:
             needs = f"--price-basis {request.price_basis} needs the spot prices of the last {_days(request)}"
-            raise SignalMissingError(f"{needs} in {region}, which are not at hand", (request.history,), region)
+            raise SignalMissingError(f"{needs} in {region}, which are not at hand", (request.history,), region, cloud)
         end, start = int(now.timestamp()), int((now - timedelta(days=int(request.days))).timestamp())
         # A zone without a price today sells none, whatever it cost before.
         today = signals[SPOT].data if SPOT in signals and signals[SPOT].origin in ("live", "cache") else None
@@ -210,7 +249,7 @@ def _spot_prices(
             found[name] = {z: (Decimal(price), since) for z, (price, since) in zones.items()}
     return {
         name: tuple(
-            ZonePrice(z, price, names.get(z, ""), since)
+            ZonePrice(z, price, names.get(z, "" if shuffled else z), since)
             for z, (price, since) in sorted(zones.items(), key=lambda item: (item[1][0], item[0]))
             if not zone or z == zone
         )

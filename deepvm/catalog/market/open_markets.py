@@ -7,23 +7,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from typing import TYPE_CHECKING
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD, cloud_of
-from deepvm.catalog.market.build_catalog import MarketRequest, SignalMissingError, assemble
+from deepvm.catalog.market.build_catalog import LISTED_ALIKE, MarketRequest, SignalMissingError, assemble
+from deepvm.catalog.market.public_prices import AUTO, NONE, PublicPrices, public_markets
+from deepvm.catalog.public.source import KINDS as PUBLIC_KINDS
 from deepvm.catalog.signals.cache import Cache
 from deepvm.catalog.signals.cloud import Cloud
 from deepvm.catalog.signals.resolve import resolve_regions
-from deepvm.catalog.signals.signal import ADVISOR, OFFERINGS, ON_DEMAND, QUOTAS, SPECS, SPOT, ZONES
+from deepvm.catalog.signals.signal import ON_DEMAND, SPECS, SPOT
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
-from deepvm.core.spelling import did_you_mean, joined
+from deepvm.core.spelling import did_you_mean, joined, listed
 from deepvm.errors import CloudError, DeepVMError, MissingDataError, RequestError
 
-KINDS = (SPECS, OFFERINGS, ZONES, ON_DEMAND, SPOT, ADVISOR, QUOTAS)
-"""The signals of every catalog; a history of prices is added on request."""
+if TYPE_CHECKING:
+    from deepvm.catalog.market.stored_prices import StoredPrices
+
+KINDS = DEFAULT_CLOUD.kinds
+"""The signals of the default cloud's catalogs; a history of prices is added on request."""
 
 _TYPES_ASKED = 5
+_NAMED = 6
 _ONLY_SNAPSHOT = "only the snapshot is used"
 
 
@@ -58,7 +65,7 @@ def placement(
     what = f"spot placement scores in {catalog.region}"
     if market.not_asked:
         advice = {"offline": "leave out --offline", _ONLY_SNAPSHOT: "leave out --prices snapshot"}
-        doctor = "'deepvm doctor' says what is needed"
+        doctor = "'deepvm doctor' says what is needed" if market.cloud.has_api else "leave the option out"
         raise CloudError(what, "credentials", market.not_asked, advice.get(market.not_asked, doctor))
     alike = sorted(
         (i for i in catalog if i.gpu == wanted.gpu and i.spot_usd_per_hour is not None and i != wanted),
@@ -82,17 +89,19 @@ def open_markets(
     cloud: Cloud = DEFAULT_CLOUD,
     now: datetime | None = None,
     progress: Callable[[str], None] = lambda _: None,
+    silent: dict[str, CloudError] | None = None,
 ) -> tuple[Catalog, ...]:
     """The catalogs of regions, in their order; of several, unavailable ones are left out with a note.
 
     No regions: the user's own; ``all``: every available region. ``now`` (UTC) is the clock's unless given.
+    ``silent``: public catalogs that gave no answer; of several clouds, one for all calls.
 
     Raises:
         MissingDataError: nothing is known of the only region, or of none of them.
         CloudError: the cloud had to answer and did not.
         RequestError: no such region or zone.
     """
-    market = _Market(cloud, request, now or datetime.now(timezone.utc), progress)
+    market = _Market(cloud, request, now or datetime.now(timezone.utc), progress, {} if silent is None else silent)
     if not regions:
         return (market.own_catalog(),)
     names: list[str] = []
@@ -115,6 +124,7 @@ class _Market:
     request: MarketRequest
     now: datetime
     progress: Callable[[str], None]
+    silent: dict[str, CloudError] = field(default_factory=dict)
 
     @property
     def not_asked(self) -> str:
@@ -123,23 +133,40 @@ class _Market:
             return "offline"
         if self.request.prices == "snapshot":
             return _ONLY_SNAPSHOT
+        if not self.cloud.has_api:
+            return f"{self.cloud.title} is not asked itself"
+        if self.only_public:
+            return f"--source {self.request.source}"
         if self.request.prices == "live" or self.cloud.credentials_may_exist(self.request.profile, os.environ):
             return ""
         return f"no {self.cloud.title} credentials were found"
+
+    @property
+    def only_public(self) -> bool:
+        """Whether prices come from a public catalog alone."""
+        return not self.cloud.has_api or self.request.source not in (AUTO, NONE)
+
+    def public(self) -> PublicPrices:
+        """What public catalogs say; nobody is asked where no socket may be opened."""
+        source = NONE if self.request.prices == "snapshot" else self.request.source
+        named = source not in (AUTO, NONE) or self.request.prices == "live"
+        markets = public_markets(self.cloud, source, self.now, self.progress, self.silent)
+        return PublicPrices(self.cloud, markets, not self.request.offline, named, self.now)
 
     @property
     def cache(self) -> Cache:
         return self.cloud.cache(self.request.profile, os.environ)
 
     def own_catalog(self) -> Catalog:
-        """The user's region; if nothing is known of it and the request is not particular, a snapshot's."""
+        """The user's region; if nothing is known of it and the request is not particular, one that is at hand."""
         own = self.cloud.own_region(self.request.profile, os.environ)
         try:
             (catalog,) = self.catalogs([own.name])
         except MissingDataError:
-            others = [r for r in self.cloud.snapshot_regions() if r != own.name]
+            at_hand = self.cloud.snapshot_regions() if self.cloud.has_api else self._regions_at_hand()[0]
+            others = [r for r in at_hand if r != own.name]
             choosy = self.request.zone or self.request.history or self.request.prices == "live"
-            if choosy or not others or own.name in self.cloud.snapshot_regions():
+            if choosy or not others or own.name in at_hand:
                 raise
             (catalog,) = self.catalogs(others[:1])
             return _noted(catalog, f"nothing is known of {own.name} ({own.where}); these are prices of {others[0]}")
@@ -147,37 +174,60 @@ class _Market:
 
     def all_regions(self) -> tuple[tuple[str, ...], str]:
         """Every region of the account, or all that are at hand and why only these."""
-        why = self.not_asked
-        if not why:
+        why = "" if self.only_public else self.not_asked
+        if not why and not self.only_public:
             try:
                 return self.cloud.account_regions(self.request.profile), ""
             except CloudError as error:
                 if self.request.prices == "live":
                     raise
                 why = str(error)
+        names, public = self._regions_at_hand()
+        if not names:
+            why = why or str(public.error or self.not_asked)
+            raise MissingDataError(f"no prices of any region of {self.cloud.title} are at hand: {why}")
+        if self.cloud.rules.regions_alike:
+            own = self.cloud.own_region(self.request.profile, os.environ).name
+            only = own if own in names else names[0]
+            said = f"of its {len(names)} regions catalogs list {LISTED_ALIKE}"
+            return (only,), f"all regions of {self.cloud.title}: only {only}, as {said}"
+        shown = listed(names, _NAMED)
+        return names, f"all regions: only {shown}, of which prices are at hand: {why}" if why else ""
+
+    def _regions_at_hand(self) -> tuple[tuple[str, ...], PublicPrices]:
+        """The regions of which prices are at hand, sorted, and the public catalogs that were read for them."""
         entries = self.cache.entries(self.now) if self.request.prices != "snapshot" else ()
         priced = {e.region for e in entries if e.kind in (ON_DEMAND, SPOT)}
         cached = (e.region for e in entries if e.kind == SPECS and e.region in priced)
-        names = tuple(sorted({*cached, *self.cloud.snapshot_regions()}))
-        if not names:
-            raise MissingDataError(f"no prices of any region of {self.cloud.title} are at hand: {why}")
-        return names, f"all regions: only {joined(names)}, of which prices are at hand: {why}"
+        public = self.public()
+        return tuple(sorted({*cached, *public.regions(), *self.cloud.snapshot_regions()})), public
 
     def catalogs(self, regions: Sequence[str]) -> tuple[Catalog, ...]:
         """The catalogs of regions; unavailable ones become notes of the others, or the first one's error."""
-        history, not_asked = self.request.history, self.not_asked
-        kinds = (*KINDS, history) if history else KINDS
+        history, not_asked, public = self.request.history, self.not_asked, self.public()
+        stored = self.request.price_history
+        kinds = (*self.cloud.kinds, history) if history and not stored else self.cloud.kinds
+        live = self.request.prices == "live"
         resolved = resolve_regions(
             regions,
             kinds,
-            self.request.prices,
+            "auto" if live and self.only_public else self.request.prices,
             cache=self.cache,
             providers=None if not_asked else lambda: self.cloud.providers(kinds, self.request.profile),
             snapshot=self.cloud.snapshot,
             now=self.now,
             progress=self.progress,
             not_asked=not_asked,
+            elsewhere=None if live and not self.only_public else public,
+            only_elsewhere=PUBLIC_KINDS if self.only_public else (),
         )
+        silent = public.error
+        if silent is not None and live and self.only_public:
+            what, advice = (
+                f"live prices of {joined(regions)}",
+                f"{silent.advice}; --prices auto goes on with older prices",
+            )
+            raise CloudError(what, silent.why, f"{silent.what}: {silent.detail}", advice)
         found: list[Catalog] = []
         failed: list[DeepVMError] = []
         lost: list[str] = []
@@ -186,19 +236,34 @@ class _Market:
                 failed.append(signals)
                 continue
             try:
-                catalog = assemble(region, signals.signals, self.request, self.now, signals.notes, self.cloud)
+                known, notes = signals.signals, signals.notes
+                if history and stored:
+                    past = self._stored(region)
+                    known, notes = {**known, history: past.sold_now}, (*notes, *past.notes)
+                catalog = assemble(region, known, self.request, self.now, notes, self.cloud)
                 if signals.not_asked:
-                    about = replace(catalog.provenance, usual=(signals.not_asked,), not_asked=not_asked)
+                    why = f"{not_asked}, and {silent.what} gave no answer" if silent is not None else not_asked
+                    about = replace(catalog.provenance, usual=(signals.not_asked,), not_asked=why)
                     catalog = replace(catalog, provenance=about)
                 found.append(catalog.sustained() if self.request.network == "baseline" else catalog)
             except (RequestError, MissingDataError) as error:
-                failed.append(self._explained(error, region, signals.failures))
+                also = {} if silent is None else dict.fromkeys(PUBLIC_KINDS, silent)
+                failed.append(self._explained(error, region, {**also, **signals.failures}))
                 lost += signals.notes
         if not found:
             raise failed[0]
+        if silent is not None:
+            found[0] = _noted(found[0], str(silent), usual=bool(found[0].provenance.not_asked))
         # Notes of regions that are left out may concern all of them.
         found[0] = _noted(found[0], *lost, *(str(e) for e in failed))
         return tuple(found)
+
+    def _stored(self, region: str) -> StoredPrices:
+        """A region's past prices from the clone that the request names."""
+        from deepvm.catalog.market.stored_prices import read_stored_prices  # few runs start git
+
+        folder, days = self.request.price_history, int(self.request.days)
+        return read_stored_prices(folder, self.cloud.name, region, days, self.now, self.progress)
 
     def _explained(self, error: DeepVMError, region: str, failures: Mapping[str, CloudError]) -> DeepVMError:
         """Add why a signal is missing: what the cloud answered, or a region of a similar name."""

@@ -37,7 +37,7 @@ class MeasuredPerformance(PublishedPerformance):
         machine = self.machine(instance)
         if isinstance(machine, str):
             return machine
-        return self._with_own(machine, workload, vms, instance.name)
+        return self._with_own(machine, workload, vms, instance.type_name)
 
     def of_machine(self, machine: Machine, workload: Workload, vms: FloatArray) -> TrainingSpeed | str:
         """The speed of clusters of a machine of no named type: as many GPUs of a VM as were measured are that type."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -15,8 +16,13 @@ ONE_FLOW_GBPS, IN_A_GROUP_GBPS = 5.0, 10.0
 """What AWS gives one flow, and one in a cluster placement group (EC2 User Guide, network bandwidth)."""
 _FLOW_SHARE = 0.85
 """Of a flow's bandwidth: published steps on g4dn.12xlarge give 0.53 GB/s of 5 Gbit/s."""
+_EC2 = re.compile(r"[a-z][a-z0-9-]*\.[a-z0-9-]+")
+_TCP_SHARE, _MOST_TCP_GBPS = 0.5, 50.0
+"""Of a network without a limit for one flow, over TCP: as p3dn.24xlarge, whose EFA reaches no GPU memory either; and as
+no one has published more than 6 GB/s so."""
 _UNKNOWN_GBPS = 10.0
 _FEW_VMS = 4  # up to which a ring over a network of which nothing is published is believed
+_ONE_VM = 1  # where not even its bandwidth is said, a ring is not believed: it comes after all others
 
 
 @lru_cache(maxsize=1)
@@ -58,7 +64,8 @@ def _networks() -> Sequence[dict[str, Any]]:
 def interconnect(name: str, sustained_gbps: float | None, *, placement_group: bool = False) -> Interconnect:
     """The network of a type of VM, or of the machine of a published row.
 
-    Where nothing is published: 85 % of the geometric mean of one flow and what the network sustains.
+    Where nothing is published: on EC2, 85 % of the geometric mean of one flow and what the network sustains; elsewhere,
+    where no vendor limits a flow, half of what it sustains.
     """
     for entry in _networks():
         if any(fnmatchcase(name, glob) for glob in entry["machines"]):
@@ -72,12 +79,26 @@ def interconnect(name: str, sustained_gbps: float | None, *, placement_group: bo
                 basis=entry["basis"],
                 line_gb_per_s=entry["nominal_gbps"] / 8,
             )
+    return _on_ec2(name, sustained_gbps, placement_group) if _EC2.fullmatch(name) else _elsewhere(name, sustained_gbps)
+
+
+def _on_ec2(name: str, sustained_gbps: float | None, placement_group: bool) -> Interconnect:
     sustained = sustained_gbps or _UNKNOWN_GBPS
     flow = min(IN_A_GROUP_GBPS if placement_group else ONE_FLOW_GBPS, sustained)
-    effective = _FLOW_SHARE * flow * (sustained / flow) ** 0.5
     range_ = f"between one flow of {flow:g} Gbit/s and the {sustained:g} that it sustains"
-    basis = f"{range_ if flow < sustained else f'{flow:g} Gbit/s, one flow'}; nobody has published more"
-    line = sustained / 8
-    return Interconnect(
-        "ethernet", name, effective / 8, per_gpu=0.02, fitted_vms=_FEW_VMS, basis=basis, line_gb_per_s=line
-    )
+    basis = range_ if flow < sustained else f"{flow:g} Gbit/s, one flow"
+    return _ethernet(name, _FLOW_SHARE * flow * (sustained / flow) ** 0.5, sustained, basis, _FEW_VMS)
+
+
+def _elsewhere(name: str, sustained_gbps: float | None) -> Interconnect:
+    if sustained_gbps is None:
+        basis = f"nobody says what network it has, {_UNKNOWN_GBPS:g} Gbit/s is a guess"
+        return _ethernet(name, _TCP_SHARE * _UNKNOWN_GBPS, _UNKNOWN_GBPS, basis, _ONE_VM)
+    effective = min(_TCP_SHARE * sustained_gbps, _MOST_TCP_GBPS)
+    basis = f"{effective:g} of its {sustained_gbps:g} Gbit/s, over TCP"
+    return _ethernet(name, effective, sustained_gbps, basis, _FEW_VMS)
+
+
+def _ethernet(name: str, effective: float, sustained: float, basis: str, fitted_vms: int) -> Interconnect:
+    said, line = f"{basis}; nobody has published more", sustained / 8
+    return Interconnect("ethernet", name, effective / 8, 0.02, fitted_vms, said, line)

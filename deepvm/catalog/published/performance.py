@@ -50,7 +50,7 @@ class PublishedPerformance:
         if gpu is None:
             return f"the data sheet of {instance.gpu.name} is not known here"
         sustained = instance.network_baseline_gbps or instance.network_gbps
-        network = interconnect(instance.name, sustained, placement_group=self.placement_group)
+        network = interconnect(instance.type_name, sustained, placement_group=self.placement_group)
         return Machine(gpu, instance.gpu.count, network, instance.vcpus)
 
     def speed(self, instance: InstanceType, workload: Workload, vms: FloatArray) -> TrainingSpeed | str:

@@ -38,6 +38,7 @@ LOCK_WAIT_S = 60.0
 """How long to wait for another process that fetches the same region."""
 
 _LEFT_OVER_S = 3600
+_ADDRESSES = ("DEEPVM_ADVISOR_URL", "DEEPVM_SKYPILOT_URL", "DEEPVM_GPUHUNT_URL")
 _REGION = re.compile(r"[a-z0-9][a-z0-9-]{0,62}", re.ASCII)
 _KIND = re.compile(r"[a-z-]+(:[A-Za-z0-9._-]{1,100})?", re.ASCII)
 _ACCOUNT = "account-"
@@ -57,7 +58,7 @@ def default_folder(environ: Mapping[str, str], cloud: str = "aws") -> Path | Non
     elsewhere = sorted(
         f"{name}={value}"
         for name, value in environ.items()
-        if value and (name.startswith("AWS_ENDPOINT_URL") or name == "DEEPVM_ADVISOR_URL")
+        if value not in ("", "none") and (name.startswith("AWS_ENDPOINT_URL") or name in _ADDRESSES)
     )
     if folder is None or not elsewhere:
         return folder
@@ -87,9 +88,13 @@ class Cache:
     Names of regions and kinds that could lead out of the folder raise a RequestError.
     """
 
-    def __init__(self, folder: Path | None, account: str) -> None:
-        """Touch nothing yet; see :func:`default_folder` and ``Cloud.account_tag``. Without a folder nothing is kept."""
+    def __init__(self, folder: Path | None, account: str, ttl_s: int | None = None) -> None:
+        """Touch nothing yet; see :func:`default_folder` and ``Cloud.account_tag``. Without a folder nothing is kept.
+
+        ``ttl_s``: for how long every signal counts as fresh, where that does not depend on its kind.
+        """
         self.folder = folder
+        self.ttl_s = ttl_s
         self.account = re.sub(r"[^A-Za-z0-9._-]", "_", account)[:100] or "default"
         self._notes: dict[str, None] = {}
         self._write_failed = False
@@ -119,7 +124,7 @@ class Cache:
         except DataError as error:
             self._set_aside(path, str(error))
             return None
-        if signal is None or _is_fresh(signal, now):
+        if signal is None or _is_fresh(signal, now, self.ttl_s):
             return signal
         if signal.fetched_at is not None and signal.fetched_at > now:
             self._note(
@@ -198,7 +203,7 @@ class Cache:
         if self.folder is None:
             return ()
         files = (*self.folder.glob("*/*.json*"), *self.folder.glob(f"*/{_ACCOUNT}*/*.json*"))
-        found = [e for file in files if (e := _entry(file, self.folder, now)) is not None]
+        found = [e for file in files if (e := _entry(file, self.folder, now, self.ttl_s)) is not None]
         kinds = list(KINDS)
         return tuple(sorted(found, key=lambda e: (e.region, kinds.index(base(e.kind)), e.kind, e.account, e.path)))
 
@@ -252,12 +257,12 @@ def _load(path: Path, region: str, kind: str) -> Signal | None:
     return signal
 
 
-def _is_fresh(signal: Signal, now: datetime) -> bool:
+def _is_fresh(signal: Signal, now: datetime, seconds: int | None) -> bool:
     assert signal.fetched_at is not None
-    return -CLOCK_SKEW <= now - signal.fetched_at < timedelta(seconds=ttl_s(signal.kind))
+    return -CLOCK_SKEW <= now - signal.fetched_at < timedelta(seconds=seconds or ttl_s(signal.kind))
 
 
-def _entry(file: Path, cache: Path, now: datetime) -> Entry | None:
+def _entry(file: Path, cache: Path, now: datetime, seconds: int | None) -> Entry | None:
     """A file's entry; None if the cache wrote no such file, or it has just been removed."""
     region, *accounts, _ = file.relative_to(cache).parts
     stem, _, ending = file.name.partition(".json")
@@ -275,7 +280,7 @@ def _entry(file: Path, cache: Path, now: datetime) -> Entry | None:
         problem = str(error)
     state: State = "damaged"
     if signal is not None:
-        state = "fresh" if _is_fresh(signal, now) else "expired"
+        state = "fresh" if _is_fresh(signal, now, seconds) else "expired"
     elif not problem:
         state, problem = "other version", "another version of deepvm wrote it"
     account = accounts[0].removeprefix(_ACCOUNT) if accounts else ""

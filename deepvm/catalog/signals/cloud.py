@@ -9,9 +9,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from deepvm.catalog.signals.signal import Provider, Signal
+from deepvm.catalog.signals.signal import (
+    ADVISOR,
+    OFFERINGS,
+    ON_DEMAND,
+    QUOTAS,
+    SPECS,
+    SPOT,
+    ZONES,
+    Provider,
+    Signal,
+)
 from deepvm.core.cluster.instances import Market
 from deepvm.io.times import parse_time
 from deepvm.io.user_dirs import data_folder
@@ -44,22 +54,56 @@ class Check:
     advice: str = ""
 
 
+@dataclass(frozen=True)
+class CloudRules:
+    """How a cloud's machines are sold and taken back.
+
+    Attributes:
+        notice_s: between a warning and the order to stop. grace_s: from that order until the machine is gone.
+        spot: what its second market is, in words; empty if it has none whose prices are known.
+        max_life_h: hours after which it takes back a spot VM in any case, None if it does not.
+        minimum_billing_s: the least that is billed for a VM. quotas: what it limits, in words.
+        has_cpu_vms: whether VMs without GPUs can stand beside those with, to hold checkpoints.
+        regions_alike: its catalogs list every type in every region, so that comparing regions says nothing.
+        sources: where each figure is from and as of when, by attribute.
+    """
+
+    notice_s: float
+    grace_s: float
+    spot: str
+    max_life_h: float | None
+    minimum_billing_s: int
+    quotas: str
+    has_cpu_vms: bool
+    sources: Mapping[str, str]
+    regions_alike: bool = False
+
+
 class Cloud(ABC):
     """One cloud. Nothing is loaded, read or sent until a method needs it.
 
     Attributes:
         name: of its catalogs and of its folder in ``data/``: ``aws`` gives ``aws-us-east-1``.
-        title: in messages.
+        title: in messages. rules: how it sells and takes back machines.
+        has_api: whether deepvm can ask the cloud itself; else there are only public catalogs of its prices.
+        kinds: the signals of its catalogs; a history of prices is added on request.
         quota_names: its vCPU quotas by ``InstanceType.quota_family`` and market; empty where nothing limits.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
+    rules: ClassVar[CloudRules]
+    has_api: ClassVar[bool] = True
+    kinds: ClassVar[tuple[str, ...]] = (SPECS, OFFERINGS, ZONES, ON_DEMAND, SPOT, ADVISOR, QUOTAS)
     quota_names: Mapping[tuple[str, Market], QuotaName] = {}
 
     @abstractmethod
     def quota_family(self, type_name: str) -> str:
         """The family whose quota a type's vCPUs count against."""
+
+    def facts_of(self, type_name: str) -> Mapping[str, Any]:
+        """What a type's name says of it, as in the signal of specifications: public catalogs lack it."""
+        return {}
 
     @abstractmethod
     def check_region(self, name: str, option: str = "region") -> str:

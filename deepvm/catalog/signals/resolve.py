@@ -5,7 +5,7 @@ Signals are resolved independently. Notes, short sentences for a person, say wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -20,14 +20,18 @@ from deepvm.catalog.signals.fetching import (
     fetch,
     recent_failures,
 )
-from deepvm.catalog.signals.signal import ON_DEMAND, PRICES, SPECS, SPOT, Signal, age, base, reason, title
+from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, PRICES, SPECS, SPOT, Signal, age, base, reason, title
 from deepvm.core.spelling import joined
 from deepvm.errors import CloudError
 
 _ALWAYS_NEEDED = frozenset({SPECS, ON_DEMAND, SPOT})
+_TOLD_ELSEWHERE = _ALWAYS_NEEDED | {OFFERINGS}
 # Failures for these reasons share one note, with the details of the first.
 _ALIKE = CREDENTIAL_REASONS | SLOW_REASONS
 _ADVICE_HELPS = CREDENTIAL_REASONS | {"permission", "region", "throttled"}
+
+Elsewhere = Callable[[Sequence[str]], Mapping[str, Mapping[str, Signal]]]
+"""What other sources than the cloud say of some regions: signals by region and kind, each with its own ``source``."""
 
 PATIENCE_S = 60.0
 """Seconds without any answer after which ``auto`` uses what is at hand."""
@@ -46,6 +50,14 @@ class Resolved:
     not_asked: str = ""
 
 
+@dataclass(frozen=True)
+class _Instead:
+    """What is used for signals that the cloud did not give; ``names``: the source of those that come from elsewhere."""
+
+    signals: dict[SignalRequest, Signal | None] = field(default_factory=dict)
+    names: dict[SignalRequest, str] = field(default_factory=dict)
+
+
 def resolve_regions(
     regions: Sequence[str],
     kinds: Sequence[str],
@@ -57,11 +69,15 @@ def resolve_regions(
     now: datetime,
     progress: Callable[[str], None] = lambda _: None,
     not_asked: str = "",
+    elsewhere: Elsewhere | None = None,
+    only_elsewhere: Collection[str] = (),
 ) -> Mapping[str, Resolved | CloudError]:
     """Get signals of several regions at once: ``auto`` fetches what is not fresh, ``live`` all prices.
 
     Mode ``snapshot`` leaves cache and cloud alone. ``providers`` and ``snapshot`` are called when something must come
-    from there; no providers: nobody may be asked, for the reason ``not_asked``, which becomes a note.
+    from there; no providers: nobody may be asked, for the reason ``not_asked``, which becomes a note. ``elsewhere`` is
+    asked for what neither a fresh cache nor the cloud says; the newest of what is left wins. Of kinds
+    ``only_elsewhere`` nothing else counts.
 
     Returns:
         Each region's signals or, in ``live``, why not all of its prices are live. A note about several regions stands
@@ -73,7 +89,8 @@ def resolve_regions(
     if mode == "snapshot" or not regions:
         embedded = {r: snapshot(r) for r in regions}
         return {r: Resolved({k: here[k] for k in kinds if k in here}) for r, here in embedded.items()}
-    kept = {(r, k): s for r in regions for k in kinds if (s := cache.read(r, k, now)) is not None}
+    own = [k for k in kinds if k not in only_elsewhere]
+    kept = {(r, k): s for r in regions for k in own if (s := cache.read(r, k, now)) is not None}
     fresh = {place for place, signal in kept.items() if signal.origin == "cache"}
     anew = {k for k in kinds if mode == "live" and base(k) in PRICES}
     requests = [SignalRequest(r, k, k in anew) for r in regions for k in kinds if k in anew or (r, k) not in fresh]
@@ -88,14 +105,22 @@ def resolve_regions(
     not_live = {r: _not_live(r, requests, outcomes, not_asked) for r in regions if mode == "live"}
     failed = {region: error for region, error in not_live.items() if error is not None}
     found = {r: {k: kept[r, k] for k in kinds if (r, k) in fresh} for r in regions}
-    instead: dict[SignalRequest, Signal | None] = {}
+    instead = _Instead()
     fetched = {o.request: o.signal for o in outcomes if o.signal is not None}
+    told = [w for w in requests if w.kind in _TOLD_ELSEWHERE and w not in fetched and w.region not in failed]
+    lacking = dict.fromkeys(w.region for w in told)
+    others = elsewhere([*lacking]) if elsewhere is not None and lacking else {}
     for request in requests:
         signal = fetched.get(request)
         if signal is None and request.region not in failed:
             old = kept.get((request.region, request.kind))
-            signal = _second_best(old, snapshot(request.region).get(request.kind), now)
-            instead[request] = signal
+            came_with_us = snapshot(request.region).get(request.kind) if request.kind in own else None
+            signal = _second_best(old, came_with_us, now)
+            public = others.get(request.region, {}).get(request.kind)
+            signal = _second_best(public, signal, now)
+            instead.signals[request] = signal
+            if signal is not None and signal is public:
+                instead.names[request] = signal.source
         if signal is not None:
             found[request.region][request.kind] = signal
     notes = _notes(regions, outcomes, instead, now)
@@ -111,34 +136,32 @@ def resolve_regions(
     }
 
 
-def _second_best(kept: Signal | None, snapshot: Signal | None, now: datetime) -> Signal | None:
-    """The newer of an old cache and the snapshot."""
-    if kept is None or snapshot is None:
-        return kept or snapshot
-    return snapshot if kept.observed_at < snapshot.observed_at <= now else kept
+def _second_best(first: Signal | None, other: Signal | None, now: datetime) -> Signal | None:
+    """The newer of two signals, of equally old ones the first."""
+    if first is None or other is None:
+        return first or other
+    return other if first.observed_at < other.observed_at <= now else first
 
 
 def _notes(
     regions: Sequence[str],
     outcomes: Sequence[Outcome],
-    instead: Mapping[SignalRequest, Signal | None],
+    instead: _Instead,
     now: datetime,
 ) -> dict[str, list[str]]:
     """What failed, and what is used in its place, by region."""
     notes: dict[str, list[str]] = {r: [] for r in regions}
-    for group in grouped([o for o in outcomes if o.request in instead]):
+    for group in grouped([o for o in outcomes if o.request in instead.signals]):
         parts = [describe_failure(group), _used([o.request for o in group], instead, now), advice_of(group)]
         notes[group[0].request.region].append("; ".join(p for p in parts if p))
     return notes
 
 
-def _not_asked(
-    outcomes: Sequence[Outcome], instead: Mapping[SignalRequest, Signal | None], why: str, now: datetime
-) -> dict[str, str]:
+def _not_asked(outcomes: Sequence[Outcome], instead: _Instead, why: str, now: datetime) -> dict[str, str]:
     """What nobody was asked for, and what is used in its place, with the first region that lacks something."""
     asked = {o.request for o in outcomes if o.error is not None or o.signal is not None}
     # That quotas and zones are missing without AWS is no news.
-    missed = [w for w in instead if w not in asked and (instead[w] is not None or w.kind in _ALWAYS_NEEDED)]
+    missed = [w for w, s in instead.signals.items() if w not in asked and (s is not None or w.kind in _ALWAYS_NEEDED)]
     if not missed or not why:
         return {}
     return {missed[0].region: f"{_which(missed)}: {why}; {_used(missed, instead, now)}"}
@@ -170,14 +193,14 @@ def advice_of(failed: Sequence[Outcome]) -> str:
     return error.advice if error is not None and error.why in _ADVICE_HELPS else ""
 
 
-def _used(requests: Sequence[SignalRequest], instead: Mapping[SignalRequest, Signal | None], now: datetime) -> str:
+def _used(requests: Sequence[SignalRequest], instead: _Instead, now: datetime) -> str:
     """What is used in place of signals that were not fetched: ``the cache of 2 h ago is used``."""
     groups: dict[str, list[SignalRequest]] = {}
     for request in requests:
-        signal = instead[request]
+        signal = instead.signals[request]
         words = ""
         if signal is not None:
-            old = f"cache of {age(signal.observed_at, now)} ago"
+            old = f"{instead.names.get(request, 'cache')} of {age(signal.observed_at, now)} ago"
             words = f"snapshot of {signal.observed_at:%Y-%m-%d}" if signal.origin == "snapshot" else old
         groups.setdefault(words, []).append(request)
     if len(groups) == 1:

@@ -14,6 +14,8 @@ SPECS, OFFERINGS, ZONES = "specs", "offerings", "zones"
 ON_DEMAND, SPOT, HISTORY = "on-demand", "spot", "history"
 PRICES = (ON_DEMAND, SPOT, HISTORY)
 ADVISOR, QUOTAS, PLACEMENT = "advisor", "quotas", "placement"
+REGIONS = "regions"
+"""Which regions a public catalog held when it was last fetched; see :mod:`deepvm.catalog.public.public_market`."""
 FAILURES = "failures"
 """Recent failures, see :func:`deepvm.catalog.signals.fetching.recent_failures`; never fetched."""
 
@@ -44,6 +46,7 @@ KINDS = {
     ADVISOR: Kind("interruption rates", _DAY, entry=int, may_be_empty=True),
     QUOTAS: Kind("quotas", _DAY, data=list, of_account=True, may_be_empty=True),
     PLACEMENT: Kind("placement scores", 600, data=list, of_account=True, may_be_empty=True),
+    REGIONS: Kind("regions", 7 * 3600, data=list, entry=str),
     FAILURES: Kind("failures", 300, of_account=True, may_be_empty=True),
 }
 

@@ -128,7 +128,7 @@ def validate(file: Annotated[str, arg("FILE", "A .json or .csv catalog.")]) -> N
 @app.command(cls=ConfiguredCommand)
 @takes_flags
 def convert(
-    source: Annotated[str, arg("IN", A_CATALOG, autocompletion=complete_catalog)],
+    given: Annotated[str, arg("IN", A_CATALOG, autocompletion=complete_catalog)],
     target: Annotated[str, arg("OUT", "Output file; .json or .csv decides the format.")],
     flags: SourceFlags,
     force: Annotated[bool, flag("--force", "Overwrite OUT if it exists.")] = False,
@@ -140,7 +140,7 @@ def convert(
         raise RequestError("OUT", target, "a file name that ends in .json or .csv")
     if os.path.lexists(target) and not force:
         raise RequestError("OUT", target, "a file that does not exist yet, or --force to overwrite it")
-    loaded = flags.load(source)
+    loaded = flags.load(given)
     left_out = save_catalog(loaded, target)
     say(f"{target}: written, {_counted(loaded)}")
     _warn(target, left_out)

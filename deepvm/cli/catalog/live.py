@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deepvm.cli.help.completion import complete_region
+from deepvm.cli.catalog.public_files import clouds_named, named_source, not_kept, refresh_files
+from deepvm.cli.help.completion import complete_cloud, complete_region
 from deepvm.cli.output import Output, note, print_as, say
 from deepvm.cli.parameters import flag, opt
 from deepvm.cli.plan.options import MOST_DAYS, AwsProfile
 from deepvm.core.spelling import joined, one_of
-from deepvm.errors import CloudError, DataError, RequestError
+from deepvm.errors import CloudError, RequestError
 
 if TYPE_CHECKING:
     from deepvm.catalog.signals.cloud import Check, Cloud
@@ -29,6 +30,12 @@ PATIENCE_S = 30  # for each request: all are small, and somebody waits for the t
 _STATUS = {True: "ok", None: "warning", False: "failed"}
 
 
+Clouds = Annotated[
+    list[str] | None,
+    opt("Cloud, or all; repeatable; default: aws.", "NAME", "--cloud", autocompletion=complete_cloud),
+]
+
+
 def refresh(
     region: Annotated[
         list[str] | None,
@@ -36,13 +43,15 @@ def refresh(
     ] = None,
     only: Annotated[list[str] | None, opt("Only this signal, such as spot; repeatable.", "SIGNAL")] = None,
     days: Annotated[str, opt(f"Also the spot price history of so many days, 1 to {MOST_DAYS}.", "N")] = "",
+    cloud: Clouds = None,
+    source: Annotated[str, opt("A public catalog, in place of AWS: skypilot or gpuhunt.", "NAME")] = "",
     profile: AwsProfile = "",
     offline: Annotated[bool, opt("", None, "--offline", hidden=True)] = False,
 ) -> None:
-    """Fetch prices, types and quotas from AWS into the cache now, however fresh it is.
+    """Fetch prices, types and quotas into the cache now, however fresh it is: of AWS, or of public catalogs.
 
     Exit code 0 when something came from AWS for every region, else 5; 4 when the cache could not be written. Signals
-    fail independently.
+    fail independently. A public catalog needs no account, and is fetched for all regions of a cloud; 5 if one fails.
 
     Example: deepvm catalog refresh --region us-east-1 --only spot
     """
@@ -53,10 +62,26 @@ def refresh(
 
     if offline:
         raise RequestError("offline", True, "no --offline: refresh asks AWS; 'deepvm catalog status' sends nothing")
+    wanted, now = named_source(source), datetime.now(timezone.utc)
+    clouds = clouds_named(cloud or [])
+    given = {"--region": region, "--only": only, "--days": days, "--profile": profile}
+    # Whoever names clouds alone, and has no account, means their prices, from wherever they come.
+    anywhere = bool(cloud) and not any(given.values())
+    public = [
+        c for c in clouds if wanted or not c.has_api or (anywhere and not c.credentials_may_exist(profile, os.environ))
+    ]
+    for without in (c for c in public if c.has_api and not wanted):
+        note(f"no {without.title} credentials were found: a public catalog has its prices")
+    if public:
+        for option in (name for name, value in given.items() if value and len(public) == len(clouds)):
+            note(f"{option} has no effect on public catalogs, which are fetched whole")
+        refresh_files(public, wanted, now)
+    if len(public) == len(clouds):
+        return
     kinds = _kinds(only or [], days)
     may_ask = CLOUD.credentials_may_exist(profile, os.environ)
     regions = _regions(CLOUD, region or [], profile, may_ask)
-    cache, now = CLOUD.cache(profile, os.environ), datetime.now(timezone.utc)
+    cache = CLOUD.cache(profile, os.environ)
     requests = [SignalRequest(r, k, anew=True) for r in regions for k in kinds]
     providers = partial(CLOUD.providers, kinds, profile) if may_ask else CLOUD.public_providers
     outcomes = list(fetch(requests, providers, cache=cache, now=now, progress=say))
@@ -70,31 +95,48 @@ def refresh(
     _conclude(regions, outcomes)
     if not cache.keeps:
         why = next(iter(notes), "there is no home folder")
-        raise DataError(f"what was fetched could not be kept: {why}; DEEPVM_CACHE_DIR names another place")
+        raise not_kept(why)
 
 
 def status(
     region: Annotated[
         list[str] | None, opt("Only this region; repeatable.", "NAME", "--region", "-r", autocompletion=complete_region)
     ] = None,
+    cloud: Clouds = None,
     profile: AwsProfile = "",
     output: Output = "table",
 ) -> None:
-    """Show the cache of AWS's prices and types: how much, how old, whether it is fresh, and what renews it.
+    """Show the cache of prices and types: how much, how old, whether it is fresh, and what renews it.
 
     Sends no requests and changes nothing.
     """
     from deepvm.catalog.clouds import DEFAULT_CLOUD as CLOUD
     from deepvm.catalog.market.open_markets import KINDS
+    from deepvm.catalog.market.public_prices import AUTO, public_markets
+    from deepvm.reports.prices.public_files import file_rows, print_file_rows
     from deepvm.reports.prices.signals import print_status, status_document, status_rows
+    from deepvm.reports.terminal import print_lines
 
     cache, now = CLOUD.cache(profile, os.environ), datetime.now(timezone.utc)
+    clouds = clouds_named(cloud or [])
+    files = file_rows([m for c in clouds for m in public_markets(c, AUTO, now)])
+    if CLOUD not in clouds:
+        print_as(output, lambda: print_file_rows(files, now), lambda: status_document([], cache, now, files))
+        return
     named = [] if region is None or ALL in region else [CLOUD.check_region(name) for name in dict.fromkeys(region)]
     entries = [e for e in cache.entries(now) if e.account in ("", cache.account)]
     regions = named or list(dict.fromkeys(e.region for e in entries))
     snapshots = {r: CLOUD.snapshot(r) for r in CLOUD.snapshot_regions() if not named or r in named}
     statuses = status_rows(entries, regions, KINDS, snapshots, now)
-    print_as(output, lambda: print_status(statuses, now), lambda: status_document(statuses, cache, now))
+    kept = [row for row in files if row["fetched_at"] or cloud]
+
+    def table() -> None:
+        print_status(statuses, now)
+        if kept:
+            print_lines([""])
+            print_file_rows(kept, now)
+
+    print_as(output, table, lambda: status_document(statuses, cache, now, kept))
     if output != "table":
         return
     if cache.folder is None:
@@ -134,7 +176,8 @@ def _regions(cloud: Cloud, named: Sequence[str], profile: str, may_ask: bool) ->
 
 
 def _no_credentials(what: str) -> CloudError:
-    advice = "run 'aws configure', or set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+    keys = "run 'aws configure', or set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+    advice = f"{keys}; --source skypilot needs no account"
     return CloudError(what, "credentials", "no AWS credentials were found", advice)
 
 

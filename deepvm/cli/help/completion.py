@@ -90,6 +90,14 @@ def complete_catalog(_: Any) -> Iterable[str]:
 
 
 @_completes
+def complete_cloud(_: Any) -> Iterable[str]:
+    """The clouds of which there are catalogs."""
+    from deepvm.catalog.clouds import CLOUDS
+
+    return [*CLOUDS, "all"]
+
+
+@_completes
 def complete_region(_: Any) -> Iterable[str | tuple[str, str]]:
     """AWS's regions with their places."""
     from deepvm.catalog.clouds.aws.places import PLACES

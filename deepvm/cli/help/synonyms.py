@@ -108,8 +108,7 @@ OPTIONS = {
     "limits": "--quota",
     "quotas": "--quota",
     # prices
-    "cloud": "--catalog",
-    "provider": "--catalog",
+    "provider": "--cloud",
     "location": "--region",
     "regions": "--region",
     "az": "--zone",
@@ -119,7 +118,6 @@ OPTIONS = {
     "live": "--prices live",
     "snapshot": "--prices snapshot",
     "aws-profile": "--profile",
-    "history": "--days",
     # output
     "json": "--output json",
     "yaml": "--output yaml",

@@ -35,6 +35,7 @@ TOPICS = (
             ("--budget 3, --pw 3, or just 3", "dollars an hour, for all VMs together"),
             ("--objective cost-per-work", "the least money for the work, however long it takes"),
             ("--total-budget 200", "dollars for the whole job; it needs the work, see 'deepvm help time'"),
+            ("--disk 200GB --egress 50GB", "what comes besides VMs: counted in the bill, not in the budget"),
         ),
         ("deepvm recommend 3", "deepvm sweep --pw 1:5:1"),
         "docs/guide/plan.md",
@@ -153,14 +154,27 @@ TOPICS = (
         "docs/guide/run.md",
     ),
     Topic(
-        ("prices", "region", "regions", "zone", "zones", "aws", "credentials", "offline", "catalogs"),
+        (
+            "prices",
+            "cloud",
+            "clouds",
+            "region",
+            "regions",
+            "zone",
+            "zones",
+            "aws",
+            "credentials",
+            "offline",
+            "catalogs",
+        ),
         "Where prices come from, how old they are, other regions.",
         (
-            "With AWS credentials prices are today's; without, those of the snapshot that comes with deepvm, and a "
-            "warning says how old they are. 'deepvm doctor' checks what live prices need, and 'deepvm catalog status' "
-            "shows what is at hand. Other clouds: a file of your own.",
+            "With AWS credentials prices are AWS's own; without, those of a public catalog, else of the snapshot that "
+            "comes with deepvm, and a note says how old they are. 'deepvm doctor' checks what live prices need, and "
+            "'deepvm catalog status' shows what is at hand.",
         ),
         (
+            ("--cloud gcp", "azure, lambda, nebius, runpod; all: every cloud in one table"),
             ("--region us-west-2", "repeat it to compare several; all: every region"),
             ("--prices live", "today's or an error; snapshot: no request is sent"),
             ("--offline", "what was fetched last, or the snapshot"),

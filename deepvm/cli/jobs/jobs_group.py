@@ -127,6 +127,7 @@ def stop(name: Name) -> None:
 def resume(
     name: Name,
     total_usd: Annotated[float | None, opt("Pay up to so much in all, what was paid included.", "USD")] = None,
+    max_price: Annotated[float | None, opt("Most that all machines may cost when prices rise, $/h.", "USD")] = None,
     deadline: Annotated[str | None, opt("Finish within this time from now, such as 6h.", "TIME")] = None,
     start_timeout: Annotated[str | None, opt("Time to the first step, or none; default: as before.", "TIME")] = None,
     step_timeout: Annotated[str | None, opt("Time without a step, or none; default: as before.", "TIME")] = None,
@@ -164,17 +165,19 @@ def resume(
             raise DataError(f"another process is the controller of {name}; see 'deepvm jobs show {name}'")
         if on_a_head and isinstance(cloud, Headed):
             secret_in(row.folder)
-            start_head(row, history, cloud, lambda: resumed(row, history, total_usd, deadline_s, timeouts)[1])
+            start_head(
+                row, history, cloud, lambda: resumed(row, history, total_usd, deadline_s, timeouts, max_price)[1]
+            )
             return
         if detach:
-            job, _ = resumed(row, history, total_usd, deadline_s, timeouts)  # what is wrong is said here
-            limits = {"total-usd": total_usd, "deadline": deadline}
+            job, _ = resumed(row, history, total_usd, deadline_s, timeouts, max_price)  # what is wrong is said here
+            limits = {"total-usd": total_usd, "max-price": max_price, "deadline": deadline}
             limits |= {"start-timeout": start_timeout, "step-timeout": step_timeout}
             detached(job, *(f"--{option}={value}" for option, value in limits.items() if value is not None))
             return
         with only_controller(name, row.folder):
             # What another controller has written down until it ended counts.
-            job, world = resumed(_row(history, name), history, total_usd, deadline_s, timeouts)
+            job, world = resumed(_row(history, name), history, total_usd, deadline_s, timeouts, max_price)
             control(job, world, history, output, keep=keep)
 
 

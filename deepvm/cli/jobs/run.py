@@ -36,6 +36,10 @@ def run(
     total_usd: Annotated[
         float | None, opt("Save and stop before the job costs more, in dollars; default: the job file's.", "USD")
     ] = None,
+    max_price: Annotated[
+        float | None,
+        opt("Most that all machines may cost when prices rise, $/h; default: no limit but the cloud's own.", "USD"),
+    ] = None,
     steps: Annotated[
         int | None, opt("Steps of all the work: shows how far it is, and a forecast; default: the job file's.", "N")
     ] = None,
@@ -55,6 +59,7 @@ def run(
     """
     import time
 
+    from deepvm.catalog.published.cloud_rates import rates_of
     from deepvm.jobs.cloud import Distant
     from deepvm.jobs.history.history import History
     from deepvm.jobs.history.validation import refuse_unlike
@@ -63,7 +68,7 @@ def run(
     from deepvm.reports.jobs import listing
 
     found = job_of_plan(job, command) if command else read_job_file(job)
-    found = changed(found, cloud=cloud, name=name, total_usd=total_usd, steps=steps)
+    found = changed(found, cloud=cloud, name=name, total_usd=total_usd, max_price=max_price, steps=steps)
     if command:
         job = Path(job.name)  # what is named below is in this folder
         if cloud is None:
@@ -73,7 +78,8 @@ def run(
     if dry_run:
         world, where = checked(found, job, time.time(), detach=detach)
         names = where.names(found.name) if isinstance(where, Distant) else {}
-        document = listing.plan_document(found.name, world, head_pool(where) if detach else None, names)
+        rates = rates_of(found.cloud, where.whole()) if isinstance(where, Distant) else None
+        document = listing.plan_document(found.name, world, head_pool(where) if detach else None, names, rates)
         print_as(output, lambda: listing.print_plan(document), lambda: document)
         return
     if validate:

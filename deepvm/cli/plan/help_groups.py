@@ -33,7 +33,7 @@ GROUPS: dict[str, Sequence[str]] = {
         "quota",
         "placement_group",
     ),
-    "Prices": ("catalog", "region", "zone", "prices", "offline", "price_basis"),
+    "Prices": ("cloud", "catalog", "region", "zone", "prices", "offline", "price_basis"),
     "Output": ("output", "top", "why", "explain", "simulate", "plot"),
 }
 """Titles, and the parameters below each."""

@@ -6,34 +6,47 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from deepvm.cli.output import note, say
-from deepvm.cli.plan.options import HISTORY, PlanFlags, say_notes
+from deepvm.cli.plan.committed import with_commitments
+from deepvm.cli.plan.options import DEFAULT_CATALOG, HISTORY, PlanFlags, say_notes
 from deepvm.cli.plan.own_history import with_history
 from deepvm.cli.settings import set_elsewhere
-from deepvm.errors import CloudError, MissingDataError, RequestError
+from deepvm.errors import CloudError, DeepVMError, MissingDataError, RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from deepvm.catalog.market.open_markets import Placement
+    from deepvm.catalog.signals.cloud import Cloud
     from deepvm.core.cluster.instances import Catalog
     from deepvm.planner.regions import Comparison
 
 
 def open_catalogs(flags: PlanFlags, *, details: bool = False) -> tuple[Catalog, ...]:
-    """The catalogs that the options name, one per region, with the user's measurements; notes name the sources.
+    """The catalogs that the options name, one per cloud and region, with the user's measurements.
 
-    ``details``: of sources that are as usual, too.
+    Notes name the sources. ``details``: of sources that are as usual, too.
 
     Raises DataError, CloudError (``--prices live`` failed), or RequestError (options contradict each other).
     """
     found = flags.with_measurements(_of_market(flags, details) or [_other(flags)])
-    return with_history(found) if flags.mttp == HISTORY else found
+    found = with_history(found) if flags.mttp == HISTORY else found
+    for name in dict.fromkeys(c.name for c in found if c.rates is None):
+        for option in (o for o in ("disk", "egress", "bucket", "nat") if getattr(flags, o, None)):
+            note(f"--{option} has no effect: no rates are known for catalog {name}")
+    if disk_type := getattr(flags, "disk_type", None):
+        from deepvm.core.bill.bill import refuse_unknown_disk
+        from deepvm.core.bill.extras import Extras
+
+        refuse_unknown_disk([c.rates for c in found if c.rates is not None], Extras.parse(disk_type=disk_type))
+    return with_commitments(found, flags.reserved, flags.savings_plan)
 
 
 def _of_market(flags: PlanFlags, details: bool) -> Sequence[Catalog]:
     """Catalogs of a cloud's market; none if ``--catalog`` names something else."""
     from deepvm.catalog.store import may_be_market
 
+    if flags.clouds:
+        return _of_clouds(flags, details)
     if not may_be_market(flags.catalog):  # the market's modules are slow to load
         return []
     from deepvm.catalog.clouds import cloud_of, region_in
@@ -42,11 +55,7 @@ def _of_market(flags: PlanFlags, details: bool) -> Sequence[Catalog]:
     named, regions = region_in(flags.catalog), flags.regions
     if named is None:
         return []
-    # A setting for all commands must not contradict the command line.
-    setter = set_elsewhere("prices")
-    if flags.offline and flags.prices == "live" and setter and not set_elsewhere("offline"):
-        note(f"prices = live ({setter}) has no effect beside --offline")
-        flags = replace(flags, prices="auto")
+    flags = _without_contradiction(flags)
     if named and regions and regions != (named,):
         setter = set_elsewhere("region")
         if not setter:
@@ -56,6 +65,57 @@ def _of_market(flags: PlanFlags, details: bool) -> Sequence[Catalog]:
     catalogs = open_markets(regions, flags.market(), cloud=cloud_of(flags.catalog), progress=say)
     say_notes(catalogs, details=details)
     return catalogs
+
+
+def _without_contradiction(flags: PlanFlags) -> PlanFlags:
+    """A setting for all commands must not contradict the command line."""
+    if flags.price_history and flags.price_basis == "current" and not set_elsewhere("price_history"):
+        note(f"--history {flags.price_history} has no effect without --price-basis p50, p95 or max")
+    setter = set_elsewhere("prices")
+    if flags.offline and flags.prices == "live" and setter and not set_elsewhere("offline"):
+        note(f"prices = live ({setter}) has no effect beside --offline")
+        return replace(flags, prices="auto")
+    return flags
+
+
+def _of_clouds(flags: PlanFlags, details: bool) -> Sequence[Catalog]:
+    """Catalogs of the clouds that ``--cloud`` names; of several, those without prices are left out with a note."""
+    from deepvm.catalog.clouds import REGISTRY
+    from deepvm.catalog.market.open_markets import open_markets
+
+    if flags.catalog != DEFAULT_CATALOG and not set_elsewhere("catalog"):
+        raise RequestError("cloud", flags.cloud[0], f"either --cloud or --catalog {flags.catalog}")
+    flags = _without_contradiction(flags)
+    clouds = [REGISTRY[name] for name in flags.clouds]
+    found: list[Catalog] = []
+    failed: list[DeepVMError] = []
+    silent: dict[str, CloudError] = {}
+    for cloud, regions in zip(clouds, _regions_of(flags, clouds), strict=True):
+        try:
+            found += open_markets(regions, flags.market(), cloud=cloud, progress=say, silent=silent)
+        except (MissingDataError, CloudError, RequestError) as error:
+            failed.append(error)
+            if len(clouds) > 1:
+                note(f"{cloud.title} is left out: {error}")
+    if not found:
+        raise failed[0]
+    say_notes(found, details=details)
+    return found
+
+
+def _regions_of(flags: PlanFlags, clouds: Sequence[Cloud]) -> list[list[str]]:
+    """The named regions of each cloud, by the form of their names; none: its usual one. Raises RequestError."""
+    found: list[list[str]] = [[] for _ in clouds]
+    for name in flags.regions:
+        errors = []
+        for cloud, regions in zip(clouds, found, strict=True):
+            try:
+                regions.append(name if name == "all" else cloud.check_region(name))
+            except RequestError as error:
+                errors.append(error)
+        if len(errors) == len(clouds):
+            raise errors[0]
+    return found
 
 
 def _other(flags: PlanFlags) -> Catalog:
@@ -75,7 +135,9 @@ def _other(flags: PlanFlags) -> Catalog:
         f"--price-basis {flags.price_basis}": flags.price_basis != "current",
         f"--prices {flags.prices}": flags.prices != "auto",
         f"--days {flags.days}": flags.days not in ("30", ""),
+        f"--history {flags.price_history}": flags.price_history,
         "--placement-scores": flags.placement_scores,
+        f"--source {flags.source}": flags.source not in ("auto", "none") and not set_elsewhere("source"),
     }
     for shown in (option for option, given in options.items() if given):
         why = "does not tell zones apart" if shown.startswith("--zone") else "is not read from AWS"
@@ -87,6 +149,8 @@ def one_catalog(flags: PlanFlags) -> Catalog:
     """The catalog that the options name, for a command that takes only one. Raises RequestError."""
     if len(flags.regions) > 1 or "all" in flags.regions:
         raise RequestError("region", " ".join(flags.regions), "one region; 'deepvm recommend' compares several")
+    if len(flags.clouds) > 1:
+        raise RequestError("cloud", " ".join(flags.clouds), "one cloud; 'deepvm recommend' compares several")
     return open_catalogs(flags)[0]
 
 

@@ -14,6 +14,7 @@ from deepvm.cli.help import completion as complete
 from deepvm.cli.output import note
 from deepvm.cli.parameters import field_name, opt, switch
 from deepvm.cli.workload_options import WorkloadFlags
+from deepvm.core.bill.extras import COSTS
 from deepvm.core.training.usual_model import USUAL_MODEL
 from deepvm.errors import RequestError
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from deepvm.catalog.market.build_catalog import MarketRequest
     from deepvm.catalog.measured.tables import Tables as MeasuredTables
+    from deepvm.catalog.store import MarketOptions
     from deepvm.core.cluster.instances import Catalog, Quota
     from deepvm.core.preemption.job import Job
     from deepvm.core.training.speed import Training
@@ -60,6 +62,13 @@ def many() -> Any:
 
 Prices = Annotated[Literal["auto", "live", "snapshot"], opt("Live if possible, only live, or the snapshot.")]
 Offline = Annotated[bool, switch("Send no requests: use the cache or the snapshot.")]
+Source = Annotated[
+    Literal["auto", "skypilot", "gpuhunt", "none"],
+    opt("Public catalog of prices to use; auto: where no cloud answers.", "NAME"),
+]
+PriceHistory = Annotated[
+    str, opt("A git clone of skypilot-catalog: its stored versions are the price history.", "FOLDER", "--history")
+]
 AwsProfile = Annotated[str, opt("AWS profile; only for live prices.", "NAME")]
 Software = Annotated[
     Literal["eager", "transformers", "compiled", "tuned"],
@@ -89,17 +98,26 @@ class PlanFlags(WorkloadFlags):
     catalog: Annotated[
         str,
         opt(
-            "A market, an embedded catalog, or your .json or .csv.",
+            "A market, an embedded one, or your .json or .csv.",
             "NAME|FILE",
             autocompletion=complete.complete_catalog,
         ),
     ] = DEFAULT_CATALOG
+    cloud: Annotated[
+        list[str],
+        opt(
+            "Market: aws, gcp, azure, nebius ... or all; repeat to compare.",
+            "NAME",
+            autocompletion=complete.complete_cloud,
+        ),
+    ] = many()
     prices: Prices = "auto"
+    source: Source = "auto"
     offline: Offline = False
     region: Annotated[
         list[str],
         opt(
-            "AWS region, or all; repeat to compare.",
+            "The cloud's region, or all; repeat to compare.",
             "NAME",
             "--region",
             "-r",
@@ -112,6 +130,8 @@ class PlanFlags(WorkloadFlags):
         opt("Spot prices: current, p50, p95 or max of --days.", "NAME"),
     ] = "current"
     days: Annotated[str, opt(f"Days of price history for --price-basis, 1 to {MOST_DAYS}.", "N")] = "30"
+    # Not called "history": DEEPVM_HISTORY is where jobs are written down.
+    price_history: PriceHistory = ""
     network: Annotated[
         Literal["peak", "baseline"] | None, opt("Peak or sustained bandwidth; default: the catalog's.")
     ] = None
@@ -201,6 +221,20 @@ class PlanFlags(WorkloadFlags):
     deadline: Annotated[str | None, opt("Maximum expected time of the job, such as 12h.", "TIME")] = None
     total_budget: Annotated[str | None, opt("Maximum expected cost of the job, $.", "USD")] = None
 
+    reserved: Annotated[str, opt("Reserved VMs and capacity blocks, with price and end.", "FILE")] = ""
+    savings_plan: Annotated[
+        list[str], opt("Discount on on-demand prices: 28% or 'p5.*=28%'; repeatable.", "[GLOB=]SHARE")
+    ] = many()
+
+    @property
+    def clouds(self) -> tuple[str, ...]:
+        """The named clouds, each once, ``all`` as all of them; empty: that of the catalog. Raises RequestError."""
+        if not self.cloud:
+            return ()
+        from deepvm.catalog.clouds import clouds_of
+
+        return clouds_of(self.cloud)
+
     @property
     def regions(self) -> tuple[str, ...]:
         """The named regions, each once. Raises RequestError: ``all`` and another one."""
@@ -213,7 +247,7 @@ class PlanFlags(WorkloadFlags):
         """How to get prices. Raises RequestError: --days is not 1 to 90, or --prices live with --offline."""
         from deepvm.catalog.market.build_catalog import MarketRequest
 
-        names = ("prices", "offline", "profile", "zone", "price_basis", "days", "network")
+        names = ("prices", "offline", "profile", "zone", "price_basis", "days", "network", "source", "price_history")
         return MarketRequest(**{name: getattr(self, name) for name in names})
 
     def planner_options(self, catalog: "Catalog") -> "PlanOptions":
@@ -300,6 +334,14 @@ class RankFlags(PlanFlags):
     solver: Annotated[Literal["ilp", "frontier"], opt("Integer program (HiGHS), or enumeration: same answer.")] = "ilp"
     time_limit: Annotated[str, opt("Time limit of the integer program.", "SECONDS")] = "60"
     simulate: Annotated[str | None, opt("Also simulate the job on the ranked clusters: median, p95.", "RUNS")] = None
+    disk: Annotated[str | None, opt("Disk of each VM, such as 200GB: adds its cost.", "SIZE")] = None
+    disk_type: Annotated[str | None, opt("Kind of disk, such as gp3; default: the cloud's usual.", "NAME")] = None
+    egress: Annotated[str | None, opt("Traffic to the internet in all: adds its cost.", "SIZE")] = None
+    bucket: Annotated[str | None, opt("What a bucket keeps meanwhile: adds its cost.", "SIZE")] = None
+    nat: Annotated[bool, switch("VMs without public addresses, behind a NAT gateway.")] = False
+    exclude_cost: Annotated[
+        list[str], opt(f"Costs not to count: {', '.join(COSTS)} or all; repeatable.", "NAME,...")
+    ] = many()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -323,6 +365,7 @@ class SourceFlags:
     """How a command that only reads catalogs gets AWS's prices."""
 
     prices: Prices = "auto"
+    source: Source = "auto"
     offline: Offline = False
     profile: AwsProfile = ""
 
@@ -330,7 +373,8 @@ class SourceFlags:
         """A catalog, with notes about where AWS's prices come from. Raises DataError, CloudError."""
         from deepvm.catalog.store import load_catalog
 
-        catalog = load_catalog(name, prices=self.prices, offline=self.offline, profile=self.profile)
+        options = {"prices": self.prices, "offline": self.offline, "profile": self.profile, "source": self.source}
+        catalog = load_catalog(name, **cast("MarketOptions", options))
         say_notes([catalog])
         return catalog
 

@@ -78,19 +78,22 @@ def _write_page(found: Comparison, flags: o.RankFlags) -> None:
 def _answers(catalogs: Sequence[Catalog], flags: o.RankFlags) -> list[Recommendations]:
     """An answer for each region that has one; a note for each other one. Raises the first's error if all fail."""
     from deepvm.planner.recommend import recommend as rank
+    from deepvm.planner.regions import cloud_name
 
     options = flags.planner_options(catalogs[0])
     answers: list[Recommendations] = []
-    failed: list[tuple[str, RequestError | MissingDataError]] = []
+    failed: list[tuple[Catalog, RequestError | MissingDataError]] = []
     for catalog in catalogs:
         try:
             answers.append(rank(catalog, flags.pw, **options))
         except (RequestError, MissingDataError) as error:
-            failed.append((catalog.region, error))
+            failed.append((catalog, error))
     if not answers:
         raise failed[0][1]
-    for region, why in failed:
-        note(f"region {region} is left out: {why}")
+    several = len({cloud_name(catalog) for catalog in catalogs}) > 1
+    for catalog, why in failed:
+        which = f"{cloud_name(catalog)}, region" if several else "region"
+        note(f"{which} {catalog.region} is left out: {why}")
     return answers
 
 
@@ -128,7 +131,7 @@ def _print(found: Comparison, why: WhyNot | None, placement: Placement | None, o
         print_document(document, output)
     for answer in found.answers:
         if answer.infeasible is not None and not found.ranked:
-            where = f"{answer.catalog.region}: " if several else ""
+            where = f"{found.place(answer.catalog)}: " if several else ""
             say(where + report.sentence(answer.infeasible))
         for line in source_lines(answer.catalog, now):
             note(line)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from decimal import Decimal
 
+from deepvm.core.bill.bill import Bill
 from deepvm.core.cluster.instances import InstanceType, Market, ZonePrice
 from deepvm.core.interval import Interval
 from deepvm.core.units import MICRO_USD
@@ -162,6 +164,7 @@ class Recommendation:
         prediction: of the throughput, where a model is trained and not eFLOPS are counted.
         next_zone: the cheapest cluster of as many of these VMs in another zone, perhaps with other memory nodes; None
             if there is none, or if it was not asked for.
+        bill: what it costs besides its VMs; None where the catalog knows no rates.
     """
 
     rank: int
@@ -178,11 +181,19 @@ class Recommendation:
     outlook: Outlook | None = None
     prediction: Prediction | None = None
     next_zone: Cluster | None = None
+    bill: Bill | None = None
 
     @property
     def usd_per_hour(self) -> Decimal:
         """Exact price in $/h."""
         return self.cluster.usd_per_hour
+
+    @property
+    def whole_usd(self) -> float | None:
+        """Expected bill of the job, of VMs and all that is counted besides; None without a job that ends."""
+        if self.bill is None or self.outlook is None or not math.isfinite(self.outlook.total_s):
+            return None
+        return self.outlook.cost_usd + float(self.bill.usd_of(self.outlook.total_s / 3600))
 
     @property
     def kept_throughput(self) -> Interval:
@@ -205,7 +216,8 @@ class Rejection:
     ``detail`` is for people, with the figures; ``reason`` one word for programs: ``unprofiled``, ``excluded``,
     ``unusable``, ``memory``, ``gpu-memory``, ``global-batch``, ``speed-unknown``, ``no-wheels``, ``burstable``,
     ``previous-generation``, ``vcpus``, ``network-unknown``, ``no-spot-price``, ``no-on-demand-price``, ``no-curve``,
-    ``not-scaling``, ``quota``, ``budget``, ``max-nodes``, ``architecture``, ``saturation``, ``preemptions``.
+    ``not-scaling``, ``quota``, ``budget``, ``max-nodes``, ``architecture``, ``saturation``, ``preemptions``,
+    ``reserved``.
     """
 
     instance_type: str

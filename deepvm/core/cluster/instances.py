@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from enum import Enum
 from functools import cached_property
 
+from deepvm.core.bill.rates import Rates
 from deepvm.core.cluster.known_lives import KnownLife
 from deepvm.core.cluster.memory_nodes import PAPER_TABLE, REAL_NODES, MemoryNodeRule, SaturationTable
 from deepvm.core.cluster.provenance import Provenance
@@ -61,7 +63,22 @@ class ZonePrice:
 
     def __str__(self) -> str:
         """``use1-az4 (us-east-1a)``."""
-        return f"{self.zone} ({self.name})" if self.name else self.zone
+        return f"{self.zone} ({self.name})" if self.name not in ("", self.zone) else self.zone
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """A pool of reserved VMs; see :mod:`deepvm.core.cluster.commitments`.
+
+    ``left_s``: seconds until it ends, None if it does not; ``until``: that moment, in words.
+    """
+
+    pool: str
+    instance_type: str
+    count: int
+    kind: str
+    left_s: float | None = None
+    until: str = ""
 
 
 @dataclass(frozen=True)
@@ -91,6 +108,8 @@ class InstanceType:
         zones: ids of the zones that offer it; empty when unknown.
         unusable: why no cluster can have it, such as a share of a GPU; empty when one can.
         known_life: how long its spot VMs lived by the user's own history, None where that says too little.
+        reserved: the pool of reserved VMs that it stands for, None for what anybody can rent.
+        discount: share of the list price that a savings plan takes off the on-demand price.
     """
 
     name: str
@@ -117,6 +136,8 @@ class InstanceType:
     eflops_source: str = ""
     default_speedup: str = ""
     known_life: KnownLife | None = None
+    reserved: Reservation | None = None
+    discount: Decimal = Decimal(0)
 
     def __post_init__(self) -> None:
         """Make prices exact; raise a RequestError that names a figure that cannot be true."""
@@ -141,6 +162,16 @@ class InstanceType:
                 raise RequestError("spot_zones", first.usd_per_hour, allowed)
             refuse_twice("spot_zones", (z.zone for z in self.spot_zones))
             _keep(self, spot_zones=(first, *sorted(others, key=lambda z: z.usd_per_hour)))
+
+    @property
+    def type_name(self) -> str:
+        """The provider's name of the type, which a pool of reserved VMs does not have as its own."""
+        return self.name if self.reserved is None else self.reserved.instance_type
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until a pool of reserved VMs ends, infinite for everything else."""
+        return math.inf if self.reserved is None or self.reserved.left_s is None else self.reserved.left_s
 
     @property
     def memory_bytes(self) -> int | None:
@@ -228,6 +259,9 @@ class Catalog:
         quotas: account limits; a family and market without one is unlimited.
         default_speedup: the kind of curve to use unless the user asks for another. eflops_unit: in words.
         absent: why types that people know are not offered, by name or glob (``p2.*``).
+        rates: what the cloud charges besides VMs, None if unknown.
+        grace_s: from the first warning until a spot VM is gone, None if unknown.
+        unsure: why nobody knows whether what is listed can be had there; empty where a list says what is sold.
     """
 
     name: str
@@ -241,6 +275,9 @@ class Catalog:
     provenance: Provenance = field(default_factory=Provenance)
     absent: Mapping[str, str] = field(default_factory=dict, hash=False)
     memory_nodes: MemoryNodeRule = REAL_NODES
+    rates: Rates | None = None
+    grace_s: float | None = None
+    unsure: str = ""
 
     def __post_init__(self) -> None:
         """Price each type in its cheapest zone; raise a RequestError without types, or for a duplicate name."""

@@ -22,6 +22,8 @@ class PlannedVms:
     """Equal VMs of a plan, in one or both markets; what the plan does not say is None or empty.
 
     ``zones``: spot prices by zone, cheapest first. ``offered_in``: ids of all zones that offer the type.
+    ``on_demand_discount``: share of the list price that a savings plan takes off the on-demand price. ``reserved``: the
+    pool of reserved VMs that they are of, empty for none.
     """
 
     instance_type: str
@@ -34,6 +36,8 @@ class PlannedVms:
     cpu_architecture: str = ""
     zones: tuple[ZonePrice, ...] = ()
     offered_in: tuple[str, ...] = ()
+    on_demand_discount: Decimal = Decimal(0)
+    reserved: str = ""
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,11 @@ class Plan:
         ]
         groups += [PlannedGroup(MEMORY, memory, Market.ON_DEMAND, memory.on_demand_count)] if memory else []
         return tuple(g for g in groups if g.count)
+
+    @property
+    def reserved(self) -> tuple[str, ...]:
+        """The pools of reserved VMs that it needs."""
+        return tuple(vms.reserved for vms in (self.training, self.memory) if vms is not None and vms.reserved)
 
     @property
     def training_count(self) -> int:

@@ -65,6 +65,29 @@ def price_over_time(changes: Sequence[PricePoint], start_s: int, end_s: int, bas
     return next(price for price, known in zip(prices, passed, strict=True) if known >= needed)
 
 
+def windows_below(
+    changes: Sequence[PricePoint], start_s: int, end_s: int, for_s: float, most: Decimal
+) -> tuple[int, int]:
+    """In how many windows of a length, one after the other, a price stayed at or below a limit, and how many there are.
+
+    The last change before the first window holds at its beginning; windows in which no price is known are left out.
+    """
+    points = sorted(changes, key=lambda c: c.at_s)
+    kept = count = place = 0
+    held: Decimal | None = None
+    for number in range(int((end_s - start_s) // for_s)):
+        begins, ends = start_s + number * for_s, start_s + (number + 1) * for_s
+        while place < len(points) and points[place].at_s <= begins:
+            held, place = points[place].usd_per_hour, place + 1
+        inside = [] if held is None else [held]
+        while place < len(points) and points[place].at_s < ends:
+            held, place = points[place].usd_per_hour, place + 1
+            inside.append(held)
+        if inside:
+            count, kept = count + 1, kept + (max(inside) <= most)
+    return kept, count
+
+
 LEAST_USD_PER_HOUR = Decimal("0.0005")  # the cheapest real price is 0.0011 (t3.nano, spot)
 MOST_USD_PER_HOUR = Decimal(10_000)  # the dearest real price is 361 (u7in-32tb.224xlarge)
 

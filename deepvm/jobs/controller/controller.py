@@ -33,6 +33,7 @@ from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions import hangs
 from deepvm.jobs.decisions.heard import between_steps, further, why_not_saved
 from deepvm.jobs.decisions.injection import Injection
+from deepvm.jobs.decisions.price_caps import most_usd_per_hour
 from deepvm.jobs.decisions.react import Orders, begun_anew, orders_of, react
 from deepvm.jobs.decisions.states import Machine
 from deepvm.jobs.decisions.waiting import adopted, forgiven
@@ -192,8 +193,10 @@ class Controller:
             await self._calls.release(act.id)
             return
         name, place = self._job.name, str(self._job.folder / "controller")
-        start = Start(name, act.id, secret_of(self._job.secret, act.id), self._url, place)
-        await self._calls.request(self.world.machines[act.id], start)
+        record = self.world.machines[act.id]
+        most_usd = most_usd_per_hour(self.world, record.pool, record.role)
+        start = Start(name, act.id, secret_of(self._job.secret, act.id), self._url, place, most_usd)
+        await self._calls.request(record, start)
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 

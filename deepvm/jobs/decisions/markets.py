@@ -221,13 +221,13 @@ def most_of(world: World) -> int:
     terms, pool = world.terms, _cheapest(world)
     if terms.usd_per_hour is None or pool is None:
         return terms.most
-    rate, steadies = _fixed(world)
+    rate, steadies = fixed_rate(world)
     return min(terms.most, steadies + max(int((terms.usd_per_hour - rate + 1e-9) / pool.usd_per_hour), 0))
 
 
 def least_usd_per_hour(world: World) -> float:
     """The smallest hourly budget that buys the fewest machines of a generation in the market that is wanted."""
-    (rate, steadies), pool = _fixed(world), _cheapest(world)
+    (rate, steadies), pool = fixed_rate(world), _cheapest(world)
     return rate + max(world.terms.least - steadies, 0) * (pool.usd_per_hour if pool else 0.0)
 
 
@@ -267,7 +267,7 @@ def _cheapest(world: World) -> Pool | None:
     return min(pools, key=lambda p: p.usd_per_hour, default=None)
 
 
-def _fixed(world: World) -> tuple[float, int]:
+def fixed_rate(world: World) -> tuple[float, int]:
     """What is paid an hour whatever the market of the others: anchors, and the machines bought on demand anyway."""
     terms = world.terms
     steadies = 0 if world.on_demand or not terms.steady else terms.steadies

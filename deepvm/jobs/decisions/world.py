@@ -173,6 +173,7 @@ class Terms:
         anchor, anchors: where the machines that keep versions come from, the best pool first, and how many there are.
         steady, steadies: the same of machines of a generation that must be bought on demand.
         usd_per_hour: what a generation and its anchors may cost; those that leave beside those that come do not count.
+        max_price: what they may cost when prices have risen, None if nobody has said.
         steps: of all the work, None if nobody has said. begun_s, begun: from when and which step the deadline counts.
         deadline_policy, bought: what decides between spot and on demand, and where the latter come from; empty:
             nothing does.
@@ -201,6 +202,7 @@ class Terms:
     steady: tuple[Pool, ...] = ()
     steadies: int = 0
     usd_per_hour: float | None = None
+    max_price: float | None = None
     steps: int | None = None
     begun_s: float = 0.0
     begun: int = 0

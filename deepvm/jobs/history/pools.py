@@ -7,19 +7,24 @@ the market: they are pools of their own for people, and left out of what is plan
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
 from deepvm.core.cluster.known_lives import SHORT_LIFE_S, KnownLife, gamma_quantile, known_life, share_interval
 from deepvm.core.interval import Z80
+from deepvm.core.preemption.gang_survival import Life, OwnPool
 from deepvm.core.preemption.interruption_bands import BAND_SHARES, mean_life_s
 from deepvm.core.preemption.preemption_estimators import Lifetimes, Notices
 from deepvm.jobs.clouds.registry import CLOUDS, find_cloud
 from deepvm.jobs.decisions.markets import is_on_demand
-from deepvm.jobs.decisions.world import LOST, PREEMPTED, Pool, Role, World
+from deepvm.jobs.decisions.world import LOST, PREEMPTED, REFUSED, Pool, Role, World
 
+TOGETHER_S = 600.0
+SCARCE_S = 3600.0
+"""For so long after a pool has refused or taken back a machine, the next one that it gives begins a spell."""
 _QUANTILES = (0.1, 0.5, 0.9)
 
 
@@ -122,6 +127,50 @@ def lives_in(
         and (len(wanted) == 2 or is_of_a_market(m))
         and all(one == other for one, other in zip(wanted, (m["instance_type"], m["zone"]), strict=False))
     ]
+
+
+def own_pool(
+    machines: Iterable[Mapping[str, Any]], now_s: float, name: str, region: str = "", zone: str = ""
+) -> OwnPool | None:
+    """What was seen of spot machines of a type, of a region's zones or one of them; None: nothing.
+
+    Machines of one job and zone that were launched within ``TOGETHER_S`` of each other count as had together.
+    """
+    own = [
+        m
+        for m in machines
+        if (m["instance_type"], m["market"]) == (name, "spot")
+        and is_of_a_market(m)
+        # A zone's name begins with that of its region.
+        and (m["zone"] == zone if zone else m["zone"].startswith(region))
+    ]
+    had = sorted((m for m in own if m["launched_s"] is not None), key=lambda m: (m["job"], m["zone"], m["launched_s"]))
+    refused = sum(m["end_reason"] == REFUSED for m in own)
+    if not had and not refused:
+        return None
+    ended = (m for m in own if m["ended_s"] is not None)
+    scarce = sorted((m["zone"], m["ended_s"]) for m in ended if m["end_reason"] == REFUSED or is_taken(m))
+    gangs: list[int] = []
+    for before, one in zip([None, *had], had, strict=False):
+        together = (
+            before is not None
+            and (before["job"], before["zone"]) == (one["job"], one["zone"])
+            and one["launched_s"] - before["launched_s"] <= TOGETHER_S
+        )
+        gangs = [*gangs[:-1], gangs[-1] + 1] if together else [*gangs, 1]
+    # A machine's gang, not a gang's size: the mean over machines.
+    gang = sum(g * g for g in gangs) / sum(gangs) if gangs else 1.0
+    lives = tuple(Life(lived_s(m, now_s), is_taken(m), _waited(m, scarce)) for m in had)
+    return OwnPool(lives, gang, refused)
+
+
+def _waited(machine: Mapping[str, Any], scarce: Sequence[tuple[str, float]]) -> bool:
+    """Whether a machine came when its pool had just been out of machines; ``scarce``: zones and times, in order."""
+    place = bisect_right(scarce, (machine["zone"], machine["launched_s"])) - 1
+    if place < 0:
+        return False
+    zone, at_s = scarce[place]
+    return zone == machine["zone"] and bool(machine["launched_s"] - at_s <= SCARCE_S)
 
 
 def lives_by_type(machines: Iterable[Mapping[str, Any]], now_s: float) -> tuple[dict[str, KnownLife], set[str]]:

@@ -169,8 +169,14 @@ def _plans(block: Block, top: int) -> IntArray:
 
 
 def useful_tier(tier: MemoryNodeTable, top: int) -> BoolArray:
-    """Memory-node types that fewer than ``top`` others beat in price, n_sat, quota, memory, speed and zones at once."""
+    """Memory-node types that fewer than ``top`` others beat in price, n_sat, quota, memory, speed and zones at once.
+
+    Nor in the time until what is reserved ends.
+    """
     columns = [price_order(tier.price), -tier.n_sat, -tier.max_count, tier.for_versions]
+    if any(t.reserved for t in tier.types):
+        ends = np.array([t.left_s for t in tier.types], dtype=np.float64)
+        columns.append(-np.unique(ends, return_inverse=True)[1].reshape(-1))
     if not tier.sold.all():  # else zones do not matter
         columns += [-zone.astype(np.int64) for zone in np.unique(tier.sold, axis=1).T]
     return skyband(np.column_stack(columns), top)

@@ -75,7 +75,7 @@ def useful(block: Block, budget: int) -> Block:
         columns += [-rows.most_usd]
     if tiered:
         columns += [rows.count, -rows.n_sat]
-        if not tier.sold.all():
+        if not tier.offered.all():
             columns += [-sold.astype(np.int64)[rows.memory_set] for sold in np.unique(tier.offered, axis=0)]
     kept = affordable[skyband(np.column_stack(columns), 1)]
     return replace(block, sizes=sizes.take(kept), tier=tier, scoring=block.scoring.take(kept))

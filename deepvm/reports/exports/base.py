@@ -144,6 +144,10 @@ class Exporter(Protocol):
     def OPTIONS(self) -> frozenset[str]:
         """Names of the options that it uses (:attr:`ExportOptions.given`); all others are refused."""
 
+    @property
+    def CLOUDS(self) -> frozenset[str]:
+        """The clouds whose plans it can write; empty: those of all."""
+
     def render(self, plan: Plan, options: ExportOptions) -> Export:
         """Make the files; pure.
 

@@ -40,6 +40,8 @@ from deepvm.reports.exports.limits import Limited, amount, on_demand_note, withi
 _THEIRS = frozenset({"launch_template", "memory_launch_template"})
 _OURS = frozenset({"image", "memory_image", "key_name", "security_group"})
 OPTIONS = frozenset({"max_price", "subnet", *_THEIRS, *_OURS, *user_data.OPTIONS})
+CLOUDS: frozenset[str] = frozenset({"aws"})
+
 # start.sh, and AWS, refuse it until it is replaced by the id of an image.
 PLACEHOLDER = "<id of your image>"
 _PLAIN = re.compile(r"[a-z0-9-]+")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
+from decimal import ROUND_CEILING, Decimal
 
 from deepvm.core.cluster.instances import Market, ZonePrice
 from deepvm.core.cluster.plan import TRAINING, Plan, PlannedGroup
 from deepvm.core.cluster.price_limits import HEADROOM, GroupLimit, PriceLimits, limit_prices
-from deepvm.core.units import format_usd
+from deepvm.core.units import MICRO, format_usd
 from deepvm.errors import RequestError
 from deepvm.reports.exports.base import ExportOptions, refuse_subnets_in
 
@@ -32,8 +32,16 @@ class Limited:
     notes: tuple[str, ...]
 
     def of(self, group: PlannedGroup) -> GroupLimit | None:
-        """What the VMs of a group may cost."""
-        return None if self.limits is None else self.limits.groups[group.role]
+        """What the VMs of a group may cost, at list prices: the cloud knows of no savings plan."""
+        if self.limits is None:
+            return None
+        limit, discount = self.limits.groups[group.role], group.vms.on_demand_discount
+        if group.market is Market.SPOT or not discount:
+            return limit
+        each, both = (
+            (usd / (1 - discount)).quantize(MICRO, ROUND_CEILING) for usd in (limit.vm_usd_per_hour, limit.usd_per_hour)
+        )
+        return GroupLimit(both, each)
 
     @property
     def sentence(self) -> str:

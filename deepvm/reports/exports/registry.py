@@ -21,6 +21,13 @@ REGISTRY = {
 }
 """By the name on the command line: the module, an :class:`~deepvm.reports.exports.base.Exporter`; loaded when used."""
 
+_GPU_NETWORKS = {
+    "efa": ("EFA", "give each VM its EFA interfaces, in a cluster placement group"),
+    "rdma": ("cards that reach GPU memory", "start the VMs as the cloud's guide to its network for GPUs says"),
+}
+_ONLY_TRAINS = "torchrun"
+"""It takes VMs as they are."""
+
 
 def exporter(name: str) -> Exporter:
     """The exporter of this name.
@@ -39,26 +46,38 @@ def render(plan: Plan, name: str, options: ExportOptions | None = None) -> Expor
     Raises:
         RequestError: no such tool, or an option that this tool does not use or this plan cannot have.
     """
+    from deepvm.catalog.clouds import cloud_of
+    from deepvm.core.spelling import joined
     from deepvm.reports.exports.base import ExportOptions
 
     tool, options = exporter(name), options or ExportOptions()
+    cloud = cloud_of(plan.source.catalog)
+    if tool.CLOUDS and cloud.name not in tool.CLOUDS:
+        found = {other: exporter(other).CLOUDS for other in REGISTRY}
+        others = [other for other, clouds in found.items() if not clouds or cloud.name in clouds]
+        raise RequestError("to", name, f"for a plan of {cloud.title} {joined(others, 'or')}")
+    if plan.reserved and name != _ONLY_TRAINS:
+        pools = ", ".join(plan.reserved)
+        raise RequestError("to", name, f"{_ONLY_TRAINS}: the VMs of {pools} are reserved, and {name} would rent others")
     for option, value in options.given.items():
         if option not in tool.OPTIONS:
             flags = ", ".join(f"--{n.replace('_', '-')}" for n in sorted(tool.OPTIONS))
             raise RequestError(option, value, f"with --to {name} only {flags}")
         if option.startswith("memory_") and plan.memory is None:
             raise RequestError(option, value, f"no such option: {plan} has no memory nodes")
-    found = tool.render(plan, options)
-    return replace(found, notes=(*found.notes, *_network_notes(plan)))
+    made = tool.render(plan, options)
+    return replace(made, notes=(*made.notes, *_network_notes(plan)))
 
 
 def _network_notes(plan: Plan) -> Iterator[str]:
     """What the files do not ask for, and the predicted speed of several VMs rests on."""
     from deepvm.catalog.published.hardware import interconnect
 
-    name = plan.training.instance_type
-    if plan.training_count > 1 and interconnect(name, None).kind == "efa":
+    name, count = plan.training.instance_type, plan.training_count
+    kind = interconnect(name, None).kind if count > 1 else ""
+    if kind in _GPU_NETWORKS:
+        network, how = _GPU_NETWORKS[kind]
         yield (
-            f"the speed of {plan.training_count} x {name} counts on EFA between them, which no file here asks for: "
-            "give each VM its EFA interfaces, in a cluster placement group (SkyPilot: network_tier: best)"
+            f"the speed of {count} x {name} counts on {network} between them, which no file here asks for: {how} "
+            "(SkyPilot: network_tier: best)"
         )

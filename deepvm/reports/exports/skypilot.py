@@ -12,8 +12,9 @@ import re
 import shlex
 from typing import Any
 
+from deepvm.catalog.clouds import cloud_of
 from deepvm.core.cluster.instances import Market
-from deepvm.core.cluster.plan import ANCHOR, MEMORY, TRAINING, Plan, PlannedGroup
+from deepvm.core.cluster.plan import ANCHOR, MEMORY, TRAINING, Plan, PlannedGroup, PlannedVms
 from deepvm.errors import RequestError
 from deepvm.reports.exports import survival
 from deepvm.reports.exports.base import (
@@ -27,6 +28,8 @@ from deepvm.reports.exports.base import (
 )
 
 OPTIONS = frozenset({"image", "memory_image", "command", "code", *survival.OPTIONS})
+CLOUDS: frozenset[str] = frozenset()
+
 SCRIPT = "start.sh"
 
 # GPU models that SkyPilot's AWS catalog calls as AWS and deepvm do. Under another name the instance type would not
@@ -41,6 +44,7 @@ _NO_LIMIT = (
 )
 SECRET, TOKEN = "DEEPVM_TOKEN", "$HOME/.deepvm-token"
 _GIT = re.compile(r"(https://\S+?\.git)(?:@([\w./-]+))?")
+_RUNPOD = re.compile(r"[0-9]+x_.+_(SECURE|COMMUNITY)")
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9]+")
 
 
@@ -48,8 +52,12 @@ def render(plan: Plan, options: ExportOptions) -> Export:
     """A task file (YAML) for each group of VMs, and a script that starts them.
 
     Raises:
-        RequestError: code from where SkyPilot fetches none; or VMs cannot have deepvm.
+        RequestError: code from where SkyPilot fetches none; VMs cannot have deepvm; or it has other names.
     """
+    name = plan.training.instance_type
+    if cloud_of(plan.source.catalog).name == "runpod" and not _RUNPOD.fullmatch(name):
+        allowed = f"a plan whose types SkyPilot knows, which {name!r} is not: recommend --source skypilot"
+        raise RequestError("to", "skypilot", allowed)
     files = [ExportFile(f"{g.role}.yaml", _text(plan, g, options)) for g in plan.groups]
     files += [ExportFile(SCRIPT, _script(plan, options), executable=True), *survival.carried(options)]
     return Export(tuple(files), tuple(_notes(plan, options)))
@@ -91,18 +99,29 @@ def _remarks(plan: Plan, group: PlannedGroup) -> list[str]:
 
 def _resources(plan: Plan, group: PlannedGroup, options: ExportOptions) -> list[dict[str, Any]]:
     entry: dict[str, Any] = {"instance_type": group.instance_type, "use_spot": group.market is Market.SPOT}
-    vms, image = group.vms, options.image
-    if vms.gpu_name in _SAME_NAMES and vms.gpus_per_vm:
-        entry["accelerators"] = {vms.gpu_name: vms.gpus_per_vm}
+    vms, image, cloud = group.vms, options.image, cloud_of(plan.source.catalog).name
+    if accelerators := _accelerators(cloud, vms):
+        entry["accelerators"] = accelerators
     if group.role == MEMORY:
         # A GPU image for another CPU cannot start; SkyPilot's own image for the type can.
         image = options.memory_image or ("" if plan.mixes_cpu_architectures else image)
     if image:
         entry["image_id"] = image
-    region, zones = f"aws/{plan.region}" if plan.region else "aws", plan.training.zones
+    # RunPod's regions are countries to SkyPilot, and data centres here.
+    region, zones = f"{cloud}/{plan.region}" if plan.region and cloud != "runpod" else cloud, plan.training.zones
     if not plan.region or not zones or not all(z.name for z in zones):
         return [{"infra": region, **entry}]
     return [{"infra": f"{region}/{z.name}", **entry} for z in zones]
+
+
+def _accelerators(cloud: str, vms: PlannedVms) -> dict[str, int]:
+    """The GPUs of a type as SkyPilot calls them, where it may want them beside the type; empty where it does not."""
+    if cloud == "gcp":
+        from deepvm.catalog.public.skypilot import gcp_gpus  # only plans of Google Cloud read its names
+
+        name, count = gcp_gpus(vms.instance_type)
+        return {name: count} if name else {}
+    return {vms.gpu_name: vms.gpus_per_vm} if cloud == "aws" and vms.gpu_name in _SAME_NAMES and vms.gpus_per_vm else {}
 
 
 def _environment(plan: Plan, group: PlannedGroup, options: ExportOptions) -> dict[str, None]:

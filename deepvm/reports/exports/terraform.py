@@ -1,4 +1,4 @@
-"""Terraform: one ``main.tf.json`` (HCL's JSON form).
+"""Terraform: one ``main.tf.json`` (HCL's JSON form); for Google Cloud see :mod:`.terraform_gcp`.
 
 Spot VMs are an ``aws_ec2_fleet`` of type ``maintain``, on-demand VMs are ``aws_instance``: they have addresses that
 outputs can name. Zones are looked up by their ids, because their names differ between accounts. What only the user
@@ -16,15 +16,19 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from deepvm.catalog.clouds import cloud_of
 from deepvm.core.cluster.instances import Market
 from deepvm.core.cluster.plan import MEMORY, Plan, PlannedGroup, PlannedVms
 from deepvm.core.spelling import joined
 from deepvm.errors import RequestError
 from deepvm.reports.exports import user_data
 from deepvm.reports.exports.base import Export, ExportFile, ExportOptions, header, places, plan_tags, zone_notes
+from deepvm.reports.exports.hcl import expression, literal
 from deepvm.reports.exports.limits import Limited, amount, within_limit
 
 OPTIONS = frozenset({"image", "memory_image", "key_name", "max_price", "subnet", "security_group", *user_data.OPTIONS})
+CLOUDS: frozenset[str] = frozenset({"aws", "gcp"})
+
 Block = dict[str, Any]
 _PROFILE = "${aws_iam_instance_profile.vms.name}"
 
@@ -34,8 +38,12 @@ def render(plan: Plan, options: ExportOptions) -> Export:
 
     Raises:
         RequestError: a subnet in an unknown zone, or a price limit below what the plan costs or without a spot VM to
-            hold to it.
+            hold to it; or an option that another cloud than AWS has no use for.
     """
+    if cloud_of(plan.source.catalog).name == "gcp":
+        from deepvm.reports.exports import terraform_gcp
+
+        return terraform_gcp.render(plan, options)
     limited = _limited(plan, options)
     configuration = _configuration(limited, options)
     asked = [name for name, block in configuration["variable"].items() if "default" not in block]
@@ -69,11 +77,6 @@ def _limited(plan: Plan, options: ExportOptions) -> Limited:
     return Limited(plan, None, ())
 
 
-def literal(text: str) -> str:
-    """Text as a Terraform expression: the start of a template is escaped by doubling."""
-    return text.replace("${", "$${").replace("%{", "%%{")
-
-
 def _configuration(limited: Limited, options: ExportOptions) -> Block:
     plan = limited.plan
     # Zones are numbered, so that nothing in a zone's id can be taken for syntax.
@@ -81,11 +84,11 @@ def _configuration(limited: Limited, options: ExportOptions) -> Block:
     where: list[Block] = []  # arguments that a fleet's override and an instance share
     for index, (zone, subnet) in enumerate(places(plan, options)):
         if subnet:
-            where.append({"subnet_id": _expression(f"var.subnet_ids[{index}]")})
+            where.append({"subnet_id": expression(f"var.subnet_ids[{index}]")})
         elif zone is not None:
             name = f"zone_{index + 1}"
             lookups[name] = {"zone_id": literal(zone.zone)}
-            where.append({"availability_zone": _expression(f"data.aws_availability_zone.{name}.name")})
+            where.append({"availability_zone": expression(f"data.aws_availability_zone.{name}.name")})
     resources: Block = _role(options)
     outputs: Block = {}
     scripts: Block = {}
@@ -97,7 +100,7 @@ def _configuration(limited: Limited, options: ExportOptions) -> Block:
                 "name_prefix": f"deepvm-{role}-",
                 **_vm(group, "image_id"),
                 "iam_instance_profile": [{"name": _PROFILE}],
-                "user_data": _expression(f"base64encode(local.{role}_user_data)"),
+                "user_data": expression(f"base64encode(local.{role}_user_data)"),
                 "tag_specifications": [{"resource_type": "instance", "tags": _tags(plan, group)}],
             }
             resources.setdefault("aws_ec2_fleet", {})[role] = _fleet(limited, group, where or [{}])
@@ -107,7 +110,7 @@ def _configuration(limited: Limited, options: ExportOptions) -> Block:
                 "count": group.count,
                 **_vm(group, "ami"),
                 "iam_instance_profile": _PROFILE,
-                "user_data": _expression(f"local.{role}_user_data"),
+                "user_data": expression(f"local.{role}_user_data"),
                 # Newer prices change a comment there: the provider would stop the VM, which holds versions in memory.
                 "lifecycle": {"ignore_changes": ["user_data"]},
                 **(where[0] if where else {}),
@@ -115,7 +118,7 @@ def _configuration(limited: Limited, options: ExportOptions) -> Block:
             }
             name, value = f"{role}_private_ips", f"aws_instance.{role}[*].private_ip"
             text = f"Private addresses of {group}."
-        outputs[name] = {"description": text, "value": _expression(value)}
+        outputs[name] = {"description": text, "value": expression(value)}
     return {
         # Terraform reads "//" as a comment.
         "//": list(header(plan, limited.sentence)),
@@ -123,7 +126,7 @@ def _configuration(limited: Limited, options: ExportOptions) -> Block:
             "required_version": ">= 1.3",
             "required_providers": {"aws": {"source": "hashicorp/aws", "version": ">= 5.0"}},
         },
-        "provider": {"aws": {"region": _expression("var.region")}},
+        "provider": {"aws": {"region": expression("var.region")}},
         "variable": _variables(plan, options),
         "locals": scripts,
         **({"data": {"aws_availability_zone": lookups}} if lookups else {}),
@@ -135,7 +138,7 @@ def _configuration(limited: Limited, options: ExportOptions) -> Block:
 def _role(options: ExportOptions) -> Block:
     """The role of the VMs, its policy and its instance profile."""
     name = user_data.role(options)
-    role, named = json.dumps(user_data.TRUST), _expression("aws_iam_role.vms.name")
+    role, named = json.dumps(user_data.TRUST), expression("aws_iam_role.vms.name")
     return {
         "aws_iam_role": {"vms": {"name": name, "assume_role_policy": role}},
         "aws_iam_role_policy": {
@@ -145,16 +148,12 @@ def _role(options: ExportOptions) -> Block:
     }
 
 
-def _expression(text: str) -> str:
-    return "${" + text + "}"
-
-
 def _vm(group: PlannedGroup, image: str) -> Block:
     return {
-        image: _expression("var.memory_image_id" if group.role == MEMORY else "var.image_id"),
+        image: expression("var.memory_image_id" if group.role == MEMORY else "var.image_id"),
         "instance_type": literal(group.instance_type),
-        "key_name": _expression("var.key_name"),
-        "vpc_security_group_ids": _expression("var.security_group_ids"),
+        "key_name": expression("var.key_name"),
+        "vpc_security_group_ids": expression("var.security_group_ids"),
         "metadata_options": [{"http_tokens": "required"}],
     }
 
@@ -172,8 +171,8 @@ def _fleet(limited: Limited, group: PlannedGroup, where: list[Block]) -> Block:
             {
                 "launch_template_specification": [
                     {
-                        "launch_template_id": _expression(f"{template}.id"),
-                        "version": _expression(f"{template}.latest_version"),
+                        "launch_template_id": expression(f"{template}.id"),
+                        "version": expression(f"{template}.latest_version"),
                     }
                 ],
                 "override": [{"instance_type": literal(group.instance_type), **place, **each} for place in where],

@@ -21,6 +21,8 @@ from deepvm.reports.exports.base import (
 )
 
 OPTIONS = frozenset({"command", *survival.OPTIONS})
+CLOUDS: frozenset[str] = frozenset()
+
 _NO_LIMIT = "Spot prices move; these files start no VMs and limit no prices."
 HOSTS, MEMORY_HOSTS, SCRIPT, TOKEN = "hostfile", "memory-hosts", "launch.sh", "token"
 

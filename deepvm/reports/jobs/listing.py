@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
+from decimal import Decimal
 from typing import Any
 
+from deepvm.core.bill.bill import RentedVms, bill_of
+from deepvm.core.bill.extras import Extras
+from deepvm.core.bill.rates import Rates
+from deepvm.core.cluster.instances import Market
 from deepvm.core.units import counted, format_seconds
+from deepvm.jobs.decisions.price_caps import most_usd_per_hour
 from deepvm.jobs.decisions.world import Pool, Role, World
 from deepvm.jobs.history.history import EventRow
 from deepvm.jobs.standing import ELSEWHERE, GONE, JobLine
@@ -14,6 +20,7 @@ from deepvm.reports.jobs.events import clock, event_line
 from deepvm.reports.jobs.money import print_money
 from deepvm.reports.jobs.phases import slow_parts
 from deepvm.reports.jobs.validation import print_forecast, print_validation
+from deepvm.reports.plans.bills import bill_document
 from deepvm.reports.tables import Column, print_lines, print_table
 
 _LAST = 12
@@ -120,8 +127,13 @@ def print_job(document: Mapping[str, Any], events: Sequence[EventRow]) -> None:
             print_lines([f"{clock(event.at_s)} {line}"])
 
 
-def plan_document(name: str, world: World, head: Pool | None, names: Mapping[str, str]) -> dict[str, Any]:
-    """What a job would rent, as a document; ``head``: for its controller. ``names``: of what it makes, by kind."""
+def plan_document(
+    name: str, world: World, head: Pool | None, names: Mapping[str, str], rates: Rates | None = None
+) -> dict[str, Any]:
+    """What a job would rent, as a document; ``head``: for its controller. ``names``: of what it makes, by kind.
+
+    ``rates``: what its cloud charges besides machines, None if unknown.
+    """
     terms = world.terms
     groups = [
         (Role.TRAINER.value, world.pools, terms.least - terms.steadies, terms.most - terms.steadies),
@@ -138,23 +150,34 @@ def plan_document(name: str, world: World, head: Pool | None, names: Mapping[str
             "least": least,
             "most": most,
             "usd_per_hour": pool.usd_per_hour,
+            "most_usd_per_hour": most_usd_per_hour(world, pool, Role(role)) if names and role != _HEAD else None,
         }
         for role, pools, least, most in groups
         for pool in pools[:1]
     ]
+    bought = [(pools[0].market, most) for _, pools, _, most in groups if pools]
+    spot = sum(most for market, most in bought if market == Market.SPOT.value)
     dearest_usd = sum(most * max(p.usd_per_hour for p in pools) for _, pools, _, most in groups if pools)
     return {
         "schema_version": "deepvm.run-plan/1",
         "name": name,
         "usd_per_hour": round(dearest_usd, 8),
         "total_usd": terms.total_usd,
+        "max_price": terms.max_price,
         "machines": machines,
         "pools": [
             {"type": p.instance_type, "zone": p.zone, "market": p.market, "usd_per_hour": p.usd_per_hour}
             for p in world.pools
         ],
+        "bill": None if rates is None else _bill(spot, sum(n for _, n in bought) - spot, dearest_usd, rates),
         "names": [{"what": what, "name": name} for what, name in names.items()],
     }
+
+
+def _bill(spot: int, on_demand: int, usd_per_hour: float, rates: Rates) -> dict[str, Any]:
+    """What comes besides machines, counted as in a recommendation; jobs do not say how large disks are."""
+    vms = RentedVms(spot, on_demand, Decimal(str(round(usd_per_hour, 6))))
+    return bill_document(bill_of(vms, rates, Extras()))
 
 
 def print_plan(document: Mapping[str, Any]) -> None:
@@ -167,7 +190,15 @@ def print_plan(document: Mapping[str, Any]) -> None:
         parts.append(f"{group['most']}" + (f" x {group['type']}{what}" if what else " on demand"))
     limit = "" if document["total_usd"] is None else f", {document['total_usd']:g} $ in all"
     rate = f"up to {document['usd_per_hour']:.4f} $/h in {first['zone']}"
+    if first["most_usd_per_hour"] is not None:
+        rate += f", where prices may rise to {first['most_usd_per_hour']:.4f} $/h for each {first['type']}"
     lines = [f"{document['name']}: {', '.join(parts)}; {rate}{limit}"]
+    if bill := document["bill"]:
+        counted = ", ".join(item["name"] for item in bill["items"])
+        left = ", ".join(part["name"] for part in bill["not_counted"])
+        doubt = "~" if bill["rates_of_region"] or any(item["official"] is False for item in bill["items"]) else ""
+        sums = f"{doubt}{bill['usd_per_hour']:.4f} $/h + {bill['usd_once']:.2f} $"
+        lines.append(f"besides machines: {sums} ({counted}); not counted: {left}")
     if len(pools := document["pools"]) > 1:
         asked = [f"{p['type']} in {p['zone']} ({p['usd_per_hour']:.4f} $/h)" for p in pools]
         lines.append(f"asked for in this order: {', '.join(asked)}")

@@ -21,8 +21,9 @@ from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Objective, PolicyName
 from deepvm.planner.workload.measurement import measure_next
 from deepvm.reports.performance.predictions import in_short, short
+from deepvm.reports.plans.bills import bill_in_short
 from deepvm.reports.plans.recommendations import other_regions
-from deepvm.reports.plans.sources import placement_lines, quota_needs
+from deepvm.reports.plans.sources import placement_lines, quota_needs, refresh_command
 from deepvm.reports.tables import Column, print_items, print_lines
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def print_answer(
     training = best.request.training
     assert training is not None
     rows = rows_of(best)
-    where = f"; {best.catalog.region}" if len(found.answers) > 1 else ""
+    where = f"; {found.place(best.catalog)}" if len(found.answers) > 1 else ""
     print_lines([f"{title(training, [r for _, r in rows], assumed=assumed)}{where}", ""])
     print_items([_cells(label, r, training) for label, r in rows], also="-o json")
     print_lines(
@@ -69,13 +70,21 @@ def print_answer(
             *bad_time(rows),
             *deadline_line(best),
             *bill_line(best),
+            *bill_in_short(best[0], best.request),
+            *ended_pools(best),
             *few_steps(best),
             *warnings_of(best, now),
             *placement_lines(placement),
-            *(other_regions(found) if len(found.answers) > 1 else ()),
-            *_NEXT,
+            *(other_regions(found) if len(found.answers) > 1 and not found.of_several_clouds else ()),
         ]
     )
+    if found.of_several_clouds:
+        from deepvm.reports.plans.cloud_table import print_clouds
+
+        print_lines([""])
+        print_clouds(found, now)
+        print_lines([""])
+    print_lines(next_steps(best[0]))
 
 
 def rows_of(answer: Recommendations) -> list[tuple[str, Recommendation]]:
@@ -307,7 +316,7 @@ def warnings_of(answer: Recommendations, now: datetime) -> Iterator[str]:
     catalog, first = answer.catalog, answer[0]
     days = _age_days(catalog, now)
     if days is not None and days > OLD_DAYS:
-        yield f"! prices {days} days old ({catalog.region})  -> deepvm catalog refresh"
+        yield f"! prices {days} days old ({catalog.region})  -> {refresh_command(catalog)}"
     if answer.request.quotas is None:
         needed = [n for n in quota_needs(first.cluster, catalog) if n["limit"] is None and n["code"]]
         if needed:
@@ -328,7 +337,22 @@ def _age_days(catalog: Catalog, now: datetime) -> int | None:
     return max(ages, default=None)
 
 
-_NEXT = (
-    "Next: add -o json > plan.json, then train on it: deepvm run plan.json -- python train.py",
-    "For SkyPilot, EC2 Fleet, Terraform: deepvm export. Reasons, doubts, rejected types: --why",
-)
+def ended_pools(answer: Recommendations) -> Iterator[str]:
+    """The user's reserved pools that end before the job would."""
+    for rejection in answer.rejections:
+        if rejection.reason == "reserved":
+            yield f"! {rejection.instance_type} is left out: {rejection.detail}"
+
+
+def next_steps(first: Recommendation) -> list[str]:
+    """What to do with the plan; ``run`` and most exports would rent other VMs than reserved ones."""
+    groups = first.cluster.groups
+    if any(group.instance.reserved for group in groups):
+        return [
+            "Next: add -o json > plan.json; deepvm export plan.json --to torchrun --output-dir launch",
+            "It trains on the reserved VMs as they are. Reasons, doubts, rejected types: --why",
+        ]
+    return [
+        "Next: add -o json > plan.json, then train on it: deepvm run plan.json -- python train.py",
+        "For SkyPilot, EC2 Fleet, Terraform: deepvm export. Reasons, doubts, rejected types: --why",
+    ]

@@ -22,6 +22,7 @@ from deepvm.reports.markup import Html, data_block, joined, table, tag
 from deepvm.reports.page_frame import Frame, beside
 from deepvm.reports.performance.predictions import in_short, short
 from deepvm.reports.plans import answer as answers
+from deepvm.reports.plans.bills import bill_lines
 from deepvm.reports.plans.frontier_chart import Chart
 from deepvm.reports.plans.page_parts import badged, legend, listing, section, slider, wide
 from deepvm.reports.plans.recommendations import other_regions, request_words, sentence
@@ -240,7 +241,7 @@ class PlanPage:
             share = nearly.kept_throughput.value / self.answer[0].kept_throughput.value
             words = f"{answers.cluster_words(nearly.cluster)} for {format_usd(nearly.usd_per_hour)} $/h"
             lines.append(f"Less money: {words} has {share:.0%} of the speed.")
-        return [*lines, *quota_lines(self.answer, self.now), "Not counted: disks and data transfer."]
+        return [*lines, *quota_lines(self.answer, self.now), *bill_lines(self.answer[0])]
 
     def _doubts(self) -> list[str]:
         if not self.answer:

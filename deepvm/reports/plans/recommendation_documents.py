@@ -9,12 +9,14 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from deepvm.catalog.signals.signal import HISTORY, ON_DEMAND, SPOT, base
+from deepvm.core.bill.extras import Extras
 from deepvm.core.cluster.cluster import Cluster, Prediction, Recommendation
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
 from deepvm.io.times import format_time
 from deepvm.planner.recommend import Recommendations
-from deepvm.planner.regions import Comparison
+from deepvm.planner.regions import Comparison, cloud_name
 from deepvm.planner.request import Range
+from deepvm.reports.plans.bills import bill_document
 from deepvm.reports.plans.outlooks import expected_document, risk_document, risk_of
 from deepvm.reports.plans.sources import doubts, quota_needs
 
@@ -63,6 +65,7 @@ def document(answer: Recommendations, why: WhyNot | None = None) -> dict[str, An
             "burstable": request.burstable,
             "cpu_architecture": request.cpu_architecture and request.cpu_architecture.value,
             "generation": request.generation.value,
+            "extras": _extras(request.extras),
             "gpus_per_vm": _bounds(request.gpus_per_vm),
             "gpu_memory_bytes": _bounds(request.gpu_memory_bytes),
             "gpu_total_memory_bytes": _bounds(request.gpu_total_memory_bytes),
@@ -127,6 +130,17 @@ def _effective(answer: Recommendations) -> Catalog:
     """The catalog with the quotas that were applied."""
     quotas = answer.request.quotas
     return answer.catalog if quotas is None else replace(answer.catalog, quotas=quotas)
+
+
+def _extras(extras: Extras) -> dict[str, Any]:
+    """What the bill was asked to count besides VMs."""
+    sizes = {"disk_gb": extras.disk_gb, "egress_gb": extras.egress_gb, "bucket_gb": extras.bucket_gb}
+    return {
+        **{name: None if size is None else float(size) for name, size in sizes.items()},
+        "disk_type": extras.disk_kind or None,
+        "nat": extras.nat,
+        "excluded": sorted(extras.excluded),
+    }
 
 
 def _bounds(bounds: Range) -> dict[str, int | None]:
@@ -214,13 +228,23 @@ def comparison(found: Comparison, why: WhyNot | None = None) -> dict[str, Any]:
     best = found.answers[0]
     if len(found.answers) == 1:
         return document(best, why)
+    several = found.of_several_clouds
+
+    def cloud(catalog: Catalog) -> dict[str, Any]:
+        return {"cloud": cloud_name(catalog)} if several else {}
+
+    def told(r: Recommendation | None, catalog: Catalog) -> dict[str, Any] | None:
+        row = _configuration(r, catalog)
+        return row if row is None else cloud(catalog) | row
+
     return document(best, why) | {
-        "configurations": [_configuration(p.recommendation, _effective(p.answer)) for p in found.ranked],
+        "configurations": [told(p.recommendation, _effective(p.answer)) for p in found.ranked],
         "regions": [
-            {
+            cloud(a.catalog)
+            | {
                 "region": a.catalog.region,
                 "source": source(a.catalog),
-                "best": _configuration(a[0], _effective(a)) if a else None,
+                "best": told(a[0], _effective(a)) if a else None,
                 "reason": a.infeasible and a.infeasible.reason,
             }
             for a in found.answers
@@ -250,13 +274,14 @@ def _configuration(r: Recommendation | None, catalog: Catalog) -> dict[str, Any]
         "zone": cluster.zone and cluster.zone.zone,
         "next_zone": _next_zone(r.next_zone),
         "gpu": {
-            "instance_type": gpu.name,
+            "instance_type": gpu.type_name,
             "count": cluster.gpu_count,
             "vm_count": cluster.gpu_count,
             "spot_count": cluster.spot_count,
             "on_demand_count": cluster.on_demand_count,
             # Only where somebody other than the catalog's own source measured it.
             **({"eflops_source": gpu.eflops_source} if gpu.eflops_source else {}),
+            **_committed(gpu),
             # Only with '--mttp history', where it says enough.
             **({"known_life": asdict(gpu.known_life)} if gpu.known_life else {}),
             "gpu_name": gpu.gpu and gpu.gpu.name,
@@ -279,10 +304,11 @@ def _configuration(r: Recommendation | None, catalog: Catalog) -> dict[str, Any]
         },
         "memory": memory
         and {
-            "instance_type": memory.instance.name,
+            "instance_type": memory.instance.type_name,
             "count": memory.count,
             "vm_count": memory.count,
             "cpu_architecture": memory.instance.cpu_architecture or None,
+            **_committed(memory.instance),
             **_price(memory.instance, Market.ON_DEMAND, catalog),
             "zones": list(memory.instance.zones),
         },
@@ -297,7 +323,14 @@ def _configuration(r: Recommendation | None, catalog: Catalog) -> dict[str, Any]
         "warnings": list(r.warnings),
         **({"training": _prediction(r.prediction)} if r.prediction else {}),
         **({"expected": expected_document(r.outlook)} if r.outlook else {}),
+        **({"bill": bill_document(r.bill, r.whole_usd)} if r.bill else {}),
     }
+
+
+def _committed(instance: InstanceType) -> dict[str, Any]:
+    """Only with '--reserved', where VMs are such, and with '--savings-plan', where it counts."""
+    reserved = {"reserved": asdict(instance.reserved)} if instance.reserved else {}
+    return {**reserved, **({"on_demand_discount": float(instance.discount)} if instance.discount else {})}
 
 
 def _prediction(found: Prediction) -> dict[str, Any]:
@@ -418,10 +451,12 @@ def csv_rows(found: Comparison) -> tuple[list[str], list[list[Any]]]:
     request, rows = found.answers[0].request, []
     more = CSV_EXPECTED if request.work is not None else []
     trained = {} if request.training is None else CSV_TRAINED
+    clouds = ["cloud"] if found.of_several_clouds else []
     for placed in found.ranked:
         r = placed.recommendation
         zone, expected = r.cluster.zone and r.cluster.zone.zone, expected_document(r.outlook)
         where = [placed.answer.catalog.region, zone, r.estimated]
         doubt = [value(r.prediction) if r.prediction else None for value in trained.values()]
-        rows.append([*(value(r) for value in CSV.values()), *where, *map(expected.get, more), *doubt])
-    return [*CSV, "region", "zone", "estimated", *more, *trained], rows
+        cloud = [cloud_name(placed.answer.catalog) for _ in clouds]
+        rows.append([*(value(r) for value in CSV.values()), *where, *map(expected.get, more), *doubt, *cloud])
+    return [*CSV, "region", "zone", "estimated", *more, *trained, *clouds], rows

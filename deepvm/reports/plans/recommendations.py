@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from deepvm.planner.infeasible import ALLOWED_BY, BY_NAME, Infeasible
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Objective, PolicyName
+from deepvm.reports.plans.bills import bill_lines
 from deepvm.reports.plans.outlooks import expected_cells, in_words, risk_of, share_words, simulated
 from deepvm.reports.plans.sources import (
     doubts,
@@ -42,6 +43,10 @@ _NAMED = 6
 _MANY_DIGITS = 1e8
 
 
+Place = Callable[[Catalog], str]
+"""Where a catalog's machines are, in words."""
+
+
 def print_report(
     found: Comparison, why: WhyNot | None, placement: Placement | None, now: datetime, *, wide: bool
 ) -> None:
@@ -49,9 +54,8 @@ def print_report(
     best = found.answers[0]
     placed = [(p.recommendation, p.answer.catalog) for p in found.ranked]
     print_lines([request_words(best), ""])
-    _print_table(placed, wide=wide, regions=len(found.answers) > 1)
-    lost = "" if best.request.work else ", and the time lost to preemptions"
-    not_counted = f"Not counted: disks{' and' if not lost else ','} data transfer{lost}."
+    _print_table(placed, wide=wide, place=found.place if len(found.answers) > 1 else None)
+    lost = "" if best.request.work else "the time lost to preemptions"
     sources = dict.fromkeys(line for a in found.answers for line in source_lines(a.catalog, now))
     lines = [
         *_reasons(best),
@@ -60,7 +64,7 @@ def print_report(
         *zone_lines(best[0], best.catalog),
         *placement_lines(placement),
         *quota_lines(best, now),
-        not_counted,
+        *bill_lines(best[0], lost),
     ]
     print_lines(["", *lines, *refused_lines(best.catalog), *sources])
     if why is not None:
@@ -102,7 +106,7 @@ def other_regions(found: Comparison) -> list[str]:
     """What the other regions have, one line for each."""
     best, lines = found.answers[0][0], []
     for answer in found.answers[1:]:
-        region = answer.catalog.region
+        region = found.place(answer.catalog)
         if not answer:
             reason = answer.infeasible.reason if answer.infeasible else "nothing is feasible"
             lines.append(f"Region {region}: {reason}.")
@@ -114,7 +118,7 @@ def other_regions(found: Comparison) -> list[str]:
 
 
 def _print_table(
-    placed: Sequence[tuple[Recommendation, Catalog]], *, wide: bool = False, regions: bool = False, units: str = ""
+    placed: Sequence[tuple[Recommendation, Catalog]], *, wide: bool = False, place: Place | None = None, units: str = ""
 ) -> None:
     """A row for each cluster; the narrowest terminal keeps what to rent and the job's time, or else the throughput."""
     job, spread = placed[0][0].outlook is not None, simulated(r.outlook for r, _ in placed)
@@ -134,7 +138,7 @@ def _print_table(
         items.append(
             {
                 Column("#", "right"): str(r.rank),
-                **({Column("region"): catalog.region} if regions else {}),
+                **({} if place is None else {Column("region"): place(catalog)}),
                 Column("architecture", drop=6): r.cluster.architecture,
                 Column("spot VMs", wrap=False): spot,
                 Column("on-demand VMs", drop=1, wrap=False): on_demand,
@@ -205,8 +209,7 @@ def _job_lines(answer: Recommendations) -> list[str]:
         lines.append(
             f"Doubt: {INTERRUPTION_BANDS[band]} a month is of all zones and hours together, counted as "
             f"{100 * BAND_SHARES[band]:g} % gone after a month{hits(BAND_SHARES[band], first.cluster.spot_count)}; "
-            f"at a busy hour a {gpu.name} may live for hours. "
-            "'--mttp' sets your own figure."
+            f"at a busy hour a {gpu.name} may live for hours. {_traces_say(first)}"
         )
     if outlook.spread is not None:
         s = outlook.spread
@@ -218,6 +221,25 @@ def _job_lines(answer: Recommendations) -> list[str]:
     elif work.deadline_s is not None and outlook.total_s > CLOSE * work.deadline_s:
         lines.append("Doubt: this is an average: about half of all runs will be late ('--simulate 500' counts them).")
     return lines
+
+
+def _traces_say(first: Recommendation) -> str:
+    """What :mod:`deepvm.core.preemption.gang_survival` says of the same VMs and time, as a figure for ``--mttp``."""
+    from deepvm.core.preemption.gang_survival import MOST_VMS
+    from deepvm.simulator.survival.evidence import by_public_traces
+
+    outlook, count = first.outlook, first.cluster.spot_count
+    if outlook is None or not math.isfinite(outlook.total_s) or not 0 < count <= MOST_VMS:
+        return "'--mttp' sets your own figure."
+
+    lasts, life = by_public_traces(first.cluster.gpu, count, outlook.total_s)
+    who = "it lives" if count == 1 else f"all {count} live"
+    each = format_seconds(life.value).replace(" ", "")
+    low, value, high = (f"{100 * p:.0f}" for p in (lasts.low, lasts.value, lasts.high))
+    return (
+        f"By public traces, mostly of scarcer GPUs, {who} through {format_seconds(outlook.total_s)} with "
+        f"{value} % ({low} to {high} %), as with '--mttp {each}', which plans with it; 'deepvm survive' says more."
+    )
 
 
 def _compared(other: Recommendation, first: Recommendation) -> str:
@@ -300,6 +322,9 @@ def left_out(answer: Recommendations) -> list[str]:
         names = [r.instance_type for r in rejections]
         if reason == "unprofiled" and len(names) > _NAMED:
             names = _by_gpu(names, answer.catalog)
+        if reason == "reserved":  # the user's own pools: each with its end
+            lines += [f"Not considered ({reason}): {r.instance_type}: {r.detail}." for r in rejections]
+            continue
         lines.append(f"Not considered ({reason}): {listed(names, _NAMED)}.")
         if reason == "unprofiled":
             estimates = any(answer.catalog[r.instance_type].eflops_basis for r in rejections)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from deepvm.catalog.clouds import cloud_of
+from deepvm.catalog.public.registry import TITLES
 from deepvm.catalog.signals.signal import PRICES, age, base
 from deepvm.core.cluster.cluster import Cluster, Recommendation
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS, Catalog, Market, Quota, find_quota
@@ -36,6 +37,8 @@ _WORDS = {
     "expired": "from the cache, past its time",
     "embedded": "embedded snapshot",
 }
+_OF_A_FILE = {"live": "", "cache": ", from the cache", "expired": ", from the cache, past its time"}
+"""The same for public catalogs, behind their names."""
 
 
 def source_line(catalog: Catalog, now: datetime) -> str:
@@ -44,16 +47,16 @@ def source_line(catalog: Catalog, now: datetime) -> str:
     prices = [o for o in source.origins if base(o.signal) in PRICES]
     if prices:
         phrases = []  # one for each kind of source: "live from AWS (on-demand 3 min old, spot 3 min old)"
-        for kind in dict.fromkeys(o.kind for o in prices):
-            ages = [f"{base(o.signal)} {_age(o, now)}" for o in prices if o.kind == kind]
-            phrases.append(f"{_WORDS[kind]} ({', '.join(ages)})")
+        for words in dict.fromkeys(_words(o) for o in prices):
+            ages = [f"{base(o.signal)} {_age(o, now)}" for o in prices if _words(o) == words]
+            phrases.append(f"{words} ({', '.join(ages)})")
         line = f"Prices: {catalog.region}, {'; '.join(phrases)}"
         line += f"; spot prices are the {source.basis}." if source.basis else "."
         oldest = max((now - o.observed_at).days for o in prices)
         if oldest < 1 or all(o.kind in ("live", "cache") for o in prices):
             return line
-        renewal = f"'deepvm catalog refresh --region {catalog.region}' ('deepvm doctor' says what that needs)"
-        return f"{line} For today's: {renewal}."
+        needs = " ('deepvm doctor' says what that needs)" if cloud_of(catalog.name).has_api else ""
+        return f"{line} For today's: '{refresh_command(catalog, region=True)}'{needs}."
     where = f"{source.kind} catalog {catalog.name}" + (f", {catalog.region}" if catalog.region else "")
     if source.prices_as_of is None:
         return f"Prices: {where}, undated."
@@ -66,6 +69,21 @@ def source_line(catalog: Catalog, now: datetime) -> str:
         f"{line} For today's leave out --catalog, or: 'deepvm catalog show {catalog.name} -o json > my.json', edit the "
         "prices, and use '--catalog my.json'."
     )
+
+
+def refresh_command(catalog: Catalog, *, region: bool = False) -> str:
+    """What renews a market's prices."""
+    cloud = cloud_of(catalog.name)
+    if not cloud.has_api:
+        return f"deepvm catalog refresh --cloud {cloud.name}"
+    return f"deepvm catalog refresh --region {catalog.region}" if region else "deepvm catalog refresh"
+
+
+def _words(origin: Origin) -> str:
+    """From where figures come: ``live from AWS``, ``skypilot-catalog, from the cache``."""
+    if origin.source not in TITLES:
+        return _WORDS[origin.kind]
+    return f"{origin.source}{_OF_A_FILE[origin.kind]}"
 
 
 def source_lines(catalog: Catalog, now: datetime) -> list[str]:

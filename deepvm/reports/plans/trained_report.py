@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from deepvm.core.cluster.cluster import Prediction, Recommendation
-from deepvm.core.cluster.instances import Catalog
 from deepvm.core.training.speed import Training
 from deepvm.core.training.workload import Workload
 from deepvm.core.units import counted, format_seconds, format_usd
@@ -32,6 +31,7 @@ from deepvm.reports.plans.answer import (
     simulated_line,
     steps_of,
 )
+from deepvm.reports.plans.bills import bill_lines
 from deepvm.reports.plans.recommendations import left_out, other_regions, print_why, request_words
 from deepvm.reports.plans.sources import (
     doubts,
@@ -68,8 +68,9 @@ def print_trained_report(
     workload = best.request.training.workload
     placed = [(p.recommendation, p.answer.catalog) for p in found.ranked]
     print_lines([f"{request_words(best)}.", ""])
-    regions = len(found.answers) > 1
-    print_items([_cells(r, c, workload, wide=wide, regions=regions) for r, c in placed], also="-o json")
+    several = len(found.answers) > 1
+    items = [_cells(r, found.place(c) if several else "", workload, wide=wide) for r, c in placed]
+    print_items(items, also="-o json")
     mttp = best.request.life_s is not None
     lines = [
         *_speed(best[0], best.request.training),
@@ -88,7 +89,7 @@ def print_trained_report(
         *zone_lines(best[0], best.catalog),
         *placement_lines(placement),
         *quota_lines(best, now),
-        "Not counted: disks and data transfer.",
+        *bill_lines(best[0]),
         *refused_lines(best.catalog),
         *dict.fromkeys(line for a in found.answers for line in source_lines(a.catalog, now)),
         *measurement_lines(best),
@@ -99,13 +100,13 @@ def print_trained_report(
         print_why(why, best.catalog)
 
 
-def _cells(r: Recommendation, catalog: Catalog, workload: Workload, *, wide: bool, regions: bool) -> dict[Column, str]:
+def _cells(r: Recommendation, place: str, workload: Workload, *, wide: bool) -> dict[Column, str]:
     predicted = r.prediction
     assert predicted is not None
     speed, odds, spot = predicted.throughput, predicted.faster_than_first, r.cluster.spot_count > 0
     cells = {
         Column("#", "right"): str(r.rank),
-        **({Column("region"): catalog.region} if regions else {}),
+        **({Column("region"): place} if place else {}),
         Column("cluster", wrap=False): cluster_words(r.cluster),
         Column("$/h", "right"): f"{r.usd_per_hour:.2f}",
         Column(workload.units, "right"): in_short(speed),

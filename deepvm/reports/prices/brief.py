@@ -4,19 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from deepvm.catalog.clouds import cloud_of
+from deepvm.catalog.public.registry import TITLES
 from deepvm.catalog.signals.signal import PRICES, base
 from deepvm.core.cluster.instances import Catalog
-from deepvm.core.spelling import listed
+from deepvm.core.spelling import joined, listed
+from deepvm.planner.regions import cloud_name
 
 
 def brief_line(catalogs: Sequence[Catalog]) -> str:
     """Which prices are used, in a short line, where nothing is wrong with them but perhaps their age."""
     told = [c.provenance for c in catalogs]
-    why = next((about.not_asked for about in told if about.not_asked), "")
+    asked_for = (c for c in catalogs if c.provenance.not_asked)
+    # What is said of a cloud that could have been asked comes before what is said of others.
+    first_told = sorted(asked_for, key=lambda c: not cloud_of(c.name).has_api)
+    why = first_told[0].provenance.not_asked if first_told else ""
     if not why:
         first, more, _ = next(text for about in told for text in about.usual).partition(":")
         return f"{first})" if more else first
     days = sorted({f"{o.observed_at.date()}" for about in told for o in about.origins if base(o.signal) in PRICES})
     between = " to ".join(dict.fromkeys([*days[:1], *days[-1:]]))
-    line = f"{why.removesuffix(' were found')}: {listed([c.region for c in catalogs], 3)} prices are of {between}"
-    return f"{line}; see 'deepvm doctor'" if "credentials" in why else line
+    several = len({cloud_name(c) for c in catalogs}) > 1
+    places = [f"{cloud_name(c)} {c.region}" if several else c.region for c in catalogs]
+    files = dict.fromkeys(o.source for about in told for o in about.origins if o.source in TITLES)
+    source = f", from {joined(files)}" if files else ""
+    # That a cloud without a way to ask it is not asked is no news.
+    reason = "" if all(not cloud_of(c.name).has_api for c in catalogs) else f"{why.replace(' were found', '')}: "
+    line = f"{reason}{listed(places, 3)} prices are of {between}{source}"
+    return f"{line}; see 'deepvm doctor'" if "credentials" in reason else line

@@ -109,13 +109,16 @@ def print_status(statuses: Sequence[Mapping[str, Any]], now: datetime) -> None:
     print_items(items, also="-o json")
 
 
-def status_document(statuses: Sequence[Mapping[str, Any]], cache: Cache, now: datetime) -> dict[str, Any]:
-    """The document of ``catalog status -o json``."""
+def status_document(
+    statuses: Sequence[Mapping[str, Any]], cache: Cache, now: datetime, files: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    """The document of ``catalog status -o json``; ``files``: what is kept of public catalogs."""
     return {
         "schema_version": STATUS_VERSION,
         "now": now.isoformat(),
         "cache": {"folder": None if cache.folder is None else str(cache.folder), "account": cache.account},
         "signals": statuses,
+        "public_catalogs": files,
     }
 
 

@@ -117,6 +117,7 @@ DOCUMENTS: dict[str, Described | Validated] = {
         "Simulated training runs, compared",
         simulation.SimulationComparison,
     ),
+    "survive": Described("survive", "Whether spot VMs can be had and live", simulation.Survive),
     "traces": Described("traces show", "Recorded spot VMs", simulation.Traces, "traces", simulation.TraceRow),
     "traces-fit": Described("traces fit", "Lifetime distributions", simulation.TracesFit),
     "traces-replay": Described("traces replay", "Save policies replayed on traces", simulation.TracesReplay),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypedDict
 
+from deepvm.reports.schemas.plan_types import Bill
 from deepvm.reports.schemas.simulation_types import Spread
 
 Name = Annotated[str, "of the job"]
@@ -197,6 +198,9 @@ class PlannedMachines(TypedDict):
     least: Annotated[int, "without so many nothing is trained"]
     most: Annotated[int, "so many are asked for"]
     usd_per_hour: Annotated[float, "the price of one, US dollars an hour"]
+    most_usd_per_hour: Annotated[
+        float | None, "what one may cost when prices rise, US dollars an hour, null for no limit"
+    ]
 
 
 class AskedPool(TypedDict):
@@ -222,8 +226,12 @@ class RunPlan(TypedDict):
     name: Name
     usd_per_hour: Annotated[float, "with the most machines, in the dearest of the pools, US dollars an hour"]
     total_usd: Annotated[float | None, "what may be paid in all, US dollars, null without a limit"]
+    max_price: Annotated[
+        float | None, "what all machines may cost when prices rise, US dollars an hour, null if unsaid"
+    ]
     machines: list[PlannedMachines]
     pools: Annotated[list[AskedPool], "in the order in which they are asked"]
+    bill: Annotated[Bill | None, "what comes besides machines, null where no rates are known"]
     names: Annotated[list[MadeName], "of all that is made in the cloud; empty where machines are simulated or yours"]
 
 

@@ -88,6 +88,17 @@ class Work(TypedDict):
     total_budget_usd: Annotated[float | None, "the most that the job may cost, US dollars, null for no limit"]
 
 
+class Extras(TypedDict):
+    """What bills count besides VMs, as asked for."""
+
+    disk_gb: Annotated[float | None, "disk of each VM, GB"]
+    egress_gb: Annotated[float | None, "traffic to the internet in all, GB"]
+    bucket_gb: Annotated[float | None, "what a bucket keeps meanwhile, GB"]
+    disk_type: Annotated[str | None, "kind of disk, null for the cloud's usual"]
+    nat: Annotated[bool, "whether VMs are behind a NAT gateway"]
+    excluded: Annotated[list[str], "costs that are not counted"]
+
+
 class _MoreOfRequest(TypedDict, total=False):
     training: Annotated[TrainedModel, "what is trained, with --model or --params only"]
     work: Annotated[Work, "the job, where one was given only"]
@@ -119,6 +130,7 @@ class Request(_MoreOfRequest):
     burstable: Annotated[bool, "whether burstable memory nodes are allowed"]
     cpu_architecture: Annotated[str | None, "x86_64 or arm64, null for both"]
     generation: Annotated[str, "which generations of VM types are allowed"]
+    extras: Annotated[Extras, "what bills count besides VMs"]
     gpus_per_vm: Annotated[Bounds, "GPUs of a VM"]
     gpu_memory_bytes: Annotated[Bounds, "memory of each GPU, bytes"]
     gpu_total_memory_bytes: Annotated[Bounds, "memory of all GPUs of a VM, bytes"]
@@ -199,7 +211,20 @@ class KnownLife(TypedDict):
     newest_s: Annotated[float, "when the newest of them ended, or was last alive, seconds since 1970"]
 
 
+class Reservation(TypedDict):
+    """A pool of reserved VMs."""
+
+    pool: Annotated[str, "its name in the file of --reserved"]
+    instance_type: InstanceType
+    count: Annotated[int, "VMs that it has"]
+    kind: Annotated[str, "reservation or capacity-block"]
+    left_s: Annotated[float | None, "until it ends, seconds, null for no end"]
+    until: Annotated[str, "when it ends, in words, empty for no end"]
+
+
 class _MoreOfTrainers(TypedDict, total=False):
+    reserved: Annotated[Reservation, "the pool that its VMs are of, with --reserved only"]
+    on_demand_discount: Annotated[float, "share of the list price that a savings plan saves, with one only"]
     known_life: Annotated[KnownLife, "with --mttp history, where it says enough of the type"]
     eflops_source: Annotated[str, "who measured eflops, where it was not the catalog's own source only"]
 
@@ -227,7 +252,12 @@ class Trainers(_MoreOfTrainers):
     zones: Annotated[list[ZonePrice], "spot prices by zone, the cheapest first"]
 
 
-class MemoryNodes(TypedDict):
+class _MoreOfMemoryNodes(TypedDict, total=False):
+    reserved: Annotated[Reservation, "the pool that its VMs are of, with --reserved only"]
+    on_demand_discount: Annotated[float, "share of the list price that a savings plan saves, with one only"]
+
+
+class MemoryNodes(_MoreOfMemoryNodes):
     """The on-demand VMs that hold checkpoints."""
 
     instance_type: InstanceType
@@ -316,9 +346,42 @@ class Expected(_MoreOfExpected):
     closed_form_holds: Annotated[bool, "whether the closed form is within 2 % here"]
 
 
+class BillItem(TypedDict):
+    """A cost besides VMs."""
+
+    name: Annotated[str, "disk, addresses, nat, egress, bucket or boot"]
+    usd_per_hour: UsdPerHour
+    usd_once: Usd
+    counted: Annotated[str, "how it was counted, in words"]
+    source: Annotated[str | None, "who says what it costs, a URL; null where it follows from prices of VMs"]
+    as_of: Annotated[str | None, "the day of that figure, or when it was looked up"]
+    official: Annotated[bool | None, "whether the cloud itself says so; null without a source"]
+
+
+class NotCounted(TypedDict):
+    """A cost that is left out."""
+
+    name: Annotated[str, "as of an item"]
+    reason: Annotated[str, "why, in words"]
+
+
+class Bill(TypedDict):
+    """What a cluster costs besides its VMs."""
+
+    items: Annotated[list[BillItem], "what was counted"]
+    not_counted: Annotated[list[NotCounted], "what was not"]
+    usd_per_hour: Annotated[UsdPerHour, "of all items by the hour, without the VMs"]
+    usd_once: Annotated[Usd, "of all items that are paid once"]
+    total_usd_per_hour: Annotated[UsdPerHour, "VMs and what comes beside them"]
+    total_usd: Annotated[float | None, "the expected bill of the job, US dollars, null without a job"]
+    rates_of_region: Annotated[str | None, "the region whose rates were taken, if it is another one"]
+
+
 class _MoreOfConfiguration(TypedDict, total=False):
+    bill: Annotated[Bill, "what it costs besides its VMs, where the rates of the cloud are known only"]
     training: Annotated[PredictedTraining, "how fast it trains the model, with --model or --params only"]
     expected: Annotated[Expected, "time and bill of the job, where one was given only"]
+    cloud: Annotated[str, "the cloud, such as gcp, where several are compared only"]
 
 
 class Configuration(_MoreOfConfiguration):
@@ -427,7 +490,11 @@ class Placement(TypedDict):
     observed_at: Time
 
 
-class RegionAnswer(TypedDict):
+class _MoreOfRegion(TypedDict, total=False):
+    cloud: Annotated[str, "the cloud, such as gcp, where several are compared only"]
+
+
+class RegionAnswer(_MoreOfRegion):
     """What one region has."""
 
     region: Annotated[str, "the provider's region"]

@@ -104,6 +104,20 @@ class CachedSignal(TypedDict):
     next_step: Annotated[str | None, "the command that renews it, null when there is nothing to do"]
 
 
+class PublicFile(TypedDict):
+    """What is kept of a public catalog's file of a cloud."""
+
+    cloud: Annotated[str, "such as gcp"]
+    source: Annotated[str, "who publishes it, as in --source"]
+    state: Annotated[Literal["fresh", "expired", "absent"], "whether it is past its time"]
+    regions: Annotated[list[str], "regions that it held"]
+    observed_at: Annotated[str | None, "when it was written, else fetched, ISO 8601, UTC"]
+    fetched_at: Annotated[str | None, "when it was fetched, ISO 8601, UTC"]
+    expires_at: Annotated[str | None, "when it is fetched anew, ISO 8601, UTC"]
+    age_s: Annotated[int | None, "age, seconds"]
+    next_step: Annotated[str | None, "the command that renews it, null when there is nothing to do"]
+
+
 class CatalogStatus(TypedDict):
     """The cache of the cloud's prices and types."""
 
@@ -111,6 +125,7 @@ class CatalogStatus(TypedDict):
     now: Annotated[str, "when ages were computed, ISO 8601, UTC"]
     cache: Cache
     signals: list[CachedSignal]
+    public_catalogs: Annotated[list[PublicFile], "files of public catalogs that are kept"]
 
 
 class Check(TypedDict):

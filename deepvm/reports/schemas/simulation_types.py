@@ -97,6 +97,95 @@ class SimulationComparison(TypedDict):
     rows: list[SweptRow]
 
 
+class Probability(TypedDict):
+    """A probability with its 80 % interval, 0 to 1."""
+
+    low: Annotated[float, "10 % of what may be is below"]
+    value: Annotated[float, "the mean"]
+    high: Annotated[float, "10 % of what may be is above"]
+
+
+class LifeForWork(TypedDict):
+    """A mean life with its 80 % interval, seconds."""
+
+    low: Annotated[float, "seconds"]
+    value: Annotated[float, "seconds"]
+    high: Annotated[float, "seconds"]
+
+
+class PublicTraces(TypedDict):
+    """What is believed before anything is known of a pool."""
+
+    pools: Annotated[int, "traces of one VM"]
+    gangs: Annotated[int, "traces of several VMs"]
+    lives: Annotated[int, "lives in the former"]
+    days: Annotated[float, "their length together"]
+    source: Annotated[str, "where they are from"]
+    as_of: Annotated[str, "when this was learnt from them"]
+
+
+class OwnJobs(TypedDict):
+    """What your own jobs saw of the type."""
+
+    machines: Annotated[int, "spot VMs that were had"]
+    preemptions: Annotated[int, "of them taken back or lost"]
+    machine_s: Annotated[float, "time that they lived, seconds"]
+    gang: Annotated[float, "VMs that were had together, mean"]
+    refused: Annotated[int, "VMs that were asked for in vain"]
+
+
+class ZoneStoredPrices(TypedDict):
+    """Stored spot prices in a zone."""
+
+    zone: Annotated[str, "its id"]
+    usd_per_hour: Annotated[float, "the newest, US dollars an hour"]
+    p95_usd_per_hour: Annotated[float, "not exceeded for 95 % of the time, US dollars an hour"]
+    versions: Annotated[int, "stored versions in all"]
+    versions_sold: Annotated[int, "of them with a price in this zone"]
+    windows: Annotated[int, "windows of the wanted time"]
+    windows_below_limit: Annotated[int, "of them at or below the limit throughout"]
+    stays_below_limit: Annotated[Probability, "probability of that"]
+
+
+class StoredPrices(TypedDict):
+    """What the stored versions of a public catalog say, the best zone first."""
+
+    source: Annotated[str, "which catalog"]
+    as_of: Annotated[str, "date of the newest version"]
+    days: Annotated[int, "how far back they were read"]
+    limit_usd_per_hour: Annotated[float, "--max-price, else the on-demand price, US dollars an hour"]
+    limit_counts: Annotated[bool, "whether the limit is the user's, and is part of both"]
+    zones: list[ZoneStoredPrices]
+
+
+class SurviveEvidence(TypedDict):
+    """What the probabilities rest on."""
+
+    interruption_band: Annotated[int | None, "of the cloud, 0 to 4, null if unknown"]
+    placement_score: Annotated[int | None, "of the cloud, 1 to 10, null if not asked"]
+    public_traces: PublicTraces
+    own_jobs: Annotated[OwnJobs | None, "null if there are none of this type"]
+    prices: Annotated[StoredPrices | None, "with --history only"]
+
+
+class Survive(TypedDict):
+    """Whether spot VMs can be had, and all live for a time."""
+
+    schema_version: Literal["deepvm.survive/1"]
+    instance_type: Annotated[str, "the type of the VMs"]
+    region: Annotated[str, "their region"]
+    zone: Annotated[str | None, "their zone, null for any"]
+    vm_count: Annotated[int, "VMs at once"]
+    for_s: Annotated[float, "how long all have to live, seconds"]
+    had: Annotated[Probability, "that all can be had when they are asked for"]
+    lasts: Annotated[Probability, "that all live for the time, once they are had"]
+    both: Annotated[Probability, "both, and that the price stays below --max-price"]
+    lasts_after_wait: Annotated[Probability, "that all live, if they came only after a wait"]
+    lasts_if_independent: Annotated[float, "that all live, if losses did not come together, 0 to 1"]
+    life_for_work_s: Annotated[LifeForWork, "the mean time to preemption for --work at this number of VMs"]
+    evidence: SurviveEvidence
+
+
 class TraceRow(TypedDict):
     """How often the VMs of a trace were available, and how long they lived."""
 

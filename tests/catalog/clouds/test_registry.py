@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from support.catalog_signals import Fake
 from deepvm.catalog.clouds import DEFAULT_CLOUD, REGISTRY, cloud_of, region_in
 from deepvm.catalog.market.build_catalog import MarketRequest
 from deepvm.catalog.market.open_markets import open_markets, placement
+from deepvm.catalog.published.cloud_rates import rates_of
 from deepvm.catalog.signals.cloud import Cloud, QuotaName, Region
 from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, PLACEMENT, QUOTAS, SPECS, SPOT, ZONES, Provider
 from deepvm.catalog.store import catalog_names, load_catalog, may_be_market
@@ -35,6 +38,7 @@ CANNED = {
 class Mars(Cloud):
     """A cloud that answers from a dictionary."""
 
+    rules = DEFAULT_CLOUD.rules
     name = "mars"
     title = "Mars Cloud"
     quota_names: Mapping[tuple[str, Market], QuotaName] = {("T4", Market.SPOT): QuotaName("Q1", "preemptible T4 vCPUs")}
@@ -147,5 +151,57 @@ def test_every_cloud_keeps_its_word(cloud: Cloud) -> None:
     assert set(cloud.snapshot_regions()) <= set(cloud.known_regions())
     assert all(s.origin == "snapshot" for r in cloud.snapshot_regions() for s in cloud.snapshot(r).values())
     assert all(name.code and name.title for name in cloud.quota_names.values())
-    assert set(cloud.public_providers()) < set(cloud.providers([], ""))
+    assert set(cloud.public_providers()) <= set(cloud.providers([], ""))
+    assert bool(cloud.providers([], "")) == cloud.has_api
     assert "/" not in cloud.account_tag("", {})
+    assert {SPECS, ON_DEMAND} <= set(cloud.kinds)
+
+
+@pytest.mark.parametrize("cloud", REGISTRY.values(), ids=lambda c: c.name)
+def test_every_cloud_says_how_it_sells_machines_and_from_where_that_is_known(cloud: Cloud) -> None:
+    rules = cloud.rules
+    figures = {f.name for f in fields(rules)} - {"sources", "regions_alike"}
+    assert figures <= set(rules.sources) and {text[:4] for text in rules.sources.values()} <= {"http", "skyp"}
+    assert all(re.search("20[0-9]{2}", text) for text in rules.sources.values()), "each with its date"
+    assert rules.notice_s >= 0 and rules.grace_s >= 0 and rules.minimum_billing_s >= 1
+    assert bool(rules.spot) == (SPOT in cloud.kinds) and rules.regions_alike == ("regions_alike" in rules.sources)
+    warned = {"aws": 120, "gcp": 30, "azure": 30, "nebius": 60, "runpod": 5, "lambda": 0}
+    assert rules.notice_s + rules.grace_s == warned[cloud.name]
+
+
+@pytest.mark.parametrize("cloud", REGISTRY.values(), ids=lambda c: c.name)
+def test_the_rules_and_the_rates_of_bills_say_the_same(cloud: Cloud) -> None:
+    rates = rates_of(cloud.name)
+    assert rates is not None
+    if rates.egress is not None:
+        assert rates.egress.tiers[0].usd_per_gb == cloud.rules.egress_usd_per_gb
+    assert rates.minimum_billing_s in (0, cloud.rules.minimum_billing_s), "0: unknown there"
+
+
+@pytest.mark.parametrize("cloud", [c for c in REGISTRY.values() if not c.has_api], ids=lambda c: c.name)
+def test_a_listed_cloud_asks_nobody(cloud: Cloud) -> None:
+    assert not cloud.credentials_may_exist("mine", {"GOOGLE_APPLICATION_CREDENTIALS": "x", "AWS_ACCESS_KEY_ID": "y"})
+    for ask in (lambda: cloud.account_regions(""), lambda: cloud.placement_provider("", ["a"], 1)):
+        with pytest.raises(CloudError, match="asks .* nothing"):
+            ask()
+    for name in ("", "US", "somewhere else", "../x", "us east"):
+        with pytest.raises(RequestError, match=f"such as {cloud.own_region('', {}).name}"):
+            cloud.check_region(name)
+    assert all(cloud.check_region(region) == region for region in cloud.known_regions())
+
+
+def test_the_region_of_a_cloud_may_stand_in_the_environment() -> None:
+    own = REGISTRY["gcp"].own_region("", {"CLOUDSDK_COMPUTE_REGION": "europe-west4"})
+    assert own == ("europe-west4", "environment variable CLOUDSDK_COMPUTE_REGION")
+    with pytest.raises(RequestError, match="AZURE_DEFAULTS_LOCATION"):
+        REGISTRY["azure"].own_region("", {"AZURE_DEFAULTS_LOCATION": "East US"})
+
+
+@pytest.mark.parametrize("cloud", REGISTRY.values(), ids=lambda c: c.name)
+def test_the_page_says_what_the_rules_say(cloud: Cloud) -> None:
+    rules = cloud.rules
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "public-catalogs.md").read_text()
+    (row,) = [line for line in page.splitlines() if line.startswith(f"| {cloud.name} |")]
+    _, warning, _, billed, nodes = (cell.strip() for cell in row.strip("|").split("|"))
+    assert warning == f"{rules.notice_s + rules.grace_s:g} s" and billed == f"{rules.minimum_billing_s} s"
+    assert nodes == ("yes" if rules.has_cpu_vms else "no")

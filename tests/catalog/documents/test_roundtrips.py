@@ -174,6 +174,21 @@ def _as_written(loaded, name):
     return replace(loaded, provenance=replace(loaded.provenance, doubts=()))
 
 
+@pytest.mark.parametrize(
+    ("name", "region", "cloud"),
+    [
+        ("aws-us-east-1", "us-east-1", "aws"),  # as 'catalog convert' writes a market
+        ("gcp-us-central1", "us-central1", "gcp"),
+        ("mine", "us-east-1", None),
+        ("aws-us-east-1", "", None),
+        ("../rates/aws-us-east-1", "us-east-1", None),  # a name is no path
+    ],
+)
+def test_a_converted_market_still_knows_what_comes_besides_vms(name, region, cloud):
+    mine = build_catalog({**document_of(load_catalog("paper")), "name": name, "region": region})
+    assert (mine.rates and mine.rates.cloud) == cloud
+
+
 def test_a_curve_without_a_file_form_is_refused():
     odd = InstanceType("x", 1, spot_usd_per_hour=1, speedups=(LogisticSpeedup(1, 1, 1),))
     with pytest.raises(RequestError, match="hybrid, ring, measured"):

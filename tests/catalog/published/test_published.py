@@ -65,6 +65,28 @@ def test_gpus_of_one_name_differ_in_memory() -> None:
     assert find_accelerator("GTX 970") is None
 
 
+def test_only_ec2_limits_a_flow() -> None:
+    """Google Cloud, Azure and Lambda name no limit of one flow: there TCP gets half of what the VM has."""
+    ec2, elsewhere = interconnect("g7.9xlarge", 100.0), interconnect("a2-highgpu-8g", 100.0)
+    assert elsewhere.gb_per_s == 50 / 8 > 2 * ec2.gb_per_s and "50 of its 100 Gbit/s" in elsewhere.basis
+    assert interconnect("Standard_NC24ads_A100_v4", 20.0).gb_per_s == 10 / 8
+    assert interconnect("1x_L4_SECURE", 0.1).gb_per_s == 0.05 / 8
+    assert interconnect("g4-standard-384", 400.0).gb_per_s == 50 / 8, "over TCP nobody has seen more"
+    assert "one flow" in ec2.basis and "flow" not in elsewhere.basis
+
+
+def test_several_vms_of_an_unknown_network_are_not_believed() -> None:
+    """Nothing is published of the network of small VMs of Nebius: a second one is beyond what was checked."""
+    unknown = interconnect("gpu-l40s-a_1gpu-8vcpu-32gb", None)
+    assert unknown.fitted_vms == 1 and unknown.basis.startswith("nobody says what network it has")
+    assert interconnect("a2-highgpu-1g", 24.0).fitted_vms > 1
+    gpu = find_accelerator("L40S", 48)
+    workload = Workload(presets()["resnet50"], precision=Precision.FP16, batch=128)
+    assert gpu is not None
+    found = PublishedPerformance().of_machine(Machine(gpu, 1, unknown), workload, np.array([1.0, 2.0]))
+    assert not isinstance(found, str) and found.trusted_vms == 1
+
+
 def test_unknown_networks_lie_between_one_flow_and_half_of_the_nominal() -> None:
     for gbps in (2.5, 10.0, 40.0, 100.0):
         found = interconnect("some.type", gbps)

@@ -35,7 +35,7 @@ R = ["recommend", "--pw", "3", "--prices", "snapshot"]
         ("recommend --pw 3 --format json", "--output json"),
         ("recommend --pw 3 --verbose", "--why"),
         ("recommend --pw 3 --az us-east-1a", "--zone us-east-1a"),
-        ("recommend --pw 3 --cloud aws", "--catalog aws"),
+        ("recommend --pw 3 --provider aws", "--cloud aws"),
         ("export --price 3 plan.json", "--max-price 3"),
         ("performance predict --num-gpus 8", "--gpus 8"),
         ("performance predict --gpu-mem 40GB", "--gpu-memory 40GB"),

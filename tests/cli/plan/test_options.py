@@ -22,6 +22,7 @@ from deepvm.catalog.store import load_catalog
 from deepvm.cli import app as commands
 from deepvm.cli.parameters import option_name, takes_flags
 from deepvm.cli.plan.options import PlanFlags, RankFlags, SweepFlags
+from deepvm.core.bill.extras import ExtrasOptions
 from deepvm.errors import RequestError
 from deepvm.planner.request import PlanOptions, PlanRequest
 
@@ -67,8 +68,11 @@ def test_every_field_is_an_option_with_its_name(name: str, record: type[PlanFlag
 
 
 def option_of(name: str) -> str:
-    """``--job`` is not called after its field: DEEPVM_JOB is what a training job calls itself."""
-    return "--job" if name == "job_file" else f"--{name.replace('_', '-')}"
+    """Two are not called after their fields.
+
+    DEEPVM_JOB is what a training job calls itself, DEEPVM_HISTORY is where jobs are written down.
+    """
+    return {"job_file": "--job", "price_history": "--history"}.get(name, f"--{name.replace('_', '-')}")
 
 
 def test_the_defaults_are_the_planners() -> None:
@@ -84,7 +88,7 @@ def test_every_argument_of_the_planner_is_an_option() -> None:
     paper = load_catalog("paper")
     given = {r: set(parse(r, "--pw", "3").planner_options(paper)) for r in PLANNING.values()}
     assert given[RankFlags] == set(PlanOptions.__annotations__)
-    assert given[PlanFlags] == given[RankFlags] - {"top", "solver", "time_limit_s"}
+    assert given[PlanFlags] == given[RankFlags] - {"top", "solver", "time_limit_s", *ExtrasOptions.__annotations__}
     assert given[SweepFlags] == given[PlanFlags] - {"policy"}
 
 
@@ -109,14 +113,17 @@ def test_every_option_is_handed_on(tmp_path: Path) -> None:
         words = {"days": "7", "quota": "none", "region": "eu-west-1", "network": "baseline"}
         (tmp_path / "job.yaml").write_text("steps: 10\nstep_s: 1\n")
         words["job_file"] = str(tmp_path / "job.yaml")
-        words |= {"model": "gpt2", "params": "7B"}
+        words |= {"model": "gpt2", "params": "7B", "cloud": "gcp", "source": "gpuhunt"}
+        words |= {"disk_type": "gp2", "exclude_cost": "disk"}
+        words |= dict.fromkeys(("disk", "egress", "bucket"), "4GB")
         word = words.get(field.name) or next(iter(other_words(field)), "4")
         changed = parse(RankFlags, *before, option_of(field.name), *([word] if word != "!" else []))
         differs = [
-            (changed.market(), changed.regions, changed.placement_scores)
-            != (plain.market(), plain.regions, plain.placement_scores),
+            (changed.market(), changed.regions, changed.clouds, changed.placement_scores)
+            != (plain.market(), plain.regions, plain.clouds, plain.placement_scores),
             changed.planner_options(paper) != plain.planner_options(paper),
             (changed.tables, changed.workload, changed.simulate) != (plain.tables, plain.workload, plain.simulate),
+            (changed.reserved, changed.savings_plan) != (plain.reserved, plain.savings_plan),
         ]
         assert sum(differs) == 1, field.name
 

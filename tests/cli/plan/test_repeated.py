@@ -35,7 +35,7 @@ def other(name: str, default: object) -> Any:
     choices = {
         **{"method": "lora", "precision": "bf16", "prices": "live", "price_basis": "p95", "network": "peak"},
         **{"software": "tuned", "rank": "plans", "objective": "flopp", "policy": "noscale", "speedup": "ring"},
-        **{"cpu_arch": "arm64", "generation": "any", "solver": "frontier"},
+        **{"cpu_arch": "arm64", "generation": "any", "solver": "frontier", "source": "gpuhunt"},
     }
     if name in choices:
         return choices[name]

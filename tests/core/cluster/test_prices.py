@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepvm.core.cluster.prices import PriceBasis, PricePoint, price_over_time
+from deepvm.core.cluster.prices import PriceBasis, PricePoint, price_over_time, windows_below
 from deepvm.errors import RequestError
 
 HOUR = 3600
@@ -73,3 +73,17 @@ def test_it_is_what_counting_second_by_second_gives(pairs: list[tuple[int, int]]
     share = {PriceBasis.P50: 50, PriceBasis.P95: 95, PriceBasis.MAX: 100}[basis]
     expected = next(p for p in sorted(set(seconds)) if 100 * sum(s <= p for s in seconds) >= share * len(seconds))
     assert found == expected
+
+
+def test_windows_below_a_limit_by_hand() -> None:
+    changes = [
+        PricePoint(HOUR, Decimal("0.2")),
+        PricePoint(5 * HOUR, Decimal("0.4")),
+        PricePoint(6 * HOUR, Decimal("0.2")),
+    ]
+    # Of windows of 2 h from 0 to 9 h, the first knows a price from its middle on; the third, 4 to 6 h, is dear.
+    assert windows_below(changes, 0, 9 * HOUR, 2 * HOUR, Decimal("0.3")) == (3, 4)
+    assert windows_below(changes, 0, 9 * HOUR, 2 * HOUR, Decimal("0.4")) == (4, 4)
+    assert windows_below(changes, 0, 9 * HOUR, 2 * HOUR, Decimal("0.1")) == (0, 4)
+    assert windows_below(changes, 0, HOUR, 2 * HOUR, Decimal("1")) == (0, 0)
+    assert windows_below(changes[1:], 0, 6 * HOUR, 2 * HOUR, Decimal("1")) == (1, 1)  # nothing is known before

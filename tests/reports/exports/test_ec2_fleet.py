@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -384,3 +385,27 @@ def test_notes_say_what_to_do() -> None:
     assert "at most 1.8936 $/h for 3 x g4dn.xlarge, 0.2040 $/h for 1 x c5.xlarge" in "\n".join(
         render(both, "ec2-fleet").notes
     )
+
+
+def test_a_savings_plan_does_not_lower_the_limit_below_what_aws_compares_it_with() -> None:
+    """AWS holds on-demand VMs to their list price: 0.2 $/h less 30 % is 0.14, and 20 % more would start none."""
+    plan = tiering()
+    assert plan.memory is not None
+    list_usd = plan.memory.on_demand_usd_per_hour
+    assert list_usd is not None
+    paid = (list_usd * Decimal("0.7")).quantize(Decimal("0.000001"))
+    saved = replace(plan.memory, on_demand_usd_per_hour=paid, on_demand_discount=Decimal("0.3"))
+    cheaper = replace(plan, memory=saved, usd_per_hour=plan.usd_per_hour - (list_usd - paid) * saved.on_demand_count)
+    most = Decimal(requests(cheaper)["memory-fleet.json"]["OnDemandOptions"]["MaxTotalPrice"])
+    assert most >= list_usd * saved.on_demand_count * Decimal("1.19")
+    before = requests(plan)["training-fleet.json"], requests(cheaper)["training-fleet.json"]
+    assert [o["MaxPrice"] for o in overrides(before[0])] == [o["MaxPrice"] for o in overrides(before[1])]
+
+
+@pytest.mark.parametrize("engine", ["ec2-fleet", "terraform", "skypilot"])
+def test_reserved_vms_are_not_rented_a_second_time(engine: str) -> None:
+    plan = spot_only()
+    reserved = replace(plan, training=replace(plan.training, reserved="block-1"))
+    with pytest.raises(RequestError, match="block-1 are reserved"):
+        render(reserved, engine)
+    assert render(reserved, "torchrun").files

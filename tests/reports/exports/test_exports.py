@@ -143,7 +143,7 @@ def test_an_engine_is_a_file_and_a_line(tmp_path: Path) -> None:
     """One more file with an exporter, and one more line in the registry: the command line offers it."""
     (tmp_path / "slurm_exporter.py").write_text(
         "from deepvm.reports.exports.base import Export, ExportFile\n"
-        "OPTIONS = frozenset()\n"
+        "OPTIONS = CLOUDS = frozenset()\n"
         "def render(plan, options):\n"
         "    return Export((ExportFile('job.sh', f'#SBATCH --nodes={plan.training.spot_count}\\n'),))\n"
     )

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import re
-import shutil
-import subprocess
-from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -17,15 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.plans import PLANS, SOURCE, any_plan, gpu_vms, memory_vms, single_anchor, spot_only, tiering
+from support.terraform import apply, expressions, leaves, terraform
 
 from deepvm.core.cluster.instances import Market
 from deepvm.core.cluster.plan import Plan
 from deepvm.errors import RequestError
 from deepvm.reports.exports import user_data
 from deepvm.reports.exports.base import ExportOptions, Subnet
+from deepvm.reports.exports.hcl import literal
 from deepvm.reports.exports.limits import within_limit
 from deepvm.reports.exports.registry import render
-from deepvm.reports.exports.terraform import literal
 
 # Arguments and blocks of the AWS provider (its documentation of 5.x), as far as they are used here.
 ARGUMENTS = {
@@ -65,25 +62,6 @@ def configuration(plan: Plan, options: ExportOptions = ExportOptions()) -> dict[
     assert file.name == "main.tf.json"
     found: dict[str, Any] = json.loads(file.text)
     return found
-
-
-def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted paths of arguments, blocks in lists counted as one; a map of tags or a list of texts is a leaf."""
-    blocks = [value] if isinstance(value, dict) else value if isinstance(value, list) else []
-    if path.endswith("tags") or not blocks or not all(isinstance(b, dict) for b in blocks):
-        yield path, value
-        return
-    for block in blocks:
-        for name, inner in block.items():
-            yield from leaves(inner, f"{path}.{name}".lstrip("."))
-
-
-def expressions(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield from re.findall(r"(?<!\$)\$\{(.*?)\}", value)
-    elif isinstance(value, (dict, list)):
-        for inner in value.values() if isinstance(value, dict) else value:
-            yield from expressions(inner)
 
 
 CASES = [(p, o) for p in PLANS.values() for o in (ExportOptions(), FULL) if p.training.zones or not o.subnet]
@@ -234,9 +212,6 @@ def test_any_text_comes_back(image: str, memory: str, key: str, subnet: str, gro
     }
 
 
-terraform = pytest.mark.skipif(shutil.which("terraform") is None, reason="terraform is not installed")
-
-
 def built_in(found: dict[str, Any]) -> dict[str, Any]:
     """The same configuration with Terraform's own resource in the place of the provider's, which needs a network."""
     blocks = {**found["resource"], **found.get("data", {})}
@@ -259,24 +234,6 @@ def built_in(found: dict[str, Any]) -> dict[str, Any]:
     text = re.sub(r"(?<=\$\{)(aws_\w+?)\.(training|anchor|memory)(\[\*\])?\.\w+", r"terraform_data.\1_\2\3.id", text)
     swapped: dict[str, Any] = json.loads(text)
     return swapped
-
-
-def apply(found: dict[str, Any], folder: Path, **variables: str) -> dict[str, Any]:
-    """What Terraform makes of a configuration: the arguments of each resource as it read them."""
-    (folder / "main.tf.json").write_text(json.dumps(found))
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("TF_")} | {"CHECKPOINT_DISABLE": "1"}
-
-    def call(*words: str) -> str:
-        out = subprocess.run(["terraform", *words], cwd=folder, env=environment, capture_output=True, text=True)
-        assert out.returncode == 0, out.stdout + out.stderr
-        return out.stdout
-
-    call("init", "-input=false")
-    call("validate")
-    call("apply", "-auto-approve", "-input=false", *(f"-var={k}={v}" for k, v in variables.items()))
-    values = json.loads(call("show", "-json"))["values"]
-    resources = {r["address"]: r["values"].get("input") for r in values["root_module"]["resources"]}
-    return {"outputs": {k: v["value"] for k, v in values["outputs"].items()}, **resources}
 
 
 @terraform

@@ -11,10 +11,11 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from deepvm.catalog.clouds.aws.places import region_at
 from deepvm.catalog.clouds.aws.quota_codes import QUOTA_NAMES, quota_family
-from deepvm.catalog.signals.cloud import Check, Cloud, Region
+from deepvm.catalog.signals.cloud import Check, Cloud, CloudRules, Region
 from deepvm.catalog.signals.signal import ADVISOR, HISTORY, Provider
 from deepvm.core.spelling import did_you_mean
 from deepvm.errors import RequestError
@@ -35,6 +36,10 @@ _CREDENTIAL_KEYS = (
     *("sso_account_id", "sso_role_name", "sso_session", "sso_start_url", "web_identity_token_file"),
 )
 _SYSTEM = Path("/sys")
+_GUIDE = "https://docs.aws.amazon.com/AWSEC2/latest/UserGuide"
+_BURSTABLE = re.compile("t[0-9][a-z]*")
+# Previous generation instances, by AWS's page of that name (2026).
+_PREVIOUS = re.compile("a1|c[1-4]|cc2|cr1|d2|f1|g[23]|g3s|h1|hs1|i[23]|m[1-4]|p2|r[34]|t1|x1")
 
 
 class AwsCloud(Cloud):
@@ -43,10 +48,34 @@ class AwsCloud(Cloud):
     name = "aws"
     title = "AWS"
     quota_names = QUOTA_NAMES
+    rules = CloudRules(
+        notice_s=120,
+        grace_s=0,
+        spot="a market: each zone has its price for a type, and VMs are taken back when they are needed",
+        max_life_h=None,
+        minimum_billing_s=60,
+        quotas="vCPUs of a family and market in each region",
+        has_cpu_vms=True,
+        sources={
+            "notice_s": f"{_GUIDE}/spot-instance-termination-notices.html, 2026",
+            "grace_s": f"{_GUIDE}/spot-instance-termination-notices.html, 2026",
+            "spot": f"{_GUIDE}/using-spot-instances.html, 2026",
+            "max_life_h": f"{_GUIDE}/using-spot-instances.html, 2026: none",
+            "quotas": f"{_GUIDE}/ec2-resource-limits.html, 2026",
+            "has_cpu_vms": "https://aws.amazon.com/ec2/instance-types/, 2026",
+            "minimum_billing_s": "https://aws.amazon.com/ec2/pricing/on-demand/, 2026: per second, at least 60",
+        },
+    )
 
     def quota_family(self, type_name: str) -> str:
         """See :meth:`Cloud.quota_family`."""
         return quota_family(type_name)
+
+    def facts_of(self, type_name: str) -> Mapping[str, Any]:
+        """See :meth:`Cloud.facts_of`."""
+        family, _, size = type_name.partition(".")
+        facts: dict[str, Any] = {"burstable": bool(_BURSTABLE.fullmatch(family)), "metal": size.startswith("metal")}
+        return facts | {"current": not _PREVIOUS.fullmatch(family)}
 
     def check_region(self, name: str, option: str = "region") -> str:
         """See :meth:`Cloud.check_region`; whether there is such a region only AWS can tell."""
@@ -138,7 +167,7 @@ class AwsCloud(Cloud):
 
     def secrets_of(self, environ: Mapping[str, str]) -> tuple[str, ...]:
         """See :meth:`Cloud.secrets_of`."""
-        from deepvm.catalog.clouds.aws.errors import secrets_of
+        from deepvm.catalog.signals.redaction import secrets_of
 
         return secrets_of(environ)
 

@@ -13,8 +13,9 @@ from functools import lru_cache
 from typing import Any, TypeVar
 from xml.etree import ElementTree
 
-from deepvm.catalog.clouds.aws.errors import NO_WORDS, Question, cloud_error, error_code, secrets_of
+from deepvm.catalog.clouds.aws.errors import NO_WORDS, Question, cloud_error, error_code
 from deepvm.catalog.signals.daemon_pool import run_in_daemons
+from deepvm.catalog.signals.redaction import secrets_of
 from deepvm.errors import CloudError
 
 _Item = TypeVar("_Item")

@@ -204,7 +204,10 @@ def _gib(mib: float) -> float:
 
 
 def _bandwidths(network: Mapping[str, Any]) -> dict[str, float]:
-    """``baseline_gbps`` and ``peak_gbps`` summed over network cards, else as worded; absent where unknown."""
+    """``baseline_gbps`` and ``peak_gbps`` summed over network cards, else as worded; absent where unknown.
+
+    Several cards have no more than the words say: on a g6e.48xlarge each of four may use all of its 400 Gbit/s.
+    """
     words = _NETWORK_WORDS.fullmatch(str(network.get("NetworkPerformance") or "").strip())
     worded = {}
     if words is not None:
@@ -214,6 +217,8 @@ def _bandwidths(network: Mapping[str, Any]) -> dict[str, float]:
     for which in ("Baseline", "Peak"):
         figures = [card.get(f"{which}BandwidthInGbps") for card in network.get("NetworkCards") or ()]
         total = sum(figures) if figures and all(figures) else worded.get(which)
+        if total and len(figures) > 1:
+            total = min(total, worded.get(which, total))
         if total:
             found[f"{which.lower()}_gbps"] = round(float(total), 6)
     return found

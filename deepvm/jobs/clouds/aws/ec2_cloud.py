@@ -158,7 +158,7 @@ class Ec2Cloud:
         answer = self._account.ask("ec2", "CreateFleet", REFUSALS, **asked)
         if isinstance(answer, str):
             raise RefusedError(refusal(record.pool, [answer]))
-        return self._launched(record, start.job, answer)
+        return self._launched(record, start.job, answer, start.most_usd_per_hour)
 
     def _prepared(self, record: MachineRecord, start: Start, near: list[str]) -> dict[str, Any]:
         """Put what the machine must know where it finds it; returns the request for it."""
@@ -172,7 +172,8 @@ class Ec2Cloud:
         script = user_data(
             start.job, settings.region, account.bucket, prefix, python=settings.python, install=settings.install
         )
-        return self._asked(start.job, record.id, pool, script, settings.instance_profile, near)
+        most_usd = start.most_usd_per_hour
+        return self._asked(start.job, record.id, pool, script, settings.instance_profile, near, most_usd=most_usd)
 
     def _asked(
         self,
@@ -183,8 +184,9 @@ class Ec2Cloud:
         profile: str,
         near: Sequence[str] = (),
         more: Mapping[str, str] = MappingProxyType({}),
+        most_usd: float | None = None,
     ) -> dict[str, Any]:
-        """The request for a machine that runs a script, with a role, and with ``more`` tags."""
+        """The request for a machine that runs a script, with a role, with ``more`` tags, for at most $/h."""
         account, tags = self._account, {OWNER_TAG: self.owner, JOB_TAG: job}
         image = account.image(pool.instance_type)
         name = self._template(job, template_data(script, image, profile, self._settings.security_group), tags)
@@ -194,9 +196,11 @@ class Ec2Cloud:
             raise RefusedError(f"{pool.instance_type} is not offered in {pool.zone}, or there is no subnet")
         # The machines of a job exchange much: on demand they come to where the others are, if they can.
         offered.sort(key=lambda zone: -near.count(zone))
-        token = hashlib.sha256(f"{self.owner} {job} {machine}".encode()).hexdigest()[:40]
+        # With another limit of prices it is another request, which AWS would refuse under the same token.
+        asked = f"{self.owner} {job} {machine}" + ("" if most_usd is None else f" {most_usd}")
+        token = hashlib.sha256(asked.encode()).hexdigest()[:40]
         named = {**tags, MACHINE_TAG: machine, **more, "Name": f"deepvm {job} {machine}"}
-        return fleet_request(pool, name, {zone: subnets[zone] for zone in offered}, token, named)
+        return fleet_request(pool, name, {zone: subnets[zone] for zone in offered}, token, named, most_usd)
 
     def _template(self, job: str, data: Mapping[str, Any], tags: Mapping[str, str]) -> str:
         """The name of a launch template with this data: named after it, it is the right one if it exists."""
@@ -219,7 +223,9 @@ class Ec2Cloud:
             self._put_once.add(name)
         return name
 
-    def _launched(self, record: MachineRecord, job: str, answer: Mapping[str, Any]) -> Launch:
+    def _launched(
+        self, record: MachineRecord, job: str, answer: Mapping[str, Any], most_usd: float | None = None
+    ) -> Launch:
         """What a fleet has brought."""
         zone_of = {subnet: zone for zone, subnet in self._account.subnets.items()}
         made = [
@@ -229,7 +235,7 @@ class Ec2Cloud:
         ]
         if not made:
             codes = [str(e.get("ErrorCode", "")) for e in answer.get("Errors") or ()]
-            raise RefusedError(refusal(record.pool, codes))
+            raise RefusedError(refusal(record.pool, codes, most_usd))
         name, where = made[0]
         zone = zone_of.get(where.get("SubnetId", ""), where.get("AvailabilityZone", ""))
         launched_s = self._clock()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Mapping
+from decimal import ROUND_FLOOR, Decimal
 from typing import Any
 
+from deepvm.core.units import MICRO
 from deepvm.jobs.decisions.world import Pool
 
 _MEANT = {
@@ -14,7 +16,7 @@ _MEANT = {
     "InsufficientCapacity": "no capacity now",
     "InsufficientReservedInstanceCapacity": "no capacity now",
     "UnfulfillableCapacity": "no capacity now",
-    "SpotMaxPriceTooLow": "the spot price is above that on demand",
+    "SpotMaxPriceTooLow": "the spot price is above the limit of the job (budget.max_price), or that on demand",
     "MaxSpotInstanceCountExceeded": "the quota of spot vCPUs is used up; request more in the Service Quotas console",
     "VcpuLimitExceeded": "the quota of vCPUs is used up; request more in the Service Quotas console",
     "InstanceLimitExceeded": "the quota of instances is used up; request more in the Service Quotas console",
@@ -62,15 +64,29 @@ def template_data(script: str, image: str, profile: str, security_group: str) ->
     return data
 
 
+LEAST_MAX_PRICE = Decimal("0.001")
+"""AWS takes no maximum price that is not above this, $/h."""
+
+
 def fleet_request(
-    pool: Pool, template: str, subnets: Mapping[str, str], token: str, tags: Mapping[str, str]
+    pool: Pool,
+    template: str,
+    subnets: Mapping[str, str],
+    token: str,
+    tags: Mapping[str, str],
+    most_usd_per_hour: float | None = None,
 ) -> dict[str, Any]:
-    """One machine of a pool, now or not at all; ``subnets``: of each zone that will do, the preferred first."""
+    """One machine of a pool, now or not at all; ``subnets``: of each zone that will do, the preferred first.
+
+    ``most_usd_per_hour``: no more for it, and for a spot machine at no time.
+    """
+    spot, limit = pool.market == "spot", _limit(most_usd_per_hour)
+    each = {"MaxPrice": limit} if limit and spot else {}
+    total = {"MaxTotalPrice": limit} if limit else {}
     overrides = [
-        {"InstanceType": pool.instance_type, "SubnetId": subnet, "Priority": float(place)}
+        {"InstanceType": pool.instance_type, "SubnetId": subnet, "Priority": float(place), **each}
         for place, subnet in enumerate(subnets.values())
     ]
-    spot = pool.market == "spot"
     request: dict[str, Any] = {
         "Type": "instant",
         "ClientToken": token,
@@ -90,14 +106,29 @@ def fleet_request(
         request["SpotOptions"] = {
             "AllocationStrategy": "price-capacity-optimized",
             "InstanceInterruptionBehavior": "terminate",
+            **total,
         }
     else:
-        request["OnDemandOptions"] = {"AllocationStrategy": "prioritized"}
+        request["OnDemandOptions"] = {"AllocationStrategy": "prioritized", **total}
     return request
 
 
-def refusal(pool: Pool, codes: Iterable[str]) -> str:
-    """One line for a machine that was not made."""
-    found = dict.fromkeys(code for code in codes if code) or {"no reason given": None}
+def _limit(most_usd_per_hour: float | None) -> str:
+    """A limit as AWS writes it; empty for none, or one that AWS would refuse."""
+    if most_usd_per_hour is None:
+        return ""
+    exact = Decimal(str(most_usd_per_hour)).quantize(MICRO, rounding=ROUND_FLOOR)
+    return f"{exact.normalize():f}" if exact > LEAST_MAX_PRICE else ""
+
+
+def refusal(pool: Pool, codes: Iterable[str], most_usd_per_hour: float | None = None) -> str:
+    """One line for a machine that was not made; ``most_usd_per_hour``: what it was to cost at most.
+
+    For an on-demand machine above that AWS gives no reason of its own.
+    """
+    none = "no reason given"
+    if limit := _limit(most_usd_per_hour):
+        none += f"; perhaps it costs more than the limit of the job (budget.max_price) leaves it, {limit} $/h"
+    found = dict.fromkeys(code for code in codes if code) or {none: None}
     said = "; ".join(f"{_MEANT[code]} ({code})" if code in _MEANT else code for code in found)
     return f"{pool.instance_type} in {pool.zone}, {pool.market}: {said}"

@@ -10,8 +10,9 @@ from botocore.parsers import ResponseParserError
 from support.aws_account import NOW, REGION, Step, account
 
 from deepvm.catalog.clouds.aws.client import clock_skew_s
-from deepvm.catalog.clouds.aws.errors import Question, cloud_error, error_code, redact, secrets_of
+from deepvm.catalog.clouds.aws.errors import Question, cloud_error, error_code
 from deepvm.catalog.clouds.aws.providers import aws_providers
+from deepvm.catalog.signals.redaction import redact, secrets_of
 from deepvm.catalog.signals.signal import SPECS
 from deepvm.errors import CloudError
 

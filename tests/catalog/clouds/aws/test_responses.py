@@ -108,6 +108,22 @@ class TestSpecs:
         spec = spec_of(NetworkInfo={"NetworkPerformance": words})
         assert {name: spec[name] for name in ("baseline_gbps", "peak_gbps") if name in spec} == found
 
+    @pytest.mark.parametrize(
+        ("words", "cards", "gbps"),
+        [
+            ("400 Gigabit", 4 * [400.0], 400.0),  # g6e.48xlarge: each card may use the whole
+            ("6400 Gigabit", [350.0] + 16 * [400.0], 6400.0),  # p6-b300.48xlarge: EFA on 16 of 17 cards
+            ("3200 Gigabit", 8 * [200.0], 1600.0),  # p6-b200.48xlarge: the words count EFA, the cards Ethernet
+            ("4x 100 Gigabit", 4 * [100.0], 400.0),
+            ("High", 2 * [100.0], 200.0),
+            ("10 Gigabit", [12.0], 12.0),  # r4.8xlarge: one card knows better
+        ],
+    )
+    def test_several_cards_have_no_more_than_the_words_say(self, words, cards, gbps):
+        cards = [{"BaselineBandwidthInGbps": card, "PeakBandwidthInGbps": card} for card in cards]
+        spec = spec_of(NetworkInfo={"NetworkPerformance": words, "NetworkCards": cards})
+        assert (spec["baseline_gbps"], spec["peak_gbps"]) == (gbps, gbps)
+
     def test_one_card_without_figures_makes_the_sum_unknown(self):
         cards = [{"BaselineBandwidthInGbps": 50.0, "PeakBandwidthInGbps": 100.0}, {"NetworkCardIndex": 1}]
         spec = spec_of(NetworkInfo={"NetworkPerformance": "High", "NetworkCards": cards})

@@ -8,6 +8,7 @@ import json
 import socket
 import threading
 import time
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -17,6 +18,7 @@ from support.spot_advisor import FILE, say, serving
 
 from deepvm.catalog.clouds.aws import spot_advisor
 from deepvm.catalog.clouds.aws.spot_advisor import ADVISOR_URL, AdvisorProvider
+from deepvm.catalog.public import download
 from deepvm.errors import CloudError, RequestError
 
 
@@ -30,7 +32,7 @@ def advisor(url, **limits):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(spot_advisor.URL_VARIABLE, url)
         provider = AdvisorProvider()
-    vars(provider).update(limits)
+    provider.file = replace(provider.file, **limits)
     return provider
 
 
@@ -94,9 +96,9 @@ class TestSeveralRegions:
 
 class TestWhere:
     def test_the_environment_overrides(self, monkeypatch):
-        assert AdvisorProvider()._url == ADVISOR_URL
+        assert AdvisorProvider().file.url == ADVISOR_URL
         monkeypatch.setenv(spot_advisor.URL_VARIABLE, "http://copy/a.json")
-        assert AdvisorProvider()._url == "http://copy/a.json"
+        assert AdvisorProvider().file.url == "http://copy/a.json"
 
     @pytest.mark.parametrize(
         "url",
@@ -134,9 +136,7 @@ class TestRedirects:
         from urllib.request import Request
 
         with pytest.raises(URLError, match="not followed"):
-            spot_advisor._WebRedirects().redirect_request(
-                Request("https://a/"), io.BytesIO(), 302, "", None, "http://a/"
-            )
+            download._WebRedirects().redirect_request(Request("https://a/"), io.BytesIO(), 302, "", None, "http://a/")
 
     def test_in_circles(self):
         with serving(lambda handler: say(b"", 302, Location=handler.path)(handler)) as url:
@@ -212,9 +212,7 @@ class TestFaults:
             found = failure(url, timeout_s=1, total_s=0.3)
         assert found.why == "timeout"
 
-    def test_a_file_that_does_not_end(self, monkeypatch):
-        monkeypatch.setattr(spot_advisor, "MOST_BYTES", 2**20)
-
+    def test_a_file_that_does_not_end(self):
         def answer(handler):
             handler.send_response(200)
             handler.end_headers()
@@ -222,7 +220,7 @@ class TestFaults:
                 handler.wfile.write(b" " * 2**16)
 
         with serving(answer) as url:
-            assert "larger than 1 MiB" in failure(url).detail
+            assert "larger than 1 MiB" in failure(url, most_bytes=2**20).detail
 
 
 class TestContent:

@@ -7,6 +7,7 @@ import json
 import logging
 import threading
 import time
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -39,6 +40,55 @@ def cloud(ec2: FakeEc2, tmp_path: Path) -> Ec2Cloud:
 def ask(cloud: Ec2Cloud, name: str = "m1", pool: Pool = ZONE) -> Launch:
     start = Start("job", name, secret_of(SECRET, name), "http://127.0.0.1:9")
     return cloud.request(MachineRecord(name, pool, time.time()), start)
+
+
+def fleets(ec2: FakeEc2) -> list[dict[str, str]]:
+    return [given for _, action, given in ec2.calls if action == "CreateFleet"]
+
+
+@pytest.mark.parametrize(
+    ("pool", "options"), [(ZONE, "SpotOptions"), (replace(ZONE, market="on-demand"), "OnDemandOptions")]
+)
+def test_a_machine_is_asked_for_at_no_more_than_it_may_cost(
+    cloud: Ec2Cloud, ec2: FakeEc2, pool: Pool, options: str
+) -> None:
+    start = Start("job", "m1", secret_of(SECRET, "m1"), "http://127.0.0.1:9", most_usd_per_hour=0.3600005)
+    cloud.request(MachineRecord("m1", pool, time.time()), start)
+    (asked,) = fleets(ec2)
+    assert asked[f"{options}.MaxTotalPrice"] == "0.36"  # never above it
+    prices = [value for key, value in asked.items() if key.endswith(".MaxPrice")]
+    assert prices == (["0.36"] if pool.market == "spot" else [])
+
+
+@pytest.mark.parametrize("limit", [None, 0.001])
+def test_where_nothing_limits_a_machine_nothing_is_said(cloud: Ec2Cloud, ec2: FakeEc2, limit: float | None) -> None:
+    start = Start("job", "m1", secret_of(SECRET, "m1"), "http://127.0.0.1:9", most_usd_per_hour=limit)
+    cloud.request(MachineRecord("m1", ZONE, time.time()), start)
+    assert not [key for key in fleets(ec2)[0] if "Price" in key]
+
+
+def test_with_another_limit_it_is_another_request(cloud: Ec2Cloud, ec2: FakeEc2) -> None:
+    """AWS refuses other terms under the same token, as after 'jobs resume --max-price'."""
+    start = Start("job", "m1", secret_of(SECRET, "m1"), "http://127.0.0.1:9")
+    for limit in (None, 0.36, 0.36, 0.4):
+        ec2.full[TYPE, "*"] = "InsufficientInstanceCapacity"
+        with pytest.raises(RefusedError):
+            cloud.request(MachineRecord("m1", ZONE, time.time()), replace(start, most_usd_per_hour=limit))
+    tokens = [given["ClientToken"] for given in fleets(ec2)]
+    assert tokens[1] == tokens[2] and len(set(tokens)) == 3
+
+
+def test_an_on_demand_machine_that_aws_does_not_start_names_the_limit(cloud: Ec2Cloud, ec2: FakeEc2) -> None:
+    start = Start("job", "m1", secret_of(SECRET, "m1"), "http://127.0.0.1:9", most_usd_per_hour=0.5)
+    ec2.full[TYPE, "*"] = ""
+    with pytest.raises(RefusedError, match=r"budget.max_price.*0.5 \$/h"):
+        cloud.request(MachineRecord("m1", replace(ZONE, market="on-demand"), time.time()), start)
+
+
+def test_a_price_above_the_limit_is_a_refusal_that_says_so(cloud: Ec2Cloud, ec2: FakeEc2) -> None:
+    ec2.full[TYPE, "*"] = "SpotMaxPriceTooLow"
+    with pytest.raises(RefusedError, match="above the limit of the job"):
+        ask(cloud)
 
 
 def test_life_of_a_machine(cloud: Ec2Cloud, ec2: FakeEc2) -> None:

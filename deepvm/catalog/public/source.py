@@ -1,0 +1,82 @@
+"""What deepvm asks of a public catalog. A source is one file here and one line of the registry."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, ClassVar
+
+from deepvm.catalog.public.offer import Offer, Refused
+from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, SPECS, SPOT
+
+if TYPE_CHECKING:
+    from deepvm.catalog.public.download import Downloaded, PublicFile
+
+    Get = Callable[[PublicFile], Downloaded]
+
+KINDS = (SPECS, OFFERINGS, ON_DEMAND, SPOT)
+"""The kinds of signals that a public catalog can give."""
+
+Row = Offer | Refused
+"""What a row of a file says, or why it is not used."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a download may take: between two pieces, and in all."""
+
+    timeout_s: float = 10.0
+    total_s: float = 60.0
+
+
+class PublicSource(ABC):
+    """One public catalog. Nothing is loaded, read or sent until a method needs it.
+
+    Attributes:
+        name: what ``--source`` and the provenance of prices call it. title: in messages.
+        licence: whose the rows are; why they are never part of deepvm.
+        address, variable: where it is, and the setting that names a copy.
+        period_s: how often its publisher renews it: asking more often brings nothing new.
+        paths: by cloud, the part of the address that is the cloud's own.
+        ended: clouds whose file nobody renews, and since when.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    licence: ClassVar[str]
+    address: ClassVar[str]
+    variable: ClassVar[str]
+    period_s: ClassVar[int]
+    paths: ClassVar[Mapping[str, str]]
+    ended: ClassVar[Mapping[str, datetime]] = {}
+
+    def true_at(self, cloud: str, now: datetime) -> datetime:
+        """When the prices of a file that bears no date were true, at the earliest: it may be due to be renewed."""
+        return self.ended.get(cloud, now - timedelta(seconds=self.period_s))
+
+    @property
+    def clouds(self) -> tuple[str, ...]:
+        """The clouds of which it has prices."""
+        return tuple(self.paths)
+
+    def url(self, cloud: str) -> str:
+        """Where a cloud's prices are."""
+        return f"{(os.environ.get(self.variable) or self.address).rstrip('/')}/{self.paths[cloud]}"
+
+    def fetch(self, cloud: str, get: Get, patience: Patience) -> Downloaded:
+        """Download a cloud's prices with ``get``. Raises CloudError."""
+        return get(self.file(self.url(cloud), cloud, patience))
+
+    def file(self, url: str, cloud: str, patience: Patience) -> PublicFile:
+        """A file of this source. Raises RequestError: the setting names no web address."""
+        from deepvm.catalog.public.download import PublicFile, shown  # most commands download nothing
+
+        found = PublicFile(url, f"{self.title} at {shown(url)}", self.variable)
+        return replace(found, timeout_s=patience.timeout_s, total_s=patience.total_s)
+
+    @abstractmethod
+    def parse(self, body: bytes, cloud: str) -> Iterator[Row]:
+        """Every row of the file. Raises DataError: this is no file of the source, or not the whole of it."""

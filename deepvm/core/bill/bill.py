@@ -1,0 +1,207 @@
+"""The bill besides VMs: which items there are, what each costs, and what is not counted, and why.
+
+One place counts it, so that every answer, document and page says the same. Clouds bill a month as 730 hours. Traffic is
+counted as if nothing of an account's free allowance were left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
+
+from deepvm.core.bill.extras import ADDRESSES, BOOT, BUCKET, COSTS, DISK, EGRESS, NAT, Extras
+from deepvm.core.bill.rates import HOURS_A_MONTH, DiskRate, Rates, RateSource
+from deepvm.core.spelling import one_of
+from deepvm.core.units import MICRO, counted, format_seconds
+from deepvm.errors import RequestError
+
+BOOT_S = 163.2
+"""From when a VM is billed until it trains: the mean of the Spotify thesis, 6.2.2."""
+_OPTIONS = {DISK: "--disk", EGRESS: "--egress", BUCKET: "--bucket", NAT: "--nat"}
+
+
+@dataclass(frozen=True)
+class BillItem:
+    """One cost: by the hour, or once for all the time.
+
+    ``what``: how it is counted, in words. ``source``: who says what it costs, and when; empty where it follows from the
+    VMs' own prices.
+    """
+
+    name: str
+    what: str
+    usd_per_hour: Decimal = Decimal(0)
+    usd_once: Decimal = Decimal(0)
+    source: RateSource | None = None
+
+
+@dataclass(frozen=True)
+class NotCounted:
+    """A cost that the bill leaves out, and why.
+
+    ``included``: because it is part of another figure. ``unknown``: there is such a cost, and nobody knows the rate.
+    """
+
+    name: str
+    why: str
+    included: bool = False
+    unknown: bool = False
+
+
+@dataclass(frozen=True)
+class RentedVms:
+    """What a bill must know of a cluster: its VMs by market, and what they cost together, $/h.
+
+    ``hours``: of the whole job, from the first VM's start to the end; None if unknown.
+    """
+
+    spot: int
+    on_demand: int
+    usd_per_hour: Decimal
+    hours: float | None = None
+
+    @property
+    def count(self) -> int:
+        """All VMs."""
+        return self.spot + self.on_demand
+
+
+@dataclass(frozen=True)
+class Bill:
+    """What a cluster costs besides its VMs, and with them.
+
+    ``vms_usd_per_hour``: of the VMs. ``borrowed``: the region whose rates these are, if the VMs are in another one.
+    """
+
+    items: tuple[BillItem, ...]
+    not_counted: tuple[NotCounted, ...]
+    vms_usd_per_hour: Decimal
+    borrowed: str = ""
+
+    @property
+    def usd_per_hour(self) -> Decimal:
+        """Of all items by the hour, without the VMs."""
+        return sum((item.usd_per_hour for item in self.items), Decimal(0))
+
+    @property
+    def usd_once(self) -> Decimal:
+        """Of all items that are paid once."""
+        return sum((item.usd_once for item in self.items), Decimal(0))
+
+    @property
+    def doubtful(self) -> tuple[str, ...]:
+        """The items whose rates are not the cloud's own words."""
+        return tuple(i.name for i in self.items if i.source is not None and not i.source.official)
+
+    @property
+    def total_usd_per_hour(self) -> Decimal:
+        """VMs and what comes beside them, $/h."""
+        return self.vms_usd_per_hour + self.usd_per_hour
+
+    def usd_of(self, hours: float) -> Decimal:
+        """What a job of so many hours costs besides its VMs."""
+        return _exact(self.usd_per_hour * Decimal(str(hours)) + self.usd_once)
+
+
+def bill_of(vms: RentedVms, rates: Rates, extras: Extras) -> Bill:
+    """The bill of a cluster besides its VMs."""
+    items = items_for(vms, rates, extras)
+    left = tuple(_not_counted(vms, rates, extras, {item.name for item in items}))
+    return Bill(items, left, vms.usd_per_hour, rates.borrowed)
+
+
+def items_for(vms: RentedVms, rates: Rates, extras: Extras) -> tuple[BillItem, ...]:
+    """The items whose rates are known and of which users have said enough, without those that they exclude."""
+    return tuple(item for item in _items(vms, rates, extras) if item.name not in extras.excluded)
+
+
+def _items(vms: RentedVms, rates: Rates, extras: Extras) -> Iterator[BillItem]:
+    disk = _disk(rates, extras)
+    if disk is not None and extras.disk_gb:
+        month = vms.count * extras.disk_gb * disk.usd_per_gb_month
+        what = f"{counted(vms.count, 'disk')} of {_gb(extras.disk_gb)} {disk.kind}"
+        yield BillItem(
+            DISK, f"{what}, {disk.usd_per_gb_month:f} $ a GB and month", _per_hour(month), source=disk.source
+        )
+    if rates.address is not None and not extras.nat:
+        address = rates.address
+        usd = vms.spot * address.of_spot + vms.on_demand * address.usd_per_hour
+        prices = [(vms.spot, address.of_spot), (vms.on_demand, address.usd_per_hour)]
+        each = " or ".join(dict.fromkeys(f"{price:f}" for count, price in prices if count))
+        what = counted(vms.count, "public IPv4 address", "public IPv4 addresses")
+        yield BillItem(ADDRESSES, f"{what}, {each} $/h each", usd, source=address.source)
+    if rates.nat is not None and extras.nat:
+        through = (extras.egress_gb or Decimal(0)) * rates.nat.usd_per_gb
+        own = rates.address.usd_per_hour if rates.address is not None else Decimal(0)
+        what = f"a NAT gateway with its address, {rates.nat.usd_per_gb:f} $ a GB"
+        yield BillItem(NAT, what, rates.nat.usd_per_hour_of(vms.count) + own, _exact(through), rates.nat.source)
+    if rates.egress is not None and extras.egress_gb is not None:
+        months = Decimal(str(max((vms.hours or 0.0) / HOURS_A_MONTH, 1.0)))
+        usd = months * rates.egress.usd(extras.egress_gb / months)
+        free = rates.egress.free_gb_per_month
+        allowance = f"; an account's free {free:f} GB a month may be used up" if free else ""
+        what = f"{_gb(extras.egress_gb)} to the internet{allowance}"
+        yield BillItem(EGRESS, what, usd_once=_exact(usd), source=rates.egress.source)
+    if rates.bucket is not None and extras.bucket_gb is not None:
+        month = extras.bucket_gb * rates.bucket.usd_per_gb_month
+        what = f"{_gb(extras.bucket_gb)} in a bucket, {rates.bucket.usd_per_gb_month:f} $ a GB and month"
+        yield BillItem(BUCKET, f"{what}, without requests", _per_hour(month), source=rates.bucket.source)
+    if vms.hours is None:
+        once = _exact(vms.usd_per_hour * Decimal(str(BOOT_S)) / 3600)
+        yield BillItem(BOOT, f"all VMs for {format_seconds(BOOT_S, digits=2)} before they train", usd_once=once)
+
+
+def refuse_unknown_disk(every: Iterable[Rates], extras: Extras) -> None:
+    """Raise a RequestError for a kind of disk that none of some clouds has; what is known of none refuses nothing."""
+    known = tuple(every)
+    kinds = list(dict.fromkeys(d.kind for rates in known for d in rates.disks))
+    if extras.disk_kind and known and extras.disk_kind not in kinds:
+        clouds = ", ".join(dict.fromkeys(rates.cloud for rates in known))
+        allowed = one_of(extras.disk_kind, kinds) if kinds else f"none: no rates of disks are known for {clouds}"
+        raise RequestError("disk_type", extras.disk_kind, allowed)
+
+
+def _disk(rates: Rates, extras: Extras) -> DiskRate | None:
+    """The kind of disk that is wanted, None where no rate is known."""
+    return next((d for d in rates.disks if extras.disk_kind in ("", d.kind)), None)
+
+
+def _not_counted(vms: RentedVms, rates: Rates, extras: Extras, there: set[str]) -> Iterator[NotCounted]:
+    """What the items lack; a cost of 0 and the other one of addresses and gateway are nothing to name."""
+    known = {
+        DISK: _disk(rates, extras) is not None,
+        ADDRESSES: rates.address is not None,
+        NAT: rates.nat is not None,
+        EGRESS: rates.egress is not None,
+        BUCKET: rates.bucket is not None,
+        BOOT: True,
+    }
+    unneeded = {ADDRESSES if extras.nat else NAT, DISK if extras.disk_gb == 0 else ""}
+    for name in COSTS:
+        if name in there or name in unneeded:
+            continue
+        if name in extras.excluded:
+            yield NotCounted(name, "excluded by --exclude-cost")
+        elif name == BOOT:
+            if vms.hours is not None:
+                yield NotCounted(name, "in the job's time and bill already", included=True)
+        elif not known[name]:
+            kind = f" of {extras.disk_kind}" if name == DISK and extras.disk_kind else ""
+            asked = name == ADDRESSES or name in extras.given
+            yield NotCounted(name, f"no rate{kind} is known for {rates.cloud}", unknown=asked)
+        else:
+            yield NotCounted(name, f"{_OPTIONS[name]} says how much")
+
+
+def _per_hour(usd_per_month: Decimal) -> Decimal:
+    return _exact(usd_per_month / HOURS_A_MONTH)
+
+
+def _exact(usd: Decimal) -> Decimal:
+    return usd.quantize(MICRO, rounding=ROUND_HALF_UP)
+
+
+def _gb(gb: Decimal) -> str:
+    rounded = float(f"{float(gb):.4g}")
+    return f"{rounded:g} GB"

@@ -1,0 +1,90 @@
+"""What users say of the costs besides VMs: sizes of disks, traffic, and which costs not to count."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TypedDict
+
+from deepvm.core.spelling import one_of
+from deepvm.core.units import parse_bytes
+from deepvm.errors import RequestError
+
+DISK, ADDRESSES, NAT, EGRESS, BUCKET, BOOT = "disk", "addresses", "nat", "egress", "bucket", "boot"
+COSTS = (DISK, ADDRESSES, NAT, EGRESS, BUCKET, BOOT)
+"""The costs that are counted besides VMs, in the order in which bills name them."""
+GB = Decimal(10**9)
+"""Bytes; most clouds bill by 2**30, so that a bill may be 7 % lower."""
+
+
+_NOTHING = re.compile(r"\s*0+(\.0+)?\s*([kKMGT]i?)?B?\s*", re.ASCII)
+
+
+class ExtrasOptions(TypedDict, total=False):
+    """Options of :class:`Extras`, as users write them.
+
+    ``disk``: of each VM, ``"200GB"``. ``disk_type``: such as ``"gp3"``; None for the cloud's usual one. ``egress``:
+    traffic to the internet in all. ``bucket``: what a bucket keeps meanwhile. ``nat``: VMs without public addresses,
+    behind a NAT gateway. ``exclude_cost``: names of costs not to count, ``"all"`` for none of them.
+    """
+
+    disk: str | int | None
+    disk_type: str | None
+    egress: str | int | None
+    bucket: str | int | None
+    nat: bool
+    exclude_cost: str | Sequence[str]
+
+
+@dataclass(frozen=True)
+class Extras:
+    """The same, read; sizes in GB, None where nothing was said."""
+
+    disk_gb: Decimal | None = None
+    disk_kind: str = ""
+    egress_gb: Decimal | None = None
+    bucket_gb: Decimal | None = None
+    nat: bool = False
+    excluded: frozenset[str] = frozenset()
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The costs of which users have said something."""
+        said = {DISK: self.disk_gb, EGRESS: self.egress_gb, BUCKET: self.bucket_gb, NAT: self.nat or None}
+        return tuple(name for name, value in said.items() if value is not None)
+
+    @classmethod
+    def parse(
+        cls,
+        disk: str | int | None = None,
+        disk_type: str | None = None,
+        egress: str | int | None = None,
+        bucket: str | int | None = None,
+        nat: bool = False,
+        exclude_cost: str | Sequence[str] = (),
+    ) -> Extras:
+        """Read :class:`ExtrasOptions`. Raises a RequestError."""
+        words = (exclude_cost,) if isinstance(exclude_cost, str) else tuple(exclude_cost)
+        names = [name.strip() for text in words for name in text.split(",") if name.strip()]
+        for name in names:
+            if name not in (*COSTS, "all"):
+                raise RequestError("exclude_cost", name, one_of(name, (*COSTS, "all")))
+        return cls(
+            disk_gb=_gb(disk, "disk"),
+            disk_kind=disk_type or "",
+            egress_gb=_gb(egress, "egress"),
+            bucket_gb=_gb(bucket, "bucket"),
+            nat=bool(nat),
+            excluded=frozenset(COSTS if "all" in names else names),
+        )
+
+
+def _gb(size: str | int | None, option: str) -> Decimal | None:
+    """A size; 0 is one, too: nothing of the kind is needed."""
+    if size is None or size == "":
+        return None
+    if _NOTHING.fullmatch(str(size)):
+        return Decimal(0)
+    return parse_bytes(size, option) / GB

@@ -1,0 +1,120 @@
+"""What a cloud charges for besides VMs; each rate with who says so, and when. What nobody knows is None or empty."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+
+HOURS_A_MONTH = 730
+"""By which clouds divide monthly prices."""
+
+
+@dataclass(frozen=True)
+class RateSource:
+    """Where a rate was read: ``date``, ISO 8601, by the source itself, or else that of the look-up.
+
+    ``official``: whether the cloud itself says so; others copy its prices, perhaps wrongly.
+    """
+
+    url: str
+    date: str
+    official: bool = False
+
+    def __str__(self) -> str:
+        """``https://..., 2026-10-16, not the cloud's own page``."""
+        return f"{self.url}, {self.date}" + ("" if self.official else ", not the cloud's own page")
+
+
+@dataclass(frozen=True)
+class DiskRate:
+    """One kind of disk, by the size that is provided."""
+
+    kind: str
+    usd_per_gb_month: Decimal
+    source: RateSource
+
+
+@dataclass(frozen=True)
+class AddressRate:
+    """A public IPv4 address of a VM, $/h; ``spot_usd_per_hour``: of a spot VM, where it differs."""
+
+    usd_per_hour: Decimal
+    source: RateSource
+    spot_usd_per_hour: Decimal | None = None
+
+    @property
+    def of_spot(self) -> Decimal:
+        """Of a spot VM, $/h."""
+        return self.usd_per_hour if self.spot_usd_per_hour is None else self.spot_usd_per_hour
+
+
+@dataclass(frozen=True)
+class NatRate:
+    """A NAT gateway, $/h in all and for each of at most ``most_vms`` VMs behind it, and for each GB through it."""
+
+    usd_per_hour: Decimal
+    usd_per_gb: Decimal
+    source: RateSource
+    usd_per_vm_hour: Decimal = Decimal(0)
+    most_vms: int = 0
+
+    def usd_per_hour_of(self, vms: int) -> Decimal:
+        """With so many VMs behind it, $/h."""
+        return self.usd_per_hour + min(vms, self.most_vms) * self.usd_per_vm_hour
+
+
+@dataclass(frozen=True)
+class Tier:
+    """Traffic of a month up to ``up_to_gb`` in all, None for all the rest."""
+
+    up_to_gb: Decimal | None
+    usd_per_gb: Decimal
+
+
+@dataclass(frozen=True)
+class EgressRate:
+    """Traffic to the internet. ``free_gb_per_month``: of the whole account, which other work may have used up."""
+
+    tiers: tuple[Tier, ...]
+    source: RateSource
+    free_gb_per_month: Decimal = Decimal(0)
+
+    def usd(self, gb: Decimal) -> Decimal:
+        """What so much in a month costs where nothing is free."""
+        total, below = Decimal(0), Decimal(0)
+        for tier in self.tiers:
+            upper = gb if tier.up_to_gb is None else min(gb, tier.up_to_gb)
+            total += max(upper - below, Decimal(0)) * tier.usd_per_gb
+            below = max(below, upper)
+        return total
+
+
+@dataclass(frozen=True)
+class BucketRate:
+    """Objects in a bucket, by what they take; requests come on top."""
+
+    usd_per_gb_month: Decimal
+    source: RateSource
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a cloud charges besides VMs.
+
+    ``region``: where the rates hold, empty for everywhere. ``asked_region``: that of the VMs. ``disks``: the usual kind
+    first.
+    """
+
+    cloud: str
+    region: str = ""
+    asked_region: str = ""
+    disks: tuple[DiskRate, ...] = ()
+    address: AddressRate | None = None
+    nat: NatRate | None = None
+    egress: EgressRate | None = None
+    bucket: BucketRate | None = None
+
+    @property
+    def borrowed(self) -> str:
+        """The region whose rates these are, if the VMs are in another one; else empty."""
+        return self.region if self.region and self.asked_region and self.region != self.asked_region else ""

@@ -1,0 +1,148 @@
+"""What users have committed to: reserved VMs, which are a pool with a price and an end, and savings plans.
+
+A reservation or capacity block becomes a type of its own, ``p5.48xlarge@POOL``, with the pool's price in the place of
+the on-demand price, without a spot price, and with as many VMs as the pool has. A savings plan is a discount on
+on-demand prices; what it costs when nothing runs is not counted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from decimal import ROUND_CEILING, Decimal
+from fnmatch import fnmatchcase
+
+from deepvm.core.cluster.instances import Catalog, InstanceType, Reservation, refuse_twice
+from deepvm.core.cluster.prices import Plausibility, PricedType
+from deepvm.core.units import MICRO
+from deepvm.errors import RequestError
+
+_SHARE = re.compile(r"(?:(?P<glob>[^=]+)=)?\s*(?P<number>\d{1,2}(?:\.\d{1,4})?)\s*%\s*", re.ASCII)
+
+
+@dataclass(frozen=True)
+class ReservedPool:
+    """VMs that are reserved: so many of one type in a region, at $/h each, until a moment (UTC), None for no end.
+
+    ``kind``: ``reservation`` or ``capacity-block``. ``zone``: id of the only zone, empty if unknown.
+    """
+
+    name: str
+    instance_type: str
+    count: int
+    usd_per_hour: Decimal
+    until: datetime | None = None
+    region: str = ""
+    zone: str = ""
+    kind: str = "reservation"
+
+
+@dataclass(frozen=True)
+class SavingsPlan:
+    """A discount on the on-demand prices of types by a glob, 0 to 1."""
+
+    share: Decimal
+    glob: str = "*"
+
+    def __str__(self) -> str:
+        """``28 % on p5.*``."""
+        return f"{(self.share * 100).normalize():f} % on {'all types' if self.glob == '*' else self.glob}"
+
+
+def read_savings_plan(text: str) -> SavingsPlan:
+    """Read ``28%`` or ``p5.*=28%``. Raises a RequestError."""
+    match = _SHARE.fullmatch(text)
+    share = Decimal(match["number"]) / 100 if match else Decimal(0)
+    if match is None or not share:
+        raise RequestError("savings_plan", text, "a discount above 0 % and below 100 %, such as 28% or 'p5.*=28%'")
+    return SavingsPlan(share, (match["glob"] or "*").strip())
+
+
+def with_savings(catalogs: Iterable[Catalog], plans: Iterable[SavingsPlan]) -> tuple[Catalog, ...]:
+    """The catalogs with discounted on-demand prices, rounded up to micro-dollars; of several plans the best counts.
+
+    Raises a RequestError for a plan that no type with an on-demand price goes with.
+    """
+    plans, catalogs = tuple(plans), tuple(catalogs)
+    for plan in plans:
+        if not any(i.on_demand_usd_per_hour and fnmatchcase(i.name, plan.glob) for c in catalogs for i in c):
+            allowed = f"a type of {_named(catalogs)} with an on-demand price, or a glob of some"
+            raise RequestError("savings_plan", plan.glob, allowed)
+    if not plans:
+        return catalogs
+    return tuple(replace(c, instances=tuple(_discounted(i, plans) for i in c)) for c in catalogs)
+
+
+def _named(catalogs: Sequence[Catalog]) -> str:
+    return f"catalog {', '.join(c.name for c in catalogs)}"
+
+
+def _discounted(instance: InstanceType, plans: tuple[SavingsPlan, ...]) -> InstanceType:
+    share = max((p.share for p in plans if fnmatchcase(instance.name, p.glob)), default=Decimal(0))
+    if not share or instance.on_demand_usd_per_hour is None:
+        return instance
+    price = (instance.on_demand_usd_per_hour * (1 - share)).quantize(MICRO, rounding=ROUND_CEILING)
+    return replace(instance, on_demand_usd_per_hour=price, discount=share)
+
+
+def with_reserved(
+    catalogs: Iterable[Catalog], pools: Iterable[ReservedPool], now: datetime
+) -> tuple[tuple[Catalog, ...], tuple[str, ...]]:
+    """The catalogs with a type for each pool of their region that has not ended; why pools are in none, and doubts.
+
+    ``now``: UTC. Raises a RequestError for a pool of a type that no catalog has, or two of one name.
+    """
+    pools, catalogs = tuple(pools), tuple(catalogs)
+    refuse_twice("reserved", (p.name for p in pools))
+    added: list[list[InstanceType]] = [[] for _ in catalogs]
+    notes = list[str]()
+    for pool in pools:
+        of_type = [c for c in catalogs if pool.instance_type in c.by_name]
+        there = [c for c in of_type if not pool.region or pool.region == c.region or not c.region]
+        if not of_type:
+            raise RequestError("reserved", pool.instance_type, f"a type of {_named(catalogs)}")
+        if not there:
+            notes.append(
+                f"reserved pool {pool.name} is in {pool.region}, not in {', '.join(c.region for c in of_type)}"
+            )
+        elif pool.until is not None and pool.until <= now:
+            notes.append(f"reserved pool {pool.name} ended at {pool.until:%Y-%m-%d %H:%M} UTC")
+        else:
+            for catalog, more in zip(catalogs, added, strict=True):
+                if catalog in there:
+                    more.append(_of_pool(catalog[pool.instance_type], pool, now))
+                    notes += _doubts(catalog, pool)
+    both = zip(catalogs, added, strict=True)
+    found = [replace(c, instances=(*c.instances, *more)) if more else c for c, more in both]
+    return tuple(found), tuple(dict.fromkeys(notes))
+
+
+def _doubts(catalog: Catalog, pool: ReservedPool) -> Iterator[str]:
+    """What may be wrong with a pool."""
+    judged = Plausibility({i.name: PricedType(i.vcpus, i.on_demand_usd_per_hour, None) for i in catalog})
+    doubt = judged.on_demand(pool.instance_type, pool.usd_per_hour)
+    if doubt is not None:
+        yield f"reserved pool {pool.name}: is its price right? {doubt}"
+    known = catalog[pool.instance_type].zones
+    if pool.zone and known and pool.zone not in known:
+        yield f"reserved pool {pool.name}: is its zone right? {pool.instance_type} is offered in {', '.join(known)}"
+
+
+def _of_pool(base: InstanceType, pool: ReservedPool, now: datetime) -> InstanceType:
+    left_s = None if pool.until is None else (pool.until - now).total_seconds()
+    until = "" if pool.until is None else f"{pool.until:%Y-%m-%d %H:%M} UTC"
+    return replace(
+        base,
+        name=f"{base.name}@{pool.name}",
+        on_demand_usd_per_hour=pool.usd_per_hour,
+        spot_usd_per_hour=None,
+        spot_zones=(),
+        zones=(pool.zone,) if pool.zone else base.zones,
+        interruption_band=None,
+        known_life=None,
+        discount=Decimal(0),
+        quota_family=f"reserved pool {pool.name}",
+        reserved=Reservation(pool.name, base.name, pool.count, pool.kind, left_s, until),
+    )

@@ -1,0 +1,311 @@
+"""How probable it is that several spot VMs can be had, and that all of them live for a time.
+
+**One VM.** Lives follow a Weibull law of shape 1/2: one that has just begun lasts longer than t with the probability
+``exp(-r sqrt(t))``, and its hazard falls with age. Whoever asks at a moment of their own meets a spell of availability
+in its middle, and long spells more often than short ones (renewal theory: the residual life): the rest outlasts t with
+the probability ``(1 + r sqrt(t)) exp(-r sqrt(t))``. Little is known of the rate r before anything is seen: it has a
+Gamma prior, learnt from public traces. VMs that were seen teach by Bayes: one that came after a wait has lived from
+the beginning of its spell, and multiplies the density of r by ``r^e exp(-r sqrt(t))``, e being 1 if a preemption ended
+it and 0 if its life is censored; one that came at once is a rest, with ``r^2 exp(-r sqrt(t))`` if it was ended, else
+``(1 + r sqrt(t)) exp(-r sqrt(t))``. Counted as the former, rests would promise twice the life or more.
+
+**Several.** VMs of one type and zone go together, so losses are not binomial but Beta-binomial (Skellam 1948): with the
+share p that is lost and the correlation c within a pool, ``p = a / (a + b)`` and ``c = 1 / (a + b + 1)``, none of n is
+lost with the probability ``B(a, b + n) / B(a, b)``. The same law says whether n VMs can be had at once.
+
+Nothing is known for sure, so a probability is averaged over what the rate, the share and the correlation may be, and
+its 80 % interval says how far it may be from that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from statistics import fmean
+
+import numpy as np
+import numpy.typing as npt
+
+from deepvm.core.interval import Interval
+from deepvm.core.preemption.interruption_bands import BAND_SHARES
+from deepvm.errors import RequestError
+
+Array = npt.NDArray[np.float64]
+
+MOST_VMS = 10_000
+_POINTS = 40
+"""Quantiles of each distribution that is averaged over."""
+_HOUR_S = 3600.0
+_DISCOUNT = 8.0
+"""Own VMs count as so many times fewer: a pool is not next week what it was last week (a power prior; Ibrahim and Chen
+2000). By held-out traces: at 1, the 80 % intervals hold 50 % of what comes later; at 8 about 75 %, and forecasts are
+hardly worse (docs/explain/survive.md)."""
+_WORST = len(BAND_SHARES) - 1
+
+
+@dataclass(frozen=True)
+class Life:
+    """How long a VM was had, whether a preemption ended that, and whether it came only after a wait for capacity."""
+
+    seconds: float
+    ended: bool
+    waited: bool = False
+
+
+@dataclass(frozen=True)
+class LossRate:
+    """What is believed of the rate r of losses, in 1/sqrt(hour): a Gamma distribution, until rests are seen.
+
+    Attributes:
+        per_sqrt_h: inverse scale of the Gamma distribution: its mean is ``shape / per_sqrt_h``.
+        rests: (root of the length, sqrt(h); how many) of rests that no preemption ended: factors ``(1 + r root)^n``.
+    """
+
+    shape: float
+    per_sqrt_h: float
+    rests: tuple[tuple[float, float], ...] = ()
+
+    def of_band(self, band: int | None) -> LossRate:
+        """For a type of the cloud's band, given that this belief is that of the worst one, as unknown types have.
+
+        The mean life is taken to be inversely proportional to the band's rate, and r to the root of that. No public
+        trace is of a type in a better band: this step is assumed, not measured.
+        """
+        chosen = _WORST if band is None else band
+        if chosen not in range(len(BAND_SHARES)):
+            raise RequestError("interruption_band", band, f"0 to {_WORST}")
+        times = math.log1p(-BAND_SHARES[_WORST]) / math.log1p(-BAND_SHARES[chosen])
+        return replace(self, per_sqrt_h=self.per_sqrt_h * math.sqrt(times))
+
+    def after(self, lives: Iterable[Life], design_effect: float = 1.0) -> LossRate:
+        """With lives that were seen; ``design_effect``: how many tell as much as one alone (Kish 1965)."""
+        shape, per_sqrt_h, rests = self.shape, self.per_sqrt_h, dict(self.rests)
+        for life in lives:
+            root = math.sqrt(life.seconds / _HOUR_S)
+            shape += life.ended * (1 if life.waited else 2) / design_effect
+            per_sqrt_h += root / design_effect
+            if root and not life.ended and not life.waited:
+                rests[root] = rests.get(root, 0.0) + 1 / design_effect
+        return LossRate(shape, per_sqrt_h, tuple(sorted(rests.items())))
+
+    def quantiles(self) -> Array:
+        """(Q,) rates, each as probable."""
+        return _rates(self.shape, self.rests, self.per_sqrt_h)
+
+
+@dataclass(frozen=True)
+class Availability:
+    """What is believed of the share of the time in which a VM can be had: a Beta distribution."""
+
+    had: float
+    missed: float
+
+    def after(self, had: int, missed: int, design_effect: float = 1.0) -> Availability:
+        """With VMs that came when they were asked for, and others that did not; see :meth:`LossRate.after`."""
+        return Availability(self.had + had / design_effect, self.missed + missed / design_effect)
+
+    def quantiles(self) -> Array:
+        """(Q,) shares, each as probable."""
+        return _beta_quantiles(self.had, self.missed, _middles())
+
+
+@dataclass(frozen=True)
+class OwnPool:
+    """What a user has seen of a pool of spot VMs.
+
+    Attributes:
+        lives: of each VM that was had. gang: VMs that were had together, mean.
+        refused: VMs that were asked for in vain.
+    """
+
+    lives: tuple[Life, ...]
+    gang: float = 1.0
+    refused: int = 0
+
+    @property
+    def preemptions(self) -> int:
+        """Lives that a preemption ended."""
+        return sum(life.ended for life in self.lives)
+
+
+@dataclass(frozen=True)
+class GangForecast:
+    """Probabilities for several VMs, each with its 80 % interval.
+
+    Attributes:
+        had: that all can be had when they are asked for. lasts: that all live for the time, once they are had.
+        both: that they can be had and live. waited: that all live, if they came only after a wait.
+        independent: ``lasts`` if losses did not come together.
+    """
+
+    vms: int
+    for_s: float
+    had: Interval
+    lasts: Interval
+    both: Interval
+    waited: Interval
+    independent: float
+
+
+@dataclass(frozen=True)
+class Belief:
+    """All that is believed of a pool of spot VMs.
+
+    Attributes:
+        loss_correlations: of losses within a time, each as probable. had_correlations: of whether VMs can be had.
+        placement_score: of the cloud, 1 to 10 for as many VMs; None: not asked.
+    """
+
+    rate: LossRate
+    availability: Availability
+    loss_correlations: tuple[float, ...]
+    had_correlations: tuple[float, ...]
+    placement_score: int | None = None
+
+    def after(self, own: OwnPool) -> Belief:
+        """With what a user has seen.
+
+        VMs that were had together tell less than as many that were not; and all of them less of the days that come.
+        """
+        losses = _DISCOUNT * design_effect(own.gang, fmean(self.loss_correlations))
+        requests = _DISCOUNT * design_effect(own.gang, fmean(self.had_correlations))
+        return replace(
+            self,
+            rate=self.rate.after(own.lives, losses),
+            availability=self.availability.after(len(own.lives), own.refused, requests),
+        )
+
+    def forecast(self, vms: int, for_s: float) -> GangForecast:
+        """For a number of VMs and a time. Raises RequestError for what cannot be."""
+        if not 1 <= vms <= MOST_VMS:
+            raise RequestError("count", vms, f"a whole number of VMs from 1 to {MOST_VMS}")
+        if not 0 < for_s < math.inf:
+            raise RequestError("for", for_s, "a time above 0 s")
+        steps = self.rate.quantiles() * math.sqrt(for_s / _HOUR_S)
+        residual, fresh = (1 + steps) * np.exp(-steps), np.exp(-steps)
+        lasts = _grid(residual, self.loss_correlations, vms)
+        had = _grid(self.availability.quantiles(), self.had_correlations, vms)
+        weights = _agreeing(had, self.placement_score)
+        return GangForecast(
+            vms,
+            for_s,
+            had=_interval(had, weights),
+            lasts=_interval(lasts),
+            both=_interval(np.multiply.outer(lasts, had).ravel(), np.tile(weights, len(lasts))),
+            waited=_interval(_grid(fresh, self.loss_correlations, vms)),
+            independent=float(np.mean(residual**vms)),
+        )
+
+
+def none_lost(share: Array, correlation: float, vms: int) -> Array:
+    """Probability that none of several VMs is lost, of shares that are not lost: B(a, b + n) / B(a, b), same shape."""
+    if correlation >= 1:
+        return share
+    if correlation <= 0:
+        return np.asarray(share**vms)
+    strength = 1 / correlation - 1
+    kept = np.clip(share, 1e-300, 1.0)[..., None] * strength
+    others = np.arange(vms)
+    return np.asarray(np.exp(np.sum(np.log(kept + others) - np.log(strength + others), axis=-1)))
+
+
+def design_effect(gang: float, correlation: float) -> float:
+    """Of observations in gangs of a mean size: 1 + (g - 1) c."""
+    return 1 + (max(gang, 1.0) - 1) * correlation
+
+
+def life_for_work(lasts: Interval, vms: int, for_s: float) -> Interval:
+    """Mean life of one VM, seconds, with which the planner's independent losses give a forecast's ``lasts``.
+
+    For ``--work`` (:class:`deepvm.planner.job_forecast.Work`), which counts a cluster of n VMs as hit n times as often
+    as one: ``-n t / ln(P)``. It holds for this number of VMs and this time alone.
+    """
+
+    def life_s(probability: float) -> float:
+        return vms * for_s / -math.log(min(max(probability, 1e-300), 1 - 1e-12))
+
+    return Interval(life_s(lasts.low), life_s(lasts.value), life_s(lasts.high))
+
+
+def windows_kept(kept: int, windows: int) -> Interval:
+    """Probability that a price stays below a limit, as in so many windows: Beta(1/2, 1/2) before (Jeffreys)."""
+    a, b = kept + 0.5, windows - kept + 0.5
+    low, high = _beta_quantiles(a, b, np.array([0.1, 0.9])).tolist()
+    return _ordered(low, a / (a + b), high)
+
+
+def _middles() -> Array:
+    return (np.arange(_POINTS) + 0.5) / _POINTS
+
+
+_FINE = 20_001
+
+
+@lru_cache(maxsize=256)
+def _rates(shape: float, rests: tuple[tuple[float, float], ...], per_sqrt_h: float) -> Array:
+    """Quantiles of a belief about r, to three digits; without scipy, which the base installation lacks."""
+    # On a logarithmic scale the density is r^shape exp(-r): smooth, however small the shape is.
+    most = shape + sum(n for _, n in rests)
+    high = math.log(most + 40 + 10 * math.sqrt(most))
+    logs = np.linspace(math.log(shape) - 40 / min(shape, 1.0), high, _FINE)
+    rates = np.exp(logs)
+    log_density = shape * logs - rates
+    for root, n in rests:
+        log_density += n * np.log1p(rates * (root / per_sqrt_h))
+    return np.asarray(np.exp(_inverted(logs, log_density, _middles())) / per_sqrt_h)
+
+
+def _beta_quantiles(a: float, b: float, at: Array) -> Array:
+    """Of a Beta distribution, likewise, on the scale of log-odds: x^a (1 - x)^b."""
+    middle, width = math.log(a / b), 40 / min(a, b, 1.0)
+    odds = np.linspace(middle - width, middle + width, _FINE)
+    quantile = _inverted(odds, -a * np.logaddexp(0, -odds) - b * np.logaddexp(0, odds), at)
+    return np.asarray(1 / (1 + np.exp(-quantile)))
+
+
+def _inverted(x: Array, log_density: Array, at: Array) -> Array:
+    density = np.exp(log_density - log_density.max())
+    passed = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
+    return np.asarray(np.interp(at, passed / passed[-1], x))
+
+
+def _grid(shares: Array, correlations: Sequence[float], vms: int) -> Array:
+    """(S x C,) probabilities for all VMs, each as probable."""
+    if vms == 1:
+        return np.repeat(shares, len(correlations))
+    return np.stack([none_lost(shares, c, vms) for c in correlations], axis=-1).ravel()
+
+
+_SCORE_STRENGTH = 4.0
+
+
+def _agreeing(had: Array, score: int | None) -> Array:
+    """Weights of probabilities beside a placement score: as if so many requests had been answered in its proportion.
+
+    AWS says that a score is no guarantee, and no public record pairs scores with answers: strength and proportion are
+    assumed.
+    """
+    if score is None:
+        return np.full(had.shape, 1 / had.size)
+    if score not in range(1, 11):
+        raise RequestError("placement_score", score, "1 to 10")
+    share, inside = score / 10, np.clip(had, 1e-6, 1 - 1e-6)
+    weights = inside ** (_SCORE_STRENGTH * share) * (1 - inside) ** (_SCORE_STRENGTH * (1 - share))
+    return np.asarray(weights / weights.sum())
+
+
+def _interval(values: Array, weights: Array | None = None) -> Interval:
+    """The mean, and the quantiles of 10 and 90 %."""
+    weights = np.full(values.shape, 1 / values.size) if weights is None else weights / weights.sum()
+    order = np.argsort(values)
+    passed = np.cumsum(weights[order])
+    at = np.minimum(np.searchsorted(passed, [0.1, 0.9]), values.size - 1)
+    low, high = values[order][at].tolist()
+    return _ordered(low, float(values @ weights), high)
+
+
+def _ordered(low: float, value: float, high: float) -> Interval:
+    """Of a skewed distribution the mean may lie beyond a quantile."""
+    return Interval(min(low, value), min(value, 1.0), min(max(high, value), 1.0))

@@ -1,0 +1,207 @@
+"""Forecasts of gangs judged on traces that they have not seen: Brier scores and a reliability curve.
+
+The traces of one folder, recorded in one campaign, are left out in turn; what is believed is learnt from the others. At
+each full hour at which all machines of a held-out trace were there, it is forecast whether all stay for 1, 4, 12 and
+24 hours, in four ways:
+
+- ``band``: what the cloud's interruption band says, independent VMs, of the worst band (the true ones are not recorded;
+  a better one would be further off);
+- ``independent``: by the other traces, as if VMs were lost independently;
+- ``prior``: by the other traces, as a new user is answered;
+- ``history``: with what a user had seen by then who asked for all machines every 12 hours and kept them until then.
+
+Whether all machines are there is judged likewise, at each full hour; bands say nothing of it, so plans by them take it
+for certain.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from deepvm.core.interval import Interval
+from deepvm.core.preemption.gang_survival import Belief, GangForecast, OwnPool
+from deepvm.core.preemption.interruption_bands import BAND_SHARES, mean_life_s
+from deepvm.errors import DataError
+from deepvm.simulator.survival.prior_fit import fit_prior
+from deepvm.simulator.survival.trace_windows import EVERY_S, HOURS, Asked, Windows, asked, windows
+from deepvm.simulator.traces.trace import Trace
+
+Array = npt.NDArray[np.float64]
+WAYS = ("band", "independent", "prior", "history")
+_BINS = 10
+_REDRAWN = 1000
+
+
+@dataclass(frozen=True)
+class Later:
+    """What a user with a history is told in the middle of a trace, and what came after it.
+
+    Attributes:
+        had: share of the full hours with all machines. lasted: of these, with all of them for the time; None: of none.
+    """
+
+    forecast: GangForecast
+    had: float
+    lasted: float | None
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The forecasts of one held-out trace for one time.
+
+    Attributes:
+        lasted: (n,) whether all machines stayed. said: by way, (n,) probabilities that they would.
+        forecast: of the prior, with its intervals. had: (m,) of each full hour, whether all machines were there.
+        said_had: by way, (m,) probabilities that they would be.
+        later: of the history at a quarter, a half and three quarters of the trace.
+    """
+
+    trace: Path
+    nodes: int
+    hours: int
+    lasted: npt.NDArray[np.bool_]
+    said: dict[str, Array]
+    forecast: GangForecast
+    had: npt.NDArray[np.bool_]
+    said_had: dict[str, Array]
+    later: tuple[Later, ...]
+
+    @property
+    def campaign(self) -> Path:
+        """The folder of its trace."""
+        return self.trace.parent
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Forecasts of about the same probability: their mean, and how often it came true."""
+
+    said: float
+    seen: float
+    count: int
+
+
+def judge(traces: Sequence[Trace], hours: Sequence[int] = HOURS) -> tuple[Judged, ...]:
+    """Forecast each trace by those of other folders. Raises DataError: there are too few others to learn from."""
+    campaigns = sorted({t.path.parent for t in traces})
+    if len(campaigns) < 2:
+        raise DataError("the traces are of one folder; forecasts are judged on folders that are held out")
+    found = []
+    for held_out in campaigns:
+        belief = fit_prior([t for t in traces if t.path.parent != held_out]).belief
+        for trace in (t for t in traces if t.path.parent == held_out):
+            found += [one for h in hours if (one := _judged(trace, belief, h)) is not None]
+    return tuple(found)
+
+
+def _judged(trace: Trace, belief: Belief, hours: int) -> Judged | None:
+    for_s = hours * EVERY_S
+    seen = windows(trace, for_s)
+    if not seen.had.any():
+        return None
+    new = belief.forecast(trace.nodes, for_s)
+    count = int(seen.had.sum())
+    band = math.exp(-trace.nodes * for_s / mean_life_s(BAND_SHARES[-1]))
+    told = _with_history(trace, belief, seen.ticks, for_s)
+    said = {
+        "band": np.full(count, band),
+        "independent": np.full(count, new.independent),
+        "prior": np.full(count, new.lasts.value),
+        "history": np.array([one.lasts.value for one in told])[seen.had],
+    }
+    said_had = {
+        "band": np.ones(seen.had.size),
+        "independent": np.full(seen.had.size, float(np.mean(belief.availability.quantiles() ** trace.nodes))),
+        "prior": np.full(seen.had.size, new.had.value),
+        "history": np.array([one.had.value for one in told]),
+    }
+    return Judged(
+        trace.path, trace.nodes, hours, seen.lasted[seen.had], said, new, seen.had, said_had, _later(seen, told)
+    )
+
+
+def _later(seen: Windows, told: Sequence[GangForecast]) -> tuple[Later, ...]:
+    found = []
+    for place in (len(told) * quarter // 4 for quarter in (1, 2, 3)):
+        had, lasted = seen.had[place:], seen.lasted[place:]
+        found.append(Later(told[place], float(had.mean()), float(lasted[had].mean()) if had.any() else None))
+    return tuple(found)
+
+
+def _with_history(trace: Trace, belief: Belief, ticks: npt.NDArray[np.int64], for_s: float) -> list[GangForecast]:
+    """What a user is told at each tick, who has asked for the machines before."""
+    requests = asked(trace)
+    known = np.searchsorted([one.known for one in requests], ticks, side="right").tolist()
+    told = {n: _told(requests[:n], belief, trace.nodes, for_s) for n in set(known)}
+    return [told[n] for n in known]
+
+
+def _told(requests: Sequence[Asked], belief: Belief, nodes: int, for_s: float) -> GangForecast:
+    lives = tuple(life for one in requests for life in one.lives)
+    refused = sum(one.refused for one in requests)
+    if not lives and not refused:
+        return belief.forecast(nodes, for_s)
+    gang = sum(len(one.lives) ** 2 for one in requests) / len(lives) if lives else 1.0
+    return belief.after(OwnPool(lives, gang, refused)).forecast(nodes, for_s)
+
+
+def brier(judged: Sequence[Judged], way: str) -> float:
+    """Mean square of the probability less 1 or 0, over all forecasts; 0.25 is a coin's."""
+    errors = [(j.said[way] - j.lasted) ** 2 for j in judged]
+    return float(np.concatenate(errors).mean())
+
+
+def brier_had(judged: Sequence[Judged], way: str) -> float:
+    """Of whether all machines are there: each full hour of a trace counts once."""
+    shortest = min(j.hours for j in judged)
+    errors = [(j.said_had[way] - j.had) ** 2 for j in judged if j.hours == shortest]
+    return float(np.concatenate(errors).mean())
+
+
+def brier_interval(judged: Sequence[Judged], way: str, less: str) -> tuple[float, float]:
+    """80 % interval of a way's score less another's: whole traces are drawn again, as windows of one trace depend."""
+    paths = sorted({j.trace for j in judged})
+    sums = np.zeros((len(paths), 2))
+    for j in judged:
+        errors = (j.said[way] - j.lasted) ** 2 - (j.said[less] - j.lasted) ** 2
+        sums[paths.index(j.trace)] += float(errors.sum()), errors.size
+    drawn = sums[np.random.default_rng(0).integers(len(paths), size=(_REDRAWN, len(paths)))].sum(axis=1)
+    low, high = np.quantile(drawn[:, 0] / drawn[:, 1], [0.1, 0.9]).tolist()
+    return float(low), float(high)
+
+
+def reliability(judged: Sequence[Judged], way: str) -> tuple[Bin, ...]:
+    """Forecasts by tenths of probability, those without any left out."""
+    said = np.concatenate([j.said[way] for j in judged])
+    lasted = np.concatenate([j.lasted for j in judged])
+    place = np.minimum((said * _BINS).astype(int), _BINS - 1)
+    chosen = [place == n for n in range(_BINS)]
+    return tuple(Bin(float(said[c].mean()), float(lasted[c].mean()), int(c.sum())) for c in chosen if c.any())
+
+
+def coverage(judged: Sequence[Judged]) -> tuple[int, int, int]:
+    """How many of the held-out traces and times lie in the prior's 80 % interval: of lives, of shares had; and of all.
+
+    A trace's own probability is its share of windows; both are compared as whole percents, as they are printed.
+    """
+    lives = sum(_holds(j.forecast.lasts, float(j.lasted.mean())) for j in judged)
+    had = sum(_holds(j.forecast.had, float(j.had.mean())) for j in judged)
+    return lives, had, len(judged)
+
+
+def coverage_later(judged: Sequence[Judged]) -> tuple[int, int, int, int]:
+    """How many shares of what came later the history's 80 % intervals hold: that lasted, of all; had, of all."""
+    later = [one for j in judged for one in j.later]
+    lasted = [_holds(one.forecast.lasts, one.lasted) for one in later if one.lasted is not None]
+    had = [_holds(one.forecast.had, one.had) for one in later]
+    return sum(lasted), len(lasted), sum(had), len(had)
+
+
+def _holds(interval: Interval, share: float) -> bool:
+    return round(interval.low, 2) <= round(share, 2) <= round(interval.high, 2)

@@ -1,0 +1,138 @@
+"""What is known of a pool of spot VMs, put together: public traces, band, own jobs, placement score, stored prices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+from deepvm.core.cluster.prices import PriceBasis, PricePoint, price_over_time, windows_below
+from deepvm.core.interval import Interval
+from deepvm.core.preemption.gang_survival import GangForecast, OwnPool, life_for_work, windows_kept
+from deepvm.errors import RequestError
+from deepvm.simulator.survival.prior_fit import Prior, public_prior
+
+if TYPE_CHECKING:
+    from deepvm.catalog.market.stored_prices import StoredPrices
+    from deepvm.core.cluster.instances import Catalog, InstanceType
+
+
+@dataclass(frozen=True)
+class ZonePrices:
+    """Stored spot prices of a type in a zone, $/h.
+
+    Attributes:
+        newest: the last one. p95: the price that was not exceeded for 95 % of the time.
+        sold, versions: in how many of the stored versions it was sold.
+        kept, windows: in how many windows of the wanted length the price stayed at or below the limit, and of how many.
+    """
+
+    zone: str
+    newest: Decimal
+    p95: Decimal
+    sold: int
+    versions: int
+    kept: int
+    windows: int
+
+    @property
+    def stays(self) -> Interval:
+        """Probability that the price stays at or below the limit."""
+        return windows_kept(self.kept, self.windows)
+
+
+@dataclass(frozen=True)
+class PriceEvidence:
+    """What stored prices say; ``zones``: the best first. ``asked``: whether the limit is the user's own."""
+
+    zones: tuple[ZonePrices, ...]
+    limit_usd_per_hour: Decimal
+    days: int
+    source: str
+    as_of: str
+    asked: bool = True
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Whether VMs can be had and live.
+
+    Attributes:
+        forecast: the probabilities. both: ``forecast.both``, times that of the price where the user has a limit.
+        life_for_work_s: see :func:`deepvm.core.preemption.gang_survival.life_for_work`.
+    """
+
+    instance_type: str
+    region: str
+    zone: str
+    band: int | None
+    forecast: GangForecast
+    both: Interval
+    life_for_work_s: Interval
+    prior: Prior
+    own: OwnPool | None
+    score: int | None
+    prices: PriceEvidence | None
+
+
+def answer(
+    catalog: Catalog,
+    kind: InstanceType,
+    count: int,
+    for_s: float,
+    *,
+    zone: str = "",
+    own: OwnPool | None = None,
+    score: int | None = None,
+    prices: PriceEvidence | None = None,
+) -> Answer:
+    """Forecast from all that is known. Raises RequestError for a count or a time that cannot be."""
+    prior = public_prior()
+    belief = replace(prior.belief, rate=prior.belief.rate.of_band(kind.interruption_band), placement_score=score)
+    forecast = (belief.after(own) if own else belief).forecast(count, for_s)
+    both = forecast.both
+    if prices is not None and prices.asked:
+        stays = prices.zones[0].stays
+        both = Interval(both.low * stays.low, both.value * stays.value, both.high * stays.high)
+    life = life_for_work(forecast.lasts, count, for_s)
+    return Answer(
+        kind.name, catalog.region, zone, kind.interruption_band, forecast, both, life, prior, own, score, prices
+    )
+
+
+def by_public_traces(kind: InstanceType, vms: int, for_s: float) -> tuple[Interval, Interval]:
+    """That all VMs live for a time, once they are had, by public traces and the band alone; and the same for --work."""
+    belief = public_prior().belief
+    lasts = replace(belief, rate=belief.rate.of_band(kind.interruption_band)).forecast(vms, for_s).lasts
+    return lasts, life_for_work(lasts, vms, for_s)
+
+
+def price_evidence(
+    stored: StoredPrices, kind: InstanceType, for_s: float, zone: str, most: Decimal | None
+) -> PriceEvidence | None:
+    """Of one zone, or of all; None: none has sold the type. ``most``: the user's limit, else the on-demand price.
+
+    Raises:
+        RequestError: there is neither a limit nor an on-demand price.
+    """
+    limit = kind.on_demand_usd_per_hour if most is None else most
+    if limit is None:
+        raise RequestError("max_price", "", f"a price in $/h: no on-demand price of {kind.name} is known")
+    start_s, end_s = int(stored.first.timestamp()), int(stored.last.timestamp())
+    found = []
+    for name, changes in stored.signal.data.get(kind.name, {}).items():
+        sold = stored.sold.get(kind.name, {}).get(name, 0)
+        if not sold or zone not in ("", name):
+            continue
+        points = [PricePoint(int(t), Decimal(p)) for t, p in changes]
+        p95 = price_over_time(points, start_s, end_s + 1, PriceBasis.P95)
+        assert p95 is not None  # it was sold
+        # Where none is sold, no limit is high enough.
+        gone = [PricePoint(t, Decimal("Infinity")) for t in stored.gone.get(kind.name, {}).get(name, ())]
+        kept, windows = windows_below([*points, *gone], start_s, end_s + 1, for_s, limit)
+        found.append(ZonePrices(name, points[-1].usd_per_hour, p95, sold, stored.versions, kept, windows))
+    if not found:
+        return None
+    found.sort(key=lambda z: (-z.stays.value, -z.sold, z.newest, z.zone))
+    days = int(stored.signal.kind.partition(":")[2])
+    return PriceEvidence(tuple(found), limit, days, stored.signal.source, stored.last.date().isoformat())

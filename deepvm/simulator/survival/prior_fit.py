@@ -1,0 +1,174 @@
+"""What pools of spot VMs have in common, learnt from traces: where nothing else is known of a pool, it is believed.
+
+Each pool has a rate of losses of its own, under which what happened after each full hour is the most probable. The
+Gamma distribution of these rates, by their mean and variance, is the prior. Its spread is that of pools, and holds
+what one law for all moments of a pool leaves out. Traces of one machine give the rates and the shares of
+time in which it was there; traces of several give the correlations, one for each trace.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from deepvm.core.preemption.gang_survival import Availability, Belief, LossRate
+from deepvm.errors import DataError
+from deepvm.io.user_dirs import data_folder
+from deepvm.simulator.survival.trace_windows import EVERY_S, HOURS, every, windows
+from deepvm.simulator.traces.trace import Trace
+
+PRIOR = "survival/public_traces.json"
+FEWEST_POOLS = 3
+_WITHIN_S = 4 * 3600.0
+"""Losses within this time count as correlated; from 1 to 12 h the figures are much the same."""
+_SPREAD = 1.25
+"""Pools of another campaign differ by more than those of the same few do: with this, 80 % intervals hold about 80 % of
+the pools of campaigns that were held out (docs/explain/survive.md)."""
+_UNKNOWN = 0.75
+"""Correlation where no trace has several machines; the public ones have 0.4 to 1."""
+
+
+@dataclass(frozen=True)
+class Prior:
+    """A belief, and which traces it is from.
+
+    ``pools``: traces of one machine with a life that began in them. ``gangs``: traces of several. ``lives``, ``days``:
+    of the pools.
+    """
+
+    belief: Belief
+    pools: int
+    gangs: int
+    lives: int
+    days: float
+    source: str = ""
+    as_of: str = ""
+
+
+def fit_prior(traces: Sequence[Trace]) -> Prior:
+    """Learn from traces. Raises DataError: fewer than ``FEWEST_POOLS`` of one machine."""
+    alone, gangs = [t for t in traces if t.nodes == 1], [t for t in traces if t.nodes > 1]
+    lives = [found for t in alone if (found := t.lives()).life_s.size]
+    if len(lives) < FEWEST_POOLS:
+        raise DataError(f"{len(lives)} traces of one machine have lives that begin in them; {FEWEST_POOLS} are needed")
+    rates = np.array([rate for t in alone if (rate := _rate_of(t)) is not None])
+    belief = Belief(
+        _rate(rates),
+        _shares(np.array([float(t.counts.mean()) for t in alone])),
+        tuple(filter(None, (_loss_correlation(t) for t in gangs))) or (_UNKNOWN,),
+        tuple(filter(None, (_had_correlation(t) for t in gangs))) or (_UNKNOWN,),
+    )
+    days = sum(t.counts.size * t.gap_s for t in alone) / 86_400
+    return Prior(belief, len(lives), len(gangs), sum(found.life_s.size for found in lives), days)
+
+
+def _rate_of(trace: Trace) -> float | None:
+    """The rate of losses of a pool, 1/sqrt(h), by maximum likelihood; None where its machine was never watched.
+
+    Windows of several lengths, which overlap, count as if they did not: the maximum is the same, only its doubt is not.
+    """
+    from scipy.optimize import minimize_scalar
+
+    roots, lasted, lost = [], [], []
+    for hours in HOURS:
+        found = windows(trace, hours * EVERY_S)
+        roots.append(math.sqrt(hours))
+        lasted.append(int(found.lasted.sum()))
+        lost.append(int(found.had.sum()) - lasted[-1])
+    if not sum(lasted) + sum(lost):
+        return None
+    root, yes, no = np.array(roots), np.array(lasted) + 1e-3, np.array(lost) + 1e-3
+
+    def loss(log: float) -> float:
+        step = math.exp(log) * root
+        below = np.log1p(step) - step
+        return -float(yes @ below + no @ np.log(-np.expm1(below)))
+
+    return math.exp(minimize_scalar(loss, bounds=(math.log(1e-3), math.log(1e2)), method="bounded").x)
+
+
+def _rate(rates: npt.NDArray[np.float64]) -> LossRate:
+    """The Gamma distribution with their mean and ``_SPREAD`` times their variance."""
+    mean, variance = float(rates.mean()), max(_SPREAD * float(rates.var(ddof=1)), 1e-6)
+    return LossRate(mean**2 / variance, mean / variance)
+
+
+def _shares(shares: npt.NDArray[np.float64]) -> Availability:
+    """The Beta distribution with their mean and variance."""
+    mean, variance = float(shares.mean()), max(float(shares.var(ddof=1)), 1e-4)
+    mean = min(max(mean, 0.01), 0.99)
+    strength = max(mean * (1 - mean) / variance - 1, 0.5)
+    return Availability(mean * strength, (1 - mean) * strength)
+
+
+def _loss_correlation(trace: Trace) -> float | None:
+    found = windows(trace, _WITHIN_S)
+    return _correlation(found.lost[found.had], trace.nodes)
+
+
+def _had_correlation(trace: Trace) -> float | None:
+    return _correlation(trace.nodes - trace.counts[:: every(trace)], trace.nodes)
+
+
+def _correlation(missing: npt.NDArray[np.int64], of: int) -> float | None:
+    """Of a Beta-binomial distribution by maximum likelihood; None where there is nothing to tell it by."""
+    from scipy.optimize import minimize
+    from scipy.special import betaln, expit
+
+    if not 0 < missing.sum() < missing.size * of:
+        return None
+    values, times = np.unique(missing, return_counts=True)
+
+    def loss(logits: npt.NDArray[np.float64]) -> float:
+        share, correlation = np.clip(expit(logits), 1e-6, 1 - 1e-6)
+        a, b = share * (1 / correlation - 1), (1 - share) * (1 / correlation - 1)
+        return -float(times @ (betaln(a + values, b + of - values) - betaln(a, b)))
+
+    found = minimize(loss, [0.0, 0.0], method="Nelder-Mead", options={"xatol": 1e-6, "fatol": 1e-8})
+    return float(expit(found.x[1]))
+
+
+def to_text(prior: Prior) -> str:
+    """The file of a prior, four digits each."""
+    document: dict[str, Any] = {
+        "schema_version": "deepvm.survival-prior/1",
+        "description": "What pools of spot VMs have in common (deepvm/core/preemption/gang_survival.py), learnt by "
+        "scripts/calibrate_survival.py. rate: Gamma, 1/sqrt(hour). availability: Beta.",
+        **{key: value for key, value in asdict(prior).items() if key != "belief"},
+        **{key: value for key, value in asdict(prior.belief).items() if key != "placement_score"},
+    }
+    return json.dumps(_rounded(document), indent=1) + "\n"
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.4g}")
+    if isinstance(value, dict):
+        return {key: _rounded(one) for key, one in value.items()}
+    return [_rounded(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+@lru_cache(maxsize=1)
+def public_prior() -> Prior:
+    """What public traces have taught: the file that comes with deepvm."""
+    raw = json.loads((data_folder() / PRIOR).read_text(encoding="utf-8"))
+    belief = Belief(
+        LossRate(**raw["rate"]),
+        Availability(**raw["availability"]),
+        tuple(raw["loss_correlations"]),
+        tuple(raw["had_correlations"]),
+    )
+    about = {key: raw[key] for key in ("pools", "gangs", "lives", "days", "source", "as_of")}
+    return Prior(belief, **about)
+
+
+def with_source(prior: Prior, source: str, as_of: str) -> Prior:
+    """With where its traces come from, and when it was learnt."""
+    return replace(prior, source=source, as_of=as_of)

@@ -1,0 +1,49 @@
+"""Learn from public traces how spot VMs are lost, judge the forecasts on held-out traces, and draw the reliability.
+
+    git clone https://github.com/skypilot-org/spot-traces
+    python scripts/calibrate_survival.py spot-traces [--picture FILE] [--write]
+
+prints the tables of ``docs/explain/survive.md``. ``--write`` also replaces ``data/survival/public_traces.json``, with
+which ``deepvm survive`` begins.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+
+from deepvm.io.atomic_write import write_bytes
+from deepvm.io.user_dirs import data_folder
+from deepvm.reports.pictures import save_picture
+from deepvm.reports.simulation.survive import judged_lines, reliability_figure
+from deepvm.simulator.survival.calibration import judge
+from deepvm.simulator.survival.prior_fit import PRIOR, fit_prior, to_text, with_source
+from deepvm.simulator.traces.trace import read_traces
+
+SOURCE = "https://github.com/skypilot-org/spot-traces: AWS and Google, 2022 and 2023"
+
+
+def main() -> None:
+    """Read the options, and do it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument(
+        "traces", nargs="+", type=Path, help="trace files, or folders of them; one folder, one campaign"
+    )
+    parser.add_argument("--picture", type=Path, help="where to draw the reliability curve, as .png or .svg")
+    parser.add_argument("--write", action="store_true", help="replace the prior that comes with deepvm")
+    options = parser.parse_args()
+    traces = read_traces(options.traces, lambda text: print(text, file=sys.stderr))
+    today = datetime.now(timezone.utc).date().isoformat()
+    prior = with_source(fit_prior(traces), SOURCE, today)
+    judged = judge(traces)
+    print("\n".join(judged_lines(judged, prior)))
+    if options.picture:
+        save_picture(reliability_figure(judged), options.picture)
+    if options.write:
+        write_bytes(data_folder() / PRIOR, to_text(prior).encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,301 @@
+"""Past prices from a clone of a public catalog: repositories that the tests make themselves."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from support.stored_catalog import HEADER, NOW, Clone, row
+
+from deepvm.catalog.market import stored_prices
+from deepvm.catalog.market.build_catalog import MarketRequest
+from deepvm.catalog.market.open_markets import open_markets
+from deepvm.catalog.market.stored_prices import SOURCE, UNREADABLE, read_stored_prices
+from deepvm.catalog.public.integrity import CONFLICT, FAR_SPOT
+from deepvm.errors import DataError, MissingDataError
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Clone:
+    return Clone(tmp_path / "skypilot-catalog")
+
+
+def test_versions_become_a_history(clone: Clone) -> None:
+    clone.store(40, row("g4dn.xlarge", "0.15"))
+    clone.store(10, row("g4dn.xlarge", "0.16"), row("g4dn.xlarge", "0.21", "use1-az2"), row("p3.2xlarge", ""))
+    clone.store(5, row("g4dn.xlarge", "0.16"), row("g4dn.xlarge", "0.9", "usw2-az1", "us-west-2"))
+    clone.store(1, row("g4dn.xlarge", "0.1234567"), row("g4dn.xlarge", "0.25", "use1-az2"))
+    found = read_stored_prices(clone.folder, "aws", "us-east-1", 30, NOW)
+
+    def at(days: float) -> int:
+        return int((NOW - timedelta(days=days)).timestamp())
+
+    assert found.signal.data == {
+        "g4dn.xlarge": {
+            "use1-az1": [[at(40), "0.15"], [at(10), "0.16"], [at(1), "0.123457"]],
+            "use1-az2": [[at(10), "0.21"], [at(1), "0.25"]],
+        }
+    }
+    assert (found.signal.kind, found.signal.source) == ("history:30", SOURCE)
+    assert found.versions == 3
+    assert found.sold == {"g4dn.xlarge": {"use1-az1": 3, "use1-az2": 2}}
+    assert (found.first, found.last) == (NOW - timedelta(days=10), NOW - timedelta(days=1))
+    west = read_stored_prices(clone.folder, "aws", "us-west-2", 30, NOW)
+    assert west.sold == {"g4dn.xlarge": {"usw2-az1": 1}}
+
+
+def test_rows_that_cannot_be_are_left_out_and_counted(clone: Clone) -> None:
+    bad = [row("a", "0"), row("b", "-1"), row("c", "nan"), row("d", "cheap"), row("e", "90")]
+    doubled = [row("f", "0.5"), row("f", "0.6")]
+    good = [row(f"t{n}.large", "0.1") for n in range(80)]
+    clone.store(3, row("g4dn.xlarge", "0.16"), *good, *bad, *doubled, "broken,us-east-1,")
+    clone.store(2, *bad, *doubled, *good[:5])  # too much is broken to trust the others
+    clone.store(1, text="<html>us-east-1</html>\n")
+    clone.store(0.5, text=f"{HEADER}\n{row('g4dn.xlarge', '0.1')}")  # breaks off
+    found = read_stored_prices(clone.folder, "aws", "us-east-1", 30, NOW)
+    assert set(found.signal.data) == {"g4dn.xlarge", *(f"t{n}.large" for n in range(80))}
+    assert found.signal.refused == {
+        "zero price": 1,
+        "negative price": 1,
+        "unreadable price": 2,
+        FAR_SPOT: 1,
+        CONFLICT: 2,
+        "broken row": 1,
+        UNREADABLE: 3,
+    }
+    assert found.versions == 1
+
+
+def test_the_newest_schema_counts_and_other_clouds_do_not(clone: Clone) -> None:
+    for path, price in (("v5/aws", "0.1"), ("v8/aws", "0.2"), ("v8/gcp", "0.3")):
+        file = clone.folder / "catalogs" / path / "vms.csv"
+        file.parent.mkdir(parents=True)
+        file.write_text(f"{HEADER}\n{row('g4dn.xlarge', price)}\n")
+    clone.store(1, row("g4dn.xlarge", "0.2"))
+    (points,) = read_stored_prices(clone.folder, "aws", "us-east-1", 30, NOW).signal.data["g4dn.xlarge"].values()
+    assert [price for _, price in points] == ["0.2"]
+
+
+def test_what_is_no_clone_or_too_old(clone: Clone, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such folder"):
+        read_stored_prices(tmp_path / "none", "aws", "us-east-1", 30, NOW)
+    (tmp_path / "plain").mkdir()
+    with pytest.raises(DataError, match="not a git repository"):
+        read_stored_prices(tmp_path / "plain", "aws", "us-east-1", 30, NOW)
+    clone.store(100, row("g4dn.xlarge", "0.15"))
+    with pytest.raises(MissingDataError, match=r"last 30 days: the newest is of 2026-08-12; 'git pull'"):
+        read_stored_prices(clone.folder, "aws", "us-east-1", 30, NOW)
+    with pytest.raises(MissingDataError, match=r"has no catalogs/v\*/gcp/vms.csv"):
+        read_stored_prices(clone.folder, "gcp", "us-east1", 30, NOW)
+    clone.store(1, row("g4dn.xlarge", "0.16"))
+    with pytest.raises(MissingDataError, match="have no spot prices of eu-west-1"):
+        read_stored_prices(clone.folder, "aws", "eu-west-1", 30, NOW)
+
+
+def test_no_version_that_can_be_read(clone: Clone) -> None:
+    clone.store(0.5, text="<html></html>\n")
+    with pytest.raises(DataError, match="none of 1 versions"):
+        read_stored_prices(clone.folder, "aws", "us-east-1", 1, NOW)
+
+
+def test_a_partial_clone_fetches_nothing(clone: Clone, tmp_path: Path) -> None:
+    clone.store(1, row("g4dn.xlarge", "0.15"))
+    clone.git("config", "uploadpack.allowFilter", "true")
+    partial = tmp_path / "partial"
+    clone.git("clone", "--quiet", "--no-checkout", "--filter=blob:none", f"file://{clone.folder}", str(partial))
+    with pytest.raises(DataError):
+        read_stored_prices(partial, "aws", "us-east-1", 30, NOW)
+
+
+def test_another_repository_in_the_environment_is_not_read(
+    clone: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clone.store(1, row("g4dn.xlarge", "0.15"))
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
+    assert read_stored_prices(clone.folder, "aws", "us-east-1", 30, NOW).versions == 1
+
+
+def test_a_price_basis_over_it_without_an_account(clone: Clone) -> None:
+    for days, price in ((9, "0.20"), (6, "0.30"), (3, "0.22")):
+        clone.store(days, row("g4dn.xlarge", price), row("g4dn.xlarge", "0.25", "use1-az2"))
+    for basis, cheapest in (("p50", "0.22"), ("max", "0.25")):
+        request = MarketRequest(
+            prices="snapshot", price_basis=basis, days=30, price_history=os.fspath(clone.folder), offline=True
+        )
+        (catalog,) = open_markets(["us-east-1"], request, now=NOW)
+        kind = catalog.by_name["g4dn.xlarge"]
+        assert kind.spot_usd_per_hour == Decimal(cheapest)
+        assert catalog.provenance.basis == f"{basis} of 30 days"
+        assert SOURCE in catalog.provenance.source
+    assert {z.zone for z in kind.spot_zones} == {"use1-az1", "use1-az2"}
+    (one,) = open_markets(["us-east-1"], replace(request, zone="use1-az2"), now=NOW)
+    assert [z.zone for z in one.by_name["g4dn.xlarge"].spot_zones] == ["use1-az2"]
+
+
+def test_settings_of_a_clone_run_nothing(clone: Clone, tmp_path: Path) -> None:
+    clone.store(1, row("g4dn.xlarge", "0.15"))
+    ran = tmp_path / "ran"
+    program = tmp_path / "program.sh"
+    program.write_text(f"#!/bin/sh\ntouch {ran}\ncat\n")
+    program.chmod(0o755)
+    # A signed commit, for which git log asks gpg where the clone's settings say so.
+    text = clone.git("cat-file", "commit", "HEAD").replace(
+        "\n\n", "\ngpgsig -----BEGIN PGP SIGNATURE-----\n \n x\n -----END PGP SIGNATURE-----\n\n", 1
+    )
+    (tmp_path / "commit").write_text(text)
+    clone.git("reset", "--soft", clone.git("hash-object", "-w", "-t", "commit", str(tmp_path / "commit")).strip())
+    (clone.folder / ".gitattributes").write_text("*.csv diff=evil filter=evil\n")
+    (clone.folder / ".git" / "info" / "attributes").write_text("*.csv diff=evil filter=evil\n")
+    programs = ("gpg.program", "core.fsmonitor", "core.pager", "pager.rev-list", "core.sshCommand", "diff.external")
+    for name in (*programs, "diff.evil.textconv", "diff.evil.command", "filter.evil.smudge", "alias.rev-list"):
+        clone.git("config", name, f"!{program}" if name.startswith("alias") else str(program))
+    for name, value in (("log.showSignature", "true"), ("log.showRoot", "false"), ("log.follow", "true")):
+        clone.git("config", name, value)
+    for name, value in (("color.ui", "always"), ("diff.orderFile", "/none"), ("format.pretty", "oneline")):
+        clone.git("config", name, value)
+    for hook in ("post-checkout", "pre-commit", "fsmonitor-watchman", "reference-transaction"):
+        (clone.folder / ".git" / "hooks" / hook).write_bytes(program.read_bytes())
+        (clone.folder / ".git" / "hooks" / hook).chmod(0o755)
+    found = read_stored_prices(clone.folder, "aws", "us-east-1", 30, NOW)
+    assert found.sold == {"g4dn.xlarge": {"use1-az1": 1}}
+    assert not ran.exists()
+
+
+def test_a_promisor_remote_that_is_a_program_is_not_asked(clone: Clone, tmp_path: Path) -> None:
+    clone.store(1, row("g4dn.xlarge", "0.15"))
+    name = clone.git("rev-parse", "HEAD:catalogs/v8/aws/vms.csv").strip()
+    (clone.folder / ".git" / "objects" / name[:2] / name[2:]).unlink()
+    ran = tmp_path / "ran"
+    settings = {
+        "remote.evil.url": f"ext::touch {ran}",
+        "remote.evil.promisor": "true",
+        "remote.evil.uploadpack": f"touch {ran}",
+        "extensions.partialClone": "evil",
+        "core.repositoryformatversion": "1",
+        "protocol.allow": "always",
+    }
+    for key, value in settings.items():
+        clone.git("config", key, value)
+    with pytest.raises(DataError):
+        read_stored_prices(clone.folder, "aws", "us-east-1", 30, NOW)
+    assert not ran.exists()
+
+
+def test_links_submodules_and_huge_files_hold_no_prices(
+    clone: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clone.store(5, row("g4dn.xlarge", "0.15"))
+    file = clone.folder / "catalogs" / "v8" / "aws" / "vms.csv"
+    file.unlink()
+    file.symlink_to("/etc/passwd")
+    clone.git("add", ".")
+    clone.git("commit", "--quiet", "-m", "link", at=NOW - timedelta(days=4))
+    head = clone.git("rev-parse", "HEAD").strip()
+    clone.git("update-index", "--cacheinfo", f"160000,{head},catalogs/v8/aws/vms.csv")
+    clone.git("commit", "--quiet", "-m", "submodule", at=NOW - timedelta(days=3))
+    file.unlink()
+    monkeypatch.setattr(stored_prices, "MOST_BYTES", 2000)
+    clone.store(2, *[row("g4dn.xlarge", "0.2") for _ in range(100)])
+    clone.store(1, row("g4dn.xlarge", "0.16"))
+    found = read_stored_prices(clone.folder, "aws", "us-east-1", 30, NOW)
+    assert [price for _, price in found.signal.data["g4dn.xlarge"]["use1-az1"]] == ["0.15", "0.16"]
+    assert found.signal.refused == {UNREADABLE: 1}
+    assert any("1 version beside 2" in text for text in found.notes)
+
+
+def test_a_shallow_clone_says_how_far_back_it_goes(clone: Clone, tmp_path: Path) -> None:
+    for days in (20, 10, 2):
+        clone.store(days, row("g4dn.xlarge", f"0.{days}"))
+    shallow = tmp_path / "shallow"
+    clone.git("clone", "--quiet", "--depth", "1", f"file://{clone.folder}", str(shallow))
+    found = read_stored_prices(shallow, "aws", "us-east-1", 30, NOW)
+    assert found.versions == 1
+    assert "the last 2.0 days, not 30" in found.notes[0]
+    assert "git fetch --unshallow" in found.notes[0]
+    assert "is of 2026-11-18" in found.notes[1]
+    clone.store(0.1, row("g4dn.xlarge", "0.21"))
+    assert read_stored_prices(clone.folder, "aws", "us-east-1", 15, NOW).notes == ()
+
+
+def test_a_schema_that_was_replaced_no_longer_counts(clone: Clone) -> None:
+    clone.store(9, row("g4dn.xlarge", "0.1"), path="catalogs/v5/aws/vms.csv")
+    clone.store(8, row("g4dn.xlarge", "0.2"), path="catalogs/v6/aws/vms.csv")
+    clone.store(5, row("g4dn.xlarge", "0.3"), path="catalogs/v8/aws/vms.csv")
+    clone.store(4, row("g4dn.xlarge", "0.11"), path="catalogs/v5/aws/vms.csv")
+    clone.store(3, row("g4dn.xlarge", "0.21"), path="catalogs/v6/aws/vms.csv")
+    clone.git("mv", "catalogs/v8", "catalogs/v10")
+    clone.git("commit", "--quiet", "-m", "moved", at=NOW - timedelta(days=2))
+    clone.store(1, row("g4dn.xlarge", "0.4"), path="catalogs/v10/aws/vms.csv")
+    found = read_stored_prices(clone.folder, "aws", "us-east-1", 30, NOW)
+    assert [price for _, price in found.signal.data["g4dn.xlarge"]["use1-az1"]] == ["0.1", "0.2", "0.3", "0.4"]
+    assert found.versions == 5
+
+
+def test_hosts_of_google_cost_what_their_gpus_cost_too(clone: Clone) -> None:
+    head = (
+        "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,GpuInfo,Price,SpotPrice,Region,AvailabilityZone"
+    )
+    host = "a2-highgpu-1g,,0,12,85,,0.73948,0.36975,us-central1,us-central1-a"
+    gpu = ",A100,1,,,,2.9339,1.46,us-central1,us-central1-a"
+    clone.store(1, text=f"{head}\n{host}\n{gpu}\n", path="catalogs/v8/gcp/vms.csv")
+    found = read_stored_prices(clone.folder, "gcp", "us-central1", 30, NOW)
+    ((_, price),) = found.signal.data["a2-highgpu-1g"]["us-central1-a"]
+    assert Decimal(str(price)) == Decimal("0.36975") + Decimal("1.46")
+
+
+def test_when_it_was_not_sold(clone: Clone) -> None:
+    for days, spot in ((9, "0.2"), (6, ""), (4, ""), (3, "0.2"), (1, "0.2")):
+        clone.store(days, row("g4dn.xlarge", spot), row("g4dn.xlarge", "0.3", "use1-az2"), row("t3.nano", str(days)))
+    found = read_stored_prices(clone.folder, "aws", "us-east-1", 30, NOW)
+
+    def at(days: float) -> int:
+        return int((NOW - timedelta(days=days)).timestamp())
+
+    assert found.signal.data["g4dn.xlarge"]["use1-az1"] == [[at(9), "0.2"], [at(3), "0.2"]]
+    assert found.gone == {"g4dn.xlarge": {"use1-az1": [at(6)]}}
+    assert found.sold_now == found.signal
+    clone.store(0.5, row("g4dn.xlarge", ""), row("g4dn.xlarge", "0.31", "use1-az2"))
+    request = MarketRequest(prices="snapshot", price_basis="p50", price_history=os.fspath(clone.folder), offline=True)
+    (catalog,) = open_markets(["us-east-1"], request, now=NOW)
+    assert [z.zone for z in catalog.by_name["g4dn.xlarge"].spot_zones] == ["use1-az2"]
+    assert any("of the last 9.0 days, not 30" in text for text in catalog.provenance.notes)
+
+
+def test_a_folder_within_a_bare_or_an_empty_clone(clone: Clone, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="a repository without commits"):
+        read_stored_prices(clone.folder, "aws", "us-east-1", 30, NOW)
+    clone.store(1, row("g4dn.xlarge", "0.15"))
+    bare = tmp_path / "bare.git"
+    clone.git("clone", "--quiet", "--bare", str(clone.folder), str(bare))
+    for folder in (bare, clone.folder / "catalogs"):
+        assert read_stored_prices(folder, "aws", "us-east-1", 30, NOW).versions == 1
+
+
+def test_a_clone_that_git_cannot_read_in_time(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+    clone.store(1, row("g4dn.xlarge", "0.15"))
+    monkeypatch.setattr(stored_prices, "_LIMIT_S", 0.0)
+    with pytest.raises(DataError, match="has not read it within"):
+        read_stored_prices(clone.folder, "aws", "us-east-1", 30, NOW)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_clone_of_somebody_else(clone: Clone) -> None:
+    clone.store(1, row("g4dn.xlarge", "0.15"))
+    os.chown(clone.folder, 65534, 65534)
+    os.chown(clone.folder / ".git", 65534, 65534)
+    with pytest.raises(DataError, match=r"dubious ownership .*safe\.directory"):
+        read_stored_prices(clone.folder, "aws", "us-east-1", 30, NOW)
+
+
+def test_damaged_objects(clone: Clone) -> None:
+    clone.store(1, row("g4dn.xlarge", "0.15"))
+    name = clone.git("rev-parse", "HEAD:catalogs/v8/aws/vms.csv").strip()
+    file = clone.folder / ".git" / "objects" / name[:2] / name[2:]
+    file.chmod(0o644)
+    file.write_bytes(b"damaged")
+    with pytest.raises(DataError):
+        read_stored_prices(clone.folder, "aws", "us-east-1", 30, NOW)

@@ -1,0 +1,388 @@
+"""A source's cache and its file over local HTTP: patience, faults, refreshes that are killed, no credentials."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import signal as signals
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.pace import soon
+from support.public_catalogs import AWS_HEAD, AWS_ROWS, PublicServer, csv_file, public_server, skypilot_file
+from support.spot_advisor import say, serving
+
+from deepvm.catalog.public import integrity
+from deepvm.catalog.public.download import Downloaded
+from deepvm.catalog.public.public_market import Found, PublicMarket, newest
+from deepvm.catalog.public.registry import SOURCES, source
+from deepvm.catalog.public.source import Patience
+from deepvm.catalog.signals.cache import Cache
+from deepvm.catalog.signals.signal import FAILURES, ON_DEMAND, REGIONS, SPECS, SPOT, Signal
+from deepvm.errors import CloudError, RequestError
+
+NOW = datetime(2026, 11, 27, 9, 0, tzinfo=timezone.utc)
+PATH = "/v8/aws/vms.csv"
+QUICK = Patience(0.3, 0.6)
+FILE = skypilot_file("aws")
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    for name in SOURCES:
+        monkeypatch.delenv(source(name).variable, raising=False)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[PublicServer]:
+    with public_server() as found:
+        monkeypatch.setenv("DEEPVM_SKYPILOT_URL", found.url)
+        monkeypatch.setenv("DEEPVM_GPUHUNT_URL", found.url)
+        yield found
+
+
+def market(tmp_path: Path, now: datetime = NOW, name: str = "skypilot", cloud: str = "aws") -> PublicMarket:
+    found = source(name)
+    return PublicMarket(found, cloud, Cache(tmp_path / f"source_{name}", "public", found.period_s), now)
+
+
+def prices(found: Found, region: str = "us-east-1") -> Any:
+    signal = found.of(region, ON_DEMAND)
+    return None if signal is None else signal.data
+
+
+class TestAnAnswer:
+    def test_all_regions_of_the_file_are_kept(self, server: PublicServer, tmp_path: Path) -> None:
+        found = market(tmp_path).latest(["us-east-1"], 30)
+        assert prices(found)["g5.xlarge"] == "1.006" and found.error is None
+        signal = found.of("us-east-1", SPOT)
+        assert signal is not None
+        assert (signal.origin, signal.source, signal.observed_at) == ("live", "skypilot-catalog", NOW)
+        kept = market(tmp_path, NOW + timedelta(hours=1)).kept(["us-east-1", "us-west-2"])
+        assert prices(kept) == prices(found) and prices(kept, "us-west-2") == {
+            "g4dn.xlarge": "0.526",
+            "g5.xlarge": "1.006",
+            "c5.2xlarge": "0.34",
+        }
+        assert market(tmp_path).regions() == ("us-east-1", "us-west-2")
+
+    def test_it_is_asked_once_in_its_publishers_period(self, server: PublicServer, tmp_path: Path) -> None:
+        for hours, asked in ((0, 1), (1, 1), (6, 1), (8, 2)):
+            found = market(tmp_path, NOW + timedelta(hours=hours)).latest(["us-east-1"], 30)
+            assert prices(found) and len(server.asked) == asked
+
+    def test_a_region_that_the_file_lacks_does_not_ask_again(self, server: PublicServer, tmp_path: Path) -> None:
+        for _ in range(3):
+            assert prices(market(tmp_path).latest(["eu-west-9"], 30), "eu-west-9") is None
+        assert len(server.asked) == 1
+
+    def test_a_damaged_file_of_the_cache_does(self, server: PublicServer, tmp_path: Path) -> None:
+        market(tmp_path).refresh()
+        (tmp_path / "source_skypilot" / "us-east-1" / "specs.json").write_text("{}")
+        found = market(tmp_path).latest(["us-east-1"], 30)
+        assert found.of("us-east-1", SPECS) is not None and len(server.asked) == 2
+
+    def test_the_server_says_when_the_file_was_written(self, server: PublicServer, tmp_path: Path) -> None:
+        server.answers[PATH] = say(FILE, **{"Last-Modified": "Thu, 26 Nov 2026 20:00:00 GMT"})
+        written = datetime(2026, 11, 26, 20, tzinfo=timezone.utc)
+        signal = market(tmp_path).refresh().of("us-east-1", SPOT)
+        assert signal is not None and signal.observed_at == written
+        server.answers[PATH] = say(FILE, **{"Last-Modified": "Thu, 26 Nov 2099 20:00:00 GMT"})
+        signal = market(tmp_path).refresh().of("us-east-1", SPOT)
+        assert signal is not None and signal.observed_at == NOW
+
+    def test_a_file_that_bears_no_date_may_be_as_old_as_its_publisher_lets_it_get(
+        self, server: PublicServer, tmp_path: Path
+    ) -> None:
+        """GitHub's raw files have no Last-Modified: prices that may be of seven hours ago are not called today's."""
+        server.answers[PATH] = say(FILE)
+        signal = market(tmp_path).refresh().of("us-east-1", SPOT)
+        assert signal is not None and signal.observed_at == NOW - timedelta(hours=7)
+
+    def test_a_file_that_nobody_renews_is_as_old_as_its_end(self, server: PublicServer, tmp_path: Path) -> None:
+        server.answers["/v6/azure/vms.csv"] = say(skypilot_file("azure"))
+        signal = market(tmp_path, cloud="azure").refresh().of("eastus", SPOT)
+        assert signal is not None and signal.observed_at.date().isoformat() == "2025-04-28"
+
+    def test_packed_files_are_unpacked(self, server: PublicServer, tmp_path: Path) -> None:
+        server.answers[PATH] = say(gzip.compress(FILE), **{"Content-Encoding": "gzip"})
+        assert prices(market(tmp_path).refresh())
+        assert "gzip" in server.headers[0]
+
+    def test_both_sources_are_kept_and_the_newer_one_wins(self, server: PublicServer, tmp_path: Path) -> None:
+        later = NOW + timedelta(minutes=10)
+        first = market(tmp_path).refresh().of("us-east-1", SPOT)
+        second = market(tmp_path, later, "gpuhunt").refresh().of("us-east-1", SPOT)
+        assert newest([first, second], later) is second and newest([first, None], later) is first
+        assert prices(market(tmp_path, later).kept(["us-east-1"]))["g4dn.12xlarge"] == "3.912"
+        assert prices(market(tmp_path, later, "gpuhunt").kept(["us-east-1"]))["g6e.xlarge"] == "1.861"
+        assert newest([None, None], later) is None
+
+
+def test_every_source_says_what_it_must(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in SOURCES:
+        found = source(name)
+        monkeypatch.delenv(found.variable, raising=False)
+        assert found.name == name and found.title == SOURCES[name].title and found.licence and found.period_s >= 3600
+        assert found.address.startswith("https://") and found.variable.startswith("DEEPVM_")
+        assert all(found.url(cloud).startswith(found.address) for cloud in found.clouds)
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "http://joe:s3cr3t@host/x", "here"])
+def test_an_address_that_is_none_of_the_web_is_a_wrong_setting(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str
+) -> None:
+    monkeypatch.setenv("DEEPVM_SKYPILOT_URL", url)
+    with pytest.raises(RequestError, match="^DEEPVM_SKYPILOT_URL") as caught:
+        market(tmp_path).latest(["us-east-1"])
+    assert "s3cr3t" not in str(caught.value)
+
+
+def test_no_credential_is_sent(server: PublicServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets = {
+        "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",
+        "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI-K7MDENG",
+        "AWS_SESSION_TOKEN": "session-s3cr3t",
+        "GOOGLE_APPLICATION_CREDENTIALS": "/home/joe/key.json",
+        "RUNPOD_API_KEY": "rp-s3cr3t",
+        "LAMBDA_API_KEY": "la-s3cr3t",
+        "GITHUB_TOKEN": "ghp_s3cr3t",
+    }
+    for name, value in secrets.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".netrc").write_text("machine 127.0.0.1 login joe password netrc-s3cr3t\n")
+    (tmp_path / ".netrc").chmod(0o600)
+    for name in SOURCES:
+        assert prices(market(tmp_path, name=name).refresh())
+    sent = "\n".join((*server.headers, *server.asked))
+    assert len(server.asked) == 3 and "deepvm" in sent
+    assert not [v for v in (*secrets.values(), "netrc-s3cr3t", "joe") if v in sent]
+    assert not [line for line in sent.lower().splitlines() if line.startswith(("authorization", "cookie", "proxy-"))]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_proxys_password_goes_to_the_proxy_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, whole: bool
+) -> None:
+    """urllib keeps it among the headers of a redirect, which may lead past the proxy."""
+    seen: dict[str, list[str]] = {"proxy": [], "source": []}
+
+    def source_answers(handler: Any) -> None:
+        seen["source"].append(str(handler.headers))
+        say(FILE)(handler)
+
+    def proxy_answers(handler: Any) -> None:
+        seen["proxy"].append(f"{handler.path}\n{handler.headers}")
+        (say(FILE) if whole else say(b"", 302, Location=f"{direct}/vms.csv"))(handler)
+
+    with serving(source_answers) as direct, serving(proxy_answers) as proxy:
+        for name in ("http_proxy", "HTTP_PROXY"):
+            monkeypatch.setenv(name, proxy.replace("//", "//joe:pr0xy-s3cr3t@"))
+        monkeypatch.setenv("DEEPVM_SKYPILOT_URL", "http://catalogs.example")
+        assert prices(market(tmp_path).refresh())
+    (asked,) = seen["proxy"]
+    assert asked.startswith("http://catalogs.example/v8/aws/vms.csv") and "Basic " in asked
+    assert len(seen["source"]) == (not whole)
+    assert not [s for s in seen["source"] if "authorization" in s.lower() or "joe" in s]
+
+
+def pieces(body: bytes, pause_s: float, size: int = 100, length: bool = False) -> Callable[[Any], None]:
+    def answer(handler: Any) -> None:
+        handler.send_response(200)
+        if length:
+            handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        for start in range(0, len(body), size):
+            handler.wfile.write(body[start : start + size])
+            time.sleep(pause_s)
+
+    return answer
+
+
+def endless(handler: Any) -> None:
+    """100 MB, in quick pieces."""
+    handler.send_response(200)
+    handler.end_headers()
+    line = f"{AWS_ROWS[6]}\n".encode()
+    handler.wfile.write(f"{AWS_HEAD}\n".encode())
+    for _ in range(100 * 2**20 // (1000 * len(line)) + 1):
+        handler.wfile.write(line * 1000)
+
+
+def silent(_: Any) -> None:
+    time.sleep(2)
+
+
+def chunked(handler: Any) -> None:
+    handler.protocol_version = "HTTP/1.1"
+    handler.send_response(200)
+    handler.send_header("Transfer-Encoding", "chunked")
+    handler.end_headers()
+    handler.wfile.write(b"%x\r\n" % len(FILE) + FILE[:100])
+
+
+def with_prices(old: str, new: str) -> bytes:
+    return FILE.replace(old.encode(), new.encode())
+
+
+ZERO = csv_file(AWS_HEAD, [f"c5.{n}xlarge,,,8,16,,{n % 2}.0,0,us-east-1,use1-az1,x86_64" for n in range(20)])
+BOMB = gzip.compress(bytes(100 * 2**20))
+
+FAULTS: dict[str, tuple[Callable[[Any], None], str]] = {
+    # what the server does, and why the file is not used
+    "promises more than it sends": (say(FILE[:700], promised=len(FILE)), "network"),
+    "ends within a row": (say(FILE[:700]), "reply"),
+    "ends within a chunk": (chunked, "network"),
+    "ends within a packed file": (say(gzip.compress(FILE)[:-30], **{"Content-Encoding": "gzip"}), "network"),
+    "is not packed as it says": (say(FILE, **{"Content-Encoding": "gzip"}), "reply"),
+    "unpacks to 100 MB": (say(BOMB, **{"Content-Encoding": "gzip"}), "reply"),
+    "has 100 MB": (endless, "reply"),
+    "says nothing": (silent, "timeout"),
+    "stalls in the middle": (pieces(FILE, 1.0, 700), "timeout"),
+    "drips": (pieces(FILE, 0.05, 10), "timeout"),
+    "is empty": (say(b""), "reply"),
+    "is a web page": (say(b"<html><body>Sign in to the WiFi</body></html>\n"), "reply"),
+    "is JSON": (say(b'{"message": "API rate limit exceeded"}\n'), "reply"),
+    "is binary": (say(bytes(range(256)) * 50), "reply"),
+    "has other columns": (say(b"type,price\n" + b"g5.xlarge,1.006\n" * 50), "reply"),
+    "has a renamed column": (say(FILE.replace(b"SpotPrice", b"Spot")), "reply"),
+    "has shifted cells": (say(FILE.replace(b"us-east-1,", b"us-east-1,,")), "reply"),
+    "has no rows": (say(csv_file(AWS_HEAD, [])), "reply"),
+    "has zero prices": (say(ZERO), "reply"),
+    "has negative prices": (say(with_prices(",0.", ",-0.")), "reply"),
+    "has prices in words": (say(with_prices(",0.", ",USD 0.")), "reply"),
+    "says 403": (say(b"<Error/>", 403), "reply"),
+    "says 404": (say(b"404: Not Found", 404), "reply"),
+    "says 429": (say(b"Too Many Requests", 429), "throttled"),
+    "says 500": (say(b"", 500), "reply"),
+    "says 503": (say(b"", 503), "throttled"),
+    "points to a local file": (say(b"", 302, Location="file:///etc/passwd"), "reply"),
+    "points to itself": (say(b"", 302, Location=PATH), "reply"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_file_that_cannot_be_used_leaves_the_old_cache(server: PublicServer, tmp_path: Path, fault: str) -> None:
+    before = prices(market(tmp_path).refresh())
+    kept = contents(tmp_path)
+    server.answers[PATH], why = FAULTS[fault]
+    later = NOW + timedelta(hours=9)
+    with soon(8):
+        found = market(tmp_path, later).refresh(patience=QUICK)
+    assert found.error is not None and found.error.why == why, found.error
+    assert "\n" not in str(found.error) and found.error.advice
+    assert {p: b for p, b in contents(tmp_path).items() if "failures" not in p} == kept
+    found = market(tmp_path, later).latest(["us-east-1"])
+    assert prices(found) == before
+    signal = found.of("us-east-1", SPOT)
+    assert signal is not None and signal.origin == "expired" and signal.observed_at == NOW
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*.json")}
+
+
+def test_there_are_faults_enough() -> None:
+    assert len(FAULTS) >= 20
+
+
+@pytest.mark.parametrize("fault", ["says nothing", "stalls in the middle", "drips"])
+def test_two_seconds_are_the_patience(server: PublicServer, tmp_path: Path, fault: str) -> None:
+    server.answers[PATH] = pieces(FILE, 0.1, 20) if fault == "drips" else lambda _: time.sleep(6)
+    start = time.monotonic()
+    found = market(tmp_path).latest(["us-east-1"])
+    assert 1.5 < time.monotonic() - start < 3.5
+    assert found.error is not None and found.error.why == "timeout"
+    start = time.monotonic()
+    assert market(tmp_path, NOW + timedelta(seconds=20)).latest(["us-east-1"]).error is not None
+    assert time.monotonic() - start < 0.5, "it is not waited for again within five minutes"
+
+
+def test_an_answer_that_comes_late_is_kept_for_the_next_command(server: PublicServer, tmp_path: Path) -> None:
+    server.answers[PATH] = pieces(FILE, 0.4, len(FILE) // 2)
+    assert market(tmp_path).latest(["us-east-1"], 0.1).error is not None
+    with soon(10):
+        while (found := market(tmp_path).latest(["us-east-1"], 0.1)).error:
+            time.sleep(0.05)
+    assert prices(found) and len(server.asked) == 1
+
+
+def test_a_bug_in_a_reader_costs_its_source_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> object:
+        raise KeyError("s3cr3t")
+
+    monkeypatch.setattr(integrity, "check", broken)
+    found = PublicMarket(
+        source("skypilot"), "aws", Cache(tmp_path, "public"), NOW, get=lambda _: Downloaded(FILE)
+    ).refresh()
+    assert found.error is not None and "KeyError" in str(found.error) and "s3cr3t" not in str(found.error)
+
+
+def test_what_fails_at_once_is_asked_again(server: PublicServer, tmp_path: Path) -> None:
+    server.answers[PATH] = say(b"", 404)
+    assert market(tmp_path).latest(["us-east-1"]).error is not None
+    del server.answers[PATH]
+    assert prices(market(tmp_path).latest(["us-east-1"], 30))
+
+
+REFRESH = """
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+from deepvm.catalog.public.download import Downloaded
+from deepvm.catalog.public.public_market import PublicMarket
+from deepvm.catalog.public.registry import source
+from deepvm.catalog.signals.cache import Cache
+folder, file = map(Path, sys.argv[1:])
+found = source("skypilot")
+cache = Cache(folder / "source_skypilot", "public", found.period_s)
+market = PublicMarket(found, "aws", cache, datetime.now(timezone.utc), get=lambda _: Downloaded(file.read_bytes()))
+print("ready", flush=True)
+while True:
+    market.refresh()
+"""
+
+
+@pytest.mark.slow
+def test_a_refresh_killed_at_any_moment_leaves_whole_files(tmp_path: Path) -> None:
+    """Each file is the old one or the new one, and the sums tell the two apart."""
+    rows = [r.replace("us-east-1", f"r-{n}") for n in range(20) for r in AWS_ROWS[:9]]
+    file = tmp_path / "vms.csv"
+    file.write_bytes(csv_file(AWS_HEAD, rows))
+    for moment in range(20):
+        process = subprocess.Popen([sys.executable, "-c", REFRESH, str(tmp_path), str(file)], stdout=subprocess.PIPE)
+        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+        time.sleep(0.004 * moment)
+        os.kill(process.pid, signals.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        now = datetime.now(timezone.utc)
+        cache = Cache(tmp_path / "source_skypilot", "public", 3600)
+        entries = [e for e in cache.entries(now) if e.kind != FAILURES]
+        assert all(e.state == "fresh" for e in entries), [e for e in entries if e.state != "fresh"]
+        kept = PublicMarket(source("skypilot"), "aws", cache, now).kept([f"r-{n}" for n in range(20)])
+        assert all(prices(kept, r) in (None, prices(kept, "r-0")) for r in kept.signals)
+        about = cache.read("all-regions", REGIONS, now)
+        assert about is None or len([r for r in kept.signals if prices(kept, r)]) == 20
+    assert not cache.take_notes() and len(kept.signals["r-0"]) == 4
+
+
+def test_newest_ignores_what_claims_to_come_from_the_future() -> None:
+    ahead = Signal(SPOT, "us-east-1", NOW + timedelta(days=9), "a", {})
+    now = Signal(SPOT, "us-east-1", NOW, "b", {})
+    assert newest([ahead, now], NOW) is now
+
+
+def test_a_failure_is_an_error_with_a_next_step(server: PublicServer, tmp_path: Path) -> None:
+    server.answers[PATH] = lambda _: time.sleep(3)
+    error = market(tmp_path).latest(["us-east-1"], 0.2).error
+    assert isinstance(error, CloudError)
+    assert "'deepvm catalog refresh --source skypilot' waits longer" in error.advice

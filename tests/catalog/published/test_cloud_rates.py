@@ -1,0 +1,141 @@
+"""What ships of rates: each with its source and date, and against the bills of two clouds by hand."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from deepvm import load_catalog, recommend
+from deepvm.catalog.published.cloud_rates import rates_of
+from deepvm.core.bill.bill import RentedVms, bill_of, items_for
+from deepvm.core.bill.extras import Extras
+from deepvm.io.user_dirs import data_folder
+
+FILES = sorted((data_folder() / "rates").glob("*.json"))
+OWN_PAGES: dict[str, tuple[str, ...]] = {
+    "aws": ("aws.amazon.com/", "docs.aws.amazon.com/", "raw.githubusercontent.com/aws/"),
+    "azure": ("azure.microsoft.com/", "learn.microsoft.com/"),
+    "gcp": ("cloud.google.com/", "docs.cloud.google.com/"),
+    "lambda": ("lambda.ai/", "docs.lambda.ai/"),
+    "nebius": ("docs.nebius.com/",),
+    "runpod": ("docs.runpod.io/",),
+}
+"""Where each cloud speaks for itself."""
+_DATE = re.compile(r"\d{4}(-\d\d(-\d\d)?)?")
+
+
+def rates_in(part: Any) -> Iterator[dict[str, Any]]:
+    """Every object that states a rate."""
+    if isinstance(part, dict):
+        if "source" in part:
+            yield part
+        for value in part.values():
+            yield from rates_in(value)
+    elif isinstance(part, list):
+        for value in part:
+            yield from rates_in(value)
+
+
+def test_there_are_rates_of_six_clouds() -> None:
+    assert {f.stem for f in FILES} == {"aws", "azure", "gcp", "lambda", "nebius", "runpod"}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: f.stem)
+def test_each_rate_says_where_it_was_read_and_when(file: Any) -> None:
+    document = json.loads(file.read_text())
+    assert document["schema_version"] == "deepvm.rates/1" and document["cloud"] == file.stem
+    assert _DATE.fullmatch(document["looked_up"])
+    found = list(rates_in(document))
+    assert found
+    for rate in found:
+        assert rate["source"].startswith("https://") and rate["says"]
+        assert rate["as_of"] is None or _DATE.fullmatch(rate["as_of"])
+        assert rate["official"] == rate["source"].removeprefix("https://").startswith(OWN_PAGES[file.stem])
+
+
+def test_what_others_say_is_shown_as_doubtful_and_what_a_cloud_says_is_not() -> None:
+    rates = rates_of("aws", "us-east-1")
+    assert rates is not None
+    blog = bill_of(RentedVms(1, 0, Decimal(1)), rates, Extras.parse(disk="1GB", disk_type="gp3", egress="1GB"))
+    assert "disk" not in blog.doubtful and "egress" in blog.doubtful
+    own = bill_of(RentedVms(1, 0, Decimal(1)), rates, Extras.parse(disk="1GB", exclude_cost="addresses"))
+    assert own.items and own.doubtful == ()
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: f.stem)
+def test_rates_are_plausible(file: Any) -> None:
+    rates = rates_of(file.stem)
+    assert rates is not None
+    for disk in rates.disks:
+        assert Decimal("0.01") <= disk.usd_per_gb_month <= Decimal("0.5")
+    assert len({d.kind for d in rates.disks}) == len(rates.disks)
+    if rates.address is not None:
+        assert 0 < rates.address.of_spot <= rates.address.usd_per_hour <= Decimal("0.02")
+    if rates.bucket is not None:
+        assert Decimal("0.005") <= rates.bucket.usd_per_gb_month <= Decimal("0.05")
+    if rates.egress is not None:
+        *bounded, last = rates.egress.tiers
+        ends = [t.up_to_gb for t in bounded]
+        assert last.up_to_gb is None and None not in ends and ends == sorted(ends, key=lambda e: e or 0)
+        prices = [t.usd_per_gb for t in rates.egress.tiers]
+        assert prices == sorted(prices, reverse=True) and prices[0] <= Decimal("0.2")
+
+
+def test_the_page_has_every_rate_with_its_source() -> None:
+    page = (data_folder().parent / "docs" / "reference" / "rates.md").read_text()
+    for file in FILES:
+        document = json.loads(file.read_text())
+        rows = [line for line in page.splitlines() if line.startswith(f"| {document['cloud']}")]
+        rates = list(rates_in(document))
+        assert len(rows) == len(rates), file.stem
+        for rate in rates:
+            figures = [v for k, v in rate.items() if k.startswith("usd") and v != "0"]
+            figures += [t["usd_per_gb"] for t in rate.get("tiers", ())]
+            by = "| the cloud |" if rate["official"] else "| others |"
+            assert any(rate["source"] in row and by in row and all(f in row for f in figures) for row in rows), rate
+
+
+def test_a_cloud_without_a_file_has_no_rates() -> None:
+    assert rates_of("mars") is None
+
+
+def test_a_bill_of_aws_by_hand() -> None:
+    rates = rates_of("aws", "us-east-1")
+    assert rates is not None
+    vms = RentedVms(8, 1, Decimal(10), hours=73)
+    found = {i.name: i for i in items_for(vms, rates, Extras.parse(disk="200GB", egress="50GB"))}
+    assert found["disk"].usd_per_hour == Decimal("0.197260")  # 9 x 200 x 0.08 / 730
+    assert found["addresses"].usd_per_hour == Decimal("0.045")  # 9 x 0.005
+    assert found["egress"].usd_once == Decimal("4.5")  # 50 x 0.09
+    assert all(item.source for item in found.values())
+
+
+def test_a_bill_of_google_by_hand() -> None:
+    rates = rates_of("gcp", "us-central1")
+    assert rates is not None
+    vms = RentedVms(40, 0, Decimal(10), hours=73)
+    found = {i.name: i for i in items_for(vms, rates, Extras.parse(egress="2048GB", nat=True))}
+    assert found["nat"].usd_per_hour == Decimal("0.0498")  # 32 x 0.0014 + 0.005
+    assert found["nat"].usd_once == Decimal("92.16")  # 2048 x 0.045
+    assert found["egress"].usd_once == Decimal("235.52")  # 1024 x 0.12 + 1024 x 0.11
+
+
+def test_the_market_of_a_cloud_knows_its_rates_and_every_recommendation_has_a_bill() -> None:
+    catalog = load_catalog("aws-us-east-1", prices="snapshot")
+    assert catalog.rates is not None and catalog.rates.cloud == "aws"
+    found = recommend(catalog, 3, estimates=True, disk="100GB")
+    for r in (*found, *(a.recommendation for a in found.alternatives)):
+        assert r.bill is not None
+        disk = next(i for i in r.bill.items if i.name == "disk")
+        vms = r.cluster.gpu_count + (r.cluster.memory.count if r.cluster.memory else 0)
+        assert disk.usd_per_hour == (vms * Decimal("8") / 730).quantize(Decimal("0.000001"))
+        assert r.bill.total_usd_per_hour == r.usd_per_hour + r.bill.usd_per_hour
+
+
+def test_the_paper_has_no_rates() -> None:
+    assert recommend(load_catalog("paper"), 3)[0].bill is None

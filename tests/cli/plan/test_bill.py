@@ -1,0 +1,145 @@
+"""The whole bill on the command line: one line in the answer, items with sources in the reasons, the same in JSON."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.command import Run
+
+ASKED = ["recommend", "--pw", "3", "--prices", "snapshot", "--region", "us-east-1", "--model", "llama-8b"]
+LORA = [*ASKED, "--method", "lora"]
+POOL = {"name": "block-1", "instance_type": "p5.4xlarge", "count": 4, "usd_per_hour": 0.7}
+
+
+def document(run: Run, *words: str) -> dict[str, Any]:
+    code, out, err = run(*LORA, "-o", "json", *words)
+    assert code == 0, err
+    parsed: dict[str, Any] = json.loads(out)
+    return parsed
+
+
+def reserved(tmp_path: Path, **changes: Any) -> str:
+    file = tmp_path / "reserved.json"
+    file.write_text(json.dumps({"schema_version": "deepvm.reserved/1", "pools": [{**POOL, **changes}]}))
+    return str(file)
+
+
+def test_the_answer_has_one_line_and_the_reasons_every_item_with_its_source(run: Run) -> None:
+    words = [*LORA, "--disk", "200GB", "--egress", "50GB", "--exclude-cost", "boot"]
+    (line,) = [text for text in run(*words)[1].splitlines() if "besides VMs" in text]
+    assert "(disk, addresses, egress)" in line and "4.50 $ (" in line and "without bucket, boot" in line
+    items = [text for text in run(*words, "--why")[1].splitlines() if text.startswith("Besides VMs, ")]
+    assert [text.split(":")[0] for text in items] == [f"Besides VMs, {n}" for n in ("disk", "addresses", "egress")]
+    assert all("(https://" in text for text in items)
+    assert "besides VMs: ~0." in line  # AWS's own page of addresses could not be read
+    assert [", not the cloud's own page)" in text for text in items] == [False, True, True]
+    own = [*LORA, "--disk", "200GB", "--exclude-cost", "addresses"]
+    assert "besides VMs: 0." in run(*own)[1]
+
+
+def test_json_has_the_same_bill_for_every_cluster(run: Run) -> None:
+    found = document(run, "--disk", "200GB", "--egress", "50GB", "--tokens", "200M")
+    first = found["configurations"][0]
+    vms = first["gpu"]["count"] + (first["memory"]["count"] if first["memory"] else 0)
+    items = {item["name"]: item for item in first["bill"]["items"]}
+    assert items["disk"]["usd_per_hour"] == pytest.approx(vms * 200 * 0.08 / 730, abs=1e-6)
+    assert items["disk"]["official"] is True and items["egress"]["official"] is False
+    assert items["egress"]["usd_once"] == 4.5 and items["egress"]["as_of"] == "2026-04-27"
+    hours = first["expected"]["makespan_s"] / 3600
+    whole = first["expected"]["total_cost_usd"] + first["bill"]["usd_per_hour"] * hours + 4.5
+    assert first["bill"]["total_usd"] == pytest.approx(whole, abs=1e-5)
+    assert first["bill"]["total_usd_per_hour"] == pytest.approx(first["usd_per_hour"] + first["bill"]["usd_per_hour"])
+    others = [*found["configurations"], *found["alternatives"], found["on_demand"]]
+    assert all("bill" in other for other in others)
+    assert found["request"]["extras"]["disk_gb"] == 200
+
+
+def test_the_page_says_it_too(run: Run) -> None:
+    assert "Besides VMs, disk" in run(*LORA, "--disk", "200GB", "-o", "html")[1]
+
+
+def test_more_than_the_budget_is_called_out(run: Run) -> None:
+    line = next(t for t in run(*LORA, "--disk", "100TB")[1].splitlines() if "besides VMs" in t)
+    assert line.startswith("! ") and "more than 3" in line
+
+
+def test_without_rates_the_options_say_that_they_do_nothing(run: Run) -> None:
+    _, out, err = run("recommend", "--pw", "3", "--catalog", "paper", "--disk", "10GB", "--nat")
+    assert "--disk has no effect: no rates are known for catalog paper" in err
+    assert "--nat has no effect" in err and "Not counted: disks, data transfer" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--disk", "200"], "--disk"),
+        (["--egress", "a lot"], "--egress"),
+        (["--disk", "1GB", "--disk-type", "gp9"], "--disk-type"),
+        (["--exclude-cost", "coffee"], "--exclude-cost"),
+        (["--savings-plan", "28"], "--savings-plan"),
+        (["--savings-plan", "p9.*=28%"], "--savings-plan"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_the_options_name(run: Run, words: list[str], named: str) -> None:
+    code, _, err = run(*LORA, *words)
+    assert code == 2 and named in err
+
+
+def test_a_savings_plan_lowers_what_is_on_demand_and_plans_carry_it(run: Run) -> None:
+    usual, saved = (document(run, "--architecture", "on-demand", *more) for more in ([], ["--savings-plan", "40%"]))
+    first = saved["configurations"][0]["gpu"]
+    assert first["on_demand_discount"] == 0.4 and "on_demand_discount" not in usual["configurations"][0]["gpu"]
+    assert saved["configurations"][0]["throughput"] >= usual["configurations"][0]["throughput"]
+
+
+def test_a_reserved_pool_is_planned_with_its_price_count_and_end(run: Run, tmp_path: Path) -> None:
+    file = reserved(tmp_path, until="2100-01-01T00:00:00Z", kind="capacity-block")
+    gpu = document(run, "--reserved", file)["configurations"][0]["gpu"]
+    assert gpu["instance_type"] == "p5.4xlarge" and gpu["reserved"]["pool"] == "block-1"
+    assert gpu["on_demand_count"] == gpu["count"] <= 4 and gpu["on_demand_usd_per_hour"] == 0.7
+    text = run(*LORA, "--reserved", file)[1]
+    assert "p5.4xlarge@block-1" in text and "ends at 2100-01-01" in text
+
+
+def test_a_pool_that_has_ended_is_told(run: Run, tmp_path: Path) -> None:
+    code, _, err = run(*LORA, "--reserved", reserved(tmp_path, until="2020-01-01T00:00:00Z"))
+    assert code == 0 and "reserved pool block-1 ended at 2020-01-01" in err
+
+
+def test_a_price_that_is_hardly_right_is_asked_about(run: Run, tmp_path: Path) -> None:
+    assert "is its price right?" in run(*LORA, "--reserved", reserved(tmp_path, usd_per_hour=0.001))[2]
+
+
+def test_a_bad_file_of_pools_names_the_place(run: Run, tmp_path: Path) -> None:
+    code, _, err = run(*LORA, "--reserved", reserved(tmp_path, count=0))
+    assert code == 4 and "count" in err
+
+
+def soon(hours: float) -> str:
+    return (datetime.now(timezone.utc) + timedelta(hours=hours)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def test_a_pool_that_ends_before_the_job_is_left_out_with_its_end_on_the_first_screen(run: Run, tmp_path: Path) -> None:
+    words = [*LORA, "--reserved", reserved(tmp_path, until=soon(24)), "--tokens", "20B"]
+    code, out, _ = run(*words, "--why")
+    assert code == 0
+    (first,) = [t for t in out.splitlines() if t.startswith("! p5.4xlarge@block-1")]
+    assert "left out: its pool ends at" in first and "the job would take" in first
+    assert "Not considered (reserved): p5.4xlarge@block-1: its pool ends at" in out
+    assert "deepvm run plan.json" in out  # the plan is of others
+
+
+def test_what_to_do_next_with_a_reserved_plan_is_what_works(run: Run, tmp_path: Path) -> None:
+    """``run`` and the other exports refuse it."""
+    words = [*LORA, "--reserved", reserved(tmp_path, until=soon(2400))]
+    out = run(*words)[1]
+    assert "deepvm run plan.json" not in out and "deepvm export plan.json --to torchrun" in out
+    plan = tmp_path / "plan.json"
+    plan.write_text(run(*words, "-o", "json")[1])
+    assert run("export", str(plan), "--to", "torchrun", "--output-dir", str(tmp_path / "launch"))[0] == 0
+    code, _, err = run("export", str(plan), "--to", "skypilot")
+    assert code == 2 and "are reserved" in err

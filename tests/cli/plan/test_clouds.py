@@ -1,0 +1,346 @@
+"""``recommend --cloud``: other clouds by their public catalogs, and several of them in one table."""
+
+from __future__ import annotations
+
+import csv
+import json
+import socket
+import time
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.command import Run
+from support.public_catalogs import PublicServer, public_server
+from support.spot_advisor import say
+
+BY_HAND = {
+    # GCP's rows of the sample: host + GPUs, spot and on demand
+    "a2-highgpu-1g": ("1.80385", "3.67339"),
+    "a2-highgpu-8g": ("14.4308", "29.38708"),
+    "a2-ultragpu-1g": ("2.51378", None),
+    "a3-highgpu-8g": ("26.83013", None),
+    "g2-standard-4": ("0.28152", "0.70674"),
+    "g2-standard-48": ("1.59344", "4.00056"),
+    "n2-standard-8": ("0.0938", "0.38847"),
+    "n2-standard-16": ("0.1876", "0.77694"),
+}
+
+
+RESNET = ("--model", "resnet50")
+
+
+@pytest.fixture(autouse=True)
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[PublicServer]:
+    with public_server() as found:
+        monkeypatch.setenv("DEEPVM_SKYPILOT_URL", found.url)
+        monkeypatch.setenv("DEEPVM_GPUHUNT_URL", found.url)
+        monkeypatch.setenv("DEEPVM_CACHE_DIR", str(tmp_path))
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        yield found
+
+
+def plan(run: Run, *words: str) -> dict[str, Any]:
+    code, out, err = run("recommend", *words, "-o", "json")
+    assert code == 0, err
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def by_hand(configuration: dict[str, Any]) -> Decimal:
+    """What a cluster costs by the prices that were added up by hand."""
+    gpu, total = configuration["gpu"], Decimal(0)
+    groups = [(gpu["instance_type"], gpu["spot_count"], gpu["on_demand_count"])]
+    if (memory := configuration["memory"]) is not None:
+        groups.append((memory["instance_type"], 0, memory["vm_count"]))
+    for name, spot, on_demand in groups:
+        for count, price in zip((spot, on_demand), BY_HAND[name], strict=True):
+            total += count * Decimal(price or "nan") if count else 0
+    return total
+
+
+@pytest.mark.parametrize("budget", ["3", "10", "30"])
+def test_prices_of_gcp_are_those_of_a_calculation_by_hand(run: Run, budget: str) -> None:
+    found = plan(run, "--cloud", "gcp", "--pw", budget, "--top", "6", "--extrapolate")
+    named = {c["gpu"]["instance_type"] for c in found["configurations"]}
+    assert named and {n[:2] for n in named} <= {"a2", "a3", "g2"}
+    for configuration in found["configurations"]:
+        assert Decimal(str(configuration["usd_per_hour"])) == by_hand(configuration) <= Decimal(budget)
+
+
+def test_each_cloud_has_its_own_machines(run: Run) -> None:
+    found = plan(run, "--cloud", "all", "--pw", "30", "--top", "9")
+    clouds = [r["cloud"] for r in found["regions"]]
+    assert sorted(clouds) == ["aws", "azure", "gcp", "lambda", "nebius", "runpod"]
+    types = {
+        "aws": ("g", "p", "c", "t"),
+        "gcp": ("a2", "a3", "g2", "n2"),
+        "azure": ("Standard",),
+        "lambda": ("gpu_", "cpu_"),
+        "nebius": ("gpu-", "cpu-"),
+        "runpod": ("1x", "2x", "8x"),
+    }
+    for row in (*found["configurations"], *(r["best"] for r in found["regions"])):
+        names = [row["gpu"]["instance_type"], *([row["memory"]["instance_type"]] if row["memory"] else [])]
+        assert all(n.startswith(types[row["cloud"]]) for n in names), row
+
+
+def test_several_clouds_are_rows_of_one_table(run: Run, server: PublicServer) -> None:
+    code, out, err = run("recommend", "--cloud", "gcp", "--cloud", "nebius", "--cloud", "lambda", "--pw", "30")
+    assert code == 0
+    rows = [line for line in out.splitlines() if line.startswith(("Google Cloud", "Nebius", "Lambda"))]
+    assert len(rows) == 3 and "us-central1" in " ".join(rows)
+    assert "from skypilot-catalog" in err and "AWS" not in err
+    assert len(server.asked) == 3
+
+
+def test_the_best_of_all_comes_first(run: Run) -> None:
+    both = plan(run, "--cloud", "gcp", "--cloud", "nebius", "--pw", "30")
+    alone = [plan(run, "--cloud", c, "--pw", "30")["configurations"][0] for c in ("gcp", "nebius")]
+    assert both["configurations"][0]["throughput"] == max(c["throughput"] for c in alone)
+    assert "cloud" not in alone[0], "of one cloud nothing is said"
+
+
+def test_a_cloud_without_an_answer_is_left_out(run: Run, server: PublicServer) -> None:
+    server.answers["/v8/nebius/vms.csv"] = say(b"<html>", 503)
+    code, out, err = run("recommend", "--cloud", "gcp", "--cloud", "nebius", "--pw", "10")
+    assert code == 0 and "Nebius is left out" in err and "503" in err and "g2-standard" in out
+    code, _, err = run("recommend", "--cloud", "nebius", "--pw", "10")
+    assert code == 5 and "503" in err
+
+
+def test_a_silent_source_is_waited_for_once_however_many_clouds_and_regions(
+    run: Run, server: PublicServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEEPVM_CACHE_DIR", "/proc/none")  # where nothing can be kept, not even that it failed
+    for cloud in ("aws", "gcp", "lambda", "nebius"):
+        server.answers[f"/v8/{cloud}/vms.csv"] = lambda _: time.sleep(12)
+    clouds = [word for cloud in ("gcp", "nebius", "lambda", "aws") for word in ("--cloud", cloud)]
+    start = time.monotonic()
+    code, _, err = run("recommend", *clouds, "--region", "all", "--pw", "10")
+    assert 1.5 < time.monotonic() - start < 6, "two seconds, and what the answer takes"
+    assert code == 0 and len(server.asked) == 1, "AWS's snapshot came along"
+    assert all(f"{name} is left out" in err for name in ("Google Cloud", "Nebius", "Lambda"))
+
+
+@pytest.mark.parametrize("source", ["auto", "skypilot", "gpuhunt", "none"])
+@pytest.mark.parametrize("forbids", [["--offline"], ["--prices", "snapshot"]], ids=["offline", "snapshot"])
+def test_no_command_opens_a_socket_where_none_may_be(
+    run: Run, server: PublicServer, monkeypatch: pytest.MonkeyPatch, forbids: list[str], source: str
+) -> None:
+    """Not even to a source that is named, with keys at hand; and not to look a name up."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAIOSFODNN7EXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI")
+    assert run("catalog", "refresh", "--source", "skypilot" if source in ("auto", "none") else source)[0] == 0
+    server.asked.clear()
+    opened: list[object] = []
+
+    def refuse(*words: object, **_: object) -> None:
+        opened.append(words)
+        raise OSError("a socket was opened")
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    for words in (
+        ["recommend", "--cloud", "all", "--pw", "10"],
+        ["recommend", "--pw", "10", "--region", "all"],
+        ["recommend", "--cloud", "gcp", "--pw", "10"],
+        ["explain", "g5.xlarge", "--pw", "3"],
+        ["sweep", "--pw", "1:2:1"],
+    ):
+        code, _, err = run(*words, "--source", source, *forbids)
+        assert code in (0, 4, 5), err
+    assert not opened and not server.asked
+
+
+def test_regions_go_to_the_clouds_that_have_such_names(run: Run) -> None:
+    found = plan(
+        run, *["--cloud", "gcp", "--cloud", "aws", "--region", "us-east4", "--region", "us-west-2", "--pw", "30"]
+    )
+    assert {(r["cloud"], r["region"]) for r in found["regions"]} == {("gcp", "us-east4"), ("aws", "us-west-2")}
+    code, _, err = run("recommend", "--cloud", "gcp", "--region", "US East", "--pw", "10")
+    assert code == 2 and "a region of Google Cloud" in err
+
+
+def test_two_clouds_may_call_a_region_alike(run: Run) -> None:
+    found = plan(run, *["--cloud", "aws", "--cloud", "lambda", "--region", "us-east-1", "--pw", "30"])
+    assert [(r["cloud"], r["region"]) for r in found["regions"]] == [("aws", "us-east-1"), ("lambda", "us-east-1")]
+
+
+def test_a_csv_file_says_the_cloud(run: Run) -> None:
+    _, out, _ = run("recommend", "--cloud", "gcp", "--cloud", "nebius", "--pw", "30", "-o", "csv")
+    rows = list(csv.DictReader(out.splitlines()))
+    assert {r["cloud"] for r in rows} == {"gcp", "nebius"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["recommend", "--cloud", "gpc", "--pw", "3"], "did you mean --cloud gcp?"),
+        (["recommend", "--cloud", "gcp", "--catalog", "paper", "--pw", "3"], "either --cloud or --catalog paper"),
+        (["sweep", "--cloud", "gcp", "--cloud", "aws", "--pw", "1:3:1"], "one cloud"),
+        (["recommend", "--source", "cloud", "--pw", "3"], "'cloud'"),
+    ],
+)
+def test_misuse_is_named(run: Run, words: list[str], said: str) -> None:
+    code, _, err = run(*words)
+    assert code == 2 and said in err
+
+
+def test_a_public_catalog_is_fetched_without_an_account(run: Run) -> None:
+    code, out, _ = run("catalog", "refresh", "--cloud", "gcp", "--cloud", "nebius", "--source", "skypilot")
+    rows = [line.split() for line in out.splitlines()[1:]]
+    assert code == 0
+    assert [(r[0], r[2], r[3]) for r in rows] == [("gcp", "fetched", "3"), ("nebius", "fetched", "2")]
+    code, out, _ = run("catalog", "status", "--cloud", "gcp", "-o", "json")
+    kept = {row["source"]: row for row in json.loads(out)["public_catalogs"]}
+    assert kept["skypilot"]["state"] == "fresh" and kept["skypilot"]["regions"][0] == "us-central1"
+    assert kept["gpuhunt"]["state"] == "absent" and "--source gpuhunt --cloud gcp" in kept["gpuhunt"]["next_step"]
+
+
+def test_without_an_account_every_cloud_is_fetched_from_public_catalogs(
+    run: Run, server: PublicServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out, err = run("catalog", "refresh", "--cloud", "all")
+    assert code == 0, err
+    assert {line.split()[0] for line in out.splitlines()[1:]} == {"aws", "gcp", "azure", "lambda", "nebius", "runpod"}
+    assert "no AWS credentials were found: a public catalog has its prices" in err
+    code, _, err = run("catalog", "refresh", "--cloud", "aws", "--region", "us-east-1", "--only", "spot")
+    assert code == 5 and "--source skypilot needs no account" in err, "who asks for a signal of AWS means AWS"
+
+
+def test_a_cache_that_takes_nothing_is_named_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEEPVM_CACHE_DIR", "/proc/none")
+    code, out, err = run("catalog", "refresh", "--cloud", "gcp")
+    assert code == 4 and "fetched" in out and err.count("DEEPVM_CACHE_DIR") == 1
+
+
+def test_what_a_cloud_does_not_have_is_not_promised(run: Run) -> None:
+    code, _, err = run("recommend", "--cloud", "lambda", "--pw", "10", "--zone", "a")
+    assert code == 2 and "no catalog tells zones of Lambda apart" in err and "refresh" not in err
+    code, _, err = run("recommend", "--cloud", "gcp", "--pw", "10", "--placement-scores")
+    assert code == 0 and "doctor" not in err
+
+
+def test_aws_can_be_fetched_from_a_public_catalog(run: Run) -> None:
+    assert run("catalog", "refresh", "--source", "gpuhunt")[0] == 0
+    found = plan(run, "--pw", "10", "--source", "gpuhunt", "--offline")
+    assert {s["source"] for s in found["source"]["signals"] if s["signal"] == "spot"} == {"gpuhunt"}
+    _, out, _ = run("catalog", "status")
+    assert "gpuhunt" in out
+
+
+def test_a_refresh_that_fails_says_so(run: Run, server: PublicServer, tmp_path: Path) -> None:
+    assert run("catalog", "refresh", "--cloud", "gcp")[0] == 0
+    server.answers["/v8/gcp/vms.csv"] = say(b"<html>\n")
+    code, out, err = run("catalog", "refresh", "--cloud", "gcp")
+    assert code == 5 and "web page" in err and "what was fetched before stays" in err and "failed" in out
+    assert plan(run, "--cloud", "gcp", "--pw", "10")["configurations"]
+    code, _, err = run("catalog", "refresh", "--source", "somewhere")
+    assert code == 2 and "skypilot or gpuhunt" in err
+
+
+class TestExports:
+    def plan_of(self, run: Run, tmp_path: Path, *words: str) -> Path:
+        file = tmp_path / "plan.json"
+        code, out, err = run("recommend", *words, "-o", "json")
+        assert code == 0, err
+        file.write_text(out)
+        return file
+
+    def infra(self, run: Run, tmp_path: Path, rank: int = 1) -> set[str]:
+        import yaml
+
+        folder = tmp_path / f"job{rank}"
+        words = ("--to", "skypilot", "--output-dir", folder, "--rank", rank)
+        code, _, err = run("export", tmp_path / "plan.json", *words)
+        assert code == 0, err
+        entries = yaml.safe_load((folder / "training.yaml").read_text())["resources"]["any_of"]
+        return {e["infra"] for e in entries}
+
+    @pytest.mark.parametrize(
+        ("cloud", "infra"),
+        [
+            ("gcp", "gcp/us-central1/us-central1-a"),
+            ("azure", "azure/eastus"),
+            ("lambda", "lambda/us-east-1"),
+            ("nebius", "nebius/eu-north1"),
+            ("runpod", "runpod"),
+        ],
+    )
+    def test_skypilot_takes_plans_of_every_cloud(self, run: Run, tmp_path: Path, cloud: str, infra: str) -> None:
+        self.plan_of(run, tmp_path, "--cloud", cloud, "--pw", "30")
+        assert self.infra(run, tmp_path) == {infra}
+
+    def test_of_several_clouds_each_rank_is_in_its_own(self, run: Run, tmp_path: Path) -> None:
+        file = self.plan_of(run, tmp_path, *["--cloud", "aws", "--cloud", "lambda", "--pw", "30", "--top", "9"])
+        ranked = json.loads(file.read_text())["configurations"]
+        for row in ranked:
+            assert {i.partition("/")[0] for i in self.infra(run, tmp_path, row["rank"])} == {row["cloud"]}
+        assert {row["cloud"] for row in ranked} == {"aws", "lambda"}
+
+    def test_skypilot_is_told_the_gpus_of_google_clouds_types(self, run: Run, tmp_path: Path) -> None:
+        """Its releases up to 0.10 refuse such a type without them."""
+        import yaml
+
+        self.plan_of(run, tmp_path, "--cloud", "gcp", "--pw", "30", "--gpu", "A100", *RESNET)
+        self.infra(run, tmp_path)
+        task = yaml.safe_load((tmp_path / "job1" / "training.yaml").read_text())
+        (entry,) = task["resources"]["any_of"]
+        name, gpus = entry["instance_type"], entry["accelerators"]
+        assert gpus == {"A100-80GB" if "ultra" in name else "A100": int(name.rpartition("-")[2].rstrip("g"))}
+
+    def test_skypilot_does_not_know_gpuhunts_names_of_runpods_types(self, run: Run, tmp_path: Path) -> None:
+        file = self.plan_of(run, tmp_path, *["--cloud", "runpod", "--source", "gpuhunt", "--pw", "30", *RESNET])
+        code, _, err = run("export", file, "--to", "skypilot", "--output-dir", tmp_path / "out")
+        assert code == 2 and "'skypilot'" in err and "--source skypilot" in err
+
+    def test_terraform_takes_plans_of_google_cloud(self, run: Run, tmp_path: Path) -> None:
+        file = self.plan_of(run, tmp_path, "--cloud", "gcp", "--pw", "30")
+        best = json.loads(file.read_text())["configurations"][0]
+        code, out, err = run("export", file, "--to", "terraform")
+        assert code == 0, err
+        found = json.loads(out)
+        named = [vm for kind in found["resource"].values() for vm in kind.values() if "machine_type" in vm]
+        assert best["gpu"]["instance_type"] in {vm["machine_type"] for vm in named}
+        assert found["variable"]["zone"]["default"] == "us-central1-a"
+
+    @pytest.mark.parametrize(
+        ("tool", "cloud", "said"),
+        [
+            ("ec2-fleet", "gcp", "a plan of Google Cloud skypilot, terraform or torchrun"),
+            ("terraform", "azure", "a plan of Azure skypilot or torchrun"),
+        ],
+    )
+    def test_tools_of_some_clouds_refuse_plans_of_others(
+        self, run: Run, tmp_path: Path, tool: str, cloud: str, said: str
+    ) -> None:
+        file = self.plan_of(run, tmp_path, "--cloud", cloud, "--pw", "30")
+        code, _, err = run("export", file, "--to", tool, "--output-dir", tmp_path / "out")
+        assert code == 2 and said in err
+
+
+SEVERAL = ["recommend", "--pw", "10", "--cloud", "aws", "--cloud", "gcp", "--model", "llama-8b", "--method", "lora"]
+
+
+def test_a_savings_plan_of_several_clouds_names_its_types(run: Run) -> None:
+    """28 % on AWS is no discount of Google's."""
+    code, _, err = run(*SEVERAL, "--savings-plan", "28%")
+    assert code == 2 and "of several clouds" in err
+    assert run(*SEVERAL, "--savings-plan", "g2-*=28%")[0] == 0  # AWS has no such type
+
+
+def test_each_cloud_of_a_table_has_what_comes_besides_vms(run: Run) -> None:
+    code, out, err = run(*SEVERAL, "--egress", "100GB", "--disk", "100GB", "--disk-type", "gp3")
+    assert code == 0, err  # one of them has disks of that kind
+    (head,) = [line for line in out.splitlines() if "best cluster" in line]
+    assert "besides VMs" in head
+    aws, gcp = (next(t for t in out.splitlines() if t.startswith(name)) for name in ("AWS", "Google"))
+    assert "+ 9." in aws and "?" not in aws  # 100 x 0.09 $, and boot
+    assert "+ 12." in gcp and "+ ?" in gcp  # 100 x 0.12 $; Google has no gp3
+    code, _, err = run(*SEVERAL, "--disk", "100GB", "--disk-type", "gp9")
+    assert code == 2 and "--disk-type" in err
