@@ -129,7 +129,8 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     process.communicate()
 
 
-@pytest.mark.parametrize("kind", ["training", pytest.param("checkpointer", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["training", "checkpointer"])
 def test_insurance_goes_on(home: Home, kind: str) -> None:
     process = train(home, kind, "alone", save_policy="static:20")
     kill(process)

@@ -207,7 +207,7 @@ def stored(world: World) -> World:
     return from_document(to_document(world), rows)
 
 
-@settings(max_examples=examples(2500), deadline=None)
+@settings(max_examples=examples(1000), deadline=None)
 @given(
     terms=terms(),
     zones=st.sampled_from([SPOTS[:1], SPOTS[:2], SPOTS]),

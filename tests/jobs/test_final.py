@@ -195,6 +195,7 @@ while step < int(sys.argv[1]):
 """
 
 
+@pytest.mark.slow
 def test_the_training_says_the_same(home: Home) -> None:
     (home.code / "own.py").write_text(TIMED)
     inject = {"mttp": "1s", "count": 2, "grace": "4s", "seed": 4}

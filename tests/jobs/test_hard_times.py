@@ -44,6 +44,7 @@ def test_a_history_that_is_locked(tmp_path: Path) -> None:
         assert shape(found.world()) == before
 
 
+@pytest.mark.slow
 def test_a_history_that_is_locked_while_nothing_happens(tmp_path: Path) -> None:
     """Then samples are all that is written."""
     with running(tmp_path) as found:
@@ -80,7 +81,8 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
         assert shape(found.world()) == before
 
 
-@pytest.mark.parametrize("jump_s", [3600, pytest.param(-3600, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("jump_s", [3600, -3600])
 def test_a_clock_that_is_set(tmp_path: Path, jump_s: int) -> None:
     with running(tmp_path) as found:
         before = shape(found.world())

@@ -212,6 +212,7 @@ def test_bytes_that_are_no_message(unchanged: Controlled) -> None:
         assert peer.post(path, b"{}", "")[0] == 404
 
 
+@pytest.mark.slow
 def test_what_agents_of_the_controller_before_had_marked_is_no_answer(tmp_path: Path) -> None:
     """All ranks must have a save's step before rank 0 goes on, whatever number the last controller gave."""
     with running(tmp_path, 2) as found:

@@ -139,6 +139,7 @@ def test_machines_that_prepare_for_hours_are_waited_for() -> None:
     assert cloud.run(6 * 3600 + 60.0).job is Job.RUNNING
 
 
+@pytest.mark.slow
 def test_machines_that_are_taken_back_while_they_prepare_again_and_again() -> None:
     cloud = Cloud(Terms(2, 2), lambda world, machine: True)
 

@@ -478,8 +478,9 @@ def end(folder: Path, agents: list[subprocess.Popen[str]], services: list[Imds])
         imds.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SCRIPTS)
-@pytest.mark.parametrize("noticed", [1, pytest.param(0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("noticed", [0, 1])
 def test_a_notice_on_one_machine_saves_the_same_step_on_all(kind: str, noticed: int, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     services = [Imds(), Imds()]

@@ -83,6 +83,7 @@ def test_it_keeps_itself_up_to_date_and_comes_back(chromium: Any, site: Site, tm
     line.close()
 
 
+@pytest.mark.slow
 def test_a_server_that_says_nothing_is_noticed(chromium: Any, site: Site) -> None:
     line, context = Line(site.port), chromium.new_context()
     page = opened(context, site, line)

@@ -512,7 +512,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("status", [200, 400])
+@pytest.mark.parametrize("status", [200, pytest.param(400, marks=pytest.mark.slow)])
 def test_answers_of_any_shape_are_named_errors(monkeypatch, status):
     said, answered = [""], 0
     with serving(monkeypatch, lambda handler, n: say(handler, said[0], status)):
