@@ -17,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from deepvm.catalog import clouds
 from deepvm.catalog.documents.plan_file import load_plan
 from deepvm.catalog.store import load_catalog
 from deepvm.core.cluster.instances import InstanceType, Market
@@ -217,6 +218,9 @@ def rented_of(job: JobFile, beside: Path) -> Rented:
             raise RequestError(
                 "machines.plan", machines.plan, f"a plan of 'deepvm recommend -o json': {error}"
             ) from None
+        if not (sold_by := clouds.cloud_of(plan.source.catalog)).has_api:
+            there = f"'deepvm export --to skypilot' starts those of {sold_by.title}"
+            raise RequestError("machines.plan", machines.plan, f"a plan of AWS, where jobs rent machines; {there}")
         if plan.reserved:
             allowed = (
                 "a plan without reserved VMs: jobs rent theirs; 'deepvm export --to torchrun' trains on reserved ones"

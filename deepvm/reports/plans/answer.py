@@ -8,6 +8,8 @@ from datetime import datetime
 from decimal import ROUND_CEILING, Decimal
 from typing import TYPE_CHECKING
 
+from deepvm.catalog.clouds import cloud_of
+from deepvm.catalog.signals.cloud import Cloud
 from deepvm.catalog.signals.signal import PRICES, base
 from deepvm.core.cluster.cluster import Cluster, Outlook, Recommendation
 from deepvm.core.cluster.instances import Catalog
@@ -84,7 +86,7 @@ def print_answer(
         print_lines([""])
         print_clouds(found, now)
         print_lines([""])
-    print_lines(next_steps(best[0]))
+    print_lines(next_steps(best[0], cloud_of(best.catalog.name)))
 
 
 def rows_of(answer: Recommendations) -> list[tuple[str, Recommendation]]:
@@ -344,13 +346,18 @@ def ended_pools(answer: Recommendations) -> Iterator[str]:
             yield f"! {rejection.instance_type} is left out: {rejection.detail}"
 
 
-def next_steps(first: Recommendation) -> list[str]:
+def next_steps(first: Recommendation, cloud: Cloud) -> list[str]:
     """What to do with the plan; ``run`` and most exports would rent other VMs than reserved ones."""
     groups = first.cluster.groups
     if any(group.instance.reserved for group in groups):
         return [
             "Next: add -o json > plan.json; deepvm export plan.json --to torchrun --output-dir launch",
             "It trains on the reserved VMs as they are. Reasons, doubts, rejected types: --why",
+        ]
+    if not cloud.has_api:
+        return [
+            "Next: add -o json > plan.json; deepvm export plan.json --to skypilot --output-dir launch",
+            f"SkyPilot starts it: deepvm rents nothing of {cloud.title}. Reasons, doubts, rejected types: --why",
         ]
     return [
         "Next: add -o json > plan.json, then train on it: deepvm run plan.json -- python train.py",

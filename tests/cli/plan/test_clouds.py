@@ -113,6 +113,21 @@ def test_a_cloud_without_an_answer_is_left_out(run: Run, server: PublicServer) -
     assert code == 5 and "503" in err
 
 
+def test_what_comes_next_works_with_the_cloud_of_the_plan(run: Run, tmp_path: Path) -> None:
+    """Jobs run on AWS alone: no other plan is sent there."""
+    _, out, _ = run("recommend", "--cloud", "gcp", "--pw", "10")
+    assert "deepvm run" not in out and "deepvm export plan.json --to skypilot --output-dir launch" in out
+    _, out, _ = run("recommend", "--cloud", "aws", "--pw", "10")
+    assert "deepvm run plan.json" in out
+    _, out, _ = run("recommend", "--cloud", "gcp", "--pw", "10", "-o", "json")
+    (tmp_path / "plan.json").write_text(out)
+    code, _, err = run("run", str(tmp_path / "plan.json"), "--dry-run", "--", "python", "train.py")
+    assert code == 2 and "a plan of AWS" in err and "deepvm export" in err and "Google Cloud" in err
+    assert (
+        run("export", str(tmp_path / "plan.json"), "--to", "skypilot", "--output-dir", str(tmp_path / "launch"))[0] == 0
+    )
+
+
 def test_a_silent_source_is_waited_for_once_however_many_clouds_and_regions(
     run: Run, server: PublicServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
