@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from deepvm.core.bill.bill import Bill, RentedVms, bill_of
 from deepvm.core.cluster.cluster import Binding, Cluster, NodeGroup, Outlook, Prediction, Recommendation
 from deepvm.core.cluster.instances import InstanceType, Market, flopp, quota_limit
 from deepvm.core.cluster.speedup import scaling_factor
@@ -27,6 +26,7 @@ from deepvm.planner.search.enumeration import Block, Choice
 from deepvm.planner.workload.laws import law_of
 
 if TYPE_CHECKING:
+    from deepvm.core.bill.bill import Bill
     from deepvm.core.training.speed import TrainingSpeed
 
 
@@ -141,6 +141,8 @@ def _bill(cluster: Cluster, outlook: Outlook | None, candidates: Candidates) -> 
     rates = candidates.catalog.rates
     if rates is None:
         return None
+    from deepvm.core.bill.bill import RentedVms, bill_of  # not for catalogs that are no cloud's
+
     ends = outlook is not None and math.isfinite(outlook.total_s)
     on_demand = cluster.on_demand_count + (cluster.memory.count if cluster.memory else 0)
     vms = RentedVms(

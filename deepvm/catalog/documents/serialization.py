@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import date
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deepvm.catalog.clouds import CLOUDS, DEFAULT_CLOUD
-from deepvm.catalog.published.cloud_rates import rates_of
-from deepvm.core.bill.rates import Rates
 from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, Quota, ZonePrice
 from deepvm.core.cluster.memory_nodes import PAPER_TABLE, REAL_NODES, RULES, SaturationTable
 from deepvm.core.cluster.provenance import Provenance
 from deepvm.core.cluster.speedup import HybridSpeedup, MeasuredSpeedup, RingSpeedup, SpeedupCurve
 from deepvm.errors import RequestError
+
+if TYPE_CHECKING:
+    from deepvm.core.bill.rates import Rates
 
 CATALOG_VERSION = "deepvm.catalog/1"
 """``schema_version`` of a catalog."""
@@ -52,7 +53,11 @@ def build_catalog(document: Document, *, kind: str = "file", name: str = "") -> 
 def _rates(name: str, region: str) -> Rates | None:
     """What comes besides VMs where a catalog is called after a cloud's market, as ``aws-us-east-1`` once converted."""
     cloud = name.removesuffix(f"-{region}") if region else ""
-    return rates_of(cloud, region) if cloud in CLOUDS else None
+    if cloud not in CLOUDS:
+        return None
+    from deepvm.catalog.published.cloud_rates import rates_of
+
+    return rates_of(cloud, region)
 
 
 def build_instance(raw: Document) -> InstanceType:

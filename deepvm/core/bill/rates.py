@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import NamedTuple
 
 HOURS_A_MONTH = 730
 """By which clouds divide monthly prices."""
 
 
-@dataclass(frozen=True)
-class RateSource:
+class RateSource(NamedTuple):
     """Where a rate was read: ``date``, ISO 8601, by the source itself, or else that of the look-up.
 
     ``official``: whether the cloud itself says so; others copy its prices, perhaps wrongly.
@@ -25,8 +25,7 @@ class RateSource:
         return f"{self.url}, {self.date}" + ("" if self.official else ", not the cloud's own page")
 
 
-@dataclass(frozen=True)
-class DiskRate:
+class DiskRate(NamedTuple):
     """One kind of disk, by the size that is provided."""
 
     kind: str
@@ -34,8 +33,7 @@ class DiskRate:
     source: RateSource
 
 
-@dataclass(frozen=True)
-class AddressRate:
+class AddressRate(NamedTuple):
     """A public IPv4 address of a VM, $/h; ``spot_usd_per_hour``: of a spot VM, where it differs."""
 
     usd_per_hour: Decimal
@@ -48,8 +46,7 @@ class AddressRate:
         return self.usd_per_hour if self.spot_usd_per_hour is None else self.spot_usd_per_hour
 
 
-@dataclass(frozen=True)
-class NatRate:
+class NatRate(NamedTuple):
     """A NAT gateway, $/h in all and for each of at most ``most_vms`` VMs behind it, and for each GB through it."""
 
     usd_per_hour: Decimal
@@ -63,16 +60,14 @@ class NatRate:
         return self.usd_per_hour + min(vms, self.most_vms) * self.usd_per_vm_hour
 
 
-@dataclass(frozen=True)
-class Tier:
+class Tier(NamedTuple):
     """Traffic of a month up to ``up_to_gb`` in all, None for all the rest."""
 
     up_to_gb: Decimal | None
     usd_per_gb: Decimal
 
 
-@dataclass(frozen=True)
-class EgressRate:
+class EgressRate(NamedTuple):
     """Traffic to the internet. ``free_gb_per_month``: of the whole account, which other work may have used up."""
 
     tiers: tuple[Tier, ...]
@@ -89,8 +84,7 @@ class EgressRate:
         return total
 
 
-@dataclass(frozen=True)
-class BucketRate:
+class BucketRate(NamedTuple):
     """Objects in a bucket, by what they take; requests come on top."""
 
     usd_per_gb_month: Decimal

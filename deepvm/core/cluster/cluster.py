@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import TYPE_CHECKING
 
-from deepvm.core.bill.bill import Bill
 from deepvm.core.cluster.instances import InstanceType, Market, ZonePrice
 from deepvm.core.interval import Interval
 from deepvm.core.units import MICRO_USD
+
+if TYPE_CHECKING:
+    from deepvm.core.bill.bill import Bill
 
 
 @dataclass(frozen=True)

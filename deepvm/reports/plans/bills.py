@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from deepvm.core.bill.bill import Bill, BillItem
 from deepvm.core.cluster.cluster import Recommendation
 from deepvm.core.units import format_usd
 from deepvm.planner.request import PlanRequest
+
+if TYPE_CHECKING:
+    from deepvm.core.bill.bill import Bill, BillItem
 
 
 def bill_in_short(r: Recommendation, request: PlanRequest) -> Iterator[str]:
