@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from support.builders import catalog, cpu_type, gpu_type, paper, simulated
 
 from deepvm.catalog.diff import CatalogDiff, FigureChange, PriceChange, diff_catalogs
-from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, Quota, ZonePrice
+from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, Quota, Reservation, ZonePrice
 from deepvm.core.cluster.known_lives import KnownLife
 from deepvm.core.cluster.memory_nodes import REAL_NODES, SaturationTable
 from deepvm.core.cluster.provenance import Provenance
@@ -182,6 +182,8 @@ _OTHER: dict[str, Any] = {
     "eflops_source": "measured here",
     "default_speedup": "measured",
     "known_life": KnownLife(1.0, 2.0, 3.0, 4, 5, 6.0),
+    "reserved": Reservation("block", "gpu.xlarge", 4, "capacity-block"),
+    "discount": Decimal("0.28"),
 }
 
 

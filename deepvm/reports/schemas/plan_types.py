@@ -218,8 +218,8 @@ class Reservation(TypedDict):
     instance_type: InstanceType
     count: Annotated[int, "VMs that it has"]
     kind: Annotated[str, "reservation or capacity-block"]
-    left_s: Annotated[float | None, "until it ends, seconds, null for no end"]
-    until: Annotated[str, "when it ends, in words, empty for no end"]
+    left_s: Annotated[float | None, "until its VMs are ended, seconds, null for no end"]
+    until: Annotated[str, "that moment in words, empty for no end"]
 
 
 class _MoreOfTrainers(TypedDict, total=False):

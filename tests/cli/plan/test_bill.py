@@ -102,7 +102,7 @@ def test_a_reserved_pool_is_planned_with_its_price_count_and_end(run: Run, tmp_p
     assert gpu["instance_type"] == "p5.4xlarge" and gpu["reserved"]["pool"] == "block-1"
     assert gpu["on_demand_count"] == gpu["count"] <= 4 and gpu["on_demand_usd_per_hour"] == 0.7
     text = run(*LORA, "--reserved", file)[1]
-    assert "p5.4xlarge@block-1" in text and "ends at 2100-01-01" in text
+    assert "p5.4xlarge@block-1" in text and "ends at 2099-12-31 23:30 UTC, 30 min before the block" in text
 
 
 def test_a_pool_that_has_ended_is_told(run: Run, tmp_path: Path) -> None:

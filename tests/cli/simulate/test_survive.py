@@ -8,6 +8,8 @@ import json
 import math
 import os
 import re
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -16,7 +18,7 @@ from typing import Any
 
 import pytest
 import yaml
-from support.command import Run
+from support.command import COUNTED, Run
 from support.places import GOLDEN_FOLDER
 from support.stored_catalog import Clone, row
 
@@ -96,6 +98,8 @@ def test_own_jobs_count(run: Run, place: str) -> None:
         "refused": 12,
     }
     assert after["lasts"]["value"] < before["lasts"]["value"] / 2
+    assert ask(run, "--zone", "us-east-1a")["evidence"]["own_jobs"] == after["evidence"]["own_jobs"]
+    assert "that of use1-az1 is not at hand" in run(*ASK, "--count", "4", "--zone", "use1-az1")[2]
     elsewhere = ask(run, "--instance-type", "g5.xlarge")
     assert elsewhere["evidence"]["own_jobs"] is None
 
@@ -139,6 +143,11 @@ def test_stored_prices_and_a_limit(run: Run, tmp_path: Path) -> None:
         (["--count", "2", "--history", ".", "--max-price", "nan"], 2, "max-price"),
         (["--count", "2", "--history", ".", "--max-price", "0"], 2, "max-price"),
         (["--count", "2", "-r", "nowhere"], 2, "nowhere"),
+        (["--count", "2", "--zone", "narnia"], 2, "a zone of us-east-1"),
+        (["--count", "2", "--zone", "use2-az1"], 2, "a zone of us-east-1"),
+        (["--count", "2", "--zone", "us-east-2a"], 2, "a zone of us-east-1"),
+        (["--count", "2", "--zone", "us-east-1"], 2, "a zone of us-east-1"),
+        (["--count", "2", "--catalog", "paper", "-r", "", "--zone", "use1-az1"], 2, "tell zones apart"),
         (["--count", "2", "--prices", "live", "--offline"], 2, "offline"),
         (["--count", "2", "-o", "xml"], 2, "xml"),
         (["--count", "2", "--days", "91", "--history", "."], 2, "days"),
@@ -211,3 +220,31 @@ def test_golden(run: Run, place: str) -> None:
     if os.environ.get("WRITE_GOLDEN"):
         path.write_text(out)
     assert out == path.read_text()
+
+
+_WITHOUT_SOCKETS = """
+import socket
+import sys
+from deepvm.cli.main import main
+
+seen = []
+sys.addaudithook(lambda event, args: seen.append(event) if event.startswith("socket.") else None)
+try:
+    main(["survive", "--instance-type", "g4dn.xlarge", "--count", "8", "--for", "4h", "--offline", *sys.argv[1:]])
+except SystemExit as end:
+    assert end.code in (0, None), end.code
+assert not seen, seen
+print("boto3" in sys.modules)
+"""
+
+
+def test_without_network_cache_and_credentials(tmp_path: Path) -> None:
+    """A machine of its own: nothing in any of its folders, no variables, and no socket."""
+    home = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_SOCKETS], env={**home, **COUNTED}, capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert "8 x g4dn.xlarge on the spot market of us-east-1" in done.stdout
+    assert done.stdout.endswith("False\n")
+    assert "Traceback" not in done.stderr
