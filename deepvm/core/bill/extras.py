@@ -55,6 +55,11 @@ class Extras:
         said = {DISK: self.disk_gb, EGRESS: self.egress_gb, BUCKET: self.bucket_gb, NAT: self.nat or None}
         return tuple(name for name, value in said.items() if value is not None)
 
+    @property
+    def counted(self) -> bool:
+        """Whether budgets and the ranking are of the whole bill: only where users say something of it."""
+        return bool(self.given)
+
     @classmethod
     def parse(
         cls,

@@ -368,6 +368,9 @@ class NotCounted(TypedDict):
 class Bill(TypedDict):
     """What a cluster costs besides its VMs."""
 
+    in_budget: Annotated[
+        bool, "whether budgets, the ranking and the job's expected cost are of all of it, or of VMs alone"
+    ]
     items: Annotated[list[BillItem], "what was counted"]
     not_counted: Annotated[list[NotCounted], "what was not"]
     usd_per_hour: Annotated[UsdPerHour, "of all items by the hour, without the VMs"]

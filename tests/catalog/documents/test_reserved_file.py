@@ -23,7 +23,13 @@ def written(tmp_path: Path, *pools: dict[str, Any], **changes: Any) -> Path:
 
 
 def test_a_file_is_read(tmp_path: Path) -> None:
-    more = {"begins": "2026-11-30T11:30:00Z", "until": "2026-12-01T11:30:00Z", "region": "us-east-1", "zone": "use1-az4", "kind": "capacity-block"}
+    more = {
+        "begins": "2026-11-30T11:30:00Z",
+        "until": "2026-12-01T11:30:00Z",
+        "region": "us-east-1",
+        "zone": "use1-az4",
+        "kind": "capacity-block",
+    }
     (found,) = load_reserved(written(tmp_path, {**POOL, **more}))
     assert found.usd_per_hour == Decimal("31.464") and found.kind == "capacity-block"
     assert found.begins == datetime(2026, 11, 30, 11, 30, tzinfo=timezone.utc)
