@@ -136,7 +136,7 @@ def test_totals() -> None:
     found = bill(disk="200GB", egress="500GB", exclude_cost="boot")
     assert found.usd_per_hour == Decimal("0.175344") + Decimal("0.0225")
     assert found.usd_once == 60
-    assert found.total_usd_per_hour == Decimal("3.197842")
+    assert found.total_usd_per_hour == Decimal("3.197844")
     assert found.usd_of(10) == Decimal("61.97842")
 
 
