@@ -22,6 +22,10 @@ from support.command import COUNTED, Run
 from support.places import GOLDEN_FOLDER
 from support.stored_catalog import Clone, row
 
+import deepvm
+from deepvm.catalog.store import load_catalog
+from deepvm.core.cluster.known_lives import KnownLife
+from deepvm.core.preemption.interruption_bands import BAND_SHARES, mean_life_s
 from deepvm.jobs.decisions.states import Machine
 from deepvm.jobs.decisions.world import MachineRecord, Pool, Terms, World
 from deepvm.jobs.history.history import PLACE, History
@@ -209,6 +213,35 @@ def test_recommend_says_what_public_traces_say_of_its_cluster(run: Run) -> None:
     code, out, _ = run(*words, "--mttp", "12h")
     assert code == 0
     assert "public traces" not in out
+
+
+@pytest.mark.parametrize(
+    ("more", "first"),
+    [
+        (["--pw", "3"], "the same cluster"),
+        (["--pw", "30", "--save-policy", "static:1000000"], "52 x g4dn.xlarge (spot)"),
+    ],
+)
+def test_recommend_says_what_comes_first_by_public_traces(run: Run, more: list[str], first: str) -> None:
+    """Doubt in how long VMs live is carried into the ranking: the bands of all types are off by the same factor."""
+    words = ["recommend", "--model", "none", "--work", "500h", "-r", "us-east-1", "--prices", "snapshot", *more]
+    code, out, err = run(*words)
+    assert code == 0, err
+    said = re.search(
+        r"all types live ([\d.]+)% shorter, (.*?) comes first \(([\d.]+) (h|d), ([\d.]+) \$\)", " ".join(out.split())
+    )
+    assert said is not None and said[2].startswith(first)
+    factor, hours = 1 - float(said[1]) / 100, float(said[3]) * (24 if said[4] == "d" else 1)
+    work = {"work": "500h", "save_policy": more[-1] if len(more) > 2 else "adaptive"}
+    catalog = load_catalog("aws-us-east-1", prices="snapshot")
+    shorter = [
+        replace(i, known_life=KnownLife(life_s, life_s, life_s, 9, 9, 0.0))
+        for i in catalog
+        for life_s in [factor * mean_life_s(BAND_SHARES[-1 if i.interruption_band is None else i.interruption_band])]
+    ]
+    other = deepvm.recommend(replace(catalog, instances=tuple(shorter)), more[1], **work)[0]
+    assert other.outlook is not None
+    assert (other.outlook.total_s / 3600, other.outlook.cost_usd) == pytest.approx((hours, float(said[5])), rel=2e-3)
 
 
 def test_golden(run: Run, place: str) -> None:

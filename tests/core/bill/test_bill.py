@@ -137,7 +137,7 @@ def test_totals() -> None:
     assert found.usd_per_hour == Decimal("0.175344") + Decimal("0.0225")
     assert found.usd_once == 60
     assert found.total_usd_per_hour == Decimal("3.197844")
-    assert found.usd_of(10) == Decimal("61.97842")
+    assert found.usd_of(10) == Decimal("61.97844")
 
 
 def test_rates_of_another_region_are_told() -> None:
