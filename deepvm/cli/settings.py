@@ -20,7 +20,7 @@ from deepvm.cli.output import note
 from deepvm.cli.parameters import field_name
 from deepvm.cli.plan.help_groups import grouped
 from deepvm.cli.plan.options import RankFlags, SweepFlags
-from deepvm.core.spelling import did_you_mean, nearest
+from deepvm.core.spelling import did_you_mean, listed, nearest
 from deepvm.errors import CatalogFormatError, DataError, DeepVMError, RequestError
 from deepvm.io.safe_read import read_text
 from deepvm.io.user_dirs import user_folder
@@ -285,7 +285,8 @@ def _of_file(path: Path, text: str) -> Iterator[Setting]:
         _refuse_secrets(path, key, value)
         if name not in NAMES:
             keys = [key_of(n) for n in NAMES]
-            hint = did_you_mean(key.replace("_", "-"), keys) or f"allowed: {', '.join(keys)}"
+            some = f"allowed: {listed(keys, 8)}, which 'deepvm config show' lists"
+            hint = did_you_mean(key.replace("_", "-"), keys) or some
             if isinstance(value, Mapping):
                 hint = "there are no sections: write one setting per line, without [...] headers and dots"
             raise DataError(f"{path}: {_shortened(key)!r}{_line(text, key)} is not a setting; {hint}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from deepvm.core.bill.extras import Surcharge
 from deepvm.core.cluster.cluster import Rejection
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market, Quota
 from deepvm.core.cluster.speedup import SpeedupCurve, scaling_factor
@@ -46,7 +47,8 @@ class GpuCandidate:
 class Candidates:
     """What a plan for a request may consist of, and why the rest may not.
 
-    ``reference``: the type that the job's step is measured on, None without a job.
+    ``reference``: the type that the job's step is measured on, None without a job. ``surcharge``: of the bill besides
+    VMs, which prices hold, those of ``tier`` already.
     """
 
     catalog: Catalog
@@ -56,6 +58,7 @@ class Candidates:
     tier: MemoryNodeTable
     rejections: tuple[Rejection, ...]
     reference: InstanceType | None
+    surcharge: Surcharge = Surcharge()
 
     @property
     def quotas(self) -> tuple[Quota, ...]:
@@ -85,6 +88,7 @@ class Candidates:
         def prices(market: Market) -> IntArray:
             return _ints(t.micro_usd_per_hour(market) or 0 for t in types)[type_index]
 
+        more = self.surcharge
         spot_price, on_demand_price = prices(Market.SPOT), prices(Market.ON_DEMAND)
         eflops = np.array([t.eflops or 0.0 for t in types])[type_index]
         nothing = np.zeros(len(count))
@@ -95,7 +99,7 @@ class Candidates:
             count=count,
             spot=spot,
             on_demand=on_demand,
-            price=spot * spot_price + on_demand * on_demand_price,
+            price=spot * (spot_price + more.spot) + on_demand * (on_demand_price + more.on_demand) + more.cluster,
             k=np.concatenate([np.zeros(0), *(g.k[counts - 1] for g in allowed)]),
             ideal_throughput=eflops * count,
             # The price in a market that the architecture does not use may be missing.
@@ -157,9 +161,14 @@ def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
     Raises a RequestError for a glob that matches no type or an unknown architecture, and a MissingDataError if no type
     has a speed-up curve of the requested kind.
     """
-    architectures = architectures_of(request)
+    architectures, surcharge = architectures_of(request), Surcharge()
+    if request.extras.counted:
+        from deepvm.core.bill.bill import surcharge_of  # few requests count more than VMs
+
+        surcharge = surcharge_of(catalog.rates, request.extras)
     if request.work is not None:
-        request = replace(request, work=request.work.in_market(catalog.grace_s))
+        work = replace(request.work.in_market(catalog.grace_s), besides_usd=surcharge.once_usd)
+        request = replace(request, work=work)
     if request.training is not None:
         from deepvm.planner.workload.trained import trained  # not needed by catalogs that know their own speeds
 
@@ -188,7 +197,7 @@ def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
     gbps = [i.memory_node_gbps(rule) or 0.0 for i in memory]
     tier = MemoryNodeTable(
         types=tuple(memory),
-        price=_ints(i.micro_usd_per_hour(Market.ON_DEMAND) or 0 for i in memory),
+        price=_ints((i.micro_usd_per_hour(Market.ON_DEMAND) or 0) + surcharge.on_demand for i in memory),
         n_sat=_ints(rule.n_sat(catalog.n_sat, each) for each in gbps),
         max_count=_ints(min(quota_count(quotas, i, Market.ON_DEMAND), rule.most_nodes or UNLIMITED) for i in memory),
         share_bytes=_ints(
@@ -199,9 +208,8 @@ def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
         sold=sold,
         offered=offered,
     )
-    work = request.work
-    reference = None if work is None else work.reference([g.instance for g in gpus], gpu_types)
-    return Candidates(catalog, request, architectures, gpus, tier, rejections, reference)
+    reference = None if request.work is None else request.work.reference([g.instance for g in gpus], gpu_types)
+    return Candidates(catalog, request, architectures, gpus, tier, rejections, reference, surcharge)
 
 
 def _in_zones(

@@ -112,6 +112,9 @@ def describe(
         bad_usd = outlook.costs_usd[1] if outlook.costs_usd else 0.0
         slow_s = max(outlook.total_s, bad_usd * MICRO_USD * 3600 / choice.price)
     warnings += _of_pools(cluster, outlook, slow_s)
+    bill = _bill(cluster, outlook, candidates)
+    if outlook is not None and bill is not None and bill.counted:
+        outlook = _with_once(outlook, float(bill.usd_once))
     counted = work is not None or (prediction is not None and cluster.spot_count > 0)
     known = candidates.request.life_s is not None or (work is not None and work.mttp_s is not None)
     if counted and not known and gpu.interruption_band is None:
@@ -132,8 +135,14 @@ def describe(
         outlook=outlook,
         prediction=prediction,
         next_zone=_next_zone(cluster, choice.block.tier, int(sizes.n_sat[row])) if elsewhere else None,
-        bill=_bill(cluster, outlook, candidates),
+        bill=bill,
     )
+
+
+def _with_once(outlook: Outlook, usd: float) -> Outlook:
+    """With what is paid once besides VMs."""
+    costs = outlook.costs_usd and (outlook.costs_usd[0] + usd, outlook.costs_usd[1] + usd)
+    return replace(outlook, cost_usd=outlook.cost_usd + usd, costs_usd=costs)
 
 
 def _bill(cluster: Cluster, outlook: Outlook | None, candidates: Candidates) -> Bill | None:
@@ -313,7 +322,7 @@ def binding(choice: Choice, candidates: Candidates) -> tuple[Binding, ...]:
     total_s = float(sizes.total_s[row])
     if work is not None and work.deadline_s is not None and total_s > work.deadline_s:
         broken.append(Binding("deadline", f"{what} would be expected to take {format_seconds(total_s)}"))
-    bill = float(sizes.billed_s[row]) / 3600 * micro_usd / MICRO_USD
+    bill = float(sizes.billed_s[row]) / 3600 * micro_usd / MICRO_USD + (float(work.besides_usd) if work else 0.0)
     if work is not None and work.total_budget is not None and bill > work.total_budget:
         broken.append(Binding("total-budget", f"{what} would be expected to cost {bill:.2f} $ in all"))
     if not broken and candidates.request.weighs_doubt:
@@ -355,7 +364,7 @@ def _for_nodes(
         return
 
     def without(nodes: int) -> bool:
-        price = int(sizes.price[row]) + nodes * memory.micro_usd_per_hour // memory.count
+        price = int(sizes.price[row]) + nodes * int(tier.price[choice.memory])
         left = [
             *_limits(sizes, row, price, candidates, ""),
             *_quota(memory.instance, Market.ON_DEMAND, nodes, candidates),

@@ -90,7 +90,7 @@ def _why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
             rejection = Rejection(name, why.constraint, why.reason)
             return WhyNot(catalog, name, f"{name} is in no cluster: {why.reason}", rejection=rejection)
         price = format_usd(cheapest.price)
-        detail = f"its cheapest cluster{request.within_limits}, {cheapest.cluster}, costs {price} $/h"
+        detail = f"its cheapest cluster{request.within_limits}, {cheapest.cluster}, costs {price} $/h{request.in_all}"
         rejection = Rejection(name, "budget", detail)
         return WhyNot(catalog, name, f"{name} is beyond the budget: {detail}", rejection=rejection)
     found = describe(best, candidates, binding=binding(best, candidates), elsewhere=True)

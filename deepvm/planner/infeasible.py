@@ -52,7 +52,7 @@ def infeasible(candidates: Candidates, cheapest: Choice | None) -> Infeasible:
     if cheapest is not None:
         reason = (
             f"nothing is feasible within {request.budget.normalize():f} $/h: the cheapest feasible cluster costs "
-            f"{format_usd(cheapest.price)} $/h ({cheapest.cluster})"
+            f"{format_usd(cheapest.price)} $/h{request.in_all} ({cheapest.cluster})"
         )
         cures = ["raise the budget", *_cheaper_methods(candidates)]
         return Infeasible("budget", reason, ", or ".join(cures))

@@ -52,6 +52,8 @@ class Work:
     Attributes:
         job: with ``step_s`` on one VM of ``measured_on``, if empty the cheapest that may train (:meth:`reference`).
         assumed: whether its latencies are the usual ones, not those of the user's job file.
+        besides_usd: what is paid once besides VMs, out of the total budget.
+        band_factor: how many times as long as its band says a spot VM is taken to live.
         unit: throughput at which a step takes ``step_s``; None: that of one VM of that type.
         mttp_s: mean time to preemption of one VM of any type, infinite for none; None: by the bands of the types.
         deadline_s: the longest expected time. total_budget: the highest expected bill, $.
@@ -66,6 +68,8 @@ class Work:
     deadline_s: float | None = None
     total_budget: Decimal | None = None
     assumed: bool = False
+    besides_usd: Decimal = Decimal(0)
+    band_factor: float = 1.0
 
     @property
     def constrained(self) -> bool:
@@ -164,7 +168,7 @@ class Work:
         if instance.known_life is not None:
             return instance.known_life.low_s
         band = instance.interruption_band
-        return mean_life_s(BAND_SHARES[-1 if band is None else band])
+        return self.band_factor * mean_life_s(BAND_SHARES[-1 if band is None else band])
 
     def job_on(self, cluster: Cluster, throughput: float, reference: InstanceType) -> Job:
         """The job on a cluster, for the simulator; the price of a VM is its share of the whole cluster's."""
@@ -234,7 +238,7 @@ class Work:
         most = np.full(total_s.shape, UNLIMITED_USD, dtype=np.int64)
         if self.total_budget is not None:
             # A hair more, so that a plan's own expected bill is enough as a limit.
-            money = float(self.total_budget) * MICRO_USD * 3600 * (1 + 1e-12)
+            money = float(self.total_budget - self.besides_usd) * MICRO_USD * 3600 * (1 + 1e-12)
             most = np.floor(np.minimum(money / billed_s, 2.0**62)).astype(np.int64)
         late = ~np.isfinite(total_s) | (total_s > (math.inf if self.deadline_s is None else self.deadline_s))
         return np.where(late, -1, most)

@@ -257,7 +257,7 @@ def _rejections(candidates: Candidates, enumeration: Enumeration) -> Iterator[Re
             why = infeasible(candidates.only(name), None)
             yield Rejection(name, why.constraint, why.reason)
         elif cheapest > request.budget_micro_usd:
-            detail = f"its cheapest cluster{request.within_limits} costs {format_usd(cheapest)} $/h"
+            detail = f"its cheapest cluster{request.within_limits} costs {format_usd(cheapest)} $/h{request.in_all}"
             yield Rejection(name, "budget", detail)
 
 

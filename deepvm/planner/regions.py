@@ -14,7 +14,7 @@ import numpy as np
 from deepvm.core.answer import Answer
 from deepvm.core.cluster.cluster import Cluster, Recommendation
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS, Catalog
-from deepvm.core.units import format_usd
+from deepvm.core.units import MICRO_USD, format_usd
 from deepvm.planner.columns import FloatArray, IntArray
 from deepvm.planner.ranking import QUARTER, Plans
 from deepvm.planner.recommend import Recommendations
@@ -117,7 +117,7 @@ def _best(left: Sequence[Placed], request: PlanRequest) -> int:
 
     plans = Plans(
         value=np.array([value for (value,) in worth]),
-        price=np.array([c.micro_usd_per_hour for c in clusters], dtype=np.int64),
+        price=np.array([int(p.recommendation.counted_usd_per_hour * MICRO_USD) for p in left], dtype=np.int64),
         type_number=np.arange(len(left), dtype=np.int64),
         vcpus=np.array([sum(g.count * g.instance.vcpus for g in c.groups) for c in clusters], dtype=np.int64),
         band=np.array([b if c.spot_count else -1 for b, c in zip(bands, clusters, strict=True)], dtype=np.int64),
@@ -140,7 +140,7 @@ def _tie_break(placed: Placed) -> tuple[object, ...]:
     cluster, where = placed.recommendation.cluster, _where(placed.answer.catalog)
     nodes, node = (cluster.memory.count, cluster.memory.instance.name) if cluster.memory else (0, "")
     names = (cluster.architecture, cluster.gpu.name, cluster.gpu_count, node, *where)
-    return (cluster.micro_usd_per_hour, nodes, *names)
+    return (placed.recommendation.counted_usd_per_hour, nodes, *names)
 
 
 def _worth(r: Recommendation, request: PlanRequest) -> tuple[float, ...]:
@@ -162,4 +162,4 @@ def _worth(r: Recommendation, request: PlanRequest) -> tuple[float, ...]:
     throughput = eflops * count if unscaled else r.throughput * kept
     if request.objective in (Objective.THROUGHPUT, Objective.MAKESPAN):
         return (throughput,)
-    return (-float(r.usd_per_hour) / throughput if throughput else -float("inf"),)
+    return (-float(r.counted_usd_per_hour) / throughput if throughput else -float("inf"),)

@@ -124,7 +124,7 @@ class PlanRequest:
             larger than is known to train well.
         life_s: with ``training``, the mean life of a spot VM that the user knows, infinite for no preemptions.
         pools_end: whether reserved pools have no more VMs than they have; not where limits are looked for.
-        extras: disks, traffic and what else costs money besides VMs; counted in bills, not in the budget.
+        extras: disks, traffic and what else costs money besides VMs; with any of it, the budget is for all.
     """
 
     budget: Decimal
@@ -208,6 +208,11 @@ class PlanRequest:
     def held(self) -> str:
         """What memory nodes hold, such as ``2 x 300 MB``."""
         return f"{self.buffers} x {format_bytes(self.checkpoint_bytes)}"
+
+    @property
+    def in_all(self) -> str:
+        """Behind a price that is compared with the budget: whether it is of more than VMs."""
+        return " in all" if self.extras.counted else ""
 
     @property
     def within_limits(self) -> str:

@@ -37,6 +37,7 @@ class _Pool(Strict):
     instance_type: TypeName = schema.described("a type of the catalog, such as p5.48xlarge")
     count: Whole = schema.number("VMs", MAX_NODES, least=1, whole=True)
     usd_per_hour: Price = schema.price("what an hour of one VM costs, or has cost if it is paid already,")
+    begins: Moment | None = Field(None, description="when it begins: a time like until, or null if it is there")
     until: Moment | None = Field(
         None, description="when it ends: a time such as 2026-12-01T11:30:00Z, or null for never"
     )
@@ -59,11 +60,14 @@ def load_reserved(path: str | os.PathLike[str]) -> tuple[ReservedPool, ...]:
     """
     file = Path(path)
     raw: Any = parse_json(read_existing(file, _EXPECTED), file, _EXPECTED)
-    refuse(file, schema_findings(_Document, raw) or _second(raw["pools"]), json_place(raw))
+    refuse(file, schema_findings(_Document, raw) or _contradictions(raw["pools"]), json_place(raw))
     found = _Document.model_validate(raw)
     return tuple(ReservedPool(**pool.model_dump()) for pool in found.pools)
 
 
-def _second(pools: list[dict[str, Any]]) -> Iterator[Finding]:
+def _contradictions(pools: list[dict[str, Any]]) -> Iterator[Finding]:
     for i, _ in repeats(pool["name"] for pool in pools):
         yield Finding(("pools", i, "name"), f"{shown(pools[i]['name'])} appears twice", "allowed: every name once")
+    for i, pool in enumerate(pools):
+        if pool.get("begins") and pool.get("until") and parse_time(pool["begins"]) >= parse_time(pool["until"]):
+            yield Finding(("pools", i, "begins"), f"is {shown(pool['begins'])}", "allowed: a time before until")

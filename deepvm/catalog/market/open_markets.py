@@ -231,15 +231,17 @@ class _Market:
         found: list[Catalog] = []
         failed: list[DeepVMError] = []
         lost: list[str] = []
+        past = self._stored([r for r, s in resolved.items() if not isinstance(s, CloudError)]) if history else {}
         for region, signals in resolved.items():
             if isinstance(signals, CloudError):
                 failed.append(signals)
                 continue
             try:
                 known, notes = signals.signals, signals.notes
-                if history and stored:
-                    past = self._stored(region)
-                    known, notes = {**known, history: past.sold_now}, (*notes, *past.notes)
+                if (own := past.get(region)) is not None:
+                    if isinstance(own, MissingDataError):
+                        raise own
+                    known, notes = {**known, history: own.sold_now}, (*notes, *own.notes)
                 catalog = assemble(region, known, self.request, self.now, notes, self.cloud)
                 if signals.not_asked:
                     why = f"{not_asked}, and {silent.what} gave no answer" if silent is not None else not_asked
@@ -258,12 +260,14 @@ class _Market:
         found[0] = _noted(found[0], *lost, *(str(e) for e in failed))
         return tuple(found)
 
-    def _stored(self, region: str) -> StoredPrices:
-        """A region's past prices from the clone that the request names."""
+    def _stored(self, regions: Sequence[str]) -> dict[str, StoredPrices | MissingDataError]:
+        """Past prices by region from the clone that the request names; none without one."""
+        folder, days = self.request.price_history, int(self.request.days)
+        if not folder or not regions:
+            return {}
         from deepvm.catalog.market.stored_prices import read_stored_prices  # few runs start git
 
-        folder, days = self.request.price_history, int(self.request.days)
-        return read_stored_prices(folder, self.cloud.name, region, days, self.now, self.progress)
+        return read_stored_prices(folder, self.cloud.name, regions, days, self.now, self.progress)
 
     def _explained(self, error: DeepVMError, region: str, failures: Mapping[str, CloudError]) -> DeepVMError:
         """Add why a signal is missing: what the cloud answered, or a region of a similar name."""

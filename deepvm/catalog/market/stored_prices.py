@@ -88,16 +88,18 @@ class _Stored:
 def read_stored_prices(
     folder: str | os.PathLike[str],
     cloud: str,
-    region: str,
+    regions: Sequence[str],
     days: int,
     now: datetime,
     progress: Callable[[str], None] = _quiet,
-) -> StoredPrices:
-    """The versions of the last ``days``. Blocks while git reads: a second for about ten versions.
+) -> dict[str, StoredPrices | MissingDataError]:
+    """The versions of the last ``days`` by region, or that none has spot prices of it.
+
+    Each version is read once, whatever the number of regions. Blocks while git reads: a second for about ten versions.
 
     Raises:
         DataError: no git, no clone, no version that can be read, or no end after minutes.
-        MissingDataError: no version of that time, or none with spot prices of the region.
+        MissingDataError: no version of that time.
     """
     clone = _Clone(Path(folder))
     start_s = int((now - timedelta(days=days)).timestamp())
@@ -112,18 +114,27 @@ def read_stored_prices(
         raise MissingDataError(f"{folder}: no stored prices of the last {days} days: {newest}; 'git pull' there")
     progress(f"reading {counted(len(recent), 'stored version')} of {folder}")
     earlier = stored[-len(recent) - 1 : -len(recent)]  # what held when the window began
-    found = _Found()
+    found = {region: _Found() for region in regions}
     for version in [*earlier, *recent]:
-        found.add(version, _prices(clone.content(version), cloud, region, found.refused), version.at_s >= start_s)
-    if not found.times:
+        files = _by_region(clone.content(version), regions)
+        for region, one in found.items():
+            one.add(version, _prices(files.get(region), cloud, region, one.refused), version.at_s >= start_s)
+    if not any(one.times for one in found.values()):
         raise DataError(f"{folder}: none of {len(recent)} versions of {cloud}/vms.csv can be read")
+    return {region: _together(folder, cloud, region, days, now, one, not earlier) for region, one in found.items()}
+
+
+def _together(
+    folder: str | os.PathLike[str], cloud: str, region: str, days: int, now: datetime, found: _Found, begins: bool
+) -> StoredPrices | MissingDataError:
+    """What the versions say of a region; ``begins``: none is older than the window."""
     if not found.sold:
-        raise MissingDataError(
+        return MissingDataError(
             f"{folder}: {len(found.times)} versions of {cloud}/vms.csv have no spot prices of {region}"
         )
     first, last = _time(found.times[0]), _time(found.times[-1])
     signal = Signal(f"{HISTORY}:{days}", region, last, SOURCE, found.changes, dict(found.refused), origin="cache")
-    notes = _notes(folder, signal, len(found.times), None if earlier else first, now, days)
+    notes = _notes(folder, signal, len(found.times), first if begins else None, now, days)
     return StoredPrices(signal, len(found.times), found.sold, first, last, found.gone, notes)
 
 
@@ -175,17 +186,30 @@ class _Found:
         self._before = frozenset(prices)
 
 
+def _by_region(body: bytes | None, regions: Sequence[str]) -> dict[str, bytes]:
+    """A version's rows by region, each with the head; none of one that is too large.
+
+    To check a row takes a hundred times as long as to look for a region's name in it.
+    """
+    if body is None:
+        return {}
+    head, _, rest = body.partition(b"\n")
+    names = sorted(regions, key=len, reverse=True)  # europe-west12 before europe-west1
+    mentioned = re.compile("|".join(map(re.escape, names)).encode(), re.IGNORECASE)
+    lines: dict[str, list[bytes]] = {region: [head] for region in regions}
+    for line in rest.split(b"\n"):
+        for name in {word.lower().decode("ascii") for word in mentioned.findall(line)}:
+            lines[name].append(line)
+    end = b"\n" if body.endswith(b"\n") else b""  # without it, the file breaks off
+    return {region: b"\n".join(kept) + end for region, kept in lines.items()}
+
+
 def _prices(body: bytes | None, cloud: str, region: str, refused: Counter[str]) -> dict[tuple[str, str], str] | None:
     """Spot prices of a region by type and zone; None if it is no such file."""
     if body is None:
         return None
-    head, _, rest = body.partition(b"\n")
-    # To check a row takes a hundred times as long as to look for the region's name in it.
-    wanted = region.encode()
-    lines = [line for line in rest.split(b"\n") if wanted in line.lower()]
-    end = b"\n" if body.endswith(b"\n") else b""  # without it, the file breaks off
     try:
-        rows = list(SkyPilotCatalog().parse(b"\n".join([head, *lines]) + end, cloud))
+        rows = list(SkyPilotCatalog().parse(body, cloud))
         checked = check(rows) if rows else None
     except DataError:
         return None

@@ -109,6 +109,10 @@ class Cloud(ABC):
     def check_region(self, name: str, option: str = "region") -> str:
         """The name, if it has the form of a region's; else a RequestError about ``option``, where it was written."""
 
+    def may_be_zone(self, zone: str, region: str) -> bool:
+        """Whether it has the form of a zone of a region, where no list of zones is at hand."""
+        return OFFERINGS in self.kinds and zone.startswith(region) and zone != region
+
     @abstractmethod
     def own_region(self, profile: str, environ: Mapping[str, str]) -> Region:
         """The user's own region, else the cloud's default; a RequestError if it cannot be a region's name."""

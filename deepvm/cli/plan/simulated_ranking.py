@@ -205,7 +205,7 @@ def _simulator(request: PlanRequest, reference: InstanceType, runs: int | None) 
             return r
         if isinstance(found, SimulationError):
             return replace(r, outlook=replace(r.outlook, total_s=math.inf, cost_usd=math.inf))
-        new = replace(r, outlook=_outlook(found, r.outlook, float(r.usd_per_hour), work.deadline_s))
+        new = replace(r, outlook=_outlook(found, r, work.deadline_s))
         return replace(new, warnings=(*r.warnings, *(b.reason for b in _broken(work, new))))
 
     return renew
@@ -232,12 +232,15 @@ def _simulate(work: Work, job: Job, r: Recommendation, runs: int) -> Results | S
         return error
 
 
-def _outlook(found: Results, old: Outlook, usd_per_hour: float, deadline_s: float | None) -> Outlook:
+def _outlook(found: Results, r: Recommendation, deadline_s: float | None) -> Outlook:
     """Means and spread of runs that were simulated at 1 $/h, at the cluster's own price."""
+    assert r.outlook is not None
+    old, usd_per_hour = r.outlook, float(r.counted_usd_per_hour)
+    once_usd = float(r.bill.usd_once) if r.bill is not None and r.bill.counted else 0.0
     from deepvm.simulator.results import Spread as Quantiles
 
     late = None if deadline_s is None else float((found.total_s > deadline_s).mean())
-    time, bill = Quantiles.of(found.total_s), Quantiles.of(found.cost_usd * usd_per_hour)
+    time, bill = Quantiles.of(found.total_s), Quantiles.of(found.cost_usd * usd_per_hour + once_usd)
     return replace(
         old,
         total_s=time.mean,

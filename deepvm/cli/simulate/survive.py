@@ -13,7 +13,7 @@ from deepvm.cli.parameters import opt
 from deepvm.cli.plan.options import AwsProfile, Offline, PriceHistory, Prices, say_notes
 from deepvm.core.spelling import one_of
 from deepvm.core.units import parse_seconds, to_decimal
-from deepvm.errors import CloudError, DataError, MissingExtraError, RequestError
+from deepvm.errors import CloudError, DataError, MissingDataError, MissingExtraError, RequestError
 
 if TYPE_CHECKING:
     from deepvm.catalog.market.build_catalog import MarketRequest
@@ -61,7 +61,7 @@ def survive(
     _check_cloud(catalog)
     request = MarketRequest(prices=prices, offline=offline, profile=profile, days=days)
     loaded, kind = _type(_named(catalog, region), instance_type, request)
-    place = _place(kind, zone)
+    place = _place(loaded, kind, zone)
     found = answer(
         loaded,
         kind,
@@ -113,19 +113,41 @@ def _type(catalog: str, name: str, request: MarketRequest) -> tuple[Catalog, Ins
     return loaded, kind
 
 
-def _place(kind: InstanceType, zone: str) -> ZonePrice:
-    """A zone by id and by name: both as given where no prices tell them apart. Raises RequestError: not sold there."""
+def _place(catalog: Catalog, kind: InstanceType, zone: str) -> ZonePrice:
+    """A zone by id and by name: both as given where no prices tell them apart.
+
+    Raises RequestError: no zone of the region, or the type is not sold there.
+    """
     from deepvm.core.cluster.instances import ZonePrice
 
+    if not zone:
+        return ZonePrice("", Decimal(1))
     known = [z for z in kind.spot_zones if zone in (z.zone, z.name)]
-    if zone and kind.spot_zones and not known:
+    if known:
+        return replace(known[0], name=known[0].name or zone)
+    if kind.spot_zones:
         sold = ", ".join(f"{z.zone} ({z.name})" if z.name else z.zone for z in kind.spot_zones)
         raise RequestError("zone", zone, f"a zone in which {kind.name} is sold on the spot market: {sold}")
-    return replace(known[0], name=known[0].name or zone) if zone and known else ZonePrice(zone, Decimal(1), zone)
+    _check_zone(catalog, kind, zone)
+    return ZonePrice(zone, Decimal(1), zone)
+
+
+def _check_zone(catalog: Catalog, kind: InstanceType, zone: str) -> None:
+    """Where no price tells zones apart: raises a RequestError for one that the region cannot have."""
+    from deepvm.catalog.clouds import cloud_of
+
+    if kind.zones and zone not in kind.zones:
+        raise RequestError("zone", zone, f"a zone that offers {kind.name}: {', '.join(kind.zones)}")
+    if kind.zones:
+        return
+    if not catalog.provenance.origins:
+        raise RequestError("zone", zone, f"none: catalog {catalog.name} does not tell zones apart")
+    if not cloud_of(catalog.name).may_be_zone(zone, catalog.region):
+        raise RequestError("zone", zone, f"a zone of {catalog.region}, by its name or id")
 
 
 def _own(name: str, region: str, zone: str) -> OwnPool | None:
-    """What this user's jobs saw of the type; None without jobs."""
+    """What this user's jobs saw of the type; None without jobs. They know zones by name."""
     import os
     import time
 
@@ -136,6 +158,9 @@ def _own(name: str, region: str, zone: str) -> OwnPool | None:
         return None
     try:
         if not os.environ.get(PLACE) and not (own_folder() / "history.db").exists():
+            return None
+        if not zone.startswith(region if zone else ""):
+            note(f"your own jobs are not asked: they know zones by name, and that of {zone} is not at hand")
             return None
         with History.reader() as history:
             return own_pool(history.machines(), time.time(), name, region, zone)
@@ -172,7 +197,10 @@ def _prices(
     if not catalog.provenance.origins:
         raise RequestError("history", folder, f"a cloud's market beside it, such as --catalog aws, not {catalog.name}")
     now = datetime.now(timezone.utc)
-    stored = read_stored_prices(folder, cloud_of(catalog.name).name, catalog.region, days, now, say)
+    cloud, region = cloud_of(catalog.name).name, catalog.region
+    stored = read_stored_prices(folder, cloud, [region], days, now, say)[region]
+    if isinstance(stored, MissingDataError):
+        raise stored
     for text in stored.notes:
         note(text)
     found = price_evidence(stored, kind, for_s, zone, most)

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 
-from deepvm.core.bill.extras import ADDRESSES, BOOT, BUCKET, COSTS, DISK, EGRESS, NAT, Extras
+from deepvm.core.bill.extras import ADDRESSES, BOOT, BUCKET, COSTS, DISK, EGRESS, NAT, Extras, Surcharge
 from deepvm.core.bill.rates import HOURS_A_MONTH, DiskRate, Rates, RateSource
 from deepvm.core.spelling import one_of
-from deepvm.core.units import MICRO, counted, format_seconds
+from deepvm.core.units import MICRO, MICRO_USD, counted, format_seconds
 from deepvm.errors import RequestError
 
 BOOT_S = 163.2
@@ -71,13 +71,16 @@ class RentedVms:
 class Bill:
     """What a cluster costs besides its VMs, and with them.
 
-    ``vms_usd_per_hour``: of the VMs. ``borrowed``: the region whose rates these are, if the VMs are in another one.
+    Attributes:
+        vms_usd_per_hour: of the VMs. borrowed: the region whose rates these are, if the VMs are in another one.
+        counted: whether the budget and what a job costs are of all of it, see :attr:`Extras.counted`.
     """
 
     items: tuple[BillItem, ...]
     not_counted: tuple[NotCounted, ...]
     vms_usd_per_hour: Decimal
     borrowed: str = ""
+    counted: bool = False
 
     @property
     def usd_per_hour(self) -> Decimal:
@@ -108,7 +111,24 @@ def bill_of(vms: RentedVms, rates: Rates, extras: Extras) -> Bill:
     """The bill of a cluster besides its VMs."""
     items = items_for(vms, rates, extras)
     left = tuple(_not_counted(vms, rates, extras, {item.name for item in items}))
-    return Bill(items, left, vms.usd_per_hour, rates.borrowed)
+    return Bill(items, left, vms.usd_per_hour, rates.borrowed, extras.counted)
+
+
+def surcharge_of(rates: Rates | None, extras: Extras) -> Surcharge:
+    """What the planner adds to prices; nothing where the bill does not count.
+
+    Google's NAT gateway costs no more for the 33rd VM: for larger clusters it is a little less than is added.
+    """
+    if rates is None or not extras.counted:
+        return Surcharge()
+
+    def hourly(spot: int, on_demand: int) -> int:
+        found = items_for(RentedVms(spot, on_demand, Decimal(0), hours=1), rates, extras)
+        return int(sum(item.usd_per_hour for item in found) * MICRO_USD)
+
+    alone = hourly(0, 0)
+    once = sum((i.usd_once for i in items_for(RentedVms(0, 0, Decimal(0), hours=1), rates, extras)), Decimal(0))
+    return Surcharge(hourly(1, 0) - alone, hourly(0, 1) - alone, alone, once)
 
 
 def items_for(vms: RentedVms, rates: Rates, extras: Extras) -> tuple[BillItem, ...]:
@@ -119,10 +139,10 @@ def items_for(vms: RentedVms, rates: Rates, extras: Extras) -> tuple[BillItem, .
 def _items(vms: RentedVms, rates: Rates, extras: Extras) -> Iterator[BillItem]:
     disk = _disk(rates, extras)
     if disk is not None and extras.disk_gb:
-        month = vms.count * extras.disk_gb * disk.usd_per_gb_month
+        each_usd = _per_hour(extras.disk_gb * disk.usd_per_gb_month)
         what = f"{counted(vms.count, 'disk')} of {_gb(extras.disk_gb)} {disk.kind}"
         yield BillItem(
-            DISK, f"{what}, {disk.usd_per_gb_month:f} $ a GB and month", _per_hour(month), source=disk.source
+            DISK, f"{what}, {disk.usd_per_gb_month:f} $ a GB and month", vms.count * each_usd, source=disk.source
         )
     if rates.address is not None and not extras.nat:
         address = rates.address

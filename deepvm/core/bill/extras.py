@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 from deepvm.core.spelling import one_of
 from deepvm.core.units import parse_bytes
@@ -55,6 +55,11 @@ class Extras:
         said = {DISK: self.disk_gb, EGRESS: self.egress_gb, BUCKET: self.bucket_gb, NAT: self.nat or None}
         return tuple(name for name, value in said.items() if value is not None)
 
+    @property
+    def counted(self) -> bool:
+        """Whether budgets and the ranking are of the whole bill: only where users say something of it."""
+        return bool(self.given)
+
     @classmethod
     def parse(
         cls,
@@ -79,6 +84,15 @@ class Extras:
             nat=bool(nat),
             excluded=frozenset(COSTS if "all" in names else names),
         )
+
+
+class Surcharge(NamedTuple):
+    """What the bill adds to each VM of a market, and to any cluster, micro-dollars an hour; ``once_usd``: for a job."""
+
+    spot: int = 0
+    on_demand: int = 0
+    cluster: int = 0
+    once_usd: Decimal = Decimal(0)
 
 
 def _gb(size: str | int | None, option: str) -> Decimal | None:

@@ -192,10 +192,17 @@ class Recommendation:
         return self.cluster.usd_per_hour
 
     @property
+    def counted_usd_per_hour(self) -> Decimal:
+        """What the budget is compared with, $/h: the VMs, and what comes besides if the bill counts."""
+        return self.bill.total_usd_per_hour if self.bill is not None and self.bill.counted else self.usd_per_hour
+
+    @property
     def whole_usd(self) -> float | None:
-        """Expected bill of the job, of VMs and all that is counted besides; None without a job that ends."""
+        """Expected bill of the job, of VMs and all that is known besides; None without a job that ends."""
         if self.bill is None or self.outlook is None or not math.isfinite(self.outlook.total_s):
             return None
+        if self.bill.counted:
+            return self.outlook.cost_usd
         return self.outlook.cost_usd + float(self.bill.usd_of(self.outlook.total_s / 3600))
 
     @property

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import ROUND_CEILING, Decimal
 from fnmatch import fnmatchcase
 
@@ -22,11 +22,19 @@ from deepvm.errors import RequestError
 _SHARE = re.compile(r"(?:(?P<glob>[^=]+)=)?\s*(?P<number>\d{1,2}(?:\.\d{1,4})?)\s*%\s*", re.ASCII)
 
 
+CAPACITY_BLOCK = "capacity-block"
+_CLEARED = timedelta(minutes=30)
+"""For so long before a capacity block ends, its VMs are being terminated:
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/capacity-blocks-monitor.html, 2026."""
+
+
 @dataclass(frozen=True)
 class ReservedPool:
-    """VMs that are reserved: so many of one type in a region, at $/h each, until a moment (UTC), None for no end.
+    """VMs that are reserved: so many of one type in a region, at $/h each.
 
-    ``kind``: ``reservation`` or ``capacity-block``. ``zone``: id of the only zone, empty if unknown.
+    Attributes:
+        begins, until: UTC; None for always, and for no end. zone: id of the only zone, empty if unknown.
+        kind: ``reservation`` or ``capacity-block``.
     """
 
     name: str
@@ -37,6 +45,12 @@ class ReservedPool:
     region: str = ""
     zone: str = ""
     kind: str = "reservation"
+    begins: datetime | None = None
+
+    @property
+    def usable_until(self) -> datetime | None:
+        """When its VMs are ended, which is before a capacity block's own end; None for never."""
+        return self.until - _CLEARED if self.until is not None and self.kind == CAPACITY_BLOCK else self.until
 
 
 @dataclass(frozen=True)
@@ -90,7 +104,7 @@ def _discounted(instance: InstanceType, plans: tuple[SavingsPlan, ...]) -> Insta
 def with_reserved(
     catalogs: Iterable[Catalog], pools: Iterable[ReservedPool], now: datetime
 ) -> tuple[tuple[Catalog, ...], tuple[str, ...]]:
-    """The catalogs with a type for each pool of their region that has not ended; why pools are in none, and doubts.
+    """The catalogs with a type for each pool of their region that is there now; why pools are in none, and doubts.
 
     ``now``: UTC. Raises a RequestError for a pool of a type that no catalog has, or two of one name.
     """
@@ -107,8 +121,10 @@ def with_reserved(
             notes.append(
                 f"reserved pool {pool.name} is in {pool.region}, not in {', '.join(c.region for c in of_type)}"
             )
-        elif pool.until is not None and pool.until <= now:
-            notes.append(f"reserved pool {pool.name} ended at {pool.until:%Y-%m-%d %H:%M} UTC")
+        elif (end := pool.usable_until) is not None and end <= now:
+            notes.append(f"reserved pool {pool.name} ended at {_in_words(end)}{_before_its_end(pool)}")
+        elif pool.begins is not None and pool.begins > now:
+            notes.append(f"reserved pool {pool.name} begins at {_in_words(pool.begins)}: plan again then")
         else:
             for catalog, more in zip(catalogs, added, strict=True):
                 if catalog in there:
@@ -130,9 +146,18 @@ def _doubts(catalog: Catalog, pool: ReservedPool) -> Iterator[str]:
         yield f"reserved pool {pool.name}: is its zone right? {pool.instance_type} is offered in {', '.join(known)}"
 
 
+def _in_words(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M} UTC"
+
+
+def _before_its_end(pool: ReservedPool) -> str:
+    return f", {_CLEARED.seconds // 60} min before the block" if pool.usable_until != pool.until else ""
+
+
 def _of_pool(base: InstanceType, pool: ReservedPool, now: datetime) -> InstanceType:
-    left_s = None if pool.until is None else (pool.until - now).total_seconds()
-    until = "" if pool.until is None else f"{pool.until:%Y-%m-%d %H:%M} UTC"
+    end = pool.usable_until
+    left_s = None if end is None else (end - now).total_seconds()
+    until = "" if end is None else f"{_in_words(end)}{_before_its_end(pool)}"
     return replace(
         base,
         name=f"{base.name}@{pool.name}",

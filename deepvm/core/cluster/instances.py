@@ -73,7 +73,7 @@ class ZonePrice:
 class Reservation:
     """A pool of reserved VMs; see :mod:`deepvm.core.cluster.commitments`.
 
-    ``left_s``: seconds until it ends, None if it does not; ``until``: that moment, in words.
+    ``left_s``: seconds until its VMs are ended, None if they are not; ``until``: that moment, in words.
     """
 
     pool: str

@@ -18,7 +18,7 @@ def bill_in_short(r: Recommendation, request: PlanRequest) -> Iterator[str]:
     """``besides VMs: ~0.1095 $/h + 4.50 $ (disk, addresses, egress), 3.12 $/h in all; without bucket``.
 
     With ``~`` where a rate is not the cloud's own word, or another region's; with ``!`` in front where it is more than
-    what was to be paid, of which VMs alone are kept within.
+    what was to be paid, which holds for VMs alone unless users say something of the rest.
     """
     bill, budget = r.bill, request.budget
     most = None if request.work is None else request.work.total_budget
@@ -96,6 +96,7 @@ def _sum(per_hour: Decimal, once: Decimal, word: str = " once") -> str:
 def bill_document(bill: Bill, total_usd: float | None = None) -> dict[str, Any]:
     """The key ``bill`` of a configuration, and of what a job would rent; ``total_usd``: of the whole job."""
     return {
+        "in_budget": bill.counted,
         "items": [
             {
                 "name": item.name,

@@ -159,7 +159,7 @@ class Chart:
         hidden: str | None = "hidden"
         if step is not None:
             best = step.recommendation
-            there, hidden = (self.x.at(float(best.usd_per_hour)), self.y.at(best.kept_throughput.value)), None
+            there, hidden = (self.x.at(float(best.counted_usd_per_hour)), self.y.at(best.kept_throughput.value)), None
         yield tag("circle", id="chosen", class_="chosen", cx=_px(there[0]), cy=_px(there[1]), r=6, visibility=hidden)
 
 

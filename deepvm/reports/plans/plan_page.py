@@ -214,7 +214,7 @@ class PlanPage:
             return "not compared"
         if str(best.cluster) == str(first.cluster):
             return "it is the answer"
-        price = float(best.usd_per_hour) / float(first.usd_per_hour)
+        price = float(best.counted_usd_per_hour / first.counted_usd_per_hour)
         what = _WORSE[self.answer.request.objective] if self.answer.request.policy is PolicyName.DEEPVM else "slower"
         if abs(gap) < _SAME:
             text = f"about as good, for {price:.2g} times the price"
@@ -293,7 +293,7 @@ class PlanPage:
             "steps": [
                 {
                     "from": float(s.budget),
-                    "usd": float(s.recommendation.usd_per_hour),
+                    "usd": float(s.recommendation.counted_usd_per_hour),
                     "speed": s.recommendation.kept_throughput.value,
                     "cells": self._cells(s.recommendation, less=True),
                 }

@@ -22,6 +22,7 @@ from deepvm.reports.plans.sources import doubts, quota_needs
 
 if TYPE_CHECKING:
     from deepvm.catalog.market.open_markets import Placement
+    from deepvm.core.bill.bill import Bill
     from deepvm.core.training.speed import Training
     from deepvm.planner.explain import WhyNot
     from deepvm.planner.job_forecast import Work
@@ -444,6 +445,12 @@ CSV_TRAINED: dict[str, Callable[[Prediction], Any]] = {
     "source": lambda p: p.source,
 }
 """Appended where a model is trained: the ends of the 80 % interval of its throughput, and where that comes from."""
+CSV_BILL: dict[str, Callable[[Bill], Any]] = {
+    "besides_usd_per_hour": lambda b: float(b.usd_per_hour),
+    "besides_usd_once": lambda b: float(b.usd_once),
+    "in_all_usd_per_hour": lambda b: float(b.total_usd_per_hour),
+}
+"""Appended where rates of what comes besides VMs are known; the items are in the other formats."""
 
 
 def csv_rows(found: Comparison) -> tuple[list[str], list[list[Any]]]:
@@ -452,11 +459,13 @@ def csv_rows(found: Comparison) -> tuple[list[str], list[list[Any]]]:
     more = CSV_EXPECTED if request.work is not None else []
     trained = {} if request.training is None else CSV_TRAINED
     clouds = ["cloud"] if found.of_several_clouds else []
+    billed = CSV_BILL if any(p.recommendation.bill for p in found.ranked) else {}
     for placed in found.ranked:
         r = placed.recommendation
         zone, expected = r.cluster.zone and r.cluster.zone.zone, expected_document(r.outlook)
         where = [placed.answer.catalog.region, zone, r.estimated]
         doubt = [value(r.prediction) if r.prediction else None for value in trained.values()]
         cloud = [cloud_name(placed.answer.catalog) for _ in clouds]
-        rows.append([*(value(r) for value in CSV.values()), *where, *map(expected.get, more), *doubt, *cloud])
-    return [*CSV, "region", "zone", "estimated", *more, *trained, *clouds], rows
+        bill = [value(r.bill) if r.bill else None for value in billed.values()]
+        rows.append([*(value(r) for value in CSV.values()), *where, *map(expected.get, more), *doubt, *cloud, *bill])
+    return [*CSV, "region", "zone", "estimated", *more, *trained, *clouds, *billed], rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from deepvm.core.units import counted, format_bytes, format_seconds, format_usd
 from deepvm.planner.infeasible import ALLOWED_BY, BY_NAME, Infeasible
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
-from deepvm.planner.request import Objective, PolicyName
+from deepvm.planner.request import Objective, PolicyName, SolverName
 from deepvm.reports.plans.bills import bill_lines
 from deepvm.reports.plans.outlooks import expected_cells, in_words, risk_of, share_words, simulated
 from deepvm.reports.plans.sources import (
@@ -209,7 +210,7 @@ def _job_lines(answer: Recommendations) -> list[str]:
         lines.append(
             f"Doubt: {INTERRUPTION_BANDS[band]} a month is of all zones and hours together, counted as "
             f"{100 * BAND_SHARES[band]:g} % gone after a month{hits(BAND_SHARES[band], first.cluster.spot_count)}; "
-            f"at a busy hour a {gpu.name} may live for hours. {_traces_say(first)}"
+            f"at a busy hour a {gpu.name} may live for hours. {_traces_say(answer)}"
         )
     if outlook.spread is not None:
         s = outlook.spread
@@ -223,11 +224,12 @@ def _job_lines(answer: Recommendations) -> list[str]:
     return lines
 
 
-def _traces_say(first: Recommendation) -> str:
-    """What :mod:`deepvm.core.preemption.gang_survival` says of the same VMs and time, as a figure for ``--mttp``."""
+def _traces_say(answer: Recommendations) -> str:
+    """What :mod:`deepvm.core.preemption.gang_survival` says of the same VMs and time, and what comes first by it."""
     from deepvm.core.preemption.gang_survival import MOST_VMS
     from deepvm.simulator.survival.evidence import by_public_traces
 
+    first = answer[0]
     outlook, count = first.outlook, first.cluster.spot_count
     if outlook is None or not math.isfinite(outlook.total_s) or not 0 < count <= MOST_VMS:
         return "'--mttp' sets your own figure."
@@ -238,8 +240,27 @@ def _traces_say(first: Recommendation) -> str:
     low, value, high = (f"{100 * p:.0f}" for p in (lasts.low, lasts.value, lasts.high))
     return (
         f"By public traces, mostly of scarcer GPUs, {who} through {format_seconds(outlook.total_s)} with "
-        f"{value} % ({low} to {high} %), as with '--mttp {each}', which plans with it; 'deepvm survive' says more."
+        f"{value} % ({low} to {high} %), as with '--mttp {each}'. "
+        f"{_first_by(answer, life.value)}; 'deepvm survive' says more."
     )
+
+
+def _first_by(answer: Recommendations, life_s: float) -> str:
+    """What comes first if the bands of all types promise too much by as much as that of the first does, in words."""
+    from deepvm.planner.recommend import solve
+
+    request, best = answer.request, answer[0]
+    assert request.work is not None
+    work = replace(request.work, band_factor=life_s / request.work.life_s(best.cluster.gpu))
+    found = solve(answer.catalog, replace(request, work=work, solver=SolverName.FRONTIER, top=1))
+    head = f"If spot VMs of all types live {_change(work.band_factor, 'longer', 'shorter', 'as long')},"
+    if not found:
+        return f"{head} nothing is feasible"
+    other = found[0]
+    assert other.outlook is not None
+    which = "the same cluster" if other.cluster == best.cluster else str(other.cluster)
+    takes = format_seconds(other.outlook.total_s) if math.isfinite(other.outlook.total_s) else "never ends"
+    return f"{head} {which} comes first ({takes}, {other.outlook.cost_usd:.2f} $)"
 
 
 def _compared(other: Recommendation, first: Recommendation) -> str:

@@ -218,8 +218,8 @@ class Reservation(TypedDict):
     instance_type: InstanceType
     count: Annotated[int, "VMs that it has"]
     kind: Annotated[str, "reservation or capacity-block"]
-    left_s: Annotated[float | None, "until it ends, seconds, null for no end"]
-    until: Annotated[str, "when it ends, in words, empty for no end"]
+    left_s: Annotated[float | None, "until its VMs are ended, seconds, null for no end"]
+    until: Annotated[str, "that moment in words, empty for no end"]
 
 
 class _MoreOfTrainers(TypedDict, total=False):
@@ -368,6 +368,9 @@ class NotCounted(TypedDict):
 class Bill(TypedDict):
     """What a cluster costs besides its VMs."""
 
+    in_budget: Annotated[
+        bool, "whether budgets, the ranking and the job's expected cost are of all of it, or of VMs alone"
+    ]
     items: Annotated[list[BillItem], "what was counted"]
     not_counted: Annotated[list[NotCounted], "what was not"]
     usd_per_hour: Annotated[UsdPerHour, "of all items by the hour, without the VMs"]

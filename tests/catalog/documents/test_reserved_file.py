@@ -23,9 +23,16 @@ def written(tmp_path: Path, *pools: dict[str, Any], **changes: Any) -> Path:
 
 
 def test_a_file_is_read(tmp_path: Path) -> None:
-    more = {"until": "2026-12-01T11:30:00Z", "region": "us-east-1", "zone": "use1-az4", "kind": "capacity-block"}
+    more = {
+        "begins": "2026-11-30T11:30:00Z",
+        "until": "2026-12-01T11:30:00Z",
+        "region": "us-east-1",
+        "zone": "use1-az4",
+        "kind": "capacity-block",
+    }
     (found,) = load_reserved(written(tmp_path, {**POOL, **more}))
     assert found.usd_per_hour == Decimal("31.464") and found.kind == "capacity-block"
+    assert found.begins == datetime(2026, 11, 30, 11, 30, tzinfo=timezone.utc)
     assert found.until == datetime(2026, 12, 1, 11, 30, tzinfo=timezone.utc)
 
 
@@ -44,6 +51,8 @@ def test_only_name_type_count_and_price_are_needed(tmp_path: Path) -> None:
         ({"usd_per_hour": 0.1234567}, "usd_per_hour"),
         ({"until": "soon"}, "until"),
         ({"until": 1_700_000_000}, "until"),
+        ({"begins": "soon"}, "begins"),
+        ({"begins": "2026-12-01T11:30:00Z", "until": "2026-12-01T12:30:00+01:00"}, "begins"),
         ({"kind": "spot"}, "kind"),
         ({"name": "a b"}, "name"),
         ({"name": "a@b"}, "name"),

@@ -14,9 +14,17 @@ from support.stored_catalog import HEADER, NOW, Clone, row
 from deepvm.catalog.market import stored_prices
 from deepvm.catalog.market.build_catalog import MarketRequest
 from deepvm.catalog.market.open_markets import open_markets
-from deepvm.catalog.market.stored_prices import SOURCE, UNREADABLE, read_stored_prices
+from deepvm.catalog.market.stored_prices import SOURCE, UNREADABLE, StoredPrices, read_stored_prices
 from deepvm.catalog.public.integrity import CONFLICT, FAR_SPOT
 from deepvm.errors import DataError, MissingDataError
+
+
+def stored(folder: Path, region: str, days: int = 30, cloud: str = "aws") -> StoredPrices:
+    """Of one region."""
+    found = read_stored_prices(folder, cloud, [region], days, NOW)[region]
+    if isinstance(found, MissingDataError):
+        raise found
+    return found
 
 
 @pytest.fixture
@@ -29,7 +37,7 @@ def test_versions_become_a_history(clone: Clone) -> None:
     clone.store(10, row("g4dn.xlarge", "0.16"), row("g4dn.xlarge", "0.21", "use1-az2"), row("p3.2xlarge", ""))
     clone.store(5, row("g4dn.xlarge", "0.16"), row("g4dn.xlarge", "0.9", "usw2-az1", "us-west-2"))
     clone.store(1, row("g4dn.xlarge", "0.1234567"), row("g4dn.xlarge", "0.25", "use1-az2"))
-    found = read_stored_prices(clone.folder, "aws", "us-east-1", 30, NOW)
+    found = stored(clone.folder, "us-east-1")
 
     def at(days: float) -> int:
         return int((NOW - timedelta(days=days)).timestamp())
@@ -44,7 +52,7 @@ def test_versions_become_a_history(clone: Clone) -> None:
     assert found.versions == 3
     assert found.sold == {"g4dn.xlarge": {"use1-az1": 3, "use1-az2": 2}}
     assert (found.first, found.last) == (NOW - timedelta(days=10), NOW - timedelta(days=1))
-    west = read_stored_prices(clone.folder, "aws", "us-west-2", 30, NOW)
+    west = stored(clone.folder, "us-west-2")
     assert west.sold == {"g4dn.xlarge": {"usw2-az1": 1}}
 
 
@@ -56,7 +64,7 @@ def test_rows_that_cannot_be_are_left_out_and_counted(clone: Clone) -> None:
     clone.store(2, *bad, *doubled, *good[:5])  # too much is broken to trust the others
     clone.store(1, text="<html>us-east-1</html>\n")
     clone.store(0.5, text=f"{HEADER}\n{row('g4dn.xlarge', '0.1')}")  # breaks off
-    found = read_stored_prices(clone.folder, "aws", "us-east-1", 30, NOW)
+    found = stored(clone.folder, "us-east-1")
     assert set(found.signal.data) == {"g4dn.xlarge", *(f"t{n}.large" for n in range(80))}
     assert found.signal.refused == {
         "zero price": 1,
@@ -76,30 +84,30 @@ def test_the_newest_schema_counts_and_other_clouds_do_not(clone: Clone) -> None:
         file.parent.mkdir(parents=True)
         file.write_text(f"{HEADER}\n{row('g4dn.xlarge', price)}\n")
     clone.store(1, row("g4dn.xlarge", "0.2"))
-    (points,) = read_stored_prices(clone.folder, "aws", "us-east-1", 30, NOW).signal.data["g4dn.xlarge"].values()
+    (points,) = stored(clone.folder, "us-east-1").signal.data["g4dn.xlarge"].values()
     assert [price for _, price in points] == ["0.2"]
 
 
 def test_what_is_no_clone_or_too_old(clone: Clone, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such folder"):
-        read_stored_prices(tmp_path / "none", "aws", "us-east-1", 30, NOW)
+        stored(tmp_path / "none", "us-east-1")
     (tmp_path / "plain").mkdir()
     with pytest.raises(DataError, match="not a git repository"):
-        read_stored_prices(tmp_path / "plain", "aws", "us-east-1", 30, NOW)
+        stored(tmp_path / "plain", "us-east-1")
     clone.store(100, row("g4dn.xlarge", "0.15"))
     with pytest.raises(MissingDataError, match=r"last 30 days: the newest is of 2026-08-12; 'git pull'"):
-        read_stored_prices(clone.folder, "aws", "us-east-1", 30, NOW)
+        stored(clone.folder, "us-east-1")
     with pytest.raises(MissingDataError, match=r"has no catalogs/v\*/gcp/vms.csv"):
-        read_stored_prices(clone.folder, "gcp", "us-east1", 30, NOW)
+        stored(clone.folder, "us-east1", cloud="gcp")
     clone.store(1, row("g4dn.xlarge", "0.16"))
     with pytest.raises(MissingDataError, match="have no spot prices of eu-west-1"):
-        read_stored_prices(clone.folder, "aws", "eu-west-1", 30, NOW)
+        stored(clone.folder, "eu-west-1")
 
 
 def test_no_version_that_can_be_read(clone: Clone) -> None:
     clone.store(0.5, text="<html></html>\n")
     with pytest.raises(DataError, match="none of 1 versions"):
-        read_stored_prices(clone.folder, "aws", "us-east-1", 1, NOW)
+        stored(clone.folder, "us-east-1", 1)
 
 
 def test_a_partial_clone_fetches_nothing(clone: Clone, tmp_path: Path) -> None:
@@ -108,7 +116,7 @@ def test_a_partial_clone_fetches_nothing(clone: Clone, tmp_path: Path) -> None:
     partial = tmp_path / "partial"
     clone.git("clone", "--quiet", "--no-checkout", "--filter=blob:none", f"file://{clone.folder}", str(partial))
     with pytest.raises(DataError):
-        read_stored_prices(partial, "aws", "us-east-1", 30, NOW)
+        stored(partial, "us-east-1")
 
 
 def test_another_repository_in_the_environment_is_not_read(
@@ -116,7 +124,7 @@ def test_another_repository_in_the_environment_is_not_read(
 ) -> None:
     clone.store(1, row("g4dn.xlarge", "0.15"))
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
-    assert read_stored_prices(clone.folder, "aws", "us-east-1", 30, NOW).versions == 1
+    assert stored(clone.folder, "us-east-1").versions == 1
 
 
 def test_a_price_basis_over_it_without_an_account(clone: Clone) -> None:
@@ -160,7 +168,7 @@ def test_settings_of_a_clone_run_nothing(clone: Clone, tmp_path: Path) -> None:
     for hook in ("post-checkout", "pre-commit", "fsmonitor-watchman", "reference-transaction"):
         (clone.folder / ".git" / "hooks" / hook).write_bytes(program.read_bytes())
         (clone.folder / ".git" / "hooks" / hook).chmod(0o755)
-    found = read_stored_prices(clone.folder, "aws", "us-east-1", 30, NOW)
+    found = stored(clone.folder, "us-east-1")
     assert found.sold == {"g4dn.xlarge": {"use1-az1": 1}}
     assert not ran.exists()
 
@@ -181,7 +189,7 @@ def test_a_promisor_remote_that_is_a_program_is_not_asked(clone: Clone, tmp_path
     for key, value in settings.items():
         clone.git("config", key, value)
     with pytest.raises(DataError):
-        read_stored_prices(clone.folder, "aws", "us-east-1", 30, NOW)
+        stored(clone.folder, "us-east-1")
     assert not ran.exists()
 
 
@@ -201,7 +209,7 @@ def test_links_submodules_and_huge_files_hold_no_prices(
     monkeypatch.setattr(stored_prices, "MOST_BYTES", 2000)
     clone.store(2, *[row("g4dn.xlarge", "0.2") for _ in range(100)])
     clone.store(1, row("g4dn.xlarge", "0.16"))
-    found = read_stored_prices(clone.folder, "aws", "us-east-1", 30, NOW)
+    found = stored(clone.folder, "us-east-1")
     assert [price for _, price in found.signal.data["g4dn.xlarge"]["use1-az1"]] == ["0.15", "0.16"]
     assert found.signal.refused == {UNREADABLE: 1}
     assert any("1 version beside 2" in text for text in found.notes)
@@ -212,13 +220,13 @@ def test_a_shallow_clone_says_how_far_back_it_goes(clone: Clone, tmp_path: Path)
         clone.store(days, row("g4dn.xlarge", f"0.{days}"))
     shallow = tmp_path / "shallow"
     clone.git("clone", "--quiet", "--depth", "1", f"file://{clone.folder}", str(shallow))
-    found = read_stored_prices(shallow, "aws", "us-east-1", 30, NOW)
+    found = stored(shallow, "us-east-1")
     assert found.versions == 1
     assert "the last 2.0 days, not 30" in found.notes[0]
     assert "git fetch --unshallow" in found.notes[0]
     assert "is of 2026-11-18" in found.notes[1]
     clone.store(0.1, row("g4dn.xlarge", "0.21"))
-    assert read_stored_prices(clone.folder, "aws", "us-east-1", 15, NOW).notes == ()
+    assert stored(clone.folder, "us-east-1", 15).notes == ()
 
 
 def test_a_schema_that_was_replaced_no_longer_counts(clone: Clone) -> None:
@@ -230,7 +238,7 @@ def test_a_schema_that_was_replaced_no_longer_counts(clone: Clone) -> None:
     clone.git("mv", "catalogs/v8", "catalogs/v10")
     clone.git("commit", "--quiet", "-m", "moved", at=NOW - timedelta(days=2))
     clone.store(1, row("g4dn.xlarge", "0.4"), path="catalogs/v10/aws/vms.csv")
-    found = read_stored_prices(clone.folder, "aws", "us-east-1", 30, NOW)
+    found = stored(clone.folder, "us-east-1")
     assert [price for _, price in found.signal.data["g4dn.xlarge"]["use1-az1"]] == ["0.1", "0.2", "0.3", "0.4"]
     assert found.versions == 5
 
@@ -242,7 +250,7 @@ def test_hosts_of_google_cost_what_their_gpus_cost_too(clone: Clone) -> None:
     host = "a2-highgpu-1g,,0,12,85,,0.73948,0.36975,us-central1,us-central1-a"
     gpu = ",A100,1,,,,2.9339,1.46,us-central1,us-central1-a"
     clone.store(1, text=f"{head}\n{host}\n{gpu}\n", path="catalogs/v8/gcp/vms.csv")
-    found = read_stored_prices(clone.folder, "gcp", "us-central1", 30, NOW)
+    found = stored(clone.folder, "us-central1", cloud="gcp")
     ((_, price),) = found.signal.data["a2-highgpu-1g"]["us-central1-a"]
     assert Decimal(str(price)) == Decimal("0.36975") + Decimal("1.46")
 
@@ -250,7 +258,7 @@ def test_hosts_of_google_cost_what_their_gpus_cost_too(clone: Clone) -> None:
 def test_when_it_was_not_sold(clone: Clone) -> None:
     for days, spot in ((9, "0.2"), (6, ""), (4, ""), (3, "0.2"), (1, "0.2")):
         clone.store(days, row("g4dn.xlarge", spot), row("g4dn.xlarge", "0.3", "use1-az2"), row("t3.nano", str(days)))
-    found = read_stored_prices(clone.folder, "aws", "us-east-1", 30, NOW)
+    found = stored(clone.folder, "us-east-1")
 
     def at(days: float) -> int:
         return int((NOW - timedelta(days=days)).timestamp())
@@ -267,19 +275,19 @@ def test_when_it_was_not_sold(clone: Clone) -> None:
 
 def test_a_folder_within_a_bare_or_an_empty_clone(clone: Clone, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="a repository without commits"):
-        read_stored_prices(clone.folder, "aws", "us-east-1", 30, NOW)
+        stored(clone.folder, "us-east-1")
     clone.store(1, row("g4dn.xlarge", "0.15"))
     bare = tmp_path / "bare.git"
     clone.git("clone", "--quiet", "--bare", str(clone.folder), str(bare))
     for folder in (bare, clone.folder / "catalogs"):
-        assert read_stored_prices(folder, "aws", "us-east-1", 30, NOW).versions == 1
+        assert stored(folder, "us-east-1").versions == 1
 
 
 def test_a_clone_that_git_cannot_read_in_time(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
     clone.store(1, row("g4dn.xlarge", "0.15"))
     monkeypatch.setattr(stored_prices, "_LIMIT_S", 0.0)
     with pytest.raises(DataError, match="has not read it within"):
-        read_stored_prices(clone.folder, "aws", "us-east-1", 30, NOW)
+        stored(clone.folder, "us-east-1")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
@@ -288,7 +296,7 @@ def test_a_clone_of_somebody_else(clone: Clone) -> None:
     os.chown(clone.folder, 65534, 65534)
     os.chown(clone.folder / ".git", 65534, 65534)
     with pytest.raises(DataError, match=r"dubious ownership .*safe\.directory"):
-        read_stored_prices(clone.folder, "aws", "us-east-1", 30, NOW)
+        stored(clone.folder, "us-east-1")
 
 
 def test_damaged_objects(clone: Clone) -> None:
@@ -298,4 +306,27 @@ def test_damaged_objects(clone: Clone) -> None:
     file.chmod(0o644)
     file.write_bytes(b"damaged")
     with pytest.raises(DataError):
-        read_stored_prices(clone.folder, "aws", "us-east-1", 30, NOW)
+        stored(clone.folder, "us-east-1")
+
+
+def test_several_regions_are_read_from_each_version_once(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+    west = {"zone": "usw2-az1", "region": "us-west-2"}
+    for days, price in ((5, "0.2"), (1, "0.21")):
+        clone.store(days, row("g4dn.xlarge", price), row("g4dn.xlarge", "0.3", **west), "far,from,all")
+    regions = ["us-east-1", "us-west-2", "eu-west-1"]
+    alone = {region: stored(clone.folder, region) for region in regions[:2]}
+    read = list[str]()
+    content = stored_prices._Clone.content
+    monkeypatch.setattr(stored_prices._Clone, "content", lambda self, v: read.append(v.name) or content(self, v))
+    found = read_stored_prices(clone.folder, "aws", regions, 30, NOW)
+    assert len(read) == 2
+    none = found.pop("eu-west-1")
+    assert isinstance(none, MissingDataError) and "2 versions of aws/vms.csv have no spot prices" in str(none)
+    assert found == alone
+
+
+def test_a_region_whose_name_begins_that_of_another(clone: Clone) -> None:
+    rows = [row("n1", "0.1", f"{region}-a", region) for region in ("europe-west1", "europe-west12")]
+    clone.store(1, *rows, path="catalogs/v8/gcp/vms.csv")
+    for region in ("europe-west1", "europe-west12"):
+        assert stored(clone.folder, region, cloud="gcp").sold == {"n1": {f"{region}-a": 1}}

@@ -109,7 +109,7 @@ def test_a_bill_of_aws_by_hand() -> None:
     assert rates is not None
     vms = RentedVms(8, 1, Decimal(10), hours=73)
     found = {i.name: i for i in items_for(vms, rates, Extras.parse(disk="200GB", egress="50GB"))}
-    assert found["disk"].usd_per_hour == Decimal("0.197260")  # 9 x 200 x 0.08 / 730
+    assert found["disk"].usd_per_hour == Decimal("0.197262")  # 9 x 200 x 0.08 / 730, in whole micro-dollars for each
     assert found["addresses"].usd_per_hour == Decimal("0.045")  # 9 x 0.005
     assert found["egress"].usd_once == Decimal("4.5")  # 50 x 0.09
     assert all(item.source for item in found.values())
@@ -133,7 +133,7 @@ def test_the_market_of_a_cloud_knows_its_rates_and_every_recommendation_has_a_bi
         assert r.bill is not None
         disk = next(i for i in r.bill.items if i.name == "disk")
         vms = r.cluster.gpu_count + (r.cluster.memory.count if r.cluster.memory else 0)
-        assert disk.usd_per_hour == (vms * Decimal("8") / 730).quantize(Decimal("0.000001"))
+        assert disk.usd_per_hour == vms * Decimal("0.010959")  # 8 / 730
         assert r.bill.total_usd_per_hour == r.usd_per_hour + r.bill.usd_per_hour
 
 

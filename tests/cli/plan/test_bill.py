@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -46,12 +48,13 @@ def test_json_has_the_same_bill_for_every_cluster(run: Run) -> None:
     first = found["configurations"][0]
     vms = first["gpu"]["count"] + (first["memory"]["count"] if first["memory"] else 0)
     items = {item["name"]: item for item in first["bill"]["items"]}
-    assert items["disk"]["usd_per_hour"] == pytest.approx(vms * 200 * 0.08 / 730, abs=1e-6)
+    assert items["disk"]["usd_per_hour"] == pytest.approx(vms * 200 * 0.08 / 730, abs=1e-5)
     assert items["disk"]["official"] is True and items["egress"]["official"] is False
     assert items["egress"]["usd_once"] == 4.5 and items["egress"]["as_of"] == "2026-04-27"
     hours = first["expected"]["makespan_s"] / 3600
-    whole = first["expected"]["total_cost_usd"] + first["bill"]["usd_per_hour"] * hours + 4.5
-    assert first["bill"]["total_usd"] == pytest.approx(whole, abs=1e-5)
+    whole = first["bill"]["total_usd_per_hour"] * hours + 4.5
+    assert first["bill"]["total_usd"] == first["expected"]["total_cost_usd"] == pytest.approx(whole, rel=0.01)
+    assert first["bill"]["in_budget"] is True and first["bill"]["total_usd_per_hour"] <= 3
     assert first["bill"]["total_usd_per_hour"] == pytest.approx(first["usd_per_hour"] + first["bill"]["usd_per_hour"])
     others = [*found["configurations"], *found["alternatives"], found["on_demand"]]
     assert all("bill" in other for other in others)
@@ -62,9 +65,29 @@ def test_the_page_says_it_too(run: Run) -> None:
     assert "Besides VMs, disk" in run(*LORA, "--disk", "200GB", "-o", "html")[1]
 
 
-def test_more_than_the_budget_is_called_out(run: Run) -> None:
-    line = next(t for t in run(*LORA, "--disk", "100TB")[1].splitlines() if "besides VMs" in t)
-    assert line.startswith("! ") and "more than 3" in line
+def test_more_than_the_budget_of_vms_is_called_out(run: Run) -> None:
+    """Addresses count only once something is said of what comes besides VMs."""
+    price = document(run)["configurations"][0]["usd_per_hour"]
+    words = [str(price) if word == "3" else word for word in LORA]
+    line = next(t for t in run(*words)[1].splitlines() if "besides VMs" in t)
+    assert line.startswith("! ") and f"more than {price}" in line
+    within = next(t for t in run(*words, "--disk", "0GB")[1].splitlines() if "besides VMs" in t)
+    assert not within.startswith("! ")
+
+
+def test_disks_that_the_budget_cannot_pay_are_refused_with_the_price_of_all(run: Run) -> None:
+    code, _, err = run(*LORA, "--disk", "100TB")
+    assert code == 3 and "$/h in all (" in err
+
+
+def test_csv_has_it_in_columns(run: Run) -> None:
+    rows = list(csv.DictReader(io.StringIO(run(*LORA, "--disk", "200GB", "--egress", "50GB", "-o", "csv")[1])))
+    for row in rows:
+        total = float(row["usd_per_hour"]) + float(row["besides_usd_per_hour"])
+        assert float(row["in_all_usd_per_hour"]) == pytest.approx(total) and total <= 3
+        assert float(row["besides_usd_once"]) >= 4.5
+    without = run("recommend", "--pw", "3", "--catalog", "paper", "-o", "csv")[1]
+    assert "besides" not in without.splitlines()[0]
 
 
 def test_without_rates_the_options_say_that_they_do_nothing(run: Run) -> None:
@@ -102,7 +125,7 @@ def test_a_reserved_pool_is_planned_with_its_price_count_and_end(run: Run, tmp_p
     assert gpu["instance_type"] == "p5.4xlarge" and gpu["reserved"]["pool"] == "block-1"
     assert gpu["on_demand_count"] == gpu["count"] <= 4 and gpu["on_demand_usd_per_hour"] == 0.7
     text = run(*LORA, "--reserved", file)[1]
-    assert "p5.4xlarge@block-1" in text and "ends at 2100-01-01" in text
+    assert "p5.4xlarge@block-1" in text and "ends at 2099-12-31 23:30 UTC, 30 min before the block" in text
 
 
 def test_a_pool_that_has_ended_is_told(run: Run, tmp_path: Path) -> None:

@@ -43,8 +43,11 @@ def left(found: Bill) -> dict[str, str]:
 
 
 def test_disks_are_of_each_vm_and_months_have_730_hours() -> None:
-    assert items(disk="200GB")["disk"] == (Decimal("0.175342"), 0)  # 8 x 200 x 0.08 / 730
-    assert items(disk="200GB", disk_type="hdd")["disk"] == (Decimal("0.087671"), 0)
+    assert items(disk="200GB")["disk"] == (
+        Decimal("0.175344"),
+        0,
+    )  # 8 x 200 x 0.08 / 730, in whole micro-dollars for each
+    assert items(disk="200GB", disk_type="hdd")["disk"] == (Decimal("0.087672"), 0)
 
 
 def test_an_unknown_kind_of_disk_names_those_that_there_are() -> None:
@@ -131,10 +134,10 @@ def test_no_disk_is_an_answer(nothing: str | int) -> None:
 
 def test_totals() -> None:
     found = bill(disk="200GB", egress="500GB", exclude_cost="boot")
-    assert found.usd_per_hour == Decimal("0.175342") + Decimal("0.0225")
+    assert found.usd_per_hour == Decimal("0.175344") + Decimal("0.0225")
     assert found.usd_once == 60
-    assert found.total_usd_per_hour == Decimal("3.197842")
-    assert found.usd_of(10) == Decimal("61.97842")
+    assert found.total_usd_per_hour == Decimal("3.197844")
+    assert found.usd_of(10) == Decimal("61.97844")
 
 
 def test_rates_of_another_region_are_told() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -9,7 +10,10 @@ from typing import Any
 import pytest
 from support.builders import catalog, cpu_type, gpu_type
 
+import deepvm
 from deepvm import recommend
+from deepvm.catalog.store import load_catalog
+from deepvm.core.cluster.cluster import Recommendation
 from deepvm.core.cluster.commitments import ReservedPool, read_savings_plan, with_reserved, with_savings
 from deepvm.core.cluster.instances import Catalog, Market
 from deepvm.errors import RequestError
@@ -105,6 +109,26 @@ def test_pools_that_have_ended_or_are_elsewhere_are_told() -> None:
     )
 
 
+def test_a_pool_that_begins_later_is_not_there_yet() -> None:
+    later = pool(begins=NOW + timedelta(hours=1))
+    (found,), left = with_reserved([catalog()], [later], NOW)
+    assert "gpu.xlarge@block" not in found.by_name
+    assert left == ("reserved pool block begins at 2026-11-27 09:00 UTC: plan again then",)
+    assert "gpu.xlarge@block" in with_reserved([catalog()], [later], NOW + timedelta(hours=1))[0][0].by_name
+
+
+def test_the_last_half_hour_of_a_capacity_block_is_not_to_be_used() -> None:
+    """AWS begins to end its VMs then."""
+    block = pool(until=NOW + timedelta(hours=2), kind="capacity-block")
+    found = reserved(block)["gpu.xlarge@block"]
+    assert found.left_s == 5400 and found.reserved is not None
+    assert found.reserved.until == "2026-11-27 09:30 UTC, 30 min before the block"
+    (found_,), left = with_reserved([catalog()], [block], NOW + timedelta(minutes=90))
+    assert len(found_) == len(catalog())
+    assert left == ("reserved pool block ended at 2026-11-27 09:30 UTC, 30 min before the block",)
+    assert reserved(replace(block, kind="reservation"))["gpu.xlarge@block"].left_s == 7200
+
+
 def test_a_pool_of_an_unknown_type_and_two_of_one_name_are_refused() -> None:
     with pytest.raises(RequestError, match="p6"):
         reserved(pool(instance_type="p6"))
@@ -184,3 +208,23 @@ def test_without_a_job_nobody_knows_whether_it_ends_before_the_pool_does() -> No
     ends = reserved(pool(until=NOW + timedelta(hours=1)))
     answer = recommend(ends, 100, instance_type="gpu.xlarge@block", architecture="on-demand")
     assert any("say how much is trained" in w for w in answer[0].warnings)
+
+
+def test_a_pool_that_ends_before_the_slow_end_of_what_is_known_is_told() -> None:
+    """Speeds that are not measured are known to a factor: the usual time fits into the pool, the slow one does not."""
+    training = deepvm.workload(model="gpt2", tokens="20B")
+    base = load_catalog("aws", prices="snapshot")
+    asked: dict[str, Any] = {"instance_type": "g5.xlarge@block", "architecture": "on-demand", "training": training}
+
+    def first(hours: float) -> Recommendation:
+        own = pool(instance_type="g5.xlarge", count=1, usd_per_hour=Decimal("0.9"), until=NOW + timedelta(hours=hours))
+        return recommend(with_reserved([base], [own], NOW)[0][0], 100, **asked)[0]
+
+    usual = first(100_000)
+    assert usual.outlook is not None and usual.outlook.costs_usd is not None
+    hours, slow_hours = usual.outlook.total_s / 3600, usual.outlook.costs_usd[1] / 0.9
+    assert hours < slow_hours
+    between, after = first((hours + slow_hours) / 2), first(slow_hours * 1.01)
+    said = [w for w in between.warnings if "at the slow end of what is known of its speed the job takes" in w]
+    assert len(said) == 1 and "and block has" in said[0]
+    assert not any("slow end" in w for w in after.warnings)

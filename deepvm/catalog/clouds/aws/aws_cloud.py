@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from deepvm.catalog.clouds.aws.places import region_at
+from deepvm.catalog.clouds.aws.places import is_zone_of, region_at
 from deepvm.catalog.clouds.aws.quota_codes import QUOTA_NAMES, quota_family
 from deepvm.catalog.signals.cloud import Check, Cloud, CloudRules, Region
 from deepvm.catalog.signals.signal import ADVISOR, HISTORY, Provider
@@ -90,6 +90,10 @@ class AwsCloud(Cloud):
             meant = did_you_mean(name.replace("_", "-"), () if meant else sorted(self.known_regions()), meant)
             allowed += f"; {meant}" if meant else ""
         raise RequestError(option, name, allowed)
+
+    def may_be_zone(self, zone: str, region: str) -> bool:
+        """See :meth:`Cloud.may_be_zone`."""
+        return is_zone_of(zone, region)
 
     def own_region(self, profile: str, environ: Mapping[str, str]) -> Region:
         """See :meth:`Cloud.own_region`. Not left to boto3, which ignores ``AWS_REGION``."""

@@ -81,3 +81,12 @@ def region_at(name: str) -> str:
 
 def _bare(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.casefold())
+
+
+_IN_SHORT = re.compile("north|south|east|west|central|gov")
+
+
+def is_zone_of(zone: str, region: str) -> bool:
+    """Whether a zone has the form of a region's names (``us-east-1a``) or ids (``use1-az4``)."""
+    short = _IN_SHORT.sub(lambda word: word[0][0], region).replace("-", "")
+    return any(re.fullmatch(f"{re.escape(start)}-?[a-z].*", zone) for start in (region, short))

@@ -6,7 +6,7 @@ import pytest
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD
 from deepvm.catalog.clouds.aws import places
-from deepvm.catalog.clouds.aws.places import PLACES, region_at
+from deepvm.catalog.clouds.aws.places import PLACES, is_zone_of, region_at
 from deepvm.errors import RequestError
 
 
@@ -42,3 +42,18 @@ def test_places_are_those_of_regions() -> None:
 def test_what_is_no_region_leads_to_one(typed: str, region: str) -> None:
     with pytest.raises(RequestError, match=rf"did you mean {region}\?$"):
         DEFAULT_CLOUD.check_region(typed)
+
+
+@pytest.mark.parametrize(
+    ("region", "zones"),
+    [
+        ("us-east-1", ["us-east-1a", "use1-az6", "us-east-1-bos-1a", "use1-bos1-az1"]),
+        ("ap-northeast-2", ["ap-northeast-2c", "apne2-az1"]),
+        ("us-gov-west-1", ["us-gov-west-1b", "usgw1-az2"]),
+        ("eu-central-2", ["euc2-az3"]),
+    ],
+)
+def test_zones_by_name_and_id(region: str, zones: list[str]) -> None:
+    assert all(is_zone_of(zone, region) for zone in zones)
+    assert not any(is_zone_of(zone, "us-east-2") for zone in zones)
+    assert not is_zone_of(region, region) and not is_zone_of("", region)
