@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from deepvm.core.answer import Answer
+from deepvm.core.bill.extras import COSTS
 from deepvm.core.cluster.cluster import Cluster, Recommendation
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS, Catalog
 from deepvm.core.units import MICRO_USD, format_usd
@@ -87,16 +88,24 @@ def _where(catalog: Catalog) -> tuple[str, str]:
 def _first(left: Sequence[Placed], request: PlanRequest) -> int:
     """Which comes first of those that are left.
 
-    One that perhaps cannot be had comes after the best that can, unless it is more than a quarter better.
+    One that perhaps cannot be had, or whose whole bill is not known, comes after the best of the others, unless it is
+    more than a quarter better.
     """
     best = _best(left, request)
-    sure = [i for i, p in enumerate(left) if not p.answer.catalog.unsure]
-    if not left[best].answer.catalog.unsure or not sure:
+    sure = [i for i, p in enumerate(left) if _is_sure(p, request)]
+    if best in sure or not sure:
         return best
     other = sure[_best([left[i] for i in sure], request)]
     (value, *_), (certain, *_) = (_worth(left[i].recommendation, request) for i in (best, other))
     near = certain * QUARTER >= value if value > 0 else certain >= value * QUARTER
     return other if near else best
+
+
+def _is_sure(placed: Placed, request: PlanRequest) -> bool:
+    """Whether it can be had, by what is known, and has a rate for all that users ask of the bill."""
+    bill, extras = placed.recommendation.bill, request.extras
+    unknown = set(COSTS) if bill is None else {part.name for part in bill.not_counted if part.unknown}
+    return not placed.answer.catalog.unsure and not (unknown & set(extras.given)) - extras.excluded
 
 
 def _best(left: Sequence[Placed], request: PlanRequest) -> int:

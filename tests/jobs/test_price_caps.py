@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from deepvm.errors import RequestError
+from deepvm.jobs.decisions.markets import most_of
 from deepvm.jobs.decisions.price_caps import most_usd_per_hour
 from deepvm.jobs.decisions.world import Pool, Role, Terms, World
 from deepvm.jobs.jobfile import JobFile, changed
@@ -78,6 +79,15 @@ def test_a_request_that_is_repeated_says_the_same() -> None:
 def test_a_job_that_buys_fewer_machines_splits_the_limit_among_these() -> None:
     flexible = world(least=1, most=8, usd_per_hour=0.5, max_price=0.5)  # buys 3 at 0.16
     assert cap(flexible) == pytest.approx(0.5 / 3)
+
+
+def test_machines_of_ones_own_cost_nothing_and_have_no_limit(tmp_path: Path) -> None:
+    (tmp_path / "hosts.txt").write_text("10.0.0.1\n10.0.0.2\n")
+    for option in ("max_price", "usd_per_hour"):
+        own = {"cloud": "ssh", "machines": {"hosts": "hosts.txt", "count": 2}, "tiers": ["file:///shared"]}
+        asked = JobFile.model_validate({"name": "a", "train": "true", "budget": {option: 3}, **own})
+        found = world_of(asked, tmp_path, 0.0)
+        assert (most_of(found), cap(found, found.pools[0])) == (2, None)
 
 
 def job(**budget: Any) -> JobFile:

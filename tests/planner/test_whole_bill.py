@@ -114,6 +114,25 @@ def test_regions_are_compared_by_what_counts() -> None:
     assert first(disk="1TB") == "here"
 
 
+@pytest.mark.parametrize("rates", [None, Rates("venus")])
+def test_disks_that_nobody_knows_the_price_of_do_not_win(rates: Rates | None) -> None:
+    """Counted as nothing they would; a cluster that is more than a quarter cheaper comes first all the same."""
+
+    def first(spot_usd: str, **options: Any) -> str:
+        other = gpu_type("small", spot_usd_per_hour=spot_usd, speedups=hybrid())
+        here, there = (
+            mars(name="mars-here", region="here"),
+            catalog(other, name="venus-there", region="there", rates=rates),
+        )
+        fixed: dict[str, Any] = {"architecture": "spot-storage", "objective": "cost-per-work", "quotas": ()}
+        answers = [recommend(c, 2, instance_type="small", **fixed, **options) for c in (here, there)]
+        return compare(answers).answers[0].catalog.region
+
+    assert first("0.29") == first("0.29", disk="0GB", exclude_cost="all") == "there"
+    assert first("0.35", disk="1TB") == "here"
+    assert first("0.2", disk="1TB") == "there"
+
+
 def test_what_is_too_dear_in_all_says_so() -> None:
     none = asked("0.35", disk="1TB", architecture="spot-storage")
     assert not none and none.infeasible is not None

@@ -219,7 +219,7 @@ def anchor_of(world: World) -> Pool | None:
 def most_of(world: World) -> int:
     """Machines of a generation in the market that is wanted, at most: those that the hourly budget buys."""
     terms, pool = world.terms, _cheapest(world)
-    if terms.usd_per_hour is None or pool is None:
+    if terms.usd_per_hour is None or pool is None or not pool.usd_per_hour:  # machines of one's own cost nothing
         return terms.most
     rate, steadies = fixed_rate(world)
     return min(terms.most, steadies + max(int((terms.usd_per_hour - rate + 1e-9) / pool.usd_per_hour), 0))

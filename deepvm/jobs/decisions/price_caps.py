@@ -23,7 +23,10 @@ def most_usd_per_hour(world: World, pool: Pool, role: Role) -> float | None:
         return None
     # Of both markets, whichever is wanted at the moment: a request that is repeated must say the same.
     markets = [replace(world, on_demand=False), *([replace(world, on_demand=True)] if terms.bought else [])]
-    more = terms.max_price / max(map(_planned_usd, markets))
+    planned_usd = max(map(_planned_usd, markets))
+    if not planned_usd:
+        return None  # machines of one's own
+    more = terms.max_price / planned_usd
     if role is not Role.TRAINER:
         alike = terms.anchor[:1]
     elif is_on_demand(pool) and pool not in world.pools:

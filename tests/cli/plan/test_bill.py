@@ -61,6 +61,17 @@ def test_json_has_the_same_bill_for_every_cluster(run: Run) -> None:
     assert found["request"]["extras"]["disk_gb"] == 200
 
 
+def test_simulated_runs_pay_for_all_of_it_too(run: Run) -> None:
+    job = ["recommend", "--pw", "3", "--model", "none", "--work", "50h", "--prices", "snapshot", "--disk", "200GB"]
+    words = [*job, "--egress", "500GB", "-o", "json"]
+    usual, simulated = (json.loads(run(*words, *more)[1])["configurations"][0] for more in ([], ["--simulate", "200"]))
+    assert usual["gpu"] == simulated["gpu"]
+    assert simulated["expected"]["runs"] == 200
+    costs = [found["expected"]["total_cost_usd"] for found in (usual, simulated)]
+    assert costs[1] == pytest.approx(costs[0], rel=0.05)
+    assert costs[0] > 45 + usual["usd_per_hour"] * usual["expected"]["makespan_s"] / 3600
+
+
 def test_the_page_says_it_too(run: Run) -> None:
     assert "Besides VMs, disk" in run(*LORA, "--disk", "200GB", "-o", "html")[1]
 
