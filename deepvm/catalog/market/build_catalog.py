@@ -150,7 +150,7 @@ def assemble(
         provenance=_provenance(signals, request, (*notes, *doubted)),
         absent=absent,
         rates=rates_of(cloud.name, region),
-        grace_s=cloud.rules.notice_s + cloud.rules.grace_s,
+        grace_s=cloud.rules.grace_s,
         unsure=f"{cloud.title} is listed with {LISTED_ALIKE}" if cloud.rules.regions_alike else "",
     )
 
