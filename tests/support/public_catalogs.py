@@ -1,7 +1,7 @@
 """Small files in the forms of the public catalogs, and a server that hands them out, or fails.
 
-Heads, columns, quotes and odd values are those of skypilot-catalog's files of November 2026 (GCP 006059e0, AWS 00148f2a,
-Lambda 0f407038, Nebius 0082b043, RunPod 01acdfd4) and of what gpuhunt's providers write.
+Heads, columns, quotes and odd values are those of skypilot-catalog's files (GCP 006059e0, AWS 00148f2a, Lambda
+0f407038, Nebius 0082b043, RunPod 01acdfd4) and of what gpuhunt's providers write.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from support.spot_advisor import say, serving
+
 
 def info(name: str, count: object, mib: int, maker: str = "NVIDIA", total: int | None = None) -> str:
     """The column GpuInfo, quoted: Python's text of a dictionary."""
@@ -207,7 +208,7 @@ HUNT_ROWS: Mapping[str, tuple[str, ...]] = {
         "NVIDIA L40S,US-TX-1,1.72,32,188.0,2,L40S,48.0,False,,nvidia,,x86,",
         "NVIDIA L40S,US-TX-1,6.88,128,752.0,8,L40S,48.0,False,,nvidia,,x86,",
         "NVIDIA L40S,CA,0.79,16,94.0,1,L40S,48.0,False,,nvidia,,x86,",
-        'NVIDIA H100 80GB HBM3,US-TX-1,26.0,160,1000.0,8,H100,80.0,False,,nvidia,runpod-cluster,x86,"{""pod_counts"": [2]}"',
+        "NVIDIA H100 80GB HBM3,US-TX-1,26.0,160,1000.0,8,H100,80.0,False,,nvidia,runpod-cluster,x86,{}",
         "cpu3c-2-4,US-TX-1,0.06,2,4.0,0,,,False,20.0,,,x86,",
         "NVIDIA GeForce RTX 4090,US-TX-1,0.69,6,41.0,1,RTX4090,24.0,False,,nvidia,,x86,",
     ),

@@ -28,7 +28,7 @@ class AzureCloud(ListedCloud):
         grace_s=30,
         has_cpu_vms=True,
         sources={
-            "grace_s": "https://learn.microsoft.com/en-us/azure/virtual-machines/spot-vms, 2026: up to 30 s, best effort",
+            "grace_s": "https://learn.microsoft.com/en-us/azure/virtual-machines/spot-vms, 2026: up to 30 s",
             "has_cpu_vms": "https://learn.microsoft.com/en-us/azure/virtual-machines/sizes/overview, 2026",
         },
     )

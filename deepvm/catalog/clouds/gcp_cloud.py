@@ -10,8 +10,8 @@ from deepvm.catalog.clouds.listed_cloud import WITH_ZONES, ListedCloud
 from deepvm.catalog.signals.cloud import CloudRules
 
 _NOT_ON_DEMAND = re.compile(r"a3-highgpu-[124]g|a3-ultragpu-.*|a4-.*")
-"""What starts as Spot or Flex-start VMs, or is reserved, though catalogs have a price on demand: the notes at each machine
-type of https://docs.cloud.google.com/compute/docs/accelerator-optimized-machines, 2026; gpuhunt leaves out the same."""
+"""What starts as Spot or Flex-start VMs, or is reserved, though catalogs have a price on demand: the notes at each type
+in https://docs.cloud.google.com/compute/docs/accelerator-optimized-machines, 2026; gpuhunt leaves out the same."""
 
 
 class GcpCloud(ListedCloud):

@@ -36,7 +36,7 @@ _GCP_GPUS = (
 )
 _GCP_WITH_GPUS = re.compile(r"(a[2-9]x?|g[2-9])-.*")
 _GCP_SOLD_BY_GPU = "a4-"
-"""Whose host costs 0 in its own row: the price of the GPUs is that of the VM (as gpuhunt has it, from Google's SKUs)."""
+"""Whose host costs 0 in its own row: Google sells the VM by its GPUs, as gpuhunt's fetcher has it."""
 _GCP_COUNTS = {
     # the name says vCPUs
     "g2-standard": ("L4", {4: 1, 8: 1, 12: 1, 16: 1, 32: 1, 24: 2, 48: 4, 96: 8}),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+
 import pytest
+from support.places import SHARED
 from support.public_catalogs import SKYPILOT, csv_file, gcp_info, info, skypilot_file
 
 from deepvm.catalog.public.integrity import check
@@ -10,6 +13,7 @@ from deepvm.catalog.public.offer import Offer
 from deepvm.catalog.public.registry import source
 from deepvm.errors import DataError
 
+RECORDED = SHARED / "data" / "perf" / "catalog_samples.csv"
 BY_HAND = {
     # cloud: type, place: (vCPUs, GiB, GPU, how many, GiB of each, on demand, spot), from the rows of the sample
     "aws": {
@@ -87,6 +91,27 @@ def test_figures_are_those_worked_out_by_hand(cloud: str) -> None:
         o = found[key]
         said = (o.vcpus, o.memory_gib, o.gpu, o.gpu_count, o.gpu_memory_gib, o.on_demand, o.spot)
         assert said == figures, key
+
+
+@pytest.mark.skipif(not RECORDED.exists(), reason="the recorded rows are not here")
+def test_the_samples_are_as_the_files_were_recorded() -> None:
+    """What is said of a type in both; hosts and GPUs of Google Cloud apart, as in the file."""
+    compared = set()
+    with RECORDED.open(newline="") as stream:
+        for row in csv.DictReader(stream):
+            head, rows = SKYPILOT[row["cloud"]]
+            place = row["zone"] or row["region"].partition(" ")[0]
+            gpu, count = ("", "") if row["gpu"].startswith("(") else (row["gpu"], row["gpu_count"])
+            for cells in csv.DictReader([head, *rows]):
+                here = cells.get("AvailabilityZone") or cells["Region"]
+                same_gpus = cells["AcceleratorName"] == gpu and float(cells["AcceleratorCount"] or 0) == float(
+                    count or 0
+                )
+                if cells["InstanceType"] == row["instance_type"] and here == place and same_gpus:
+                    for column, recorded in (("Price", "on_demand_usd_h"), ("SpotPrice", "spot_usd_h")):
+                        assert float(cells[column] or 0) == float(row[recorded] or 0), row
+                    compared.add((row["cloud"], row["instance_type"] or gpu))
+    assert len(compared) >= 16 and {cloud for cloud, _ in compared} == {*SKYPILOT} - {"azure"}
 
 
 def test_every_cloud_has_a_sample_and_a_calculation() -> None:
