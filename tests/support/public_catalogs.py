@@ -1,4 +1,8 @@
-"""Small files in the forms of the public catalogs, and a server that hands them out, or fails."""
+"""Small files in the forms of the public catalogs, and a server that hands them out, or fails.
+
+Heads, columns, quotes and odd values are those of skypilot-catalog's files (GCP 006059e0, AWS 00148f2a, Lambda
+0f407038, Nebius 0082b043, RunPod 01acdfd4) and of what gpuhunt's providers write.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,11 @@ from typing import Any
 
 from support.spot_advisor import say, serving
 
-_NVIDIA = "{{'Gpus': [{{'Name': '{0}', 'Manufacturer': 'NVIDIA', 'Count': {1}, 'MemoryInfo': {{'SizeInMiB': {2}}}}}]}}"
 
-
-def info(name: str, count: object, mib: int) -> str:
-    """The column GpuInfo, quoted."""
-    return f'"{_NVIDIA.format(name, count, mib)}"'
+def info(name: str, count: object, mib: int, maker: str = "NVIDIA", total: int | None = None) -> str:
+    """The column GpuInfo, quoted: Python's text of a dictionary."""
+    gpu = {"Name": name, "Manufacturer": maker, "Count": count, "MemoryInfo": {"SizeInMiB": mib}}
+    return f'"{ {"Gpus": [gpu], "TotalGpuMemoryInMiB": total or mib} }"'
 
 
 def gcp_info(mib: int) -> str:
@@ -36,6 +39,10 @@ AWS_ROWS = (
     "c5.2xlarge,,,8.0,16.0,,0.34,0.120000,us-east-1,use1-az4,x86_64",
     "c5n.2xlarge,,,8.0,21.0,,0.432,0.150000,us-east-1,use1-az4,x86_64",
     "t3.large,,,2.0,8.0,,0.0832,0.030000,us-east-1,use1-az4,x86_64",
+    "c3.2xlarge,,,8.0,15.0,,0.42,0.153700,us-east-1,use1-az3,x86_64",
+    "c3.2xlarge,,,8.0,15.0,,0.42,0.236700,us-east-1,use1-az2,x86_64",
+    "a1.2xlarge,,,8.0,16.0,,0.204,0.204000,us-east-1,use1-az2,arm64",
+    "c1.medium,,,2.0,1.69921875,,0.13,0.041500,us-east-1,use1-az2,i386",
     f"g4dn.xlarge,T4,1.0,4.0,16.0,{info('T4', 1, 16384)},0.526,,us-west-2,usw2-az1,x86_64",
     f"g5.xlarge,A10G,1.0,4.0,16.0,{info('A10G', 1, 22888)},1.006,0.500000,us-west-2,usw2-az2,x86_64",
     "c5.2xlarge,,,8.0,16.0,,0.34,0.130000,us-west-2,usw2-az1,x86_64",
@@ -56,6 +63,9 @@ GCP_ROWS = (
     "g2-standard-4,4.0,16.0,,,,us-central1,us-central1-a,0.14670,0.05842",
     "g2-standard-48,48.0,192.0,,,,us-central1,us-central1-a,1.76040,0.70104",
     "a3-edgegpu-8g,208.0,1872.0,,,,us-central1,us-central1-a,9.46006,2.88933",
+    "a3-edgegpu-8g-nolssd,208.0,1872.0,,,,us-central1,us-central1-a,9.46006,2.88933",
+    "a3-ultragpu-8g-nolssd,224.0,2952.0,,,,us-central1,us-central1-b,12.266,3.74713",
+    "a4-highgpu-8g,224.0,3968.0,,,,us-central1,us-central1-b,0.0,0.0",
     "n2-standard-8,8.0,32.0,,,,us-central1,us-central1-a,0.38847,0.0938",
     "n2-standard-16,16.0,64.0,,,,us-central1,us-central1-a,0.77694,0.1876",
     f",,,A100,1,{gcp_info(40960)},us-central1,us-central1-a,2.93391,1.4341",
@@ -65,6 +75,8 @@ GCP_ROWS = (
     f",,,A100-80GB,1,{gcp_info(81920)},us-east5,us-east5-a,4.4242,1.3356",
     f",,,H100,8,{gcp_info(81920)},us-east4,us-east4-a,78.37239,17.8848",
     f",,,H100,8,{gcp_info(81920)},us-central1,us-central1-a,33.60609,23.9408",
+    f",,,B200,8,{gcp_info(184320)},us-central1,us-central1-b,90.216,32.6064",
+    f",,,H100-MEGA,8,{gcp_info(81920)},northamerica-northeast2,northamerica-northeast2-c,35.39149,",
     f",,,L4,1,{gcp_info(24576)},us-central1,us-central1-a,0.56004,0.2231",
     f",,,L4,4,{gcp_info(24576)},us-central1,us-central1-a,2.24016,0.8924",
     ",,,tpu-v6e-1,1,tpu-v6e-1,asia-east1,asia-east1-c,700.0,700.0",
@@ -90,12 +102,12 @@ _LAMBDA = (
     ("gpu_1x_a10", "A10", 1, 30, 200, "0.75", 24576),
     ("gpu_1x_a100_sxm4", "A100", 1, 30, 200, "1.29", 40960),
     ("gpu_8x_a100_80gb_sxm4", "A100-80GB", 8, 240, 1800, "14.32", 81920),
-    ("gpu_8x_h100_sxm5", "H100", 8, 208, 1800, "23.92", 81920),
+    ("gpu_8x_h100_sxm5", "H100", 8, 208, 1800, "31.92", 81920),
     ("gpu_8x_v100", "V100", 8, 92, 448, "6.32", 16384),
-    ("gpu_8x_b200_sxm6", "B200", 8, 208, 2900, "39.92", 184320),
+    ("gpu_8x_b200_sxm6", "B200", 8, 208, 2900, "53.52", 184320),
 )
 LAMBDA_ROWS = tuple(
-    f"{name},{gpu},{n}.0,{vcpus}.0,{gib}.0,{price},{region},{info(gpu, f'{n}.0', mib)},"
+    f"{name},{gpu},{n}.0,{vcpus}.0,{gib}.0,{price},{region},{info(gpu, float(n), mib)},"
     for name, gpu, n, vcpus, gib, price, mib in _LAMBDA
     for region in ("us-east-1", "us-west-2", "europe-central-1")
 ) + tuple(f"cpu_4x_general,,,4.0,16.0,0.2,{region},," for region in ("us-east-1", "us-west-2", "europe-central-1"))
@@ -124,7 +136,7 @@ _RUNPOD = (
     ("1x_RTX4090_SECURE", "RTX4090", 1, 6, 41, "0.59", 24),
 )
 RUNPOD_ROWS = tuple(
-    f"{name},{gpu},{n}.0,{vcpus}.0,{gib}.0,{region},{price},{price},{zone},{info(gpu, n, mib)}"
+    f"{name},{gpu},{n}.0,{vcpus}.0,{gib}.0,{region},{price},{price},{zone},{info(gpu, n, mib, 'Nvidia', n * mib)}"
     for name, gpu, n, vcpus, gib, price, mib in _RUNPOD
     for region, zone in (("US", "US-TX-1"), ("IS", "EUR-IS-1"))
 )
@@ -192,6 +204,12 @@ HUNT_ROWS: Mapping[str, tuple[str, ...]] = {
         "NVIDIA A100-SXM4-80GB,US-TX-1,1.49,16,125.0,1,A100,80.0,False,,nvidia,,x86,",
         "NVIDIA H100 80GB HBM3,US-TX-1,2.69,20,125.0,1,H100,80.0,False,,nvidia,,x86,",
         "NVIDIA L40S,US-TX-1,0.86,16,94.0,1,L40S,48.0,False,,nvidia,,x86,",
+        "NVIDIA L40S,US-TX-1,0.47,16,94.0,1,L40S,48.0,True,,nvidia,,x86,",
+        "NVIDIA L40S,US-TX-1,1.72,32,188.0,2,L40S,48.0,False,,nvidia,,x86,",
+        "NVIDIA L40S,US-TX-1,6.88,128,752.0,8,L40S,48.0,False,,nvidia,,x86,",
+        "NVIDIA L40S,CA,0.79,16,94.0,1,L40S,48.0,False,,nvidia,,x86,",
+        "NVIDIA H100 80GB HBM3,US-TX-1,26.0,160,1000.0,8,H100,80.0,False,,nvidia,runpod-cluster,x86,{}",
+        "cpu3c-2-4,US-TX-1,0.06,2,4.0,0,,,False,20.0,,,x86,",
         "NVIDIA GeForce RTX 4090,US-TX-1,0.69,6,41.0,1,RTX4090,24.0,False,,nvidia,,x86,",
     ),
 }

@@ -5,8 +5,6 @@ from __future__ import annotations
 from deepvm.catalog.clouds.listed_cloud import WITHOUT_ZONES, ListedCloud
 from deepvm.catalog.signals.cloud import CloudRules
 
-_SPOT = "https://learn.microsoft.com/en-us/azure/virtual-machines/spot-vms, 2026"
-
 
 class AzureCloud(ListedCloud):
     """See :class:`~deepvm.catalog.signals.cloud.Cloud`."""
@@ -27,20 +25,10 @@ class AzureCloud(ListedCloud):
         *("japaneast", "japanwest", "koreacentral", "koreasouth", "southeastasia", "newzealandnorth"),
     )
     rules = CloudRules(
-        notice_s=30,
-        grace_s=0,
-        spot="a market with a price in each region; VMs are evicted when they are needed, each type with its rate",
-        max_life_h=None,
-        minimum_billing_s=60,
-        quotas="vCPUs of a family and in all for each region; one limit for spot vCPUs of all families",
+        grace_s=30,
         has_cpu_vms=True,
         sources={
-            "notice_s": f"{_SPOT}: up to 30 seconds, best effort, by Scheduled Events",
-            "grace_s": _SPOT,
-            "spot": f"{_SPOT}: eviction rates are in Azure Resource Graph, which needs an account",
-            "max_life_h": f"{_SPOT}: none",
-            "minimum_billing_s": "https://azure.microsoft.com/pricing/details/virtual-machines/linux, 2026: minutes",
-            "quotas": "https://learn.microsoft.com/en-us/azure/quotas/spot-quota, 2026",
+            "grace_s": "https://learn.microsoft.com/en-us/azure/virtual-machines/spot-vms, 2026: up to 30 s",
             "has_cpu_vms": "https://learn.microsoft.com/en-us/azure/virtual-machines/sizes/overview, 2026",
         },
     )

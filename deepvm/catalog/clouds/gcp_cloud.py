@@ -9,10 +9,9 @@ from typing import Any
 from deepvm.catalog.clouds.listed_cloud import WITH_ZONES, ListedCloud
 from deepvm.catalog.signals.cloud import CloudRules
 
-_NOT_ON_DEMAND = re.compile(r"a3-highgpu-[124]g|a3-ultragpu-.*|a4x?-.*")
-"""What starts as Spot or Flex-start VMs, or is reserved, though catalogs have a price on demand
-(https://docs.cloud.google.com/compute/docs/accelerator-optimized-machines, 2026)."""
-_SPOT = "https://docs.cloud.google.com/compute/docs/instances/spot, 2026"
+_NOT_ON_DEMAND = re.compile(r"a3-highgpu-[124]g|a3-ultragpu-.*|a4-.*")
+"""What starts as Spot or Flex-start VMs, or is reserved, though catalogs have a price on demand: the notes at each type
+in https://docs.cloud.google.com/compute/docs/accelerator-optimized-machines, 2026; gpuhunt leaves out the same."""
 
 
 class GcpCloud(ListedCloud):
@@ -46,20 +45,10 @@ class GcpCloud(ListedCloud):
         *("asia-southeast1", "asia-southeast2", "australia-southeast1", "australia-southeast2"),
     )
     rules = CloudRules(
-        notice_s=0,
         grace_s=30,
-        spot="a list: 60 to 91 % off, changed once in 30 days at most; VMs are taken back when they are needed",
-        max_life_h=None,  # 24 h for preemptible VMs, which came before
-        minimum_billing_s=60,
-        quotas="GPUs of each model in each region, preemptible ones apart",
         has_cpu_vms=True,
         sources={
-            "notice_s": f"{_SPOT}: 0 unless 120 s are configured (preview)",
-            "grace_s": f"{_SPOT}: up to 30 s between ACPI G2 and G3",
-            "spot": "https://cloud.google.com/spot-vms/pricing, 2026",
-            "max_life_h": f"{_SPOT}: no maximum runtime unless one is set",
-            "minimum_billing_s": "https://cloud.google.com/compute/vm-instance-pricing, 2026: per second, at least 60",
-            "quotas": "https://docs.cloud.google.com/compute/resource-usage, 2026",
+            "grace_s": "https://docs.cloud.google.com/compute/docs/instances/spot, 2026: up to 30 s from ACPI G2 to G3",
             "has_cpu_vms": "https://docs.cloud.google.com/compute/docs/machine-resource, 2026",
         },
     )

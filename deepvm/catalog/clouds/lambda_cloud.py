@@ -5,8 +5,6 @@ from __future__ import annotations
 from deepvm.catalog.clouds.listed_cloud import WITHOUT_SPOT, ListedCloud
 from deepvm.catalog.signals.cloud import CloudRules
 
-_DOCS = "https://docs.lambda.ai/public-cloud/on-demand/, 2026"
-
 
 class LambdaCloud(ListedCloud):
     """See :class:`~deepvm.catalog.signals.cloud.Cloud`."""
@@ -22,22 +20,12 @@ class LambdaCloud(ListedCloud):
         *("asia-south-1", "asia-northeast-1", "asia-northeast-2", "australia-east-1"),
     )
     rules = CloudRules(
-        notice_s=0,
         grace_s=0,
-        spot="",
-        max_life_h=None,
-        minimum_billing_s=60,
-        quotas="instances of an account",
         has_cpu_vms=False,
         regions_alike=True,
         sources={
-            "notice_s": f"{_DOCS}: nothing is taken back",
-            "grace_s": f"{_DOCS}: nothing is taken back",
-            "spot": f"{_DOCS}: there is no spot market",
-            "max_life_h": _DOCS,
-            "minimum_billing_s": "https://docs.lambda.ai/public-cloud/billing/, 2026: by the minute",
-            "quotas": _DOCS,
-            "has_cpu_vms": "skypilot-catalog v8/lambda, 2026: one CPU type of 4 vCPUs and 16 GiB, too small to count",
+            "grace_s": "https://docs.lambda.ai/public-cloud/on-demand/, 2026: there is no spot market",
+            "has_cpu_vms": "skypilot-catalog v8/lambda, 2026: two CPU types of 4 vCPUs and 16 GiB, too small to count",
             "regions_alike": "skypilot-catalog v8/lambda, 2026: each type in all of 17 regions",
         },
     )

@@ -5,8 +5,6 @@ from __future__ import annotations
 from deepvm.catalog.clouds.listed_cloud import WITHOUT_SPOT, ListedCloud
 from deepvm.catalog.signals.cloud import CloudRules
 
-_FAQ = "https://docs.runpod.io/faq, 2026"
-
 
 class RunPodCloud(ListedCloud):
     """See :class:`~deepvm.catalog.signals.cloud.Cloud`."""
@@ -35,21 +33,11 @@ class RunPodCloud(ListedCloud):
         *("eur-is-4", "eur-is-5", "eur-no-1", "eur-no-2", "ap-in-1", "ap-in-2", "ap-jp-1", "oc-au-1", "sea-sg-1"),
     )
     rules = CloudRules(
-        notice_s=0,
-        grace_s=5,
-        spot="",  # there are spot pods, for bids; no catalog knows what they cost
-        max_life_h=None,
-        minimum_billing_s=1,
-        quotas="what an account may spend in an hour",
+        grace_s=0,  # its spot pods are sold for bids, of which no catalog knows the prices
         has_cpu_vms=False,
         regions_alike=True,
         sources={
-            "notice_s": f"{_FAQ}: SIGTERM comes at once",
-            "grace_s": f"{_FAQ}: a spot pod has 5 seconds between SIGTERM and SIGKILL",
-            "spot": "skypilot-catalog v8/runpod, 2026: the price on demand stands in both columns",
-            "max_life_h": _FAQ,
-            "minimum_billing_s": "https://docs.runpod.io/pods/pricing, 2026: by the second",
-            "quotas": "https://docs.runpod.io/references/billing-information, 2026: a spending limit per hour",
+            "grace_s": "skypilot-catalog v8/runpod, 2026: the price on demand stands in the spot column, too",
             "has_cpu_vms": "skypilot-catalog v8/runpod, 2026: no CPU types",
             "regions_alike": "skypilot-catalog v8/runpod, 2026: each type in all of 45 data centres",
         },

@@ -150,7 +150,7 @@ def assemble(
         provenance=_provenance(signals, request, (*notes, *doubted)),
         absent=absent,
         rates=rates_of(cloud.name, region),
-        grace_s=cloud.rules.notice_s + cloud.rules.grace_s,
+        grace_s=cloud.rules.grace_s,
         unsure=f"{cloud.title} is listed with {LISTED_ALIKE}" if cloud.rules.regions_alike else "",
     )
 
@@ -262,7 +262,7 @@ def _provenance(signals: Mapping[str, Signal], request: MarketRequest, notes: Se
     origins = []
     for s in used:
         kind = "embedded" if s.origin == "snapshot" else s.origin
-        origins.append(Origin(s.kind, kind, s.observed_at, s.source, tuple(sorted(s.refused.items()))))
+        origins.append(Origin(s.kind, kind, s.observed_at, s.source, tuple(sorted(s.refused.items())), s.dated))
     prices = [o for o in origins if o.signal in (*_PRICES, request.history)]
     kinds = {o.kind for o in prices}
     return Provenance(

@@ -20,6 +20,7 @@ _NEEDED = ("instance_name", "location", "price", "cpu", "memory", "gpu_count", "
 _VERSION = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _ARCH = {"x86": "x86_64", "arm": "arm64"}
 _ZONE = re.compile(r"(.+[0-9])-[a-z][a-z0-9]*")
+_COUNTRY = re.compile(r"[a-z]{2}")
 _MOST_UNPACKED = 64 * 2**20
 _CHUNK = 2**20
 
@@ -88,21 +89,20 @@ def _offer(row: Mapping[str, str] | None, cloud: str) -> Row:
         return Refused("broken row")
     region, zone = _place(row["location"].strip(), cloud)
     try:
-        foreign = _foreign(row, cloud)
+        foreign = _foreign(row, cloud, region)
         if foreign:
             return Refused(foreign, region, foreign=True)
         if row["spot"].strip().lower() not in ("true", "false"):
             raise BadRowError("unreadable market")
         spot, gpu = row["spot"].strip().lower() == "true", row["gpu_name"].strip()
-        cost, name = price(row["price"]), row["instance_name"].strip()
+        cost, name = price(row["price"]), _name(row, cloud)
         if cost is None:
             return Refused("no price", region, foreign=True)
         if not region or not name:
             raise BadRowError("no region" if name else "no name")
         return Offer(
             cloud=cloud,
-            # As skypilot-catalog writes them: names with blanks could be put into no command.
-            instance_type=name.replace(" ", "_"),
+            instance_type=name,
             region=region,
             zone=zone,
             vcpus=count(row["cpu"], "number of vCPUs"),
@@ -118,7 +118,16 @@ def _offer(row: Mapping[str, str] | None, cloud: str) -> Row:
         return Refused(str(error), region)
 
 
-def _foreign(row: Mapping[str, str], cloud: str) -> str:
+def _name(row: Mapping[str, str], cloud: str) -> str:
+    """As skypilot-catalog writes names: no command could hold those with blanks.
+
+    RunPod's are of GPUs, one for pods with any number of them.
+    """
+    name, gpus = row["instance_name"].strip().replace(" ", "_"), row["gpu_count"].strip()
+    return f"{gpus}x_{name}" if cloud == "runpod" and name and row["gpu_name"].strip() else name
+
+
+def _foreign(row: Mapping[str, str], cloud: str, region: str) -> str:
     """Why a row is not about a VM that deepvm can use; empty if it is."""
     vendor = row.get("gpu_vendor", "").strip().lower()
     if row["gpu_name"].strip() and vendor not in ("", "nvidia"):
@@ -126,7 +135,11 @@ def _foreign(row: Mapping[str, str], cloud: str) -> str:
     if "dws" in row.get("flags", "").lower():
         return "a price of reserved GPUs, not on demand"
     if "edgegpu" in row["instance_name"]:
-        return "no VM of the cloud's own regions"
+        return "a type of the edge"
+    if cloud == "runpod" and _COUNTRY.fullmatch(region):
+        return "machines of others, known by their country"
+    if "cluster" in row.get("flags", "").lower():
+        return "a cluster, not a VM"
     if cloud == "gcp" and row["gpu_name"].strip() and row["instance_name"].startswith("n1-"):
         return "GPUs that are attached to a type"  # of one name, with several GPUs and prices
     return ""

@@ -106,17 +106,20 @@ class PublicMarket:
         except Exception as error:
             # A bug in a reader costs only its source.
             return self._failed(self._unusable(f"internal error while reading the file: {type(error).__name__}"))
-        observed = min(got.written_at or self.source.true_at(self.cloud, self.now), self.now)
-        said = readings(checked)
+        written = got.written_at or self.source.ended.get(self.cloud)
+        observed, dated = min(written or self.source.earliest(self.now), self.now), written is not None
         signals = {
-            region: {k: Signal(k, region, observed, self.source.title, r.data, r.refused) for k, r in kinds.items()}
-            for region, kinds in said.items()
+            region: {
+                k: Signal(k, region, observed, self.source.title, r.data, r.refused, dated=dated)
+                for k, r in kinds.items()
+            }
+            for region, kinds in readings(checked).items()
         }
         for region in (*(r for r in first if r in signals), *(r for r in signals if r not in first)):
             for signal in signals[region].values():
                 self.cache.write(signal, self.now)
         # Last: while it is old, the next command asks again.
-        self.cache.write(Signal(REGIONS, _FILE, observed, self.source.title, [*signals]), self.now)
+        self.cache.write(Signal(REGIONS, _FILE, observed, self.source.title, [*signals], dated=dated), self.now)
         return Found(signals)
 
     def _within(self, wait_s: float, kept: Found, regions: Sequence[str]) -> Found:

@@ -24,7 +24,8 @@ _FOREIGN = re.compile(
 )
 _MIB_PER_GIB = 1024
 
-# Which GPUs a GCP type brings along: its own row prices the host alone (Compute Engine, GPU machine types).
+# Which GPUs a GCP type brings along: its own row prices the host alone
+# (https://docs.cloud.google.com/compute/docs/accelerator-optimized-machines, 2026).
 _GCP_GPUS = (
     (r"a2-(?:highgpu|megagpu)-(\d+)g", "A100"),
     (r"a2-ultragpu-(\d+)g", "A100-80GB"),
@@ -33,6 +34,9 @@ _GCP_GPUS = (
     (r"a3-ultragpu-(\d+)g", "H200"),
     (r"a4-highgpu-(\d+)g", "B200"),
 )
+_GCP_WITH_GPUS = re.compile(r"(a[2-9]x?|g[2-9])-.*")
+_GCP_SOLD_BY_GPU = "a4-"
+"""Whose host costs 0 in its own row: Google sells the VM by its GPUs, as gpuhunt's fetcher has it."""
 _GCP_COUNTS = {
     # the name says vCPUs
     "g2-standard": ("L4", {4: 1, 8: 1, 12: 1, 16: 1, 32: 1, 24: 2, 48: 4, 96: 8}),
@@ -191,7 +195,7 @@ def _gcp(rows: Iterable[Mapping[str, str] | None]) -> Iterator[Row]:
                 name = row["InstanceType"].strip()
                 model, many = gcp_gpus(name)
                 if many < 0:
-                    yield Refused("no VM of the cloud's own regions", region, foreign=True)
+                    yield Refused("a type of the edge, or with GPUs that are not known", region, foreign=True)
                 else:
                     hosts.append((row, model, many))
                 continue
@@ -208,7 +212,8 @@ def _gcp(rows: Iterable[Mapping[str, str] | None]) -> Iterator[Row]:
     for row, model, many in hosts:
         region, zone = row["Region"].strip().lower(), row["AvailabilityZone"].strip()
         try:
-            host, gpus = _prices(row, region), _Gpus()
+            by_gpu = row["InstanceType"].startswith(_GCP_SOLD_BY_GPU)
+            host, gpus = _Prices(None, None) if by_gpu else _prices(row, region), _Gpus()
             if model:
                 found = rates.get((model, many, zone))
                 if found is None:
@@ -219,23 +224,25 @@ def _gcp(rows: Iterable[Mapping[str, str] | None]) -> Iterator[Row]:
                 if (model, many, zone) in calendar:
                     yield Refused("a price of reserved GPUs, not on demand", region, foreign=True)
                     on_demand = None
-                host = _Prices(total(host.on_demand, on_demand), total(host.spot, spot), host.refused)
+                sums = (on_demand, spot) if by_gpu else (total(host.on_demand, on_demand), total(host.spot, spot))
+                host = _Prices(*sums, host.refused)
             yield from _offers(row, "gcp", row["InstanceType"].strip(), gpus, host)
         except BadRowError as error:
             yield Refused(str(error), region)
 
 
 def gcp_gpus(name: str) -> tuple[str, int]:
-    """The file's name of the GPUs that a type of GCP has, and how many; below zero: no type of its regions."""
-    if "edgegpu" in name:
-        return "", -1
+    """The file's name of the GPUs that a type of GCP has, and how many; below zero: none that plans can use."""
     for pattern, model in _GCP_GPUS:
-        found = re.match(pattern, name)
+        found = re.fullmatch(pattern, name)
         if found:
             return model, int(found[1])
     family, _, vcpus = name.rpartition("-")
     model, counts = _GCP_COUNTS.get(family, ("", {}))
-    return (model, counts.get(int(vcpus), -1)) if model and vcpus.isdigit() else ("", 0)
+    if model and vcpus.isdigit():
+        return model, counts.get(int(vcpus), -1)
+    # The host's price alone would make a new type with GPUs the cheapest of all CPU types.
+    return "", -1 if _GCP_WITH_GPUS.fullmatch(name) else 0
 
 
 def _calendar_rates(rates: Mapping[tuple[str, int, str], tuple[_Prices, _Gpus]]) -> set[tuple[str, int, str]]:

@@ -53,9 +53,9 @@ class PublicSource(ABC):
     paths: ClassVar[Mapping[str, str]]
     ended: ClassVar[Mapping[str, datetime]] = {}
 
-    def true_at(self, cloud: str, now: datetime) -> datetime:
-        """When the prices of a file that bears no date were true, at the earliest: it may be due to be renewed."""
-        return self.ended.get(cloud, now - timedelta(seconds=self.period_s))
+    def earliest(self, now: datetime) -> datetime:
+        """When a file that bears no date may have been written, at the earliest: it may be due to be renewed."""
+        return now - timedelta(seconds=self.period_s)
 
     @property
     def clouds(self) -> tuple[str, ...]:

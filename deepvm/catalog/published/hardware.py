@@ -18,8 +18,9 @@ _FLOW_SHARE = 0.85
 """Of a flow's bandwidth: published steps on g4dn.12xlarge give 0.53 GB/s of 5 Gbit/s."""
 _EC2 = re.compile(r"[a-z][a-z0-9-]*\.[a-z0-9-]+")
 _TCP_SHARE, _MOST_TCP_GBPS = 0.5, 50.0
-"""Of a network without a limit for one flow, over TCP: as p3dn.24xlarge, whose EFA reaches no GPU memory either; and as
-no one has published more than 6 GB/s so."""
+"""An assumption about networks without a limit for one flow. NCCL's all-reduces over TCP between VMs with several GPUs
+had, of 25 Gbit/s on Azure, 13.6 (NVIDIA/nccl-tests issue 83), of 32 on Google Cloud 14.8 and 22.4 (NVIDIA/nccl issue
+209), and of 100 in a cluster 32 to 48 (issue 450)."""
 _UNKNOWN_GBPS = 10.0
 _FEW_VMS = 4  # up to which a ring over a network of which nothing is published is believed
 _ONE_VM = 1  # where not even its bandwidth is said, a ring is not believed: it comes after all others
@@ -65,7 +66,7 @@ def interconnect(name: str, sustained_gbps: float | None, *, placement_group: bo
     """The network of a type of VM, or of the machine of a published row.
 
     Where nothing is published: on EC2, 85 % of the geometric mean of one flow and what the network sustains; elsewhere,
-    where no vendor limits a flow, half of what it sustains.
+    where no vendor limits a flow, half of what it sustains is assumed, and 50 Gbit/s at most.
     """
     for entry in _networks():
         if any(fnmatchcase(name, glob) for glob in entry["machines"]):
@@ -95,7 +96,7 @@ def _elsewhere(name: str, sustained_gbps: float | None) -> Interconnect:
         basis = f"nobody says what network it has, {_UNKNOWN_GBPS:g} Gbit/s is a guess"
         return _ethernet(name, _TCP_SHARE * _UNKNOWN_GBPS, _UNKNOWN_GBPS, basis, _ONE_VM)
     effective = min(_TCP_SHARE * sustained_gbps, _MOST_TCP_GBPS)
-    basis = f"{effective:g} of its {sustained_gbps:g} Gbit/s, over TCP"
+    basis = f"{effective:g} of its {sustained_gbps:g} Gbit/s over TCP is assumed"
     return _ethernet(name, effective, sustained_gbps, basis, _FEW_VMS)
 
 

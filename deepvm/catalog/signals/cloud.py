@@ -56,24 +56,16 @@ class Check:
 
 @dataclass(frozen=True)
 class CloudRules:
-    """How a cloud's machines are sold and taken back.
+    """How a cloud sells VMs and takes them back, as far as plans depend on it.
 
     Attributes:
-        notice_s: between a warning and the order to stop. grace_s: from that order until the machine is gone.
-        spot: what its second market is, in words; empty if it has none whose prices are known.
-        max_life_h: hours after which it takes back a spot VM in any case, None if it does not.
-        minimum_billing_s: the least that is billed for a VM. quotas: what it limits, in words.
+        grace_s: from the first warning until a spot VM is gone; 0 where no spot VMs are sold.
         has_cpu_vms: whether VMs without GPUs can stand beside those with, to hold checkpoints.
         regions_alike: its catalogs list every type in every region, so that comparing regions says nothing.
-        sources: where each figure is from and as of when, by attribute.
+        sources: where each of these is from and as of when, by attribute.
     """
 
-    notice_s: float
     grace_s: float
-    spot: str
-    max_life_h: float | None
-    minimum_billing_s: int
-    quotas: str
     has_cpu_vms: bool
     sources: Mapping[str, str]
     regions_alike: bool = False
@@ -96,6 +88,11 @@ class Cloud(ABC):
     has_api: ClassVar[bool] = True
     kinds: ClassVar[tuple[str, ...]] = (SPECS, OFFERINGS, ZONES, ON_DEMAND, SPOT, ADVISOR, QUOTAS)
     quota_names: Mapping[tuple[str, Market], QuotaName] = {}
+
+    @property
+    def has_spot(self) -> bool:
+        """Whether it sells spot VMs at prices that are known."""
+        return SPOT in self.kinds
 
     @abstractmethod
     def quota_family(self, type_name: str) -> str:

@@ -200,7 +200,7 @@ def _used(requests: Sequence[SignalRequest], instead: _Instead, now: datetime) -
         signal = instead.signals[request]
         words = ""
         if signal is not None:
-            old = f"{instead.names.get(request, 'cache')} of {age(signal.observed_at, now)} ago"
+            old = f"{instead.names.get(request, 'cache')} of {age(signal.observed_at, now, signal.dated)} ago"
             words = f"snapshot of {signal.observed_at:%Y-%m-%d}" if signal.origin == "snapshot" else old
         groups.setdefault(words, []).append(request)
     if len(groups) == 1:

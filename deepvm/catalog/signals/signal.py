@@ -103,6 +103,7 @@ class Signal:
         refused: rows that could not be trusted, counted by reason (``zero price``).
         origin: ``live``, ``cache``, ``expired`` (a cache past its time) or ``snapshot`` (came with deepvm).
         fetched_at: when it was written to the cache, UTC; None if it does not come from there.
+        dated: whether the source says when; else ``observed_at`` is the earliest time at which it may have said so.
 
     Forms of ``data`` (prices are decimal texts in $/h, exact, at most six decimals, rounded up):
 
@@ -128,6 +129,7 @@ class Signal:
     refused: Mapping[str, int] = field(default_factory=dict)
     origin: str = "live"
     fetched_at: datetime | None = field(default=None, compare=False)
+    dated: bool = True
 
     @property
     def rows(self) -> int:
@@ -170,8 +172,13 @@ def reason(why: str) -> str:
     return _REASONS.get(why, why)
 
 
-def age(then: datetime, now: datetime) -> str:
-    """An age, rounded down: ``12 s``, ``5 min``, ``2 h``, ``3 d``; the future counts as now."""
+def age(then: datetime, now: datetime, dated: bool = True) -> str:
+    """An age, rounded down: ``12 s``, ``5 min``, ``2 h``, ``3 d``; the future counts as now.
+
+    Where ``then`` is no date of the source but the earliest that it can be: ``at most 7 h``.
+    """
+    if not dated:
+        return f"at most {age(then, now)}"
     seconds = max(0, int((now - then).total_seconds()))
     for unit, length in (("d", _DAY), ("h", _HOUR), ("min", 60)):
         # At least two of a unit: "1 d" would hide whether 25 or 47 hours have passed.

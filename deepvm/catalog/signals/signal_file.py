@@ -35,6 +35,7 @@ def encode(signal: Signal, fetched_at: datetime) -> bytes:
         "observed_at": _utc(signal.observed_at),
         "source": signal.source,
         "refused": dict(signal.refused),
+        **({} if signal.dated else {"dated": False}),
     }
     sealed = f'{_canonical(head)[1:-1]},\n"data":{_canonical(signal.data)}}}\n'.encode()
     first = f'{{"schema_version":"{SCHEMA_VERSION}","sha256":"{hashlib.sha256(sealed).hexdigest()}",\n'
@@ -64,9 +65,12 @@ def decode(text: str) -> Signal | None:
         if form_problem(kind, document["data"]):
             raise ValueError("data")
         observed_at, fetched_at = _time(document["observed_at"]), _time(document["fetched_at"])
+        dated = document.get("dated", True)
+        if type(dated) is not bool:
+            raise ValueError("dated")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"its content has another form ({type(error).__name__})") from None
-    return Signal(*texts[:2], observed_at, texts[2], document["data"], refused, "cache", fetched_at)
+    return Signal(*texts[:2], observed_at, texts[2], document["data"], refused, "cache", fetched_at, dated)
 
 
 def _canonical(value: Any) -> str:

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 def with_commitments(catalogs: Sequence[Catalog], reserved: str, savings: Sequence[str]) -> tuple[Catalog, ...]:
     """The catalogs with discounts and reserved pools; notes say what counts. Raises DataError, RequestError."""
-    if not reserved and not savings:
-        return tuple(catalogs)
     from deepvm.core.cluster.commitments import read_savings_plan, with_reserved, with_savings
 
     plans = tuple(read_savings_plan(text) for text in savings)

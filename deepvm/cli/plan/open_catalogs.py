@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from deepvm.cli.output import note, say
-from deepvm.cli.plan.committed import with_commitments
 from deepvm.cli.plan.options import DEFAULT_CATALOG, HISTORY, PlanFlags, say_notes
 from deepvm.cli.plan.own_history import with_history
 from deepvm.cli.settings import set_elsewhere
@@ -38,6 +37,10 @@ def open_catalogs(flags: PlanFlags, *, details: bool = False) -> tuple[Catalog, 
         from deepvm.core.bill.extras import Extras
 
         refuse_unknown_disk([c.rates for c in found if c.rates is not None], Extras.parse(disk_type=disk_type))
+    if not flags.reserved and not flags.savings_plan:
+        return tuple(found)
+    from deepvm.cli.plan.committed import with_commitments
+
     return with_commitments(found, flags.reserved, flags.savings_plan)
 
 

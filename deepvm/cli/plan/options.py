@@ -14,7 +14,6 @@ from deepvm.cli.help import completion as complete
 from deepvm.cli.output import note
 from deepvm.cli.parameters import field_name, opt, switch
 from deepvm.cli.workload_options import WorkloadFlags
-from deepvm.core.bill.extras import COSTS
 from deepvm.core.training.usual_model import USUAL_MODEL
 from deepvm.errors import RequestError
 
@@ -340,7 +339,9 @@ class RankFlags(PlanFlags):
     bucket: Annotated[str | None, opt("What a bucket keeps meanwhile: adds its cost.", "SIZE")] = None
     nat: Annotated[bool, switch("VMs without public addresses, behind a NAT gateway.")] = False
     exclude_cost: Annotated[
-        list[str], opt(f"Costs not to count: {', '.join(COSTS)} or all; repeatable.", "NAME,...")
+        # Names of deepvm.core.bill.extras.COSTS, which would load five modules to show a help text.
+        list[str],
+        opt("Costs not to count: disk, addresses, nat, egress, bucket, boot or all; repeatable.", "NAME,..."),
     ] = many()
 
 

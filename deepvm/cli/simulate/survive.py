@@ -80,7 +80,7 @@ def _check_cloud(catalog: str) -> None:
     from deepvm.catalog.clouds import cloud_of, region_in
     from deepvm.catalog.store import may_be_market
 
-    if may_be_market(catalog) and region_in(catalog) is not None and not cloud_of(catalog).rules.spot:
+    if may_be_market(catalog) and region_in(catalog) is not None and not cloud_of(catalog).has_spot:
         title = cloud_of(catalog).title
         raise RequestError("catalog", catalog, f"a cloud with a spot market whose prices are known; {title} has none")
 

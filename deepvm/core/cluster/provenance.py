@@ -11,6 +11,7 @@ class Origin:
     """Where one kind of figure, such as ``specs``, ``on-demand`` or ``spot``, comes from.
 
     ``kind``: ``live``, ``cache``, ``expired`` or ``embedded``. ``refused``: implausible rows, counted by reason.
+    ``dated``: whether the source says when; else ``observed_at`` is the earliest that it can be.
     """
 
     signal: str
@@ -18,6 +19,7 @@ class Origin:
     observed_at: datetime
     source: str = ""
     refused: tuple[tuple[str, int], ...] = ()
+    dated: bool = True
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,11 @@ def _cells(answer: Recommendations, now: datetime) -> dict[Column, str]:
         speed = format_work(best.throughput)
     training = answer.request.training
     cells[Column(training.workload.units if training else "throughput", "right", drop=1)] = speed
-    prices = [o.observed_at for o in catalog.provenance.origins if base(o.signal) in PRICES]
-    cells[Column("prices", "right", drop=3)] = f"{age(min(prices), now)} old" if prices else "-"
+    prices = (o for o in catalog.provenance.origins if base(o.signal) in PRICES)
+    oldest = min(prices, key=lambda o: o.observed_at, default=None)
+    cells[Column("prices", "right", drop=3)] = (
+        "-" if oldest is None else f"{age(oldest.observed_at, now, oldest.dated)} old"
+    )
     return cells
 
 

@@ -273,7 +273,7 @@ class PlanPage:
             lines += zone_lines(self.answer[0], catalog)
         yield listing(lines)
         rows = [
-            [o.signal, o.kind, format_time(o.observed_at), age(o.observed_at, self.now), o.source]
+            [o.signal, o.kind, format_time(o.observed_at), age(o.observed_at, self.now, o.dated), o.source]
             for o in about.origins
         ]
         if rows:

@@ -202,6 +202,7 @@ def source(catalog: Catalog) -> dict[str, Any]:
                 "observed_at": format_time(o.observed_at),
                 "source": o.source,
                 "refused": dict(o.refused),
+                **({} if o.dated else {"dated": False}),
             }
             for o in about.origins
         ],

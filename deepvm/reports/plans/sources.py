@@ -119,7 +119,7 @@ def _day(measured: Measurement, now: datetime) -> str:
 def _age(origin: Origin, now: datetime) -> str:
     if origin.kind == "embedded":
         return f"of {origin.observed_at.date()}, {_days_old(origin.observed_at.date(), now)}"
-    return f"{age(origin.observed_at, now)} old"
+    return f"{age(origin.observed_at, now, origin.dated)} old"
 
 
 def _days_old(day: date, now: datetime) -> str:

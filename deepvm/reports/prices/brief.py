@@ -22,8 +22,10 @@ def brief_line(catalogs: Sequence[Catalog]) -> str:
     if not why:
         first, more, _ = next(text for about in told for text in about.usual).partition(":")
         return f"{first})" if more else first
-    days = sorted({f"{o.observed_at.date()}" for about in told for o in about.origins if base(o.signal) in PRICES})
-    between = " to ".join(dict.fromkeys([*days[:1], *days[-1:]]))
+    prices = [o for about in told for o in about.origins if base(o.signal) in PRICES]
+    days = sorted({f"{o.observed_at.date()}" for o in prices})
+    later = "" if all(o.dated for o in prices) else " or later"
+    between = " to ".join(dict.fromkeys([*days[:1], *days[-1:]])) + later
     several = len({cloud_name(c) for c in catalogs}) > 1
     places = [f"{cloud_name(c)} {c.region}" if several else c.region for c in catalogs]
     files = dict.fromkeys(o.source for about in told for o in about.origins if o.source in TITLES)

@@ -30,7 +30,7 @@ def print_files(found: Sequence[tuple[PublicMarket, Found]], now: datetime, stre
                 Column("regions", "right", drop=1): str(len(said.signals)) if specs else "-",
                 Column("types", "right", drop=2): str(len({t for s in specs for t in s.data})) if specs else "-",
                 Column("refused rows", drop=3): rows or "-",
-                Column("age", "right", drop=4): age(specs[0].observed_at, now) if specs else "-",
+                Column("age", "right", drop=4): age(specs[0].observed_at, now, specs[0].dated) if specs else "-",
             }
         )
     print_items(items, stream)
@@ -50,6 +50,7 @@ def file_rows(markets: Sequence[PublicMarket]) -> list[dict[str, Any]]:
                 "state": "absent" if about is None else "fresh" if about.origin == "cache" else "expired",
                 "regions": [] if about is None else list(about.data),
                 "observed_at": about and about.observed_at.isoformat(),
+                "dated": None if about is None else about.dated,
                 "fetched_at": fetched and fetched.isoformat(),
                 "expires_at": expires and expires.isoformat(),
                 "age_s": None if about is None else max(0, int((market.now - about.observed_at).total_seconds())),
@@ -72,7 +73,7 @@ def print_file_rows(rows: Sequence[Mapping[str, Any]], now: datetime) -> None:
                 Column("regions", "right", drop=2): str(len(row["regions"])) if row["regions"] else "-",
                 Column("age", "right"): "-"
                 if row["age_s"] is None
-                else age(now - timedelta(seconds=row["age_s"]), now),
+                else age(now - timedelta(seconds=row["age_s"]), now, row["dated"]),
                 Column("next step", drop=1): row["next_step"] or "-",
             }
             for row in rows

@@ -136,7 +136,11 @@ class Request(_MoreOfRequest):
     gpu_total_memory_bytes: Annotated[Bounds, "memory of all GPUs of a VM, bytes"]
 
 
-class Signal(TypedDict):
+class _UndatedSignal(TypedDict, total=False):
+    dated: Annotated[Literal[False], "only where the source bears no date: observed_at is the earliest that it can be"]
+
+
+class Signal(_UndatedSignal):
     """One kind of figure and where it comes from."""
 
     signal: Annotated[str, "such as specs, spot or on-demand"]

@@ -52,11 +52,15 @@ BY_HAND = {
         ("cpu-d3_4vcpu-16gb", "eu-north1", ""): ("", 0, None, "x86_64", "0.0992", None),
     },
     "runpod": {
-        ("NVIDIA_A100_80GB_PCIe", "us-tx-1", ""): ("A100", 1, 80, "x86_64", "1.39", None),
-        ("NVIDIA_A100-SXM4-80GB", "us-tx-1", ""): ("A100", 1, 80, "x86_64", "1.49", None),
-        ("NVIDIA_H100_80GB_HBM3", "us-tx-1", ""): ("H100", 1, 80, "x86_64", "2.69", None),
-        ("NVIDIA_L40S", "us-tx-1", ""): ("L40S", 1, 48, "x86_64", "0.86", None),
-        ("NVIDIA_GeForce_RTX_4090", "us-tx-1", ""): ("RTX4090", 1, 24, "x86_64", "0.69", None),
+        # one name for pods with any number of GPUs
+        ("1x_NVIDIA_A100_80GB_PCIe", "us-tx-1", ""): ("A100", 1, 80, "x86_64", "1.39", None),
+        ("1x_NVIDIA_A100-SXM4-80GB", "us-tx-1", ""): ("A100", 1, 80, "x86_64", "1.49", None),
+        ("1x_NVIDIA_H100_80GB_HBM3", "us-tx-1", ""): ("H100", 1, 80, "x86_64", "2.69", None),
+        ("1x_NVIDIA_L40S", "us-tx-1", ""): ("L40S", 1, 48, "x86_64", "0.86", "0.47"),
+        ("2x_NVIDIA_L40S", "us-tx-1", ""): ("L40S", 2, 48, "x86_64", "1.72", None),
+        ("8x_NVIDIA_L40S", "us-tx-1", ""): ("L40S", 8, 48, "x86_64", "6.88", None),
+        ("1x_NVIDIA_GeForce_RTX_4090", "us-tx-1", ""): ("RTX4090", 1, 24, "x86_64", "0.69", None),
+        ("cpu3c-2-4", "us-tx-1", ""): ("", 0, None, "x86_64", "0.06", None),
     },
 }
 
@@ -83,6 +87,12 @@ def test_what_is_left_out_of_gcp_is_counted() -> None:
         "GPUs that are attached to a type": 1,
         "another accelerator than NVIDIA's": 1,
     }
+
+
+def test_runpods_clusters_and_community_are_no_pods_of_its_data_centres() -> None:
+    checked = check(source("gpuhunt").parse(gpuhunt_csv("runpod"), "runpod"))
+    assert checked.broken == 0
+    assert checked.foreign == {"a cluster, not a VM": 1, "machines of others, known by their country": 1}
 
 
 def test_a_market_that_is_neither_breaks_the_row() -> None:

@@ -24,7 +24,7 @@ from deepvm.catalog.public.public_market import Found, PublicMarket, newest
 from deepvm.catalog.public.registry import SOURCES, source
 from deepvm.catalog.public.source import Patience
 from deepvm.catalog.signals.cache import Cache
-from deepvm.catalog.signals.signal import FAILURES, ON_DEMAND, REGIONS, SPECS, SPOT, Signal
+from deepvm.catalog.signals.signal import FAILURES, ON_DEMAND, REGIONS, SPECS, SPOT, Signal, age
 from deepvm.errors import CloudError, RequestError
 
 NOW = datetime(2026, 11, 27, 9, 0, tzinfo=timezone.utc)
@@ -104,12 +104,15 @@ class TestAnAnswer:
         """GitHub's raw files have no Last-Modified: prices that may be of seven hours ago are not called today's."""
         server.answers[PATH] = say(FILE)
         signal = market(tmp_path).refresh().of("us-east-1", SPOT)
-        assert signal is not None and signal.observed_at == NOW - timedelta(hours=7)
+        assert signal is not None and signal.observed_at == NOW - timedelta(hours=7) and not signal.dated
+        kept = market(tmp_path).kept(["us-east-1"]).of("us-east-1", SPOT)
+        assert kept is not None and not kept.dated, "the cache knows, too"
+        assert age(kept.observed_at, NOW + timedelta(hours=2), kept.dated) == "at most 9 h"
 
     def test_a_file_that_nobody_renews_is_as_old_as_its_end(self, server: PublicServer, tmp_path: Path) -> None:
         server.answers["/v6/azure/vms.csv"] = say(skypilot_file("azure"))
         signal = market(tmp_path, cloud="azure").refresh().of("eastus", SPOT)
-        assert signal is not None and signal.observed_at.date().isoformat() == "2025-04-28"
+        assert signal is not None and signal.observed_at.date().isoformat() == "2025-04-28" and signal.dated
 
     def test_packed_files_are_unpacked(self, server: PublicServer, tmp_path: Path) -> None:
         server.answers[PATH] = say(gzip.compress(FILE), **{"Content-Encoding": "gzip"})

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import csv
+
 import pytest
-from support.public_catalogs import SKYPILOT, csv_file, gcp_info, skypilot_file
+from support.places import SHARED
+from support.public_catalogs import SKYPILOT, csv_file, gcp_info, info, skypilot_file
 
 from deepvm.catalog.public.integrity import check
 from deepvm.catalog.public.offer import Offer
 from deepvm.catalog.public.registry import source
 from deepvm.errors import DataError
 
+RECORDED = SHARED / "data" / "perf" / "catalog_samples.csv"
 BY_HAND = {
     # cloud: type, place: (vCPUs, GiB, GPU, how many, GiB of each, on demand, spot), from the rows of the sample
     "aws": {
@@ -19,6 +23,9 @@ BY_HAND = {
         ("p4d.24xlarge", "use1-az6"): (96, 1152, "A100", 8, 40, "21.957642", "9.87"),
         ("c5n.2xlarge", "use1-az4"): (8, 21, "", 0, None, "0.432", "0.15"),
         ("g4dn.xlarge", "usw2-az1"): (4, 16, "T4", 1, 16, "0.526", None),
+        ("c3.2xlarge", "use1-az3"): (8, 15, "", 0, None, "0.42", "0.1537"),
+        ("a1.2xlarge", "use1-az2"): (8, 16, "", 0, None, "0.204", "0.204"),
+        ("c1.medium", "use1-az2"): (2, 1.69921875, "", 0, None, "0.13", "0.0415"),
     },
     "gcp": {
         # host + GPUs: 0.73948 + 2.93391, 0.36975 + 1.4341
@@ -32,6 +39,8 @@ BY_HAND = {
         # 9.46006 + 78.37239, 2.15966 + 17.8848
         ("a3-highgpu-8g", "us-east4-a"): (208, 1872, "H100", 8, 80, "87.83245", "20.04446"),
         ("a3-highgpu-8g", "us-central1-a"): (208, 1872, "H100", 8, 80, None, "26.83013"),
+        # the host costs 0, so the price is that of the GPUs (what may be sold on demand is another question)
+        ("a4-highgpu-8g", "us-central1-b"): (224, 3968, "B200", 8, 180, "90.216", "32.6064"),
         # 0.1467 + 0.56004, 0.05842 + 0.2231
         ("g2-standard-4", "us-central1-a"): (4, 16, "L4", 1, 24, "0.70674", "0.28152"),
         # 1.7604 + 2.24016, 0.70104 + 0.8924
@@ -49,7 +58,7 @@ BY_HAND = {
         ("gpu_1x_a10", ""): (30, 200, "A10", 1, 24, "0.75", None),
         ("gpu_1x_a100_sxm4", ""): (30, 200, "A100", 1, 40, "1.29", None),
         ("gpu_8x_a100_80gb_sxm4", ""): (240, 1800, "A100", 8, 80, "14.32", None),
-        ("gpu_8x_b200_sxm6", ""): (208, 2900, "B200", 8, 180, "39.92", None),
+        ("gpu_8x_b200_sxm6", ""): (208, 2900, "B200", 8, 180, "53.52", None),
         ("cpu_4x_general", ""): (4, 16, "", 0, None, "0.2", None),
     },
     "nebius": {
@@ -84,6 +93,27 @@ def test_figures_are_those_worked_out_by_hand(cloud: str) -> None:
         assert said == figures, key
 
 
+@pytest.mark.skipif(not RECORDED.exists(), reason="the recorded rows are not here")
+def test_the_samples_are_as_the_files_were_recorded() -> None:
+    """What is said of a type in both; hosts and GPUs of Google Cloud apart, as in the file."""
+    compared = set()
+    with RECORDED.open(newline="") as stream:
+        for row in csv.DictReader(stream):
+            head, rows = SKYPILOT[row["cloud"]]
+            place = row["zone"] or row["region"].partition(" ")[0]
+            gpu, count = ("", "") if row["gpu"].startswith("(") else (row["gpu"], row["gpu_count"])
+            for cells in csv.DictReader([head, *rows]):
+                here = cells.get("AvailabilityZone") or cells["Region"]
+                same_gpus = cells["AcceleratorName"] == gpu and float(cells["AcceleratorCount"] or 0) == float(
+                    count or 0
+                )
+                if cells["InstanceType"] == row["instance_type"] and here == place and same_gpus:
+                    for column, recorded in (("Price", "on_demand_usd_h"), ("SpotPrice", "spot_usd_h")):
+                        assert float(cells[column] or 0) == float(row[recorded] or 0), row
+                    compared.add((row["cloud"], row["instance_type"] or gpu))
+    assert len(compared) >= 16 and {cloud for cloud, _ in compared} == {*SKYPILOT} - {"azure"}
+
+
 def test_every_cloud_has_a_sample_and_a_calculation() -> None:
     assert {*source("skypilot").clouds} == {*SKYPILOT} == {*BY_HAND}
 
@@ -101,6 +131,27 @@ def test_a_host_of_gcp_without_a_price_of_its_gpus_is_no_offer() -> None:
     """Zone b sells the host of a2-highgpu-1g, and no row says what its GPU costs there."""
     found = {(o.instance_type, o.zone) for o in offers("gcp")}
     assert ("a2-highgpu-1g", "us-central1-b") not in found and ("a2-highgpu-1g", "us-central1-a") in found
+
+
+@pytest.mark.parametrize("name", ["a3-ultragpu-8g-nolssd", "a3-edgegpu-8g-nolssd", "a4x-highgpu-4g", "a5-highgpu-8g"])
+def test_a_type_with_unknown_gpus_is_not_sold_at_the_price_of_its_host(name: str) -> None:
+    """It would be the cheapest of all CPU types."""
+    row = f"{name},224.0,2952.0,,,,us-central1,us-central1-a,12.266,3.74713"
+    assert name not in {o.instance_type for o in offers("gcp", skypilot_file("gcp", row))}
+
+
+def test_a_doubled_row_of_gcp_is_one_offer() -> None:
+    host = "a2-highgpu-1g,12.0,85.0,,,,us-central1,us-central1-a,0.73948,0.36975"
+    gpu = f",,,A100,1,{gcp_info(40960)},us-central1,us-central1-a,2.93391,1.4341"
+    checked = check(source("skypilot").parse(skypilot_file("gcp", host, gpu), "gcp"))
+    found = [o for o in checked.offers if (o.instance_type, o.zone) == ("a2-highgpu-1g", "us-central1-a")]
+    assert [(o.on_demand, o.spot) for o in found] == [("3.67339", "1.80385")]
+
+
+def test_an_h200_at_price_0_is_not_for_nothing() -> None:
+    row = f"p5en.48xlarge,H200,8.0,192.0,2048.0,{info('H200', 8, 144384)},0.0,,us-east-1,use1-az4,x86_64"
+    checked = check(source("skypilot").parse(skypilot_file("aws", row), "aws"))
+    assert "p5en.48xlarge" not in {o.instance_type for o in checked.offers} and checked.broken == 1
 
 
 def test_a_price_of_700_stands_for_none() -> None:

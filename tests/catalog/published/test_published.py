@@ -71,8 +71,19 @@ def test_only_ec2_limits_a_flow() -> None:
     assert elsewhere.gb_per_s == 50 / 8 > 2 * ec2.gb_per_s and "50 of its 100 Gbit/s" in elsewhere.basis
     assert interconnect("Standard_NC24ads_A100_v4", 20.0).gb_per_s == 10 / 8
     assert interconnect("1x_L4_SECURE", 0.1).gb_per_s == 0.05 / 8
-    assert interconnect("g4-standard-384", 400.0).gb_per_s == 50 / 8, "over TCP nobody has seen more"
+    assert interconnect("g4-standard-384", 400.0).gb_per_s == 50 / 8, "and no more"
     assert "one flow" in ec2.basis and "flow" not in elsewhere.basis
+
+
+@pytest.mark.parametrize(
+    ("line", "least", "most"),
+    [(25.0, 13.6, 13.6), (32.0, 14.5, 22.9), (100.0, 32.0, 48.0)],
+    ids=["Azure", "GCP", "cluster"],
+)
+def test_half_of_ethernet_is_what_users_of_nccl_saw(line: float, least: float, most: float) -> None:
+    """Gbit/s of all-reduces over TCP: NVIDIA/nccl-tests issue 83, NVIDIA/nccl issues 209 and 450."""
+    assumed = interconnect("a2-highgpu-8g", line)
+    assert least / 1.25 <= 8 * assumed.gb_per_s <= 1.25 * most and "is assumed" in assumed.basis
 
 
 def test_several_vms_of_an_unknown_network_are_not_believed() -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import json
+import subprocess
+import sys
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.command import Run
+
+from deepvm.core.bill.extras import COSTS
 
 ASKED = ["recommend", "--pw", "3", "--prices", "snapshot", "--region", "us-east-1", "--model", "llama-8b"]
 LORA = [*ASKED, "--method", "lora"]
@@ -41,6 +45,15 @@ def test_the_answer_has_one_line_and_the_reasons_every_item_with_its_source(run:
     assert [", not the cloud's own page)" in text for text in items] == [False, True, True]
     own = [*LORA, "--disk", "200GB", "--exclude-cost", "addresses"]
     assert "besides VMs: 0." in run(*own)[1]
+
+
+def test_help_names_the_costs_and_loads_no_bills() -> None:
+    words = [sys.executable, "-X", "importtime", "-m", "deepvm.cli.main", "help", "recommend", "--all"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+    assert f"Costs not to count: {', '.join(COSTS)} or all" in " ".join(done.stdout.split())
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "deepvm.cli.plan.options" in loaded
+    assert not [name for name in loaded if name.startswith(("deepvm.core.bill", "deepvm.core.units", "deepvm.catalog"))]
 
 
 def test_json_has_the_same_bill_for_every_cluster(run: Run) -> None:

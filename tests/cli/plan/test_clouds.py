@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from support.command import Run
-from support.public_catalogs import PublicServer, public_server
+from support.public_catalogs import PublicServer, public_server, skypilot_file
 from support.spot_advisor import say
 
 BY_HAND = {
@@ -96,6 +96,23 @@ def test_several_clouds_are_rows_of_one_table(run: Run, server: PublicServer) ->
     assert len(rows) == 3 and "us-central1" in " ".join(rows)
     assert "from skypilot-catalog" in err and "AWS" not in err
     assert len(server.asked) == 3
+
+
+def test_the_age_of_a_file_without_a_date_is_not_invented(run: Run, server: PublicServer) -> None:
+    """GitHub's raw files bear none: they are as old as their publisher lets them get, at most."""
+    server.answers["/v8/gcp/vms.csv"] = say(skypilot_file("gcp"))
+    _, out, _ = run("catalog", "refresh", "--cloud", "gcp")
+    assert "at most 7 h" in out
+    _, out, err = run("recommend", "--cloud", "gcp", "--cloud", "nebius", "--pw", "30")
+    ages = {line.split()[0]: line for line in out.splitlines() if line.endswith(" old")}
+    assert ages["Google"].endswith("at most 7 h old") and "at most" not in ages["Nebius"]
+    assert "or later, from skypilot-catalog" in err
+    signals = plan(run, "--cloud", "gcp", "--pw", "30")["source"]["signals"]
+    assert {s.get("dated") for s in signals if s["source"] == "skypilot-catalog"} == {False}
+    _, out, _ = run("catalog", "status", "--cloud", "gcp", "--cloud", "nebius", "-o", "json")
+    kept = {(row["cloud"], row["source"]): row["dated"] for row in json.loads(out)["public_catalogs"]}
+    assert kept["gcp", "skypilot"] is False and kept["gcp", "gpuhunt"] is None
+    assert "at most 7 h" in run("catalog", "status", "--cloud", "gcp")[1]
 
 
 def test_the_best_of_all_comes_first(run: Run) -> None:

@@ -49,21 +49,11 @@ class AwsCloud(Cloud):
     title = "AWS"
     quota_names = QUOTA_NAMES
     rules = CloudRules(
-        notice_s=120,
-        grace_s=0,
-        spot="a market: each zone has its price for a type, and VMs are taken back when they are needed",
-        max_life_h=None,
-        minimum_billing_s=60,
-        quotas="vCPUs of a family and market in each region",
+        grace_s=120,
         has_cpu_vms=True,
         sources={
-            "notice_s": f"{_GUIDE}/spot-instance-termination-notices.html, 2026",
             "grace_s": f"{_GUIDE}/spot-instance-termination-notices.html, 2026",
-            "spot": f"{_GUIDE}/using-spot-instances.html, 2026",
-            "max_life_h": f"{_GUIDE}/using-spot-instances.html, 2026: none",
-            "quotas": f"{_GUIDE}/ec2-resource-limits.html, 2026",
             "has_cpu_vms": "https://aws.amazon.com/ec2/instance-types/, 2026",
-            "minimum_billing_s": "https://aws.amazon.com/ec2/pricing/on-demand/, 2026: per second, at least 60",
         },
     )
 
