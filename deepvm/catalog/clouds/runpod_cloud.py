@@ -37,7 +37,7 @@ class RunPodCloud(ListedCloud):
         has_cpu_vms=False,
         regions_alike=True,
         sources={
-            "grace_s": "https://docs.runpod.io/runpodctl/reference/runpodctl-start-pod, 2026: spot pods are sold for bids",
+            "grace_s": "https://docs.runpod.io/runpodctl/reference/runpodctl-start-pod, 2026: spot is for bids",
             "has_cpu_vms": "skypilot-catalog v8/runpod, 2026: no CPU types",
             "regions_alike": "skypilot-catalog v8/runpod, 2026: each type in all of 45 data centres",
         },

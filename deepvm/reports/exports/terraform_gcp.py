@@ -23,8 +23,8 @@ from deepvm.reports.exports.hcl import expression, literal
 OPTIONS = frozenset({"image", "memory_image", "subnet"})
 
 Block = dict[str, Any]
-_NO_BIDS = "Google Cloud takes no maximum price; its spot prices change once in 30 days at most."
-# These boot from no Persistent Disk: https://docs.cloud.google.com/compute/docs/accelerator-optimized-machines, 2026; of
+_NO_BIDS = "Google Cloud takes no maximum price."
+# These boot from no Persistent Disk: https://docs.cloud.google.com/compute/docs/accelerator-optimized-machines, 2026;
 # n4 and c4: nextflow-io/nextflow issue 6614.
 _HYPERDISK = re.compile(r"(a3-ultragpu|a4x?|g4|n4[ad]?|c4[ad]?)-.*")
 
