@@ -3,7 +3,7 @@
 Spot VMs are a managed instance group, which starts another where one is taken back. On-demand VMs are
 ``google_compute_instance``: they have addresses that outputs can name. GPUs come with the machine types.
 
-The VMs run nothing by themselves: how they would meet, and keep a token that is in no state, has no place here yet.
+The VMs run nothing by themselves. (On AWS they meet by a parameter store, which keeps the token out of the state.)
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from deepvm.reports.exports.hcl import expression, literal
 OPTIONS = frozenset({"image", "memory_image", "subnet"})
 
 Block = dict[str, Any]
-_NO_BIDS = "Google Cloud takes no maximum price; its spot prices change once in 30 days at most."
-# Compute Engine, disk types by machine series: these take no Persistent Disk, and G2 and A3 no standard one.
-_HYPERDISK = re.compile(r"(a3-ultragpu|a4x?|g4|n4d?|c4[ad]?)-.*")
+_NO_BIDS = "Google Cloud takes no maximum price."
+# These boot from no Persistent Disk: https://docs.cloud.google.com/compute/docs/accelerator-optimized-machines, 2026;
+# n4 and c4: nextflow-io/nextflow issue 6614.
+_HYPERDISK = re.compile(r"(a3-ultragpu|a4x?|g4|n4[ad]?|c4[ad]?)-.*")
 
 
 def render(plan: Plan, options: ExportOptions) -> Export:

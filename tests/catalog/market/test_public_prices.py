@@ -44,12 +44,18 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[PublicServer]:
 
 
 @pytest.fixture
-def no_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("a socket was opened")
+def no_sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An error alone would be taken for one of the source."""
+    opened = []
+
+    def refuse(*words: object, **_: object) -> None:
+        opened.append(words)
+        raise OSError("a socket was opened")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    yield
+    assert not opened
 
 
 def market(cloud: str = "aws", region: str = "", request: MarketRequest = AUTO, hours: float = 0) -> Catalog:

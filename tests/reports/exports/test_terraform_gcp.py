@@ -19,7 +19,9 @@ from deepvm.errors import RequestError
 from deepvm.reports.exports.base import ExportOptions, Subnet
 from deepvm.reports.exports.registry import render
 
-# Arguments and blocks of the google provider (its documentation of 5.x), as far as they are used here.
+# Arguments and blocks of the google provider, as far as they are used here: hashicorp/terraform-provider-google,
+# website/docs/r/compute_instance.html.markdown at 022e24ae, compute_instance_template at 00b984c6, and the schema in
+# google/services/compute/resource_compute_instance_group_manager.go at 03534e70.
 _SCHEDULING = "scheduling.automatic_restart scheduling.on_host_maintenance"
 _NETWORK = "network_interface.network network_interface.subnetwork network_interface.access_config"
 ARGUMENTS = {
@@ -132,6 +134,9 @@ def test_what_is_unknown_is_asked_for() -> None:
         ("g2-standard-4", "pd-balanced"),
         ("a3-ultragpu-8g", "hyperdisk-balanced"),
         ("a4-highgpu-8g", "hyperdisk-balanced"),
+        ("g4-standard-48", "hyperdisk-balanced"),
+        ("n4a-standard-8", "hyperdisk-balanced"),
+        ("n2-standard-8", "pd-balanced"),
     ],
 )
 def test_disks_are_of_a_kind_that_the_type_takes(name: str, disk: str) -> None:
