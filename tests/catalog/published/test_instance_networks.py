@@ -99,6 +99,8 @@ def test_no_type_is_named_twice() -> None:
         "8x_H100-SXM_SECURE",
         "4x_L40S_COMMUNITY",
         "1x_A100-80GB-SXM_SECURE",
+        "1x_NVIDIA_L40S",
+        "8x_NVIDIA_A100-SXM4-80GB",
     ]
     for name in runpod:
         assert sum(fnmatchcase(name, glob) for _, glob in patterns) == 1, name
