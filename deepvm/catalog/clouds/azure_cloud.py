@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from deepvm.catalog.clouds.listed_cloud import WITHOUT_ZONES, ListedCloud
 from deepvm.catalog.signals.cloud import CloudRules
+from deepvm.core.cluster.instances import InstanceType, Market
 
 
 class AzureCloud(ListedCloud):
@@ -32,3 +33,10 @@ class AzureCloud(ListedCloud):
             "has_cpu_vms": "https://learn.microsoft.com/en-us/azure/virtual-machines/sizes/overview, 2026",
         },
     )
+
+    def quota_words(self, instance: InstanceType, count: int, market: Market) -> str:
+        """See :meth:`Cloud.quota_words`: https://learn.microsoft.com/en-us/azure/virtual-machines/spot-vms, 2026."""
+        vcpus = count * instance.vcpus
+        if market is Market.SPOT:
+            return f"{vcpus} spot vCPUs in the region"
+        return f"{vcpus} vCPUs of the family of {instance.type_name}, and in the region"

@@ -8,6 +8,7 @@ from typing import Any
 
 from deepvm.catalog.clouds.listed_cloud import WITH_ZONES, ListedCloud
 from deepvm.catalog.signals.cloud import CloudRules
+from deepvm.core.cluster.instances import InstanceType, Market
 
 _NOT_ON_DEMAND = re.compile(r"a3-highgpu-[124]g|a3-ultragpu-.*|a4-.*")
 """What starts as Spot or Flex-start VMs, or is reserved, though catalogs have a price on demand: the notes at each type
@@ -52,6 +53,13 @@ class GcpCloud(ListedCloud):
             "has_cpu_vms": "https://docs.cloud.google.com/compute/docs/machine-resource, 2026",
         },
     )
+
+    def quota_words(self, instance: InstanceType, count: int, market: Market) -> str:
+        """See :meth:`Cloud.quota_words`: https://docs.cloud.google.com/compute/resource-usage#gpu_quota, 2026."""
+        if instance.gpu is None:
+            return ""
+        gpus, preemptible = count * instance.gpu.count, "preemptible " if market is Market.SPOT else ""
+        return f"{gpus} {preemptible}{instance.gpu.name} GPUs in the region, and as many GPUs in all regions"
 
     def facts_of(self, type_name: str) -> Mapping[str, Any]:
         """See :meth:`Cloud.facts_of`."""

@@ -22,7 +22,7 @@ from deepvm.catalog.signals.signal import (
     Provider,
     Signal,
 )
-from deepvm.core.cluster.instances import Market
+from deepvm.core.cluster.instances import InstanceType, Market
 from deepvm.io.times import parse_time
 from deepvm.io.user_dirs import data_folder
 
@@ -97,6 +97,10 @@ class Cloud(ABC):
     @abstractmethod
     def quota_family(self, type_name: str) -> str:
         """The family whose quota a type's vCPUs count against."""
+
+    def quota_words(self, instance: InstanceType, count: int, market: Market) -> str:
+        """The quota that VMs need where none of ``quota_names`` says it, in words; empty where nothing is known."""
+        return ""
 
     def facts_of(self, type_name: str) -> Mapping[str, Any]:
         """What a type's name says of it, as in the signal of specifications: public catalogs lack it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import socket
 import threading
 import time
@@ -143,6 +144,19 @@ def test_what_comes_next_works_with_the_cloud_of_the_plan(run: Run, tmp_path: Pa
     assert (
         run("export", str(tmp_path / "plan.json"), "--to", "skypilot", "--output-dir", str(tmp_path / "launch"))[0] == 0
     )
+
+
+@pytest.mark.parametrize(
+    ("cloud", "said"),
+    [
+        ("gcp", r"! quota needed: \d+ preemptible (L4|A100) GPUs in the region, and as many GPUs in all regions; new"),
+        ("azure", r"! quota needed: \d+ spot vCPUs in the region; new accounts may have none"),
+        ("lambda", ""),
+    ],
+)
+def test_the_quota_that_is_needed_is_named_as_the_cloud_counts_it(run: Run, cloud: str, said: str) -> None:
+    _, out, _ = run("recommend", "--cloud", cloud, "--pw", "10", "--model", "resnet50")
+    assert re.search(said, " ".join(out.split())) if said else "quota" not in out
 
 
 def test_a_silent_source_is_waited_for_once_however_many_clouds_and_regions(
