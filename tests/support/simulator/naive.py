@@ -233,7 +233,10 @@ def simulate(
         else:
             safe = max([safe, *(held for when, held in pending if when <= gone)])
             released = gone
-        with_it = [i for i in range(job.vms) if trains and i != doomed and hears[i] <= now < ends[i]]
+        # Told of while it still stands, or gone at the same moment.
+        with_it = [
+            i for i in range(job.vms) if trains and i != doomed and (hears[i] <= now < ends[i] or ends[i] == now)
+        ]
         fresh = []
         for place in [doomed, *with_it]:
             seen_s = max(0.0, ends[place] - request)
