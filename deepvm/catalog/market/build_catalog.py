@@ -50,6 +50,7 @@ class SignalMissingError(MissingDataError):
         days = next((f" --days {days}" for k in kinds if (days := k.partition(":")[2])), "")
         if not cloud.has_api:
             fetches = f": 'deepvm catalog refresh --cloud {cloud.name}' fetches them"
+            fetches += "; '--prices snapshot' and '--source none' leave them out"
             super().__init__(what + (", and no public catalog has them" if days else fetches))
             return
         command = f"deepvm catalog refresh --region {region}{days}"

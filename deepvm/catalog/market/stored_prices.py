@@ -281,6 +281,8 @@ class _Clone:
         if done.returncode:
             lines = [line for line in done.stderr.decode("utf-8", "replace").splitlines() if line.strip()]
             why = lines[0] if lines else f"git ended with code {done.returncode}"
+            if "not a git repository" in why:
+                why = f"not a clone; 'git clone {REPOSITORY}' makes one"
             if "bad revision 'HEAD'" in why:
                 why = f"a repository without commits; 'git clone {REPOSITORY}' makes one with them"
             if "dubious ownership" in why:

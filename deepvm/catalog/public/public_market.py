@@ -132,7 +132,7 @@ class PublicMarket:
             found = future.result(wait_s)
         except LateError:
             late = f"no answer within {wait_s:g} s"
-            advice = f"'deepvm catalog refresh --source {self.source.name}' waits longer"
+            advice = f"'deepvm catalog refresh --source {self.source.name} --cloud {self.cloud}' waits longer"
             found = self._failed(CloudError(self.source.title, "timeout", late, advice))
         if found.error is None:
             return found

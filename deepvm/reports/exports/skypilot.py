@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from pathlib import Path
 from typing import Any
 
 from deepvm.catalog.clouds import cloud_of
@@ -148,6 +149,8 @@ def _workdir(code: str) -> str | dict[str, str]:
         return {"url": found[1], **({"ref": found[2]} if found[2] else {})}
     if "://" in code:
         raise RequestError("code", code, "with --to skypilot a folder here, or https://HOST/NAME.git@REF")
+    if not Path(code).is_dir():
+        raise RequestError("code", code, "a folder that is here, or https://HOST/NAME.git@REF")
     return code
 
 
@@ -239,7 +242,8 @@ def _notes(plan: Plan, options: ExportOptions) -> list[str]:
             "to reach each other"
         )
     if any(g.market is Market.SPOT for g in plan.groups):
-        notes.append("SkyPilot enforces no price limit; --to ec2-fleet and --to terraform write one")
+        elsewhere = "; --to ec2-fleet and --to terraform write one" if cloud_of(plan.source.catalog).has_api else ""
+        notes.append(f"SkyPilot enforces no price limit{elsewhere}")
     return [*notes, *survival.notes(plan, options, carries=True)]
 
 

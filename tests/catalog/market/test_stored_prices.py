@@ -92,7 +92,7 @@ def test_what_is_no_clone_or_too_old(clone: Clone, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such folder"):
         stored(tmp_path / "none", "us-east-1")
     (tmp_path / "plain").mkdir()
-    with pytest.raises(DataError, match="not a git repository"):
+    with pytest.raises(DataError, match="not a clone; .git clone https://github.com/skypilot-org"):
         stored(tmp_path / "plain", "us-east-1")
     clone.store(100, row("g4dn.xlarge", "0.15"))
     with pytest.raises(MissingDataError, match=r"last 30 days: the newest is of 2026-08-12; 'git pull'"):

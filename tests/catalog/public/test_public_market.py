@@ -388,4 +388,4 @@ def test_a_failure_is_an_error_with_a_next_step(server: PublicServer, tmp_path: 
     server.answers[PATH] = lambda _: time.sleep(3)
     error = market(tmp_path).latest(["us-east-1"], 0.2).error
     assert isinstance(error, CloudError)
-    assert "'deepvm catalog refresh --source skypilot' waits longer" in error.advice
+    assert "'deepvm catalog refresh --source skypilot --cloud aws' waits longer" in error.advice

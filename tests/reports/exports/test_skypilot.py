@@ -312,11 +312,13 @@ def test_all_spot_keeps_versions_in_the_bucket_alone(tmp_path: Path) -> None:
     assert "--persist s3://bucket/run does" in "\n".join(render(spot_only(), "skypilot").notes)
 
 
-def test_where_the_code_comes_from() -> None:
+def test_where_the_code_comes_from(tmp_path: Path) -> None:
     def workdir(code: str) -> list[Any]:
         return [t.get("workdir") for t in tasks(tiering(), ExportOptions(code=code)).values()]
 
-    assert workdir("/home/me/code") == ["/home/me/code", None]
+    assert workdir(str(tmp_path)) == [str(tmp_path), None]
+    with pytest.raises(RequestError, match="a folder that is here, or"):
+        workdir(str(tmp_path / "code"))
     assert workdir("https://host/a.git@v1.0") == [{"url": "https://host/a.git", "ref": "v1.0"}, None]
     assert workdir("https://host/a.git") == [{"url": "https://host/a.git"}, None]
     with pytest.raises(RequestError, match="a folder here, or"):
