@@ -16,7 +16,7 @@ from deepvm.core.units import format_bytes, parse_bytes
 from deepvm.errors import CheckpointError, RequestError
 
 if TYPE_CHECKING:
-    from deepvm.checkpoint.network.endpoint import Endpoint
+    from deepvm.checkpoint.network.endpoint import Address, Endpoint
     from deepvm.checkpoint.network.token import Token
     from deepvm.checkpoint.node.server import Node
 
@@ -40,6 +40,7 @@ def serve(
     weak_token: Annotated[bool, flag("--allow-weak-token", "Accept short or world-readable tokens.")] = False,
     tls_cert: Annotated[str, opt("Certificate for TLS.", "FILE")] = "",
     tls_key: Annotated[str, opt("Key of the certificate.", "FILE")] = "",
+    metrics: Annotated[str, opt("Prometheus finds the status there, without a token.", "HOST:PORT")] = "",
 ) -> None:
     """Run a memory node until SIGTERM or SIGINT; prints one line, 'listening on HOST:PORT', when it is ready.
 
@@ -48,7 +49,7 @@ def serve(
 
     Example: deepvm memory-node serve --memory 6GiB --persist file:///mnt/ckpt --token-file token
     """
-    from deepvm.checkpoint.network.endpoint import Address, MpiEndpoint
+    from deepvm.checkpoint.network.endpoint import MpiEndpoint
     from deepvm.checkpoint.node.server import Node, NodeSettings
 
     if listen == "mpi":
@@ -56,9 +57,7 @@ def serve(
             raise RequestError("tls_cert", tls_cert or tls_key, "none with --listen mpi, which cannot speak TLS")
         place: Endpoint = MpiEndpoint.here()
     else:
-        place = Address.parse(listen, "listen")
-        if listen != str(place):
-            raise RequestError("listen", listen, "HOST:PORT or mpi; --tls-cert and --tls-key make it speak TLS")
+        place = _plain(listen, "listen", "HOST:PORT or mpi; --tls-cert and --tls-key make it speak TLS")
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     settings = NodeSettings(
         listen=place,
@@ -72,6 +71,7 @@ def serve(
         certificate=Path(tls_cert) if tls_cert else None,
         key=Path(tls_key) if tls_key else None,
         shared=shared,
+        metrics=_plain(metrics, "metrics", "HOST:PORT, such as 127.0.0.1:9100") if metrics else None,
     )
     node = Node(settings)
     _allow_files(connections)
@@ -106,6 +106,16 @@ def job_token(job: Annotated[str, opt("The job that the token is for.", "NAME")]
     Example: (umask 077; deepvm memory-node token --job resnet-7 --token-file token > resnet-7.token)
     """
     sys.stdout.write(_shared_token(token_file).of_job(job).to_text() + "\n")
+
+
+def _plain(text: str, option: str, allowed: str) -> Address:
+    """``HOST:PORT`` and no URL. Raises RequestError."""
+    from deepvm.checkpoint.network.endpoint import Address
+
+    found = Address.parse(text, option)
+    if text != str(found):
+        raise RequestError(option, text, allowed)
+    return found
 
 
 def _shared_token(file: str) -> Token:
