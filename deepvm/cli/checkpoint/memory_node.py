@@ -30,7 +30,9 @@ TokenFile = Annotated[str, opt("Token of the node; default: the file in DEEPVM_T
 def serve(
     token_file: Annotated[str, opt("Secret shared with the trainers, such as 64 hex digits.", "FILE")],
     memory: Annotated[str, opt("Memory for all versions, such as 512MiB or 6GiB.", "SIZE")] = "1GiB",
-    persist: Annotated[str, opt("Write versions there: file:///mnt/ckpt or s3://bucket/prefix.", "URL")] = "",
+    persist: Annotated[
+        str, opt("Write versions there: file:///mnt/ckpt, s3://, gs:// or az://bucket/prefix.", "URL")
+    ] = "",
     shared: Annotated[bool, flag("--shared-folder", "Other nodes write their parts to --persist, too.")] = False,
     listen: Annotated[str, opt("Port 0: any free one; mpi: all in one mpirun.", "HOST:PORT|mpi")] = "127.0.0.1:7070",
     keep: Annotated[int, opt("Newest versions of each job to keep in --persist.", "N")] = 2,
