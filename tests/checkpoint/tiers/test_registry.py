@@ -86,7 +86,7 @@ def test_errors_name_it_where_it_can_be_used(drawer: str) -> None:
     with pytest.raises(RequestError, match="file:///folder, .* or drawer://NAME"):
         open_tier("http://x", "s")
     with pytest.raises(
-        RequestError, match="allowed: file:///folder, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix$"
+        RequestError, match="allowed: file:///folder, s3://bucket/prefix or gs://bucket/prefix, az://container/prefix$"
     ):
         open_store(drawer)
     with pytest.raises(

@@ -1,0 +1,131 @@
+"""Processes of the benchmark of memory nodes: ``send`` is a trainer, ``receive`` the other end of plain TCP.
+
+They are told what to do by lines of JSON on stdin and answer on stdout; torch is not needed.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from deepvm.checkpoint.format.layout import Layout, Segment
+from deepvm.checkpoint.format.shard import Shard
+from deepvm.checkpoint.network.protocol import tune
+from deepvm.checkpoint.tiers.base import fulfil
+from deepvm.checkpoint.tiers.tcp import TcpTier
+
+_COUNT = 8
+"""Bytes of the number that says how many follow."""
+_RING_BYTES = 32 * 2**20
+"""Memory of a plain connection's receiver: more than a processor keeps in its caches."""
+_BLOCK = 2**20
+
+
+def filled(size: int) -> memoryview:
+    """Memory with random bytes."""
+    memory = memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    block = os.urandom(min(_BLOCK, size))
+    for start in range(0, size, len(block)):
+        memory[start : start + len(block)] = block[: size - start]
+    return memory
+
+
+class Sender:
+    """A trainer's memory, and its connections."""
+
+    def __init__(self, size: int, node: str, token: str, job: str, plain_port: int) -> None:
+        """Connect to nobody yet."""
+        self._image = filled(size)
+        self._layout = Layout(size, ((Segment(0, size),),))
+        self._tier = TcpTier(node, job, bytes.fromhex(token), limit_s=120.0)
+        self._job, self._port = job, plain_port
+        self._plain: list[socket.socket] = []
+
+    def node(self, version: int) -> None:
+        """Send a version to the node; returns when it has verified all of it."""
+        self._tier.put(Shard(self._job, version, 0, self._layout, self._image), lambda level: None)
+
+    def plain(self, flows: int) -> None:
+        """Send as many bytes over plain connections, until the other side has read all of them."""
+        while len(self._plain) < flows:
+            sock = socket.create_connection(("127.0.0.1", self._port))
+            tune(sock)
+            self._plain.append(sock)
+        share = -(-len(self._image) // flows)
+        parts = [self._image[start : start + share] for start in range(0, len(self._image), share)]
+        done = [Future[None]() for _ in parts]
+        for future, sock, part in zip(done[1:], self._plain[1:], parts[1:], strict=False):
+            threading.Thread(target=fulfil, args=(future, _send, sock, part), daemon=True).start()
+        fulfil(done[0], _send, self._plain[0], parts[0])
+        for future in done:
+            future.result()
+
+
+def _send(sock: socket.socket, part: memoryview) -> None:
+    sock.sendall(len(part).to_bytes(_COUNT, "big"))
+    sock.sendall(part)
+    if not sock.recv(1):
+        raise ConnectionError("the receiver has gone")
+
+
+def send(setting: Mapping[str, Any]) -> None:
+    """Serve as a trainer: each command names a method of :class:`Sender`, and when to begin, monotonic."""
+    sender = Sender(**setting)
+    methods: dict[str, Callable[..., None]] = {"node": sender.node, "plain": sender.plain}
+    _say({"ready": True})
+    for line in sys.stdin:
+        order = json.loads(line)
+        time.sleep(max(order["at"] - time.monotonic(), 0.0))
+        try:
+            methods[order["what"]](order["argument"])
+            _say({"seconds": time.monotonic() - order["at"]})
+        except Exception as error:
+            _say({"error": f"{type(error).__name__}: {error}"})
+
+
+def receive() -> None:
+    """Read what comes, on any number of connections."""
+    server = socket.create_server(("127.0.0.1", 0), backlog=128)
+    _say({"port": server.getsockname()[1]})
+
+    def serve(sock: socket.socket) -> None:
+        memory = memoryview(mmap.mmap(-1, _RING_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        while head := sock.recv(_COUNT, socket.MSG_WAITALL):
+            left, at = int.from_bytes(head, "big"), 0
+            while left:
+                count = sock.recv_into(memory[at:], min(left, _RING_BYTES - at))
+                if not count:
+                    return
+                left, at = left - count, (at + count) % _RING_BYTES
+            sock.sendall(b"k")
+
+    while True:
+        sock, _ = server.accept()
+        tune(sock)
+        threading.Thread(target=serve, args=(sock,), daemon=True).start()
+
+
+def _say(row: Mapping[str, Any]) -> None:
+    sys.stdout.write(json.dumps(row) + "\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """Serve as what the first line on stdin says."""
+    setting = json.loads(sys.stdin.readline())
+    if setting.pop("role") == "receive":
+        receive()
+    else:
+        send(setting)
+
+
+if __name__ == "__main__":
+    main()
