@@ -247,7 +247,7 @@ def print_node_bench(bench: NodeBench) -> None:
             *(f"{own.trainers} x {format_bytes(own.bytes)}: {own.problem}" for own in bench.rows if own.problem),
             "",
             "Of all trainers together, until the node has verified the last one's version. TCP: plain connections of",
-            "the same trainers, 1 or 2 each. ratio: to TCP x 2. fairness: time of the first trainer over the last one's.",
+            "the same trainers, 1 or 2 each. ratio: to TCP x 2. fairness: time of the first trainer over the last's.",
             f"Memory is copied at {(copy or 0) / 1e9:.1f} GB/s, {disk}.",
             "{processor}, {cores} cores for all of it, {file_system}".format(**bench.machine)
             + f"; medians of {bench.reps}",
