@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -26,7 +26,6 @@ _COUNT = 8
 _RING_BYTES = 32 * 2**20
 """Memory of a plain connection's receiver: more than a processor keeps in its caches."""
 _BLOCK = 2**20
-_ORDERS, _ANSWERS = open(0, closefd=False), open(1, "w", buffering=1, closefd=False)  # noqa: SIM115  to the end
 
 
 def filled(size: int) -> memoryview:
@@ -76,25 +75,25 @@ def _send(sock: socket.socket, part: memoryview) -> None:
         raise ConnectionError("the receiver has gone")
 
 
-def send(setting: Mapping[str, Any]) -> None:
+def send(setting: Mapping[str, Any], orders: Iterable[str], say: Callable[[Mapping[str, Any]], None]) -> None:
     """Serve as a trainer: each command names a method of :class:`Sender`, and when to begin, monotonic."""
     sender = Sender(**setting)
     methods: dict[str, Callable[..., None]] = {"node": sender.node, "plain": sender.plain}
-    _say({"ready": True})
-    for line in _ORDERS:
+    say({"ready": True})
+    for line in orders:
         order = json.loads(line)
         time.sleep(max(order["at"] - time.monotonic(), 0.0))
         try:
             methods[order["what"]](order["argument"])
-            _say({"seconds": time.monotonic() - order["at"]})
+            say({"seconds": time.monotonic() - order["at"]})
         except Exception as error:
-            _say({"error": f"{type(error).__name__}: {error}"})
+            say({"error": f"{type(error).__name__}: {error}"})
 
 
-def receive() -> None:
+def receive(say: Callable[[Mapping[str, Any]], None]) -> None:
     """Read what comes, on any number of connections."""
     server = socket.create_server(("127.0.0.1", 0), backlog=128)
-    _say({"port": server.getsockname()[1]})
+    say({"port": server.getsockname()[1]})
 
     def serve(sock: socket.socket) -> None:
         memory = memoryview(mmap.mmap(-1, _RING_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
@@ -113,17 +112,18 @@ def receive() -> None:
         threading.Thread(target=serve, args=(sock,), daemon=True).start()
 
 
-def _say(row: Mapping[str, Any]) -> None:
-    _ANSWERS.write(json.dumps(row) + "\n")
-
-
 def main() -> None:
     """Serve as what the first line on stdin says."""
-    setting = json.loads(_ORDERS.readline())
-    if setting.pop("role") == "receive":
-        receive()
-    else:
-        send(setting)
+    with open(0, closefd=False) as orders, open(1, "w", buffering=1, closefd=False) as answers:
+        setting = json.loads(orders.readline())
+
+        def say(row: Mapping[str, Any]) -> None:
+            answers.write(json.dumps(row) + "\n")
+
+        if setting.pop("role") == "receive":
+            receive(say)
+        else:
+            send(setting, orders, say)
 
 
 if __name__ == "__main__":
