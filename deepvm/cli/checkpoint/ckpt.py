@@ -43,6 +43,7 @@ def bench(
     steps: Annotated[int, opt("Training steps after each save.", "N")] = 4,
     trainers: Annotated[str, opt("A memory node alone, with so many at once: 1,4,16.", "N,...")] = "",
     state: Annotated[str, opt("With --trainers: sizes of each one's state.", "SIZE,...")] = "100MB",
+    ranks: Annotated[int, opt("With --trainers: processes of each, which share its state.", "N")] = 1,
     plot: Annotated[str, plot_of("the ratios")] = "",
     output: Output = "table",
 ) -> None:
@@ -58,7 +59,7 @@ def bench(
     if trainers:
         if plot:
             raise RequestError("plot", plot, "none with --trainers")
-        _bench_node(trainers, state, reps, folder, output)
+        _bench_node(trainers, state, ranks, reps, folder, output)
         return
     from deepvm.profiling.checkpoint.bench import run_bench
     from deepvm.reports.profiling.measurements import bench_figure, print_bench
@@ -70,7 +71,7 @@ def bench(
     draw(plot, lambda: bench_figure(found))
 
 
-def _bench_node(trainers: str, state: str, reps: int, folder: str, output: Output) -> None:
+def _bench_node(trainers: str, state: str, ranks: int, reps: int, folder: str, output: Output) -> None:
     from deepvm.profiling.checkpoint.node_bench import run_node_bench
     from deepvm.reports.profiling.measurements import print_node_bench
 
@@ -81,7 +82,8 @@ def _bench_node(trainers: str, state: str, reps: int, folder: str, output: Outpu
     unit = state.strip().lstrip("0123456789., ")
     sizes = [parse_bytes(w if w[-1:].isalpha() else w + unit, "state") for w in map(str.strip, state.split(","))]
     with cleaning_up():
-        found = run_node_bench([int(word) for word in counts], sizes, reps, folder=Path(folder or "."), say=say)
+        numbers, place = [int(word) for word in counts], Path(folder or ".")
+        found = run_node_bench(numbers, sizes, reps, ranks=ranks, folder=place, say=say)
     print_as(output, lambda: print_node_bench(found), found.document)
 
 

@@ -25,7 +25,7 @@ from deepvm.io.host_info import available_memory, cores, processor
 from deepvm.profiling.checkpoint.node_peers import filled
 from deepvm.profiling.checkpoint.node_process import memory_node
 
-MOST_TRAINERS = 64
+MOST_PROCESSES = 64
 WARM_UPS = 2
 """Rounds that do not count: a node takes memory for its first versions."""
 _FLOWS = (1, 2)
@@ -40,6 +40,7 @@ class NodeRow:
     """So many trainers that send states of one size at once; bytes/s of all together, medians of the rounds.
 
     Attributes:
+        ranks: processes of each trainer, which send a share each. bytes: of a trainer's state.
         seconds: until the node has verified the last trainer's version. bytes_s: of the node.
         plain_1_bytes_s, plain_2_bytes_s: of plain TCP from the same trainers, with one and two connections each.
         ratio: of the node's to plain TCP's with two connections. fairness: the time of the trainer that was served
@@ -48,6 +49,7 @@ class NodeRow:
     """
 
     trainers: int
+    ranks: int
     bytes: int
     seconds: float | None = None
     bytes_s: float | None = None
@@ -77,10 +79,11 @@ def run_node_bench(
     sizes: Sequence[int],
     reps: int = 5,
     *,
+    ranks: int = 1,
     folder: Path | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> NodeBench:
-    """Measure a node on this machine with each number of trainers, all processes, and each size of states.
+    """Measure a node on this machine with each number of trainers, of ``ranks`` processes each, and each size.
 
     In each of ``reps`` rounds all trainers send at once, to the node and then over plain TCP. ``sizes``: in bytes. What
     does not fit into memory is left out, and said in its row.
@@ -90,8 +93,10 @@ def run_node_bench(
         CheckpointError: the node or a trainer failed.
     """
     for count in trainers:
-        if not 1 <= count <= MOST_TRAINERS:
-            raise RequestError("trainers", count, f"whole numbers from 1 to {MOST_TRAINERS}")
+        if not 1 <= count <= MOST_PROCESSES:
+            raise RequestError("trainers", count, f"whole numbers from 1 to {MOST_PROCESSES}")
+        if not 1 <= ranks * count <= MOST_PROCESSES:
+            raise RequestError("ranks", ranks, f"a whole number from 1 to {MOST_PROCESSES // count}")
     if reps < 1:
         raise RequestError("reps", reps, "a whole number from 1")
     if folder is not None and not folder.is_dir():
@@ -107,9 +112,9 @@ def run_node_bench(
                 if there is not None and needed > there:
                     problem = f"needs {format_bytes(needed)} of memory, of which {format_bytes(there)} are free"
                     say(f"{count} x {format_bytes(size)}: left out: {problem}")
-                    rows.append(NodeRow(count, size, problem=problem))
+                    rows.append(NodeRow(count, ranks, size, problem=problem))
                     continue
-                rows.append(_measured(count, size, reps, work, say))
+                rows.append(_measured(count, ranks, size, reps, work, say))
         kind = medium(work).kind or "unknown"
     machine = {
         "processor": processor(),
@@ -121,7 +126,7 @@ def run_node_bench(
     return NodeBench(reps, machine, limits, rows)
 
 
-def _measured(count: int, size: int, reps: int, work: Path, say: Callable[[str], None]) -> NodeRow:
+def _measured(count: int, ranks: int, size: int, reps: int, work: Path, say: Callable[[str], None]) -> NodeRow:
     node_s: list[list[float]] = []
     plain_s: dict[int, list[float]] = {flows: [] for flows in _FLOWS}
     with ExitStack() as stack:
@@ -131,7 +136,11 @@ def _measured(count: int, size: int, reps: int, work: Path, say: Callable[[str],
         receiver = stack.enter_context(_Peer.running({"role": "receive"}))
         port = receiver.answer()["port"]
         setting = {"role": "send", "size": size, "node": address, "token": secret.hex(), "plain_port": port}
-        peers = [stack.enter_context(_Peer.running({**setting, "job": f"bench-{n}"})) for n in range(count)]
+        peers = [
+            stack.enter_context(_Peer.running({**setting, "job": f"bench-{n}", "rank": rank, "world": ranks}))
+            for n in range(count)
+            for rank in range(ranks)
+        ]
         for peer in peers:
             peer.answer()
         for rep in range(1 - WARM_UPS, reps + 1):
@@ -149,8 +158,10 @@ def _measured(count: int, size: int, reps: int, work: Path, say: Callable[[str],
     slowest_s = median(max(times) for times in node_s)
     one, two = (count * size / median(plain_s[flows]) for flows in _FLOWS)
     speed = count * size / slowest_s
-    fairness = median(min(times) / max(times) for times in node_s)
-    return NodeRow(count, size, slowest_s, speed, one, two, speed / two, fairness)
+    # A trainer is done when its last rank is.
+    trainers_s = [[max(times[at : at + ranks]) for at in range(0, len(times), ranks)] for times in node_s]
+    fairness = median(min(times) / max(times) for times in trainers_s)
+    return NodeRow(count, ranks, size, slowest_s, speed, one, two, speed / two, fairness)
 
 
 def _round(peers: Sequence[_Peer], what: str, argument: int) -> list[float]:

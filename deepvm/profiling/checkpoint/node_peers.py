@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from itertools import pairwise
 from typing import Any
 
 from deepvm.checkpoint.format.layout import Layout, Segment
@@ -31,26 +32,37 @@ _BLOCK = 2**20
 def filled(size: int) -> memoryview:
     """Memory with random bytes."""
     memory = memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
-    block = os.urandom(min(_BLOCK, size))
-    for start in range(0, size, len(block)):
-        memory[start : start + len(block)] = block[: size - start]
+    fill(memory)
     return memory
 
 
-class Sender:
-    """A trainer's memory, and its connections."""
+def fill(memory: memoryview) -> None:
+    """Write random bytes, the same in each MiB."""
+    block = os.urandom(_BLOCK)
+    for start in range(0, len(memory), _BLOCK):
+        memory[start : start + _BLOCK] = block[: len(memory) - start]
 
-    def __init__(self, size: int, node: str, token: str, job: str, plain_port: int) -> None:
-        """Connect to nobody yet."""
-        self._image = filled(size)
-        self._layout = Layout(size, ((Segment(0, size),),))
+
+class Sender:
+    """A rank's memory, and its connections."""
+
+    def __init__(
+        self, size: int, node: str, token: str, job: str, plain_port: int, rank: int = 0, world: int = 1
+    ) -> None:
+        """Connect to nobody yet; of the ``size`` bytes of a version this rank sends its share."""
+        self._image = memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        ends = [size * number // world for number in range(world + 1)]
+        self._layout = Layout(size, tuple((Segment(a, b - a),) for a, b in pairwise(ends)))
+        self._own = self._image[ends[rank] : ends[rank + 1]]
+        fill(self._own)
+        self._rank = rank
         self._tier = TcpTier(node, job, bytes.fromhex(token), limit_s=120.0)
         self._job, self._port = job, plain_port
         self._plain: list[socket.socket] = []
 
     def node(self, version: int) -> None:
         """Send a version to the node; returns when it has verified all of it."""
-        self._tier.put(Shard(self._job, version, 0, self._layout, self._image), lambda level: None)
+        self._tier.put(Shard(self._job, version, self._rank, self._layout, self._image), lambda level: None)
 
     def plain(self, flows: int) -> None:
         """Send as many bytes over plain connections, until the other side has read all of them."""
@@ -58,8 +70,8 @@ class Sender:
             sock = socket.create_connection(("127.0.0.1", self._port))
             tune(sock)
             self._plain.append(sock)
-        share = -(-len(self._image) // flows)
-        parts = [self._image[start : start + share] for start in range(0, len(self._image), share)]
+        share = -(-len(self._own) // flows)
+        parts = [self._own[start : start + share] for start in range(0, len(self._own), share)]
         done = [Future[None]() for _ in parts]
         for future, sock, part in zip(done[1:], self._plain[1:], parts[1:], strict=False):
             threading.Thread(target=fulfil, args=(future, _send, sock, part), daemon=True).start()

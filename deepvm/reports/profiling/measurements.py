@@ -224,6 +224,7 @@ def print_node_bench(bench: NodeBench) -> None:
     """Speeds of a memory node by trainers and size, and below them what the machine can do."""
     columns = [
         Column("trainers", "right"),
+        Column("ranks", "right", drop=4),
         Column("state", "right"),
         Column("seconds", "right", drop=3),
         Column("GB/s", "right"),
@@ -238,7 +239,7 @@ def print_node_bench(bench: NodeBench) -> None:
         gigabytes = ["-" if s is None else f"{s / 1e9:.2f}" for s in speeds]
         figures = ["-" if f is None else f"{f:.2f}" for f in (own.ratio, own.fairness)]
         seconds = "-" if own.seconds is None else f"{own.seconds:.3f}"
-        rows.append([str(own.trainers), format_bytes(own.bytes), seconds, *gigabytes, *figures])
+        rows.append([str(own.trainers), str(own.ranks), format_bytes(own.bytes), seconds, *gigabytes, *figures])
     print_table(columns, rows, also="-o json")
     copy, write = (bench.limits[name] for name in ("memory_copy_bytes_s", "direct_write_bytes_s"))
     disk = f"the disk written at {write / 1e9:.1f} GB/s (O_DIRECT)" if write else "the disk takes no O_DIRECT"

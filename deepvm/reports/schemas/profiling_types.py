@@ -343,7 +343,8 @@ class NodeBenchLimits(TypedDict):
 class NodeBenchRow(TypedDict):
     """So many trainers that send at once; figures are null where that was not measured."""
 
-    trainers: Annotated[int, "processes that send"]
+    trainers: Annotated[int, "training jobs that send"]
+    ranks: Annotated[int, "processes of each, which send a share each"]
     bytes: Annotated[int, "size of each one's state, bytes"]
     seconds: Annotated[Seconds | None, "until the node has verified the last one's version"]
     bytes_s: Annotated[float | None, "of all together, bytes/s"]

@@ -47,6 +47,13 @@ def test_trainers_and_sizes_are_measured(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_ranks_share_a_state(tmp_path: Path) -> None:
+    """The node has all of it when the last rank's part has come: a version is complete then."""
+    (row,) = run_node_bench([2], [3 * MB + 1], 1, ranks=3, folder=tmp_path).rows
+    assert (row.trainers, row.ranks) == (2, 3) and row.seconds and row.bytes_s
+    assert row.bytes_s == pytest.approx(2 * (3 * MB + 1) / row.seconds)
+
+
 def test_what_does_not_fit_is_left_out_and_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -69,7 +76,14 @@ def test_available_memory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"trainers": [0]}, {"trainers": [65]}, {"reps": 0}, {"folder": Path("/nowhere")}],
+    [
+        {"trainers": [0]},
+        {"trainers": [65]},
+        {"ranks": 0},
+        {"trainers": [9], "ranks": 8},
+        {"reps": 0},
+        {"folder": Path("/nowhere")},
+    ],
 )
 def test_arguments_that_cannot_be_used(arguments: dict[str, Any]) -> None:
     with pytest.raises(RequestError):
@@ -116,7 +130,7 @@ def test_a_disk_without_direct_writes(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
-    row = NodeRow(4, 100 * MB, 0.1, 4e9, 5e9, 6e9, 0.667, 0.9)
+    row = NodeRow(4, 1, 100 * MB, 0.1, 4e9, 5e9, 6e9, 0.667, 0.9)
     machine = {"processor": "P", "cores": 2, "file_system": "ext4"}
     limits = {"memory_copy_bytes_s": 1.2e10, "direct_write_bytes_s": None}
     print_node_bench(NodeBench(5, machine, limits, [row]))
@@ -132,16 +146,29 @@ def test_the_command(
 ) -> None:
     asked: list[Any] = []
 
-    def bench(trainers: list[int], found: list[int], reps: int, **_: object) -> NodeBench:
-        asked.append((trainers, found, reps))
-        return NodeBench(reps, {}, {}, [NodeRow(1, 5, problem="it was not")])
+    def bench(trainers: list[int], found: list[int], reps: int, **options: object) -> NodeBench:
+        asked.append((trainers, found, reps, options["ranks"]))
+        return NodeBench(reps, {}, {}, [NodeRow(1, 1, 5, problem="it was not")])
 
     monkeypatch.setattr(node_bench, "run_node_bench", bench)
-    words = ["ckpt", "bench", "--trainers", "1, 4", "--state", state, "--reps", "3", "--dir", str(tmp_path)]
+    words = [
+        "ckpt",
+        "bench",
+        "--trainers",
+        "1, 4",
+        "--state",
+        state,
+        "--reps",
+        "3",
+        "--ranks",
+        "2",
+        "--dir",
+        str(tmp_path),
+    ]
     with pytest.raises(SystemExit) as end:
         main([*words, "-o", "json"])
     document = json.loads(capsys.readouterr().out)
-    assert end.value.code == 0 and asked == [([1, 4], sizes, 3)]
+    assert end.value.code == 0 and asked == [([1, 4], sizes, 3, 2)]
     assert document["schema_version"] == "deepvm.ckpt-bench-node/1" and document["rows"][0]["problem"] == "it was not"
 
 
