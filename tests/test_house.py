@@ -52,6 +52,7 @@ PLACES = {
     "highspy": ["planner/search/solver.py"],
     "boto3": ["catalog/clouds/aws/", "checkpoint/tiers/bucket.py"],
     "botocore": ["catalog/clouds/aws/", "checkpoint/tiers/bucket.py"],
+    "fsspec": ["checkpoint/tiers/cloud.py"],
     "torch": ["checkpoint/", "jobs/agent/warm.py", "lab/", "profiling/"],
     "isal": ["checkpoint/format/"],
     "safetensors": ["checkpoint/files/export.py", "lab/certify/final_file.py"],

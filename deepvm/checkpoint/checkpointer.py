@@ -18,6 +18,7 @@ import torch
 
 from deepvm.checkpoint import arguments
 from deepvm.checkpoint.format.flatten import flatten
+from deepvm.checkpoint.loggers import EventLogger
 from deepvm.checkpoint.restore import restore_newest
 from deepvm.checkpoint.snapshot.copying import Copying, LayerSlots
 from deepvm.checkpoint.snapshot.pipeline import Pipeline
@@ -65,7 +66,7 @@ class Checkpointer:
         keep: int | None = None,
         keep_every: int = 0,
         slots: int = 2,
-        journal: str | Path | None = None,
+        journal: str | Path | EventLogger | Sequence[str | Path | EventLogger] | None = None,
         strategy: str = "C",
     ) -> None:
         """Hook into the optimizer; nothing is sent or written yet.
@@ -77,7 +78,8 @@ class Checkpointer:
                 other optimizers. Samplers and iterables are read right after the step, on each rank; everything else
                 before the next forward, once for all ranks.
             tiers: where versions go: ``file:///folder``, ``tcp://host:port`` (several nodes share each version:
-                ``tcp://host:port,host:port``), ``mpi://rank``, ``s3://bucket/prefix``, or a pathlib.Path; None for
+                ``tcp://host:port,host:port``), ``mpi://rank``, ``s3://``, ``gs://`` or
+                ``az://bucket/prefix``, or a pathlib.Path; None for
                 those of ``DEEPVM_TIERS``, separated by blanks, which ``deepvm run`` sets.
             every: steps (100), time ("30s", "10min"), or "auto": as often as pays off, for at most 3 % of the time (see
                 :class:`deepvm.core.preemption.savepolicy.Auto`); or another policy of 'deepvm simulate' by name, such
@@ -88,7 +90,8 @@ class Checkpointer:
                 ``DEEPVM_KEEP``, else 2.
             keep_every: keep one more version per so many steps; 0 for none.
             slots: versions in flight at once; each takes as much memory as the state.
-            journal: a file to which rank 0 appends a line of JSON per event.
+            journal: a file to which rank 0 appends a line of JSON per event; a function that gets each event, such as
+                :class:`deepvm.checkpoint.loggers.TensorBoard`; or several of both.
             strategy: how a version leaves the training's memory (LightCheck III-A): ``C`` into host memory; ``G`` into
                 a device copy first; ``D`` straight into a file of the first ``file://`` tier (one rank; for tmpfs or
                 persistent memory, not for disks); ``layerwise``: each layer is updated during backward and copied at
@@ -118,7 +121,7 @@ class Checkpointer:
             for tier in opened:
                 tier.begin(self.job, self._epoch)
         self._pipeline = Pipeline(opened, slots)
-        self._journal = Journal(None if self._ranks.rank else journal, self.job)
+        self._journal = Journal([] if self._ranks.rank else arguments.journals(journal), self.job)
         copies = arguments.choose_strategy(strategy, self._pipeline.tiers, self.job, self._ranks.world)
         self._layers = LayerSlots(copies, self._pipeline, self._state)
         self._snapshotter = Snapshotter(self._state, self._pipeline, self._ranks, self._layers, self._journal, self.job)

@@ -30,7 +30,7 @@ def test_python_examples_run(page: str, capsys: pytest.CaptureFixture[str]) -> N
 def test_all_python_is_run() -> None:
     assert pages_with("python") == ["README.md", "docs/guide/python.md"]
     assert pages_with("python training") == ["README.md", CHECKPOINT]
-    assert pages_with("python dcp") == [CHECKPOINT]
+    assert pages_with("python dcp") == pages_with("python loggers") == [CHECKPOINT]
 
 
 def test_the_example_quota_file_limits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,3 +153,14 @@ def test_the_example_with_dcp_saves_and_loads(tmp_path: Path) -> None:
     state["weights"].zero_()
     exec(compile("dcp.load" + load, CHECKPOINT, "exec"), names)
     assert state["weights"].tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_the_example_with_loggers_tells_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    (example,) = blocks(CHECKPOINT, "python loggers")
+    exec(compile(example, CHECKPOINT, "exec"), {})
+    lines = capsys.readouterr().out.splitlines()
+    assert "durable 1" in lines and any(line.startswith("checkpoint/durable/seconds 0.") for line in lines)
