@@ -22,17 +22,19 @@ class TrainingRun:
         loader: the data; a pass over it is an epoch. checkpointer: whose ``save()`` may be called between batches.
     """
 
-    def __init__(self, session: Session, epochs: int | None) -> None:
-        """Restore the newest version."""
+    def __init__(self, session: Session, epochs: int | None, loader: Any = None) -> None:
+        """Restore the newest version. ``loader``: what users iterate over, if not the session's."""
+        if epochs is not None and (isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 0):
+            raise RequestError("epochs", epochs, "a whole number from 0, or None")
         self._session, self._epochs = session, epochs
-        self.loader: ResumableLoader = session.loader
+        self.loader = session.loader if loader is None else loader
         self.checkpointer: Checkpointer = session.checkpointer
         self.checkpointer.restore_latest()
 
     @property
     def epoch(self) -> int:
         """The epoch that is under way, from 0."""
-        return self.loader.epoch
+        return self._session.loader.epoch
 
     @property
     def step(self) -> int:
@@ -41,11 +43,12 @@ class TrainingRun:
 
     def epochs(self) -> Iterator[int]:
         """The epochs that are left, each one pass over ``loader``, for loops with something to do after each."""
-        while self._epochs is None or self.loader.epoch < self._epochs:
-            epoch = self.loader.epoch
+        loader = self._session.loader
+        while self._epochs is None or loader.epoch < self._epochs:
+            epoch = loader.epoch
             yield epoch
-            if self.loader.epoch == epoch:  # the pass was left before its end, or never begun
-                self.loader.leave()
+            if loader.epoch == epoch:  # the pass was left before its end, or never begun
+                loader.leave()
 
     def __iter__(self) -> Iterator[Any]:
         """The batches that are left, of all epochs."""
@@ -108,8 +111,6 @@ def training_run(
         RequestError: an argument is invalid.
         CheckpointError: a tier cannot be reached, or versions exist but none can be restored.
     """
-    if epochs is not None and (isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 0):
-        raise RequestError("epochs", epochs, "a whole number from 0, or None")
     found = loader if isinstance(loader, ResumableLoader) else ResumableLoader(loader)
     session = Session(found, extra, sigterm, **options)
     try:

@@ -53,9 +53,11 @@ def prepared(loader: Any) -> ResumableLoader:
     Raises:
         RequestError: it is no such loader, or one of which a single process reads the data for all.
     """
+    from accelerate.data_loader import DataLoaderDispatcher  # Lightning does without
+
     base = getattr(loader, "base_dataloader", None)
     if not isinstance(base, DataLoader):
         raise RequestError("loader", type(loader).__name__, "a data loader that accelerator.prepare() has returned")
-    if "Dispatcher" in type(loader).__name__ and loader.state.num_processes > 1:
+    if isinstance(loader, DataLoaderDispatcher) and loader.state.num_processes > 1:
         raise RequestError("loader", type(loader).__name__, "one that each process reads: dispatch_batches=False")
     return iterate_through(base, ahead=_AHEAD)

@@ -174,16 +174,18 @@ class ResumableLoader:
         changes: dict[str, Any] = {
             "collate_fn": Collate(self.loader.collate_fn),
             "worker_init_fn": StartWorker(self.loader.worker_init_fn, resume.workers),
+            "_iterator": None,  # one that was made before has none of this
         }
-        if self._by_itself:
-            if resume.own is not None:
-                made.load_state_dict(resume.own)  # type: ignore[attr-defined]
-        else:
+        if hasattr(made, "_initial_iter_for_state_dict"):
+            changes["_initial_iter_for_state_dict"] = False
+        if not self._by_itself:
             name = "sampler" if self.loader.batch_sampler is None else "batch_sampler"
             inner = getattr(self.loader, name)
             changes[name] = self._indexes = Indexes(inner, _weak(self._before_sampler), _weak(self._before_first))
         for name, value in changes.items():
             object.__setattr__(made, name, value)  # torch forbids some of these, as they would not reach the workers
+        if self._by_itself and resume.own is not None:
+            made.load_state_dict(resume.own)  # type: ignore[attr-defined]
         return made
 
     def _before_sampler(self) -> None:

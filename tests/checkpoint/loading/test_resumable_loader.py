@@ -135,6 +135,7 @@ def test_a_cut_with_workers(workers: str) -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("torchdata") is None, reason="needs torchdata")
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*set_vital:UserWarning")
 @pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize("dataset", [Items, Remembering])
 @pytest.mark.parametrize("shuffle", [False, True])
