@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from accelerate import Accelerator, DistributedType
+from accelerate.data_loader import get_sampler
 
 from deepvm.checkpoint.integrations.plain_loop import TrainingRun
 from deepvm.checkpoint.integrations.prepared_loader import prepared
@@ -23,17 +24,27 @@ _WHOLE = (
 """How ranks work together that hold the whole model."""
 
 
-class _Counts:
-    """What Accelerate counts: batches towards the next step, and passes over the data."""
+class Counts:
+    """What Accelerate counts: batches towards the next step, and passes over the data; and the seed of its sampler."""
 
     def __init__(self, accelerator: Any, loader: Any) -> None:
+        """Of these."""
         self._accelerator, self._loader = accelerator, loader
 
     def state_dict(self) -> dict[str, int]:
-        return {"step": self._accelerator.step, "iteration": self._loader.iteration}
+        """The numbers."""
+        seed = getattr(self._sampler, "initial_seed", 0)
+        return {"step": self._accelerator.step, "iteration": self._loader.iteration, "seed": seed}
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        """Set them."""
         self._accelerator.step, self._loader.iteration = state_dict["step"], state_dict["iteration"]
+        if hasattr(self._sampler, "initial_seed"):
+            self._sampler.initial_seed = state_dict["seed"]
+
+    @property
+    def _sampler(self) -> Any:
+        return get_sampler(self._loader)
 
 
 class AcceleratedRun(TrainingRun):
@@ -96,7 +107,7 @@ def checkpointed(
     more: dict[str, Any] = {f"registered.{n}": value for n, value in enumerate(accelerator._custom_objects)}
     if accelerator.scaler is not None:
         more["scaler"] = accelerator.scaler
-    more |= {**(extra or {}), "accelerate": _Counts(accelerator, loader)}
+    more |= {**(extra or {}), "accelerate": Counts(accelerator, loader)}
     session = Session(found, more, sigterm, model=model, optimizer=optimizer, **options)
     try:
         return AcceleratedRun(session, epochs, loader)

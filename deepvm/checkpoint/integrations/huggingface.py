@@ -55,6 +55,7 @@ class DeepVMCallback(TrainerCallback):  # type: ignore[misc]
     def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         """Restore the newest version, and let the Trainer go on where it was taken."""
         trainer = _trainer(self)
+        self._close()  # another training with this callback, or this one with smaller batches, has failed
         if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
             raise RequestError("Trainer", "sharded (FSDP or DeepSpeed)", "one whose ranks hold the whole model")
         if state.global_step:
@@ -74,12 +75,16 @@ class DeepVMCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_train_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         """Save the end of the training."""
+        try:
+            if self._session is not None:
+                self._session.finish()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
         session, self._session = self._session, None
         if session is not None:
-            try:
-                session.finish()
-            finally:
-                session.close()
+            session.close()
 
 
 def _trainer(callback: TrainerCallback) -> Any:

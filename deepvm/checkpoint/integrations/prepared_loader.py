@@ -23,19 +23,20 @@ def iterate_through(loader: DataLoader[Any], *, ahead: int = 0, stateful: bool =
         ahead: how many batches are fetched before the training has them.
         stateful: whether it shows its position by ``state_dict``, which trainers look for.
     """
-    kind = type(loader)
-    inner = object.__new__(kind)
-    inner.__dict__.update(loader.__dict__)
+    kind = getattr(type(loader), "_plain", type(loader))  # a second training with the same loader
+    inner = _plain(kind, loader.__dict__)
     resumable = ResumableLoader(inner, ahead=ahead)
 
     class Through(kind):  # type: ignore[valid-type,misc]
+        _plain = kind
+
         def __iter__(self) -> Any:
             # Trainers change a loader after it was made: the way its workers start, for example.
             inner.__dict__.update(self.__dict__)
             return iter(resumable)
 
-        def __reduce__(self) -> Any:
-            return kind.__reduce__(self)
+        def __reduce_ex__(self, protocol: Any) -> Any:
+            return _plain, (kind, self.__dict__)
 
     Through.__name__ = Through.__qualname__ = kind.__name__
     if stateful:
@@ -45,6 +46,12 @@ def iterate_through(loader: DataLoader[Any], *, ahead: int = 0, stateful: bool =
         Through.state_dict = lambda self: {}
     loader.__class__ = Through
     return resumable
+
+
+def _plain(kind: type[Any], state: dict[str, Any]) -> Any:
+    made = object.__new__(kind)
+    made.__dict__.update(state)
+    return made
 
 
 def prepared(loader: Any) -> ResumableLoader:
