@@ -6,44 +6,44 @@ import ctypes
 import random
 import struct
 import sys
+from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import DataLoader
 
-_WORDS = 625  # of Python's Mersenne Twister, its position included
-_PYTHON = struct.Struct(f"<qd{_WORDS}I")
-_NUMPY = struct.Struct("<624Iqqd")
+_PYTHON = struct.Struct("<qdqq")  # version, gauss, words, bytes of torch's state
+_NUMPY = struct.Struct("<qqd")
+_WORD = 4
 _DEEPEST = 6
 
 
 def packed() -> bytes:
     """The states of Python's, torch's (CPU) and, if it is loaded, NumPy's global generator."""
     version, words, gauss = random.getstate()
-    own = _PYTHON.pack(version, float("nan") if gauss is None else gauss, *words)
     state = torch.get_rng_state()
-    size = state.numel()
-    drawn = ctypes.string_at(state.data_ptr(), size)
+    head = _PYTHON.pack(version, float("nan") if gauss is None else gauss, len(words), state.numel())
+    parts = [head, array("I", words).tobytes(), bytes_of(state)]
     numpy = sys.modules.get("numpy")
-    more = b""
     if numpy is not None:
         _, keys, position, has_gauss, cached = numpy.random.get_state()
-        more = _NUMPY.pack(*keys.tolist(), position, has_gauss, cached)
-    return own + struct.pack("<q", size) + drawn + more
+        parts += [_NUMPY.pack(position, has_gauss, cached), keys.astype("<u4", copy=False).tobytes()]
+    return b"".join(parts)
 
 
 def restore(data: bytes) -> None:
     """Set the generators to what :func:`packed` has returned."""
-    version, gauss, *words = _PYTHON.unpack_from(data)
-    (size,) = struct.unpack_from("<q", data, _PYTHON.size)
-    at = _PYTHON.size + 8
+    version, gauss, count, size = _PYTHON.unpack_from(data)
+    at = _PYTHON.size + _WORD * count
+    words = array("I", data[_PYTHON.size : at])
     random.setstate((version, tuple(words), None if gauss != gauss else gauss))
-    torch.set_rng_state(torch.frombuffer(bytearray(data[at : at + size]), dtype=torch.uint8))
+    torch.set_rng_state(as_tensor(data[at : at + size]))
     numpy, more = sys.modules.get("numpy"), data[at + size :]
     if numpy is not None and more:
-        *keys, position, has_gauss, cached = _NUMPY.unpack(more)
-        numpy.random.set_state(("MT19937", numpy.array(keys, dtype="uint32"), position, has_gauss, cached))
+        position, has_gauss, cached = _NUMPY.unpack_from(more)
+        keys = numpy.frombuffer(more, dtype="<u4", offset=_NUMPY.size)
+        numpy.random.set_state(("MT19937", keys, position, has_gauss, cached))
 
 
 class Draws(NamedTuple):

@@ -76,6 +76,7 @@ class ResumableLoader:
         self._reads = isinstance(loader.dataset, IterableDataset) and not self._by_itself
         self._epoch = self._fetched = self._least = 0
         self._running = False
+        self._known_generators: list[torch.Generator] = []
         self._made: Draws | None = None
         """Random states when the iterator was made, and with it the workers."""
         self._began: Draws | None = None
@@ -219,7 +220,7 @@ class ResumableLoader:
         """The next batch; :data:`_END` after the last."""
         if not silent:
             self.before_batch()
-        if self._ahead:
+        if self._ahead and (self._by_itself or not self._workers):
             own = self._own_state() if self._by_itself else None
             self._fetches.append((Draws.now(self._generators), own))
         batch = next(found, _END)
@@ -300,7 +301,9 @@ class ResumableLoader:
 
     @property
     def _generators(self) -> list[torch.Generator]:
-        return generators_of(self.loader)
+        if not self._running:  # samplers may be exchanged between passes
+            self._known_generators = generators_of(self.loader)
+        return self._known_generators
 
 
 class _Resume:

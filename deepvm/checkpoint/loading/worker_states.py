@@ -120,9 +120,10 @@ class History:
         """One batch more; only its marks are kept."""
         self._newer.append((Marked(None, found.worker, found.state), checksum))
         if len(self._newer) > self._kept:
-            self._states, self._crc = self.at(self._batch + 1)
-            self._newer.popleft()
-            self._batch += 1
+            (_, worker, state), oldest = self._newer.popleft()
+            self._crc, self._batch = mixed(self._crc, oldest), self._batch + 1
+            if state is not None:
+                self._states[worker] = state
 
     def at(self, batch: int) -> tuple[dict[int, bytes], int]:
         """States and checksum before this batch."""

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -68,12 +69,41 @@ def test_killed_at_random_steps(words: str) -> None:
     assert sum(bool(kill.resumed) for kill in found.kills) > KILLS // 2
 
 
-def test_two_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("script", "words", "libraries"),
+    [
+        (Path(two_rank_loop.__file__), "--loader-workers 1", []),
+        (EXAMPLES / "hf_trainer.py", "--augment", ["transformers", "accelerate"]),
+        (EXAMPLES / "accelerate_loop.py", "", ["accelerate"]),
+    ],
+    ids=["plain", "huggingface", "accelerate"],
+)
+def test_two_ranks(script: Path, words: str, libraries: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    needs(libraries)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests")]))
-    subject = Subject(Path(two_rank_loop.__file__), ["--out", "{out}", "--loader-workers", "1"], processes=2)
-    found = certify(subject, kills=KILLS)
+    found = certify(Subject(script, ["--out", "{out}", *words.split()], processes=2), kills=KILLS)
     assert found.processes == 2
     assert [(gate.name, gate.state, gate.reason) for gate in found.gates if gate.state != "passed"] == []
+
+
+def test_sigterm_of_one_rank_ends_all(tmp_path: Path) -> None:
+    """They end with the same version, and none waits for another."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    env = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    words = [two_rank_loop.__file__, "--out", str(tmp_path), "--sleep", "0.2", "--every", "1000"]
+    ranks = [
+        subprocess.Popen([sys.executable, *words], env={**env, "RANK": str(rank)}, stderr=subprocess.PIPE)
+        for rank in range(2)
+    ]
+    assert ranks[0].stderr is not None
+    while b"starts at 0" not in (line := ranks[0].stderr.readline()):
+        assert line, "it ended"
+    time.sleep(1)
+    os.kill(ranks[1].pid, signal.SIGTERM)
+    for rank in ranks:
+        ended(rank, 143)
+    assert len([*(tmp_path / "v").glob("*.pt")]) == 1
 
 
 def started(words: str, out: Path) -> subprocess.Popen[bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import time
 from pathlib import Path
 
 import torch
@@ -20,6 +21,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--loader-workers", type=int, default=0)
+    parser.add_argument("--every", type=int, default=3)
+    parser.add_argument("--sleep", type=float, default=0.0)
     options = parser.parse_args()
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
@@ -33,7 +36,13 @@ def main() -> None:
     loader = DataLoader(data, 3, sampler=sampler, num_workers=options.loader_workers)
     log, step = SampleLog(), 0
     with training_run(
-        model=trained, optimizer=optimizer, loader=loader, epochs=8, tiers=options.out / "v", every=3, job="two"
+        model=trained,
+        optimizer=optimizer,
+        loader=loader,
+        epochs=8,
+        tiers=options.out / "v",
+        every=options.every,
+        job="two",
     ) as run:
         for epoch in run.epochs():
             sampler.set_epoch(epoch)
@@ -42,6 +51,7 @@ def main() -> None:
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
+                time.sleep(options.sleep)
                 step = epoch * len(loader) + run.loader.batch
                 log.step(step - 1, places, loss, epoch=epoch)
     dist.destroy_process_group()
