@@ -37,6 +37,8 @@ from deepvm.io.agent_board import Scheduled
 
 _EVALUATION_S = 30.0
 """With less time than this an evaluation is not left to end before a save."""
+_UNFETCHED = 200
+"""Steps that one batch may take; without a batch for longer, the training reads its data in another way."""
 
 log = logging.getLogger("deepvm.checkpoint")
 
@@ -132,6 +134,7 @@ class Checkpointer:
         self._loaders = [value for value in self._state.extra.values() if isinstance(value, ResumableLoader)]
         self._due: tuple[float | None, Scheduled | None] | None = None
         """With loaders: the deadline and the agent's wish of the version that is taken before the next batch."""
+        self._due_at, self._told_unfetched = 0, False
         self._stepping = self._closed = False
         self._process = os.getpid()  # a forked child inherits neither the threads nor the right to stop them
         self._thread: threading.Thread | None = None
@@ -380,7 +383,7 @@ class Checkpointer:
                 if scheduled is not None and scheduled.reason.holds:
                     deadline = scheduled.limit_ms / 1000
                 if self._loaders:
-                    self._due = deadline, scheduled
+                    self._await_batch(deadline, scheduled)
                 else:
                     self._begin(deadline, scheduled)
             elif self._ranks.world == 1 and snapshots.layout is None and self._schedule.saves:
@@ -391,6 +394,18 @@ class Checkpointer:
     def _begin(self, deadline: float | None, scheduled: Scheduled | None) -> None:
         handle = self._snapshotter.begin(self._version, 0.0, handle=self._requests.begun(), deadline=deadline)
         self._tell_of(handle, scheduled)
+
+    def _await_batch(self, deadline: float | None, scheduled: Scheduled | None) -> None:
+        if self._due is None:
+            self._due_at = self._version
+        elif self._version - self._due_at >= _UNFETCHED and not self._told_unfetched:
+            self._told_unfetched = True
+            log.warning(
+                "nothing is saved: version %d was due, and no batch was fetched through the ResumableLoader in extra "
+                "since then; iterate over it, not over the loader that it was given",
+                self._due_at,
+            )
+        self._due = deadline, scheduled
 
     def _before_batch(self) -> None:
         """A loader is about to fetch a batch, or to begin a pass: nothing of the next iteration has happened yet."""

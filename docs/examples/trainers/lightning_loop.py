@@ -8,7 +8,7 @@ from pathlib import Path
 
 import lightning
 import torch
-from lightning.pytorch.plugins.environments import LightningEnvironment
+from lightning.pytorch.plugins.environments import LightningEnvironment, TorchElasticEnvironment
 from torch import nn
 
 from deepvm.checkpoint.integrations.lightning import DeepVMCallback
@@ -22,6 +22,7 @@ parser.add_argument("--every", type=int, default=7, help="steps between checkpoi
 parser.add_argument("--dropout", type=float, default=0.2)
 parser.add_argument("--loader-workers", type=int, default=0)
 parser.add_argument("--accumulate", type=int, default=1)
+parser.add_argument("--ranks", type=int, default=1, help="under torchrun")
 parser.add_argument("--validate", type=int, default=0, help="steps between validations; 0: none")
 options = parser.parse_args()
 
@@ -72,7 +73,8 @@ torch.set_num_threads(1)
 lightning.seed_everything(0)
 trainer = lightning.Trainer(
     accelerator="cpu",
-    devices=1,
+    devices=options.ranks,
+    strategy="ddp" if options.ranks > 1 else "auto",
     max_epochs=options.epochs,
     accumulate_grad_batches=options.accumulate,
     val_check_interval=options.validate or None,
@@ -82,7 +84,8 @@ trainer = lightning.Trainer(
     logger=False,
     enable_progress_bar=False,
     default_root_dir=options.out,
-    plugins=[LightningEnvironment()],  # by itself it looks for MPI, and fails where that is half installed
+    # By itself it looks for MPI, and fails where that is half installed.
+    plugins=[TorchElasticEnvironment() if options.ranks > 1 else LightningEnvironment()],
 )
 Loader = torch.utils.data.DataLoader
 data = Samples()

@@ -153,6 +153,23 @@ def test_several_steps_of_one_batch(tmp_path: Path) -> None:
     assert saver.metrics["failed"] == 0
 
 
+def test_another_loader_than_that_in_extra_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    parts = Parts()
+    with Checkpointer(
+        model=parts.model,
+        optimizer=parts.optimizer,
+        extra={"loader": ResumableLoader(parts.loader)},
+        tiers=tmp_path,
+        job="a",
+        every=10,
+    ):
+        for _ in range(300):
+            parts.optimizer.zero_grad()
+            parts.model(torch.rand(4, 2)).sum().backward()
+            parts.optimizer.step()
+    assert caplog.text.count("version 10 was due, and no batch was fetched") == 1
+
+
 def test_what_is_due_at_the_end_is_saved(tmp_path: Path) -> None:
     parts = Parts()
     loader = ResumableLoader(parts.loader)
