@@ -15,7 +15,7 @@ from deepvm.catalog.store import load_catalog
 
 CATALOG, JOB, SIMULATE = "docs/reference/catalog-file.md", "docs/reference/job-file.md", "docs/guide/simulate.md"
 PLAN, CHECKPOINT, SETTINGS = "docs/guide/plan.md", "docs/guide/checkpoint.md", "docs/reference/settings.md"
-PROFILE = "docs/guide/profile.md"
+PROFILE, TRAINERS = "docs/guide/profile.md", "docs/guide/trainers.md"
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/guide/python.md"])
@@ -31,6 +31,8 @@ def test_all_python_is_run() -> None:
     assert pages_with("python") == ["README.md", "docs/guide/python.md"]
     assert pages_with("python training") == ["README.md", CHECKPOINT]
     assert pages_with("python dcp") == pages_with("python loggers") == [CHECKPOINT]
+    for kind in ("loop", "huggingface", "lightning", "accelerate"):
+        assert pages_with(f"python {kind}") == [TRAINERS]
 
 
 def test_the_example_quota_file_limits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,6 +125,75 @@ def test_the_training_example_trains_and_goes_on(page: str, tmp_path: Path, monk
         signal.signal(signal.SIGTERM, usual)
     assert sorted(p.name for p in (tmp_path / "kept").glob("*.pt")) == ["job-000000000003.pt", "job-000000000005.pt"]
     assert ("scheduler" in names) == (page == CHECKPOINT)
+
+
+def trained(kind: str, kept: Path, names: dict[str, Any]) -> dict[str, Any]:
+    """The example of a trainer, run in a folder of versions."""
+    (example,) = blocks(TRAINERS, f"python {kind}")
+    code = example.replace('tiers=["tcp://10.0.0.7:7070"]', f'tiers=["{kept.as_uri()}"], job="{kind}"')
+    assert code != example
+    exec(compile(code, TRAINERS, "exec"), names)
+    return names
+
+
+def test_the_loop_trains_and_is_done(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    usual = signal.getsignal(signal.SIGTERM)
+    names = trained("loop", tmp_path, {})
+    assert (names["run"].step, names["run"].epoch) == (160, 20)
+    assert (tmp_path / "loop-000000000160.pt").is_file() and signal.getsignal(signal.SIGTERM) == usual
+    again = trained("loop", tmp_path, {})
+    assert again["run"].step == 160 and "epoch" not in again
+    assert all((a == b).all() for a, b in zip(again["model"].parameters(), names["model"].parameters(), strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("kind", ["huggingface", "lightning", "accelerate"])
+def test_the_examples_of_trainers_train(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    library = pytest.importorskip(
+        {"huggingface": "transformers"}.get(kind, kind), reason="pip install deepvm[trainers]"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    model = torch.nn.Linear(3, 1)
+    rows = torch.utils.data.TensorDataset(torch.rand(12, 3))
+    names: dict[str, Any] = {"loader": torch.utils.data.DataLoader(rows, 4, shuffle=True)}
+    if kind == "huggingface":
+        config = library.GPT2Config(vocab_size=8, n_positions=4, n_embd=8, n_layer=1, n_head=1)
+        ids = [{"input_ids": torch.tensor([1, 2, 3]), "labels": torch.tensor([1, 2, 3])}] * 12
+        arguments = library.TrainingArguments(
+            output_dir=str(tmp_path),
+            num_train_epochs=2,
+            per_device_train_batch_size=4,
+            use_cpu=True,
+            save_strategy="no",
+        )
+        names |= {"model": library.GPT2LMHeadModel(config), "arguments": arguments, "data": ids}
+    elif kind == "lightning":
+        # It looks for MPI, and fails where that is half installed.
+        monkeypatch.setattr("lightning.fabric.plugins.environments.MPIEnvironment.detect", lambda: False)
+
+        class Module(library.LightningModule):  # type: ignore[name-defined,misc]
+            def __init__(self) -> None:
+                super().__init__()
+                self.model = model
+
+            def training_step(self, batch: Any, number: int) -> Any:
+                return self.model(batch[0]).square().mean()
+
+            def configure_optimizers(self) -> Any:
+                return torch.optim.SGD(self.parameters(), 0.1)
+
+        names["module"] = Module()
+    else:
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+        names |= {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+        names["accelerator"] = library.Accelerator(cpu=True)
+    trained(kind, tmp_path / "kept", names)
+    assert [p.name for p in (tmp_path / "kept").glob("*.pt")] == [f"{kind}-000000000006.pt"]
 
 
 def test_the_commands_for_versions_run(
