@@ -5,6 +5,8 @@
     dcp.save(state, storage_writer=DeepVMWriter(folder))      # or async_save
     dcp.load(state, storage_reader=DeepVMReader(folder))      # on any number of ranks
 
+In place of a folder, memory nodes (``tcp://host:port``) and buckets (``s3://bucket/run``) are in dcp_tiers.py.
+
 Each rank writes one data file, past the page cache if possible; then rank 0 writes ``.metadata``, the commit record.
 Data files get new names in each save, so a killed save leaves the previous one readable. The layout is that of torch's
 own ``FileSystemWriter``, which can also read these folders, unverified: the checksums of every item and of the metadata
@@ -52,6 +54,7 @@ from deepvm.io.failpoints import point
 
 T = TypeVar("T")
 METADATA = ".metadata"
+DATA_NAME = "__{}_{}.distcp"
 _NAME = re.compile(r"__[0-9]+_[0-9a-f]{16}\.distcp", re.ASCII)
 _VERSION = "1.0.0"  # of the layout, as torch counts
 _MAGIC = b"deepvm.dcp/1\n"
@@ -64,6 +67,10 @@ _HARMLESS = {
     "pathlib": ("Path", "PosixPath"),
     _StorageInfo.__module__: (_StorageInfo.__name__,),
 }
+
+
+_Row = tuple[int, int, WriteItem, "Image | memoryview"]
+"""Of an item: its offset in the rank's data, its length, itself, and how it is laid out or its bytes."""
 
 
 class Piece(NamedTuple):
@@ -120,9 +127,21 @@ class _Unpickler(pickle.Unpickler):
 
 
 class DeepVMWriter(StorageWriter):
-    """Writes a checkpoint into a folder that all ranks share, replacing the previous one."""
+    """Writes a checkpoint into a folder that all ranks share, replacing the previous one; or to a tier.
 
-    def __init__(self, path: str | os.PathLike[str], *, direct: bool = True) -> None:
+    With a URL of memory nodes or a bucket, ``checkpoint_id`` is the step, and each save a version of its own; without
+    it the number is that after the newest version's. A save returns when the version is remote.
+    """
+
+    def __new__(cls, path: str | os.PathLike[str] = "", **_: Any) -> DeepVMWriter:
+        """A writer for this kind of place."""
+        if cls is DeepVMWriter and is_away(path):
+            from deepvm.checkpoint.dcp_tiers import TierWriter
+
+            return object.__new__(TierWriter)
+        return object.__new__(cls)
+
+    def __init__(self, path: str | os.PathLike[str], *, direct: bool = True, job: str = "") -> None:
         """Create nothing before the first save.
 
         A writer reuses the memory in which it lays out its rank's data file: wait for an ``async_save`` to finish
@@ -131,6 +150,7 @@ class DeepVMWriter(StorageWriter):
         Args:
             path: the folder; ``checkpoint_id`` of a save replaces it.
             direct: write past the page cache (O_DIRECT) where the file system can.
+            job: the training job's name in a tier; empty: ``DEEPVM_JOB``, else ``job``.
         """
         self._path, self._direct = Path(path), direct
         self._save_id = ""
@@ -159,9 +179,18 @@ class DeepVMWriter(StorageWriter):
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Write this rank's items into one file, durably. Raises CheckpointError: it could not be written."""
         # A new name here, because a planner may reuse a plan for several saves.
-        name = f"__{plan.storage_data}_{secrets.token_hex(8)}.distcp"
+        name = DATA_NAME.format(plan.storage_data, secrets.token_hex(8))
+        rows, size = self.lay_out(plan, planner)
+        found: list[WriteResult] = []
+        if size:
+            view = self._room(size)
+            self._place(self._path / name, view, self.fill(rows, name, view, planner, found), "dcp.data")
+        return done(found)
+
+    def lay_out(self, plan: SavePlan, planner: SavePlanner) -> tuple[list[_Row], int]:
+        """Where each item of a plan goes, and the bytes of all. Raises CheckpointError."""
         # Other items than tensors are small, and their size is known only from their bytes.
-        rows: list[tuple[int, int, WriteItem, Image | memoryview]] = []
+        rows: list[_Row] = []
         size = 0
         for item in plan.items:
             made: Image | memoryview
@@ -177,23 +206,21 @@ class DeepVMWriter(StorageWriter):
             length = made.size if isinstance(made, Image) else len(made)
             rows.append((size, length, item, made))
             size += -(-length // ALIGNMENT) * ALIGNMENT
-        found: list[WriteResult] = []
+        return rows, size
 
-        def fill(view: memoryview) -> Iterator[int]:
-            for offset, length, item, made in rows:
-                part = view[offset : offset + length]
-                if isinstance(made, Image):
-                    _fill(part, made, planner.resolve_data(item), item)
-                else:
-                    part[:] = made
-                found.append(WriteResult(item.index, length, Piece(name, offset, length, crc32(part))))
-                yield offset + length
-            yield size
-
-        if size:
-            view = self._room(size)
-            self._place(self._path / name, view, fill(view), "dcp.data")
-        return _done(found)
+    def fill(
+        self, rows: list[_Row], name: str, view: memoryview, planner: SavePlanner, found: list[WriteResult]
+    ) -> Iterator[int]:
+        """Put the items in place, each with its checksum in ``found``; yields where what is final ends."""
+        for offset, length, item, made in rows:
+            part = view[offset : offset + length]
+            if isinstance(made, Image):
+                _fill(part, made, planner.resolve_data(item), item)
+            else:
+                part[:] = made
+            found.append(WriteResult(item.index, length, Piece(name, offset, length, crc32(part))))
+            yield offset + length
+        yield len(view)
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Commit: write metadata and checksums, then remove the files of earlier saves. Raises CheckpointError."""
@@ -258,8 +285,16 @@ class DeepVMWriter(StorageWriter):
 class DeepVMReader(FileSystemReader):
     """Reads what :class:`DeepVMWriter` wrote, on any number of ranks; verifies each item before use."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Remember the folder; ``checkpoint_id`` of a load replaces it."""
+    def __new__(cls, path: str | os.PathLike[str] = "", **_: Any) -> DeepVMReader:
+        """A reader for this kind of place."""
+        if cls is DeepVMReader and is_away(path):
+            from deepvm.checkpoint.dcp_tiers import TierReader
+
+            return object.__new__(TierReader)
+        return object.__new__(cls)
+
+    def __init__(self, path: str | os.PathLike[str], *, job: str = "") -> None:
+        """Remember the folder, which ``checkpoint_id`` of a load replaces; ``job``: its name in a tier."""
         super().__init__(path)
         self._crcs: Mapping[tuple[str, int, int], int] = {}
         self._metadata: Metadata | None = None
@@ -303,7 +338,7 @@ class DeepVMReader(FileSystemReader):
                 if tensor is None:
                     tensor = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
                 _put(planner, item, tensor)
-        return _done(None)
+        return done(None)
 
     def _read(self, name: str, offset: int, length: int, item: str) -> bytes:
         path = Path(self.path) / name
@@ -318,10 +353,16 @@ class DeepVMReader(FileSystemReader):
         return data
 
 
-def _done(result: T) -> Future[T]:
-    done: Future[T] = Future()
-    done.set_result(result)
-    return done
+def done(result: T) -> Future[T]:
+    """A future that has its result."""
+    future: Future[T] = Future()
+    future.set_result(result)
+    return future
+
+
+def is_away(path: str | os.PathLike[str]) -> bool:
+    """Whether a place is a tier's URL, and no folder."""
+    return "://" in str(path)
 
 
 def _fill(part: memoryview, image: Image, data: Any, item: WriteItem) -> None:

@@ -33,7 +33,7 @@ class Machine:
     """A VM with a node, which may lose its memory, and its disk with it; its address stays."""
 
     def __init__(self, persist: Path | None = None, memory: int = 64 * MIB) -> None:
-        self.persist, self.memory, self.port = persist, memory, 0
+        self.persist, self.memory, self.port, self.cut = persist, memory, 0, False
         self.node: Node | None = None
         self.start()
         self.url = f"tcp://127.0.0.1:{self.port}"
@@ -282,7 +282,7 @@ def test_urls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 class Losses(RuleBasedStateMachine):
-    """Saves of one or two ranks, nodes that lose all they have and come back, runs that begin again.
+    """Saves of one or two ranks; nodes that lose all they have, or are cut off for a while; runs that begin again.
 
     A version, or a newer one, must be found as long as one of the nodes that had it when it was acknowledged has not
     lost its memory since; so fewer than ``replicas`` losses have no effect, whatever their order.
@@ -305,11 +305,21 @@ class Losses(RuleBasedStateMachine):
         for tier in self.tiers:
             tier.close()
         self.runs += 1
-        nodes = [
-            [TcpTier(p.url, f"run{self.runs}", TOKEN, limit_s=5.0, wire_bytes=8192) for p in self.places]
-            for _ in range(self.world)
-        ]
-        self.tiers = [ReplicatedTier(row, self.replicas, retry_s=0.02) for row in nodes]
+        self.tiers = [self.tier(f"run{self.runs}", 0.02) for _ in range(self.world)]
+
+    def tier(self, session: str, retry_s: float) -> ReplicatedTier:
+        nodes = []
+        for place in self.places:
+            node = TcpTier(place.url, session, TOKEN, limit_s=5.0, wire_bytes=8192)
+
+            def connect(*words: Any, real: Any = node._connect, place: Machine = place) -> Any:
+                if place.cut:
+                    raise ConnectionRefusedError("cut off")
+                return real(*words)
+
+            node._connect = connect  # type: ignore[method-assign]
+            nodes.append(node)
+        return ReplicatedTier(nodes, self.replicas, retry_s=retry_s)
 
     @rule(only=st.sampled_from([0, 1, None, None, None]))
     def save(self, only: int | None) -> None:
@@ -338,7 +348,7 @@ class Losses(RuleBasedStateMachine):
             assert len(self.promised[self.version]) >= self.replicas
 
     def _all_there(self) -> bool:
-        return sum(p.node is not None for p in self.places) >= self.replicas
+        return sum(p.node is not None and not p.cut for p in self.places) >= self.replicas
 
     @rule(number=st.integers(0, 2))
     def lose(self, number: int) -> None:
@@ -354,9 +364,15 @@ class Losses(RuleBasedStateMachine):
         if place.node is None:
             place.start()
 
+    @rule(number=st.integers(0, 2), cut=st.booleans())
+    def cut_off(self, number: int, cut: bool) -> None:
+        """New connections fail; what it has stays."""
+        self.places[number].cut = cut
+
     @rule()
     def all_are_there_again(self) -> None:
         for place in self.places:
+            place.cut = False
             if place.node is None:
                 place.start()
         assert until(lambda: not any(t._silent for t in self.tiers))
@@ -379,14 +395,12 @@ class Losses(RuleBasedStateMachine):
         if not getattr(self, "tiers", None) or not self.kept():
             return
         newest = max(self.kept())
-        reader = ReplicatedTier(
-            [TcpTier(p.url, "reader", TOKEN, limit_s=5.0) for p in self.places], self.replicas, retry_s=60
-        )
+        reader = self.tier("reader", 60)
         try:
             try:
                 found = reader.versions("job")
             except CheckpointError:  # not knowing is no going back
-                silent = sum(p.node is None for p in self.places)
+                silent = sum(p.node is None or p.cut for p in self.places)
                 assert silent >= self.replicas
                 return
             assert found and found[0].version >= newest, f"{[r.version for r in found]}, promised {newest}"
