@@ -20,13 +20,14 @@ import json
 import mmap
 import os
 import pickle
+import pkgutil
 import re
 import secrets
 import struct
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch.distributed.checkpoint import metadata as dcp_metadata
@@ -55,6 +56,7 @@ from deepvm.io.failpoints import point
 T = TypeVar("T")
 METADATA = ".metadata"
 DATA_NAME = "__{}_{}.distcp"
+_AWAY = "deepvm.checkpoint.dcp_tiers"  # by name: it imports this module
 _NAME = re.compile(r"__[0-9]+_[0-9a-f]{16}\.distcp", re.ASCII)
 _VERSION = "1.0.0"  # of the layout, as torch counts
 _MAGIC = b"deepvm.dcp/1\n"
@@ -136,9 +138,7 @@ class DeepVMWriter(StorageWriter):
     def __new__(cls, path: str | os.PathLike[str] = "", **_: Any) -> DeepVMWriter:
         """A writer for this kind of place."""
         if cls is DeepVMWriter and is_away(path):
-            from deepvm.checkpoint.dcp_tiers import TierWriter
-
-            return object.__new__(TierWriter)
+            return cast(DeepVMWriter, object.__new__(pkgutil.resolve_name(f"{_AWAY}:TierWriter")))
         return object.__new__(cls)
 
     def __init__(self, path: str | os.PathLike[str], *, direct: bool = True, job: str = "") -> None:
@@ -288,9 +288,7 @@ class DeepVMReader(FileSystemReader):
     def __new__(cls, path: str | os.PathLike[str] = "", **_: Any) -> DeepVMReader:
         """A reader for this kind of place."""
         if cls is DeepVMReader and is_away(path):
-            from deepvm.checkpoint.dcp_tiers import TierReader
-
-            return object.__new__(TierReader)
+            return cast(DeepVMReader, object.__new__(pkgutil.resolve_name(f"{_AWAY}:TierReader")))
         return object.__new__(cls)
 
     def __init__(self, path: str | os.PathLike[str], *, job: str = "") -> None:
