@@ -27,7 +27,7 @@ def test_a_sample(arena: Arena) -> None:  # noqa: F811
     assert lose(arena, Loss(at("node.mid-chunk", 3)))
     assert lose(arena, Loss(at("node.before-ack", 4), nodes=3, returns=False))
     assert lose(arena, Loss(at("node.after-ack", 3), trainers=True))
-    assert lose(arena, Loss(reader_at="node.mid-send:1"))
+    assert lose(arena, Loss(reader_at="node.mid-send:1", nodes=3))
     assert arena.promised >= before + 20
 
 

@@ -169,7 +169,7 @@ class ReplicatedTier(Tier):
             for number in sorted(silent | doubtful):
                 try:
                     self._nodes[number].greet()
-                except (CheckpointError, OSError) as error:
+                except Exception as error:  # of any kind: without this thread a silent node stays out for good
                     if number in doubtful and isinstance(error, UnreachableError):
                         self._lost(number, error)
                         silent.add(number)
