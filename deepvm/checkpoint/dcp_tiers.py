@@ -30,7 +30,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from deepvm.checkpoint.arguments import name_of
-from deepvm.checkpoint.dcp import DATA_NAME, DeepVMReader, DeepVMWriter, done, seal, unseal
+from deepvm.checkpoint.dcp_folder import DATA_NAME, FolderReader, FolderWriter, done, seal, unseal
 from deepvm.checkpoint.format.checksums import crc32
 from deepvm.checkpoint.format.layout import Layout, Segment
 from deepvm.checkpoint.format.shard import Level, Shard
@@ -89,11 +89,11 @@ class _Places:
 _PLACES = _Places()
 
 
-class TierWriter(DeepVMWriter):
+class TierWriter(FolderWriter):
     """Sends each checkpoint to a tier as the version ``checkpoint_id``, or the one after the newest."""
 
     def __init__(self, path: str | os.PathLike[str], *, direct: bool = True, job: str = "") -> None:
-        """See :class:`DeepVMWriter`; nothing is connected yet. Raises RequestError."""
+        """See :class:`FolderWriter`; nothing is connected yet. Raises RequestError."""
         super().__init__(".", direct=direct)
         self._url, self._job = str(path), name_of(job or None)[0]
         open_tier(self._url, secrets.token_hex(8), option="path").close()  # refuse what is no place now
@@ -262,11 +262,11 @@ class _Sending:
                 raise CheckpointError("not all ranks have laid out their part in time")
 
 
-class TierReader(DeepVMReader):
+class TierReader(FolderReader):
     """Reads the version ``checkpoint_id``, or the newest that is undamaged, from a tier."""
 
     def __init__(self, path: str | os.PathLike[str], *, job: str = "") -> None:
-        """See :class:`DeepVMReader`. Raises RequestError."""
+        """See :class:`FolderReader`. Raises RequestError."""
         super().__init__(".")
         self._url, self._job = str(path), name_of(job or None)[0]
         open_tier(self._url, secrets.token_hex(8), option="path").close()
