@@ -81,9 +81,9 @@ class Checkpointer:
                 other optimizers. Samplers and iterables are read right after the step, on each rank; everything else
                 before the next forward, once for all ranks.
             tiers: where versions go: ``file:///folder``, ``tcp://host:port`` (several nodes share each version:
-                ``tcp://host:port,host:port``), ``mpi://rank``, ``s3://``, ``gs://`` or
-                ``az://bucket/prefix``, or a pathlib.Path; None for
-                those of ``DEEPVM_TIERS``, separated by blanks, which ``deepvm run`` sets.
+                ``tcp://host:port,host:port``; with ``?replicas=2`` behind it two of them have all of it), ``mpi://rank``,
+                ``s3://``, ``gs://`` or ``az://bucket/prefix``, or a pathlib.Path; None for those of ``DEEPVM_TIERS``,
+                separated by blanks, which ``deepvm run`` sets.
             every: steps (100), time ("30s", "10min"), or "auto": as often as pays off, for at most 3 % of the time (see
                 :class:`deepvm.core.preemption.savepolicy.Auto`); or another policy of 'deepvm simulate' by name, such
                 as "exact" or "hazard", without that limit. None: the steps of ``DEEPVM_SAVE_EVERY``, which ``deepvm

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.checkpoint.memory_nodes import TOKEN, running
 from support.pages import ROOT, blocks, commands, pages_with, printed, text_of
 
 from deepvm.catalog.store import load_catalog
@@ -30,7 +31,7 @@ def test_python_examples_run(page: str, capsys: pytest.CaptureFixture[str]) -> N
 def test_all_python_is_run() -> None:
     assert pages_with("python") == ["README.md", "docs/guide/python.md"]
     assert pages_with("python training") == ["README.md", CHECKPOINT]
-    assert pages_with("python dcp") == pages_with("python loggers") == [CHECKPOINT]
+    assert pages_with("python dcp") == pages_with("python loggers") == pages_with("python sharded") == [CHECKPOINT]
     for kind in ("loop", "huggingface", "lightning", "accelerate"):
         assert pages_with(f"python {kind}") == [TRAINERS]
 
@@ -235,3 +236,24 @@ def test_the_example_with_loggers_tells_them(
     exec(compile(example, CHECKPOINT, "exec"), {})
     lines = capsys.readouterr().out.splitlines()
     assert "durable 1" in lines and any(line.startswith("checkpoint/durable/seconds 0.") for line in lines)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_the_example_with_sharded_states_saves_and_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    (tmp_path / "token").write_bytes(TOKEN)
+    (tmp_path / "token").chmod(0o600)
+    monkeypatch.setenv("DEEPVM_TOKEN_FILE", str(tmp_path / "token"))
+    (example,) = blocks(CHECKPOINT, "python sharded")
+    save, _, load = example.rpartition("\nparts = ")
+    model = torch.nn.Linear(32, 1)
+    names = {"torch": torch, "model": model, "optimizer": torch.optim.Adam(model.parameters())}
+    with running() as node:
+        exec(compile(save, CHECKPOINT, "exec"), {**names, "place": node.url})  # type: ignore[attr-defined]
+        wanted = model.weight.detach().clone()
+        with torch.no_grad():
+            model.weight.zero_()
+        imports = "\n".join(line for line in save.splitlines() if line.startswith(("import ", "from ")))
+        exec(compile(f"{imports}\nparts = {load}", CHECKPOINT, "exec"), {**names, "place": node.url})  # type: ignore[attr-defined]
+        assert sorted(node.registry.complete("job"))[-1] == 3
+    assert torch.equal(model.weight, wanted)
