@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from decimal import Decimal
+from math import ceil
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,7 +20,7 @@ from deepvm.catalog.documents.findings import DocumentPath, Finding, json_place,
 from deepvm.catalog.documents.json_file import parse_json, read_existing
 from deepvm.catalog.documents.schema import MAX_NODES, MAX_USD, Day, Lenient, Name, Price, Text, Whole
 from deepvm.core.cluster.instances import ZonePrice
-from deepvm.core.cluster.plan import Plan, PlannedVms, PlanSource
+from deepvm.core.cluster.plan import Plan, PlannedDisk, PlannedVms, PlanSource
 from deepvm.errors import CatalogFormatError, Problem, RequestError
 
 STANDARD_INPUT = "standard input"
@@ -129,10 +130,17 @@ class _Region(Lenient):
     source: _Source = Field(description="where its prices come from: an object")
 
 
+class _Extras(Lenient):
+    disk_gb: float | None = schema.number("disk of each VM in GB", 1e9, least=0, null="for that of the image")
+    disk_type: Identifier | None = _identifier("the kind of disk", "for the usual one")
+    nat: bool | None = Field(None, description="whether VMs stand behind a NAT gateway: true, false or null")
+
+
 class _Request(Lenient):
     pw_usd_per_hour: Budget | None = schema.number(
         "the most to pay in $/h", 1e12, least=0, null="when there is no budget"
     )
+    extras: _Extras | None = Field(None, description="what the bill counts besides VMs: an object, or null")
 
 
 class _Relax(Lenient):
@@ -197,6 +205,7 @@ def parse_plan(text: str, rank: int = 1, name: str = STANDARD_INPUT) -> Plan:
     nodes = None
     if memory is not None:
         nodes = PlannedVms(**_known(memory), on_demand_count=memory.count, offered_in=tuple(memory.zones or ()))
+    extras = document.request.extras if document.request else None
     return Plan(
         rank=chosen.rank,
         architecture=chosen.architecture,
@@ -208,6 +217,10 @@ def parse_plan(text: str, rank: int = 1, name: str = STANDARD_INPUT) -> Plan:
         budget=document.request.pw_usd_per_hour if document.request else None,
         source=PlanSource(**_known(source), basis="" if source.price_basis == "current" else source.price_basis),
         warnings=tuple(chosen.warnings),
+        disk=None
+        if extras is None or not extras.disk_gb
+        else PlannedDisk(ceil(extras.disk_gb), extras.disk_type or ""),
+        nat=bool(extras and extras.nat),
     )
 
 

@@ -76,11 +76,23 @@ class PlanSource:
 
 
 @dataclass(frozen=True)
+class PlannedDisk:
+    """The disk of each VM that the bill of a plan counts; ``kind``: empty for the cloud's usual one."""
+
+    gb: int
+    kind: str = ""
+
+    def __str__(self) -> str:
+        """``200 GB of gp3``."""
+        return f"{self.gb} GB" + (f" of {self.kind}" if self.kind else "")
+
+
+@dataclass(frozen=True)
 class Plan:
     """One configuration of a recommendation, rank 1 being the best; what it does not say is None or empty.
 
     ``memory``: the on-demand VMs that hold checkpoints, if any. ``usd_per_hour``: of all VMs together. ``zone``: id of
-    the zone to start in. ``budget``: the most that the user would pay, $/h.
+    the zone to start in. ``budget``: the most that the user would pay, $/h. ``disk``, ``nat``: what the bill counts.
     """
 
     rank: int
@@ -93,6 +105,8 @@ class Plan:
     budget: Decimal | None = None
     source: PlanSource = PlanSource()
     warnings: tuple[str, ...] = ()
+    disk: PlannedDisk | None = None
+    nat: bool = False
 
     @property
     def groups(self) -> tuple[PlannedGroup, ...]:

@@ -22,7 +22,7 @@ from typing import Protocol
 
 from deepvm import __version__
 from deepvm.core.cluster.instances import Market, ZonePrice
-from deepvm.core.cluster.plan import Plan, PlannedGroup
+from deepvm.core.cluster.plan import Plan, PlannedDisk, PlannedGroup
 from deepvm.core.units import format_usd, to_decimal
 from deepvm.errors import DataError, RequestError
 from deepvm.io.atomic_write import write_bytes
@@ -186,6 +186,13 @@ def refuse_subnets_in(zone: ZonePrice, subnets: Sequence[Subnet], allowed: str) 
     for given in subnets:
         if given.zone and given.zone in (zone.zone, zone.name):
             raise RequestError("subnet", f"{given.zone}={given.subnet}", allowed)
+
+
+def device_note(disk: PlannedDisk, what: str) -> str:
+    """A launch template must name the device of a disk, which depends on the image."""
+    return (
+        f"{what} have the disk of their image; the plan counts {disk}: name it as block device in the launch template"
+    )
 
 
 def zone_notes(plan: Plan, options: ExportOptions, *, several: bool) -> list[str]:

@@ -29,6 +29,7 @@ from deepvm.reports.exports.base import (
     ExportFile,
     ExportOptions,
     comment,
+    device_note,
     header,
     places,
     plan_tags,
@@ -84,6 +85,8 @@ def _notes(limited: Limited, options: ExportOptions) -> Iterator[str]:
         yield f"to fill in: {PLACEHOLDER} in the templates, or --image, --memory-image"
     yield f"stop: ./{SCRIPT} stop; until then AWS replaces spot VMs that are preempted"
     several = len(plan.training.zones) > 1
+    if plan.disk is not None:
+        yield device_note(plan.disk, "VMs")
     yield from (*limited.notes, *on_demand_note(limited), *zone_notes(plan, options, several=several))
 
 

@@ -66,6 +66,9 @@ def render(plan: Plan, name: str, options: ExportOptions | None = None) -> Expor
         if option.startswith("memory_") and plan.memory is None:
             raise RequestError(option, value, f"no such option: {plan} has no memory nodes")
     made = tool.render(plan, options)
+    if plan.nat and name != _ONLY_TRAINS:
+        nat = "the plan counts a NAT gateway in the place of public addresses: set it up, and name subnets behind it"
+        made = replace(made, notes=(*made.notes, nat))
     return replace(made, notes=(*made.notes, *_network_notes(plan)))
 
 

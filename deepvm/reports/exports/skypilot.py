@@ -101,6 +101,8 @@ def _remarks(plan: Plan, group: PlannedGroup) -> list[str]:
 def _resources(plan: Plan, group: PlannedGroup, options: ExportOptions) -> list[dict[str, Any]]:
     entry: dict[str, Any] = {"instance_type": group.instance_type, "use_spot": group.market is Market.SPOT}
     vms, image, cloud = group.vms, options.image, cloud_of(plan.source.catalog).name
+    if plan.disk is not None:
+        entry["disk_size"] = plan.disk.gb
     if accelerators := _accelerators(cloud, vms):
         entry["accelerators"] = accelerators
     if group.role == MEMORY:
@@ -244,6 +246,8 @@ def _notes(plan: Plan, options: ExportOptions) -> list[str]:
     if any(g.market is Market.SPOT for g in plan.groups):
         elsewhere = "; --to ec2-fleet and --to terraform write one" if cloud_of(plan.source.catalog).has_api else ""
         notes.append(f"SkyPilot enforces no price limit{elsewhere}")
+    if plan.disk is not None and plan.disk.kind:
+        notes.append(f"SkyPilot chooses the kind of disk; the plan counts {plan.disk}: see its disk_tier")
     return [*notes, *survival.notes(plan, options, carries=True)]
 
 

@@ -18,11 +18,20 @@ from typing import Any
 
 from deepvm.catalog.clouds import cloud_of
 from deepvm.core.cluster.instances import Market
-from deepvm.core.cluster.plan import MEMORY, Plan, PlannedGroup, PlannedVms
+from deepvm.core.cluster.plan import MEMORY, Plan, PlannedDisk, PlannedGroup, PlannedVms
 from deepvm.core.spelling import joined
 from deepvm.errors import RequestError
 from deepvm.reports.exports import user_data
-from deepvm.reports.exports.base import Export, ExportFile, ExportOptions, header, places, plan_tags, zone_notes
+from deepvm.reports.exports.base import (
+    Export,
+    ExportFile,
+    ExportOptions,
+    device_note,
+    header,
+    places,
+    plan_tags,
+    zone_notes,
+)
 from deepvm.reports.exports.hcl import expression, literal
 from deepvm.reports.exports.limits import Limited, amount, within_limit
 
@@ -50,6 +59,8 @@ def render(plan: Plan, options: ExportOptions) -> Export:
     notes = ["start: terraform init && terraform apply; stop: terraform destroy"]
     if asked:
         notes.append(f"Terraform asks for {joined(asked)}, unless terraform.tfvars sets them")
+    if plan.disk is not None and plan.training.spot_count:
+        notes.append(device_note(plan.disk, "spot VMs"))
     notes += limited.notes
     if any(g.market is Market.ON_DEMAND for g in plan.groups):
         notes.append("on-demand prices are fixed, and Terraform has no limit for them")
@@ -109,6 +120,7 @@ def _configuration(limited: Limited, options: ExportOptions) -> Block:
             resources.setdefault("aws_instance", {})[role] = {
                 "count": group.count,
                 **_vm(group, "ami"),
+                **({"root_block_device": [_root(plan.disk)]} if plan.disk else {}),
                 "iam_instance_profile": _PROFILE,
                 "user_data": expression(f"local.{role}_user_data"),
                 # Newer prices change a comment there: the provider would stop the VM, which holds versions in memory.
@@ -156,6 +168,10 @@ def _vm(group: PlannedGroup, image: str) -> Block:
         "vpc_security_group_ids": expression("var.security_group_ids"),
         "metadata_options": [{"http_tokens": "required"}],
     }
+
+
+def _root(disk: PlannedDisk) -> Block:
+    return {"volume_size": disk.gb, **({"volume_type": disk.kind} if disk.kind else {})}
 
 
 def _fleet(limited: Limited, group: PlannedGroup, where: list[Block]) -> Block:

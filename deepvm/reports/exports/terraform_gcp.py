@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from deepvm.core.cluster.instances import Market
-from deepvm.core.cluster.plan import MEMORY, Plan, PlannedGroup
+from deepvm.core.cluster.plan import MEMORY, Plan, PlannedDisk, PlannedGroup
 from deepvm.core.spelling import joined
 from deepvm.errors import RequestError
 from deepvm.reports.exports.base import Export, ExportFile, ExportOptions, header
@@ -64,7 +64,7 @@ def _configuration(plan: Plan, options: ExportOptions) -> Block:
     for group in plan.groups:
         role, template = group.role, f"google_compute_instance_template.{group.role}"
         if group.market is Market.SPOT:
-            resources.setdefault("google_compute_instance_template", {})[role] = _template(group)
+            resources.setdefault("google_compute_instance_template", {})[role] = _template(group, plan.disk)
             resources.setdefault("google_compute_instance_group_manager", {})[role] = {
                 "name": f"deepvm-{role}",
                 "base_instance_name": f"deepvm-{role}",
@@ -76,7 +76,7 @@ def _configuration(plan: Plan, options: ExportOptions) -> Block:
             listing = f"gcloud compute instance-groups managed list-instances deepvm-{role}"
             text = f"The group of {group}, which '{listing}' lists."
         else:
-            resources.setdefault("google_compute_instance", {})[role] = _instance(group)
+            resources.setdefault("google_compute_instance", {})[role] = _instance(group, plan.disk)
             name, value = f"{role}_private_ips", f"google_compute_instance.{role}[*].network_interface[0].network_ip"
             text = f"Private addresses of {group}."
         outputs[name] = {"description": text, "value": expression(value)}
@@ -94,11 +94,13 @@ def _configuration(plan: Plan, options: ExportOptions) -> Block:
     }
 
 
-def _template(group: PlannedGroup) -> Block:
+def _template(group: PlannedGroup, disk: PlannedDisk | None) -> Block:
+    size = {"disk_size_gb": disk.gb} if disk else {}
+    boot = {"boot": True, "auto_delete": True, "disk_type": _kind(group, disk), **size, "source_image": _image(group)}
     return {
         "name_prefix": f"deepvm-{group.role}-",
         "machine_type": literal(group.instance_type),
-        "disk": [{"boot": True, "auto_delete": True, "disk_type": _disk(group), "source_image": _image(group)}],
+        "disk": [boot],
         "network_interface": _network(),
         "scheduling": [
             {
@@ -115,7 +117,8 @@ def _template(group: PlannedGroup) -> Block:
     }
 
 
-def _instance(group: PlannedGroup) -> Block:
+def _instance(group: PlannedGroup, disk: PlannedDisk | None) -> Block:
+    boot = {"image": _image(group), "type": _kind(group, disk), **({"size": disk.gb} if disk else {})}
     # VMs with GPUs cannot be moved to another host while they run.
     maintained = "TERMINATE" if group.role != MEMORY else "MIGRATE"
     return {
@@ -123,7 +126,7 @@ def _instance(group: PlannedGroup) -> Block:
         "name": f"deepvm-{group.role}-" + expression("count.index + 1"),
         "machine_type": literal(group.instance_type),
         "zone": expression("var.zone"),
-        "boot_disk": [{"initialize_params": [{"image": _image(group), "type": _disk(group)}]}],
+        "boot_disk": [{"initialize_params": [boot]}],
         "network_interface": _network(),
         "scheduling": [{"automatic_restart": True, "on_host_maintenance": maintained}],
         "labels": _labels(group),
@@ -140,7 +143,9 @@ def _image(group: PlannedGroup) -> str:
     return expression("var.memory_image" if group.role == MEMORY else "var.image")
 
 
-def _disk(group: PlannedGroup) -> str:
+def _kind(group: PlannedGroup, disk: PlannedDisk | None) -> str:
+    if disk is not None and disk.kind:
+        return disk.kind
     return "hyperdisk-balanced" if _HYPERDISK.fullmatch(group.instance_type) else "pd-balanced"
 
 

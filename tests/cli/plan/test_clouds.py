@@ -147,6 +147,39 @@ def test_what_comes_next_works_with_the_cloud_of_the_plan(run: Run, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
+    ("cloud", "tool", "wanted"),
+    [
+        ("gcp", "terraform", ['"disk_type": "pd-ssd"', '"disk_size_gb": 200']),
+        ("gcp", "skypilot", ["disk_size: 200", "the plan counts 200 GB of pd-ssd"]),
+        ("aws", "skypilot", ["disk_size: 200"]),
+        ("aws", "ec2-fleet", ["the plan counts 200 GB of gp2: name it"]),
+        ("aws", "terraform", ["spot VMs have the disk of their image; the plan counts 200 GB of gp2"]),
+    ],
+)
+def test_exports_ask_for_the_disk_that_the_plan_counts(
+    run: Run, tmp_path: Path, cloud: str, tool: str, wanted: list[str]
+) -> None:
+    """Or say that they do not."""
+    words = ["--cloud", cloud, "--pw", "10", "--disk", "199.5GB", "--disk-type", "pd-ssd" if cloud == "gcp" else "gp2"]
+    (tmp_path / "plan.json").write_text(json.dumps(plan(run, *words, "--nat")))
+    code, out, err = run("export", str(tmp_path / "plan.json"), "--to", tool, "--output-dir", str(tmp_path / "launch"))
+    files = "".join(
+        path.read_text(errors="replace") for path in (tmp_path / "launch").iterdir() if path.suffix != ".whl"
+    )
+    assert code == 0 and all(one in files + out + err for one in wanted), (files, err)
+    assert "NAT gateway" in out + err
+
+
+def test_terraform_asks_for_disks_of_vms_on_demand(run: Run, tmp_path: Path) -> None:
+    words = ["--cloud", "aws", "--pw", "10", "--disk", "200GB", "--disk-type", "gp2", "--architecture", "on-demand"]
+    (tmp_path / "plan.json").write_text(json.dumps(plan(run, *words)))
+    code, out, err = run("export", str(tmp_path / "plan.json"), "--to", "terraform")
+    assert code == 0, err
+    (vms,) = json.loads(out)["resource"]["aws_instance"].values()
+    assert vms["root_block_device"] == [{"volume_size": 200, "volume_type": "gp2"}] and "disk of their image" not in err
+
+
+@pytest.mark.parametrize(
     ("cloud", "said"),
     [
         ("gcp", r"! quota needed: \d+ preemptible (L4|A100) GPUs in the region, and as many GPUs in all regions; new"),
