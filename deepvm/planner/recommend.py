@@ -227,6 +227,13 @@ _DOUBTS = {
 _DISAGREES = f"the integer program disagreed with the exact enumeration; {_INSTEAD}: please report this"
 
 
+def first_if_lives_change(answer: Recommendations, factor: float) -> Recommendation | None:
+    """What comes first if spot VMs of all types live ``factor`` times as long as their bands say; None: nothing."""
+    assert answer.request.work is not None
+    work = replace(answer.request.work, band_factor=factor)
+    return next(ranking(answer.catalog, replace(answer.request, work=work), 1), None)
+
+
 def _alternatives(enumeration: Enumeration, candidates: Candidates, best: Choice) -> Iterator[Alternative]:
     """The best clusters by the other objectives; the baselines have none."""
     request = candidates.request

@@ -59,7 +59,7 @@ class GcpCloud(ListedCloud):
         if instance.gpu is None:
             return ""
         gpus, preemptible = count * instance.gpu.count, "preemptible " if market is Market.SPOT else ""
-        return f"{gpus} {preemptible}{instance.gpu.name} GPUs in the region, and as many GPUs in all regions"
+        return f"{gpus} {preemptible}{instance.gpu.name} GPUs in the region, {gpus} GPUs in all regions"
 
     def facts_of(self, type_name: str) -> Mapping[str, Any]:
         """See :meth:`Cloud.facts_of`."""

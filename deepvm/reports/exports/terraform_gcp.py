@@ -51,6 +51,11 @@ def render(plan: Plan, options: ExportOptions) -> Export:
         "--to skypilot does all of it",
         "the network's firewall must let the VMs reach each other, as that of a project's default network does",
     ]
+    notes += [
+        f"{group.instance_type} boots from no {plan.disk.kind}, which the plan counts: {kind} is in its place"
+        for group in plan.groups
+        if plan.disk is not None and plan.disk.kind and (kind := _kind(group, plan.disk)) != plan.disk.kind
+    ]
     if plan.training.spot_count:
         notes.append(f"no price limit is set: {_NO_BIDS.rstrip('.')}")
         notes.append("when a spot VM is taken back, its group starts another as soon as there is one")
@@ -144,9 +149,10 @@ def _image(group: PlannedGroup) -> str:
 
 
 def _kind(group: PlannedGroup, disk: PlannedDisk | None) -> str:
-    if disk is not None and disk.kind:
-        return disk.kind
-    return "hyperdisk-balanced" if _HYPERDISK.fullmatch(group.instance_type) else "pd-balanced"
+    kind = disk.kind if disk is not None else ""
+    if _HYPERDISK.fullmatch(group.instance_type):
+        return kind if kind.startswith("hyperdisk") else "hyperdisk-balanced"
+    return kind or "pd-balanced"
 
 
 def _labels(group: PlannedGroup) -> dict[str, str]:

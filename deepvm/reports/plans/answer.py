@@ -327,7 +327,7 @@ def warnings_of(answer: Recommendations, now: datetime) -> Iterator[str]:
         cloud = cloud_of(catalog.name)
         said = [cloud.quota_words(g.instance, g.count, g.market) for g in first.cluster.groups if g.count]
         if words := "; ".join(filter(None, said)):
-            yield f"! quota needed: {words}; new accounts may have none"
+            yield f"! quota needed: {words}; you may have none"
     doubtful = [w for w in first.warnings if not w.startswith(("network:", UNPUBLISHED, PLAIN))]
     if doubtful:
         yield f"! {doubtful[0]}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -14,9 +13,9 @@ from deepvm.core.cluster.instances import INTERRUPTION_BANDS, Catalog, Market
 from deepvm.core.spelling import listed
 from deepvm.core.units import counted, format_bytes, format_seconds, format_usd
 from deepvm.planner.infeasible import ALLOWED_BY, BY_NAME, Infeasible
-from deepvm.planner.recommend import Recommendations
+from deepvm.planner.recommend import Recommendations, first_if_lives_change
 from deepvm.planner.regions import Comparison
-from deepvm.planner.request import Objective, PolicyName, SolverName
+from deepvm.planner.request import Objective, PolicyName
 from deepvm.reports.plans.bills import bill_lines
 from deepvm.reports.plans.outlooks import expected_cells, in_words, risk_of, share_words, simulated
 from deepvm.reports.plans.sources import (
@@ -247,20 +246,18 @@ def _traces_say(answer: Recommendations) -> str:
 
 def _first_by(answer: Recommendations, life_s: float) -> str:
     """What comes first if the bands of all types promise too much by as much as that of the first does, in words."""
-    from deepvm.planner.recommend import solve
-
-    request, best = answer.request, answer[0]
-    assert request.work is not None
-    work = replace(request.work, band_factor=life_s / request.work.life_s(best.cluster.gpu))
-    found = solve(answer.catalog, replace(request, work=work, solver=SolverName.FRONTIER, top=1))
-    head = f"If spot VMs of all types live {_change(work.band_factor, 'longer', 'shorter', 'as long')},"
-    if not found:
+    work, best = answer.request.work, answer[0]
+    assert work is not None
+    factor = life_s / work.life_s(best.cluster.gpu)
+    other = first_if_lives_change(answer, factor)
+    head = f"If spot VMs of all types live {_change(factor, 'longer', 'shorter', 'as long')},"
+    if other is None:
         return f"{head} nothing is feasible"
-    other = found[0]
     assert other.outlook is not None
     which = "the same cluster" if other.cluster == best.cluster else str(other.cluster)
-    takes = format_seconds(other.outlook.total_s) if math.isfinite(other.outlook.total_s) else "never ends"
-    return f"{head} {which} comes first ({takes}, {other.outlook.cost_usd:.2f} $)"
+    if not math.isfinite(other.outlook.total_s):
+        return f"{head} {which} comes first, and never ends"
+    return f"{head} {which} comes first ({format_seconds(other.outlook.total_s)}, {other.outlook.cost_usd:.2f} $)"
 
 
 def _compared(other: Recommendation, first: Recommendation) -> str:

@@ -182,8 +182,11 @@ def test_terraform_asks_for_disks_of_vms_on_demand(run: Run, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("cloud", "said"),
     [
-        ("gcp", r"! quota needed: \d+ preemptible (L4|A100) GPUs in the region, and as many GPUs in all regions; new"),
-        ("azure", r"! quota needed: \d+ spot vCPUs in the region; new accounts may have none"),
+        (
+            "gcp",
+            r"! quota needed: \d+ preemptible (L4|A100) GPUs in the region, \d+ GPUs in all regions; you may have none",
+        ),
+        ("azure", r"! quota needed: \d+ spot vCPUs in the region; you may have none"),
         ("lambda", ""),
     ],
 )

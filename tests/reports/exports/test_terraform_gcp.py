@@ -14,7 +14,7 @@ from support.plans import gpu_vms, memory_vms, tiering
 from support.terraform import apply, expressions, leaves, terraform
 
 from deepvm.core.cluster.instances import ZonePrice
-from deepvm.core.cluster.plan import Plan, PlanSource
+from deepvm.core.cluster.plan import Plan, PlannedDisk, PlanSource
 from deepvm.errors import RequestError
 from deepvm.reports.exports.base import ExportOptions, Subnet
 from deepvm.reports.exports.registry import render
@@ -142,6 +142,22 @@ def test_what_is_unknown_is_asked_for() -> None:
 def test_disks_are_of_a_kind_that_the_type_takes(name: str, disk: str) -> None:
     found = configuration(plan(name=name))["resource"]["google_compute_instance_template"]["training"]
     assert found["disk"][0]["disk_type"] == disk
+
+
+@pytest.mark.parametrize(
+    ("name", "counted", "asked"),
+    [
+        ("g2-standard-4", "pd-ssd", "pd-ssd"),
+        ("a4-highgpu-8g", "pd-ssd", "hyperdisk-balanced"),
+        ("a4-highgpu-8g", "hyperdisk-extreme", "hyperdisk-extreme"),
+    ],
+)
+def test_a_kind_that_the_plan_counts_is_taken_where_the_type_boots_from_it(name: str, counted: str, asked: str) -> None:
+    of = plan(name=name, disk=PlannedDisk(200, counted))
+    (disk,) = configuration(of)["resource"]["google_compute_instance_template"]["training"]["disk"]
+    assert (disk["disk_type"], disk["disk_size_gb"]) == (asked, 200)
+    told = any("boots from no pd-ssd" in note for note in render(of, "terraform").notes)
+    assert told == (asked != counted)
 
 
 @pytest.mark.parametrize(
