@@ -100,18 +100,27 @@ def api_page() -> str:
 
 def checkpoint_api() -> str:
     """What a training script uses; needs torch."""
-    from deepvm.checkpoint import Checkpointer
+    from deepvm.checkpoint import Checkpointer, ResumableLoader, TrainingRun, training_run
     from deepvm.checkpoint.dcp import DeepVMReader, DeepVMWriter
     from deepvm.checkpoint.training.save_handle import Handle
 
-    text = entry("deepvm.checkpoint.Checkpointer", signature("Checkpointer", Checkpointer), Checkpointer)
-    for name, member in vars(Checkpointer).items():
-        if not name.startswith("_") and isinstance(member, (property, types.FunctionType)):
-            full = f"Checkpointer.{name}"
-            text += entry(full, signature(full if isinstance(member, property) else name, member), member)
+    text = of_class("deepvm.checkpoint.Checkpointer", Checkpointer)
     text += entry("Handle", attributes(Handle), Handle)
+    text += of_class("deepvm.checkpoint.ResumableLoader", ResumableLoader)
+    text += entry("deepvm.checkpoint.training_run", signature("training_run", training_run), training_run)
+    text += of_class("TrainingRun", TrainingRun)
     for thing in (DeepVMReader, DeepVMWriter):
         text += entry(f"deepvm.checkpoint.dcp.{thing.__name__}", signature(thing.__name__, thing), thing)
+    return text
+
+
+def of_class(full: str, kind: type) -> str:
+    """A class and its public members."""
+    text = entry(full, signature(kind.__name__, kind), kind)
+    for name, member in vars(kind).items():
+        if not name.startswith("_") and isinstance(member, (property, types.FunctionType)):
+            place = f"{kind.__name__}.{name}"
+            text += entry(place, signature(place if isinstance(member, property) else name, member), member)
     return text
 
 

@@ -18,6 +18,7 @@ from support.imports import found_in, loads, parsed, statements
 import deepvm
 from deepvm.catalog.clouds import CLOUDS
 from deepvm.catalog.public.registry import SOURCES
+from deepvm.checkpoint import _HOMES as CHECKPOINT_HOMES
 from deepvm.checkpoint.tiers.registry import TIERS
 from deepvm.cli.app import COMMANDS
 from deepvm.jobs.clouds.registry import CLOUDS as JOB_CLOUDS
@@ -52,10 +53,14 @@ PLACES = {
     "highspy": ["planner/search/solver.py"],
     "boto3": ["catalog/clouds/aws/", "checkpoint/tiers/bucket.py"],
     "botocore": ["catalog/clouds/aws/", "checkpoint/tiers/bucket.py"],
+    "fsspec": ["checkpoint/tiers/cloud.py"],
     "torch": ["checkpoint/", "jobs/agent/warm.py", "lab/", "profiling/"],
     "isal": ["checkpoint/format/"],
     "safetensors": ["checkpoint/files/export.py", "lab/certify/final_file.py"],
     "torchsnapshot": ["profiling/checkpoint/methods.py"],
+    "accelerate": ["checkpoint/integrations/accelerate.py", "checkpoint/integrations/prepared_loader.py"],
+    "lightning": ["checkpoint/integrations/lightning.py"],
+    "transformers": ["checkpoint/integrations/huggingface.py"],
     "mpi4py": ["profiling/saturation/", "checkpoint/network/mpi_streams.py"],
     "typer": ["cli/"],
     "rich": ["reports/", "cli/"],
@@ -79,6 +84,7 @@ REGISTRIES = {
     "catalog/clouds/__init__.py": {home.partition(":")[0] for home in CLOUDS.values()},
     "cli/app.py": {f"deepvm.cli.{entry.module}" for entry in COMMANDS},
     "catalog/public/registry.py": {entry.home.partition(":")[0] for entry in SOURCES.values()},
+    "checkpoint/__init__.py": set(CHECKPOINT_HOMES.values()),
     "checkpoint/tiers/registry.py": {home.partition(":")[0] for home in TIERS.values()},
     "jobs/clouds/registry.py": {home.partition(":")[0] for home in JOB_CLOUDS.values()},
     "lab/faults/fault_registry.py": {home.partition(":")[0] for home in FAULTS.values()},

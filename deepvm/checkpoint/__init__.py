@@ -6,18 +6,26 @@ is that of ACUTE (remote memory, Check-Mem, Check-Trans, Check-Pack) and LightCh
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["Checkpointer"]
+__all__ = ["Checkpointer", "ResumableLoader", "TrainingRun", "training_run"]
+
+_HOMES = {
+    "Checkpointer": "deepvm.checkpoint.checkpointer",
+    "ResumableLoader": "deepvm.checkpoint.loading.resumable_loader",
+    "TrainingRun": "deepvm.checkpoint.integrations.plain_loop",
+    "training_run": "deepvm.checkpoint.integrations.plain_loop",
+}
 
 if TYPE_CHECKING:
     from deepvm.checkpoint.checkpointer import Checkpointer
+    from deepvm.checkpoint.integrations.plain_loop import TrainingRun, training_run
+    from deepvm.checkpoint.loading.resumable_loader import ResumableLoader
 
 
 def __getattr__(name: str) -> Any:
     """Load torch with the first use of a public name: the memory node does without."""
-    if name == "Checkpointer":
-        from deepvm.checkpoint.checkpointer import Checkpointer
-
-        return Checkpointer
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

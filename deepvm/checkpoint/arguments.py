@@ -45,8 +45,9 @@ def check(model: Any, tiers: Any, slots: Any, keep: Any, keep_every: Any, journa
     _whole("slots", slots, 1, "2 overlap one version with the next")
     _whole("keep", keep, 0, "0 keeps all")
     _whole("keep_every", keep_every, 0, "0 keeps none beside the newest")
-    if journal is not None and not isinstance(journal, (str, os.PathLike)):
-        raise RequestError("journal", journal, "the name of a file")
+    for place in journals(journal):
+        if not (isinstance(place, (str, os.PathLike)) or callable(place)):
+            raise RequestError("journal", place, "the name of a file, a function of an event and its facts, or several")
     several = isinstance(tiers, Sequence) and not isinstance(tiers, str)
     rows = list(tiers) if several else [] if tiers is None else [tiers]
     if not rows:
@@ -57,6 +58,11 @@ def check(model: Any, tiers: Any, slots: Any, keep: Any, keep_every: Any, journa
         if not isinstance(row, (str, Tier)):
             raise RequestError("tiers", row, "URLs such as file:///mnt/checkpoints or tcp://host:port")
     return rows
+
+
+def journals(journal: Any) -> list[Any]:
+    """The journals as a list."""
+    return list(journal) if isinstance(journal, (list, tuple)) else [] if journal is None else [journal]
 
 
 def open_all(tiers: Sequence[str | Tier], session: str, keep: int, keep_every: int) -> list[Tier]:

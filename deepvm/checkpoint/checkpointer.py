@@ -18,6 +18,8 @@ import torch
 
 from deepvm.checkpoint import arguments
 from deepvm.checkpoint.format.flatten import flatten
+from deepvm.checkpoint.loading.resumable_loader import ResumableLoader
+from deepvm.checkpoint.loggers import EventLogger
 from deepvm.checkpoint.restore import restore_newest
 from deepvm.checkpoint.snapshot.copying import Copying, LayerSlots
 from deepvm.checkpoint.snapshot.pipeline import Pipeline
@@ -36,6 +38,8 @@ from deepvm.io.agent_board import Scheduled
 
 _EVALUATION_S = 30.0
 """With less time than this an evaluation is not left to end before a save."""
+_UNFETCHED = 200
+"""Steps that one batch may take; without a batch for longer, the training reads its data in another way."""
 
 log = logging.getLogger("deepvm.checkpoint")
 
@@ -65,7 +69,7 @@ class Checkpointer:
         keep: int | None = None,
         keep_every: int = 0,
         slots: int = 2,
-        journal: str | Path | None = None,
+        journal: str | Path | EventLogger | Sequence[str | Path | EventLogger] | None = None,
         strategy: str = "C",
     ) -> None:
         """Hook into the optimizer; nothing is sent or written yet.
@@ -77,8 +81,9 @@ class Checkpointer:
                 other optimizers. Samplers and iterables are read right after the step, on each rank; everything else
                 before the next forward, once for all ranks.
             tiers: where versions go: ``file:///folder``, ``tcp://host:port`` (several nodes share each version:
-                ``tcp://host:port,host:port``), ``mpi://rank``, ``s3://bucket/prefix``, or a pathlib.Path; None for
-                those of ``DEEPVM_TIERS``, separated by blanks, which ``deepvm run`` sets.
+                ``tcp://host:port,host:port``; with ``?replicas=2`` behind it two of them have all of it), ``mpi://rank``,
+                ``s3://``, ``gs://`` or ``az://bucket/prefix``, or a pathlib.Path; None for those of ``DEEPVM_TIERS``,
+                separated by blanks, which ``deepvm run`` sets.
             every: steps (100), time ("30s", "10min"), or "auto": as often as pays off, for at most 3 % of the time (see
                 :class:`deepvm.core.preemption.savepolicy.Auto`); or another policy of 'deepvm simulate' by name, such
                 as "exact" or "hazard", without that limit. None: the steps of ``DEEPVM_SAVE_EVERY``, which ``deepvm
@@ -88,7 +93,8 @@ class Checkpointer:
                 ``DEEPVM_KEEP``, else 2.
             keep_every: keep one more version per so many steps; 0 for none.
             slots: versions in flight at once; each takes as much memory as the state.
-            journal: a file to which rank 0 appends a line of JSON per event.
+            journal: a file to which rank 0 appends a line of JSON per event; a function that gets each event, such as
+                :class:`deepvm.checkpoint.loggers.TensorBoard`; or several of both.
             strategy: how a version leaves the training's memory (LightCheck III-A): ``C`` into host memory; ``G`` into
                 a device copy first; ``D`` straight into a file of the first ``file://`` tier (one rank; for tmpfs or
                 persistent memory, not for disks); ``layerwise``: each layer is updated during backward and copied at
@@ -103,6 +109,8 @@ class Checkpointer:
         self.job, named = arguments.name_of(job)
         self._ranks = Ranks()
         self._state = TrainingState(model, optimizer, extra)
+        if strategy == "layerwise" and any(isinstance(v, ResumableLoader) for v in self._state.extra.values()):
+            raise RequestError("strategy", strategy, "C, G or D with a ResumableLoader")
         steppers = {name: stepper(optimizer, name) for name, optimizer in self._state.optimizers.items()}
         first = self._stepper = steppers.pop("optimizer")
         with without_autograd():  # what cannot be saved is refused now, not at step 100
@@ -118,7 +126,7 @@ class Checkpointer:
             for tier in opened:
                 tier.begin(self.job, self._epoch)
         self._pipeline = Pipeline(opened, slots)
-        self._journal = Journal(None if self._ranks.rank else journal, self.job)
+        self._journal = Journal([] if self._ranks.rank else arguments.journals(journal), self.job)
         copies = arguments.choose_strategy(strategy, self._pipeline.tiers, self.job, self._ranks.world)
         self._layers = LayerSlots(copies, self._pipeline, self._state)
         self._snapshotter = Snapshotter(self._state, self._pipeline, self._ranks, self._layers, self._journal, self.job)
@@ -126,6 +134,10 @@ class Checkpointer:
         alone = self._agent is not None and self._ranks.world == 1 and strategy != "layerwise"
         self._evaluations = Evaluations(first) if alone else None
         self._version = 0
+        self._loaders = [value for value in self._state.extra.values() if isinstance(value, ResumableLoader)]
+        self._due: tuple[float | None, Scheduled | None] | None = None
+        """With loaders: the deadline and the agent's wish of the version that is taken before the next batch."""
+        self._due_at, self._told_unfetched = 0, False
         self._stepping = self._closed = False
         self._process = os.getpid()  # a forked child inherits neither the threads nor the right to stop them
         self._thread: threading.Thread | None = None
@@ -142,6 +154,8 @@ class Checkpointer:
         for other in steppers.values():
             self._hooks.append(other.register_step_pre_hook(Hook(self._before_change, step=True)))
             self._hooks.append(other.register_load_state_dict_pre_hook(Hook(self._before_change)))
+        for loader in self._loaders:
+            loader.before_batch = Hook(self._before_batch)
         unknown = self._state.unknown_parameters()
         if unknown:
             log.warning(
@@ -203,7 +217,9 @@ class Checkpointer:
             (same,) = self._ranks.minimum([snapshots.same(self._version) and not unseen])
             handle = snapshots.last
             if not same or handle is None or (best and not handle.best):
-                handle = snapshots.begin(self._version, WAIT_S if block else 0.0, best=best)
+                asked, self._due = self._due is not None, None  # what was due is this version
+                mine = self._requests.begun() if asked else None
+                handle = snapshots.begin(self._version, WAIT_S if block else 0.0, best=best, handle=mine)
                 self._tell_of(handle, None)
                 snapshots.finish(at_once=True)
         if block:
@@ -259,7 +275,7 @@ class Checkpointer:
         self._version = restore_newest(
             *(self._state, self._pipeline.tiers, self.job, self._ranks), allow_fresh=allow_fresh, epoch=self._epoch
         )
-        self._stepping = False
+        self._stepping, self._due = False, None
         self._unseen.reset()
         self._snapshotter.forget(self._version)
         self._requests.reset(self._version)
@@ -277,14 +293,19 @@ class Checkpointer:
         """
         if self._closed or os.getpid() != self._process:
             return
-        self._closed = True
         try:
+            if self._ranks.world == 1:  # of several, one may close alone
+                self._before_batch()
+            self._closed = True
             self._unseen.look()
             self._snapshotter.finish()
         finally:
             self._unseen.close()
+            self._closed = True
             for hook in self._hooks:
                 hook.remove()
+            for loader in self._loaders:
+                loader.before_batch = Hook()
             if self._layers.updates is not None:
                 self._layers.updates.close()
             ended = self._pipeline.close(limit_s)
@@ -364,12 +385,41 @@ class Checkpointer:
                 deadline = self._requests.deadline if self._requests.urgent else None
                 if scheduled is not None and scheduled.reason.holds:
                     deadline = scheduled.limit_ms / 1000
-                handle = snapshots.begin(self._version, 0.0, handle=self._requests.begun(), deadline=deadline)
-                self._tell_of(handle, scheduled)
+                if self._loaders:
+                    self._await_batch(deadline, scheduled)
+                else:
+                    self._begin(deadline, scheduled)
             elif self._ranks.world == 1 and snapshots.layout is None and self._schedule.saves:
                 snapshots.lay_out(self._version)
             if self._ranks.world > 1:
                 self._look_ahead()
+
+    def _begin(self, deadline: float | None, scheduled: Scheduled | None) -> None:
+        handle = self._snapshotter.begin(self._version, 0.0, handle=self._requests.begun(), deadline=deadline)
+        self._tell_of(handle, scheduled)
+
+    def _await_batch(self, deadline: float | None, scheduled: Scheduled | None) -> None:
+        if self._due is None:
+            self._due_at = self._version
+        elif self._version - self._due_at >= _UNFETCHED and not self._told_unfetched:
+            self._told_unfetched = True
+            log.warning(
+                "nothing is saved: version %d was due, and no batch was fetched through the ResumableLoader in extra "
+                "since then; iterate over it, not over the loader that it was given",
+                self._due_at,
+            )
+        self._due = deadline, scheduled
+
+    def _before_batch(self) -> None:
+        """A loader is about to fetch a batch, or to begin a pass: nothing of the next iteration has happened yet."""
+        due, self._due = self._due, None
+        if due is None or self._stepping or self._closed:
+            return
+        with without_autograd():
+            self._begin(*due)
+            self._snapshotter.finish(at_once=True)
+        if self._agent is not None:
+            self._agent.sent()
 
     def _tell_of(self, handle: Handle, scheduled: Scheduled | None) -> None:
         if self._agent is not None:
@@ -428,14 +478,19 @@ class Checkpointer:
     def _before_evaluation(self) -> None:
         """Save what the last step left, if it would be lost before the next one."""
         agent, evaluations, snapshots = self._agent, self._evaluations, self._snapshotter
-        if agent is None or evaluations is None or (left_s := agent.left_s) == math.inf:
+        if agent is None or evaluations is None:
             return
-        if left_s > max(_EVALUATION_S, 3 * snapshots.usual_s) or self._stepping or not evaluations.stands():
+        deadline = self._due[0] if self._due is not None else None
+        left_s = min(agent.left_s, math.inf if deadline is None else deadline - time.time())
+        if left_s == math.inf or left_s > max(_EVALUATION_S, 3 * snapshots.usual_s):
+            return
+        if self._stepping or not evaluations.stands():
             return
         log.warning(
             "version %d is saved during an evaluation: what comes after that, such as a scheduler's step, is not in it",
             self._version,
         )
+        self._before_batch()
         with without_autograd():
             if (scheduled := agent.asked()) is not None:
                 handle = snapshots.last

@@ -5,344 +5,46 @@
     dcp.save(state, storage_writer=DeepVMWriter(folder))      # or async_save
     dcp.load(state, storage_reader=DeepVMReader(folder))      # on any number of ranks
 
-Each rank writes one data file, past the page cache if possible; then rank 0 writes ``.metadata``, the commit record.
-Data files get new names in each save, so a killed save leaves the previous one readable. The layout is that of torch's
-own ``FileSystemWriter``, which can also read these folders, unverified: the checksums of every item and of the metadata
-follow the pickled metadata, where torch does not look.
+In place of a folder, memory nodes (``tcp://host:port``) and buckets (``s3://bucket/run``) keep each save as a version.
 """
 
 from __future__ import annotations
 
-import io
-import json
-import mmap
 import os
-import pickle
-import re
-import secrets
-import struct
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
-from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import cast
 
-import torch
-from torch.distributed.checkpoint import metadata as dcp_metadata
-from torch.distributed.checkpoint.filesystem import FileSystemReader, _StorageInfo
-from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
-from torch.distributed.checkpoint.planner import (
-    LoadItemType,
-    LoadPlan,
-    LoadPlanner,
-    ReadItem,
-    SavePlan,
-    SavePlanner,
-    WriteItem,
-    WriteItemType,
-)
-from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
-from torch.futures import Future
-
-from deepvm.checkpoint.files.durable_write import failing, make_folder, write_file
-from deepvm.checkpoint.format.checksums import crc32, finish
-from deepvm.checkpoint.format.torch_zip import ALIGNMENT, Image, plan_image
-from deepvm.errors import CheckpointError, DamagedError, RequestError
-from deepvm.io.atomic_write import discard, hidden_beside, sync
-from deepvm.io.failpoints import point
-
-T = TypeVar("T")
-METADATA = ".metadata"
-_NAME = re.compile(r"__[0-9]+_[0-9a-f]{16}\.distcp", re.ASCII)
-_VERSION = "1.0.0"  # of the layout, as torch counts
-_MAGIC = b"deepvm.dcp/1\n"
-_TRAILER = struct.Struct("<QI")
-_HARMLESS = {
-    "torch": ("Size", "device"),
-    "torch.serialization": ("_get_layout",),
-    "collections": ("OrderedDict",),
-    "builtins": ("set",),
-    "pathlib": ("Path", "PosixPath"),
-    _StorageInfo.__module__: (_StorageInfo.__name__,),
-}
+from deepvm.checkpoint.dcp_folder import FolderReader, FolderWriter
+from deepvm.checkpoint.dcp_tiers import TierReader, TierWriter
 
 
-class Piece(NamedTuple):
-    """An item in a data file, and the CRC-32 of its bytes."""
+class DeepVMWriter(FolderWriter):
+    """Writes a checkpoint into a folder that all ranks share, replacing the previous one; or to a tier.
 
-    name: str
-    offset: int
-    length: int
-    crc: int
+    With a URL of memory nodes or a bucket, ``checkpoint_id`` is the step, and each save a version of its own; without
+    it the number is that after the newest version's. A save returns when the version is remote. ``job``: the training
+    job's name there; empty: ``DEEPVM_JOB``, else ``job``.
+    """
 
+    def __new__(cls, path: str | os.PathLike[str], *, direct: bool = True, job: str = "") -> DeepVMWriter:
+        """A writer for this kind of place. Raises RequestError: it is none."""
+        if "://" in str(path):
+            return cast(DeepVMWriter, TierWriter(path, direct=direct, job=job))
+        return super().__new__(cls)
 
-def seal(pickled: bytes, pieces: Collection[Piece]) -> bytes:
-    """A commit record: the pickle, the checksums of all items, and a trailer with the CRC-32 of both."""
-    rows: dict[str, list[tuple[int, ...]]] = {}
-    for name, *numbers in sorted(pieces):
-        rows.setdefault(name, []).append(tuple(numbers))
-    body = pickled + json.dumps({"pieces": rows}, separators=(",", ":")).encode()
-    trailer = _TRAILER.pack(len(pickled), crc32(body))
-    return body + trailer + struct.pack("<I", crc32(trailer)) + _MAGIC
-
-
-def unseal(data: bytes, path: Path) -> tuple[Metadata, dict[tuple[str, int, int], int]]:
-    """The metadata in a file of :func:`seal`, and the CRC-32s by file, offset and length. Raises DamagedError."""
-    end = len(data) - len(_MAGIC) - 4 - _TRAILER.size
-    if end < 0 or not data.endswith(_MAGIC):
-        raise DamagedError(f"{path}: it has no checksums: it is damaged, or was written by something else")
-    trailer = data[end : end + _TRAILER.size]
-    length, crc = _TRAILER.unpack(trailer)
-    own = struct.unpack_from("<I", data, end + _TRAILER.size)[0]
-    if crc32(trailer) != own or crc32(memoryview(data)[:end]) != crc or length > end:
-        raise DamagedError(f"{path}: it is damaged")
-    try:
-        rows = json.loads(data[length:end])["pieces"]
-        crcs = {(name, int(o), int(n)): int(c) for name, own in rows.items() for o, n, c in own}
-        metadata = _Unpickler(io.BytesIO(data[:length])).load()
-    except (ValueError, TypeError, KeyError, AttributeError, pickle.UnpicklingError) as error:
-        raise DamagedError(f"{path}: it cannot be read: {error}") from None
-    if not isinstance(metadata, Metadata):
-        raise DamagedError(f"{path}: it holds something else than metadata")
-    return metadata, crcs
+    def __init__(self, path: str | os.PathLike[str], *, direct: bool = True, job: str = "") -> None:
+        """See :class:`~deepvm.checkpoint.dcp_folder.FolderWriter`."""
+        super().__init__(path, direct=direct)
 
 
-class _Unpickler(pickle.Unpickler):
-    """Loads metadata and nothing that could run other code: a checksum says nothing about who wrote."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if module == dcp_metadata.__name__ and isinstance(found := getattr(dcp_metadata, name, None), type):
-            return found
-        if module == "torch" and isinstance(found := getattr(torch, name, None), torch.dtype):
-            return found
-        if name in _HARMLESS.get(module, ()):
-            return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"{module}.{name} does not belong in metadata")
-
-
-class DeepVMWriter(StorageWriter):
-    """Writes a checkpoint into a folder that all ranks share, replacing the previous one."""
-
-    def __init__(self, path: str | os.PathLike[str], *, direct: bool = True) -> None:
-        """Create nothing before the first save.
-
-        A writer reuses the memory in which it lays out its rank's data file: wait for an ``async_save`` to finish
-        before the next save with the same writer.
-
-        Args:
-            path: the folder; ``checkpoint_id`` of a save replaces it.
-            direct: write past the page cache (O_DIRECT) where the file system can.
-        """
-        self._path, self._direct = Path(path), direct
-        self._save_id = ""
-        self._images: dict[tuple[torch.dtype, torch.Size], Image] = {}
-        self._memory: mmap.mmap | None = None
-
-    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """See :class:`StorageWriter`."""
-        if checkpoint_id:
-            self._path = Path(checkpoint_id)
-
-    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """See :class:`StorageWriter`. Raises RequestError: collectives are off, so nobody could commit."""
-        if not kwargs.get("use_collectives", True):
-            raise RequestError("use_collectives", False, "True: one commit record stands for all ranks")
-        self._save_id = secrets.token_hex(8)
-
-    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """See :class:`StorageWriter`."""
-        return plan
-
-    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """See :class:`StorageWriter`."""
-        return [replace(plan, storage_data=rank) for rank, plan in enumerate(plans)]
-
-    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Write this rank's items into one file, durably. Raises CheckpointError: it could not be written."""
-        # A new name here, because a planner may reuse a plan for several saves.
-        name = f"__{plan.storage_data}_{secrets.token_hex(8)}.distcp"
-        # Other items than tensors are small, and their size is known only from their bytes.
-        rows: list[tuple[int, int, WriteItem, Image | memoryview]] = []
-        size = 0
-        for item in plan.items:
-            made: Image | memoryview
-            if item.type is WriteItemType.BYTE_IO:
-                data = planner.resolve_data(item)
-                if not isinstance(data, io.BytesIO):
-                    raise CheckpointError(
-                        f"{item.index.fqn}: the planner gives {type(data).__name__} in place of bytes"
-                    )
-                made = data.getbuffer()
-            else:
-                made = self._image(item)
-            length = made.size if isinstance(made, Image) else len(made)
-            rows.append((size, length, item, made))
-            size += -(-length // ALIGNMENT) * ALIGNMENT
-        found: list[WriteResult] = []
-
-        def fill(view: memoryview) -> Iterator[int]:
-            for offset, length, item, made in rows:
-                part = view[offset : offset + length]
-                if isinstance(made, Image):
-                    _fill(part, made, planner.resolve_data(item), item)
-                else:
-                    part[:] = made
-                found.append(WriteResult(item.index, length, Piece(name, offset, length, crc32(part))))
-                yield offset + length
-            yield size
-
-        if size:
-            view = self._room(size)
-            self._place(self._path / name, view, fill(view), "dcp.data")
-        return _done(found)
-
-    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Commit: write metadata and checksums, then remove the files of earlier saves. Raises CheckpointError."""
-        pieces = {result.index: result.storage_data for rank in results for result in rank}
-        ends: dict[str, int] = {}
-        for piece in pieces.values():
-            ends[piece.name] = max(ends.get(piece.name, 0), piece.offset + piece.length)
-        for name, end in ends.items():
-            path = self._path / name
-            if not path.is_file() or path.stat().st_size < end:
-                raise CheckpointError(f"{path}: the rank that wrote it has another folder; all ranks must share one")
-        metadata.storage_data = {i: _StorageInfo(p.name, p.offset, p.length) for i, p in pieces.items()}
-        metadata.storage_meta = self.storage_meta()
-        if hasattr(metadata, "version"):
-            metadata.version = _VERSION
-        data = memoryview(seal(pickle.dumps(metadata), set(pieces.values())))
-        self._place(self._path / METADATA, data, (len(data),), "dcp.metadata")
-        with failing(self._path):
-            self._sweep(ends.keys())
-
-    def storage_meta(self) -> StorageMeta | None:
-        """See :class:`StorageWriter`."""
-        return StorageMeta(checkpoint_id=str(self._path), save_id=self._save_id)
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """See :class:`StorageWriter`; folders only."""
-        return "://" not in str(checkpoint_id)
-
-    def _image(self, item: WriteItem) -> Image:
-        """The file layout of such a tensor, made once per type and shape."""
-        assert item.tensor_data is not None
-        key = item.tensor_data.properties.dtype, item.tensor_data.chunk.sizes
-        if key not in self._images:
-            self._images[key] = plan_image(torch.empty(key[1], dtype=key[0], device="cpu"))
-        return self._images[key]
-
-    def _room(self, size: int) -> memoryview:
-        if self._memory is None or len(self._memory) < size:
-            self._memory = mmap.mmap(-1, size)  # page-aligned, so that the file can be written past the page cache
-        return memoryview(self._memory)[:size]
-
-    def _place(self, target: Path, data: memoryview, final: Any, what: str) -> None:
-        with failing(target):
-            make_folder(target.parent)
-            with hidden_beside(target) as hidden:
-                write_file(hidden, data, final, direct=self._direct, what=what)
-                point(f"{what}.before-rename")
-                os.replace(hidden, target)
-            point(f"{what}.before-folder-sync")
-            sync(target.parent)
-            point(f"{what}.after-folder-sync")
-
-    def _sweep(self, used: Collection[str]) -> None:
-        """Remove data files of other saves, killed ones included, which nothing refers to any more."""
-        for path in self._path.iterdir():
-            left = path.name.endswith(".tmp") and path.name.startswith((".__", f".{METADATA}."))
-            if left or (_NAME.fullmatch(path.name) and path.name not in used):
-                discard(path)
-
-
-class DeepVMReader(FileSystemReader):
+class DeepVMReader(FolderReader):
     """Reads what :class:`DeepVMWriter` wrote, on any number of ranks; verifies each item before use."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Remember the folder; ``checkpoint_id`` of a load replaces it."""
+    def __new__(cls, path: str | os.PathLike[str], *, job: str = "") -> DeepVMReader:
+        """A reader for this kind of place. Raises RequestError: it is none."""
+        if "://" in str(path):
+            return cast(DeepVMReader, TierReader(path, job=job))
+        return super().__new__(cls)
+
+    def __init__(self, path: str | os.PathLike[str], *, job: str = "") -> None:
+        """See :class:`~deepvm.checkpoint.dcp_folder.FolderReader`."""
         super().__init__(path)
-        self._crcs: Mapping[tuple[str, int, int], int] = {}
-        self._metadata: Metadata | None = None
-
-    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """See :class:`StorageReader`."""
-        super().reset(checkpoint_id)
-        self._crcs, self._metadata = {}, None
-
-    def read_metadata(self, *args: Any, **_: Any) -> Metadata:
-        """See :class:`StorageReader`. Raises DamagedError: the checkpoint is incomplete or damaged."""
-        folder = Path(self.path)
-        path = folder / METADATA
-        with failing(path, "read", DamagedError):
-            try:
-                data = path.read_bytes()
-            except FileNotFoundError:
-                raise DamagedError(f"{folder}: it has no {METADATA}: no save here was completed") from None
-        self._metadata, self._crcs = unseal(data, path)
-        return self._metadata
-
-    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **_: Any) -> None:
-        """See :class:`StorageReader`; metadata may come from another rank, checksums are read here."""
-        self.storage_data = metadata.storage_data
-        if metadata is not self._metadata:
-            self.read_metadata()
-
-    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Read this rank's items. Raises DamagedError: bytes differ from what was saved; names file and item."""
-        by_place: dict[tuple[str, int, int], list[ReadItem]] = {}
-        for item in plan.items:
-            place = self.storage_data[item.storage_index]
-            by_place.setdefault((place.relative_path, place.offset, place.length), []).append(item)
-        for (name, offset, length), items in sorted(by_place.items(), key=lambda pair: pair[0]):
-            data = self._read(name, offset, length, items[0].storage_index.fqn)
-            tensor: torch.Tensor | None = None
-            for item in items:  # several parts of one stored tensor, if the sharding has changed
-                if item.type is LoadItemType.BYTE_IO:
-                    planner.load_bytes(item, io.BytesIO(data))
-                    continue
-                if tensor is None:
-                    tensor = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-                _put(planner, item, tensor)
-        return _done(None)
-
-    def _read(self, name: str, offset: int, length: int, item: str) -> bytes:
-        path = Path(self.path) / name
-        crc = self._crcs.get((name, offset, length))
-        if crc is None or not _NAME.fullmatch(name):
-            raise DamagedError(f"{path}: item {item} has no checksum")
-        with failing(path, "read", DamagedError), path.open("rb") as file:
-            file.seek(offset)
-            data = file.read(length)
-        if len(data) != length or crc32(data) != crc:
-            raise DamagedError(f"{path}: item {item}, bytes {offset} to {offset + length - 1}, is damaged")
-        return data
-
-
-def _done(result: T) -> Future[T]:
-    done: Future[T] = Future()
-    done.set_result(result)
-    return done
-
-
-def _fill(part: memoryview, image: Image, data: Any, item: WriteItem) -> None:
-    """Lay a tensor out as torch.save would, checksums included."""
-    wanted = item.tensor_data
-    assert wanted is not None
-    if not isinstance(data, torch.Tensor) or data.dtype != wanted.properties.dtype or data.shape != wanted.chunk.sizes:
-        raise CheckpointError(f"{item.index.fqn}: the planner gives another tensor than it planned")
-    for offset, piece in image.pieces:
-        part[offset : offset + len(piece)] = piece
-    if data.numel():
-        target = torch.frombuffer(part, dtype=data.dtype, count=data.numel(), offset=image.storages[0])
-        target.view(data.shape).copy_(data.detach())
-    finish(part, image.layout())
-
-
-def _put(planner: LoadPlanner, item: ReadItem, tensor: torch.Tensor) -> None:
-    for dimension, (start, length) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
-        tensor = tensor.narrow(dimension, start, length)
-    target = planner.resolve_tensor(item).detach()
-    if target.shape != tensor.shape:
-        raise CheckpointError(f"{item.storage_index.fqn}: {tuple(tensor.shape)} does not fit {tuple(target.shape)}")
-    target.copy_(tensor)
-    planner.commit_tensor(item, target)

@@ -27,6 +27,13 @@ def machine_memory(root: Path = Path("/")) -> int | None:
     return min(_limits(root), default=None)
 
 
+def available_memory(root: Path = Path("/")) -> int | None:
+    """Bytes of memory that nobody uses, or that caches would give back; None where the system does not tell."""
+    rows = (line.partition(":") for line in _lines(root / "proc/meminfo"))
+    free = [int(size.split()[0]) * 1024 for name, _, size in rows if name == "MemAvailable"]
+    return min([*free, *_limits(root)]) if free else None
+
+
 def _limits(root: Path) -> Iterator[int]:
     for line in _lines(root / "proc/meminfo"):
         name, _, size = line.partition(":")

@@ -109,7 +109,10 @@ CASES = {
     "lab list": [Case("", "lab-list")],
     "lab run": [Case("matrix.yaml --out lab-new", "lab-report", measures=True)],
     "lab selftest": [Case("", "lab-selftest", measures=True)],
-    "ckpt bench": [Case("--reps 1 --methods deepvm-file --steps 1", "ckpt-bench", measures=True)],
+    "ckpt bench": [
+        Case("--reps 1 --methods deepvm-file --steps 1", "ckpt-bench", measures=True),
+        Case("--reps 1 --trainers 2 --state 2MB", "ckpt-bench-node", measures=True),
+    ],
     "ckpt ls": [Case("versions", "ckpt-ls"), Case("empty", "ckpt-ls")],
     "ckpt verify": [Case("versions", "ckpt-verify", 1), Case("versions/job-000000000002.pt", "ckpt-verify")],
     "traces deadline": [Case("traces --work 2h --starts 3 --foresight", "traces-deadline")],

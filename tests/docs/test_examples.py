@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.checkpoint.memory_nodes import TOKEN, running
 from support.pages import ROOT, blocks, commands, pages_with, printed, text_of
 
 from deepvm.catalog.store import load_catalog
 
 CATALOG, JOB, SIMULATE = "docs/reference/catalog-file.md", "docs/reference/job-file.md", "docs/guide/simulate.md"
 PLAN, CHECKPOINT, SETTINGS = "docs/guide/plan.md", "docs/guide/checkpoint.md", "docs/reference/settings.md"
-PROFILE = "docs/guide/profile.md"
+PROFILE, TRAINERS = "docs/guide/profile.md", "docs/guide/trainers.md"
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/guide/python.md"])
@@ -30,7 +31,9 @@ def test_python_examples_run(page: str, capsys: pytest.CaptureFixture[str]) -> N
 def test_all_python_is_run() -> None:
     assert pages_with("python") == ["README.md", "docs/guide/python.md"]
     assert pages_with("python training") == ["README.md", CHECKPOINT]
-    assert pages_with("python dcp") == [CHECKPOINT]
+    assert pages_with("python dcp") == pages_with("python loggers") == pages_with("python sharded") == [CHECKPOINT]
+    for kind in ("loop", "huggingface", "lightning", "accelerate"):
+        assert pages_with(f"python {kind}") == [TRAINERS]
 
 
 def test_the_example_quota_file_limits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,6 +128,75 @@ def test_the_training_example_trains_and_goes_on(page: str, tmp_path: Path, monk
     assert ("scheduler" in names) == (page == CHECKPOINT)
 
 
+def trained(kind: str, kept: Path, names: dict[str, Any]) -> dict[str, Any]:
+    """The example of a trainer, run in a folder of versions."""
+    (example,) = blocks(TRAINERS, f"python {kind}")
+    code = example.replace('tiers=["tcp://10.0.0.7:7070"]', f'tiers=["{kept.as_uri()}"], job="{kind}"')
+    assert code != example
+    exec(compile(code, TRAINERS, "exec"), names)
+    return names
+
+
+def test_the_loop_trains_and_is_done(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    usual = signal.getsignal(signal.SIGTERM)
+    names = trained("loop", tmp_path, {})
+    assert (names["run"].step, names["run"].epoch) == (160, 20)
+    assert (tmp_path / "loop-000000000160.pt").is_file() and signal.getsignal(signal.SIGTERM) == usual
+    again = trained("loop", tmp_path, {})
+    assert again["run"].step == 160 and "epoch" not in again
+    assert all((a == b).all() for a, b in zip(again["model"].parameters(), names["model"].parameters(), strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("kind", ["huggingface", "lightning", "accelerate"])
+def test_the_examples_of_trainers_train(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    library = pytest.importorskip(
+        {"huggingface": "transformers"}.get(kind, kind), reason="pip install deepvm[trainers]"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    model = torch.nn.Linear(3, 1)
+    rows = torch.utils.data.TensorDataset(torch.rand(12, 3))
+    names: dict[str, Any] = {"loader": torch.utils.data.DataLoader(rows, 4, shuffle=True)}
+    if kind == "huggingface":
+        config = library.GPT2Config(vocab_size=8, n_positions=4, n_embd=8, n_layer=1, n_head=1)
+        ids = [{"input_ids": torch.tensor([1, 2, 3]), "labels": torch.tensor([1, 2, 3])}] * 12
+        arguments = library.TrainingArguments(
+            output_dir=str(tmp_path),
+            num_train_epochs=2,
+            per_device_train_batch_size=4,
+            use_cpu=True,
+            save_strategy="no",
+        )
+        names |= {"model": library.GPT2LMHeadModel(config), "arguments": arguments, "data": ids}
+    elif kind == "lightning":
+        # It looks for MPI, and fails where that is half installed.
+        monkeypatch.setattr("lightning.fabric.plugins.environments.MPIEnvironment.detect", lambda: False)
+
+        class Module(library.LightningModule):  # type: ignore[name-defined,misc]
+            def __init__(self) -> None:
+                super().__init__()
+                self.model = model
+
+            def training_step(self, batch: Any, number: int) -> Any:
+                return self.model(batch[0]).square().mean()
+
+            def configure_optimizers(self) -> Any:
+                return torch.optim.SGD(self.parameters(), 0.1)
+
+        names["module"] = Module()
+    else:
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+        names |= {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+        names["accelerator"] = library.Accelerator(cpu=True)
+    trained(kind, tmp_path / "kept", names)
+    assert [p.name for p in (tmp_path / "kept").glob("*.pt")] == [f"{kind}-000000000006.pt"]
+
+
 def test_the_commands_for_versions_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -153,3 +225,35 @@ def test_the_example_with_dcp_saves_and_loads(tmp_path: Path) -> None:
     state["weights"].zero_()
     exec(compile("dcp.load" + load, CHECKPOINT, "exec"), names)
     assert state["weights"].tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_the_example_with_loggers_tells_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    (example,) = blocks(CHECKPOINT, "python loggers")
+    exec(compile(example, CHECKPOINT, "exec"), {})
+    lines = capsys.readouterr().out.splitlines()
+    assert "durable 1" in lines and any(line.startswith("checkpoint/durable/seconds 0.") for line in lines)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_the_example_with_sharded_states_saves_and_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    (tmp_path / "token").write_bytes(TOKEN)
+    (tmp_path / "token").chmod(0o600)
+    monkeypatch.setenv("DEEPVM_TOKEN_FILE", str(tmp_path / "token"))
+    (example,) = blocks(CHECKPOINT, "python sharded")
+    save, _, load = example.rpartition("\nparts = ")
+    model = torch.nn.Linear(32, 1)
+    names = {"torch": torch, "model": model, "optimizer": torch.optim.Adam(model.parameters())}
+    with running() as node:
+        exec(compile(save, CHECKPOINT, "exec"), {**names, "place": node.url})  # type: ignore[attr-defined]
+        wanted = model.weight.detach().clone()
+        with torch.no_grad():
+            model.weight.zero_()
+        imports = "\n".join(line for line in save.splitlines() if line.startswith(("import ", "from ")))
+        exec(compile(f"{imports}\nparts = {load}", CHECKPOINT, "exec"), {**names, "place": node.url})  # type: ignore[attr-defined]
+        assert sorted(node.registry.complete("job"))[-1] == 3
+    assert torch.equal(model.weight, wanted)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -20,6 +20,9 @@ from deepvm.checkpoint.format.layout import CHUNK_BYTES, Layout
 
 _LEAST_PIECE = 1024
 """Mean bytes between cuts; with less, hashing twice is cheaper than bookkeeping."""
+
+
+_FIELD = struct.Struct("<I")
 
 
 class CrcPiece(NamedTuple):
@@ -37,21 +40,45 @@ with contextlib.suppress(ImportError):  # isal is optional, and its older releas
 
 @dataclass(frozen=True)
 class CrcBoundaries:
-    """Where the pieces of a layout are cut, sorted. ``usable``: whether checksums are to be combined at all."""
+    """Where the pieces of a layout are cut, and what follows; ``usable``: whether checksums are combined at all.
+
+    Attributes:
+        places: the cuts, sorted. The bytes from each to the next, or to the end, are *sections*.
+        records: the first section of each range with a checksum, and the one behind its last.
+        fields: where checksums go, and of which record. changed: sections that they lie in.
+        chunks: the first section of each chunk of the manifest, and the one behind the last.
+    """
 
     places: tuple[int, ...]
     usable: bool
+    records: tuple[tuple[int, int], ...] = ()
+    fields: tuple[tuple[int, int], ...] = ()
+    changed: tuple[int, ...] = ()
+    chunks: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, layout: Layout) -> CrcBoundaries:
-        """Find them."""
+        """Find them, once for all versions of a layout."""
         ranges = sorted({(f.offset, f.offset + f.length) for f in layout.fields})
         apart = all(before[1] <= after[0] for before, after in pairwise(ranges))
         few = len(ranges) * _LEAST_PIECE <= layout.size
         if _combine is None or not apart or not few:
             return cls((), False)
-        places = {p for r in ranges for p in r} | set(range(0, layout.size, CHUNK_BYTES))
-        return cls(tuple(sorted(places)), True)
+        chunks = range(0, layout.size, CHUNK_BYTES)
+        places = tuple(sorted(({p for r in ranges for p in r} | {*chunks}) - {layout.size}))
+        section = {place: number for number, place in enumerate((*places, layout.size))}
+        number = {r: n for n, r in enumerate(ranges)}
+        changed = {
+            n for f in layout.fields for n in range(_within(places, f.position), _within(places, f.position + 3) + 1)
+        }
+        return cls(
+            places,
+            True,
+            tuple((section[start], section[end]) for start, end in ranges),
+            tuple((f.position, number[f.offset, f.offset + f.length]) for f in layout.fields),
+            tuple(sorted(changed)),
+            (*(section[at] for at in chunks), len(places)),
+        )
 
     def pieces(self, view: memoryview, start: int) -> tuple[CrcPiece, ...]:
         """Hash a piece of the file that stands at ``start``."""
@@ -74,21 +101,37 @@ def total(pieces: Iterable[CrcPiece]) -> int:
 def seal_by_parts(image: memoryview, layout: Layout, cuts: CrcBoundaries, parts: Iterable[CrcPiece]) -> tuple[int, ...]:
     """Fill in a file's checksums from verified pieces, in any order; returns the CRC-32 of each ``CHUNK_BYTES``."""
     pieces = sorted(parts) if cuts.usable else []
-    starts = [p.start for p in pieces]
-    if [0, *(p.end for p in pieces)] != [*starts, len(image)]:  # something is missing, or came twice
+    if [0, *(p.end for p in pieces)] != [*(p.start for p in pieces), len(image)]:  # one is missing, or came twice
         finish(image, layout)
         return chunk_crcs(image)
-    known: dict[tuple[int, int], int] = {}
-    changed: set[int] = set()
-    for position, offset, length in layout.fields:
-        if (offset, length) not in known:
-            known[offset, length] = total(
-                pieces[bisect_left(starts, offset) : bisect_left(starts, offset + length)] if length else ()
-            )
-        struct.pack_into("<I", image, position, known[offset, length])
-        changed.update(range(bisect_right(starts, position) - 1, bisect_right(starts, position + 3)))
-    for number in changed:
-        start, end, _ = pieces[number]
-        pieces[number] = CrcPiece(start, end, crc32(image[start:end]))
-    chunks = range(0, len(image), CHUNK_BYTES)
-    return tuple(total(pieces[bisect_left(starts, at) : bisect_left(starts, at + CHUNK_BYTES)]) for at in chunks)
+    ends = (*cuts.places[1:], len(image))
+    # The trainers wait for this: all that the layout alone decides was found out before.
+    sums: list[int] = []
+    done = 0
+    for start, end, crc in pieces:
+        if start == done:
+            sums.append(crc)
+            done = ends[len(sums) - 1]
+        else:
+            assert _combine is not None
+            sums[-1] = _combine(sums[-1], crc, end - start)
+    known = [_joined(sums, ends, first, last) for first, last in cuts.records]
+    for position, record in cuts.fields:
+        _FIELD.pack_into(image, position, known[record])
+    for number in cuts.changed:
+        sums[number] = crc32(image[cuts.places[number] : ends[number]])
+    return tuple(_joined(sums, ends, first, last) for first, last in pairwise(cuts.chunks))
+
+
+def _joined(sums: Sequence[int], ends: Sequence[int], first: int, last: int) -> int:
+    """CRC-32 of the sections ``first`` to ``last - 1``, 0 of none."""
+    crc = sums[first] if first < last else 0
+    for number in range(first + 1, last):
+        assert _combine is not None
+        crc = _combine(crc, sums[number], ends[number] - ends[number - 1])
+    return crc
+
+
+def _within(places: Sequence[int], position: int) -> int:
+    """The section that a byte lies in."""
+    return bisect_right(places, position) - 1

@@ -111,7 +111,9 @@ def _visit_tensor(tensor: torch.Tensor, parts: FlatState, place: _Place) -> None
 def _problem(tensor: torch.Tensor) -> tuple[str, str] | None:
     """What a tensor is that cannot be saved as it is, and what to do about it."""
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-        return type(tensor).__name__, "a state_dict that gives plain tensors"
+        sharded = type(tensor).__name__ == "DTensor"  # FSDP, tensor parallel
+        way = "DeepVMWriter and torch's DCP save sharded states" if sharded else "a state_dict that gives plain tensors"
+        return type(tensor).__name__, way
     if tensor.is_meta:
         return "a tensor on the device meta", "to_empty(device=...) and values, or a buffer with persistent=False"
     if tensor.layout is not torch.strided:

@@ -23,6 +23,10 @@ from deepvm.errors import CheckpointError
 _CONNECT_S, _STATUS_S = 5.0, 10.0
 
 
+class UnreachableError(CheckpointError):
+    """A node does not answer as it should: it is away, or the network is."""
+
+
 class Link:
     """A connection that has proved the token; for one thread at a time. ``welcome``: the answer to its last HELLO."""
 
@@ -105,6 +109,6 @@ def node_status(address: Endpoint, token: Token | bytes) -> Mapping[str, Any]:
         raise unreachable(address, error) from error
 
 
-def unreachable(address: Endpoint, error: OSError) -> CheckpointError:
+def unreachable(address: Endpoint, error: OSError) -> UnreachableError:
     """The error for a node that does not answer as it should."""
-    return CheckpointError(f"{address.url}: {error.strerror or error or type(error).__name__}; {address.advice}")
+    return UnreachableError(f"{address.url}: {error.strerror or error or type(error).__name__}; {address.advice}")

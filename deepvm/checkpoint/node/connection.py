@@ -123,7 +123,8 @@ class Connection:
             known = self._registry.enter(self)
         lacks, lease_s = self._registry.lacks, self._registry.lease_s
         persists = self._registry.persists and not lacks
-        self._channel.send(Kind.WELCOME, {"layout": known, "persists": persists, "lacks": lacks, "lease_s": lease_s})
+        answer = {"layout": known, "persists": persists, "lacks": lacks, "lease_s": lease_s}
+        self._channel.send(Kind.WELCOME, {**answer, "node": self._registry.identity})
 
     def _begin(self, job: str, epoch: int) -> None:
         """A generation of a job speaks. Raises Refused: a newer one has begun."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import secrets
 import threading
 import time
 from collections.abc import Callable, Container, Iterator
@@ -70,6 +71,7 @@ class VersionMemory:
         stopping: no new versions are accepted. closed: none becomes complete any more.
         persists: complete versions are flushed. lacks: why they are not durable then, and what to do about it.
         lease_s: how long a silent sender's session and unfinished versions are kept.
+        identity: of this memory, whose names and addresses may be several.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class VersionMemory:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start empty; ``limit``: bytes of all slots together, ``clock``: for tests."""
+        self.identity = secrets.token_hex(8)
         self.changed = threading.Condition()
         self.jobs: dict[str, Job] = {}
         self.pool = Pool(limit)

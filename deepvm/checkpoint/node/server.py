@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.checkpoint.files.retention import kept
-from deepvm.checkpoint.network.endpoint import Endpoint, Listener
+from deepvm.checkpoint.network.endpoint import Address, Endpoint, Listener
 from deepvm.checkpoint.network.protocol import PROOF_S, Channel, Refused, tune
 from deepvm.checkpoint.node.connection import Connection
 from deepvm.checkpoint.node.flusher import Flusher
+from deepvm.checkpoint.node.metrics_server import MetricsServer
 from deepvm.checkpoint.node.refusals import Refusals
 from deepvm.checkpoint.node.version_registry import VersionRegistry
+from deepvm.checkpoint.node.versions import State
 from deepvm.checkpoint.tiers.registry import open_store
 from deepvm.errors import RequestError
 
@@ -39,6 +41,7 @@ class NodeSettings:
         drain_s: at the end, the longest wait for the disk. lease_s: how long a silent run keeps its name.
         certificate, key: files for TLS, both or none.
         shared: other nodes with this setting may write there too; no two of them versions of the same job.
+        metrics: where Prometheus finds the status, without the token; None: nowhere.
     """
 
     listen: Endpoint
@@ -53,6 +56,7 @@ class NodeSettings:
     certificate: Path | None = None
     key: Path | None = None
     shared: bool = False
+    metrics: Address | None = None
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work. Raises RequestError."""
@@ -95,6 +99,7 @@ class Node:
         self._begin = time.monotonic()
         self._listener: Listener | None = None
         self._context: ssl.SSLContext | None = None
+        self.metrics_server: MetricsServer | None = None
         self._served, self._ended = 0, False
 
     def start(self) -> Endpoint:
@@ -108,6 +113,9 @@ class Node:
             else:  # a node started later cannot know that there were some
                 _LOG.info("versions are in memory only: when this node ends they are lost, and training begins at 0")
             self._listener = self.settings.listen.listen(secure=self._context is not None)
+            if self.settings.metrics is not None:
+                self.metrics_server = MetricsServer(self.settings.metrics, self.metrics)
+                _LOG.info("metrics are at http://%s/metrics", self.metrics_server.address)
         except BaseException:
             self._close()
             raise
@@ -159,6 +167,7 @@ class Node:
                     "bytes": v.index.layout.size,
                     "received_bytes": sum(end - start for ranges in v.received.values() for start, end in ranges),
                     "durable": v.flushed and not registry.lacks,
+                    "created_at": v.manifest.created if v.state is State.COMPLETE else None,
                 }
                 for v in held
             ]
@@ -264,6 +273,8 @@ class Node:
 
     def _close(self) -> None:
         self.refusals.sum_up()
+        if self.metrics_server is not None:
+            self.metrics_server.close()
         if self._listener is not None:
             self._listener.close()
         if self.store is not None:

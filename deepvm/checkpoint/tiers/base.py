@@ -163,7 +163,7 @@ class Store(Tier):
 def without_secrets(url: str) -> str:
     """A URL without passwords and tokens."""
     begin = "://" if url.startswith("file:") else "://|,"  # a list of nodes has one for each
-    return re.sub(r"([?&][^=&#]*=)[^&#]*", r"\1***", re.sub(rf"({begin})[^/@,]*@", r"\1***@", url))
+    return re.sub(r"([?&](?!replicas=)[^=&#]*=)[^&#]*", r"\1***", re.sub(rf"({begin})[^/@,]*@", r"\1***@", url))
 
 
 def download(pieces: Generator[memoryview, None, None], manifest: CommitRecord, folder: Path, name: str) -> Path:

@@ -209,6 +209,16 @@ class Bucket:
                 pool.shutdown(cancel_futures=True)  # no part may arrive after the upload was aborted
                 raise
 
+    def upload(self, key: str, size: int, read: Callable[[int, int], bytes], final: Iterable[int]) -> None:
+        """Make an object, whole or not at all, each part sent as soon as it is final."""
+        upload = self.begun(key)
+        try:
+            parts = self.send_parts(upload, size, read, final)
+            self.s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
+        except BaseException:
+            self.abort(upload)
+            raise
+
     def abort(self, upload: Mapping[str, str]) -> bool:
         """Abort an upload; returns whether it is known that nothing of it will be there."""
         try:
@@ -272,6 +282,12 @@ class Bucket:
         """Name and id of all such uploads whose names begin so."""
         with self.errors("list its unfinished uploads"):
             return [(row["Key"], row["UploadId"]) for row in self._list("list_multipart_uploads", "Uploads", prefix)]
+
+    def abort_unfinished(self, prefix: str, wanted: Callable[[str], bool]) -> None:
+        """Abort uploads whose names begin so and are wanted. Raises CheckpointError: they cannot be listed."""
+        for key, upload in self.unfinished(prefix):
+            if wanted(key):
+                self.abort({"Bucket": self.name, "Key": key, "UploadId": upload})
 
     def objects(self, job: str) -> tuple[dict[str, int], dict[int, str]]:
         """Bytes of the objects of a job, and of its versions that have one or a record its name, newest first.

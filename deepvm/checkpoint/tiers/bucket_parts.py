@@ -12,14 +12,16 @@ import hashlib
 import mmap
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from itertools import accumulate
+from typing import Protocol
 
 from deepvm.checkpoint.files.file_names import check_job
 from deepvm.checkpoint.format.checksums import crc32
 from deepvm.checkpoint.format.layout import Segment
 from deepvm.checkpoint.format.shard import Shard
-from deepvm.checkpoint.tiers.bucket import Bucket
+from deepvm.checkpoint.tiers.ledger import LedgerFile
 from deepvm.errors import CheckpointError, DamagedError
 
 LIMIT_S = 60.0
@@ -28,10 +30,38 @@ _PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 _CRC_BYTES = 4
 
 
+class Objects(Protocol):
+    """Single requests to a part of an object store; those without a note raise the store's own errors."""
+
+    url: str
+    prefix: str
+
+    def errors(self, what: str) -> AbstractContextManager[None]:
+        """Turn the store's errors into ``CheckpointError``: ``what`` could not be done."""
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """Bytes of each object whose name begins so."""
+
+    def pieces(self, key: str, size: int) -> Iterator[bytes]:
+        """The bytes of an object, in order."""
+
+    def upload(self, key: str, size: int, read: Callable[[int, int], bytes], final: Iterable[int]) -> None:
+        """Make an object, whole or not at all; ``read`` what is between two places, up to where it is ``final``."""
+
+    def remove(self, *keys: str) -> None:
+        """Remove objects in order; missing ones are ignored."""
+
+    def abort_unfinished(self, prefix: str, wanted: Callable[[str], bool]) -> None:
+        """Give up uploads that were never completed. Raises CheckpointError."""
+
+    def ledger(self, job: str) -> LedgerFile:
+        """The generations of a job."""
+
+
 class Parts:
     """The parts of versions in a bucket, of one run."""
 
-    def __init__(self, bucket: Bucket, session: str) -> None:
+    def __init__(self, bucket: Objects, session: str) -> None:
         """``session``: a random name of the run that all ranks share."""
         self._bucket, self._run = bucket, hashlib.sha256(session.encode()).hexdigest()[:8]
 
@@ -47,9 +77,7 @@ class Parts:
         folder = self._folder(job)
         with self._bucket.errors("remove parts of earlier runs"):
             self._bucket.remove(*(name for name in self._bucket.sizes(folder) if self._is_older(name, epoch)))
-        for name, upload in self._bucket.unfinished(folder):
-            if self._is_older(name, epoch):
-                self._bucket.abort({"Bucket": self._bucket.name, "Key": name, "UploadId": upload})
+        self._bucket.abort_unfinished(folder, lambda name: self._is_older(name, epoch))
 
     def _is_older(self, name: str, epoch: int) -> bool:
         words = name.rpartition("/")[2].split(".")
@@ -72,13 +100,7 @@ class Parts:
             return own + crc.to_bytes(_CRC_BYTES, "little")[max(start - share.size, 0) : max(end - share.size, 0)]
 
         with self._bucket.errors(f"write {name}"):
-            upload = self._bucket.begun(name)
-            try:
-                parts = self._bucket.send_parts(upload, share.size + _CRC_BYTES, read, final())
-                self._bucket.s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
-            except BaseException:
-                self._bucket.abort(upload)
-                raise
+            self._bucket.upload(name, share.size + _CRC_BYTES, read, final())
 
     def await_commit(self, shard: Shard, name: str, is_there: Callable[[], bool]) -> None:
         """Wait until rank 0 has removed this rank's part: it has committed then. Raises CheckpointError: it has not."""

@@ -100,15 +100,17 @@ class LedgerFile:
         """Raise StaleError if a newer generation has begun; CheckpointError."""
         self._refuse(self.read() or Ledger(), epoch)
 
-    def add(self, name: str, label: str, epoch: int) -> Ledger:
+    def add(self, name: str, label: str, epoch: int | None) -> Ledger:
         """Make an entry count, in place of an earlier one of the name; returns a state before.
 
         When it returns the entry counts, and this generation was the newest when it began to. ``label``: of this call
-        alone. Raises StaleError: it never will; CheckpointError: it may.
+        alone. ``epoch``: None for a run without a number, which no generation shuts out. Raises StaleError: it never
+        will; CheckpointError: it may.
         """
 
         def edit(old: Ledger) -> Ledger:
-            return replace(old, epoch=epoch, entries={**old.entries, name: label})
+            begun = old.epoch if epoch is None else epoch
+            return replace(old, epoch=begun, entries={**old.entries, name: label})
 
         with self._lock:
             return self._change(epoch, edit, lambda found: found.entries.get(name) == label)

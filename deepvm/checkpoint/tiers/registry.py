@@ -16,6 +16,8 @@ TIERS = {
     "tcps": "deepvm.checkpoint.tiers.striped:StripedTier",
     "mpi": "deepvm.checkpoint.tiers.striped:MpiTier",
     "s3": "deepvm.checkpoint.tiers.s3:S3Tier",
+    "gs": "deepvm.checkpoint.tiers.cloud:CloudTier",
+    "az": "deepvm.checkpoint.tiers.cloud:CloudTier",
 }
 """Scheme -> ``module:class``, imported when first used."""
 

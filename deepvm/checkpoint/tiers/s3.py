@@ -30,25 +30,22 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.checkpoint.files.file_names import aside_suffix, epoch_of, new_label
-from deepvm.checkpoint.files.retention import kept
-from deepvm.checkpoint.format.checksums import crc32, seal
+from deepvm.checkpoint.format.checksums import crc32
 from deepvm.checkpoint.format.manifest import SUFFIX, CommitRecord, Damage
-from deepvm.checkpoint.format.shard import Level, Shard
-from deepvm.checkpoint.tiers.base import Store, Tier, download
+from deepvm.checkpoint.tiers.base import Tier, download
 from deepvm.checkpoint.tiers.bucket import UPCOMING, Bucket, checksum
-from deepvm.checkpoint.tiers.bucket_parts import Parts
 from deepvm.checkpoint.tiers.ledger import StaleError
+from deepvm.checkpoint.tiers.object_store import ObjectStore
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
 log = logging.getLogger("deepvm.checkpoint")
 _URL = re.compile(r"(?i:s3)://(?P<bucket>[^/\0?#]+)(?P<prefix>/[^\0?#]*)?")
 
 
-class S3Tier(Store):
+class S3Tier(ObjectStore):
     """A bucket, or a part of one; several ranks join their parts of a version there."""
 
     form = "s3://bucket/prefix"
-    streams = shared = True
 
     def __init__(
         self,
@@ -68,16 +65,11 @@ class S3Tier(Store):
         tries of each. ``endpoint``: empty for the environment's or AWS's. ``session``: as in :meth:`Tier.open`; one
         rank needs none.
         """
-        if keep:
-            kept((), keep, every)
-        self._keep, self._every, self._threads = keep, every, threads
+        self._threads = threads
         self._bucket = Bucket(bucket, prefix, threads=threads, attempts=attempts, endpoint=endpoint)
-        self._parts = Parts(self._bucket, session)
-        self.url = self._bucket.url
-        self._cleared, self._warned = set[str](), set[str]()
-        self._epochs = dict[str, int]()
+        super().__init__(self._bucket, session, keep, every)
+        self._warned = set[str]()
         self._keys = dict[str, dict[int, str]]()  # names of a job's versions, as they were listed last
-        self._writing = threading.RLock()
         self._counting, self._readers = threading.Lock(), 0
 
     @classmethod
@@ -87,70 +79,6 @@ class S3Tier(Store):
         if found is None:
             raise RequestError(option, url, f"{cls.form}, without ? and #")
         return cls(found["bucket"], found["prefix"] or "", keep=keep, every=every, session=session)
-
-    def begin(self, job: str, epoch: int) -> None:
-        """See :meth:`Tier.begin`."""
-        if self._epochs.get(job) != epoch:  # each connection to a memory node says it again
-            self._bucket.ledger(job).begin(epoch)
-            self._epochs[job] = epoch
-
-    def epoch(self, job: str) -> int:
-        """See :meth:`Tier.epoch`."""
-        found = self._bucket.ledger(job).read()
-        return 0 if found is None else found.epoch
-
-    def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
-        """See :meth:`Tier.put`."""
-        shard.check()
-        with self._writing:
-            if shard.layout.world == 1:
-                self._write_whole(shard, shard.image, shard.ready)
-            else:
-                self._write_part(shard)
-            acknowledged(Level.DURABLE)
-            if self._keep and not shard.rank:
-                self._prune(shard.job, shard.version)
-
-    def _write_whole(self, shard: Shard, image: memoryview, ready: Callable[[int], None] = lambda end: None) -> None:
-        crcs: list[int] = []
-        final = seal(image, shard.layout, crcs, ready=ready)
-        self.write(image, shard.job, shard.version, final, lambda: shard.manifest(crcs))
-
-    def _write_part(self, shard: Shard) -> None:
-        """Send this rank's part, and wait until the whole is committed; rank 0 joins the parts."""
-        epoch = self._epochs.get(shard.job)
-        if epoch is not None:
-            self._bucket.ledger(shard.job).check(epoch)  # before all of it is sent in vain
-        names = [self._parts.name(shard, rank, epoch or 0) for rank in range(1, shard.layout.world)]
-        if shard.rank:
-            own = names[shard.rank - 1]
-            try:
-                self._parts.send(shard, own)
-                self._parts.await_commit(shard, own, lambda: self._is_there(shard))
-            except BaseException:
-                self._discard([own])
-                raise
-            return
-        if shard.job not in self._cleared:
-            try:
-                self._parts.clear(shard.job, epoch or 0)
-            except CheckpointError as error:  # see _abort_others
-                log.debug("%s", error)
-        self._write_whole(shard, self._parts.joined(shard, names))
-        self._discard(names)
-
-    def _is_there(self, shard: Shard) -> bool:
-        """Whether a version of this layout is complete."""
-        digest = shard.layout.digest
-        return any(m.version == shard.version and m.layout == digest for m in self.versions(shard.job))
-
-    def open_for_writing(self, *, shared: bool = False) -> None:
-        """See :class:`Store`; a wrong name or a missing permission fails now, not with the first version.
-
-        A bucket has no lock: that no other node writes there is up to the user.
-        """
-        self.versions("job")
-        self.prove()
 
     def prove(self) -> None:
         """See :meth:`Tier.prove`: begins an upload and aborts it."""
@@ -241,14 +169,6 @@ class S3Tier(Store):
         else:
             self._discard(k for other, keys in others if epoch_of(other) <= epoch for k in keys)
 
-    def _discard(self, keys: Iterable[str]) -> None:
-        """Remove objects that do not count."""
-        try:
-            with self._bucket.errors("remove what does not count"):
-                self._bucket.remove(*sorted(keys, key=len, reverse=True))  # the record before its object
-        except CheckpointError as error:
-            log.warning("%s", error)
-
     def _abort_others(self, job: str) -> None:
         """Abort what an earlier run was uploading when it was killed; once, before the first upload of this one."""
         if job in self._cleared:
@@ -295,14 +215,6 @@ class S3Tier(Store):
             return False
         sums = b"".join(base64.b64decode(part["ChecksumCRC32"]) for part in parts)
         return self._bucket.composite(key) == checksum(crc32(sums))
-
-    def _prune(self, job: str, newest: int) -> None:
-        try:
-            rows = [m for m in self.versions(job) if m.version <= newest]
-            for version in self.expired(job, rows, self._keep, self._every) - {newest}:
-                self.delete(job, version)
-        except CheckpointError as error:
-            log.warning("old versions stay: %s", error)
 
     def delete(self, job: str, version: int) -> None:
         """See :class:`Store`; its record goes first, after its entry in the ledger."""

@@ -1,7 +1,7 @@
 """``tcp://host:port,host:port``: several memory nodes that share each version (ACUTE's Check-Trans); tcp.py is one.
 
 Every rank sends to all nodes at once; a version counts when each node has its part. There is no redundancy: losing one
-node's memory loses every version that was not on its disk yet.
+node's memory loses every version that was not on its disk yet; replicated.py has it.
 
 A version that is sent again under its number is replaced on one node after the other. The same bytes make the same
 parts, so that is harmless. With other bytes, a node's memory that is lost before all nodes have written their new parts
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import tempfile
 import threading
 import time
@@ -33,11 +34,13 @@ from deepvm.checkpoint.network.endpoint import endpoint_of
 from deepvm.checkpoint.network.protocol import Refused
 from deepvm.checkpoint.network.token import token_from_environment
 from deepvm.checkpoint.tiers.base import Tier, fulfil
+from deepvm.checkpoint.tiers.replicated import ReplicatedTier
 from deepvm.checkpoint.tiers.tcp import CommitBarrier, TcpTier
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
 log = logging.getLogger("deepvm.checkpoint")
 _PUT_S = 60.0
+_REPLICAS = re.compile(r"replicas=([0-9]{1,3})", re.ASCII)
 _A = TypeVar("_A")
 _T = TypeVar("_T")
 
@@ -62,15 +65,19 @@ class StripedTier(Tier):
 
     @classmethod
     def open(cls, url: str, session: str, keep: int, every: int, option: str) -> Tier:
-        """See :meth:`Tier.open`; one node alone keeps whole versions."""
+        """See :meth:`Tier.open`; one node alone keeps whole versions, as do several with ``?replicas=``."""
         scheme, _, rest = url.partition("://")
+        rest, _, wish = rest.partition("?")
+        replicas = _REPLICAS.fullmatch(wish)
+        if wish and replicas is None:
+            raise RequestError(option, url, "?replicas=2, or another number of nodes that keep each version")
         token = token_from_environment()
         endpoints = [endpoint_of(f"{scheme}://{place}", option) for place in rest.split(",")]
         nodes = [TcpTier(endpoint, session, token) for endpoint in endpoints]
-        if len(nodes) == 1:
-            return nodes[0]
         try:
-            return cls(nodes)
+            if replicas is not None:
+                return ReplicatedTier(nodes, int(replicas[1]))
+            return cls(nodes) if len(nodes) > 1 else nodes[0]
         except RequestError as error:
             raise RequestError(option, url, error.allowed) from None
 

@@ -69,7 +69,10 @@ class CommitBarrier:
 
 
 class TcpTier(Tier):
-    """A memory node."""
+    """A memory node.
+
+    ``identity``: of its process, as it said when it was last asked; empty before that, and of a node that says none.
+    """
 
     streams = True
 
@@ -105,6 +108,12 @@ class TcpTier(Tier):
         self._pollers: dict[tuple[str, int], AckPoller] = {}
         self._epochs = dict[str, int]()
         self._closed = False
+        self.identity = ""
+
+    def greet(self) -> None:
+        """Find out whether it is there, and who it is. Raises CheckpointError."""
+        with self._reader():
+            pass
 
     def put(self, shard: Shard, acknowledged: Callable[[Level], None], barrier: CommitBarrier | None = None) -> None:
         """See :meth:`Tier.put`; returns when the node has verified this part, and may acknowledge later from a thread.
@@ -221,7 +230,7 @@ class TcpTier(Tier):
     def _reader(self) -> Iterator[Link]:
         try:
             with contextlib.closing(self._connect()) as link:
-                link.hello({"role": "reader"})
+                self.identity = str(link.hello({"role": "reader"}).get("node", ""))
                 yield link
         except OSError as error:
             raise unreachable(self._address, error) from error

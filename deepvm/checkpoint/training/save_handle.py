@@ -7,17 +7,20 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError, wait
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
 from deepvm.checkpoint.format.shard import Level
+from deepvm.checkpoint.loggers import Delivery, EventLogger
 from deepvm.errors import CheckpointError
 
 KEPT = 16
 """Handles that are kept; more only while more versions are in flight."""
+_LOGGER_S = 10.0
+"""How long loggers may take for the last events, when the training has ended."""
 
 log = logging.getLogger("deepvm.checkpoint")
 
@@ -126,31 +129,38 @@ def with_newest(handles: tuple[Handle, ...], newest: Handle) -> tuple[Handle, ..
 
 
 class Journal:
-    """A file that grows by whole lines, one per event; a full disk costs lines, not the training."""
+    """A file that grows by whole lines, one per event, and loggers; a full disk costs lines, not the training."""
 
-    def __init__(self, path: Path | str | None, job: str) -> None:
-        """Remember the file, if any; only rank 0 writes one."""
-        self._path = None if path is None else Path(path)
+    def __init__(self, places: Sequence[Path | str | EventLogger], job: str) -> None:
+        """Remember where, if anywhere; only rank 0 tells anything. A file gets lines of JSON."""
+        self._paths = [Path(place) for place in places if isinstance(place, (str, os.PathLike))]
+        self._loggers = [Delivery(place) for place in places if not isinstance(place, (str, os.PathLike))]
         self._facts = {"job": job, "rank": 0}
 
     def __call__(self, event: str, **facts: object) -> None:
-        """Add a line."""
-        path = self._path
-        if path is None:
+        """Add a line, and tell the loggers."""
+        if not (self._paths or self._loggers):
             return
-        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-        line = json.dumps({"time": now, "event": event, **self._facts, **facts}).encode() + b"\n"
+        now, facts = datetime.now(timezone.utc).isoformat(timespec="milliseconds"), {**self._facts, **facts}
+        for logger in self._loggers:
+            logger(event, {"time": now, **facts})
+        for path in self._paths:
+            self._write(path, json.dumps({"time": now, "event": event, **facts}).encode() + b"\n")
+
+    def _write(self, path: Path, line: bytes) -> None:
         # One O_APPEND write is atomic without a lock, on which a signal handler that also logs would deadlock.
         try:
             with path.open("ab", buffering=0) as file:
                 os.write(file.fileno(), line)
         except OSError as error:
             log.warning("%s: cannot be written: %s; no more events are recorded", path, error.strerror or error)
-            self._path = None
+            self._paths = [other for other in self._paths if other != path]
 
     def closed(self, counts: Mapping[str, float]) -> None:
         """Summarise, here and in the log."""
         self("closed", **counts)
+        for logger in self._loggers:
+            logger.close(_LOGGER_S)
         log.info(
             "%d versions of %s saved, %d skipped, %d failed; training stalled for %.3f s",
             *(counts["saved"], self._facts["job"], counts["skipped"], counts["failed"], counts["stall_s"]),

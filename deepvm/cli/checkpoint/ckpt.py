@@ -20,7 +20,7 @@ from deepvm.cli.checkpoint.versions import PLACE, Job, PlaceOrFile
 from deepvm.cli.long_runs import cleaning_up
 from deepvm.cli.output import Output, draw, plot_of, print_as, say
 from deepvm.cli.parameters import arg, group, opt
-from deepvm.core.units import format_bytes
+from deepvm.core.units import format_bytes, parse_bytes
 from deepvm.errors import CheckpointError, DamagedError, DataError, RequestError
 from deepvm.io.atomic_write import sync
 
@@ -41,6 +41,9 @@ def bench(
     ] = "",
     folder: Annotated[str, opt("Where to write temporary files.", "FOLDER", "--dir")] = ".",
     steps: Annotated[int, opt("Training steps after each save.", "N")] = 4,
+    trainers: Annotated[str, opt("A memory node alone, with so many at once: 1,4,16.", "N,...")] = "",
+    state: Annotated[str, opt("With --trainers: sizes of each one's state.", "SIZE,...")] = "100MB",
+    ranks: Annotated[int, opt("With --trainers: processes of each, which share its state.", "N")] = 1,
     plot: Annotated[str, plot_of("the ratios")] = "",
     output: Output = "table",
 ) -> None:
@@ -48,8 +51,16 @@ def bench(
 
     All methods save the same training run in turn on one disk; medians, and ratios to torch.save with fsync.
 
+    With --trainers a memory node on this machine takes states of that many processes at once, as fast as they can send,
+    beside plain TCP, a copy in memory and a write past the page cache.
+
     Example: deepvm ckpt bench --model resnet18 --reps 5 --dir /mnt/ckpt
     """
+    if trainers:
+        if plot:
+            raise RequestError("plot", plot, "none with --trainers")
+        _bench_node(trainers, state, ranks, reps, folder, output)
+        return
     from deepvm.profiling.checkpoint.bench import run_bench
     from deepvm.reports.profiling.measurements import bench_figure, print_bench
 
@@ -58,6 +69,22 @@ def bench(
         found = run_bench(model, reps, methods=names, folder=Path(folder or "."), steps=steps, say=say)
     print_as(output, lambda: print_bench(found), found.document)
     draw(plot, lambda: bench_figure(found))
+
+
+def _bench_node(trainers: str, state: str, ranks: int, reps: int, folder: str, output: Output) -> None:
+    from deepvm.profiling.checkpoint.node_bench import run_node_bench
+    from deepvm.reports.profiling.measurements import print_node_bench
+
+    counts = [word.strip() for word in trainers.split(",")]
+    if not all(word.isascii() and word.isdigit() for word in counts):
+        raise RequestError("trainers", trainers, "whole numbers, separated by commas")
+    # The unit may stand behind the last of several: 0.1,1,4GB.
+    unit = state.strip().lstrip("0123456789., ")
+    sizes = [parse_bytes(w if w[-1:].isalpha() else w + unit, "state") for w in map(str.strip, state.split(","))]
+    with cleaning_up():
+        numbers, place = [int(word) for word in counts], Path(folder or ".")
+        found = run_node_bench(numbers, sizes, reps, ranks=ranks, folder=place, say=say)
+    print_as(output, lambda: print_node_bench(found), found.document)
 
 
 @app.command("ls")

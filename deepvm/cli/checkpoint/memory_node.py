@@ -16,7 +16,7 @@ from deepvm.core.units import format_bytes, parse_bytes
 from deepvm.errors import CheckpointError, RequestError
 
 if TYPE_CHECKING:
-    from deepvm.checkpoint.network.endpoint import Endpoint
+    from deepvm.checkpoint.network.endpoint import Address, Endpoint
     from deepvm.checkpoint.network.token import Token
     from deepvm.checkpoint.node.server import Node
 
@@ -30,7 +30,9 @@ TokenFile = Annotated[str, opt("Token of the node; default: the file in DEEPVM_T
 def serve(
     token_file: Annotated[str, opt("Secret shared with the trainers, such as 64 hex digits.", "FILE")],
     memory: Annotated[str, opt("Memory for all versions, such as 512MiB or 6GiB.", "SIZE")] = "1GiB",
-    persist: Annotated[str, opt("Write versions there: file:///mnt/ckpt or s3://bucket/prefix.", "URL")] = "",
+    persist: Annotated[
+        str, opt("Write versions there: file:///mnt/ckpt, s3://, gs:// or az://bucket/prefix.", "URL")
+    ] = "",
     shared: Annotated[bool, flag("--shared-folder", "Other nodes write their parts to --persist, too.")] = False,
     listen: Annotated[str, opt("Port 0: any free one; mpi: all in one mpirun.", "HOST:PORT|mpi")] = "127.0.0.1:7070",
     keep: Annotated[int, opt("Newest versions of each job to keep in --persist.", "N")] = 2,
@@ -40,6 +42,7 @@ def serve(
     weak_token: Annotated[bool, flag("--allow-weak-token", "Accept short or world-readable tokens.")] = False,
     tls_cert: Annotated[str, opt("Certificate for TLS.", "FILE")] = "",
     tls_key: Annotated[str, opt("Key of the certificate.", "FILE")] = "",
+    metrics: Annotated[str, opt("Prometheus finds the status there, without a token.", "HOST:PORT")] = "",
 ) -> None:
     """Run a memory node until SIGTERM or SIGINT; prints one line, 'listening on HOST:PORT', when it is ready.
 
@@ -48,7 +51,7 @@ def serve(
 
     Example: deepvm memory-node serve --memory 6GiB --persist file:///mnt/ckpt --token-file token
     """
-    from deepvm.checkpoint.network.endpoint import Address, MpiEndpoint
+    from deepvm.checkpoint.network.endpoint import MpiEndpoint
     from deepvm.checkpoint.node.server import Node, NodeSettings
 
     if listen == "mpi":
@@ -56,9 +59,7 @@ def serve(
             raise RequestError("tls_cert", tls_cert or tls_key, "none with --listen mpi, which cannot speak TLS")
         place: Endpoint = MpiEndpoint.here()
     else:
-        place = Address.parse(listen, "listen")
-        if listen != str(place):
-            raise RequestError("listen", listen, "HOST:PORT or mpi; --tls-cert and --tls-key make it speak TLS")
+        place = _plain(listen, "listen", "HOST:PORT or mpi; --tls-cert and --tls-key make it speak TLS")
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     settings = NodeSettings(
         listen=place,
@@ -72,6 +73,7 @@ def serve(
         certificate=Path(tls_cert) if tls_cert else None,
         key=Path(tls_key) if tls_key else None,
         shared=shared,
+        metrics=_plain(metrics, "metrics", "HOST:PORT, such as 127.0.0.1:9100") if metrics else None,
     )
     node = Node(settings)
     _allow_files(connections)
@@ -106,6 +108,16 @@ def job_token(job: Annotated[str, opt("The job that the token is for.", "NAME")]
     Example: (umask 077; deepvm memory-node token --job resnet-7 --token-file token > resnet-7.token)
     """
     sys.stdout.write(_shared_token(token_file).of_job(job).to_text() + "\n")
+
+
+def _plain(text: str, option: str, allowed: str) -> Address:
+    """``HOST:PORT`` and no URL. Raises RequestError."""
+    from deepvm.checkpoint.network.endpoint import Address
+
+    found = Address.parse(text, option)
+    if text != str(found):
+        raise RequestError(option, text, allowed)
+    return found
 
 
 def _shared_token(file: str) -> Token:

@@ -23,7 +23,7 @@ from deepvm.cli.output import say
 from deepvm.cli.parameters import arg, flag, opt
 from deepvm.errors import DamagedError, DataError, RequestError
 
-PLACE = "a folder, file:///folder, tcp://host:port[,host:port...] or s3://bucket/prefix"
+PLACE = "a folder, file:///folder, tcp://host:port[,host:port...] or s3://, gs:// or az://bucket/prefix"
 
 PlaceOrFile = Annotated[str, arg("PLACE|FILE", f"A version's file, or where they are: {PLACE}.")]
 Job = Annotated[str, opt("Only versions of this job.", "NAME")]

@@ -11,13 +11,11 @@ import importlib.util
 import os
 import secrets
 import shutil
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,13 +29,13 @@ from deepvm.checkpoint.tiers.base import Tier, fulfil
 from deepvm.checkpoint.tiers.tcp import TcpTier
 from deepvm.errors import CheckpointError
 from deepvm.io.atomic_write import sync
+from deepvm.profiling.checkpoint.node_process import memory_node
 from deepvm.profiling.workload import train_step
 from deepvm.profiling.workload.models import build
 from deepvm.profiling.workload.spec import Workload
 
 CLASSES = 1000
 LIMIT_S = 300.0  # a save that takes longer has failed
-_NODE_START_S, _NODE_END_S = 60.0, 30.0
 
 MODELS = {"resnet18": Workload("resnet18", 96, batch=4), "resnet152": Workload("resnet152", 64, batch=2)}
 """By the name of ``--model``: images so few and small that a step takes a fraction of a second on a CPU."""
@@ -227,43 +225,11 @@ def _on_disk(training: Training, folder: Path, stack: ExitStack) -> Method:
 
 def _on_node(training: Training, folder: Path, stack: ExitStack, *, persist: bool) -> Method:
     # Room for three versions: being sent, complete, and being flushed.
-    tier = stack.enter_context(_memory_node(folder, 3 * training.state_bytes() + 2**28, persist=persist))
+    secret, store = secrets.token_hex(16).encode(), (folder / "persisted").resolve().as_uri() if persist else ""
+    address = stack.enter_context(memory_node(folder, 3 * training.state_bytes() + 2**28, secret, store))
+    tier = TcpTier(address, secrets.token_hex(8), secret)
     durable = persist and not medium(folder).volatile
     return DeepVM(training, folder, stack, tier, "durable" if durable else "remote_done")
-
-
-@contextmanager
-def _memory_node(folder: Path, memory_bytes: int, *, persist: bool) -> Iterator[TcpTier]:
-    """``deepvm memory-node serve`` on a free port of the loopback interface; its files are in the folder."""
-    secret = secrets.token_hex(16).encode()
-    token = folder / "token"
-    token.touch(mode=0o600)
-    token.write_bytes(secret)
-    words = [sys.executable, "-m", "deepvm.cli.main", "memory-node", "serve", "--listen", "127.0.0.1:0"]
-    words += ["--memory", f"{memory_bytes // 2**20 + 1}MiB", "--token-file", str(token)]
-    words += ["--persist", (folder / "persisted").resolve().as_uri()] if persist else []
-    messages = folder / "messages"
-    with messages.open("wb") as log:
-        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log, text=True)
-    assert process.stdout is not None
-    with process:
-        try:
-            watch = threading.Timer(_NODE_START_S, process.kill)
-            watch.start()
-            line = process.stdout.readline()
-            watch.cancel()
-            before, _, address = line.strip().partition("listening on ")
-            if address and not before:
-                yield TcpTier(f"tcp://{address}", secrets.token_hex(8), secret)
-                return
-        finally:
-            process.terminate()
-            try:
-                process.wait(_NODE_END_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-    said = messages.read_text(errors="replace").strip()[-500:]
-    raise CheckpointError(f"a memory node could not be started: {said or 'it said nothing'}")
 
 
 METHODS: dict[str, Callable[[Training, Path, ExitStack], Method]] = {

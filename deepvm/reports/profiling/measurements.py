@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from deepvm.profiling.checkpoint.bench import Bench
+    from deepvm.profiling.checkpoint.node_bench import NodeBench
     from deepvm.profiling.eflops.measure_eflops import Eflops
     from deepvm.profiling.saturation.measure_saturation import Saturation
     from deepvm.profiling.scaling.scaling_document import Curve
@@ -215,6 +216,42 @@ def print_bench(bench: Bench) -> None:
             f"{bench.model}, {bench.bytes / 1e6:.0f} MB of state, {bench.steps} steps of {bench.step_s:.3f} s after "
             f"each save; medians of {bench.reps}",
             "{processor}, {cores} cores, {file_system}, torch {torch}".format(**bench.machine),
+        ]
+    )
+
+
+def print_node_bench(bench: NodeBench) -> None:
+    """Speeds of a memory node by trainers and size, and below them what the machine can do."""
+    columns = [
+        Column("trainers", "right"),
+        Column("ranks", "right", drop=4),
+        Column("state", "right"),
+        Column("seconds", "right", drop=3),
+        Column("GB/s", "right"),
+        Column("TCP x 1", "right", drop=2),
+        Column("TCP x 2", "right", drop=1),
+        Column("ratio", "right"),
+        Column("fairness", "right"),
+    ]
+    rows = []
+    for own in bench.rows:
+        speeds = [own.bytes_s, own.plain_1_bytes_s, own.plain_2_bytes_s]
+        gigabytes = ["-" if s is None else f"{s / 1e9:.2f}" for s in speeds]
+        figures = ["-" if f is None else f"{f:.2f}" for f in (own.ratio, own.fairness)]
+        seconds = "-" if own.seconds is None else f"{own.seconds:.3f}"
+        rows.append([str(own.trainers), str(own.ranks), format_bytes(own.bytes), seconds, *gigabytes, *figures])
+    print_table(columns, rows, also="-o json")
+    copy, write = (bench.limits[name] for name in ("memory_copy_bytes_s", "direct_write_bytes_s"))
+    disk = f"the disk written at {write / 1e9:.1f} GB/s (O_DIRECT)" if write else "the disk takes no O_DIRECT"
+    print_lines(
+        [
+            *(f"{own.trainers} x {format_bytes(own.bytes)}: {own.problem}" for own in bench.rows if own.problem),
+            "",
+            "Of all trainers together, until the node has verified the last one's version. TCP: plain connections of",
+            "the same trainers, 1 or 2 each. ratio: to TCP x 2. fairness: time of the first trainer over the last's.",
+            f"Memory is copied at {(copy or 0) / 1e9:.1f} GB/s, {disk}.",
+            "{processor}, {cores} cores for all of it, {file_system}".format(**bench.machine)
+            + f"; medians of {bench.reps}",
         ]
     )
 

@@ -49,6 +49,7 @@ class HeldVersion(TypedDict):
     bytes: Annotated[int, "size, bytes"]
     received_bytes: Annotated[int, "of it arrived, bytes"]
     durable: Annotated[bool, "whether it is on disk or in the bucket, too"]
+    created_at: Annotated[str | None, "when it was complete, ISO 8601, UTC; null before"]
 
 
 class NodeCounts(TypedDict):

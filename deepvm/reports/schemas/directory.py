@@ -147,6 +147,9 @@ DOCUMENTS: dict[str, Described | Validated] = {
     "ckpt-bench": Described(
         "ckpt bench", "How long a save blocks training", profiling.Bench, "methods", profiling.Method, "method"
     ),
+    "ckpt-bench-node": Described(
+        "ckpt bench --trainers", "How fast a memory node is", profiling.NodeBench, "rows", profiling.NodeBenchRow
+    ),
     "ckpt-ls": Described("ckpt ls", "Versions at a place", checkpoints.StoredVersions, row=checkpoints.StoredVersion),
     "ckpt-verify": Described("ckpt verify", "Versions compared with their records", checkpoints.Verified),
     "memory-node": Described(

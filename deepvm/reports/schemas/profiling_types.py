@@ -323,6 +323,48 @@ class Method(TypedDict):
     extra_ratio: Annotated[float | None, "of extra_s, null where torch.save's is not above 0"]
 
 
+class NodeBenchMachine(TypedDict):
+    """The machine that was measured."""
+
+    processor: Annotated[str, "its name"]
+    cores: Annotated[int, "of the processor, as the system counts them"]
+    file_system: Annotated[str, "of the folder"]
+    kernel: Annotated[str, "operating system and version"]
+    python: Annotated[str, "version"]
+
+
+class NodeBenchLimits(TypedDict):
+    """What the machine can do."""
+
+    memory_copy_bytes_s: Annotated[float, "copying memory, one thread, bytes/s"]
+    direct_write_bytes_s: Annotated[float | None, "writing to the disk by O_DIRECT, bytes/s; null where that fails"]
+
+
+class NodeBenchRow(TypedDict):
+    """So many trainers that send at once; figures are null where that was not measured."""
+
+    trainers: Annotated[int, "training jobs that send"]
+    ranks: Annotated[int, "processes of each, which send a share each"]
+    bytes: Annotated[int, "size of each one's state, bytes"]
+    seconds: Annotated[Seconds | None, "until the node has verified the last one's version"]
+    bytes_s: Annotated[float | None, "of all together, bytes/s"]
+    plain_1_bytes_s: Annotated[float | None, "the same over one plain TCP connection each"]
+    plain_2_bytes_s: Annotated[float | None, "over two each"]
+    ratio: Annotated[float | None, "bytes_s over plain_2_bytes_s"]
+    fairness: Annotated[float | None, "time of the trainer served first over that of the last, median"]
+    problem: Annotated[str, "why it was not measured, empty if it was"]
+
+
+class NodeBench(TypedDict):
+    """A memory node on this machine, with trainers that send at once."""
+
+    schema_version: Literal["deepvm.ckpt-bench-node/1"]
+    reps: Annotated[int, "rounds that were timed"]
+    machine: NodeBenchMachine
+    limits: NodeBenchLimits
+    rows: list[NodeBenchRow]
+
+
 class Bench(TypedDict):
     """How long a checkpoint blocks training, for several ways to save."""
 

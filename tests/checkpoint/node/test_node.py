@@ -89,12 +89,20 @@ def test_any_layout(tmp_path_factory: pytest.TempPathFactory, size: int, world: 
             one.close()
 
 
-@given(size=st.integers(2000, 60_000), seed=st.integers(0, 2**20), records=st.integers(0, 9))
-def test_checksums_of_parts_are_those_of_the_whole(size: int, seed: int, records: int) -> None:
+@given(
+    size=st.integers(2000, 60_000),
+    seed=st.integers(0, 2**20),
+    records=st.integers(0, 9),
+    chunk=st.sampled_from([1000, 4096, CHUNK_BYTES]),
+)
+def test_checksums_of_parts_are_those_of_the_whole(size: int, seed: int, records: int, chunk: int) -> None:
     layout = make_layout(size, 1, seed, records)
     image, rng = make_image(layout, seed), random.Random(seed)
     expected = finished(image, layout)
-    for cuts in (CrcBoundaries.of(layout), CrcBoundaries((), False)):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(crc_combine, "CHUNK_BYTES", chunk)
+        combined = CrcBoundaries.of(layout)
+    for cuts in (combined, CrcBoundaries((), False)):
         copy = memoryview(bytearray(image))
         pieces, start = [], 0
         while start < size:
@@ -103,7 +111,8 @@ def test_checksums_of_parts_are_those_of_the_whole(size: int, seed: int, records
             start = end
         assert not cuts.usable or total(sorted(pieces)) == chunk_crcs(copy, size)[0]
         rng.shuffle(pieces)
-        assert seal_by_parts(copy, layout, cuts, pieces) == chunk_crcs(memoryview(expected)) and copy == expected
+        each = chunk if cuts.usable else CHUNK_BYTES
+        assert seal_by_parts(copy, layout, cuts, pieces) == chunk_crcs(memoryview(expected), each) and copy == expected
 
 
 def test_without_a_library_that_combines(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,6 +352,7 @@ def test_status_is_plain(tmp_path: Path) -> None:
                 "bytes": layout.size,
                 "received_bytes": layout.size,
                 "durable": True,
+                "created_at": node.registry.complete("job")[3].manifest.created,
             }
         ]
         assert found["flush"]["flushed"] == 1 and TOKEN.decode() not in str(found)

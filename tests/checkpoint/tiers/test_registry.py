@@ -85,10 +85,12 @@ def test_the_command_lists_it(drawer: str, capsys: pytest.CaptureFixture[str]) -
 def test_errors_name_it_where_it_can_be_used(drawer: str) -> None:
     with pytest.raises(RequestError, match="file:///folder, .* or drawer://NAME"):
         open_tier("http://x", "s")
-    with pytest.raises(RequestError, match="allowed: file:///folder or s3://bucket/prefix$"):
+    with pytest.raises(
+        RequestError, match="allowed: file:///folder, s3://bucket/prefix or gs://bucket/prefix, az://container/prefix$"
+    ):
         open_store(drawer)
     with pytest.raises(
-        RequestError, match="allowed: a folder, file:///folder, .*, s3://bucket/prefix or drawer://NAME$"
+        RequestError, match="allowed: a folder, file:///folder, .*, az://container/prefix or drawer://NAME$"
     ):
         open_place("mpi://0")
 
@@ -101,7 +103,7 @@ def test_every_line_leads_to_a_tier(scheme: str) -> None:
 
 def test_what_nodes_can_write_to() -> None:
     kinds = {scheme: find_tier(f"{scheme}:") for scheme in TIERS}
-    assert {scheme for scheme, kind in kinds.items() if kind and issubclass(kind, Store)} == {"file", "s3"}
+    assert {scheme for scheme, kind in kinds.items() if kind and issubclass(kind, Store)} == {"file", "s3", "gs", "az"}
     assert {scheme for scheme, kind in kinds.items() if kind and not kind.listed} == {"mpi"}
     assert registry.find_tier("folder") is None
 

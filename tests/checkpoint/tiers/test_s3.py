@@ -20,7 +20,7 @@ from support.places import TESTS
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
 from deepvm.checkpoint.format.manifest import SUFFIX, CommitRecord
 from deepvm.checkpoint.format.shard import Level
-from deepvm.checkpoint.tiers import bucket, s3
+from deepvm.checkpoint.tiers import bucket, object_store
 from deepvm.checkpoint.tiers.bucket import checksum
 from deepvm.checkpoint.tiers.s3 import S3Tier
 from deepvm.errors import CheckpointError, DamagedError
@@ -179,7 +179,7 @@ def test_a_failure_in_the_trainer_aborts_too(tier: S3Tier, store: Store, monkeyp
         yield CHUNK_BYTES
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(s3, "seal", broken)
+    monkeypatch.setattr(object_store, "seal", broken)
     with pytest.raises(KeyboardInterrupt):
         put(tier, BIG)
     assert store.uploads() == store.keys() == []

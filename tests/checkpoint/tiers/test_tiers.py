@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from support.checkpoint import object_store
+from support.checkpoint.cloud_stores import CloudStore
 from support.checkpoint.images import noise, plain_shard, zip_shard
 from support.checkpoint.memory_nodes import HERE, TOKEN, running
 
@@ -110,6 +111,25 @@ def s3_bench(folder: Path) -> Iterator[Bench]:
 
 
 @contextmanager
+def cloud_bench(folder: Path | None) -> Iterator[Bench]:
+    store = CloudStore(folder)
+
+    def damage(job: str, version: int, offset: int) -> None:
+        (name,) = (n for n in store.names() if n.startswith(f"{job}-{version:012d}.") and n.endswith(".pt"))
+        data = bytearray(store.read(name))
+        data[offset] ^= 1
+        store.write(name, bytes(data))
+
+    @contextmanager
+    def breaking() -> Iterator[None]:
+        store.trouble = lambda request, path: "fail" if request in ("close", "pipe_file") else None
+        yield
+        store.trouble = lambda request, path: None
+
+    yield Bench(store.tier(), cache(store.tier), damage, breaking)
+
+
+@contextmanager
 def node_bench(folder: Path, nodes: int, where: Callable[[], Endpoint] = lambda: HERE) -> Iterator[Bench]:
     made: list[Tier] = []
     with ExitStack() as stack:
@@ -155,6 +175,8 @@ def node_bench(folder: Path, nodes: int, where: Callable[[], Endpoint] = lambda:
 FACTORIES: dict[str, Callable[[Path], AbstractContextManager[Bench]]] = {
     "file": file_bench,
     "s3": s3_bench,
+    "gs-memory": lambda folder: cloud_bench(None),
+    "az-disk": cloud_bench,
     "tcp": lambda folder: node_bench(folder, 1),
     "tcp-2": lambda folder: node_bench(folder, 2),
 }

@@ -15,7 +15,7 @@ from support.jobs.runs import until
 torch = pytest.importorskip("torch")
 from support.checkpoint.trainings import Fill, contents, model_of  # noqa: E402
 
-from deepvm.checkpoint import Checkpointer  # noqa: E402
+from deepvm.checkpoint import Checkpointer, ResumableLoader  # noqa: E402
 from deepvm.checkpoint.format.manifest import CommitRecord  # noqa: E402
 from deepvm.checkpoint.format.shard import Level, Shard  # noqa: E402
 from deepvm.checkpoint.tiers.base import Tier  # noqa: E402
@@ -177,10 +177,16 @@ def test_training_holds_after_a_save_before_a_preemption(agent: BareAgent, tmp_p
 class Evaluated:
     """A training that is evaluated for ever by another thread than the test's, once ``steps`` are done."""
 
-    def __init__(self, folder: Path, steps: int, before: Callable[[torch.nn.Module], object] = lambda _: None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        steps: int,
+        before: Callable[[torch.nn.Module], object] = lambda _: None,
+        extra: dict[str, Any] | None = None,
+    ) -> None:
         self.model = model_of(2, 64)
         optimizer = Fill(self.model.parameters())
-        self.saver = Checkpointer(model=self.model, optimizer=optimizer, tiers=folder)
+        self.saver = Checkpointer(model=self.model, optimizer=optimizer, extra=extra, tiers=folder)
         self.saver.restore_latest()
         self.over, self.passes = threading.Event(), 0
 
@@ -213,11 +219,15 @@ class Evaluated:
         self.saver.close()
 
 
+@pytest.mark.parametrize("loader", [False, True])
 @pytest.mark.parametrize("pending", [False, True])
-def test_an_evaluation_does_not_keep_a_notice_waiting(agent: BareAgent, tmp_path: Path, *, pending: bool) -> None:
-    """Also where the last step's version is not sent yet, because the next step may follow on schedulers."""
+def test_an_evaluation_does_not_keep_a_notice_waiting(
+    agent: BareAgent, tmp_path: Path, *, pending: bool, loader: bool
+) -> None:
+    """Also where the last step's version is not sent yet, because schedulers follow the step, or a batch is awaited."""
     agent.board.words[Word.DUE] = 3 if pending else 0
-    training = Evaluated(tmp_path / "versions", 3)
+    extra = {"loader": ResumableLoader(torch.utils.data.DataLoader(range(3)))} if loader else {}  # type: ignore[arg-type]
+    training = Evaluated(tmp_path / "versions", 3, extra=extra)
     assert not contents(tmp_path / "versions")
     agent.board.request(SaveReason.EMERGENCY, int((time.time() + 20) * 1000))
     until(lambda: agent.board.of_rank(0, RankWord.HELD) == 3)

@@ -104,7 +104,7 @@ def test_a_forked_child_leaves_its_parents_files_alone(
 
 
 def test_a_signal_that_logs_does_not_block_who_was_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    journal = Journal(tmp_path / "journal", "mine")
+    journal = Journal([tmp_path / "journal"], "mine")
     write, inside = os.write, []
 
     def interrupted(descriptor: int, data: bytes) -> int:
@@ -130,7 +130,7 @@ def test_a_signal_that_logs_does_not_block_who_was_writing(tmp_path: Path, monke
 
 
 def test_lines_of_many_threads_stay_whole(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "journal", "mine")
+    journal = Journal([tmp_path / "journal"], "mine")
 
     def work(number: int) -> None:
         for _ in range(50):

@@ -29,14 +29,18 @@ from deepvm.checkpoint.files import durable_write
 from deepvm.checkpoint.format import checksums
 from deepvm.checkpoint.format.shard import Level
 from deepvm.checkpoint.network.endpoint import Address
+from deepvm.checkpoint.network.protocol import Kind
 from deepvm.checkpoint.node import flusher
+from deepvm.checkpoint.node.connection import Connection
 from deepvm.checkpoint.node.eviction import VersionMemory
 from deepvm.checkpoint.node.flusher import Flusher
 from deepvm.checkpoint.node.server import Node, NodeSettings
 from deepvm.checkpoint.snapshot import host_buffer, snapshotter
 from deepvm.checkpoint.snapshot.host_buffer import Slot
+from deepvm.checkpoint.tiers import replicated
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.tiers.file import FileTier
+from deepvm.checkpoint.tiers.replicated import ReplicatedTier
 from deepvm.checkpoint.tiers.tcp import TcpTier
 from deepvm.checkpoint.training.state import TrainingState
 from deepvm.errors import CheckpointError
@@ -128,6 +132,9 @@ def tiers(order: dict[str, Any]) -> list[Tier]:
     session = order.get("session") or f"{os.getpid()}-{time.monotonic_ns()}"
     if order.get("url"):
         made.append(TcpTier(order["url"], session, TOKEN, wire_bytes=8192, limit_s=5.0))
+    if order.get("urls"):
+        nodes = [TcpTier(url, session, TOKEN, wire_bytes=8192, limit_s=5.0) for url in order["urls"]]
+        made.append(ReplicatedTier(nodes, 2, retry_s=0.02))
     if order.get("folder"):
         made.append(FileTier(Path(order["folder"]), keep=order["keep"], session=session))
     return made
@@ -206,7 +213,7 @@ def serve(order: dict[str, Any], log: Log) -> None:
             Address("127.0.0.1", order.get("port", 0)),
             TOKEN,
             64 * 2**20,
-            Path(order["persist"]).as_uri(),
+            Path(order["persist"]).as_uri() if order["persist"] else "",
             keep=order["keep"],
         )
     )
@@ -275,6 +282,27 @@ def node_drops_what_is_not_flushed() -> None:
     VersionMemory._slot, Flusher._write = hasty, slow  # type: ignore[method-assign]
 
 
+def slow_node() -> None:
+    """As one at the end of a worse network: the other one has each version before it."""
+    reserve = Connection._reserve
+
+    def late(self: Connection, frame: Any) -> None:
+        time.sleep(0.1)
+        reserve(self, frame)
+
+    Connection._ANSWERS = {**Connection._ANSWERS, Kind.RESERVE: ("sender", late)}  # type: ignore[misc]
+
+
+def one_copy_is_enough() -> None:
+    begin = replicated._Copies.__init__
+    replicated._Copies.__init__ = lambda self, shard, told, needed, put: begin(self, shard, told, 1, put)  # type: ignore
+
+
+def reads_the_first_node_alone() -> None:
+    ask = ReplicatedTier._ask
+    ReplicatedTier._ask = lambda self, question: ask(self, question)[:1]  # type: ignore
+
+
 def restores_the_oldest() -> None:
     candidates = restore._candidates
 
@@ -303,6 +331,9 @@ MUTATIONS: dict[str, Callable[[], None]] = {
         sender_acknowledges_first,
         node_says_durable_before_it_writes,
         node_drops_what_is_not_flushed,
+        slow_node,
+        one_copy_is_enough,
+        reads_the_first_node_alone,
         restores_the_oldest,
         forgets_the_optimizer,
     )

@@ -1,0 +1,378 @@
+"""DCP checkpoints in memory nodes and buckets: what ``DeepVMWriter("tcp://...")`` and ``DeepVMReader`` make.
+
+A checkpoint is one version, a torch file of ``{"ranks": [bytes of each rank], "metadata": bytes}``. Every rank sends
+its own bytes; rank 0 sends the metadata last, when all ranks have laid out theirs. A tier counts a version only when it
+has all parts, so a killed rank leaves the version before.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import mmap
+import os
+import pickle
+import secrets
+import struct
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.planner import LoadPlan, SavePlan, SavePlanner
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
+
+from deepvm.checkpoint.arguments import name_of
+from deepvm.checkpoint.dcp_folder import DATA_NAME, FolderReader, FolderWriter, done, seal, unseal
+from deepvm.checkpoint.format.checksums import crc32
+from deepvm.checkpoint.format.layout import Layout, Segment
+from deepvm.checkpoint.format.shard import Level, Shard
+from deepvm.checkpoint.format.torch_zip import Image, plan_image
+from deepvm.checkpoint.tiers.base import Tier, without_secrets
+from deepvm.checkpoint.tiers.registry import open_tier
+from deepvm.checkpoint.training.ranks import shards
+from deepvm.errors import CheckpointError, DamagedError, RequestError
+from deepvm.io.failpoints import point
+
+log = logging.getLogger("deepvm.checkpoint")
+_WAIT_S, _LOOK_S = 300.0, 0.05
+_LENGTH = struct.Struct("<Q")
+_LEAST_METADATA, _ITEM_BYTES = 2**16, 256
+
+
+@dataclass(frozen=True)
+class _Ticket:
+    """What rank 0 tells each rank of a save: ``meet`` names it among them; see :class:`Shard` for ``attempt``."""
+
+    rank: int
+    world: int
+    session: str
+    meet: str
+    version: int
+    attempt: int
+    metadata_bytes: int
+
+
+class _Places:
+    """The tiers that writers of this process have opened: writers come and go, the training run is one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: dict[tuple[str, str], tuple[str, Tier]] = {}
+        self.attempts = 0
+
+    def session(self, url: str, job: str) -> str:
+        """The run's session, a new one if there is none."""
+        with self._lock:
+            known = self._open.get((url, job))
+        return known[0] if known else secrets.token_hex(8)
+
+    def tier(self, url: str, job: str, session: str) -> Tier:
+        """The tier of a session; that of an earlier one is closed."""
+        with self._lock:
+            known = self._open.get((url, job))
+            if known is None or known[0] != session:
+                tier = open_tier(url, session, option="path")
+                if known is not None:
+                    known[1].close()
+                known = self._open[url, job] = session, tier
+            return known[1]
+
+
+_PLACES = _Places()
+
+
+class TierWriter(FolderWriter):
+    """Sends each checkpoint to a tier as the version ``checkpoint_id``, or the one after the newest."""
+
+    def __init__(self, path: str | os.PathLike[str], *, direct: bool = True, job: str = "") -> None:
+        """See :class:`FolderWriter`; nothing is connected yet. Raises RequestError."""
+        super().__init__(".", direct=direct)
+        self._url, self._job = str(path), name_of(job or None)[0]
+        open_tier(self._url, secrets.token_hex(8), option="path").close()  # refuse what is no place now
+        self._version: int | None = None
+        self._met: set[str] = set()
+        self._plans: dict[tuple[int, ...], tuple[Image, Layout]] = {}
+        self._sending: _Sending | None = None
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """See :class:`StorageWriter`. Raises RequestError: it is no number."""
+        self._version = None if checkpoint_id is None else number_of(checkpoint_id)
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """See :class:`StorageWriter`; on rank 0. Raises CheckpointError: the tier does not answer."""
+        session = _PLACES.session(self._url, self._job)
+        version = self._version
+        if version is None:
+            tier = _PLACES.tier(self._url, self._job, session)
+            version = max((m.version for m in tier.versions(self._job)), default=0) + 1
+        _PLACES.attempts += 1
+        # The metadata is made last, and the layout first. It holds what the plans do, and where each item is.
+        size = 2 * len(pickle.dumps(plans)) + _ITEM_BYTES * sum(len(p.items) for p in plans) + _LEAST_METADATA
+        ticket = _Ticket(0, len(plans), session, secrets.token_hex(8), version, _PLACES.attempts, size)
+        return [replace(plan, storage_data=replace(ticket, rank=rank)) for rank, plan in enumerate(plans)]
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Lay this rank's items out, and begin to send them. Raises CheckpointError, RequestError."""
+        ticket = plan.storage_data
+        if not isinstance(ticket, _Ticket) or ticket.meet in self._met:
+            raise RequestError("planner", type(planner).__name__, "a planner that makes a new plan for each save")
+        self._met.add(ticket.meet)
+        if self._sending is not None:
+            self._sending.give_up("another save has begun")
+        rows, size = self.lay_out(plan, planner)
+        image, layout = self._planned(_exchanged(ticket, size), ticket.metadata_bytes)
+        view = self._view(image.size)
+        for offset, piece in image.pieces:
+            view[offset : offset + len(piece)] = piece
+        found: list[WriteResult] = []
+        base = image.storages[ticket.rank]
+        for _ in self.fill(rows, DATA_NAME.format(ticket.rank, ticket.meet), view[base : base + size], planner, found):
+            pass
+        shard = Shard(self._job, ticket.version, ticket.rank, layout, view, attempt=ticket.attempt)
+        tier = _PLACES.tier(self._url, self._job, ticket.session)
+        self._sending = _Sending(tier, shard, ticket, image.storages[-1])
+        return done(found)
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """Commit: send metadata and checksums, and wait until the tier has the version. Raises CheckpointError."""
+        pieces = {result.index: result.storage_data for rank in results for result in rank}
+        metadata.storage_data = {i: _StorageInfo(p.name, p.offset, p.length) for i, p in pieces.items()}
+        metadata.storage_meta = self.storage_meta()
+        assert self._sending is not None
+        self._sending.commit(seal(pickle.dumps(metadata), set(pieces.values())))
+
+    def storage_meta(self) -> StorageMeta | None:
+        """See :class:`StorageWriter`."""
+        return StorageMeta(checkpoint_id=without_secrets(self._url), save_id=self._save_id)
+
+    def _view(self, size: int) -> memoryview:
+        """Memory for the whole file, of which only this rank's part takes room; of the last save if it is free."""
+        free = self._sending is None or self._sending.over
+        if self._memory is None or len(self._memory) != size or not free:
+            self._memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        return memoryview(self._memory)
+
+    def _planned(self, sizes: list[int], metadata: int) -> tuple[Image, Layout]:
+        """The file of ranks with so many bytes, the same on all ranks."""
+        key = (*sizes, metadata)
+        if key not in self._plans:
+            empty = [torch.empty(size, dtype=torch.uint8, device="cpu") for size in key]
+            image = plan_image({"ranks": empty[:-1], "metadata": empty[-1]})
+            owned = [(Segment(o, n), r) for r, (o, n) in enumerate(zip(image.storages, image.sizes, strict=True))]
+            owned[-1] = (owned[-1][0], 0)
+            layout = Layout(image.size, shards(image.size, len(sizes), owned), image.fields)
+            self._plans = {key: (image, layout)}
+        return self._plans[key]
+
+
+class _Sending:
+    """A save under way: a thread that sends this rank's part, and on rank 0 the metadata that it waits for."""
+
+    def __init__(self, tier: Tier, shard: Shard, ticket: _Ticket, metadata: int) -> None:
+        self._tier, self._ticket, self._metadata = tier, ticket, metadata
+        self._shard = replace(shard, ready=self._ready, lost=self._fail)
+        self._change = threading.Condition()
+        self._complete = ticket.rank > 0
+        self._reached: Level | None = None
+        self._error: CheckpointError | None = None
+        self._thread = threading.Thread(target=self._run, name="deepvm-dcp", daemon=True)
+        self._thread.start()
+
+    def commit(self, record: bytes) -> None:
+        """Send the metadata, and wait until the whole version is safe. Raises CheckpointError."""
+        size = self._ticket.metadata_bytes
+        if _LENGTH.size + len(record) > size:
+            self._fail(CheckpointError(f"metadata of {len(record)} bytes do not fit into the {size} planned"))
+        at = self._metadata
+        if self._error is None:
+            self._shard.image[at : at + _LENGTH.size] = _LENGTH.pack(len(record))
+            self._shard.image[at + _LENGTH.size : at + _LENGTH.size + len(record)] = record
+        point("dcp.tier.before-commit")
+        with self._change:
+            self._complete = True
+            self._change.notify_all()
+        deadline = time.monotonic() + _WAIT_S + self._shard.moving_s
+        while True:
+            with self._change:
+                self._change.wait_for(lambda: self._reached or self._error, _LOOK_S)
+                if self._reached is not None:
+                    break
+                error = self._error or _failure(self._ticket)
+            if error is None and time.monotonic() > deadline:
+                error = CheckpointError(f"{self._tier.url} did not take version {self._shard.version} in time")
+            if error is not None:
+                raise error
+        point("dcp.tier.after-commit")
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing reads the memory any more."""
+        return not self._thread.is_alive()
+
+    def give_up(self, why: str) -> None:
+        """Send nothing more, unless it is all sent."""
+        if not self._complete:
+            self._fail(CheckpointError(why))
+        self._thread.join(_WAIT_S)
+
+    def _run(self) -> None:
+        try:
+            self._tier.put(self._shard, self._acknowledged)
+        except Exception as error:
+            known = isinstance(error, CheckpointError)
+            if not known:
+                log.exception("version %d is not on %s", self._shard.version, self._tier.url)
+            failed = (
+                error if isinstance(error, CheckpointError) else CheckpointError(f"{type(error).__name__}: {error}")
+            )
+            self._fail(failed)
+            if self._ticket.rank:
+                log.warning("version %d: part %d was not sent: %s", self._shard.version, self._ticket.rank, error)
+                _tell(self._ticket, failed)
+
+    def _acknowledged(self, level: Level) -> None:
+        with self._change:
+            self._reached = level
+            self._change.notify_all()
+
+    def _fail(self, error: CheckpointError) -> None:
+        with self._change:
+            if self._reached is None:
+                self._error = self._error or error
+            self._change.notify_all()
+
+    def _ready(self, end: int) -> None:
+        if end <= self._metadata or self._complete:
+            if self._error is not None:
+                raise self._error
+            return
+        with self._change:
+            self._change.wait_for(lambda: self._complete or self._error, _WAIT_S)
+            if self._error is not None:
+                raise self._error
+            if not self._complete:
+                raise CheckpointError("not all ranks have laid out their part in time")
+
+
+class TierReader(FolderReader):
+    """Reads the version ``checkpoint_id``, or the newest that is undamaged, from a tier."""
+
+    def __init__(self, path: str | os.PathLike[str], *, job: str = "") -> None:
+        """See :class:`FolderReader`. Raises RequestError."""
+        super().__init__(".")
+        self._url, self._job = str(path), name_of(job or None)[0]
+        open_tier(self._url, secrets.token_hex(8), option="path").close()
+        self._version: int | None = None
+        self._save_id = ""
+        self._data: list[torch.Tensor] = []
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """See :class:`StorageReader`. Raises RequestError: it is no number."""
+        self._version = None if checkpoint_id is None else number_of(checkpoint_id)
+        self._crcs, self._metadata, self._data = {}, None, []
+
+    def read_metadata(self, *args: Any, **_: Any) -> Metadata:
+        """See :class:`StorageReader`. Raises CheckpointError: there is no version, or none that can be read."""
+        tier = open_tier(self._url, secrets.token_hex(8), option="path")
+        problem: CheckpointError | None = None
+        try:
+            for record in tier.versions(self._job):
+                if self._version not in (None, record.version):
+                    continue
+                try:
+                    with tempfile.TemporaryDirectory(prefix="deepvm-") as folder:
+                        return self._take(tier.fetch(record, Path(folder)))
+                except CheckpointError as error:
+                    log.warning("version %d on %s is skipped: %s", record.version, without_secrets(tier.url), error)
+                    problem = problem or error
+        finally:
+            tier.close()
+        which = "" if self._version is None else f" {self._version}"
+        raise problem or CheckpointError(f"{without_secrets(self._url)}: no version{which} of {self._job}")
+
+    def _take(self, path: Path) -> Metadata:
+        """Map a version's file, which may be removed then."""
+        try:
+            tree = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+            data, record = [*tree["ranks"]], _bytes(tree["metadata"])
+        except Exception as error:
+            raise CheckpointError(f"{path.name}: it is no checkpoint of DeepVMWriter: {error}") from None
+        (length,) = _LENGTH.unpack_from(record)
+        self._metadata, self._crcs = unseal(record[_LENGTH.size : _LENGTH.size + length], path)
+        self._data = data
+        return self._metadata
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        """See :class:`StorageReader`."""
+        assert self._metadata is not None and self._metadata.storage_meta is not None
+        return replace(plan, storage_data=self._metadata.storage_meta.save_id)
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        """See :class:`StorageReader`. Raises CheckpointError: the ranks found different versions."""
+        if len({plan.storage_data for plan in plans}) > 1:
+            raise CheckpointError("the ranks read different versions; name one: checkpoint_id=STEP")
+        return plans
+
+    def _read(self, name: str, offset: int, length: int, item: str) -> bytes:
+        crc, rank = self._crcs.get((name, offset, length)), int(name.split("_")[2])
+        if crc is None or rank >= len(self._data) or offset + length > len(self._data[rank]):
+            raise DamagedError(f"{self._url}: item {item} has no checksum")
+        data = _bytes(self._data[rank][offset : offset + length])
+        if crc32(data) != crc:
+            raise DamagedError(f"{self._url}: item {item} is damaged")
+        return data
+
+
+def number_of(checkpoint_id: object) -> int:
+    """A version's number. Raises RequestError."""
+    text = str(checkpoint_id)
+    if not (text.isascii() and text.isdigit() and int(text) < 2**63):
+        raise RequestError("checkpoint_id", text, "a step, which is the version's number")
+    return int(text)
+
+
+def _bytes(tensor: torch.Tensor) -> bytes:
+    """The bytes of a tensor of bytes; numpy may be missing."""
+    return ctypes.string_at(tensor.data_ptr(), tensor.numel()) if tensor.numel() else b""
+
+
+def _store() -> Any:
+    """The key-value store of the process group, which threads may use beside the training's own collectives."""
+    return torch.distributed.distributed_c10d._get_default_store()
+
+
+def _exchanged(ticket: _Ticket, size: int) -> list[int]:
+    """The sizes of all ranks' parts. Raises CheckpointError: a rank says nothing."""
+    if ticket.world == 1:
+        return [size]
+    store, keys = _store(), [f"deepvm/{ticket.meet}/{rank}" for rank in range(ticket.world)]
+    store.set(keys[ticket.rank], str(size))
+    try:
+        store.wait(keys, timedelta(seconds=_WAIT_S))
+        return [int(store.get(key)) for key in keys]
+    except RuntimeError as error:
+        raise CheckpointError(f"a rank does not take part in the save: {error}") from None
+
+
+def _tell(ticket: _Ticket, error: CheckpointError) -> None:
+    """Let rank 0 know that this part does not come."""
+    try:
+        _store().set(f"deepvm/{ticket.meet}/failed", f"rank {ticket.rank}: {error}")
+    except (RuntimeError, ValueError) as broken:  # it is closed: the training has ended
+        log.debug("%s", broken)
+
+
+def _failure(ticket: _Ticket) -> CheckpointError | None:
+    """Why a part of another rank does not come, if that is known."""
+    if ticket.world == 1:
+        return None
+    key, store = f"deepvm/{ticket.meet}/failed", _store()
+    return CheckpointError(store.get(key).decode()) if store.check([key]) else None

@@ -1,0 +1,116 @@
+"""Checkpoints for a loop with Hugging Face's Accelerate: :func:`checkpointed`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from accelerate import Accelerator, DistributedType
+from accelerate.data_loader import get_sampler
+
+from deepvm.checkpoint.integrations.plain_loop import TrainingRun
+from deepvm.checkpoint.integrations.prepared_loader import prepared
+from deepvm.checkpoint.integrations.session import Session
+from deepvm.checkpoint.training.state import Stateful
+from deepvm.errors import RequestError
+
+_WHOLE = (
+    DistributedType.NO,
+    DistributedType.MULTI_CPU,
+    DistributedType.MULTI_GPU,
+    DistributedType.MULTI_XPU,
+    DistributedType.MULTI_NPU,
+)
+"""How ranks work together that hold the whole model."""
+
+
+class Counts:
+    """What Accelerate counts: batches towards the next step, and passes over the data; and the seed of its sampler."""
+
+    def __init__(self, accelerator: Any, loader: Any) -> None:
+        """Of these."""
+        self._accelerator, self._loader = accelerator, loader
+
+    def state_dict(self) -> dict[str, int]:
+        """The numbers."""
+        seed = getattr(self._sampler, "initial_seed", 0)
+        return {"step": self._accelerator.step, "iteration": self._loader.iteration, "seed": seed}
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        """Set them."""
+        self._accelerator.step, self._loader.iteration = state_dict["step"], state_dict["iteration"]
+        if hasattr(self._sampler, "initial_seed"):
+            self._sampler.initial_seed = state_dict["seed"]
+
+    @property
+    def _sampler(self) -> Any:
+        return get_sampler(self._loader)
+
+
+class AcceleratedRun(TrainingRun):
+    """A loop with Accelerate that goes on where the newest version was taken.
+
+    Attributes:
+        loader: the prepared one, which may as well be iterated over by its own name.
+    """
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is under way, from 0, as Accelerate counts."""
+        return int(self.loader.iteration)
+
+
+def checkpointed(
+    accelerator: Accelerator,
+    *,
+    model: Any,
+    optimizer: Any,
+    loader: Any,
+    epochs: int | None = None,
+    extra: Mapping[str, Stateful] | None = None,
+    sigterm: bool = True,
+    **options: Any,
+) -> AcceleratedRun:
+    """A loop with Accelerate that resumes by itself, in the middle of an epoch too, bit for bit.
+
+    Example::
+
+        model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
+        with checkpointed(accelerator, model=model, optimizer=optimizer, loader=loader, epochs=3,
+                          extra={"scheduler": scheduler}, tiers=["tcp://10.0.0.7:7070"], every=100) as run:
+            for epoch in run.epochs():
+                for inputs, targets in loader:
+                    with accelerator.accumulate(model):
+                        ...
+
+    The scaler, what ``register_for_checkpointing()`` was given, and what Accelerate counts are saved too. No
+    ``save_state()``, ``skip_first_batches()`` or seedable sampler is needed. See
+    :func:`deepvm.checkpoint.training_run` for the rest.
+
+    Args:
+        accelerator: the one that has prepared the others.
+        model: as ``prepare()`` has returned it.
+        optimizer: the same.
+        loader: the same.
+        epochs: how often to pass over the data; None: until the loop is left.
+        extra: what else has a state, such as schedulers.
+        sigterm: whether SIGTERM saves and ends the training.
+        options: those of :class:`deepvm.checkpoint.Checkpointer`: ``tiers``, ``every``, ``job``, ...
+
+    Raises:
+        RequestError: an argument is invalid, or ranks hold parts of the model (FSDP, DeepSpeed).
+        CheckpointError: a tier cannot be reached, or versions exist but none can be restored.
+    """
+    if accelerator.distributed_type not in _WHOLE:
+        raise RequestError("accelerator", str(accelerator.distributed_type), "one whose ranks hold the whole model")
+    found = prepared(loader)
+    more: dict[str, Any] = {f"registered.{n}": value for n, value in enumerate(accelerator._custom_objects)}
+    if accelerator.scaler is not None:
+        more["scaler"] = accelerator.scaler
+    more |= {**(extra or {}), "accelerate": Counts(accelerator, loader)}
+    session = Session(found, more, sigterm, model=model, optimizer=optimizer, **options)
+    try:
+        return AcceleratedRun(session, epochs, loader)
+    except BaseException:
+        session.close()
+        raise

@@ -1,0 +1,162 @@
+"""Checkpoints for the Trainer of Hugging Face's transformers: :class:`DeepVMCallback`."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import transformers
+from transformers import TrainerCallback, TrainerState
+
+from deepvm.checkpoint.integrations.prepared_loader import prepared
+from deepvm.checkpoint.integrations.session import Packed, Session
+from deepvm.checkpoint.training.hooks import callers
+from deepvm.checkpoint.training.state import Stateful
+from deepvm.errors import RequestError
+
+_COUNTS = ("_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step", "_initial_num_input_tokens_seen")
+_EPOCH = ("epoch", "train_dataloader", "resume_from_checkpoint", "epochs_trained", "steps_trained_in_current_epoch")
+_RESUMED = "deepvm: restored from its own versions"
+"""Stands for the folder of a checkpoint: there is no such folder, so the Trainer loads nothing from it."""
+_OF_THIS_RUN = ("max_steps", "num_train_epochs", "logging_steps", "eval_steps", "save_steps", "is_local_process_zero")
+
+
+class DeepVMCallback(TrainerCallback):  # type: ignore[misc]
+    """Saves a Trainer's run, and resumes it in the middle of an epoch, bit for bit.
+
+    Example::
+
+        Trainer(..., callbacks=[DeepVMCallback(tiers=["tcp://10.0.0.7:7070"], every=100)]).train()
+
+    In a version are the model, the optimizer, the scheduler, the scaler, the position in the data with all random
+    states, the Trainer's state with its log, and the states of callbacks that have one. ``trainer.train()`` goes on
+    with the newest version; ``resume_from_checkpoint`` is not needed, and refused. The Trainer's own checkpoints can
+    be switched off: ``save_strategy="no"``. After SIGTERM the version of the next step is saved, then the process ends
+    with exit code 143.
+    """
+
+    def __init__(self, *, extra: Mapping[str, Stateful] | None = None, sigterm: bool = True, **options: Any) -> None:
+        """``options`` are those of :class:`deepvm.checkpoint.Checkpointer`: ``tiers``, ``every``, ``job``, ..."""
+        for name in ("model", "optimizer"):
+            if name in options:
+                raise RequestError(name, type(options[name]).__name__, "nothing: the Trainer has it")
+        self._extra, self._sigterm, self._options = dict(extra or {}), sigterm, options
+        self._session: Session | None = None
+
+    @property
+    def checkpointer(self) -> Any:
+        """The checkpointer, while the Trainer trains."""
+        return None if self._session is None else self._session.checkpointer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        """Restore the newest version, and let the Trainer go on where it was taken."""
+        trainer = _trainer(self)
+        self._close()  # another training with this callback, or this one with smaller batches, has failed
+        if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+            raise RequestError("Trainer", "sharded (FSDP or DeepSpeed)", "one whose ranks hold the whole model")
+        if state.global_step:
+            raise RequestError("resume_from_checkpoint", state.global_step, "None: the callback resumes by itself")
+        if not set(_EPOCH) <= inspect.signature(trainer._run_epoch).parameters.keys():
+            raise RequestError("transformers", transformers.__version__, "a release that is known: 5.24.0")
+        extra: dict[str, Any] = {"scheduler": trainer.lr_scheduler, **self._extra}
+        scaler = getattr(trainer.accelerator, "scaler", None)
+        if scaler is not None:
+            extra["scaler"] = scaler
+        extra["trainer"] = Packed(lambda: _saved(trainer), lambda found: _restore(trainer, found))
+        loader = prepared(objects["train_dataloader"])
+        model, optimizer = objects["model"], objects["optimizer"]
+        self._session = Session(loader, extra, self._sigterm, model=model, optimizer=optimizer, **self._options)
+        if self._session.checkpointer.restore_latest():
+            _continue(trainer, loader.epoch, loader.batch)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        """Save the end of the training."""
+        try:
+            if self._session is not None:
+                self._session.finish()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+
+def _trainer(callback: TrainerCallback) -> Any:
+    """The Trainer that calls this; callbacks are not given it."""
+    for frame in callers():
+        found = frame.f_locals.get("self")
+        if isinstance(found, transformers.Trainer) and callback in found.callback_handler.callbacks:
+            return found
+    raise RequestError("DeepVMCallback", "called by nobody", "transformers.Trainer(callbacks=[...])")
+
+
+def _saved(trainer: Any) -> dict[str, Any]:
+    states: dict[str, list[Any]] = {}
+    for callback in [*trainer.callback_handler.callbacks, trainer.control]:
+        if isinstance(callback, transformers.trainer_callback.ExportableState):
+            states.setdefault(type(callback).__name__, []).append(callback.state().get("attributes", {}))
+    found = {
+        "state": {**dataclasses.asdict(trainer.state), "stateful_callbacks": {}},
+        "callbacks": states,
+        "counts": {name: getattr(trainer, name) for name in _COUNTS},
+        "flos": trainer.current_flos,
+        "step": trainer.accelerator.step,
+    }
+    return {"json": json.dumps(found, default=float), "loss": trainer._tr_loss.detach().cpu()}
+
+
+def _restore(trainer: Any, saved: Mapping[str, Any]) -> None:
+    found = json.loads(saved["json"])
+    state = TrainerState(**found["state"])
+    for name in _OF_THIS_RUN:
+        setattr(state, name, getattr(trainer.state, name))
+    state.stateful_callbacks = trainer.state.stateful_callbacks
+    for name, value in vars(state).items():
+        setattr(trainer.state, name, value)
+    known = dict(found["callbacks"])
+    for callback in [*trainer.callback_handler.callbacks, trainer.control]:
+        for attribute, value in (known.get(type(callback).__name__) or [{}]).pop(0).items():
+            setattr(callback, attribute, value)
+    for name, value in found["counts"].items():
+        setattr(trainer, name, value)
+    trainer.current_flos, trainer.accelerator.step = found["flos"], found["step"]
+    trainer._tr_loss = saved["loss"].to(trainer.args.device)
+
+
+def _continue(trainer: Any, first: int, batch: int) -> None:
+    """Let the Trainer pass over the epochs that are done, and over the batches that are done of the next."""
+    run = trainer._run_epoch
+
+    def run_epoch(**arguments: Any) -> Any:
+        if arguments["epoch"] < first:
+            return None
+        del trainer._run_epoch
+        if not batch:
+            return run(**arguments)
+        arguments |= {
+            "resume_from_checkpoint": _RESUMED,
+            "epochs_trained": first,
+            "steps_trained_in_current_epoch": batch,
+        }
+        with _nothing_skipped():
+            return run(**arguments)
+
+    trainer._run_epoch = run_epoch
+
+
+@contextmanager
+def _nothing_skipped() -> Iterator[None]:
+    """The loader begins with the right batch by itself: the Trainer must not skip as many once more."""
+    module = transformers.trainer
+    skip = module.skip_first_batches
+    module.skip_first_batches = lambda loader, count: loader
+    try:
+        yield
+    finally:
+        module.skip_first_batches = skip

@@ -1,0 +1,165 @@
+"""Checkpoints for Lightning's Trainer: :class:`DeepVMCallback`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lightning.pytorch import Callback
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch.utils.data import DataLoader
+
+from deepvm.checkpoint.integrations.prepared_loader import iterate_through
+from deepvm.checkpoint.integrations.session import Packed, Session
+from deepvm.checkpoint.loading.resumable_loader import ResumableLoader
+from deepvm.checkpoint.training.state import Stateful
+from deepvm.errors import RequestError
+
+_LOOP = "loop"
+
+
+class DeepVMCallback(Callback):  # type: ignore[misc]
+    """Saves a Trainer's run, and resumes it in the middle of an epoch, bit for bit.
+
+    Example::
+
+        Trainer(..., callbacks=[DeepVMCallback(tiers=["tcp://10.0.0.7:7070"], every=100)]).fit(module, loader)
+
+    In a version are the module, its optimizers and schedulers, the scaler, the position in the data with all random
+    states, the progress of Lightning's loops, and what callbacks, the module and the data module save. ``fit()`` goes
+    on with the newest version; ``ckpt_path`` is not needed, and refused. Lightning's own checkpoints can be switched
+    off: ``enable_checkpointing=False``. After SIGTERM the state after the batch is saved, and Lightning ends.
+
+    Means over an epoch that the module logs are of the batches since the start of the process: Lightning does not
+    say what it has added up.
+    """
+
+    def __init__(self, *, extra: Mapping[str, Stateful] | None = None, **options: Any) -> None:
+        """``options`` are those of :class:`deepvm.checkpoint.Checkpointer`: ``tiers``, ``every``, ``job``, ..."""
+        super().__init__()
+        for name in ("model", "optimizer"):
+            if name in options:
+                raise RequestError(name, type(options[name]).__name__, "nothing: the Trainer has it")
+        self._extra, self._options = dict(extra or {}), options
+        self._session: Session | None = None
+
+    @property
+    def checkpointer(self) -> Any:
+        """The checkpointer, while the Trainer fits."""
+        return None if self._session is None else self._session.checkpointer
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """Restore the newest version, and let the loops go on where it was taken."""
+        _refuse(trainer)
+        loader = _loader_of(trainer)
+        *others, optimizer = trainer.optimizers
+        extra: dict[str, Any] = {f"optimizer.{number}": other for number, other in enumerate(others)}
+        extra |= {f"scheduler.{n}": config.scheduler for n, config in enumerate(trainer.lr_scheduler_configs)}
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        if scaler is not None:
+            extra["scaler"] = scaler
+        extra |= self._extra
+        extra["lightning"] = Packed(lambda: self._saved(trainer), lambda found: self._restore(trainer, found))
+        self._session = Session(loader, extra, model=pl_module, optimizer=optimizer, **self._options)
+        if self._session.checkpointer.restore_latest():
+            iter(trainer.fit_loop._data_fetcher)  # the one that there is began at the start
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Save the end of the training."""
+        session = self._session
+        if session is not None:
+            self._between_epochs(trainer)
+            session.finish()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Save before Lightning ends because of SIGTERM."""
+        session = self._session
+        if session is None or not isinstance(exception, SIGTERMException):
+            return
+        if not trainer.fit_loop.epoch_loop._should_accumulate():  # else gradients would be missing
+            self._between_epochs(trainer)
+            session.finish()
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Close the checkpointer."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def _between_epochs(self, trainer: Any) -> None:
+        """Lightning counts batches and leaves a pass without asking for its end."""
+        progress = trainer.fit_loop.epoch_progress.current
+        if self._session is not None and progress.processed == progress.started and self._session.loader.batch:
+            self._session.loader.leave()
+
+    def _saved(self, trainer: Any) -> dict[str, Any]:
+        module, data = trainer.lightning_module, trainer.datamodule
+        loop = trainer.fit_loop.state_dict()
+        loop["state_dict"] = {}  # of the loaders, whose position is saved with random states
+        found: dict[str, Any] = {_LOOP: loop}
+        found["callbacks"] = {c.state_key: c.state_dict() for c in trainer.callbacks if c is not self}
+        found["data"] = data.state_dict() if data is not None else {}
+        if is_overridden("on_save_checkpoint", module):
+            own = {"state_dict": module.state_dict()}
+            module.on_save_checkpoint(own)
+            found["module"] = {name: value for name, value in own.items() if name != "state_dict"}
+        return found
+
+    def _restore(self, trainer: Any, found: Mapping[str, Any]) -> None:
+        trainer.fit_loop.load_state_dict(found[_LOOP])
+        for callback in trainer.callbacks:
+            state = found["callbacks"].get(callback.state_key)
+            if state:
+                callback.load_state_dict(state)
+        if trainer.datamodule is not None:
+            trainer.datamodule.load_state_dict(found["data"])
+        if "module" in found:
+            module = trainer.lightning_module
+            module.on_load_checkpoint({**found["module"], "state_dict": module.state_dict()})
+
+
+def _refuse(trainer: Any) -> None:
+    """Raise RequestError for what cannot be saved."""
+    if not isinstance(trainer.strategy, (SingleDeviceStrategy, DDPStrategy)):
+        allowed = "a single device, or DDP: ranks that hold the whole model"
+        raise RequestError("strategy", type(trainer.strategy).__name__, allowed)
+    if trainer.ckpt_path is not None:
+        raise RequestError("ckpt_path", trainer.ckpt_path, "None: the callback resumes by itself")
+    if trainer.reload_dataloaders_every_n_epochs:
+        asked = trainer.reload_dataloaders_every_n_epochs
+        raise RequestError("reload_dataloaders_every_n_epochs", asked, "0: the position is that of one loader")
+    if not trainer.optimizers:
+        raise RequestError("configure_optimizers", "none", "an optimizer")
+
+
+def _loader_of(trainer: Any) -> ResumableLoader:
+    """The training's loader, set up as Lightning does it before it trains. Raises RequestError: there are several."""
+    strategy, found = trainer.strategy, list[ResumableLoader]()
+    process = strategy.process_dataloader
+
+    def with_position(loader: Any) -> Any:
+        made = process(loader)
+        if isinstance(made, DataLoader):
+            # Without a length, a batch is fetched ahead to know which is the last.
+            found.append(iterate_through(made, ahead=0 if _has_length(made) else 1, stateful=True))
+        return made
+
+    strategy.process_dataloader = with_position
+    try:
+        trainer.fit_loop.setup_data()
+    finally:
+        del strategy.process_dataloader
+    loaders = trainer.fit_loop._combined_loader
+    number = len(loaders.flattened) if loaders is not None else 0
+    if number != 1 or not found:
+        raise RequestError("train_dataloader", f"{number} loaders", "one torch.utils.data.DataLoader")
+    return found[0]
+
+
+def _has_length(loader: DataLoader[Any]) -> bool:
+    try:
+        return len(loader) >= 0
+    except (TypeError, NotImplementedError):
+        return False

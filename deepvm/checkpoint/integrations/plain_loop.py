@@ -1,0 +1,120 @@
+"""A training loop of one's own, with nothing to remember: :func:`training_run`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from deepvm.checkpoint.checkpointer import Checkpointer
+from deepvm.checkpoint.integrations.session import Session
+from deepvm.checkpoint.loading.resumable_loader import ResumableLoader
+from deepvm.checkpoint.training.state import Stateful
+from deepvm.errors import CheckpointError, RequestError
+
+
+class TrainingRun:
+    """A training loop that goes on where the newest version was taken; :func:`training_run` makes it.
+
+    Attributes:
+        loader: the data; a pass over it is an epoch. checkpointer: whose ``save()`` may be called between batches.
+    """
+
+    def __init__(self, session: Session, epochs: int | None, loader: Any = None) -> None:
+        """Restore the newest version. ``loader``: what users iterate over, if not the session's."""
+        if epochs is not None and (isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 0):
+            raise RequestError("epochs", epochs, "a whole number from 0, or None")
+        self._session, self._epochs = session, epochs
+        self.loader = session.loader if loader is None else loader
+        self.checkpointer: Checkpointer = session.checkpointer
+        self.checkpointer.restore_latest()
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is under way, from 0."""
+        return self._session.loader.epoch
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps done."""
+        return self.checkpointer.version
+
+    def epochs(self) -> Iterator[int]:
+        """The epochs that are left, each one pass over ``loader``, for loops with something to do after each."""
+        loader = self._session.loader
+        while self._epochs is None or loader.epoch < self._epochs:
+            epoch = loader.epoch
+            yield epoch
+            if loader.epoch == epoch:  # the pass was left before its end, or never begun
+                loader.leave()
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches that are left, of all epochs."""
+        for _ in self.epochs():
+            yield from self.loader
+
+    def __enter__(self) -> TrainingRun:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Save the end of the training, unless an error ends it, and close the checkpointer."""
+        try:
+            if error is None:
+                self._session.finish()
+        finally:
+            try:
+                self._session.close()
+            except CheckpointError:
+                if error is None:
+                    raise
+
+
+def training_run(
+    *,
+    loader: DataLoader[Any] | ResumableLoader,
+    epochs: int | None = None,
+    extra: Mapping[str, Stateful] | None = None,
+    sigterm: bool = True,
+    **options: Any,
+) -> TrainingRun:
+    """A training loop that resumes by itself, in the middle of an epoch too, bit for bit.
+
+    Example::
+
+        with training_run(model=model, optimizer=optimizer, loader=loader, epochs=10, tiers=..., every=100) as run:
+            for inputs, targets in run:
+                ...  # run.epoch, run.step
+
+    or, with something to do after each epoch::
+
+            for epoch in run.epochs():
+                for inputs, targets in run.loader:
+                    ...
+                validate()
+
+    Versions are taken between batches: all of the training is in them as it is then. After SIGTERM the version of the
+    next step is saved, and when it is safe the process ends with exit code 143.
+
+    Args:
+        loader: a loader of torch or torchdata, see :class:`ResumableLoader`.
+        epochs: how often to pass over it; None: until the loop is left.
+        extra: what else has a state: schedulers, GradScalers.
+        sigterm: whether SIGTERM saves and ends the training; False leaves the signal alone.
+        options: those of :class:`deepvm.checkpoint.Checkpointer`: ``model``, ``optimizer``, ``tiers``, ``every``, ...
+
+    Raises:
+        RequestError: an argument is invalid.
+        CheckpointError: a tier cannot be reached, or versions exist but none can be restored.
+    """
+    found = loader if isinstance(loader, ResumableLoader) else ResumableLoader(loader)
+    session = Session(found, extra, sigterm, **options)
+    try:
+        return TrainingRun(session, epochs)
+    except BaseException:
+        session.close()
+        raise

@@ -1,0 +1,114 @@
+"""What all loops have in common: a checkpointer with a data loader, and what happens after SIGTERM."""
+
+from __future__ import annotations
+
+import io
+import logging
+import signal
+import threading
+from collections.abc import Mapping
+from types import FrameType
+from typing import Any
+
+import torch
+
+from deepvm.checkpoint.checkpointer import Checkpointer
+from deepvm.checkpoint.loading.resumable_loader import ResumableLoader
+from deepvm.checkpoint.training.save_handle import Handle
+from deepvm.checkpoint.training.state import Stateful, pack, unpack
+from deepvm.errors import CheckpointError, RequestError
+
+LOADER = "loader"
+"""Key of the loader's position among the extras."""
+ENDED = 128 + signal.SIGTERM
+"""Exit code after SIGTERM, as shells and schedulers know it."""
+_LEAST = 2**14
+
+log = logging.getLogger("deepvm.checkpoint")
+
+
+class Session:
+    """Saves between the batches of a loader, and ends the process after SIGTERM when the version is safe.
+
+    Attributes:
+        checkpointer: the one that it has made. loader: what the training iterates over.
+    """
+
+    def __init__(
+        self, loader: ResumableLoader, extra: Mapping[str, Stateful] | None, sigterm: bool = True, **options: Any
+    ) -> None:
+        """Make the checkpointer; ``options`` are its own. Raises what it raises."""
+        extra = dict(extra or {})
+        if LOADER in extra:
+            raise RequestError("extra", LOADER, "other names: this one is taken by the position in the data")
+        self.loader = loader
+        self.checkpointer = Checkpointer(extra={**extra, LOADER: loader}, **options)
+        self._save, loader.before_batch = loader.before_batch, self._before_batch
+        self._ranks = self.checkpointer._ranks
+        self._asked: Handle | None = None
+        self._before: Any = None
+        self._listens = sigterm and threading.current_thread() is threading.main_thread()
+        if self._listens:
+            self._before = signal.signal(signal.SIGTERM, self._ask)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self._asked = self.checkpointer.request_save()
+
+    def _before_batch(self) -> None:
+        newest = self.checkpointer.handles[-1:]
+        self._save()
+        taken = self.checkpointer.handles[-1:]
+        if not taken or taken == newest:
+            return
+        # All ranks have taken this version: all of them end if one was asked to.
+        (stays,) = self._ranks.minimum([self._asked is not taken[0]])
+        if not stays:
+            self._end()
+
+    def _end(self) -> None:
+        version = self.checkpointer.version
+        try:
+            self.checkpointer.save(block=True)  # the one that was taken, or one more if there was no room
+        except CheckpointError as error:
+            log.error("after SIGTERM, version %d is not safe: %s", version, error)
+        else:
+            log.warning("SIGTERM: training ends with version %d, which is safe", version)
+        raise SystemExit(ENDED)
+
+    def finish(self) -> None:
+        """The training is over: save the end of it, so that another start has nothing to do."""
+        if self.checkpointer.version:
+            self.checkpointer.save(block=True)
+
+    def close(self) -> None:
+        """Finish what is under way; signals go where they went. Raises CheckpointError."""
+        if self._listens and signal.getsignal(signal.SIGTERM) == self._ask:
+            signal.signal(signal.SIGTERM, self._before)
+        self._listens = False
+        self.checkpointer.close()
+
+
+class Packed:
+    """An object of a trainer in a tensor whose size seldom changes, as other layouts of the file cost time.
+
+    It is read when the version is taken.
+    """
+
+    def __init__(self, save: Any, load: Any) -> None:
+        """``save()``: returns what plain ``torch.load`` reads; ``load(found)`` restores it."""
+        self._save, self._load = save, load
+        self._size = _LEAST
+
+    def state_dict(self) -> dict[str, Any]:
+        """The object, packed."""
+        stream = io.BytesIO()
+        torch.save(self._save(), stream)
+        data = stream.getvalue()
+        while self._size < len(data) + 8:
+            self._size *= 2
+        return {"packed": pack(data, self._size)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the object."""
+        self._size = max(self._size, len(state_dict["packed"]))
+        self._load(unpack(state_dict["packed"]))

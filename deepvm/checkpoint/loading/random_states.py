@@ -1,0 +1,94 @@
+"""Random states of a process, in a few kilobytes: read before each batch, in workers too, so they have to be cheap."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import struct
+import sys
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils.data import DataLoader
+
+_PYTHON = struct.Struct("<qdqq")  # version, gauss, words, bytes of torch's state
+_NUMPY = struct.Struct("<qqd")
+_WORD = 4
+_DEEPEST = 6
+
+
+def packed() -> bytes:
+    """The states of Python's, torch's (CPU) and, if it is loaded, NumPy's global generator."""
+    version, words, gauss = random.getstate()
+    state = torch.get_rng_state()
+    head = _PYTHON.pack(version, float("nan") if gauss is None else gauss, len(words), state.numel())
+    parts = [head, array("I", words).tobytes(), bytes_of(state)]
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        _, keys, position, has_gauss, cached = numpy.random.get_state()
+        parts += [_NUMPY.pack(position, has_gauss, cached), keys.astype("<u4", copy=False).tobytes()]
+    return b"".join(parts)
+
+
+def restore(data: bytes) -> None:
+    """Set the generators to what :func:`packed` has returned."""
+    version, gauss, count, size = _PYTHON.unpack_from(data)
+    at = _PYTHON.size + _WORD * count
+    words = array("I", data[_PYTHON.size : at])
+    random.setstate((version, tuple(words), None if gauss != gauss else gauss))
+    torch.set_rng_state(as_tensor(data[at : at + size]))
+    numpy, more = sys.modules.get("numpy"), data[at + size :]
+    if numpy is not None and more:
+        position, has_gauss, cached = _NUMPY.unpack_from(more)
+        keys = numpy.frombuffer(more, dtype="<u4", offset=_NUMPY.size)
+        numpy.random.set_state(("MT19937", keys, position, has_gauss, cached))
+
+
+class Draws(NamedTuple):
+    """Random states at a moment: the global ones, and those of the loader's own generators."""
+
+    shared: bytes
+    own: tuple[bytes, ...]
+
+    @classmethod
+    def now(cls, generators: Sequence[torch.Generator]) -> Draws:
+        """As they are."""
+        return cls(packed(), tuple(bytes_of(g.get_state()) for g in generators))
+
+    def put_back(self, generators: Sequence[torch.Generator]) -> None:
+        """Set them; a loader with other generators keeps its own."""
+        restore(self.shared)
+        if len(generators) == len(self.own):
+            for generator, state in zip(generators, self.own, strict=True):
+                generator.set_state(as_tensor(state))
+
+
+def generators_of(loader: DataLoader[Any]) -> list[torch.Generator]:
+    """The generators that the loader and its samplers, in whatever they are wrapped, draw from."""
+    found: list[torch.Generator] = []
+
+    def look(at: Any, depth: int) -> Iterator[torch.Generator]:
+        generator = getattr(at, "generator", None)
+        if isinstance(generator, torch.Generator):
+            yield generator
+        for name in ("batch_sampler", "sampler"):
+            inner = getattr(at, name, None)
+            if inner is not None and depth:
+                yield from look(inner, depth - 1)
+
+    for generator in look(loader, _DEEPEST):
+        if not any(generator is known for known in found):
+            found.append(generator)
+    return found
+
+
+def bytes_of(tensor: torch.Tensor) -> bytes:
+    """The memory of a contiguous tensor on the CPU; NumPy is not needed."""
+    return ctypes.string_at(tensor.data_ptr(), tensor.numel() * tensor.element_size())
+
+
+def as_tensor(data: bytes) -> torch.Tensor:
+    """Bytes as a tensor."""
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)

@@ -1,0 +1,417 @@
+"""A data loader with a position: what :class:`ResumableLoader` promises, and how it keeps that."""
+
+from __future__ import annotations
+
+import copy
+import io
+import logging
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from deepvm.checkpoint.loading.random_states import Draws, as_tensor, bytes_of, generators_of, restore
+from deepvm.checkpoint.loading.worker_states import Collate, History, Indexes, Marked, StartWorker
+from deepvm.checkpoint.training.state import pack, unpack
+from deepvm.errors import CheckpointError, RequestError
+
+_GRAIN = 2**16
+"""Records are filled up to a multiple of this: a longer one would change the layout of the file."""
+
+log = logging.getLogger("deepvm.checkpoint")
+
+
+class ResumableLoader:
+    """Wraps a ``DataLoader`` of torch, or a ``StatefulDataLoader`` of torchdata, so that a checkpoint has its position.
+
+    Its batches are those of the loader, with the same random numbers. It goes into the checkpointer's ``extra``; after
+    ``restore_latest()`` the loop goes on where the version was taken::
+
+        loader = ResumableLoader(DataLoader(data, batch_size=32, shuffle=True, num_workers=2))
+        for epoch in range(loader.epoch, epochs):
+            for inputs, targets in loader:
+                ...
+
+    A resumed pass has the samples that were left of it, in the same order, each once; random changes of samples
+    (augmentation) are the same, in workers too; and random states are those of the version when the first batch
+    is there, whatever a loader draws on its way, so dropout goes on as it would have.
+
+    To get there, the sampler is drawn from again, which takes microseconds a batch. A dataset is only read where it has
+    no places to skip: what an ``IterableDataset`` yields is read again and thrown away, unless the loader is a
+    ``StatefulDataLoader`` and the dataset has ``state_dict``. What cannot be exact:
+
+    - a sampler that draws single indexes from a global generator which something else draws from too (a warning says
+      so), and an ``IterableDataset`` that does so in the training's own process (``num_workers=0``): give it a
+      generator of its own;
+    - what a dataset keeps in itself, other than by ``state_dict`` in a ``StatefulDataLoader``;
+    - persistent workers, if a pass is left before its end and they draw random numbers.
+
+    Attributes:
+        loader: what it wraps; other attributes are those of it.
+        before_batch: called where the checkpointer may save: before a batch is fetched, and before a pass begins.
+    """
+
+    def __init__(self, loader: DataLoader[Any], *, ahead: int = 0) -> None:
+        """Nothing is drawn yet.
+
+        Args:
+            loader: any that keeps the order of batches.
+            ahead: how many batches whoever iterates fetches before it hands them to the training (Accelerate: 1).
+
+        Raises:
+            RequestError: this is no loader, or one that delivers batches in no fixed order.
+        """
+        if isinstance(loader, ResumableLoader) or not isinstance(loader, DataLoader):
+            raise RequestError("loader", type(loader).__name__, "a torch.utils.data.DataLoader, or torchdata's")
+        if loader.num_workers and not getattr(loader, "in_order", True):
+            raise RequestError("loader", "in_order=False", "a loader that keeps the order, so that it can be repeated")
+        self.loader, self.before_batch = loader, _nothing
+        self._ahead = ahead
+        own = all(hasattr(loader.dataset, name) for name in ("state_dict", "load_state_dict"))
+        self._by_itself = own and hasattr(loader, "load_state_dict")
+        self._reads = isinstance(loader.dataset, IterableDataset) and not self._by_itself
+        self._epoch = self._fetched = self._least = 0
+        self._running = False
+        self._known_generators: list[torch.Generator] = []
+        self._made: Draws | None = None
+        """Random states when the iterator was made, and with it the workers."""
+        self._began: Draws | None = None
+        self._first: Draws | None = None
+        """Random states when the sampler's iterator was made in this pass, and when it drew first."""
+        self._putting_back: _Resume | None = None
+        """While a pass begins that goes on in the middle."""
+        self._calls = 0
+        self._worker_states: dict[int, bytes] = {}
+        """Those of persistent workers when this pass began."""
+        self._history = History(max(loader.num_workers, 1) + ahead)
+        self._fetches: deque[tuple[Draws, Any]] = deque(maxlen=max(ahead, 1))
+        """Before each of the newest fetches: random states, and the loader's own state if it has one."""
+        self._copy: DataLoader[Any] | None = None
+        self._indexes: Indexes | None = None
+        self._resume: _Resume | None = None
+        self._restored: dict[str, Any] = {}
+        """The state that was loaded, until a pass begins with it."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is the loader's."""
+        if name == "loader":  # while it is being copied or unpickled
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+    def __len__(self) -> int:
+        """Batches in a whole pass."""
+        return len(self.loader)
+
+    @property
+    def epoch(self) -> int:
+        """The number of the pass that runs, or that begins next, from 0."""
+        return self._epoch
+
+    @property
+    def batch(self) -> int:
+        """Batches of this pass that the training has been given."""
+        if self._resume is not None:
+            return self._resume.batch
+        return max(self._fetched - self._ahead, self._least) if self._running else 0
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begin the next pass, or go on with the one of the version that was restored."""
+        if self._running:  # it was left before its end
+            self._ended()
+        self.before_batch()
+        resume, self._resume = self._resume, None
+        if resume is None:
+            resume = _Resume(Draws.now(self._generators))
+        elif not resume.inside:
+            resume.now.put_back(self._generators)
+            if resume.dataset is not None:
+                self.loader.dataset.load_state_dict(resume.dataset)  # type: ignore[attr-defined]
+        return _Pass(self, self._begin(resume), resume)
+
+    def _begin(self, resume: _Resume) -> Iterator[Any]:
+        """The iterator of torch, with the batch that comes next as its first."""
+        batch, start = resume.batch, self._start_of(resume.batch)
+        persistent = self._workers > 0 and self.loader.persistent_workers
+        if self._copy is None or not persistent:
+            self._copy = self._copied(resume)
+            if resume.made is not None:
+                resume.made.put_back(self._generators)
+            self._made = Draws.now(self._generators)
+            self._worker_states = dict(resume.workers)
+        else:
+            self._worker_states = self._history.newest
+        self._began, self._first, self._calls = resume.began, resume.first, 0
+        if resume.made is not None and not resume.inside:  # the workers are older than this pass
+            self._began = resume.now
+        self._putting_back = resume if resume.inside or self._began is not None else None
+        if self._indexes is not None:
+            self._indexes.skip = start
+            self._indexes.skipped = _weak(self._skipped, resume)
+        self._history.begin(batch if self._by_itself else start, resume.crc or 0, self._worker_states)
+        found = iter(self._copy)
+        self._fetches.clear()
+        self._running, self._fetched = True, batch if self._by_itself else start
+        if self._reads or self._workers:
+            if self._fetched < batch:  # the workers take turns, so this begins with the first one's
+                for _ in islice(_Pass(self, found, resume, silent=True), batch - start):
+                    pass
+            self._fetches.clear()
+            self._putting_back = None
+        self._least = batch
+        if resume.inside:
+            restore(resume.now.shared)
+        return found
+
+    def _start_of(self, batch: int) -> int:
+        """The batch that is read first to come to this one; all before it are skipped."""
+        return 0 if self._reads or self._by_itself else batch - batch % max(self._workers, 1)
+
+    def _copied(self, resume: _Resume) -> DataLoader[Any]:
+        made = copy.copy(self.loader)
+        changes: dict[str, Any] = {
+            "collate_fn": Collate(self.loader.collate_fn),
+            "worker_init_fn": StartWorker(self.loader.worker_init_fn, resume.workers),
+            "_iterator": None,  # one that was made before has none of this
+        }
+        if hasattr(made, "_initial_iter_for_state_dict"):
+            changes["_initial_iter_for_state_dict"] = False
+        if not self._by_itself:
+            name = "sampler" if self.loader.batch_sampler is None else "batch_sampler"
+            inner = getattr(self.loader, name)
+            changes[name] = self._indexes = Indexes(inner, _weak(self._before_sampler), _weak(self._before_first))
+        for name, value in changes.items():
+            object.__setattr__(made, name, value)  # torch forbids some of these, as they would not reach the workers
+        if self._by_itself and resume.own is not None:
+            made.load_state_dict(resume.own)  # type: ignore[attr-defined]
+        return made
+
+    def _before_sampler(self) -> None:
+        # With workers torch asks for the iterator twice, and draws their seed between: the second one is used.
+        self._calls += 1
+        if self._putting_back is not None and self._began is not None:
+            if self._calls == 1 + (self._workers > 0):
+                self._began.put_back(self._generators)
+        else:
+            self._began = Draws.now(self._generators)
+
+    def _before_first(self) -> None:
+        resume = self._putting_back
+        if resume is not None and resume.first is not None:
+            resume.first.put_back(self._generators)
+        else:
+            self._first = Draws.now(self._generators)
+        self._putting_back = None
+
+    def _skipped(self, resume: _Resume, crc: int) -> None:
+        if not self._workers:  # the first batch is about to be read
+            restore((resume.ahead[0] if resume.ahead else resume.now).shared)
+        if resume.crc is not None and crc != resume.crc:
+            log.warning(
+                "epoch %d: the sampler has not drawn the same order again, so some samples come twice and others "
+                "not at all in what is left of it; give the sampler a generator of its own, and the same data",
+                self._epoch,
+            )
+
+    def _fetch(self, found: Iterator[Any], silent: bool) -> Any:
+        """The next batch; :data:`_END` after the last."""
+        if not silent:
+            self.before_batch()
+        if self._ahead and (self._by_itself or not self._workers):
+            own = self._own_state() if self._by_itself else None
+            self._fetches.append((Draws.now(self._generators), own))
+        batch = next(found, _END)
+        if batch is _END:
+            self._ended()
+            return batch
+        self._fetched += 1
+        drawn = self._indexes.drawn if self._indexes is not None else None
+        marked = batch if isinstance(batch, Marked) else Marked(batch, 0, None)
+        self._history.add(marked, drawn.popleft() if drawn else 0)
+        return marked.batch
+
+    def leave(self) -> None:
+        """The pass that runs, or was restored, ends here: the next one begins with the next ``iter()``."""
+        self._resume = None
+        self._ended()
+
+    def _ended(self) -> None:
+        self._epoch, self._running, self._fetched, self._least = self._epoch + 1, False, 0, 0
+        self._fetches.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position, with what is needed to come back to it; plain ``torch.load`` reads it."""
+        if self._resume is not None:
+            return dict(self._restored)
+        batch = self.batch
+        record: dict[str, Any] = {"now": _saved(Draws.now(self._generators)), "world": _world()}
+        if self._running:
+            start = self._start_of(batch)
+            states, crc = self._history.at(batch if self._by_itself else start)
+            ahead = list(self._fetches)[-(self._fetched - batch) :] if self._fetched > batch else []
+            record |= {
+                "began": _saved(self._began),
+                "first": _saved(self._first),
+                "crc": crc,
+                "ahead": [_saved(draws) for draws, _ in ahead],
+            }
+            if self._by_itself:
+                record["own"] = ahead[0][1] if ahead else self._own_state()
+            elif not start:
+                states = self._worker_states
+        else:
+            states = self._history.newest
+            if self._by_itself and not self._workers and self._copy is not None:
+                record["dataset"] = copy.deepcopy(self.loader.dataset.state_dict())  # type: ignore[attr-defined]
+        if self._running or (self._workers and self.loader.persistent_workers and self._copy is not None):
+            record |= {"made": _saved(self._made), "workers": {w: as_tensor(s) for w, s in states.items()}}
+        stream = io.BytesIO()
+        torch.save(record, stream)
+        data = stream.getvalue()
+        size = -(-(len(data) + 8) // _GRAIN) * _GRAIN
+        return {"epoch": self._epoch, "batch": batch, "record": pack(data, size)}
+
+    def _own_state(self) -> Any:
+        assert self._copy is not None
+        return copy.deepcopy(self._copy.state_dict())  # type: ignore[attr-defined]
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a position with the next ``iter()``. Raises CheckpointError: it is no position of a loader."""
+        try:
+            epoch, batch, record = int(state_dict["epoch"]), int(state_dict["batch"]), unpack(state_dict["record"])
+            resume = _Resume.of(batch, record)
+        except Exception as error:  # whatever unpickling raises
+            raise CheckpointError(f"this is no position of a data loader: {type(error).__name__}: {error}") from error
+        world = _world()
+        if record["world"] != world:
+            # Samplers that split data deal it out in turn: what one had, others have now.
+            batch = batch * record["world"] // world
+            resume = _Resume(resume.now, batch, inside=resume.inside, began=resume.began, first=resume.first)
+        self._epoch, self._running, self._fetched, self._least = epoch, False, 0, 0
+        self._resume, self._restored = resume, dict(state_dict)
+        self._copy = self._made = self._indexes = None
+        self._history.begin(0, 0, {})
+
+    @property
+    def _workers(self) -> int:
+        return int(self.loader.num_workers)
+
+    @property
+    def _generators(self) -> list[torch.Generator]:
+        if not self._running:  # samplers may be exchanged between passes
+            self._known_generators = generators_of(self.loader)
+        return self._known_generators
+
+
+class _Resume:
+    """Where a pass goes on, and the random states of moments in it.
+
+    Attributes:
+        now: of the version. inside: whether a pass had begun. made, began, first: when the workers were made, the
+            sampler's iterator was, and it drew first.
+        ahead: before each of the first batches. workers: of each worker. crc: of the order so far.
+        own, dataset: the states of a loader, or a dataset, that has some.
+    """
+
+    def __init__(
+        self,
+        now: Draws,
+        batch: int = 0,
+        *,
+        inside: bool = False,
+        made: Draws | None = None,
+        began: Draws | None = None,
+        first: Draws | None = None,
+        crc: int | None = None,
+        workers: Mapping[int, bytes] | None = None,
+        ahead: tuple[Draws, ...] = (),
+        own: Any = None,
+        dataset: Any = None,
+    ) -> None:
+        self.inside = inside
+        self.now, self.batch, self.made, self.began, self.first = now, batch, made, began, first
+        self.crc, self.workers, self.ahead = crc, workers or {}, ahead
+        self.own, self.dataset = own, dataset
+
+    @classmethod
+    def of(cls, batch: int, record: Mapping[str, Any]) -> _Resume:
+        """From a record."""
+        now = _loaded(record["now"])
+        if now is None:
+            raise ValueError("no random state")
+        return cls(
+            now,
+            batch,
+            inside="began" in record,
+            made=_loaded(record.get("made")),
+            began=_loaded(record.get("began")),
+            first=_loaded(record.get("first")),
+            crc=record.get("crc"),
+            workers={int(w): bytes_of(s) for w, s in record.get("workers", {}).items()},
+            ahead=tuple(d for d in map(_loaded, record.get("ahead", ())) if d is not None),
+            own=record.get("own"),
+            dataset=record.get("dataset"),
+        )
+
+
+class _Pass(Iterator[Any]):
+    """One pass over the data."""
+
+    def __init__(self, owner: ResumableLoader, found: Iterator[Any], resume: _Resume, *, silent: bool = False) -> None:
+        self._owner, self._found, self._silent = owner, found, silent
+        self._ahead = deque(() if silent else resume.ahead)
+        self._now, self._over = resume.now, False
+
+    def __next__(self) -> Any:
+        """The next batch."""
+        if self._over:
+            raise StopIteration
+        # The version had these batches already: random states are those before each, and then those of the version.
+        again = bool(self._ahead)
+        if again:
+            restore(self._ahead.popleft().shared)
+        batch = self._owner._fetch(self._found, self._silent)
+        if again:
+            restore((self._ahead[0] if self._ahead else self._now).shared)
+        if batch is _END:
+            self._over = True
+            raise StopIteration
+        return batch
+
+
+_END = object()
+
+
+def _nothing() -> None:
+    """No checkpointer is there."""
+
+
+def _weak(method: Callable[..., None], *first: Any) -> Callable[..., None]:
+    """Calls a method of what lives on: workers that go with a cycle of references are not told to end."""
+    found = weakref.WeakMethod(method)
+
+    def call(*others: Any) -> None:
+        alive = found()
+        if alive is not None:
+            alive(*first, *others)
+
+    return call
+
+
+def _world() -> int:
+    distributed = torch.distributed
+    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+
+
+def _saved(draws: Draws | None) -> Any:
+    return None if draws is None else [as_tensor(draws.shared), *map(as_tensor, draws.own)]
+
+
+def _loaded(saved: Any) -> Draws | None:
+    if saved is None:
+        return None
+    shared, *own = (bytes_of(tensor) for tensor in saved)
+    return Draws(shared, tuple(own))

@@ -1,0 +1,140 @@
+"""What a data loader's workers and its sampler have drawn, batch by batch, so that both can go on from any of them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from torch.utils.data import get_worker_info
+
+from deepvm.checkpoint.loading.random_states import packed, restore
+
+
+class Marked(NamedTuple):
+    """A batch as it leaves a worker: with its random states after it, None if it drew nothing.
+
+    A named tuple, because the loader's thread that pins memory looks into those.
+    """
+
+    batch: Any
+    worker: int
+    state: bytes | None
+
+
+class Collate:
+    """Marks what the loader's own function returns in a worker."""
+
+    def __init__(self, inner: Callable[[Any], Any]) -> None:
+        """Wrap it."""
+        self._inner = inner
+        self._last = b""
+
+    def __call__(self, samples: Any) -> Any:
+        """The batch of these samples, marked if this is a worker."""
+        batch = self._inner(samples)
+        worker = get_worker_info()
+        if worker is None:
+            return batch
+        state = packed()
+        changed, self._last = state != self._last, state
+        return Marked(batch, worker.id, state if changed else None)
+
+
+class StartWorker:
+    """Starts a worker as the loader does, and puts its random states back."""
+
+    def __init__(self, inner: Callable[[int], None] | None, states: Mapping[int, bytes]) -> None:
+        """Wrap it."""
+        self._inner, self._states = inner, dict(states)
+
+    def __call__(self, worker: int) -> None:
+        """Called in each worker when it starts."""
+        if self._inner is not None:
+            self._inner(worker)
+        if worker in self._states:
+            restore(self._states[worker])
+
+
+class Indexes:
+    """The loader's sampler of batches, which may begin at a later one."""
+
+    def __init__(self, inner: Any, begins: Callable[[], None], first: Callable[[], None]) -> None:
+        """Wrap it. ``begins``, ``first``: called before the sampler's iterator is made, and before it draws first."""
+        self._inner, self._begins, self._first = inner, begins, first
+        self.skip = 0
+        self.skipped: Callable[[int], None] = lambda crc: None
+        """Called with the checksum of what was skipped."""
+        self.drawn: deque[int] = deque()
+        """Checksums of what was drawn and not yet delivered."""
+
+    def __len__(self) -> int:
+        """As many as there are in a whole pass."""
+        return len(self._inner)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Draw, without those that are skipped; when the inner sampler draws is up to it, and as it was."""
+        self._begins()
+        return self._run(iter(self._inner))
+
+    def _run(self, indexes: Iterator[Any]) -> Iterator[Any]:
+        self.drawn.clear()
+        self._first()
+        if self.skip:
+            crc = 0
+            for index in islice(indexes, self.skip):
+                crc = mixed(crc, _checksum(index))
+            self.skipped(crc)
+        for index in indexes:
+            self.drawn.append(_checksum(index))
+            yield index
+
+
+def mixed(crc: int, one: int) -> int:
+    """The checksum of a sequence that goes on with one of this checksum."""
+    return crc32(one.to_bytes(4, "little"), crc)
+
+
+def _checksum(index: Any) -> int:
+    return crc32(repr(index).encode())
+
+
+class History:
+    """The random states of the workers, and the checksum of the order, as of any of the newest batches."""
+
+    def __init__(self, kept: int) -> None:
+        """``kept``: how many batches can be taken back."""
+        self._kept = kept
+        self._states: dict[int, bytes] = {}
+        self._crc = self._batch = 0
+        self._newer: deque[tuple[Marked, int]] = deque()
+
+    def begin(self, batch: int, crc: int, states: Mapping[int, bytes]) -> None:
+        """A pass goes on with this batch."""
+        self._states, self._crc, self._batch = dict(states), crc, batch
+        self._newer.clear()
+
+    def add(self, found: Marked, checksum: int) -> None:
+        """One batch more; only its marks are kept."""
+        self._newer.append((Marked(None, found.worker, found.state), checksum))
+        if len(self._newer) > self._kept:
+            (_, worker, state), oldest = self._newer.popleft()
+            self._crc, self._batch = mixed(self._crc, oldest), self._batch + 1
+            if state is not None:
+                self._states[worker] = state
+
+    def at(self, batch: int) -> tuple[dict[int, bytes], int]:
+        """States and checksum before this batch."""
+        states, crc = dict(self._states), self._crc
+        for (_, worker, state), checksum in list(self._newer)[: batch - self._batch]:
+            crc = mixed(crc, checksum)
+            if state is not None:
+                states[worker] = state
+        return states, crc
+
+    @property
+    def newest(self) -> dict[int, bytes]:
+        """The states after all batches that were delivered."""
+        return self.at(self._batch + len(self._newer))[0]

@@ -1,0 +1,91 @@
+"""Events of versions for TensorBoard, or for whatever else a training logs to.
+
+``Checkpointer(journal=...)`` takes the name of a file, a function of this kind, or several of both. Functions are
+called by a thread of their own: however long one takes, the training does not wait, and what it raises is logged once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from queue import SimpleQueue
+from typing import Any, Protocol
+
+log = logging.getLogger("deepvm.checkpoint")
+_MOST_WAITING = 10_000
+_NO_SERIES = ("version", "rank")
+
+
+class EventLogger(Protocol):
+    """Gets every event.
+
+    These are ``snapshot``, ``sent``, ``local``, ``remote``, ``durable``, ``skipped``, ``failed``, ``restored`` and
+    ``closed``.
+    """
+
+    def __call__(self, event: str, facts: Mapping[str, Any], /) -> None:
+        """One event; ``facts``: ``time``, ``job``, ``rank``, mostly ``version``, and what the event is about."""
+
+
+class TensorBoard:
+    """Scalars for a ``SummaryWriter``, or anything with its ``add_scalar``; the step is the version.
+
+    ``checkpoint/durable/seconds`` is how long versions took to be durable, ``checkpoint/sent/bytes`` what was sent;
+    ``checkpoint/skipped`` and ``checkpoint/failed`` count.
+    """
+
+    def __init__(self, writer: Any, prefix: str = "checkpoint") -> None:
+        """``writer``: yours, and yours to close, after the checkpointer. ``prefix``: of all tags."""
+        self._writer, self._prefix = writer, prefix
+        self._counts = Counter[str]()
+
+    def __call__(self, event: str, facts: Mapping[str, Any], /) -> None:
+        """Add what numbers an event has."""
+        step = facts.get("version")
+        if event in ("skipped", "failed"):
+            self._counts[event] += 1
+            self._writer.add_scalar(f"{self._prefix}/{event}", self._counts[event], step)
+        for name, value in facts.items():
+            if type(value) in (int, float) and name not in _NO_SERIES:
+                self._writer.add_scalar(f"{self._prefix}/{event}/{name}", value, step)
+
+
+class Delivery:
+    """Calls a logger in a thread of its own, in the order of the events; any thread or signal handler may add one."""
+
+    def __init__(self, logger: EventLogger) -> None:
+        """Wait for events."""
+        self._logger, self._name = logger, getattr(logger, "__name__", type(logger).__name__)
+        # Not a Queue: a handler that interrupts its put would wait for the lock for ever.
+        self._queue: SimpleQueue[tuple[str, Mapping[str, Any]] | None] = SimpleQueue()
+        self._lost, self._broken = 0, False
+        self._thread = threading.Thread(target=self._deliver, name="deepvm-logger", daemon=True)
+        self._thread.start()
+
+    def __call__(self, event: str, facts: Mapping[str, Any]) -> None:
+        """Add an event."""
+        if self._broken or self._queue.qsize() >= _MOST_WAITING:
+            self._lost += 1
+            return
+        self._queue.put((event, facts))
+
+    def close(self, limit_s: float) -> None:
+        """Wait until all are delivered, within a limit; says how many were not."""
+        self._queue.put(None)
+        self._thread.join(limit_s)
+        if self._broken:
+            return
+        late = self._queue.qsize() if self._thread.is_alive() else 0  # with the end's mark, for that which it is at
+        if self._lost + late:
+            log.warning("%s did not take all events of the checkpoints: %d are lost", self._name, self._lost + late)
+
+    def _deliver(self) -> None:
+        for event, facts in iter(self._queue.get, None):
+            try:
+                self._logger(event, facts)
+            except Exception:
+                log.exception("%s failed at an event of the checkpoints; it gets no more of them", self._name)
+                self._broken = True
+                return

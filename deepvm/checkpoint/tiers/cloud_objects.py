@@ -1,0 +1,231 @@
+"""A part of Google Cloud Storage or Azure Blob Storage, by fsspec: single requests, and a ledger without ETags.
+
+fsspec knows no conditional replacement, but it does know creation where nothing is yet (``mode="create"``: a
+precondition at Google and Azure). So a ledger is a row of objects here, ``.JOB.ledger.NUMBER``, each state the next
+number; only the highest counts. A state that was made from number n is created as n + 1, which fails if another one was
+faster. The highest is never removed: what creates a lower one late, where it was removed, changes nothing, and sees so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
+from typing import Any
+
+from deepvm.checkpoint.files.file_names import check_job, epoch_of, parse_labelled
+from deepvm.checkpoint.format.layout import CHUNK_BYTES
+from deepvm.checkpoint.format.manifest import SUFFIX
+from deepvm.checkpoint.tiers.bucket import submit
+from deepvm.checkpoint.tiers.ledger import LedgerFile
+from deepvm.errors import CheckpointError, DamagedError, DeepVMError
+
+_STATE = re.compile(r"[0-9]{12}")
+_KEPT_STATES = 2  # the one before the newest too: whoever has listed it may still read it
+_READS = 3
+
+
+class CloudObjects:
+    """The objects below a place; requests raise fsspec's errors, :meth:`errors` turns them into ours."""
+
+    prefix = ""
+
+    def __init__(self, make: Callable[[], Any], root: str, url: str, *, threads: int = 8) -> None:
+        """Send nothing yet. ``make``: the file system; ``root``: the place in its terms, ``url`` in ours."""
+        self._make, self._root, self.url, self.threads = make, root.rstrip("/"), url, threads
+        self._opening = threading.Lock()
+
+    @cached_property
+    def _made(self) -> Any:
+        return self._make()
+
+    @property
+    def fs(self) -> Any:
+        """The file system, made when it is first used."""
+        with self._opening:
+            return self._made
+
+    @contextlib.contextmanager
+    def errors(self, what: str) -> Iterator[None]:
+        """Turn errors into ``CheckpointError``: ``what`` could not be done."""
+        try:
+            yield
+        except DeepVMError:
+            raise
+        except Exception as error:  # each of fsspec's file systems has its own
+            text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            raise CheckpointError(f"{self.url}: cannot {what}: {text}") from error
+
+    def path(self, key: str) -> str:
+        """An object in the file system's terms."""
+        return f"{self._root}/{key}"
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """Bytes of each object whose name begins so; not those of folders below."""
+        folder = prefix[: prefix.rfind("/") + 1]
+        rows = self._rows(self.path(folder).rstrip("/"))
+        named = {folder + row["name"].rstrip("/").rpartition("/")[2]: row for row in rows if row["type"] == "file"}
+        return {key: int(row["size"]) for key, row in named.items() if key.startswith(prefix)}
+
+    def _rows(self, place: str) -> list[Mapping[str, Any]]:
+        fs = self.fs
+        for left in reversed(range(_READS)):
+            fs.invalidate_cache()
+            try:
+                return list(fs.ls(place, detail=True))
+            except FileNotFoundError:
+                if not fs.exists(place):
+                    return []
+                if not left:  # on a disk, what is removed meanwhile is missed too
+                    raise
+        raise AssertionError
+
+    def whole(self, key: str) -> bytes:
+        """An object's bytes. Raises FileNotFoundError."""
+        return bytes(self.fs.cat_file(self.path(key)))
+
+    def _range(self, key: str, start: int, end: int) -> bytes:
+        for left in reversed(range(_READS)):
+            try:
+                data = bytes(self.fs.cat_file(self.path(key), start=start, end=end))
+                break
+            except FileNotFoundError:
+                raise
+            except Exception:
+                if not left:
+                    raise
+        if len(data) != end - start:
+            raise DamagedError(f"{self.url}: {key} is shorter than its commit record says")
+        return data
+
+    def pieces(self, key: str, size: int, ahead: int | None = None) -> Iterator[bytes]:
+        """The bytes of an object, in order; ``ahead``: how many pieces are asked for before they are wanted."""
+        most = ahead or self.threads
+        with ThreadPoolExecutor(most, thread_name_prefix="deepvm-cloud") as pool:
+            asked = deque[Future[bytes]]()
+            try:
+                for start in range(0, size, CHUNK_BYTES):
+                    asked.append(submit(pool, self._range, key, start, min(start + CHUNK_BYTES, size)))
+                    if len(asked) >= most:
+                        yield asked.popleft().result()
+                while asked:
+                    yield asked.popleft().result()
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+    def write(self, key: str, data: bytes) -> None:
+        """Make or replace a small object."""
+        self.fs.pipe_file(self.path(key), data)
+
+    def upload(self, key: str, size: int, read: Callable[[int, int], bytes], final: Iterable[int]) -> None:
+        """Make an object, of a name that nobody else uses, each part sent as soon as it is final.
+
+        What a failed one leaves under its name does not count, and is removed.
+        """
+        file = self.fs.open(self.path(key), "wb", block_size=CHUNK_BYTES)
+        try:
+            done = 0
+            for end in final:
+                if end - done >= CHUNK_BYTES or end == size:
+                    file.write(read(done, end))
+                    done = end
+            file.close()
+        except BaseException:
+            self._give_up(file, key)
+            raise
+        there = self.sizes(key).get(key)
+        if there != size:  # no part has a checksum of ours on its way
+            self.remove(key)
+            raise CheckpointError(f"{self.url}: {key} has {there} bytes of {size}")
+
+    def _give_up(self, file: Any, key: str) -> None:
+        with contextlib.suppress(Exception):
+            file.discard()
+        with contextlib.suppress(Exception):
+            file.closed = True  # fsspec's own files would be completed when they are collected
+        with contextlib.suppress(Exception):
+            self.remove(key)
+
+    def remove(self, *keys: str) -> None:
+        """Remove objects in order; missing ones are ignored."""
+        for key in keys:
+            with contextlib.suppress(FileNotFoundError):
+                self.fs.rm_file(self.path(key))
+
+    def rename(self, key: str, new: str) -> None:
+        """Give an object another name: it is copied, then removed."""
+        self.fs.mv(self.path(key), self.path(new))
+
+    def abort_unfinished(self, prefix: str, wanted: Callable[[str], bool]) -> None:
+        """What was never completed is no object here, and goes by itself after some days."""
+
+    def get(self, key: str) -> tuple[bytes, str] | None:
+        """The newest state of a ledger, and its number. Raises CheckpointError."""
+        with self.errors(f"read {key}"):
+            for left in reversed(range(_READS)):
+                number = max(self._states(key), default=0)
+                if not number:
+                    return None
+                try:
+                    return self.whole(f"{key}.{number:012d}"), str(number)
+                except FileNotFoundError:  # newer ones came meanwhile, and it went
+                    if not left:
+                        raise
+        raise AssertionError
+
+    def put_if(self, key: str, data: bytes, etag: str | None) -> bool:
+        """See :class:`deepvm.checkpoint.tiers.ledger.Conditional`: the state after that with the number ``etag``."""
+        if etag is not None and not etag.isdigit():
+            with self.errors(f"write {key}"):
+                return self.creates_twice(key)
+        own = int(etag or 0) + 1
+        with self.errors(f"write {key}"):
+            try:
+                self.fs.pipe_file(self.path(f"{key}.{own:012d}"), data, mode="create")
+            except FileExistsError:
+                return False
+            states = self._states(key)
+            if max(states, default=0) != own:  # it stands where a lower state was removed
+                return False
+        with contextlib.suppress(CheckpointError), self.errors("remove old states"):
+            self.remove(*(f"{key}.{n:012d}" for n in states if n <= own - _KEPT_STATES))
+        return True
+
+    def _states(self, key: str) -> list[int]:
+        names = [name.removeprefix(f"{key}.") for name in self.sizes(f"{key}.")]
+        return [int(name) for name in names if _STATE.fullmatch(name)]
+
+    def creates_twice(self, key: str) -> bool:
+        """Whether the store creates an object that is there already; leaves none."""
+        found = True
+        for _ in range(2):
+            try:
+                self.fs.pipe_file(self.path(key), b"written to see whether that works\n", mode="create")
+            except FileExistsError:
+                found = False
+        self.remove(key)
+        return found
+
+    def ledger(self, job: str) -> LedgerFile:
+        """What counts of a job; where its ledger was lost, all that is there counts again."""
+
+        def all_there() -> Mapping[str, str]:
+            with self.errors("list its objects"):
+                labels = labels_of(job, self.sizes(f"{job}-"))
+            return {str(version): max(found, key=epoch_of) for version, found in labels.items()}
+
+        return LedgerFile(self, f".{check_job(job)}.ledger", all_there)
+
+
+def labels_of(job: str, keys: Iterable[str]) -> dict[int, set[str]]:
+    """The labels of a job's versions that have an object or a record."""
+    found: dict[int, set[str]] = {}
+    for key in keys:
+        name = parse_labelled(key.removesuffix(SUFFIX))
+        if name is not None and name[0] == job and name[2]:
+            found.setdefault(name[1], set()).add(name[2])
+    return found

@@ -1,0 +1,372 @@
+"""``tcp://a:7070,b:7070?replicas=2``: memory nodes of which so many keep each version, whole.
+
+A version is remote when that many nodes have it, so the loss of all but one of them loses nothing acknowledged: each
+still has it, or a newer one. It is durable when, besides, a disk of one of them has it.
+
+Every rank sends to the first nodes of the list that answer, and to the next one in place of one that fails. Ranks do
+not talk about it: where they chose differently the version stays unacknowledged, and until one is acknowledged again
+all nodes get them. A node leaves by going silent and joins by answering again, or for the first time: the list may
+name nodes that are still to come. What a node missed is not copied to it; the next version is.
+
+A reader needs all but ``replicas - 1`` nodes to answer: each acknowledged version is then on one of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TypeVar
+
+from deepvm.checkpoint.format.manifest import CommitRecord, Damage
+from deepvm.checkpoint.format.shard import Level, Shard
+from deepvm.checkpoint.network.client import UnreachableError
+from deepvm.checkpoint.tiers.base import Tier, fulfil
+from deepvm.checkpoint.tiers.tcp import TcpTier
+from deepvm.errors import CheckpointError, DamagedError, RequestError, TierBusyError
+
+log = logging.getLogger("deepvm.checkpoint")
+MOST_NODES = 16
+_RETRY_S = 1.0  # between questions whether a node is there again
+_OVERDUE_S = 5.0  # a version that all should have by now
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class ReplicatedRecord(CommitRecord):
+    """A version and its copies: the node's number in the list, and the record as that node has it."""
+
+    copies: tuple[tuple[int, CommitRecord], ...] = ()
+
+
+class ReplicatedTier(Tier):
+    """Memory nodes of which ``replicas`` keep each version."""
+
+    form = "tcp://host:port,host:port?replicas=2"
+    streams = True
+
+    def __init__(self, nodes: Sequence[TcpTier], replicas: int, *, retry_s: float = _RETRY_S) -> None:
+        """Take the nodes, those first that are to have the versions. Raises RequestError.
+
+        ``retry_s``: how often a silent node is asked whether it is there again.
+        """
+        urls = [node.url for node in nodes]
+        if not 2 <= len(nodes) <= MOST_NODES or len(set(urls)) < len(urls):
+            raise RequestError("tiers", ",".join(urls), f"2 to {MOST_NODES} memory nodes, each once")
+        if not 2 <= replicas <= len(nodes):
+            raise RequestError("replicas", replicas, f"2 to {len(nodes)}, the number of nodes")
+        self._nodes, self._replicas, self._retry_s = tuple(nodes), replicas, retry_s
+        places = ",".join([urls[0], *(url.partition("://")[2] for url in urls[1:])])
+        self.url = f"{places}?replicas={replicas}"
+        self.shared = any(node.shared for node in nodes)
+        self._changed = threading.Condition()
+        self._silent: set[int] = set()
+        self._open: list[_Copies] = []
+        self._puts = self._remote_put = self._failed_put = 0
+        self._watching: threading.Thread | None = None
+        self._closed = threading.Event()
+
+    def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
+        """See :meth:`Tier.put`; returns when ``replicas`` nodes have verified this part."""
+        shard.check()
+        with self._changed:
+            self._check_open()
+            self._puts += 1
+            copies, now = _Copies(shard, acknowledged, self._replicas, self._puts), time.monotonic()
+            short = self._failed_put > self._remote_put or any(c.overdue(now) for c in self._open)
+            waiting = deque(n for n in range(len(self._nodes)) if n not in self._silent)
+            count = len(waiting) if short else min(self._replicas, len(waiting))
+            self._open.append(copies)
+        errors: list[Exception] = []
+
+        def send() -> None:
+            """Send to the next node until one has it."""
+            while True:
+                try:
+                    number = waiting.popleft()
+                except IndexError:
+                    return
+                try:
+                    self._send(number, shard, copies)
+                    return
+                except CheckpointError as error:  # TierBusyError included
+                    errors.append(error)
+                    copies.ended(number, error)
+                    if isinstance(error, UnreachableError):
+                        self._lost(number, error)
+                except Exception as error:  # a bug here must not count as a copy
+                    errors.append(error)
+                    copies.ended(number, CheckpointError(str(error)))
+
+        threads = [threading.Thread(target=send, name="deepvm-copies", daemon=True) for _ in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()  # every call to a node has its time limit
+        try:
+            copies.sent(errors)
+        finally:
+            self._watch()
+
+    def _send(self, number: int, shard: Shard, copies: _Copies) -> None:
+        node = self._nodes[number]
+        if not node.identity:
+            node.greet()
+        twin = next((o for o in self._nodes[:number] if node.identity and o.identity == node.identity), None)
+        if twin is not None:  # by two names, or addresses
+            raise CheckpointError(f"{node.url} is the same memory node as {twin.url}")
+
+        def reached(level: Level) -> None:
+            copies.reached(number, level)
+
+        def lost(reason: CheckpointError) -> None:
+            copies.ended(number, reason)
+
+        node.put(replace(shard, lost=lost), reached)
+        copies.taken(number)
+
+    def _lost(self, number: int, error: CheckpointError) -> None:
+        """A node does not answer: send to others until it does."""
+        with self._changed:
+            if number in self._silent or self._closed.is_set():
+                return
+            self._silent.add(number)
+            self._nodes[number].identity = ""
+            left = len(self._nodes) - len(self._silent)
+        rest = f"{left} of {len(self._nodes)} nodes are left"
+        enough = "" if left >= self._replicas else f"; no version is remote until {self._replicas} answer"
+        log.warning("%s; %s%s", error, rest, enough)
+
+    def _watch(self) -> None:
+        """Forget versions whose end is known, and see to it that somebody waits for the others and for silent nodes."""
+        with self._changed:
+            for copies in list(self._open):
+                if copies.remote:
+                    self._remote_put = max(self._remote_put, copies.put)
+                elif copies.over and not copies.busy:
+                    self._failed_put = max(self._failed_put, copies.put)
+                if copies.over:
+                    self._open.remove(copies)
+            if self._closed.is_set() or not (self._silent or self._open) or self._watching is not None:
+                return
+            self._watching = threading.Thread(target=self._ask_again, name="deepvm-silent-nodes", daemon=True)
+            self._watching.start()
+
+    def _ask_again(self) -> None:
+        """Ask silent nodes, and those for which a version has waited too long, until there are none."""
+        while not self._closed.wait(self._retry_s):
+            now = time.monotonic()
+            with self._changed:
+                silent = set(self._silent)
+                late = [c for c in self._open if c.overdue(now)]
+            doubtful = {n for c in late for n in c.awaited} - silent
+            for number in sorted(silent | doubtful):
+                try:
+                    self._nodes[number].greet()
+                except Exception as error:  # of any kind: without this thread a silent node stays out for good
+                    if number in doubtful and isinstance(error, UnreachableError):
+                        self._lost(number, error)
+                        silent.add(number)
+                    continue
+                if number in silent:
+                    silent.remove(number)
+                    with self._changed:
+                        self._silent.discard(number)
+                    log.warning("%s answers: it gets versions from now on", self._nodes[number].url)
+            for copies in late:
+                for number in copies.awaited & silent:
+                    copies.ended(number, CheckpointError(f"{self._nodes[number].url} does not answer any more"))
+            self._watch()
+            with self._changed:
+                if not self._silent and not self._open:
+                    self._watching = None
+                    return
+
+    def begin(self, job: str, epoch: int) -> None:
+        """See :meth:`Tier.begin`; those that miss it leave an older generation fewer nodes than it needs."""
+        self._ask(lambda node: node.begin(job, epoch))
+
+    def versions(self, job: str) -> tuple[CommitRecord, ...]:
+        """See :meth:`Tier.versions`: those of which a node has a copy, also if fewer have it than were asked for.
+
+        Raises CheckpointError: so many nodes are silent that the newest acknowledged version may be on those alone.
+        """
+        found: dict[tuple[int, int, tuple[int, ...], str], list[tuple[int, CommitRecord]]] = {}
+        for number, rows in self._ask(lambda node: node.versions(job)):
+            for row in rows:
+                found.setdefault((row.version, row.size, row.crcs, row.layout), []).append((number, row))
+        records = []
+        for copies in found.values():
+            row = max((row for _, row in copies), key=lambda row: row.created)
+            facts = {f.name: getattr(row, f.name) for f in fields(CommitRecord)}
+            records.append(ReplicatedRecord(**facts, copies=tuple(copies)))
+        # Of one number there may be two: of a run that went back, and of the one before it.
+        return tuple(sorted(records, key=lambda r: (r.version, r.created), reverse=True))
+
+    def damaged(self, job: str) -> tuple[Damage, ...]:
+        """See :meth:`Tier.damaged`: those of which no node has a good copy."""
+        whole = {record.version for record in self.versions(job)}
+        rows = self._ask(lambda node: node.damaged(job))
+        found = {d.version: replace(d, problem=f"{self._nodes[n].url}: {d.problem}") for n, bad in rows for d in bad}
+        return tuple(found[number] for number in sorted(found.keys() - whole, reverse=True))
+
+    def set_aside(self, job: str, versions: Collection[int]) -> None:
+        """See :meth:`Tier.set_aside`."""
+        self._ask(lambda node: node.set_aside(job, versions))
+
+    def fetch(self, manifest: CommitRecord, folder: Path) -> Path:
+        """See :meth:`Tier.fetch`: the first copy that is undamaged."""
+        problems: list[Exception] = []
+        for number, copy in manifest.copies if isinstance(manifest, ReplicatedRecord) else ():
+            try:
+                return self._nodes[number].fetch(copy, folder)
+            except CheckpointError as error:
+                problems.append(error)
+                log.warning("a copy of version %d of %s is skipped: %s", manifest.version, manifest.job, error)
+        if not problems:
+            raise CheckpointError(f"{self.url}: version {manifest.version} of {manifest.job} is not here")
+        raise next((p for p in problems if not isinstance(p, DamagedError)), problems[0])
+
+    def settle(self, limit_s: float) -> bool:
+        """See :meth:`Tier.settle`."""
+        deadline = time.monotonic() + limit_s
+        with self._changed:
+            waiting = list(self._open)
+        return all([copies.wait(max(deadline - time.monotonic(), 0.0)) for copies in waiting])
+
+    def close(self) -> None:
+        """See :meth:`Tier.close`."""
+        self._closed.set()
+        for node in self._nodes:
+            node.close()
+
+    def _check_open(self) -> None:
+        if self._closed.is_set():
+            raise CheckpointError(f"{self.url}: the tier is closed")
+
+    def _ask(self, question: Callable[[TcpTier], _T]) -> list[tuple[int, _T]]:
+        """The answers by the node's number. Raises CheckpointError: too few nodes answer, see :meth:`versions`."""
+        asked = [(Future[_T](), node) for node in self._nodes]
+        threads = [
+            threading.Thread(target=fulfil, args=(future, question, node), name="deepvm-nodes", daemon=True)
+            for future, node in asked
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()  # every call to a node has its time limit
+        errors: list[CheckpointError] = []
+        for future, _ in asked:
+            error = future.exception()
+            if error is not None and not isinstance(error, CheckpointError):
+                raise error
+            errors += [] if error is None else [error]
+        if len(errors) >= self._replicas:
+            raise CheckpointError(
+                f"{len(errors)} of {len(asked)} nodes do not answer, and with {self._replicas} replicas what was "
+                f"acknowledged may be on those alone; if they are gone for good, leave them out of the URL: {errors[0]}"
+            )
+        for error in errors:
+            log.warning("a memory node does not answer; another one has what was acknowledged: %s", error)
+        return [(n, future.result()) for n, (future, _) in enumerate(asked) if future.exception() is None]
+
+
+class _Copies:
+    """What became of one version on the nodes, and what the trainer was told of it.
+
+    Attributes:
+        put: counts them. remote: it is acknowledged. over: nothing more will be told. busy: no node had room.
+    """
+
+    def __init__(self, shard: Shard, acknowledged: Callable[[Level], None], needed: int, put: int) -> None:
+        self._shard, self._acknowledged, self._needed, self.put = shard, acknowledged, needed, put
+        self._change = threading.Condition(threading.RLock())
+        self._taken: set[int] = set()
+        self._remote: set[int] = set()
+        self._durable: set[int] = set()
+        self._ended: dict[int, CheckpointError] = {}
+        self._sent_s: float | None = None
+        self.remote = self.over = self.busy = False
+
+    @property
+    def awaited(self) -> set[int]:
+        """Nodes that took their part and have not said that they have the version."""
+        with self._change:
+            return self._taken - self._remote - self._ended.keys()
+
+    def overdue(self, now: float) -> bool:
+        """Whether it was sent long ago and is still not acknowledged."""
+        return self._sent_s is not None and not (self.remote or self.over) and now - self._sent_s > _OVERDUE_S
+
+    def taken(self, number: int) -> None:
+        """A node has verified this rank's part."""
+        with self._change:
+            self._taken.add(number)
+
+    def reached(self, number: int, level: Level) -> None:
+        """A node has the whole version."""
+        with self._telling():
+            self._remote.add(number)
+            if level is Level.DURABLE:
+                self._durable.add(number)
+
+    def ended(self, number: int, reason: CheckpointError) -> None:
+        """A node will say nothing more."""
+        with self._telling():
+            self._ended.setdefault(number, reason)
+
+    def sent(self, errors: Sequence[Exception]) -> None:
+        """No node is being sent to any more. Raises CheckpointError: too few took this part."""
+        with self._telling():
+            there = self._taken | self._remote  # of an answer that was lost the node may have told in another way
+            if len(there) < self._needed:
+                self._finish()
+                self.busy = bool(errors) and not there and all(isinstance(e, TierBusyError) for e in errors)
+                if self.busy:
+                    raise errors[0]
+                why = next((e for e in errors if not isinstance(e, TierBusyError)), errors[0] if errors else None)
+                raise CheckpointError(
+                    f"version {self._shard.version} is on {len(there)} memory nodes and is to be on {self._needed}: "
+                    f"{why or 'the others do not answer'}"
+                )
+            self._taken = there
+            self._sent_s = time.monotonic()
+
+    def wait(self, limit_s: float) -> bool:
+        """Wait until nothing more will be told; False on timeout."""
+        with self._change:
+            return self._change.wait_for(lambda: self.over, limit_s)
+
+    def _finish(self) -> None:
+        self.over = True
+        self._change.notify_all()
+
+    @contextlib.contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Change something, then tell the trainer; under the lock, or a level might overtake the one before it."""
+        with self._change:
+            yield
+            if self.over:
+                return
+            if not self.remote and len(self._remote) >= self._needed:
+                self.remote = True
+                self._acknowledged(Level.REMOTE)
+            if self.remote and self._durable:
+                self._finish()
+                self._acknowledged(Level.DURABLE)
+            elif self._sent_s is not None:
+                left = self._taken - self._ended.keys()
+                hopeless = not left - self._durable if self.remote else len(self._remote | left) < self._needed
+                if hopeless:
+                    self._finish()
+                    self._shard.lost(self._reason())
+
+    def _reason(self) -> CheckpointError:
+        reasons = [self._ended[n] for n in sorted(self._ended)]
+        return reasons[0] if reasons else CheckpointError(f"version {self._shard.version} is not on enough nodes")

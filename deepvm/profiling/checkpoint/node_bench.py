@@ -1,0 +1,243 @@
+"""A memory node with one trainer and many, of small states and large, beside what memory, network and disk can do."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from deepvm.checkpoint.files.durable_write import medium
+from deepvm.core.units import format_bytes
+from deepvm.errors import CheckpointError, RequestError
+from deepvm.io.host_info import available_memory, cores, processor
+from deepvm.profiling.checkpoint.node_peers import filled
+from deepvm.profiling.checkpoint.node_process import memory_node
+
+MOST_PROCESSES = 64
+WARM_UPS = 2
+"""Rounds that do not count: a node takes memory for its first versions."""
+_FLOWS = (1, 2)
+_SPARE_BYTES = 2**30
+_HEADSTART_S, _PER_TRAINER_S = 0.05, 0.01
+_START_S = 120.0
+_DIRECT_BYTES, _DIRECT_BLOCK = 2**30, 8 * 2**20
+
+
+@dataclass(frozen=True)
+class NodeRow:
+    """So many trainers that send states of one size at once; bytes/s of all together, medians of the rounds.
+
+    Attributes:
+        ranks: processes of each trainer, which send a share each. bytes: of a trainer's state.
+        seconds: until the node has verified the last trainer's version. bytes_s: of the node.
+        plain_1_bytes_s, plain_2_bytes_s: of plain TCP from the same trainers, with one and two connections each.
+        ratio: of the node's to plain TCP's with two connections. fairness: the time of the trainer that was served
+            first over that of the last one; 1 if all are served alike.
+        problem: why it was not measured, empty if it was; the figures are None then.
+    """
+
+    trainers: int
+    ranks: int
+    bytes: int
+    seconds: float | None = None
+    bytes_s: float | None = None
+    plain_1_bytes_s: float | None = None
+    plain_2_bytes_s: float | None = None
+    ratio: float | None = None
+    fairness: float | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class NodeBench:
+    """The result; ``limits``: bytes/s of copying memory, and of writing to the folder past the page cache."""
+
+    reps: int
+    machine: Mapping[str, Any]
+    limits: Mapping[str, float | None]
+    rows: Sequence[NodeRow]
+
+    def document(self) -> dict[str, object]:
+        """``deepvm.ckpt-bench-node/1``."""
+        return {"schema_version": "deepvm.ckpt-bench-node/1", **asdict(self)}
+
+
+def run_node_bench(
+    trainers: Sequence[int],
+    sizes: Sequence[int],
+    reps: int = 5,
+    *,
+    ranks: int = 1,
+    folder: Path | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> NodeBench:
+    """Measure a node on this machine with each number of trainers, of ``ranks`` processes each, and each size.
+
+    In each of ``reps`` rounds all trainers send at once, to the node and then over plain TCP. ``sizes``: in bytes. What
+    does not fit into memory is left out, and said in its row.
+
+    Raises:
+        RequestError: an argument cannot be used.
+        CheckpointError: the node or a trainer failed.
+    """
+    for count in trainers:
+        if not 1 <= count <= MOST_PROCESSES:
+            raise RequestError("trainers", count, f"whole numbers from 1 to {MOST_PROCESSES}")
+        if not 1 <= ranks * count <= MOST_PROCESSES:
+            raise RequestError("ranks", ranks, f"a whole number from 1 to {MOST_PROCESSES // count}")
+    if reps < 1:
+        raise RequestError("reps", reps, "a whole number from 1")
+    if folder is not None and not folder.is_dir():
+        raise RequestError("dir", str(folder), "a folder that exists")
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="deepvm-bench-", dir=folder) as name:
+        work = Path(name)
+        limits = {"memory_copy_bytes_s": _copy_speed(reps), "direct_write_bytes_s": _direct_speed(work, reps)}
+        for size in sizes:
+            for count in trainers:
+                # The trainers' states, and of each two versions in the node.
+                needed, there = 3 * count * size + _SPARE_BYTES, available_memory()
+                if there is not None and needed > there:
+                    problem = f"needs {format_bytes(needed)} of memory, of which {format_bytes(there)} are free"
+                    say(f"{count} x {format_bytes(size)}: left out: {problem}")
+                    rows.append(NodeRow(count, ranks, size, problem=problem))
+                    continue
+                rows.append(_measured(count, ranks, size, reps, work, say))
+        kind = medium(work).kind or "unknown"
+    machine = {
+        "processor": processor(),
+        "cores": cores(),
+        "file_system": kind,
+        "kernel": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+    }
+    return NodeBench(reps, machine, limits, rows)
+
+
+def _measured(count: int, ranks: int, size: int, reps: int, work: Path, say: Callable[[str], None]) -> NodeRow:
+    node_s: list[list[float]] = []
+    plain_s: dict[int, list[float]] = {flows: [] for flows in _FLOWS}
+    with ExitStack() as stack:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=work)))
+        secret = secrets.token_hex(16).encode()
+        address = stack.enter_context(memory_node(place, 2 * count * size + 2**28, secret))
+        receiver = stack.enter_context(_Peer.running({"role": "receive"}))
+        port = receiver.answer()["port"]
+        setting = {"role": "send", "size": size, "node": address, "token": secret.hex(), "plain_port": port}
+        peers = [
+            stack.enter_context(_Peer.running({**setting, "job": f"bench-{n}", "rank": rank, "world": ranks}))
+            for n in range(count)
+            for rank in range(ranks)
+        ]
+        for peer in peers:
+            peer.answer()
+        for rep in range(1 - WARM_UPS, reps + 1):
+            found = {flows: _round(peers, "plain", flows) for flows in _FLOWS}
+            times = _round(peers, "node", rep + WARM_UPS)
+            mark = f"{rep}/{reps}" if rep > 0 else "warm-up"
+            say(
+                f"{mark:>8}  {count} x {format_bytes(size)}  node {count * size / max(times) / 1e9:5.2f} GB/s, "
+                + ", ".join(f"TCP x {flows} {count * size / max(s) / 1e9:5.2f} GB/s" for flows, s in found.items())
+            )
+            if rep > 0:
+                node_s.append(times)
+                for flows, seconds in found.items():
+                    plain_s[flows].append(max(seconds))
+    slowest_s = median(max(times) for times in node_s)
+    one, two = (count * size / median(plain_s[flows]) for flows in _FLOWS)
+    speed = count * size / slowest_s
+    # A trainer is done when its last rank is.
+    trainers_s = [[max(times[at : at + ranks]) for at in range(0, len(times), ranks)] for times in node_s]
+    fairness = median(min(times) / max(times) for times in trainers_s)
+    return NodeRow(count, ranks, size, slowest_s, speed, one, two, speed / two, fairness)
+
+
+def _round(peers: Sequence[_Peer], what: str, argument: int) -> list[float]:
+    """Seconds that each takes if all begin at once."""
+    order = {"what": what, "argument": argument}
+    at = time.monotonic() + _HEADSTART_S + _PER_TRAINER_S * len(peers)
+    for peer in peers:
+        peer.tell({**order, "at": at})
+    return [float(peer.answer()["seconds"]) for peer in peers]
+
+
+class _Peer:
+    """A process of :mod:`~deepvm.profiling.checkpoint.node_peers`."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdin is not None and process.stdout is not None
+        self._in, self._out = process.stdin, process.stdout
+
+    @classmethod
+    @contextlib.contextmanager
+    def running(cls, setting: Mapping[str, Any]) -> Iterator[_Peer]:
+        words = [sys.executable, "-m", "deepvm.profiling.checkpoint.node_peers"]
+        process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        with process:
+            try:
+                peer = cls(process)
+                peer.tell(setting)
+                yield peer
+            finally:
+                process.kill()
+
+    def tell(self, order: Mapping[str, Any]) -> None:
+        with contextlib.suppress(BrokenPipeError):  # the missing answer is reported
+            self._in.write(json.dumps(order) + "\n")
+            self._in.flush()
+
+    def answer(self) -> dict[str, Any]:
+        line = self._out.readline()
+        found: dict[str, Any] = json.loads(line) if line else {"error": "its process ended"}
+        if "error" in found:
+            raise CheckpointError(f"a trainer of the benchmark failed: {found['error']}")
+        return found
+
+
+def _copy_speed(reps: int) -> float:
+    """Bytes/s of copying memory, one thread."""
+    source, target = filled(2**28), filled(2**28)
+    return len(source) / _seconds(lambda: target.__setitem__(slice(None), source), reps)
+
+
+def _direct_speed(folder: Path, reps: int) -> float | None:
+    """Bytes/s of writing a file past the page cache, None where the file system does not offer it."""
+    block = filled(_DIRECT_BLOCK)
+    path = folder / "direct"
+
+    def write() -> None:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_DIRECT)
+        try:
+            for _ in range(_DIRECT_BYTES // _DIRECT_BLOCK):
+                os.write(file, block)
+            os.fdatasync(file)
+        finally:
+            os.close(file)
+
+    try:
+        return _DIRECT_BYTES / _seconds(write, reps)
+    except OSError:
+        return None
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _seconds(work: Callable[[], object], reps: int) -> float:
+    times = []
+    for _ in range(reps + 1):  # the first takes the memory or the blocks
+        begin = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - begin)
+    return median(times[1:])

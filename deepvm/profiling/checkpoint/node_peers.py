@@ -1,0 +1,142 @@
+"""Processes of the benchmark of memory nodes: ``send`` is a trainer, ``receive`` the other end of plain TCP.
+
+They are told what to do by lines of JSON on stdin and answer on stdout; torch is not needed.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from itertools import pairwise
+from typing import Any
+
+from deepvm.checkpoint.format.layout import Layout, Segment
+from deepvm.checkpoint.format.shard import Shard
+from deepvm.checkpoint.network.protocol import tune
+from deepvm.checkpoint.tiers.base import fulfil
+from deepvm.checkpoint.tiers.tcp import TcpTier
+
+_COUNT = 8
+"""Bytes of the number that says how many follow."""
+_RING_BYTES = 32 * 2**20
+"""Memory of a plain connection's receiver: more than a processor keeps in its caches."""
+_BLOCK = 2**20
+
+
+def filled(size: int) -> memoryview:
+    """Memory with random bytes."""
+    memory = memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    fill(memory)
+    return memory
+
+
+def fill(memory: memoryview) -> None:
+    """Write random bytes, the same in each MiB."""
+    block = os.urandom(_BLOCK)
+    for start in range(0, len(memory), _BLOCK):
+        memory[start : start + _BLOCK] = block[: len(memory) - start]
+
+
+class Sender:
+    """A rank's memory, and its connections."""
+
+    def __init__(
+        self, size: int, node: str, token: str, job: str, plain_port: int, rank: int = 0, world: int = 1
+    ) -> None:
+        """Connect to nobody yet; of the ``size`` bytes of a version this rank sends its share."""
+        self._image = memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        ends = [size * number // world for number in range(world + 1)]
+        self._layout = Layout(size, tuple((Segment(a, b - a),) for a, b in pairwise(ends)))
+        self._own = self._image[ends[rank] : ends[rank + 1]]
+        fill(self._own)
+        self._rank = rank
+        self._tier = TcpTier(node, job, bytes.fromhex(token), limit_s=120.0)
+        self._job, self._port = job, plain_port
+        self._plain: list[socket.socket] = []
+
+    def node(self, version: int) -> None:
+        """Send a version to the node; returns when it has verified all of it."""
+        self._tier.put(Shard(self._job, version, self._rank, self._layout, self._image), lambda level: None)
+
+    def plain(self, flows: int) -> None:
+        """Send as many bytes over plain connections, until the other side has read all of them."""
+        while len(self._plain) < flows:
+            sock = socket.create_connection(("127.0.0.1", self._port))
+            tune(sock)
+            self._plain.append(sock)
+        share = -(-len(self._own) // flows)
+        parts = [self._own[start : start + share] for start in range(0, len(self._own), share)]
+        done = [Future[None]() for _ in parts]
+        for future, sock, part in zip(done[1:], self._plain[1:], parts[1:], strict=False):
+            threading.Thread(target=fulfil, args=(future, _send, sock, part), daemon=True).start()
+        fulfil(done[0], _send, self._plain[0], parts[0])
+        for future in done:
+            future.result()
+
+
+def _send(sock: socket.socket, part: memoryview) -> None:
+    sock.sendall(len(part).to_bytes(_COUNT, "big"))
+    sock.sendall(part)
+    if not sock.recv(1):
+        raise ConnectionError("the receiver has gone")
+
+
+def send(setting: Mapping[str, Any], orders: Iterable[str], say: Callable[[Mapping[str, Any]], None]) -> None:
+    """Serve as a trainer: each command names a method of :class:`Sender`, and when to begin, monotonic."""
+    sender = Sender(**setting)
+    methods: dict[str, Callable[..., None]] = {"node": sender.node, "plain": sender.plain}
+    say({"ready": True})
+    for line in orders:
+        order = json.loads(line)
+        time.sleep(max(order["at"] - time.monotonic(), 0.0))
+        try:
+            methods[order["what"]](order["argument"])
+            say({"seconds": time.monotonic() - order["at"]})
+        except Exception as error:
+            say({"error": f"{type(error).__name__}: {error}"})
+
+
+def receive(say: Callable[[Mapping[str, Any]], None]) -> None:
+    """Read what comes, on any number of connections."""
+    server = socket.create_server(("127.0.0.1", 0), backlog=128)
+    say({"port": server.getsockname()[1]})
+
+    def serve(sock: socket.socket) -> None:
+        memory = memoryview(mmap.mmap(-1, _RING_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        while head := sock.recv(_COUNT, socket.MSG_WAITALL):
+            left, at = int.from_bytes(head, "big"), 0
+            while left:
+                count = sock.recv_into(memory[at:], min(left, _RING_BYTES - at))
+                if not count:
+                    return
+                left, at = left - count, (at + count) % _RING_BYTES
+            sock.sendall(b"k")
+
+    while True:
+        sock, _ = server.accept()
+        tune(sock)
+        threading.Thread(target=serve, args=(sock,), daemon=True).start()
+
+
+def main() -> None:
+    """Serve as what the first line on stdin says."""
+    with open(0, closefd=False) as orders, open(1, "w", buffering=1, closefd=False) as answers:
+        setting = json.loads(orders.readline())
+
+        def say(row: Mapping[str, Any]) -> None:
+            answers.write(json.dumps(row) + "\n")
+
+        if setting.pop("role") == "receive":
+            receive(say)
+        else:
+            send(setting, orders, say)
+
+
+if __name__ == "__main__":
+    main()

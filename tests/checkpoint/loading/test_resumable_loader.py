@@ -1,0 +1,188 @@
+"""A training that is cut anywhere and goes on with new objects sees what it would have seen with torch's loader."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from support.checkpoint.cut_loaders import WORKERS, check, cut, resumed, seed  # noqa: E402
+from support.checkpoint.loaders import KINDS, Items, Remembering, plain  # noqa: E402
+from torch.utils.data import DataLoader, Dataset, IterableDataset  # noqa: E402
+
+from deepvm.checkpoint import ResumableLoader  # noqa: E402
+from deepvm.errors import CheckpointError, RequestError  # noqa: E402
+
+FEW = [0, 1, 2, 5, 8, 10]
+"""Before a pass, in it, at its end, in the next one."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_cut_anywhere_without_workers(kind: str) -> None:
+    check(KINDS[kind], FEW)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize("kind", KINDS)
+def test_cut_everywhere_without_workers(kind: str, ahead: int) -> None:
+    check(KINDS[kind], [*range(24)], ahead)
+
+
+@pytest.mark.parametrize("kind", ["shuffled", "with replacement", "stream"])
+def test_cut_with_a_batch_fetched_ahead(kind: str) -> None:
+    check(KINDS[kind], FEW, ahead=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", ["2", "2, kept"])
+@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize("kind", KINDS)
+def test_cut_anywhere_with_workers(kind: str, workers: str, ahead: int) -> None:
+    check(lambda: KINDS[kind](**WORKERS[workers]), [0, 1, 2, 3, 4, 6, 7, 8, 9, 11, 14, 17, 20], ahead)
+
+
+@pytest.mark.parametrize("workers", ["2", "2, kept"])
+def test_a_cut_with_workers(workers: str) -> None:
+    check(lambda: KINDS["shuffled"](**WORKERS[workers]), [4, 11])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torchdata") is None, reason="needs torchdata")
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*set_vital:UserWarning")
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("dataset", [Items, Remembering])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_the_loader_of_torchdata(workers: str, dataset: type[Any], shuffle: bool) -> None:
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    if dataset is Remembering and workers == "2, kept":
+        pytest.skip("what persistent workers remember from one pass to the next is out of reach")
+    check(
+        lambda: StatefulDataLoader(dataset(), 4, shuffle=shuffle, **WORKERS[workers]),
+        [*range(20)] if workers == "0" else [0, 1, 2, 3, 4, 7, 8, 11, 16],
+    )
+
+
+def test_a_dataset_is_not_read_to_come_to_a_batch() -> None:
+    class Counted(Dataset[Any]):
+        read = 0
+
+        def __len__(self) -> int:
+            return 1000
+
+        def __getitem__(self, place: int) -> int:
+            Counted.read += 1
+            return place
+
+    first = ResumableLoader(DataLoader(Counted(), 10, shuffle=True))
+    for _, _batch in zip(range(50), first, strict=False):
+        pass
+    second = ResumableLoader(DataLoader(Counted(), 10, shuffle=True))
+    second.load_state_dict(first.state_dict())
+    Counted.read = 0
+    next(iter(second))
+    assert Counted.read == 10
+
+
+def test_a_sampler_that_cannot_be_repeated_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    def drawn() -> Any:
+        return DataLoader(range(100), batch_sampler=Drawing())  # type: ignore[arg-type]
+
+    class Drawing(torch.utils.data.Sampler[Any]):
+        def __iter__(self) -> Any:
+            left = [*range(100)]
+            while left:
+                yield [left.pop(int(torch.randint(len(left), ())))]
+
+    first = ResumableLoader(drawn())
+    for _, _batch in zip(range(9), first, strict=False):
+        torch.rand(3)  # dropout draws between
+    second = ResumableLoader(drawn())
+    second.load_state_dict(first.state_dict())
+    with caplog.at_level(logging.WARNING):
+        next(iter(second))
+    assert "has not drawn the same order" in caplog.text
+
+
+def test_a_state_before_the_first_pass_and_right_after_a_restore() -> None:
+    seed(1)
+    undisturbed = plain(KINDS["shuffled"]())
+    seed(1)
+    state = ResumableLoader(KINDS["shuffled"]()).state_dict()
+    seed(2)
+    assert resumed(KINDS["shuffled"], state) == undisturbed
+    seed(1)
+    seen, state = cut(KINDS["shuffled"], 8)
+    again = ResumableLoader(KINDS["shuffled"]())
+    again.load_state_dict(state)
+    assert (again.epoch, again.batch) == (state["epoch"], state["batch"]) != (0, 0)
+    assert resumed(KINDS["shuffled"], again.state_dict()) == undisturbed[len(seen) :]
+
+
+def test_a_pass_that_is_left_early_is_over() -> None:
+    loader = ResumableLoader(DataLoader(range(10), 2))  # type: ignore[arg-type]
+    next(iter(loader))
+    assert (loader.epoch, loader.batch) == (0, 1)
+    next(iter(loader))
+    assert (loader.epoch, loader.batch) == (1, 1)
+    assert len([*loader]) == len(loader) == 5
+    assert (loader.epoch, loader.batch, loader.batch_size) == (3, 0, 2)
+
+
+def test_other_ranks_go_on_where_all_were() -> None:
+    first = ResumableLoader(DataLoader(range(40), 2))  # type: ignore[arg-type]
+    for _, _batch in zip(range(6), first, strict=False):
+        pass
+    from deepvm.checkpoint.loading import resumable_loader
+
+    state = first.state_dict()
+    second = ResumableLoader(DataLoader(range(40), 2))  # type: ignore[arg-type]
+    patch = pytest.MonkeyPatch()
+    patch.setattr(resumable_loader, "_world", lambda: 3)
+    second.load_state_dict(state)
+    patch.undo()
+    assert second.batch == 2 and next(iter(second)).tolist() == [4, 5]
+
+
+@pytest.mark.parametrize("loader", [[1, 2], ResumableLoader(DataLoader(range(2)))])  # type: ignore[arg-type]
+def test_what_is_no_loader_is_refused(loader: Any) -> None:
+    with pytest.raises(RequestError, match="DataLoader"):
+        ResumableLoader(loader)
+
+
+def test_batches_in_no_order_are_refused() -> None:
+    with pytest.raises(RequestError, match="order"):
+        ResumableLoader(DataLoader(range(4), num_workers=2, in_order=False))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("state", [{}, {"epoch": 1, "batch": 2, "record": torch.zeros(9, dtype=torch.uint8)}])
+def test_what_is_no_position_is_refused(state: dict[str, Any]) -> None:
+    with pytest.raises(CheckpointError, match="no position"):
+        ResumableLoader(DataLoader(range(4))).load_state_dict(state)  # type: ignore[arg-type]
+
+
+def test_the_layout_of_a_state_stays() -> None:
+    """Another length would change the layout of the file with each version."""
+    loader = ResumableLoader(KINDS["shuffled"](num_workers=2))
+    sizes = set()
+    for _ in loader:
+        sizes.add(loader.state_dict()["record"].numel())
+    assert len(sizes) <= 2
+
+
+def test_streams_are_read_again() -> None:
+    class Numbers(IterableDataset[Any]):
+        def __iter__(self) -> Any:
+            return iter(range(20))
+
+    first = ResumableLoader(DataLoader(Numbers(), 4))
+    found = iter(first)
+    assert [next(found).tolist() for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    second = ResumableLoader(DataLoader(Numbers(), 4))
+    second.load_state_dict(first.state_dict())
+    assert next(iter(second)).tolist() == [8, 9, 10, 11]

@@ -1,0 +1,390 @@
+"""FSDP2 and tensor-parallel states in memory nodes and buckets, by DCP: resharded bit for bit, all or nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from support.checkpoint import object_store  # noqa: E402
+from support.checkpoint.killing import SENDER  # noqa: E402
+from support.checkpoint.memory_nodes import TOKEN, running, until  # noqa: E402
+from torch.distributed import checkpoint as dcp  # noqa: E402
+from torch.distributed.checkpoint.api import CheckpointException  # noqa: E402
+
+from deepvm.checkpoint import dcp_tiers  # noqa: E402
+from deepvm.checkpoint.dcp import DeepVMReader, DeepVMWriter  # noqa: E402
+from deepvm.checkpoint.format.shard import Level  # noqa: E402
+from deepvm.checkpoint.node.server import Node  # noqa: E402
+from deepvm.checkpoint.node.version_registry import VersionRegistry  # noqa: E402
+from deepvm.checkpoint.node.versions import Reservation  # noqa: E402
+from deepvm.errors import CheckpointError, DamagedError, RequestError  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    token = tmp_path / "secret"
+    token.write_bytes(TOKEN)
+    token.chmod(0o600)
+    monkeypatch.setenv("DEEPVM_TOKEN_FILE", str(token))
+    monkeypatch.setenv("DEEPVM_JOB", "sharded")
+    monkeypatch.setattr(dcp_tiers, "_PLACES", dcp_tiers._Places())
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        warnings.filterwarnings("ignore", category=FutureWarning)
+        yield
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    with object_store.running() as store:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", store.url)
+        yield f"s3://{object_store.BUCKET}/run"
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    with running() as found:
+        yield found
+
+
+def url(node: Node) -> str:
+    return str(node.url)  # type: ignore[attr-defined]
+
+
+def state(seed: int) -> dict[str, Any]:
+    made = torch.Generator().manual_seed(seed)
+    return {"w": torch.randn(64, 33, generator=made), "empty": torch.empty(0, 5), "nested": {"step": seed, "x": ["a"]}}
+
+
+def loaded(place: str, step: int | None = None, **options: Any) -> dict[str, Any]:
+    found = state(0)
+    dcp.load(found, checkpoint_id=None if step is None else str(step), storage_reader=DeepVMReader(place, **options))
+    return found
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return torch.equal(one["w"], other["w"]) and one["nested"] == other["nested"]
+
+
+def test_each_save_is_a_version_that_is_loaded_verified(node: Node) -> None:
+    for step in (10, 20):
+        dcp.save(state(step), checkpoint_id=str(step), storage_writer=DeepVMWriter(url(node)))
+        assert step in node.registry.complete("sharded")  # remote on return
+    assert same(loaded(url(node)), state(20)) and same(loaded(url(node), 10), state(10))
+    dcp.save(state(5), storage_writer=DeepVMWriter(url(node)))  # no number: the next one
+    assert same(loaded(url(node), 21), state(5))
+
+
+def test_async_save_with_one_writer(node: Node) -> None:
+    writer, own = DeepVMWriter(url(node)), state(1)
+    for step in range(1, 4):
+        future: Any = dcp.async_save(own, checkpoint_id=str(step), storage_writer=writer)
+        getattr(future, "upload_completion", future).result(60)
+        assert same(loaded(url(node), step), own)
+        own["w"].add_(1)
+
+
+def test_what_a_node_keeps_is_a_torch_file(tmp_path: Path) -> None:
+    with running(persist=tmp_path / "disk") as node:
+        dcp.save(state(3), checkpoint_id="3", storage_writer=DeepVMWriter(url(node)))
+        path = tmp_path / "disk" / "sharded-000000000003.pt"
+        assert until(path.with_name(f"{path.name}.json").exists)
+    tree = torch.load(path, weights_only=True)
+    assert len(tree["ranks"]) == 1 and tree["metadata"].dtype is torch.uint8
+    with running(persist=tmp_path / "disk") as node:
+        assert same(loaded(url(node)), state(3))
+
+
+def test_in_a_bucket(bucket: str) -> None:
+    for step in (1, 2):
+        dcp.save(state(step), checkpoint_id=str(step), storage_writer=DeepVMWriter(bucket))
+    assert same(loaded(bucket), state(2)) and same(loaded(bucket, 1), state(1))
+
+
+def test_a_damaged_version_is_passed_over(node: Node) -> None:
+    for step in (1, 2):
+        dcp.save(state(step), checkpoint_id=str(step), storage_writer=DeepVMWriter(url(node)))
+    image = node.registry.complete("sharded")[2].image
+    for place in range(0, len(image), len(image) // 40):
+        image[place] ^= 4
+        assert same(loaded(url(node)), state(1))
+        with pytest.raises((CheckpointException, CheckpointError, AssertionError)):
+            loaded(url(node), 2)
+        image[place] ^= 4
+    assert same(loaded(url(node)), state(2))
+
+
+def test_bits_flipped_after_the_version_was_verified_are_found_too(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    dcp.save(state(1), checkpoint_id="1", storage_writer=DeepVMWriter(url(node)))
+    reader = DeepVMReader(url(node))
+    metadata = reader.read_metadata()
+    for place in metadata.storage_data.values():
+        if place.length < 100:
+            continue
+        data = reader._data[0]  # type: ignore[attr-defined]
+        data = data.clone()
+        data[place.offset + 50] ^= 1
+        reader._data = [data]  # type: ignore[attr-defined]
+        with pytest.raises(DamagedError):
+            reader._read(place.relative_path, place.offset, place.length, "item")
+
+
+def test_places_and_numbers_that_are_none(node: Node, tmp_path: Path) -> None:
+    for kind in (DeepVMWriter, DeepVMReader):
+        for bad in ("ftp://a", "tcp://a", "tcp://a:1,b:2?replicas=5"):
+            with pytest.raises(RequestError):
+                kind(bad)
+        with pytest.raises(RequestError, match="checkpoint_id"):
+            kind(url(node)).reset("latest")
+    with pytest.raises((CheckpointException, CheckpointError, AssertionError), match="no version"):
+        loaded(url(node))
+    assert type(DeepVMWriter(tmp_path)) is DeepVMWriter and type(DeepVMReader(tmp_path)) is DeepVMReader
+
+
+def test_a_node_that_dies_fails_the_save(node: Node) -> None:
+    node.stop(lambda: True)
+    with pytest.raises((CheckpointException, CheckpointError), match="memory node"):
+        dcp.save(state(1), checkpoint_id="1", storage_writer=DeepVMWriter(url(node)))
+
+
+def test_a_save_that_another_one_overtakes_ends(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when another rank fails while it lays its items out: nobody commits, and the next save does not wait."""
+    writer = DeepVMWriter(url(node))
+    with monkeypatch.context() as patch:
+        patch.setattr(dcp_tiers.TierWriter, "finish", lambda *_, **__: (_ for _ in ()).throw(CheckpointError("no")))
+        with pytest.raises((CheckpointException, CheckpointError)):
+            dcp.save(state(1), checkpoint_id="1", storage_writer=writer)
+    assert not node.registry.complete("sharded")
+    dcp.save(state(2), checkpoint_id="2", storage_writer=writer)
+    assert sorted(node.registry.complete("sharded")) == [2] and same(loaded(url(node)), state(2))
+
+
+SCRIPT = textwrap.dedent("""
+    import os, signal, sys, time, warnings
+    import torch
+    import torch._dynamo
+    import torch.distributed as dist
+    from torch.distributed import checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    from deepvm.checkpoint.dcp import DeepVMReader, DeepVMWriter
+
+    from deepvm.io import failpoints
+
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    kind, place, world, meeting, begin, end, out, kill_at, victim = sys.argv[1:]
+    world, begin, end, victim = map(int, (world, begin, end, victim))
+    ranks = {}
+    for rank in range(world):  # forked, because importing all this takes longer than the rest
+        if not (pid := os.fork()):
+            break
+        ranks[rank] = pid
+    else:
+        if kill_at:
+            os.waitpid(ranks[victim], 0)
+            time.sleep(0.2)
+            for other in set(ranks) - {victim}:
+                os.kill(ranks[other], signal.SIGKILL)
+            os._exit(0)
+        os._exit(max(os.waitpid(pid, 0)[1] for pid in ranks.values()) != 0)
+    if kill_at and rank == victim:
+        failpoints._label, failpoints._left = kill_at.split(":")[0], int(kill_at.split(":")[1])
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
+
+    torch.manual_seed(7)
+    # No bias in the row-wise layer: its copies differ after a load by torch's own reader from torch's own writer, too.
+    model = torch.nn.Sequential(
+        torch.nn.Linear(10, 14), torch.nn.ReLU(), torch.nn.Linear(14, 6, bias=kind == "fsdp"), torch.nn.Linear(6, 3)
+    )
+    if kind == "fsdp":
+        mesh = init_device_mesh("cpu", (world,))
+        for layer in model:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    else:  # tensor parallel within pairs, FSDP across them
+        mesh = init_device_mesh("cpu", (world // 2, 2), mesh_dim_names=("data", "tensor"))
+        parallelize_module(model, mesh["tensor"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+        if world > 2:
+            fully_shard(model, mesh=mesh["data"])
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+    def take():
+        parts = get_state_dict(model, optimizer)
+        return {"model": parts[0], "optimizer": parts[1], "step": begin}
+
+    if begin:
+        for p in model.parameters():  # the state dict of an optimizer that has not stepped is empty
+            p.grad = torch.zeros_like(p)
+        optimizer.step()
+        state = take()
+        state["step"] = 0
+        dcp.load(state, storage_reader=DeepVMReader(place))
+        begin = state["step"]
+        set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+
+    def whole(tree):
+        if isinstance(tree, dict):
+            return {k: whole(v) for k, v in tree.items()}
+        if isinstance(tree, (list, tuple)):
+            return [whole(v) for v in tree]
+        if hasattr(tree, "full_tensor"):
+            return tree.full_tensor()
+        return tree.clone() if isinstance(tree, torch.Tensor) else tree  # the next step changes it
+
+    states = {begin: whole(take())}
+    writer = DeepVMWriter(place)
+    for step in range(begin, end):
+        torch.manual_seed(step)  # the same batch on all ranks: sums of equals do not depend on their number
+        optimizer.zero_grad()
+        model(torch.randn(4, 10)).square().mean().backward()
+        optimizer.step()
+        begin = step + 1
+        future = dcp.async_save(take(), checkpoint_id=str(step + 1), storage_writer=writer)
+        getattr(future, "upload_completion", future).result(60)
+        if not rank:
+            print("saved", step + 1, flush=True)
+        states[begin] = whole(take())
+    if not rank:
+        torch.save(states, out)
+    dist.barrier()
+    os._exit(0)  # threads of gloo outlive the group (torch 2.13), and may abort the interpreter
+""")
+
+
+def train(
+    kind: str, place: str, world: int, steps: tuple[int, int], folder: Path, kill_at: str = "", victim: int = 0
+) -> tuple[Path, list[int]]:
+    """A file of the states by step, and the versions whose save returned on rank 0, which with others may be killed."""
+    out, meeting = folder / f"{world}-{steps[0]}-{os.urandom(3).hex()}.pt", folder / f"meeting-{os.urandom(4).hex()}"
+    words = [kind, place, str(world), str(meeting), *map(str, steps), str(out), kill_at, str(victim)]
+    run = subprocess.run([sys.executable, "-c", SCRIPT, *words], capture_output=True, text=True, timeout=200)
+    saved = [int(line.split()[1]) for line in run.stdout.splitlines() if line.startswith("saved")]
+    assert not run.returncode, run.stderr[-3000:]
+    return out, saved
+
+
+def differences(one: Any, other: Any, place: str = "state") -> list[str]:
+    """Where two states differ in a bit."""
+    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
+        return [d for k, v in one.items() for d in differences(v, other[k], f"{place}[{k!r}]")]
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        return [d for n, v in enumerate(one) for d in differences(v, other[n], f"{place}[{n}]")]
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return [] if torch.equal(one, other) else [f"{place}: {one} {other}"]
+    return [] if one == other else [f"{place}: {one} {other}"]
+
+
+def reshard(kind: str, place: str, folder: Path, worlds: tuple[int, ...]) -> None:
+    """Train some steps in each world; each begins with the very state with which the last one ended."""
+    last: Any = None
+    for number, world in enumerate(worlds):
+        out, saved = train(kind, place, world, (2 * number, 2 * number + 2), folder)
+        assert saved == [2 * number + 1, 2 * number + 2]
+        states = torch.load(out, weights_only=False)
+        if last is not None:
+            assert not differences(states[2 * number], last)
+        last = states[2 * number + 2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["fsdp", "tensor"])
+def test_resharding_4_2_4_by_a_node(kind: str, node: Node, tmp_path: Path) -> None:
+    reshard(kind, url(node), tmp_path, (4, 2, 4))
+
+
+@pytest.mark.slow
+def test_resharding_by_two_nodes_of_which_one_is_lost(tmp_path: Path) -> None:
+    with running() as one, running() as two:
+        place = f"{url(one)},{url(two).partition('://')[2]}?replicas=2"
+        reshard("fsdp", place, tmp_path, (2, 2))
+        one.stop(lambda: True)
+        out, _ = train("fsdp", place, 2, (4, 4), tmp_path)
+        assert torch.load(out, weights_only=False).keys() == {4}
+
+
+@pytest.mark.slow
+def test_resharding_by_a_bucket(bucket: str, tmp_path: Path) -> None:
+    reshard("fsdp", bucket, tmp_path, (4, 2, 4))
+
+
+KILLS = [*SENDER, "dcp.tier.before-commit", "dcp.tier.after-commit"]
+
+
+@pytest.fixture(scope="module")
+def truth(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Any]:
+    """The state after each step of a run that nobody kills."""
+    folder = tmp_path_factory.mktemp("truth")
+    with pytest.MonkeyPatch.context() as patch, running() as node:
+        (folder / "secret").write_bytes(TOKEN)
+        (folder / "secret").chmod(0o600)
+        patch.setenv("DEEPVM_TOKEN_FILE", str(folder / "secret"))
+        out, _ = train("fsdp", url(node), 2, (0, 5), folder)
+        return dict(torch.load(out, weights_only=False))
+
+
+def kill(place: str, label: str, victim: int, folder: Path, truth: dict[int, Any], world: int = 2) -> None:
+    """Kill a rank in its third save, or about then; the next run goes on from what had returned, or newer."""
+    passes = 8 if label == "sender.mid-chunk" else 3
+    _, saved = train("fsdp", place, 2, (0, 5), folder, f"{label}:{passes}", victim)
+    assert 1 <= len(saved) < 5
+    out, _ = train("fsdp", place, world, (99, 5), folder)
+    states = torch.load(out, weights_only=False)
+    assert min(states) >= max(saved)
+    assert not differences(states[min(states)], truth[min(states)])
+    if world == 2:
+        assert not differences(states[5], truth[5])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("label", KILLS)
+def test_ranks_that_are_killed(label: str, victim: int, node: Node, tmp_path: Path, truth: dict[int, Any]) -> None:
+    if label.startswith("dcp.tier") and victim:
+        return  # rank 0 alone commits
+    kill(url(node), label, victim, tmp_path, truth)
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_with_more_ranks(node: Node, tmp_path: Path, truth: dict[int, Any]) -> None:
+    kill(url(node), "sender.before-commit", 1, tmp_path, truth, world=4)
+
+
+def acknowledges_at_once(patch: pytest.MonkeyPatch) -> None:
+    """The save returns when the metadata is handed over, not when the version is there."""
+    commit = dcp_tiers._Sending.commit
+
+    def early(self: Any, record: bytes) -> None:
+        self._reached = Level.REMOTE
+        commit(self, record)
+
+    patch.setattr(dcp_tiers._Sending, "commit", early)
+
+
+def test_a_save_that_returns_too_early_is_seen(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node is slow to commit: without the wait the version is not there when the save returns."""
+    commit = VersionRegistry.commit
+
+    def late(self: VersionRegistry, reservation: Reservation) -> Any:
+        time.sleep(0.2)
+        return commit(self, reservation)
+
+    monkeypatch.setattr(VersionRegistry, "commit", late)
+    dcp.save(state(1), checkpoint_id="1", storage_writer=DeepVMWriter(url(node)))
+    assert 1 in node.registry.complete("sharded")
+    acknowledges_at_once(monkeypatch)
+    dcp.save(state(2), checkpoint_id="2", storage_writer=DeepVMWriter(url(node)))
+    assert 2 not in node.registry.complete("sharded")

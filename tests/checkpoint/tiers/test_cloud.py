@@ -1,0 +1,409 @@
+"""``gs://`` and ``az://``: whatever request fails, is lost, late or the last one, what was acknowledged is there.
+
+The stores are fsspec's file systems in memory and on disk. A writer meets trouble at every single request of a save.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.checkpoint.cloud_stores import CHANGES, CloudStore
+from support.checkpoint.images import joint_images, joint_layout, noise, plain_shard
+from support.checkpoint.memory_nodes import make_image, make_layout, running
+from support.checkpoint.memory_nodes import put as put_on_node
+from support.checkpoint.memory_nodes import tier as node_tier
+
+from deepvm.checkpoint.files.file_names import labelled_name
+from deepvm.checkpoint.format.layout import CHUNK_BYTES
+from deepvm.checkpoint.format.manifest import SUFFIX
+from deepvm.checkpoint.format.shard import Level, Shard
+from deepvm.checkpoint.tiers import cloud, cloud_objects
+from deepvm.checkpoint.tiers.cloud import CloudTier
+from deepvm.checkpoint.tiers.ledger import StaleError
+from deepvm.checkpoint.tiers.registry import open_store, open_tier
+from deepvm.cli.main import main
+from deepvm.errors import CheckpointError, MissingExtraError, RequestError
+
+BIG = 1000
+_MOST_REQUESTS = 60
+
+
+class Killed(BaseException):
+    """The process is no more."""
+
+
+@pytest.fixture(params=["memory", "disk"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> CloudStore:
+    return CloudStore(None if request.param == "memory" else tmp_path)
+
+
+def put(to: CloudTier, version: int, seed: int) -> None:
+    to.put(plain_shard(noise(BIG, seed), version), lambda level: None)
+
+
+def seeds(store: CloudStore, folder: Path) -> dict[int, int]:
+    """The versions that a reader finds, each by the seed of its bytes; all of them can be fetched."""
+    store.trouble = lambda request, path: None
+    reader, found = store.tier(), {}
+    for manifest in reader.versions("job"):
+        data = reader.fetch(manifest, folder).read_bytes()
+        found[manifest.version] = next(seed for seed in range(100) if noise(BIG, seed) == data)
+    assert reader.damaged("job") == ()
+    return found
+
+
+def at_request(number: int, what: Any, requests: tuple[str, ...] = ()) -> tuple[Callable[[str, str], Any], list[str]]:
+    """Trouble at this request, of all or of these kinds; and what was asked."""
+    asked: list[str] = []
+
+    def trouble(request: str, path: str) -> Any:
+        if not requests or request in requests:
+            asked.append(request)
+            if len(asked) == number:
+                return what() if callable(what) else what
+        return None
+
+    return trouble, asked
+
+
+def each_request(what: Any, kinds: tuple[str, ...] = ()) -> Iterator[tuple[Callable[[str, str], Any], list[str]]]:
+    """Trouble at the first request, at the second, ...; ends when there was no such request any more."""
+    for number in range(1, _MOST_REQUESTS):
+        trouble, asked = at_request(number, what, kinds)
+        yield trouble, asked
+        if len(asked) < number:
+            assert number > 5, "a save has some requests"
+            return
+    raise AssertionError("so many requests for a save")
+
+
+@pytest.mark.parametrize("replacing", [False, True])
+@pytest.mark.parametrize("what", ["fail", "lost", "late", Killed], ids=str)
+def test_trouble_at_every_request_of_a_save(store: CloudStore, tmp_path: Path, replacing: bool, what: Any) -> None:
+    version = 1 if replacing else 2
+    for number, (trouble, _) in enumerate(each_request(what)):
+        own = CloudStore(tmp_path / str(number) if store.root.startswith(str(tmp_path)) else None)
+        put(own.tier(keep=2), 1, 11)
+        own.trouble = trouble
+        acknowledged = False
+        try:
+            put(own.tier(keep=2), version, 12)
+            acknowledged = True
+        except (CheckpointError, Killed):
+            pass
+        own.trouble = lambda request, path: None
+        own.deliver()
+        found = seeds(own, tmp_path / "restored")
+        if acknowledged:
+            assert found[version] == 12
+        assert found.get(1, 0) in ({11, 12} if replacing else {11}) and found.keys() <= {1, 2}
+        # The next run goes on as if nothing had been, and leaves nothing of the trouble.
+        later = own.tier(keep=2)
+        put(later, 3, 13)
+        put(later, 4, 14)
+        put(later, 5, 15)
+        assert seeds(own, tmp_path / "restored") == {5: 15, 4: 14}
+        if what != "late":
+            left = [name for name in own.names() if not name.startswith(".")]
+            assert len(left) == 4, left
+
+
+@pytest.mark.parametrize("what", ["fail", "lost", "late", Killed], ids=str)
+def test_trouble_at_every_request_of_a_removal(tmp_path: Path, what: Any) -> None:
+    for trouble, _ in each_request(what):
+        own = CloudStore()
+        for version in (1, 2):
+            put(own.tier(), version, 10 + version)
+        own.trouble = trouble
+        try:
+            own.tier().delete("job", 1)
+            gone = True
+        except (CheckpointError, Killed):
+            gone = False
+        own.trouble = lambda request, path: None
+        own.deliver()
+        reader = own.tier()
+        found = [m.version for m in reader.versions("job")]
+        assert found == [2] if gone else found in ([2], [2, 1])
+        assert [d.version for d in reader.damaged("job")] in ([], [1]), "never the other one"
+
+
+def test_a_newer_generation_begins_before_every_request_of_an_older_one(tmp_path: Path) -> None:
+    """What the newer one found is all that ever counts of the older one."""
+    for number in range(1, _MOST_REQUESTS):
+        own = CloudStore()
+        older, newer = own.tier(keep=2), own.tier(keep=2)
+        older.begin("job", 1)
+        put(older, 1, 11)
+        found: list[dict[int, int]] = []
+        count = 0
+
+        def trouble(request: str, path: str) -> None:
+            nonlocal count
+            count += 1
+            if count == number:  # noqa: B023  called within the round
+                own.trouble = lambda request, path: None  # noqa: B023
+                newer.begin("job", 2)  # noqa: B023
+                found.append(seeds(own, tmp_path / "r"))  # noqa: B023
+                own.trouble = trouble  # noqa: B023
+
+        own.trouble = trouble
+        try:
+            put(older, 2, 12)
+            acknowledged = True
+        except CheckpointError:
+            acknowledged = False
+        if count < number:
+            assert acknowledged and number > 8
+            return
+        assert seeds(own, tmp_path / "r") == found[0]
+        assert not acknowledged or found[0].get(2) == 12
+        put(newer, 3, 13)
+        assert seeds(own, tmp_path / "r") == {**({2: 12} if 2 in found[0] else {1: 11}), 3: 13}
+    raise AssertionError("so many requests for a save")
+
+
+def test_a_late_request_of_an_older_generation_never_counts(tmp_path: Path) -> None:
+    for trouble, asked in each_request("late", CHANGES):
+        own = CloudStore()
+        older, newer = own.tier(keep=2), own.tier(keep=2)
+        older.begin("job", 1)
+        put(older, 1, 11)
+        own.trouble = trouble
+        with contextlib.suppress(CheckpointError):
+            put(older, 2, 12)
+        own.trouble = lambda request, path: None
+        newer.begin("job", 2)
+        found = seeds(own, tmp_path / "r")
+        for version in (3, 4, 5):  # so that old states of the ledger are removed
+            put(newer, version, 10 + version)
+        own.deliver()
+        assert seeds(own, tmp_path / "r") == {4: 14, 5: 15}, (asked, found)
+        with pytest.raises(StaleError):
+            put(older, 6, 16)
+        assert seeds(own, tmp_path / "r") == {4: 14, 5: 15}
+
+
+def test_a_stale_writer_of_a_removed_state_is_told(store: CloudStore) -> None:
+    """The state that it makes is lower than the newest: it must not believe that it counts."""
+    objects = store.tier()._cloud
+    assert [objects.put_if(".job.ledger", b"x", None if n == 0 else str(n)) for n in range(6)] == [True] * 6
+    assert [n for n in store.names() if "ledger" in n] == [".job.ledger.000000000005", ".job.ledger.000000000006"]
+    assert objects.put_if(".job.ledger", b"late", "2") is False
+    assert objects.put_if(".job.ledger", b"late", None) is False
+    assert objects.get(".job.ledger") == (b"x", "6")
+
+
+def test_two_who_change_a_ledger_at_once(store: CloudStore) -> None:
+    tiers = [store.tier() for _ in range(4)]
+    failed: list[Exception] = []
+
+    def work(number: int) -> None:
+        try:
+            for step in range(8):
+                put(tiers[number], 100 * number + step, number)
+        except Exception as error:
+            failed.append(error)
+
+    for tier in tiers:
+        tier._cleared.add("job")  # one writer at a time is assumed for leftovers
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not failed
+    assert {m.version for m in store.tier().versions("job")} == {100 * n + s for n in range(4) for s in range(8)}
+
+
+def test_a_store_without_exclusive_creation_is_refused(store: CloudStore) -> None:
+    store.exclusive = False
+    with pytest.raises(CheckpointError, match="replaces an object where it was told to create one"):
+        store.tier().prove()
+    with pytest.raises(CheckpointError, match="ignores If-Match"):
+        store.tier().begin("job", 1)
+    assert store.names() == []
+
+
+def test_without_its_ledger_all_versions_count(store: CloudStore, tmp_path: Path) -> None:
+    for version in (1, 2):
+        put(store.tier(), version, version)
+    for name in store.names():
+        if "ledger" in name:
+            store.remove(name)
+    assert seeds(store, tmp_path) == {1: 1, 2: 2}
+    put(store.tier(), 3, 3)
+    assert seeds(store, tmp_path) == {1: 1, 2: 2, 3: 3}
+
+
+def test_a_ledger_that_is_damaged_is_said(store: CloudStore) -> None:
+    put(store.tier(), 1, 1)
+    (name,) = (n for n in store.names() if "ledger" in n)
+    store.write(name, b"{}")
+    with pytest.raises(CheckpointError, match=r"\.job\.ledger is damaged"):
+        store.tier().versions("job")
+
+
+def test_an_upload_that_arrives_short_is_no_version(store: CloudStore) -> None:
+    tier = store.tier()
+    write = store._fs.open
+
+    def short(path: str, mode: str, **options: Any) -> Any:
+        file = write(path, mode, **options)
+        if "w" in mode and path.endswith(".pt"):
+            original = file.write
+            file.write = lambda data: original(data[: len(data) // 2])
+        return file
+
+    store._fs.open = short
+    with pytest.raises(CheckpointError, match="has 500 bytes of 1000"):
+        put(tier, 1, 1)
+    del store._fs.open
+    assert [n for n in store.names() if n.endswith(".pt")] == [] and tier.versions("job") == ()
+
+
+def test_reading_is_tried_again(store: CloudStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = noise(3 * CHUNK_BYTES + 5, 1)
+    store.tier().put(plain_shard(data, 1), lambda level: None)
+    reader = store.tier()
+    (manifest,) = reader.versions("job")
+    once: set[str] = set()
+
+    def trouble(request: str, path: str) -> str | None:
+        if request != "cat_file" or not path.endswith(".pt") or len(once) >= 2:
+            return None
+        once.add(f"{path}{len(once)}")
+        return "fail"
+
+    store.trouble = trouble
+    assert reader.fetch(manifest, tmp_path).read_bytes() == data and len(once) == 2
+    store.trouble = lambda request, path: "fail" if request == "cat_file" and path.endswith(".pt") else None
+    with pytest.raises(CheckpointError, match="cannot read .*Trouble: 503"):
+        reader.fetch(manifest, tmp_path / "other")
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_several_ranks_join_their_parts(store: CloudStore, tmp_path: Path, world: int) -> None:
+    layout = joint_layout(world, 30_000)
+    tiers = [store.tier(session="one", keep=2) for _ in range(world)]
+    for version in (1, 2, 3):
+        whole, parts = joint_images(layout, version)
+        levels: list[Level] = []
+        threads = [
+            threading.Thread(
+                target=tiers[rank].put,
+                args=(Shard("job", version, rank, layout, memoryview(parts[rank])), levels.append),
+            )
+            for rank in range(world)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert levels == [Level.DURABLE] * world
+        manifest = store.tier().versions("job")[0]
+        assert store.tier().fetch(manifest, tmp_path).read_bytes() == whole
+    assert [m.version for m in store.tier().versions("job")] == [3, 2]
+    assert store.tier()._cloud.sizes(".parts/job/") == {}, "parts are removed once they are joined"
+
+
+@pytest.fixture
+def as_gs(monkeypatch: pytest.MonkeyPatch) -> CloudStore:
+    """``gs://bucket/run`` by the registry, without Google's library."""
+    store = CloudStore()
+    monkeypatch.setattr(cloud, "_LIBRARIES", {"gs": "fsspec", "az": "no_such_library"})
+    monkeypatch.setattr(cloud, "_file_system", lambda scheme: store)
+    store.root = "bucket/run"
+    store._fs.store.clear()
+    return store
+
+
+def test_a_node_persists_there_and_the_command_lists_it(
+    as_gs: CloudStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layout = make_layout(50_000)
+    with running(persist="gs://bucket/run") as node:
+        sender = node_tier(node)
+        assert put_on_node(sender, 4, layout, make_image(layout, 4)).wait(Level.DURABLE)
+        sender.close()
+    with running(persist="gs://bucket/run") as node:
+        reader = node_tier(node, "s2")
+        assert [m.version for m in reader.versions("job")] == [4]
+        reader.close()
+    for words, what in ((["ls"], "version"), (["verify"], "good")):
+        with pytest.raises(SystemExit) as end:
+            main(["ckpt", *words, "gs://bucket/run", "-o", "json"])
+        assert end.value.code == 0
+        assert what in json.dumps(json.loads(capsys.readouterr().out))
+    with pytest.raises(SystemExit):
+        main(["ckpt", "restore", "gs://bucket/run", "--to", str(tmp_path / "file")])
+    assert (tmp_path / "file").stat().st_size == layout.size
+
+
+def test_a_training_goes_on_there(as_gs: CloudStore) -> None:
+    torch = pytest.importorskip("torch")
+    from deepvm.checkpoint import Checkpointer
+
+    def trained(steps: int) -> Any:
+        torch.manual_seed(1)
+        model = torch.nn.Linear(4, 4)
+        optimizer = torch.optim.Adam(model.parameters())
+        with Checkpointer(model=model, optimizer=optimizer, tiers="gs://bucket/run", job="mine", every=2) as saver:
+            for _ in range(saver.restore_latest(), steps):
+                optimizer.zero_grad()
+                model(torch.ones(1, 4)).square().sum().backward()
+                optimizer.step()
+            saver.save(block=True)
+        return model.weight.detach().clone()
+
+    trained(3)
+    stopped_and_resumed = trained(6)
+    as_gs._fs.store.clear()
+    assert torch.equal(stopped_and_resumed, trained(6))
+
+
+def test_urls() -> None:
+    for url in ("gs://", "gs:///x", "gs://a?b", "az://account@container/x", "gs:bucket"):
+        with pytest.raises(RequestError):
+            open_tier(url, "s")
+
+
+def test_a_library_that_is_missing_is_named(as_gs: CloudStore) -> None:
+    with pytest.raises(MissingExtraError, match=r"tiers with az:// needs no_such_library.*deepvm\[az\]"):
+        open_tier("az://container/run", "s")
+    with pytest.raises(MissingExtraError, match="persist with az://"):
+        open_store("az://container/run")
+
+
+def test_a_place_that_cannot_be_written_is_said_at_once(as_gs: CloudStore) -> None:
+    as_gs.trouble = lambda request, path: PermissionError("403") if request == "pipe_file" else None
+    told = pytest.raises(CheckpointError, match="gs://bucket/run: cannot write there: PermissionError: 403")
+    with told, running(persist="gs://bucket/run"):
+        pass
+
+
+def test_names_of_objects_are_those_of_generations(store: CloudStore) -> None:
+    tier = store.tier()
+    tier.begin("job", 7)
+    put(tier, 3, 3)
+    (name,) = (n for n in store.names() if n.endswith(".pt"))
+    label = name.split(".")[1]
+    assert label.startswith("g000000007-") and name == labelled_name("job", 3, label)
+    assert name + SUFFIX in store.names()
+
+
+def test_the_adapters_need_nothing_but_what_fsspec_has() -> None:
+    """Each method that is called exists in fsspec's interface, so gcsfs and adlfs have it."""
+    from fsspec import AbstractFileSystem
+
+    called = set(re.findall(r"\bfs\.(\w+)\(", Path(cloud_objects.__file__).read_text()))
+    assert called == {"ls", "cat_file", "pipe_file", "open", "rm_file", "mv", "exists", "invalidate_cache"}
+    for name in called:
+        assert callable(getattr(AbstractFileSystem, name))

@@ -1,0 +1,488 @@
+"""Several memory nodes keep each version: what was acknowledged outlives all but one of those that keep it."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from support.checkpoint.images import noise, plain_shard
+from support.checkpoint.memory_nodes import MIB, TOKEN, Acks, finished, make_image, make_layout, until
+
+from deepvm.checkpoint.format.shard import Level, Shard
+from deepvm.checkpoint.network.endpoint import Address
+from deepvm.checkpoint.node.server import Node, NodeSettings
+from deepvm.checkpoint.tiers import replicated
+from deepvm.checkpoint.tiers.base import Tier, without_secrets
+from deepvm.checkpoint.tiers.registry import open_tier
+from deepvm.checkpoint.tiers.replicated import ReplicatedTier
+from deepvm.checkpoint.tiers.tcp import TcpTier
+from deepvm.errors import CheckpointError, DamagedError, RequestError, TierBusyError
+
+
+class Machine:
+    """A VM with a node, which may lose its memory, and its disk with it; its address stays."""
+
+    def __init__(self, persist: Path | None = None, memory: int = 64 * MIB) -> None:
+        self.persist, self.memory, self.port, self.cut = persist, memory, 0, False
+        self.node: Node | None = None
+        self.start()
+        self.url = f"tcp://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        place = self.persist.as_uri() if self.persist else ""
+        self.node = Node(NodeSettings(Address("127.0.0.1", self.port), TOKEN, self.memory, place, lease_s=0.5))
+        self.port = self.node.start().port  # type: ignore[union-attr]
+
+    def lose(self) -> None:
+        """All of it."""
+        if self.node is not None:
+            self.node.stop(lambda: True)
+            self.node = None
+        if self.persist is not None:
+            shutil.rmtree(self.persist, ignore_errors=True)
+
+
+@contextmanager
+def machines(count: int, persist: Path | None = None) -> Iterator[list[Machine]]:
+    with ExitStack() as stack:
+        made = []
+        for number in range(count):
+            made.append(Machine(persist and persist / str(number)))
+            stack.callback(made[-1].lose)
+        yield made
+
+
+@contextmanager
+def mirrored(places: list[Machine], replicas: int = 2, session: str = "s1", **options: Any) -> Iterator[ReplicatedTier]:
+    nodes = [TcpTier(place.url, session, TOKEN, limit_s=5.0, **options) for place in places]
+    tier = ReplicatedTier(nodes, replicas, retry_s=0.02)
+    yield tier
+    tier.close()
+
+
+def put(tier: Tier, version: int, data: bytearray) -> Acks:
+    acks = Acks()
+    tier.put(plain_shard(data, version), acks)
+    return acks
+
+
+def holders(places: list[Machine], version: int) -> list[int]:
+    return [n for n, p in enumerate(places) if p.node and version in p.node.registry.complete("job")]
+
+
+def read(places: list[Machine], folder: Path, replicas: int = 2) -> tuple[int, bytes]:
+    """What a run that starts now restores."""
+    with mirrored(places, replicas, "reader") as tier:
+        record = tier.versions("job")[0]
+        return record.version, tier.fetch(record, folder).read_bytes()
+
+
+def test_the_loss_of_either_node_loses_nothing(tmp_path: Path) -> None:
+    for lost in (0, 1):
+        with machines(2) as places, mirrored(places) as tier:
+            data = noise(3 * MIB, lost)
+            assert put(tier, 1, data).levels == [Level.REMOTE]
+            assert holders(places, 1) == [0, 1]
+            places[lost].lose()
+            assert read(places, tmp_path) == (1, bytes(data))
+            places[lost].start()  # empty
+            assert read(places, tmp_path) == (1, bytes(data))
+
+
+def test_one_copy_is_not_acknowledged_but_restored_if_nothing_else_is_there(tmp_path: Path) -> None:
+    with machines(2) as places, mirrored(places) as tier:
+        places[0].lose()
+        acks = Acks()
+        with pytest.raises(CheckpointError, match="is on 1 memory nodes and is to be on 2"):
+            tier.put(plain_shard(noise(1000)), acks)
+        assert acks.levels == []
+        assert read(places, tmp_path) == (1, bytes(noise(1000)))
+
+
+def test_a_node_leaves_and_joins_while_training_goes_on(tmp_path: Path) -> None:
+    with machines(3) as places, mirrored(places) as tier:
+        assert put(tier, 1, noise(1000, 1)).levels == [Level.REMOTE]
+        assert holders(places, 1) == [0, 1]  # the third one waits
+        places[0].lose()
+        assert put(tier, 2, noise(1000, 2)).levels == [Level.REMOTE]
+        assert holders(places, 2) == [1, 2]
+        places[1].lose()
+        assert read(places[::2], tmp_path, 2) == (2, bytes(noise(1000, 2)))
+        with pytest.raises(CheckpointError, match="on 1 memory nodes"):
+            put(tier, 3, noise(1000, 3))
+        for number in (0, 1):
+            places[number].start()
+        assert until(lambda: not tier._silent)
+        assert put(tier, 4, noise(1000, 4)).levels == [Level.REMOTE]
+        assert holders(places, 4) == [0, 1, 2]  # all, until one is acknowledged again
+        assert put(tier, 5, noise(1000, 5)).levels == [Level.REMOTE]
+        assert holders(places, 5) == [0, 1]
+
+
+def test_a_node_that_is_still_to_come_is_used_when_it_comes() -> None:
+    with machines(2) as places:
+        places[1].lose()
+        with mirrored(places) as tier:
+            with pytest.raises(CheckpointError):
+                put(tier, 1, noise(1000, 1))
+            places[1].start()
+            assert until(lambda: not tier._silent)
+            assert put(tier, 2, noise(1000, 2)).levels == [Level.REMOTE]
+
+
+def test_durable_when_one_disk_has_it(tmp_path: Path) -> None:
+    with machines(2, tmp_path / "disks") as places, mirrored(places) as tier:
+        acks = put(tier, 1, noise(100_000))
+        assert acks.wait(Level.DURABLE) and acks.levels == [Level.REMOTE, Level.DURABLE]
+        assert tier.settle(5)
+
+
+def test_what_cannot_be_durable_is_told_once() -> None:
+    told: list[CheckpointError] = []
+    with machines(2) as places, mirrored(places) as tier:
+        shard = Shard("job", 1, 0, make_layout(5000), make_image(make_layout(5000), 1), lost=told.append)
+        acks = Acks()
+        tier.put(shard, acks)
+        assert until(lambda: told) and acks.levels == [Level.REMOTE]
+        assert "memory only" in str(told[0])
+        assert tier.settle(5) and len(told) == 1
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_ranks_that_choose_differently_come_together_again(tmp_path: Path, world: int) -> None:
+    """One rank takes the first node for silent, the others do not: only the second has all parts."""
+    layout = make_layout(50_000, world, seed=3)
+    with machines(3) as places, ExitStack() as stack:
+        tiers = [stack.enter_context(mirrored(places)) for _ in range(world)]
+        tiers[0]._silent.add(0)
+
+        def save(version: int) -> list[Acks]:
+            acks = [Acks() for _ in tiers]
+            threads = [
+                threading.Thread(
+                    target=t.put, args=(Shard("job", version, r, layout, make_image(layout, version)), acks[r])
+                )
+                for r, t in enumerate(tiers)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(20)
+            return acks
+
+        tiers[0]._retry_s = 60
+        first = save(1)
+        assert holders(places, 1) == [1] and not any(a.levels for a in first)
+        stack.callback(setattr, replicated, "_OVERDUE_S", replicated._OVERDUE_S)
+        replicated._OVERDUE_S = 0.0
+        time.sleep(0.01)
+        second = save(2)
+        assert all(a.wait(Level.REMOTE) for a in second)
+        assert len(holders(places, 2)) >= 2
+
+
+def test_a_version_that_a_node_took_with_it_is_told_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other rank has not sent its part yet when the node dies; nobody waits for the acknowledgement for minutes."""
+    monkeypatch.setattr(replicated, "_OVERDUE_S", 0.05)
+    told: list[CheckpointError] = []
+    layout = make_layout(50_000, 2, seed=3)
+    with machines(2) as places, mirrored(places) as tier:
+        acks = Acks()
+        tier.put(Shard("job", 1, 0, layout, make_image(layout, 1), lost=told.append), acks)
+        places[1].lose()
+        assert until(lambda: told) and acks.levels == []
+        assert "does not answer" in str(told[0]) or "gave it up" in str(told[0])
+
+
+def test_no_room_is_no_failure() -> None:
+    with machines(2) as places, mirrored(places) as tier:
+        assert put(tier, 1, noise(20 * MIB, 1)).levels == [Level.REMOTE]
+        for place in places:
+            assert place.node is not None
+            place.node.registry.stopping = True
+        with pytest.raises(TierBusyError):
+            put(tier, 2, noise(20 * MIB, 2))
+        for place in places:
+            assert place.node is not None
+            place.node.registry.stopping = False
+        assert put(tier, 3, noise(20 * MIB, 3)).levels == [Level.REMOTE]
+
+
+def test_two_names_of_one_node_are_one_copy() -> None:
+    with machines(1) as places:
+        port = places[0].port
+        nodes = [TcpTier(f"tcp://{host}:{port}", "s1", TOKEN, limit_s=5.0) for host in ("127.0.0.1", "localhost")]
+        tier = ReplicatedTier(nodes, 2)
+        acks = Acks()
+        with pytest.raises(CheckpointError, match="same memory node"):
+            tier.put(plain_shard(noise(1000)), acks)
+        assert acks.levels == []
+        tier.close()
+
+
+def test_a_damaged_copy_is_passed_over(tmp_path: Path) -> None:
+    with machines(2) as places, mirrored(places) as tier:
+        data = noise(2 * MIB, 4)
+        assert put(tier, 1, data).levels == [Level.REMOTE]
+        for number in (0, 1):
+            assert (node := places[number].node) is not None
+            node.registry.complete("job")[1].image[MIB] ^= 1
+            if not number:
+                assert read(places, tmp_path) == (1, bytes(data))
+        (record,) = tier.versions("job")
+        with pytest.raises(DamagedError):
+            tier.fetch(record, tmp_path)
+
+
+def test_too_many_silent_nodes_are_no_reason_to_go_back(tmp_path: Path) -> None:
+    with machines(3) as places, mirrored(places) as tier:
+        put(tier, 1, noise(1000, 1))
+        places[2].lose()
+        assert read(places, tmp_path)[0] == 1
+        places[1].lose()
+        for ask in (tier.versions, tier.damaged, lambda job: tier.set_aside(job, {1}), lambda job: tier.begin(job, 3)):
+            with pytest.raises(CheckpointError, match="2 of 3 nodes do not answer"):
+                ask("job")
+
+
+def test_an_older_generation_gets_too_few_nodes_even_if_one_missed_the_newer() -> None:
+    with machines(2) as places, mirrored(places) as old, mirrored(places, session="s2") as new:
+        old.begin("job", 1)
+        assert put(old, 1, noise(1000, 1)).levels == [Level.REMOTE]
+        places[0].lose()
+        new.begin("job", 2)
+        places[0].start()  # it has heard of neither
+        acks = Acks()
+        with pytest.raises(CheckpointError):
+            old.put(plain_shard(noise(1000, 2), 2), acks)
+        assert acks.levels == []
+
+
+def test_urls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_bytes(TOKEN)
+    token.chmod(0o600)
+    monkeypatch.setenv("DEEPVM_TOKEN_FILE", str(token))
+    tier = open_tier("tcp://a:1,b:2,c:3?replicas=2", "s1")
+    assert isinstance(tier, ReplicatedTier) and tier.url == "tcp://a:1,b:2,c:3?replicas=2" and tier.shared
+    assert without_secrets(tier.url) == tier.url
+    for bad in ("a:1,b:2?replicas=1", "a:1,b:2?replicas=3", "a:1?replicas=2", "a:1,a:1?replicas=2", "a:1,b:2?copies=2"):
+        with pytest.raises(RequestError):
+            open_tier(f"tcp://{bad}", "s1")
+
+
+class Losses(RuleBasedStateMachine):
+    """Saves of one or two ranks; nodes that lose all they have, or are cut off for a while; runs that begin again.
+
+    A version, or a newer one, must be found as long as one of the nodes that had it when it was acknowledged has not
+    lost its memory since; so fewer than ``replicas`` losses have no effect, whatever their order.
+    """
+
+    count, replicas = 3, 2
+
+    @initialize(world=st.integers(1, 2))
+    def begin(self, world: int) -> None:
+        self.stack, self.world, self.runs, self.version = ExitStack(), world, 0, 0
+        self.places = self.stack.enter_context(machines(self.count))
+        self.folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory()))
+        self.layout = make_layout(20_000, world, seed=1)
+        self.truth: dict[int, set[bytes]] = {}
+        self.promised: dict[int, set[int]] = {}  # version: who had it, and has not lost it since
+        self.tiers: list[ReplicatedTier] = []
+        self.run()
+
+    def run(self) -> None:
+        for tier in self.tiers:
+            tier.close()
+        self.runs += 1
+        self.tiers = [self.tier(f"run{self.runs}", 0.02) for _ in range(self.world)]
+
+    def tier(self, session: str, retry_s: float) -> ReplicatedTier:
+        nodes = []
+        for place in self.places:
+            node = TcpTier(place.url, session, TOKEN, limit_s=5.0, wire_bytes=8192)
+
+            def connect(*words: Any, real: Any = node._connect, place: Machine = place) -> Any:
+                if place.cut:
+                    raise ConnectionRefusedError("cut off")
+                return real(*words)
+
+            node._connect = connect  # type: ignore[method-assign]
+            nodes.append(node)
+        return ReplicatedTier(nodes, self.replicas, retry_s=retry_s)
+
+    @rule(only=st.sampled_from([0, 1, None, None, None]))
+    def save(self, only: int | None) -> None:
+        """All ranks send their part, or one of them is killed before."""
+        self.version += 1
+        image = make_image(self.layout, 1000 * self.runs + self.version)
+        self.truth.setdefault(self.version, set()).add(finished(image, self.layout))
+        acks = [Acks() for _ in self.tiers]
+
+        def work(rank: int) -> None:
+            try:
+                self.tiers[rank].put(Shard("job", self.version, rank, self.layout, image), acks[rank])
+            except CheckpointError:
+                return
+
+        ranks = [r for r in range(self.world) if only is None or r == only % self.world]
+        threads = [threading.Thread(target=work, args=(r,)) for r in ranks]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        if len(ranks) == self.world and self._all_there():
+            until(lambda: all(a.levels for a in acks), 0.3)
+        if any(a.levels for a in acks):
+            self.promised[self.version] = set(holders(self.places, self.version))
+            assert len(self.promised[self.version]) >= self.replicas
+
+    def _all_there(self) -> bool:
+        return sum(p.node is not None and not p.cut for p in self.places) >= self.replicas
+
+    @rule(number=st.integers(0, 2))
+    def lose(self, number: int) -> None:
+        place = self.places[number % self.count]
+        if place.node is not None:
+            place.lose()
+            for kept in self.promised.values():
+                kept.discard(number % self.count)
+
+    @rule(number=st.integers(0, 2))
+    def come_back(self, number: int) -> None:
+        place = self.places[number % self.count]
+        if place.node is None:
+            place.start()
+
+    @rule(number=st.integers(0, 2), cut=st.booleans())
+    def cut_off(self, number: int, cut: bool) -> None:
+        """New connections fail; what it has stays."""
+        self.places[number].cut = cut
+
+    @rule()
+    def all_are_there_again(self) -> None:
+        for place in self.places:
+            place.cut = False
+            if place.node is None:
+                place.start()
+        assert until(lambda: not any(t._silent for t in self.tiers))
+
+    @rule()
+    def begin_again(self) -> None:
+        """A new run goes on from what it finds, which is no older than what was promised."""
+        time.sleep(0.6 if self.runs % 3 == 0 else 0)  # the lease of the old run, now and then
+        self.run()
+        try:
+            self.version = max([*(r.version for r in self.tiers[0].versions("job")), *self.kept()], default=0)
+        except CheckpointError:
+            return
+
+    def kept(self) -> set[int]:
+        return {v for v, kept in self.promised.items() if kept}
+
+    @invariant()
+    def what_was_promised_is_there(self) -> None:
+        if not getattr(self, "tiers", None) or not self.kept():
+            return
+        newest = max(self.kept())
+        reader = self.tier("reader", 60)
+        try:
+            try:
+                found = reader.versions("job")
+            except CheckpointError:  # not knowing is no going back
+                silent = sum(p.node is None or p.cut for p in self.places)
+                assert silent >= self.replicas
+                return
+            assert found and found[0].version >= newest, f"{[r.version for r in found]}, promised {newest}"
+            assert reader.fetch(found[0], self.folder).read_bytes() in self.truth[found[0].version]
+        finally:
+            reader.close()
+
+    def teardown(self) -> None:
+        for tier in getattr(self, "tiers", ()):
+            tier.close()
+        if hasattr(self, "stack"):
+            self.stack.close()
+
+
+FEW = settings(
+    max_examples=12, stateful_step_count=15, deadline=None, suppress_health_check=[*HealthCheck], database=None
+)
+
+
+def test_any_order_of_saves_losses_and_restarts() -> None:
+    run_state_machine_as_test(Losses, settings=settings(FEW, max_examples=4))
+
+
+@pytest.mark.slow
+def test_any_order_of_saves_losses_and_restarts_at_length() -> None:
+    run_state_machine_as_test(Losses, settings=settings(FEW, max_examples=120, stateful_step_count=30))
+
+
+def acknowledges_the_first_copy(patch: pytest.MonkeyPatch) -> None:
+    real = replicated._Copies.__init__
+    patch.setattr(
+        replicated._Copies, "__init__", lambda self, shard, told, needed, put: real(self, shard, told, 1, put)
+    )
+
+
+def acknowledges_what_is_only_sent(patch: pytest.MonkeyPatch) -> None:
+    """This rank's part is there; the version is complete only with those of the others."""
+    real = replicated._Copies.taken
+
+    def taken(self: Any, number: int) -> None:
+        real(self, number)
+        self.reached(number, Level.REMOTE)
+
+    patch.setattr(replicated._Copies, "taken", taken)
+
+
+def reads_the_first_node_alone(patch: pytest.MonkeyPatch) -> None:
+    real = ReplicatedTier._ask
+    patch.setattr(ReplicatedTier, "_ask", lambda self, question: real(self, question)[:1])
+
+
+def takes_silence_for_emptiness(patch: pytest.MonkeyPatch) -> None:
+    def ask(self: ReplicatedTier, question: Callable[[TcpTier], Any]) -> list[tuple[int, Any]]:
+        found = []
+        for number, node in enumerate(self._nodes):
+            with suppress(CheckpointError):
+                found.append((number, question(node)))
+        return found
+
+    patch.setattr(ReplicatedTier, "_ask", ask)
+
+
+def restores_the_oldest_first(patch: pytest.MonkeyPatch) -> None:
+    real = ReplicatedTier.versions
+    patch.setattr(ReplicatedTier, "versions", lambda self, job: real(self, job)[::-1])
+
+
+MUTATIONS = [
+    acknowledges_the_first_copy,
+    acknowledges_what_is_only_sent,
+    reads_the_first_node_alone,
+    takes_silence_for_emptiness,
+    restores_the_oldest_first,
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
+def test_rules_that_are_broken_on_purpose_are_seen(
+    mutation: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutation(monkeypatch)
+    quick = settings(FEW, max_examples=120, phases=[Phase.generate])  # one is enough, it need not be the shortest
+    with pytest.raises((AssertionError, IndexError)):
+        run_state_machine_as_test(Losses, settings=quick)
