@@ -61,7 +61,7 @@ class DeepVMCallback(TrainerCallback):  # type: ignore[misc]
         if state.global_step:
             raise RequestError("resume_from_checkpoint", state.global_step, "None: the callback resumes by itself")
         if not set(_EPOCH) <= inspect.signature(trainer._run_epoch).parameters.keys():
-            raise RequestError("transformers", transformers.__version__, "a release that is known: 5.24.0")
+            raise RequestError("transformers", transformers.__version__, "5.3.0 or newer: this Trainer works otherwise")
         extra: dict[str, Any] = {"scheduler": trainer.lr_scheduler, **self._extra}
         scaler = getattr(trainer.accelerator, "scaler", None)
         if scaler is not None:
@@ -104,7 +104,7 @@ def _saved(trainer: Any) -> dict[str, Any]:
     found = {
         "state": {**dataclasses.asdict(trainer.state), "stateful_callbacks": {}},
         "callbacks": states,
-        "counts": {name: getattr(trainer, name) for name in _COUNTS},
+        "counts": {name: getattr(trainer, name) for name in _COUNTS if hasattr(trainer, name)},  # releases differ
         "flos": trainer.current_flos,
         "step": trainer.accelerator.step,
     }
