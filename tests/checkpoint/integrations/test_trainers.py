@@ -75,8 +75,9 @@ def test_killed_at_random_steps(words: str) -> None:
         (Path(two_rank_loop.__file__), "--loader-workers 1", []),
         (EXAMPLES / "hf_trainer.py", "--augment", ["transformers", "accelerate"]),
         (EXAMPLES / "accelerate_loop.py", "", ["accelerate"]),
+        (EXAMPLES / "lightning_loop.py", "--ranks 2", ["lightning"]),
     ],
-    ids=["plain", "huggingface", "accelerate"],
+    ids=["plain", "huggingface", "accelerate", "lightning"],
 )
 def test_two_ranks(script: Path, words: str, libraries: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     needs(libraries)
