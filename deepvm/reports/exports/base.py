@@ -35,7 +35,7 @@ JOIN_TIMEOUT_S = 3600
 """How long torchrun's agents wait for missing VMs: a spot VM may take longer than PyTorch's 600 s to come back."""
 
 _OUTSIDE_TAGS = re.compile(r"[^\w +\-=.:/@]")
-_PERSIST = re.compile(r"s3://[^/]+(/.*)?|file:///.+")
+_PERSIST = re.compile(r"(s3|gs|az)://[^/]+(/.*)?|file:///.+")
 _PLAIN = re.compile(r"[\w.,:/@+=\[\]<>!~-]+", re.ASCII)  # what stands in a script between double quotes as it is
 _NO_SCRIPT = frozenset({"python", "python3", "torchrun", "bash", "sh"})
 
@@ -94,7 +94,7 @@ class ExportOptions:
             if (text := getattr(self, name)) and not _PLAIN.fullmatch(text):
                 raise RequestError(name, text, "letters, digits and .,:/@+=[]<>!~_-, without blanks")
         if self.persist and not _PERSIST.fullmatch(self.persist):
-            raise RequestError("persist", self.persist, "s3://bucket/prefix or file:///folder")
+            raise RequestError("persist", self.persist, "s3://bucket/prefix, gs://, az:// or file:///folder")
         words = self.words
         if words and words[0] in _NO_SCRIPT:
             allowed = "the arguments of torchrun, such as 'train.py --epochs 3' or '-m package.train'"

@@ -75,7 +75,7 @@ def _text(plan: Plan, group: PlannedGroup, options: ExportOptions) -> str:
         **({"envs": environment} if environment else {}),
         **({"secrets": {SECRET: None}} if survival.keepers(plan) else {}),
         **({"file_mounts": mounts} if mounts else {}),
-        "setup": survival.install(options, extra="" if group.role == MEMORY else "[train]", folder="$HOME"),
+        "setup": survival.install(options, trains=group.role != MEMORY, folder="$HOME"),
         "run": _run(plan, group, options),
     }
     return comment([*header(plan, _NO_LIMIT), *_remarks(plan, group)]) + _yaml(task)

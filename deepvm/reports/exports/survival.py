@@ -30,14 +30,17 @@ def carried(options: ExportOptions) -> list[ExportFile]:
     return [ExportFile(own.wheel_name, "", data=own.wheel)] if own.wheel and not options.package else []
 
 
-def install(options: ExportOptions, *, extra: str = "[train]", folder: str = "") -> str:
+def install(options: ExportOptions, *, trains: bool = True, folder: str = "") -> str:
     """A line that installs deepvm, unless the image has it; ``DEEPVM_PACKAGE`` may name another release, or a file.
 
-    ``folder``: where VMs have what is :func:`carried`, as bash reads it between double quotes.
+    ``trains``: whether it is for trainers, not for a memory node. ``folder``: where VMs have what is :func:`carried`,
+    as bash reads it between double quotes.
 
     Raises:
         RequestError: nothing says what VMs could install, and a training is to start.
     """
+    wanted = [*(["train"] if trains else []), *filter(None, [_library(options)])]
+    extra = f"[{','.join(wanted)}]" if wanted else ""
     source = options.package or options.own.requirement(extra)
     if not source and folder and carried(options):
         source = f"{folder}/{options.own.wheel_name}{extra}"
@@ -50,6 +53,12 @@ def install(options: ExportOptions, *, extra: str = "[train]", folder: str = "")
         raise RequestError("package", "", allowed)
     value = f":-{source}" if source else f":?{_NO_PACKAGE}"
     return f'command -v deepvm > /dev/null || python3 -m pip install --quiet "${{DEEPVM_PACKAGE{value}}}"\n'
+
+
+def _library(options: ExportOptions) -> str:
+    """The extra that brings the library of the bucket; empty for S3, which the base install knows."""
+    scheme = options.persist.partition("://")[0]
+    return scheme if scheme in ("gs", "az") else ""
 
 
 def serve(plan: Plan, options: ExportOptions, token: str) -> str:
@@ -101,6 +110,8 @@ def notes(plan: Plan, options: ExportOptions, *, carries: bool = False) -> Itera
             f"the VMs cannot have the deepvm that runs here, of {options.own.place}: --package says what pip installs, "
             "unless the image has deepvm"
         )
+    if _library(options):
+        yield f"the VMs need an identity that may write {options.persist}: no role or key is made for it"
     group = keepers(plan)
     if group is None:
         if not options.persist and any(g.market is Market.SPOT for g in plan.groups):

@@ -312,6 +312,18 @@ def test_all_spot_keeps_versions_in_the_bucket_alone(tmp_path: Path) -> None:
     assert "--persist s3://bucket/run does" in "\n".join(render(spot_only(), "skypilot").notes)
 
 
+@pytest.mark.parametrize("scheme", ["gs", "az"])
+def test_buckets_of_other_clouds_bring_their_library(tmp_path: Path, scheme: str) -> None:
+    url = f"{scheme}://bucket/run"
+    options = ExportOptions(persist=url, own=OwnPackage("", "/here", "deepvm.whl", b"wheel"))
+    made = render(tiering(), "skypilot", options)
+    assert any(f"an identity that may write {url}" in note for note in made.notes)
+    found = {name: task["setup"] for name, task in tasks(tiering(), options).items()}
+    assert f"deepvm.whl[{scheme}]" in found["memory.yaml"] and f"deepvm.whl[train,{scheme}]" in found["training.yaml"]
+    run(tasks(spot_only(), ExportOptions(command="x", persist=url))["training.yaml"], tmp_path)
+    assert f"DEEPVM_TIERS={url}\n" in (tmp_path / "deepvm-ran").read_text()
+
+
 def test_where_the_code_comes_from(tmp_path: Path) -> None:
     def workdir(code: str) -> list[Any]:
         return [t.get("workdir") for t in tasks(tiering(), ExportOptions(code=code)).values()]
