@@ -138,6 +138,8 @@ class Checkpointer:
         self._due: tuple[float | None, Scheduled | None] | None = None
         """With loaders: the deadline and the agent's wish of the version that is taken before the next batch."""
         self._due_at, self._told_unfetched = 0, False
+        self._changed = False
+        """Since that version was due something else has changed the state."""
         self._stepping = self._closed = False
         self._process = os.getpid()  # a forked child inherits neither the threads nor the right to stop them
         self._thread: threading.Thread | None = None
@@ -248,6 +250,7 @@ class Checkpointer:
             self._snapshotter.finish()
         self._wait()
         self._unseen.forget()  # the change is announced
+        self._changed = True
 
     def _wait(self) -> None:
         self._passes()
@@ -294,8 +297,9 @@ class Checkpointer:
         if self._closed or os.getpid() != self._process:
             return
         try:
-            if self._ranks.world == 1:  # of several, one may close alone
+            if self._ranks.world == 1 and not self._changed:  # of several ranks, one may close alone
                 self._before_batch()
+            self._give_up_due()
             self._closed = True
             self._unseen.look()
             self._snapshotter.finish()
@@ -350,6 +354,7 @@ class Checkpointer:
     def _before_load(self) -> None:
         self._before_change()
         self._unseen.forget()
+        self._changed = True
 
     def _before_step(self) -> None:
         if not is_nested_step(self._stepper):
@@ -399,6 +404,7 @@ class Checkpointer:
         self._tell_of(handle, scheduled)
 
     def _await_batch(self, deadline: float | None, scheduled: Scheduled | None) -> None:
+        self._changed = False
         if self._due is None:
             self._due_at = self._version
         elif self._version - self._due_at >= _UNFETCHED and not self._told_unfetched:
@@ -420,6 +426,15 @@ class Checkpointer:
             self._snapshotter.finish(at_once=True)
         if self._agent is not None:
             self._agent.sent()
+
+    def _give_up_due(self) -> None:
+        """The training is over: what waits for the next batch is not saved, and whoever asked for it hears so."""
+        due, self._due = self._due, None
+        if due is None:
+            return
+        why = "the state was changed since" if self._changed else "several ranks end without a save() by all of them"
+        log.warning("version %d was due and is not saved: %s", self._version, why)
+        self._requests.begun().failed(CheckpointError(f"version {self._version} was not saved: {why}"))
 
     def _tell_of(self, handle: Handle, scheduled: Scheduled | None) -> None:
         if self._agent is not None:

@@ -107,8 +107,8 @@ def checkpointed(
     more: dict[str, Any] = {f"registered.{n}": value for n, value in enumerate(accelerator._custom_objects)}
     if accelerator.scaler is not None:
         more["scaler"] = accelerator.scaler
-    more |= {**(extra or {}), "accelerate": Counts(accelerator, loader)}
-    session = Session(found, more, sigterm, model=model, optimizer=optimizer, **options)
+    more["accelerate"] = Counts(accelerator, loader)
+    session = Session(found, extra, sigterm, own=more, model=model, optimizer=optimizer, **options)
     try:
         return AcceleratedRun(session, epochs, loader)
     except BaseException:

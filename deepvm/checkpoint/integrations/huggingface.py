@@ -62,14 +62,16 @@ class DeepVMCallback(TrainerCallback):  # type: ignore[misc]
             raise RequestError("resume_from_checkpoint", state.global_step, "None: the callback resumes by itself")
         if not set(_EPOCH) <= inspect.signature(trainer._run_epoch).parameters.keys():
             raise RequestError("transformers", transformers.__version__, "5.3.0 or newer: this Trainer works otherwise")
-        extra: dict[str, Any] = {"scheduler": trainer.lr_scheduler, **self._extra}
+        own: dict[str, Any] = {"scheduler": trainer.lr_scheduler}
         scaler = getattr(trainer.accelerator, "scaler", None)
         if scaler is not None:
-            extra["scaler"] = scaler
-        extra["trainer"] = Packed(lambda: _saved(trainer), lambda found: _restore(trainer, found))
+            own["scaler"] = scaler
+        own["trainer"] = Packed("the Trainer's state", lambda: _saved(trainer), lambda found: _restore(trainer, found))
         loader = prepared(objects["train_dataloader"])
         model, optimizer = objects["model"], objects["optimizer"]
-        self._session = Session(loader, extra, self._sigterm, model=model, optimizer=optimizer, **self._options)
+        self._session = Session(
+            loader, self._extra, self._sigterm, own=own, model=model, optimizer=optimizer, **self._options
+        )
         if self._session.checkpointer.restore_latest():
             _continue(trainer, loader.epoch, loader.batch)
 
@@ -131,7 +133,18 @@ def _restore(trainer: Any, saved: Mapping[str, Any]) -> None:
 
 def _continue(trainer: Any, first: int, batch: int) -> None:
     """Let the Trainer pass over the epochs that are done, and over the batches that are done of the next."""
-    run = trainer._run_epoch
+    run, handler, begun = trainer._run_epoch, trainer.callback_handler, 0
+    begin = handler.on_epoch_begin
+
+    def on_epoch_begin(args: Any, state: Any, control: Any) -> Any:
+        nonlocal begun
+        begun += 1
+        if begun <= first:  # it is over: its callbacks have seen it
+            return control
+        del handler.on_epoch_begin
+        return begin(args, state, control)
+
+    handler.on_epoch_begin = on_epoch_begin
 
     def run_epoch(**arguments: Any) -> Any:
         if arguments["epoch"] < first:

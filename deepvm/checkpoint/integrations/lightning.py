@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from deepvm.checkpoint.training.state import Stateful
 from deepvm.errors import RequestError
 
 _LOOP = "loop"
+log = logging.getLogger("deepvm.checkpoint")
 
 
 class DeepVMCallback(Callback):  # type: ignore[misc]
@@ -30,7 +32,8 @@ class DeepVMCallback(Callback):  # type: ignore[misc]
     In a version are the module, its optimizers and schedulers, the scaler, the position in the data with all random
     states, the progress of Lightning's loops, and what callbacks, the module and the data module save. ``fit()`` goes
     on with the newest version; ``ckpt_path`` is not needed, and refused. Lightning's own checkpoints can be switched
-    off: ``enable_checkpointing=False``. After SIGTERM the state after the batch is saved, and Lightning ends.
+    off: ``enable_checkpointing=False``. After SIGTERM the state after the batch, with accumulated gradients after the
+    optimizer's step, is saved, and Lightning ends.
 
     Means over an epoch that the module logs are of the batches since the start of the process: Lightning does not
     say what it has added up.
@@ -44,6 +47,8 @@ class DeepVMCallback(Callback):  # type: ignore[misc]
                 raise RequestError(name, type(options[name]).__name__, "nothing: the Trainer has it")
         self._extra, self._options = dict(extra or {}), options
         self._session: Session | None = None
+        self._ends = False
+        """SIGTERM has come, and the optimizer's step is still to come."""
 
     @property
     def checkpointer(self) -> Any:
@@ -53,16 +58,20 @@ class DeepVMCallback(Callback):  # type: ignore[misc]
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Restore the newest version, and let the loops go on where it was taken."""
         _refuse(trainer)
+        self.teardown(trainer, pl_module, "fit")  # another fit with this callback has failed
         loader = _loader_of(trainer)
         *others, optimizer = trainer.optimizers
-        extra: dict[str, Any] = {f"optimizer.{number}": other for number, other in enumerate(others)}
-        extra |= {f"scheduler.{n}": config.scheduler for n, config in enumerate(trainer.lr_scheduler_configs)}
+        own: dict[str, Any] = {f"optimizer.{number}": other for number, other in enumerate(others)}
+        own |= {f"scheduler.{n}": config.scheduler for n, config in enumerate(trainer.lr_scheduler_configs)}
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         if scaler is not None:
-            extra["scaler"] = scaler
-        extra |= self._extra
-        extra["lightning"] = Packed(lambda: self._saved(trainer), lambda found: self._restore(trainer, found))
-        self._session = Session(loader, extra, model=pl_module, optimizer=optimizer, **self._options)
+            own["scaler"] = scaler
+        own["lightning"] = Packed(
+            "the state of Lightning's callbacks and modules",
+            lambda: self._saved(trainer),
+            lambda found: self._restore(trainer, found),
+        )
+        self._session = Session(loader, self._extra, own=own, model=pl_module, optimizer=optimizer, **self._options)
         if self._session.checkpointer.restore_latest():
             iter(trainer.fit_loop._data_fetcher)  # the one that there is began at the start
 
@@ -73,14 +82,28 @@ class DeepVMCallback(Callback):  # type: ignore[misc]
             self._between_epochs(trainer)
             session.finish()
 
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        """Have Lightning hear of SIGTERM only when gradients are added up: they are in no version."""
+        signals = trainer._signal_connector
+        if signals.received_sigterm or self._ends:
+            self._ends = trainer.fit_loop.epoch_loop._should_accumulate()
+            signals.received_sigterm = not self._ends
+
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Save before Lightning ends because of SIGTERM."""
+        """Save before Lightning ends because of SIGTERM; after other errors nobody calls ``teardown``."""
         session = self._session
-        if session is None or not isinstance(exception, SIGTERMException):
-            return
-        if not trainer.fit_loop.epoch_loop._should_accumulate():  # else gradients would be missing
+        try:
+            if session is None or not isinstance(exception, SIGTERMException):
+                return
+            if trainer.fit_loop.epoch_loop._should_accumulate():
+                log.warning(
+                    "SIGTERM came while gradients were added up, of which nothing is saved: the newest version counts"
+                )
+                return
             self._between_epochs(trainer)
             session.finish()
+        finally:
+            self.teardown(trainer, pl_module, "fit")
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Close the checkpointer."""

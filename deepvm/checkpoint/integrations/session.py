@@ -15,7 +15,7 @@ import torch
 from deepvm.checkpoint.checkpointer import Checkpointer
 from deepvm.checkpoint.loading.resumable_loader import ResumableLoader
 from deepvm.checkpoint.training.save_handle import Handle
-from deepvm.checkpoint.training.state import Stateful, pack, unpack
+from deepvm.checkpoint.training.state import Stateful, check_readable, pack, unpack
 from deepvm.errors import CheckpointError, RequestError
 
 LOADER = "loader"
@@ -35,17 +35,35 @@ class Session:
     """
 
     def __init__(
-        self, loader: ResumableLoader, extra: Mapping[str, Stateful] | None, sigterm: bool = True, **options: Any
+        self,
+        loader: ResumableLoader,
+        extra: Mapping[str, Stateful] | None,
+        sigterm: bool = True,
+        *,
+        own: Mapping[str, Any] | None = None,
+        **options: Any,
     ) -> None:
-        """Make the checkpointer; ``options`` are its own. Raises what it raises."""
-        extra = dict(extra or {})
-        if LOADER in extra:
-            raise RequestError("extra", LOADER, "other names: this one is taken by the position in the data")
+        """Make the checkpointer; ``options`` are its own.
+
+        Args:
+            loader: the data.
+            extra: what the user wants to be saved besides.
+            sigterm: whether SIGTERM saves and ends the training.
+            own: what a trainer wants to be saved, under names that nobody else may use.
+            **options: those of Checkpointer.
+
+        Raises:
+            RequestError: a name is taken. Also what Checkpointer raises.
+        """
+        extra, own = dict(extra or {}), {**(own or {}), LOADER: loader}
+        for name in extra.keys() & own.keys():
+            raise RequestError("extra", name, f"other names than {', '.join(own)}, which are taken")
         self.loader = loader
-        self.checkpointer = Checkpointer(extra={**extra, LOADER: loader}, **options)
+        self.checkpointer = Checkpointer(extra={**extra, **own}, **options)
         self._save, loader.before_batch = loader.before_batch, self._before_batch
         self._ranks = self.checkpointer._ranks
         self._asked: Handle | None = None
+        self._newest: tuple[Handle, ...] = ()
         self._before: Any = None
         self._listens = sigterm and threading.current_thread() is threading.main_thread()
         if self._listens:
@@ -55,13 +73,12 @@ class Session:
         self._asked = self.checkpointer.request_save()
 
     def _before_batch(self) -> None:
-        newest = self.checkpointer.handles[-1:]
         self._save()
-        taken = self.checkpointer.handles[-1:]
-        if not taken or taken == newest:
+        newest, self._newest = self._newest, self.checkpointer.handles[-1:]
+        if not self._newest or self._newest == newest:
             return
-        # All ranks have taken this version: all of them end if one was asked to.
-        (stays,) = self._ranks.minimum([self._asked is not taken[0]])
+        # All ranks have taken this version, here or by save(): all of them end if one was asked to.
+        (stays,) = self._ranks.minimum([self._asked is None or not self._asked.version])
         if not stays:
             self._end()
 
@@ -94,16 +111,19 @@ class Packed:
     It is read when the version is taken.
     """
 
-    def __init__(self, save: Any, load: Any) -> None:
-        """``save()``: returns what plain ``torch.load`` reads; ``load(found)`` restores it."""
-        self._save, self._load = save, load
-        self._size = _LEAST
+    def __init__(self, what: str, save: Any, load: Any) -> None:
+        """``save()``: returns what plain ``torch.load`` reads; ``load(found)`` restores it. ``what``: in errors."""
+        self._what, self._save, self._load = what, save, load
+        self._size, self._checked = _LEAST, -1
 
     def state_dict(self) -> dict[str, Any]:
-        """The object, packed."""
+        """The object, packed. Raises RequestError: it has something in it that could not be read back."""
         stream = io.BytesIO()
         torch.save(self._save(), stream)
         data = stream.getvalue()
+        if len(data) != self._checked:  # what has changed may hold something new
+            check_readable(data, self._what)
+            self._checked = len(data)
         while self._size < len(data) + 8:
             self._size *= 2
         return {"packed": pack(data, self._size)}

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from deepvm.checkpoint.loading.random_states import Draws, as_tensor, bytes_of, generators_of, restore
+from deepvm.checkpoint.loading.random_states import Draws, as_tensor, bytes_of, generators_of, packed, restore
 from deepvm.checkpoint.loading.worker_states import Collate, History, Indexes, Marked, StartWorker
-from deepvm.checkpoint.training.state import pack, unpack
+from deepvm.checkpoint.training.state import check_readable, pack, unpack
 from deepvm.errors import CheckpointError, RequestError
 
 _GRAIN = 2**16
@@ -95,6 +95,8 @@ class ResumableLoader:
         self._resume: _Resume | None = None
         self._restored: dict[str, Any] = {}
         """The state that was loaded, until a pass begins with it."""
+        self._checked = -1
+        """Bytes of the record that was last seen to be readable."""
 
     def __getattr__(self, name: str) -> Any:
         """Everything else is the loader's."""
@@ -125,11 +127,16 @@ class ResumableLoader:
         self.before_batch()
         resume, self._resume = self._resume, None
         if resume is None:
-            resume = _Resume(Draws.now(self._generators))
-        elif not resume.inside:
+            return self._pass(_Resume(Draws.now(self._generators)))
+        if resume.alone:
+            resume.now = Draws(packed(), resume.now.own)
+        if not resume.inside:
             resume.now.put_back(self._generators)
             if resume.dataset is not None:
                 self.loader.dataset.load_state_dict(resume.dataset)  # type: ignore[attr-defined]
+        return self._pass(resume)
+
+    def _pass(self, resume: _Resume) -> Iterator[Any]:
         return _Pass(self, self._begin(resume), resume)
 
     def _begin(self, resume: _Resume) -> Iterator[Any]:
@@ -247,7 +254,11 @@ class ResumableLoader:
         if self._resume is not None:
             return dict(self._restored)
         batch = self.batch
-        record: dict[str, Any] = {"now": _saved(Draws.now(self._generators)), "world": _world()}
+        record: dict[str, Any] = {
+            "now": _saved(Draws.now(self._generators)),
+            "world": _world(),
+            "batch_size": _batch_size(self.loader),
+        }
         if self._running:
             start = self._start_of(batch)
             states, crc = self._history.at(batch if self._by_itself else start)
@@ -271,6 +282,9 @@ class ResumableLoader:
         stream = io.BytesIO()
         torch.save(record, stream)
         data = stream.getvalue()
+        if self._by_itself and len(data) != self._checked:  # the dataset's state may have anything in it
+            check_readable(data, f"state_dict() of {type(self.loader.dataset).__name__}")
+            self._checked = len(data)
         size = -(-(len(data) + 8) // _GRAIN) * _GRAIN
         return {"epoch": self._epoch, "batch": batch, "record": pack(data, size)}
 
@@ -284,12 +298,27 @@ class ResumableLoader:
             epoch, batch, record = int(state_dict["epoch"]), int(state_dict["batch"]), unpack(state_dict["record"])
             resume = _Resume.of(batch, record)
         except Exception as error:  # whatever unpickling raises
-            raise CheckpointError(f"this is no position of a data loader: {type(error).__name__}: {error}") from error
-        world = _world()
-        if record["world"] != world:
+            reason = (str(error).splitlines() or [""])[0]
+            raise CheckpointError(f"this is no position of a data loader: {type(error).__name__}: {reason}") from error
+        world, size = _world(), _batch_size(self.loader)
+        before, had = record["world"], record.get("batch_size")
+        if before != world or (size and had and size != had):
+            if not (size and had):
+                log.warning(
+                    "epoch %d: how large the batches of %d ranks were is not known: %d ranks go on as if theirs were as"
+                    " large; else some samples come twice, or not at all",
+                    *(epoch, before, world),
+                )
+                size = had = 1
             # Samplers that split data deal it out in turn: what one had, others have now.
-            batch = batch * record["world"] // world
-            resume = _Resume(resume.now, batch, inside=resume.inside, began=resume.began, first=resume.first)
+            batch = batch * had * before // (size * world)
+            resume = _Resume(
+                *(resume.now, batch),
+                inside=resume.inside,
+                began=resume.began,
+                first=resume.first,
+                alone=before != world,
+            )
         self._epoch, self._running, self._fetched, self._least = epoch, False, 0, 0
         self._resume, self._restored = resume, dict(state_dict)
         self._copy = self._made = self._indexes = None
@@ -314,6 +343,7 @@ class _Resume:
             sampler's iterator was, and it drew first.
         ahead: before each of the first batches. workers: of each worker. crc: of the order so far.
         own, dataset: the states of a loader, or a dataset, that has some.
+        alone: the version is of another number of ranks, so its global random states are not this rank's.
     """
 
     def __init__(
@@ -330,8 +360,9 @@ class _Resume:
         ahead: tuple[Draws, ...] = (),
         own: Any = None,
         dataset: Any = None,
+        alone: bool = False,
     ) -> None:
-        self.inside = inside
+        self.inside, self.alone = inside, alone
         self.now, self.batch, self.made, self.began, self.first = now, batch, made, began, first
         self.crc, self.workers, self.ahead = crc, workers or {}, ahead
         self.own, self.dataset = own, dataset
@@ -404,6 +435,17 @@ def _weak(method: Callable[..., None], *first: Any) -> Callable[..., None]:
 def _world() -> int:
     distributed = torch.distributed
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+
+
+def _batch_size(loader: DataLoader[Any]) -> int | None:
+    """Samples of a batch of this rank; None where only the sampler knows."""
+    if loader.batch_size is not None:
+        return loader.batch_size
+    sampler = loader.batch_sampler
+    size = getattr(sampler, "batch_size", None)
+    if size and getattr(sampler, "split_batches", False):  # Accelerate's, whose batches are of all ranks together
+        size //= max(getattr(sampler, "num_processes", 1), 1)
+    return size if isinstance(size, int) and size > 0 else None
 
 
 def _saved(draws: Draws | None) -> Any:

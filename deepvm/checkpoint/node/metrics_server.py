@@ -6,7 +6,9 @@ Few threads serve it, each for a short time, so that whoever finds the port can 
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -16,6 +18,8 @@ from typing import Any
 from deepvm.checkpoint.network.endpoint import Address
 from deepvm.checkpoint.node.metrics_text import CONTENT_TYPE, metrics_text
 from deepvm.errors import CheckpointError
+
+log = logging.getLogger("deepvm.checkpoint")
 
 _MOST = 8
 """Requests at a time; with more of them, the oldest is closed."""
@@ -77,7 +81,9 @@ class _Server(ThreadingMixIn, HTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A peer that breaks off is no event."""
+        """A peer that breaks off is no event; anything else is a bug."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            log.exception("the metrics cannot be told")
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -73,7 +73,9 @@ class CloudTier(ObjectStore):
             epoch, ledger = self._epochs.get(job), self._cloud.ledger(job)
             if epoch is not None:
                 ledger.check(epoch)  # before all of it is sent in vain
-            self._clear(job)
+            if job not in self._cleared:
+                ledger.ensure()
+                self._clear(job)
             label = new_label(epoch or 0)
             key = labelled_name(job, version, label)
             with self._cloud.errors(f"write {key}"):
@@ -94,8 +96,6 @@ class CloudTier(ObjectStore):
 
     def _clear(self, job: str) -> None:
         """Remove what killed writers left, once, before the first version of this run."""
-        if job in self._cleared:
-            return
         self._cleared.add(job)
         try:
             with self._cloud.errors("list its objects"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -181,7 +182,8 @@ class CloudObjects:
         """See :class:`deepvm.checkpoint.tiers.ledger.Conditional`: the state after that with the number ``etag``."""
         if etag is not None and not etag.isdigit():
             with self.errors(f"write {key}"):
-                return self.creates_twice(key)
+                # Ranks that start together ask at once: each needs an object of its own.
+                return self.creates_twice(f"{key}-{secrets.token_hex(4)}")
         own = int(etag or 0) + 1
         with self.errors(f"write {key}"):
             try:

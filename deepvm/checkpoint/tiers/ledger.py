@@ -96,6 +96,12 @@ class LedgerFile:
         with self._lock:
             self._change(epoch, lambda old: replace(old, epoch=epoch), lambda found: found.epoch == epoch)
 
+    def ensure(self) -> None:
+        """Have a ledger before the first object is sent: without one, all objects count. Raises CheckpointError."""
+        with self._lock:
+            if self._load() is None:
+                self._change(None, lambda old: old, lambda found: True)
+
     def check(self, epoch: int) -> None:
         """Raise StaleError if a newer generation has begun; CheckpointError."""
         self._refuse(self.read() or Ledger(), epoch)

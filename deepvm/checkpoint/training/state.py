@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import re
 import struct
 import sys
 from collections import OrderedDict
@@ -194,6 +195,20 @@ def unpack(tensor: torch.Tensor) -> dict[str, Any]:
     data = tensor.numpy().tobytes()
     (length,) = struct.unpack_from("<Q", data)
     return dict(torch.load(io.BytesIO(data[8 : 8 + length]), map_location="cpu", weights_only=True))
+
+
+def check_readable(record: bytes, what: str) -> None:
+    """Raise RequestError about ``what`` if plain ``torch.load`` would not read a record back."""
+    try:
+        torch.load(io.BytesIO(record), map_location="cpu", weights_only=True)
+    except Exception as error:  # of unpickling, of any kind
+        found = re.search(r"GLOBAL ([\w.]+)", str(error))
+        raise RequestError(
+            what,
+            found[1] if found else str(error).splitlines()[0],
+            "tensors, numbers, text, and lists, tuples and dictionaries of them: no version with anything else could "
+            "be restored",
+        ) from None
 
 
 def _with_record(tree: Mapping[str, Any], rank: int, world: int) -> tuple[Mapping[str, Any], bool]:

@@ -13,9 +13,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import numpy  # noqa: E402
 from support.checkpoint.small_loop import EPOCHS, Parts, undisturbed  # noqa: E402
 
 from deepvm.checkpoint import Checkpointer, ResumableLoader, training_run  # noqa: E402
+from deepvm.checkpoint.integrations.session import Packed, Session  # noqa: E402
 from deepvm.errors import CheckpointError, RequestError  # noqa: E402
 
 # Of torch, after a resume at the end of the first epoch: it has not seen the steps of another process.
@@ -181,6 +183,85 @@ def test_what_is_due_at_the_end_is_saved(tmp_path: Path) -> None:
     parts.optimizer.step()
     saver.close()
     assert [handle.version for handle in saver.handles] == [1] and saver.metrics["saved"] == 1
+
+
+@pytest.mark.parametrize("changed", ["by loading", "by hand"])
+def test_what_was_due_is_not_saved_with_a_state_that_was_changed_since(
+    tmp_path: Path, changed: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The best weights, at the end: a version 1 with them would be none of any step."""
+    parts = Parts()
+    loader = ResumableLoader(parts.loader)
+    saver = Checkpointer(
+        model=parts.model, optimizer=parts.optimizer, extra={"loader": loader}, tiers=tmp_path, job="a", every=10
+    )
+    parts.model(torch.rand(4, 2)).sum().backward()
+    handle = saver.request_save()
+    parts.optimizer.step()
+    if changed == "by loading":
+        parts.model.load_state_dict({k: torch.zeros_like(v) for k, v in parts.model.state_dict().items()})
+    else:
+        saver.wait()
+    saver.close()
+    assert "version 1 was due and is not saved: the state was changed since" in caplog.text
+    assert not [*tmp_path.glob("*.pt")] and isinstance(handle.durable.exception(5), CheckpointError)
+
+
+@pytest.mark.parametrize("saved_by_hand", [False, True])
+def test_sigterm_ends_the_training_however_the_version_is_taken(tmp_path: Path, saved_by_hand: bool) -> None:
+    parts, steps = Parts(), 0
+    with pytest.raises(SystemExit) as ended, run_of(parts, tmp_path, every=1000) as run:
+        for batch in run:
+            parts.step(batch)
+            steps += 1
+            if run.step == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+            if run.step == 3 and saved_by_hand:
+                run.checkpointer.save()
+    assert ended.value.code == 143 and run.step == 3
+    assert [int(file.stem.split("-")[1]) for file in tmp_path.glob("*.pt")] == [3]
+
+
+class Keeps:
+    """An extra, or an object of a trainer, with a state."""
+
+    def __init__(self, state: Any) -> None:
+        self.state = state
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"state": self.state}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.state = state_dict["state"]
+
+
+@pytest.mark.parametrize(
+    "state", [Path("x"), numpy.float64(3), numpy.array([1, 2]), {1, 2}], ids=lambda s: str(type(s))
+)
+def test_a_state_that_could_not_be_read_back_is_refused_when_it_is_saved(state: Any) -> None:
+    """Else every version is acknowledged, and none can be restored."""
+    packed = Packed("the state of x", lambda: {"a": state}, lambda found: None)
+    if isinstance(state, set):  # plain torch.load reads it
+        packed.load_state_dict(packed.state_dict())
+        return
+    with pytest.raises(RequestError, match="the state of x"):
+        packed.state_dict()
+
+
+def test_what_becomes_unreadable_later_is_refused_then() -> None:
+    kept: list[Any] = []
+    packed = Packed("the state of x", lambda: {"a": [*kept]}, kept.extend)
+    packed.load_state_dict(packed.state_dict())
+    kept.append(Path("x"))
+    with pytest.raises(RequestError, match="pathlib"):
+        packed.state_dict()
+
+
+def test_a_trainers_own_names_are_taken(tmp_path: Path) -> None:
+    parts = Parts()
+    options: dict[str, Any] = {"model": parts.model, "optimizer": parts.optimizer, "tiers": tmp_path, "job": "a"}
+    with pytest.raises(RequestError, match="other names than scheduler, loader, which are taken"):
+        Session(ResumableLoader(parts.loader), {"scheduler": Keeps(1)}, own={"scheduler": Keeps(2)}, **options)
 
 
 @pytest.mark.parametrize(

@@ -146,6 +146,7 @@ def test_the_log_of_a_trainer_is_whole(tmp_path: Path) -> None:
         ("plain_loop.py --every 1000 --epochs 40", 143, []),
         ("hf_trainer.py --every 1000", 143, ["transformers", "accelerate"]),
         ("lightning_loop.py --every 1000 --epochs 20", 0, ["lightning"]),
+        ("lightning_loop.py --every 1000 --epochs 20 --accumulate 4", 0, ["lightning"]),
         ("accelerate_loop.py --every 1000 --epochs 40", 143, ["accelerate"]),
     ],
 )

@@ -12,9 +12,16 @@ torch = pytest.importorskip("torch")
 
 from support.checkpoint.cut_loaders import WORKERS, check, cut, resumed, seed  # noqa: E402
 from support.checkpoint.loaders import KINDS, Items, Remembering, plain  # noqa: E402
-from torch.utils.data import DataLoader, Dataset, IterableDataset  # noqa: E402
+from torch.utils.data import (  # noqa: E402
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    TensorDataset,
+)
 
 from deepvm.checkpoint import ResumableLoader  # noqa: E402
+from deepvm.checkpoint.loading import resumable_loader  # noqa: E402
 from deepvm.errors import CheckpointError, RequestError  # noqa: E402
 
 FEW = [0, 1, 2, 5, 8, 10]
@@ -138,8 +145,6 @@ def test_other_ranks_go_on_where_all_were() -> None:
     first = ResumableLoader(DataLoader(range(40), 2))  # type: ignore[arg-type]
     for _, _batch in zip(range(6), first, strict=False):
         pass
-    from deepvm.checkpoint.loading import resumable_loader
-
     state = first.state_dict()
     second = ResumableLoader(DataLoader(range(40), 2))  # type: ignore[arg-type]
     patch = pytest.MonkeyPatch()
@@ -147,6 +152,43 @@ def test_other_ranks_go_on_where_all_were() -> None:
     second.load_state_dict(state)
     patch.undo()
     assert second.batch == 2 and next(iter(second)).tolist() == [4, 5]
+
+
+@pytest.mark.parametrize("size", [4, 2], ids=["the same batch of a rank", "the same batch of all"])
+def test_more_ranks_go_on_with_the_samples_that_are_left_and_their_own_random_numbers(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rank_of(rank: int, world: int, size: int) -> ResumableLoader:
+        monkeypatch.setattr(resumable_loader, "_world", lambda: world)
+        torch.manual_seed(100 + rank)
+        data = TensorDataset(torch.arange(64))
+        return ResumableLoader(DataLoader(data, size, sampler=DistributedSampler(data, world, rank, shuffle=True)))
+
+    seen: list[int] = []
+    states = []
+    for rank in range(2):
+        loader = rank_of(rank, 2, 4)
+        for _, (places,) in zip(range(4), loader, strict=False):
+            seen += places.tolist()
+        states.append(loader.state_dict())
+    draws = set()
+    for rank in range(4):
+        loader = rank_of(rank, 4, size)
+        loader.load_state_dict(states[0])
+        for number, (places,) in enumerate(loader):
+            seen += places.tolist()
+            if not number:
+                draws.add(torch.rand(1).item())
+    assert sorted(seen) == [*range(64)] and len(draws) == 4
+
+
+def test_another_batch_size_of_the_same_ranks_goes_on_at_the_same_sample(caplog: pytest.LogCaptureFixture) -> None:
+    first = ResumableLoader(DataLoader(range(40), 2))  # type: ignore[arg-type]
+    for _ in zip(range(6), first, strict=False):
+        pass
+    second = ResumableLoader(DataLoader(range(40), 4))  # type: ignore[arg-type]
+    second.load_state_dict(first.state_dict())
+    assert next(iter(second)).tolist() == [12, 13, 14, 15] and not caplog.records
 
 
 @pytest.mark.parametrize("loader", [[1, 2], ResumableLoader(DataLoader(range(2)))])  # type: ignore[arg-type]

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -60,10 +62,12 @@ def seeds(store: CloudStore, folder: Path) -> dict[int, int]:
 
 
 def at_request(number: int, what: Any, requests: tuple[str, ...] = ()) -> tuple[Callable[[str, str], Any], list[str]]:
-    """Trouble at this request, of all or of these kinds; and what was asked."""
+    """Trouble at this request, of all or of these kinds; and what was asked. Who is killed asks for nothing more."""
     asked: list[str] = []
 
     def trouble(request: str, path: str) -> Any:
+        if what is Killed and len(asked) >= number:
+            return Killed()
         if not requests or request in requests:
             asked.append(request)
             if len(asked) == number:
@@ -84,13 +88,14 @@ def each_request(what: Any, kinds: tuple[str, ...] = ()) -> Iterator[tuple[Calla
     raise AssertionError("so many requests for a save")
 
 
-@pytest.mark.parametrize("replacing", [False, True])
+@pytest.mark.parametrize("before", ["nothing", "another version", "the same version"])
 @pytest.mark.parametrize("what", ["fail", "lost", "late", Killed], ids=str)
-def test_trouble_at_every_request_of_a_save(store: CloudStore, tmp_path: Path, replacing: bool, what: Any) -> None:
-    version = 1 if replacing else 2
+def test_trouble_at_every_request_of_a_save(store: CloudStore, tmp_path: Path, before: str, what: Any) -> None:
+    version = 2 if before == "another version" else 1
     for number, (trouble, _) in enumerate(each_request(what)):
         own = CloudStore(tmp_path / str(number) if store.root.startswith(str(tmp_path)) else None)
-        put(own.tier(keep=2), 1, 11)
+        if before != "nothing":
+            put(own.tier(keep=2), 1, 11)
         own.trouble = trouble
         acknowledged = False
         try:
@@ -103,7 +108,8 @@ def test_trouble_at_every_request_of_a_save(store: CloudStore, tmp_path: Path, r
         found = seeds(own, tmp_path / "restored")
         if acknowledged:
             assert found[version] == 12
-        assert found.get(1, 0) in ({11, 12} if replacing else {11}) and found.keys() <= {1, 2}
+        first = {"nothing": {0, 12}, "another version": {11}, "the same version": {11, 12}}[before]
+        assert found.get(1, 0) in first and found.keys() <= {1, 2}
         # The next run goes on as if nothing had been, and leaves nothing of the trouble.
         later = own.tier(keep=2)
         put(later, 3, 13)
@@ -245,7 +251,7 @@ def test_without_its_ledger_all_versions_count(store: CloudStore, tmp_path: Path
 
 def test_a_ledger_that_is_damaged_is_said(store: CloudStore) -> None:
     put(store.tier(), 1, 1)
-    (name,) = (n for n in store.names() if "ledger" in n)
+    *_, name = (n for n in store.names() if "ledger" in n)  # the newest state counts
     store.write(name, b"{}")
     with pytest.raises(CheckpointError, match=r"\.job\.ledger is damaged"):
         store.tier().versions("job")
@@ -407,3 +413,24 @@ def test_the_adapters_need_nothing_but_what_fsspec_has() -> None:
     assert called == {"ls", "cat_file", "pipe_file", "open", "rm_file", "mv", "exists", "invalidate_cache"}
     for name in called:
         assert callable(getattr(AbstractFileSystem, name))
+
+
+def test_ranks_that_start_together_prove_the_store_apart() -> None:
+    """Each creates an object twice; had all one name, the removal of one would look like a store without conditions."""
+    for _ in range(5):
+        store = CloudStore()
+        store.trouble = lambda request, path: time.sleep(random.uniform(0.001, 0.01))
+        errors: list[Exception] = []
+
+        def begin(tier: CloudTier, errors: list[Exception] = errors) -> None:
+            try:
+                tier.begin("job", 1)
+            except CheckpointError as error:
+                errors.append(error)
+
+        ranks = [threading.Thread(target=begin, args=(store.tier(session="x"),)) for _ in range(16)]
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join()
+        assert not errors, errors[0]
