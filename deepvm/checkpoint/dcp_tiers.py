@@ -43,6 +43,7 @@ from deepvm.io.failpoints import point
 
 log = logging.getLogger("deepvm.checkpoint")
 _WAIT_S, _LOOK_S = 300.0, 0.05
+_SEEN_S = 3.0  # for a rank to see what rank 0 has committed
 _LENGTH = struct.Struct("<Q")
 _LEAST_METADATA, _ITEM_BYTES = 2**16, 256
 
@@ -209,6 +210,7 @@ class _Sending:
             if error is None and time.monotonic() > deadline:
                 error = CheckpointError(f"{self._tier.url} did not take version {self._shard.version} in time")
             if error is not None:
+                self._fail(error)  # else what waits for the other ranks would hold up the next save
                 raise error
         point("dcp.tier.after-commit")
 
@@ -218,9 +220,10 @@ class _Sending:
         return not self._thread.is_alive()
 
     def give_up(self, why: str) -> None:
-        """Send nothing more, unless it is all sent."""
-        if not self._complete:
-            self._fail(CheckpointError(why))
+        """Send nothing more; what was sent in full has a moment to see the version committed."""
+        if self._complete:
+            self._thread.join(_SEEN_S)
+        self._fail(CheckpointError(why))
         self._thread.join(_WAIT_S)
 
     def _run(self) -> None:

@@ -1,0 +1,501 @@
+"""Damage and failing storage, met by sharded versions of two ranks: all of a version is loaded, or none of it.
+
+The invariant: a save that returned is loaded, bit for bit, unless its bytes were damaged since; what is damaged or was
+never finished is passed over for the version before it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("boto3")
+
+from support.checkpoint import object_store  # noqa: E402
+from support.checkpoint.disks import Disk, Folder, Objects  # noqa: E402
+from support.checkpoint.memory_nodes import TOKEN, running, until  # noqa: E402
+from support.checkpoint.sharding import Ranks, load, same, whole  # noqa: E402
+
+from deepvm.checkpoint import dcp_tiers  # noqa: E402
+from deepvm.checkpoint.files import commit_record, durable_write, shared_file_write  # noqa: E402
+from deepvm.checkpoint.format import manifest  # noqa: E402
+from deepvm.checkpoint.format.manifest import SUFFIX  # noqa: E402
+from deepvm.checkpoint.format.shard import Level  # noqa: E402
+from deepvm.checkpoint.node.server import Node  # noqa: E402
+from deepvm.checkpoint.node.version_registry import VersionRegistry  # noqa: E402
+from deepvm.checkpoint.tiers import base, bucket_parts  # noqa: E402
+from deepvm.checkpoint.tiers.s3 import S3Tier  # noqa: E402
+from deepvm.errors import CheckpointError  # noqa: E402
+
+SOON_S = 15.0
+"""A save that fails says so at once, and holds nothing up; the limits of all waits are a minute and more."""
+
+
+@dataclass
+class Place:
+    """Where versions go. ``url``: of now; ``disks``: behind it; ``nodes``: in this process."""
+
+    url: str
+    disks: list[Disk]
+    again: Callable[[], str] = str
+    nodes: list[Node] = field(default_factory=list)
+    store: object_store.Store | None = None
+
+    def restart(self) -> None:
+        """Nodes begin anew and know what is on their disks."""
+        self.url = self.again() or self.url
+
+
+@contextmanager
+def file_place(folder: Path) -> Iterator[Place]:
+    yield Place((folder / "versions").as_uri(), [Folder(folder / "versions")])
+
+
+@contextmanager
+def s3_place(folder: Path) -> Iterator[Place]:
+    with object_store.running() as store, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL_S3", store.url)
+        patch.setitem(S3Tier.__init__.__kwdefaults__, "attempts", 1)
+        yield Place(f"s3://{object_store.BUCKET}/run", [Objects(store)], store=store)
+
+
+@contextmanager
+def node_place(folder: Path, count: int, options: str = "") -> Iterator[Place]:
+    with ExitStack() as stack:
+        folders = [folder / f"persist-{n}" for n in range(count)]
+        running_now = stack.enter_context(ExitStack())
+        place = Place("", [Folder(path) for path in folders])
+
+        def start() -> str:
+            running_now.close()
+            place.nodes = [running_now.enter_context(running(persist=path)) for path in folders]
+            first, *others = [node.url for node in place.nodes]  # type: ignore[attr-defined]
+            return ",".join([first, *(url.partition("://")[2] for url in others)]) + options
+
+        place.again = start
+        place.restart()
+        yield place
+
+
+PLACES: dict[str, Callable[[Path], AbstractContextManager[Place]]] = {
+    "file": file_place,
+    "s3": s3_place,
+    "tcp": lambda folder: node_place(folder, 1),
+    "tcp,tcp": lambda folder: node_place(folder, 2),
+    "replicas": lambda folder: node_place(folder, 2, "?replicas=2"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = tmp_path / "secret"
+    token.write_bytes(TOKEN)
+    token.chmod(0o600)
+    monkeypatch.setenv("DEEPVM_TOKEN_FILE", str(token))
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    with PLACES[request.param](tmp_path) as made:
+        yield made
+
+
+@contextmanager
+def training(place: Place) -> Iterator[Ranks]:
+    with pytest.MonkeyPatch.context() as patch:
+        ranks = Ranks(place.url, patch)
+        yield ranks
+        ranks.close()
+
+
+def settled(place: Place, *versions: int) -> None:
+    """Save versions, and wait until they are on all disks."""
+    with training(place) as ranks:
+        for version in versions:
+            ranks.save(version)
+    ends = tuple(f"{version:012d}.pt{SUFFIX}" for version in versions)
+    for disk in place.disks:
+        assert until(lambda disk=disk: sum(name.endswith(ends) for name in disk.names()) == len(ends))
+
+
+def files(place: Place, version: int) -> list[tuple[Disk, str]]:
+    return [(disk, name) for disk in place.disks for name in disk.names() if f"-{version:012d}.pt" in name]
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------
+
+Damage = Callable[[bytes, random.Random], bytes | None]
+
+
+def patched(data: bytes, chance: random.Random) -> bytes:
+    start, more = chance.randrange(len(data)), chance.randbytes(chance.randrange(1, 60))
+    return data[:start] + more + data[start + len(more) :]
+
+
+def flipped(data: bytes, chance: random.Random) -> bytes:
+    changed = bytearray(data)
+    changed[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+    return bytes(changed)
+
+
+DAMAGES: dict[str, Damage] = {
+    "flipped": flipped,
+    "patched": patched,
+    "cut": lambda data, chance: data[: chance.randrange(len(data))],
+    "longer": lambda data, chance: data + chance.randbytes(chance.randrange(1, 9)),
+    "zeroed": lambda data, chance: bytes(len(data)),
+    "removed": lambda data, chance: None,
+}
+
+
+def damage(place: Place, version: int, how: Damage, chance: random.Random) -> None:
+    """Change one file of each disk: of the data, or of the record."""
+    kind = chance.choice([".pt", ".pt" + SUFFIX])
+    for disk in place.disks:
+        name = next(n for d, n in files(place, version) if d is disk and n.endswith(kind))
+        data = disk.read(name)
+        while (changed := how(data, chance)) == data:
+            pass
+        disk.remove(name)
+        if changed is not None:
+            disk.write(name, changed)
+
+
+def damage_campaign(place: Place, rounds: int, seed: int) -> None:
+    """Version 2 is damaged in any way: 1 is loaded, and 2 is refused when it is asked for."""
+    settled(place, 1, 2)
+    chance, whole_files = random.Random(seed), {(id(d), n): d.read(n) for d, n in files(place, 2)}
+    for number in range(rounds):
+        how = [*DAMAGES][number % len(DAMAGES)]
+        damage(place, 2, DAMAGES[how], chance)
+        place.restart()
+        try:
+            assert same(load(place.url), whole(1, 2)), how
+        except CheckpointError as error:
+            raise AssertionError(f"{how}: version 1 is there, and {error}") from error
+        with pytest.raises(CheckpointError):
+            load(place.url, 2)
+        for disk in place.disks:
+            for (owner, name), data in whole_files.items():
+                if owner == id(disk):
+                    disk.write(name, data)
+    place.restart()
+    assert same(load(place.url), whole(2, 2))
+
+
+def test_damaged_files_are_passed_over(place: Place) -> None:
+    damage_campaign(place, 6, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2, 7))
+def test_damaged_files_are_passed_over_at_length(place: Place, seed: int) -> None:
+    damage_campaign(place, 60, seed)
+
+
+@pytest.mark.parametrize("what", ["half", "file", "record"])
+def test_files_of_two_versions_are_no_version(place: Place, what: str) -> None:
+    """Every byte is undamaged, but from another save."""
+    settled(place, 1, 2)
+    for disk in place.disks:
+        for name in [n for d, n in files(place, 2) if d is disk and n.endswith(SUFFIX if what == "record" else ".pt")]:
+            old, new = disk.read(name.replace("0002.", "0001.")), disk.read(name)
+            disk.write(name, new[: len(new) // 2] + old[len(new) // 2 :] if what == "half" else old)
+    place.restart()
+    assert same(load(place.url), whole(1, 2))
+
+
+# --- storage that fails ----------------------------------------------------------------------------------------------
+
+
+def attempt(ranks: Ranks, version: int) -> bool:
+    """Save; whether it returned, and not with an error. Either way it ends soon."""
+    begin = time.monotonic()
+    try:
+        ranks.save(version)
+        return True
+    except CheckpointError:
+        return False
+    finally:
+        assert time.monotonic() - begin < SOON_S, "it holds the training up"
+
+
+def check(place: Place, ranks: Ranks, returned: bool) -> None:
+    """After an attempt at version 2 that met trouble, which is over now."""
+    found = load(place.url)
+    assert same(found, whole(found["step"], 2)) and found["step"] in (1, 2), "parts of two versions, or of none"
+    assert found["step"] == 2 or not returned, "acknowledged and gone"
+    begin = time.monotonic()
+    ranks.save(3)
+    assert time.monotonic() - begin < SOON_S, "the failed save holds up the next one"
+    assert same(load(place.url), whole(3, 2))
+
+
+CALLS = {"pwrite": 9, "fsync": 7, "replace": 5, "ftruncate": 1, "open": 12}
+"""How often a save of two ranks in a folder makes them, or more."""
+
+
+def short_write(real: Callable[..., int], nth: int, error: int) -> Callable[..., Any]:
+    """Of the n-th write the disk takes half; then it fails."""
+    lock, calls = threading.Lock(), [0]
+
+    def write(descriptor: int, data: memoryview, offset: int) -> int:
+        with lock:
+            calls[0] += 1
+            now = calls[0]
+        if now > nth:
+            raise OSError(error, os.strerror(error))
+        return real(descriptor, data[: len(data) // 2] if now == nth else data, offset)
+
+    return write
+
+
+def failing(real: Callable[..., Any], nth: int, error: int, forever: bool) -> Callable[..., Any]:
+    """The n-th call fails, and all after it while the trouble lasts, or that one alone; whichever rank's it is."""
+    lock, calls = threading.Lock(), [0]
+
+    def call(*words: Any, **more: Any) -> Any:
+        with lock:
+            calls[0] += 1
+            now = calls[0]
+        if now == nth or (forever and now > nth):
+            raise OSError(error, os.strerror(error))
+        return real(*words, **more)
+
+    return call
+
+
+def disk_campaign(folder: Path, cases: list[tuple[str, int, int, bool]]) -> int:
+    """Each system call of a save fails, once or from then on; returns how many saves failed."""
+    failed = 0
+    for number, (name, nth, error, forever) in enumerate(cases):
+        with file_place(folder / str(number)) as place, training(place) as ranks, pytest.MonkeyPatch.context() as patch:
+            ranks.save(1)
+            with patch.context() as trouble:
+                if name == "short":
+                    trouble.setattr(os, "pwrite", short_write(os.pwrite, nth, error))
+                else:
+                    trouble.setattr(os, name, failing(getattr(os, name), nth, error, forever))
+                returned = attempt(ranks, 2)
+            failed += not returned
+            check(place, ranks, returned)
+    return failed
+
+
+ERRORS = [errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EROFS]
+ALL_CALLS = [(name, nth) for name, most in CALLS.items() for nth in range(1, most + 1)]
+
+
+def test_a_folder_whose_disk_fails(tmp_path: Path) -> None:
+    chance = random.Random(3)
+    cases = [(name, nth, chance.choice(ERRORS), chance.random() < 0.7) for name, nth in ALL_CALLS[::2]]
+    cases += [("short", nth, errno.ENOSPC, True) for nth in (1, 3)]
+    assert disk_campaign(tmp_path, cases) >= len(cases) // 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("forever", [False, True])
+def test_a_folder_whose_disk_fails_at_every_call(tmp_path: Path, error: int, forever: bool) -> None:
+    cases = [(name, nth, error, forever) for name, nth in ALL_CALLS]
+    cases += [("short", nth, error, True) for nth in range(1, 6)]
+    assert disk_campaign(tmp_path, cases) >= len(cases) // 2
+
+
+TROUBLES = ["503 Slow Down", "500 Internal Server Error", "403 Access Denied", "late", "lost", "cut"]
+
+
+def bucket_campaign(folder: Path, cases: list[tuple[int, str, bool]]) -> int:
+    """Each request of a save fails, once or from then on; returns how many saves failed."""
+    failed = 0
+    for nth, trouble, forever in cases:
+        with s3_place(folder) as place, training(place) as ranks:
+            store, lock, seen = place.store, threading.Lock(), [0]
+            assert store is not None
+            ranks.save(1)
+
+            def answer(method: str, path: str) -> str | None:
+                if trouble == "cut" and method not in ("GET", "HEAD"):
+                    return None  # it is about replies that have a body
+                with lock:
+                    seen[0] += 1
+                    return trouble if seen[0] == nth or (forever and seen[0] > nth) else None
+
+            store.trouble = answer
+            returned = attempt(ranks, 2)
+            store.trouble = lambda method, path: None
+            store.deliver()
+            failed += not returned
+            check(place, ranks, returned)
+    return failed
+
+
+def test_a_bucket_that_fails(tmp_path: Path) -> None:
+    cases = [(nth, TROUBLES[nth % 5], nth % 3 > 0) for nth in range(1, 14)] + [(1, "cut", True)]
+    assert bucket_campaign(tmp_path, cases) >= 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trouble", TROUBLES)
+@pytest.mark.parametrize("forever", [False, True])
+def test_a_bucket_that_fails_at_every_request(tmp_path: Path, trouble: str, forever: bool) -> None:
+    cases = [(nth, trouble, forever) for nth in range(1, 20)]
+    assert bucket_campaign(tmp_path, cases) >= (1 if trouble == "cut" else 6)
+
+
+@pytest.mark.parametrize("nodes", ["tcp", "tcp,tcp", "replicas"])
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_nodes_whose_disks_fail(tmp_path: Path, nodes: str, error: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The version is remote all the same; if the memory is lost then, the one before it is there."""
+    with PLACES[nodes](tmp_path) as place:
+        settled(place, 1)
+        with training(place) as ranks, monkeypatch.context() as trouble:
+            trouble.setattr(os, "pwrite", failing(os.pwrite, random.Random(error).randrange(1, 4), error, True))
+            assert attempt(ranks, 2)
+            assert same(load(place.url), whole(2, 2))
+            place.restart()
+        assert same(load(place.url), whole(load(place.url)["step"], 2))
+        with training(place) as ranks:
+            check(place, ranks, False)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_that_fails_fails_the_save_of_all(place: Place, victim: int) -> None:
+    """Whichever it is, before a byte of it is sent; and soon, as the next save."""
+    with training(place) as ranks, pytest.MonkeyPatch.context() as patch:
+        ranks.save(1)
+        fill = dcp_tiers.TierWriter.fill
+
+        def broken(self: Any, *words: Any) -> Any:
+            if self is ranks._writers[victim]:
+                raise CheckpointError("the disk of the swap is full")
+            return fill(self, *words)
+
+        with patch.context() as trouble:
+            trouble.setattr(dcp_tiers.TierWriter, "fill", broken)
+            assert not attempt(ranks, 2)
+        check(place, ranks, False)
+
+
+def test_a_rank_whose_part_is_not_sent_fails_the_save(place: Place) -> None:
+    """Its connection breaks behind its back, while all the others wait for its part."""
+    with training(place) as ranks, pytest.MonkeyPatch.context() as patch:
+        ranks.save(1)
+        run = dcp_tiers._Sending._run
+
+        def broken(self: Any) -> None:
+            if self._ticket.rank == 1:
+                self._tier = Unwilling(self._tier)
+            run(self)
+
+        with patch.context() as trouble:
+            trouble.setattr(dcp_tiers._Sending, "_run", broken)
+            assert not attempt(ranks, 2)
+        check(place, ranks, False)
+
+
+@dataclass
+class Unwilling:
+    """A tier that takes nothing."""
+
+    tier: Any
+
+    def put(self, *_: Any) -> None:
+        raise CheckpointError("the line is cut")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.tier, name)
+
+
+# --- the campaigns find what is broken on purpose --------------------------------------------------------------------
+
+
+def tiers_check_no_bytes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(base, "verified", lambda pieces, *_: pieces)
+    patch.setattr(manifest, "verified", lambda pieces, *_: pieces)
+    patch.setattr("deepvm.checkpoint.tiers.file.verify", lambda path, record: record)
+
+
+def records_check_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Neither the bytes nor the items are compared with their checksums."""
+    tiers_check_no_bytes(patch)
+    patch.setattr(dcp_tiers, "crc32", lambda data: _Any())
+
+
+class _Any:
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+
+def a_folder_does_without_the_last_part(patch: pytest.MonkeyPatch) -> None:
+    """Rank 0 takes what is there for what was written."""
+    patch.setattr(shared_file_write, "_refused", lambda part: False)
+    read = shared_file_write.json.loads
+
+    class Lenient:
+        dumps = staticmethod(shared_file_write.json.dumps)
+
+        @staticmethod
+        def loads(text: str) -> Any:
+            return read(text) or [_Any()] * 1000
+
+    patch.setattr(shared_file_write, "json", Lenient)
+    patch.setattr(shared_file_write, "crc32", lambda data: 0)
+    patch.setattr(shared_file_write, "zip", lambda a, b, **_: [], raising=False)
+
+
+def a_bucket_does_without_the_last_part(patch: pytest.MonkeyPatch) -> None:
+    read = bucket_parts.Parts._until
+
+    def until_some(self: Any, done: Callable[[], bool], shard: Any, otherwise: str) -> None:
+        if "not all ranks" not in otherwise:
+            read(self, done, shard, otherwise)
+            return
+        done()
+
+    def lenient(self: Any, name: str, *words: Any) -> None:
+        return
+
+    patch.setattr(bucket_parts.Parts, "_until", until_some)
+    patch.setattr(bucket_parts.Parts, "_read", lenient)
+    joined = bucket_parts.Parts.joined
+
+    def zeros(self: Any, shard: Any, names: Any) -> memoryview:
+        class Sizes(dict[str, int]):
+            def __missing__(self, name: str) -> int:
+                return 0
+
+        patch.setattr(bucket_parts, "dict", Sizes, raising=False)
+        return joined(self, shard, names)
+
+    patch.setattr(bucket_parts.Parts, "joined", zeros)
+
+
+def saves_return_at_once(patch: pytest.MonkeyPatch) -> None:
+    commit = dcp_tiers._Sending.commit
+
+    def early(self: Any, record: bytes) -> None:
+        self._reached = Level.REMOTE
+        commit(self, record)
+
+    patch.setattr(dcp_tiers._Sending, "commit", early)
+
+
+def failed_saves_hold_up_the_next(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(dcp_tiers._Sending, "_fail", lambda self, error: None)
