@@ -210,7 +210,8 @@ class _Sending:
             if error is None and time.monotonic() > deadline:
                 error = CheckpointError(f"{self._tier.url} did not take version {self._shard.version} in time")
             if error is not None:
-                self._fail(error)  # else what waits for the other ranks would hold up the next save
+                self._fail(error)  # else what waits for other ranks, here and there, would hold up the next save
+                _tell(self._ticket, error)
                 raise error
         point("dcp.tier.after-commit")
 
@@ -220,8 +221,8 @@ class _Sending:
         return not self._thread.is_alive()
 
     def give_up(self, why: str) -> None:
-        """Send nothing more; what was sent in full has a moment to see the version committed."""
-        if self._complete:
+        """Send nothing more; what was sent in full has a moment to see the version committed, unless that failed."""
+        if self._complete and (self.over or _failure(self._ticket) is None):
             self._thread.join(_SEEN_S)
         self._fail(CheckpointError(why))
         self._thread.join(_WAIT_S)
@@ -366,7 +367,9 @@ def _exchanged(ticket: _Ticket, size: int) -> list[int]:
 
 
 def _tell(ticket: _Ticket, error: CheckpointError) -> None:
-    """Let rank 0 know that this part does not come."""
+    """Let the other ranks know that the version will not be."""
+    if ticket.world == 1:
+        return
     try:
         _store().set(f"deepvm/{ticket.meet}/failed", f"rank {ticket.rank}: {error}")
     except (RuntimeError, ValueError) as broken:  # it is closed: the training has ended
@@ -374,7 +377,7 @@ def _tell(ticket: _Ticket, error: CheckpointError) -> None:
 
 
 def _failure(ticket: _Ticket) -> CheckpointError | None:
-    """Why a part of another rank does not come, if that is known."""
+    """Why the version will not be, if another rank knows."""
     if ticket.world == 1:
         return None
     key, store = f"deepvm/{ticket.meet}/failed", _store()

@@ -360,6 +360,7 @@ def test_nodes_whose_disks_fail(tmp_path: Path, nodes: str, error: int, monkeypa
     """The version is remote all the same; if the memory is lost then, the one before it is there."""
     with PLACES[nodes](tmp_path) as place:
         settled(place, 1)
+        place.restart()  # the run before is over
         with training(place) as ranks, monkeypatch.context() as trouble:
             trouble.setattr(os, "pwrite", failing(os.pwrite, random.Random(error).randrange(1, 4), error, True))
             assert attempt(ranks, 2)

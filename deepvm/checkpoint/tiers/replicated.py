@@ -67,6 +67,7 @@ class ReplicatedTier(Tier):
         self.shared = any(node.shared for node in nodes)
         self._changed = threading.Condition()
         self._silent: set[int] = set()
+        self._owners: dict[str, int] = {}  # by the identity of a node's process
         self._open: list[_Copies] = []
         self._puts = self._remote_put = self._failed_put = 0
         self._watching: threading.Thread | None = None
@@ -118,9 +119,7 @@ class ReplicatedTier(Tier):
         node = self._nodes[number]
         if not node.identity:
             node.greet()
-        twin = next((o for o in self._nodes[:number] if node.identity and o.identity == node.identity), None)
-        if twin is not None:  # by two names, or addresses
-            raise CheckpointError(f"{node.url} is the same memory node as {twin.url}")
+        self._claim(number, node.identity)
 
         def reached(level: Level) -> None:
             copies.reached(number, level)
@@ -130,6 +129,14 @@ class ReplicatedTier(Tier):
 
         node.put(replace(shard, lost=lost), reached)
         copies.taken(number)
+
+    def _claim(self, number: int, identity: str) -> None:
+        """Count a node by one of its names, or addresses. Raises CheckpointError: it counts by another one."""
+        with self._changed:  # puts to both may be under way
+            owner = self._owners.setdefault(identity, number) if identity else number
+            if owner != number and self._nodes[owner].identity == identity:
+                raise CheckpointError(f"{self._nodes[number].url} is the same memory node as {self._nodes[owner].url}")
+            self._owners[identity] = number
 
     def _lost(self, number: int, error: CheckpointError) -> None:
         """A node does not answer: send to others until it does."""

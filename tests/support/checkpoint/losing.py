@@ -68,6 +68,7 @@ def _lose(arena: Arena, loss: Loss) -> bool:
         if not lost and nursery.ended(nodes[0]):
             lost = True
             if loss.trainers:
+                time.sleep(0.03 if loss.slow else 0)  # a trainer that believes the first node alone has time to say so
                 for trainer in trainers:
                     trainer.kill()
             nodes[0] = _lost(arena, loss, home, nodes[0], urls[0])
@@ -87,6 +88,7 @@ def _lose(arena: Arena, loss: Loss) -> bool:
         nodes[0].kill()
         nursery.wait(nodes[0])
         nodes[0] = _serve(arena, loss, home, 0, loss.reader_at, Address.parse(urls[0]).port)
+        nodes[0].await_line("listening")  # else the others are read
     # Old versions are on the first one's disk alone: who reads them as well would miss them rightly.
     work = "train" if loss.reader_at else "resume"
     after = arena._train(work, order, case, home / "meet2", loss.resume_change, "")
