@@ -24,6 +24,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TypeVar
 
+from deepvm.checkpoint.files.file_names import check_job
 from deepvm.checkpoint.format.manifest import CommitRecord, Damage
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.network.client import UnreachableError
@@ -75,6 +76,7 @@ class ReplicatedTier(Tier):
 
     def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
         """See :meth:`Tier.put`; returns when ``replicas`` nodes have verified this part."""
+        check_job(shard.job)
         shard.check()
         with self._changed:
             self._check_open()

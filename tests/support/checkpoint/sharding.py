@@ -117,7 +117,7 @@ class Ranks:
         def end(rank: int) -> None:
             sending = self._writers[rank]._sending
             if sending is not None:
-                sending._thread.join(20)
+                sending.give_up("the training has ended")
             for _, tier in self._of_thread.places._open.values():
                 tier.close()
 
