@@ -38,6 +38,7 @@ from deepvm.checkpoint.node.server import Node  # noqa: E402
 from deepvm.checkpoint.node.version_registry import VersionRegistry  # noqa: E402
 from deepvm.checkpoint.node.versions import Reservation  # noqa: E402
 from deepvm.checkpoint.tiers import base, bucket_parts, file  # noqa: E402
+from deepvm.checkpoint.tiers.replicated import ReplicatedTier  # noqa: E402
 from deepvm.checkpoint.tiers.s3 import S3Tier  # noqa: E402
 from deepvm.errors import CheckpointError  # noqa: E402
 
@@ -437,6 +438,39 @@ class Unwilling:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.tier, name)
+
+
+def test_an_older_generation_commits_nothing_any_more(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its machines were thought lost, and live on."""
+    monkeypatch.setenv("DEEPVM_EPOCH", "1")
+    with training(place) as old:
+        old.save(1)
+        monkeypatch.setenv("DEEPVM_EPOCH", "2")
+        assert same(load(place.url), whole(1, 2))
+        assert not attempt(old, 2)
+        assert same(load(place.url), whole(1, 2))
+    with training(place) as new:
+        new.save(3)
+    assert same(load(place.url), whole(3, 2))
+
+
+def test_a_version_that_nobody_can_read_now_is_no_reason_to_go_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one copy is damaged, and the node with the other one dies after it has been asked what it has."""
+    with PLACES["replicas"](tmp_path) as place:
+        settled(place, 1, 2)
+        place.nodes[0].registry.complete("sharded")[2].image[5000] ^= 1
+        versions = ReplicatedTier.versions
+
+        def asked(self: ReplicatedTier, job: str) -> Any:
+            found = versions(self, job)
+            place.nodes[1].stop(lambda: True)
+            return found
+
+        monkeypatch.setattr(ReplicatedTier, "versions", asked)
+        with pytest.raises(CheckpointError, match=r"refused|closed"):
+            load(place.url)
 
 
 # --- the campaigns find what is broken on purpose --------------------------------------------------------------------

@@ -57,8 +57,10 @@ def _lose(arena: Arena, loss: Loss) -> bool:
     nodes = [_serve(arena, loss, home, number, loss.at if not number else "") for number in range(loss.nodes)]
     urls = [node.await_line("listening")[1] for node in nodes]
     order: dict[str, Any] = {"job": f"job{arena._count}", "steps": STEPS, "keep": 1000, "urls": urls, "step_s": 0.005}
+    # Slower steps than the node, or versions are skipped and the training is over before it is killed.
+    pace = {"step_s": 0.15} if loss.slow else {}
     case = Case(world=loss.world)
-    trainers = arena._train("train", order, case, home / "meet", loss.change, "")
+    trainers = arena._train("train", {**order, **pace}, case, home / "meet", loss.change, "")
     if loss.after_s >= 0:
         trainers[0].await_line("restored")
         time.sleep(loss.after_s)
