@@ -208,7 +208,7 @@ def test_damaged_requests(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> N
 
 
 def test_damaged_answers(tmp_path: Path) -> None:
-    rounds = examples(120)
+    rounds = examples(80)
     assert answers_campaign(rounds, 1, tmp_path) >= rounds // 3
 
 
