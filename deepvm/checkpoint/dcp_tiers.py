@@ -29,7 +29,7 @@ from torch.distributed.checkpoint.planner import LoadPlan, SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from deepvm.checkpoint.arguments import epoch, name_of
+from deepvm.checkpoint.arguments import epoch, keep_of, name_of
 from deepvm.checkpoint.dcp_folder import DATA_NAME, NAME, FolderReader, FolderWriter, done, seal, unseal
 from deepvm.checkpoint.format.checksums import crc32
 from deepvm.checkpoint.format.layout import Layout, Segment
@@ -92,7 +92,7 @@ _PLACES = _Places()
 
 def _opened(url: str, job: str, session: str) -> Tier:
     """The tier of this generation of the job. Raises RequestError, CheckpointError: a newer one has begun."""
-    tier, generation = open_tier(url, session, option="path"), epoch()
+    tier, generation = open_tier(url, session, keep_of(None), option="path"), epoch()
     if generation is not None:
         tier.begin(job, generation)
     return tier

@@ -454,6 +454,23 @@ def test_an_older_generation_commits_nothing_any_more(place: Place, monkeypatch:
     assert same(load(place.url), whole(3, 2))
 
 
+@pytest.mark.parametrize(("keep", "left"), [("", (2, 3)), ("0", (1, 2, 3)), ("1", (3,))])
+def test_how_many_versions_a_folder_keeps(
+    keep: str, left: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEEPVM_KEEP", keep)
+    with file_place(tmp_path) as place:
+        with training(place) as ranks:
+            for version in (1, 2, 3):
+                ranks.save(version)
+        for version in (1, 2, 3):
+            if version in left:
+                assert same(load(place.url, version), whole(version, 2))
+            else:
+                with pytest.raises(CheckpointError, match="no version"):
+                    load(place.url, version)
+
+
 def test_a_version_that_nobody_can_read_now_is_no_reason_to_go_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,8 @@ not talk about it: where they chose differently the version stays unacknowledged
 all nodes get them. A node leaves by going silent and joins by answering again, or for the first time: the list may
 name nodes that are still to come. What a node missed is not copied to it; the next version is.
 
-A reader needs all but ``replicas - 1`` nodes to answer: each acknowledged version is then on one of them.
+A reader needs all but ``replicas - 1`` nodes to answer: each acknowledged version is then on one of them, unless that
+has come back empty, which nobody can tell.
 """
 
 from __future__ import annotations
