@@ -93,8 +93,12 @@ _PLACES = _Places()
 def _opened(url: str, job: str, session: str) -> Tier:
     """The tier of this generation of the job. Raises RequestError, CheckpointError: a newer one has begun."""
     tier, generation = open_tier(url, session, keep_of(None), option="path"), epoch()
-    if generation is not None:
-        tier.begin(job, generation)
+    try:
+        if generation is not None:
+            tier.begin(job, generation)
+    except BaseException:
+        tier.close()
+        raise
     return tier
 
 
