@@ -311,7 +311,7 @@ ALL_CALLS = [(name, nth) for name, most in CALLS.items() for nth in range(1, mos
 
 def test_a_folder_whose_disk_fails(tmp_path: Path) -> None:
     chance = random.Random(3)
-    cases = [(name, nth, chance.choice(ERRORS), chance.random() < 0.7) for name, nth in ALL_CALLS[::2]]
+    cases = [(name, nth, chance.choice(ERRORS), chance.random() < 0.7) for name, nth in ALL_CALLS[::4]]
     cases += [("short", nth, errno.ENOSPC, True) for nth in (1, 3)]
     assert disk_campaign(tmp_path, cases) >= len(cases) // 2
 
@@ -539,7 +539,7 @@ def rank_0_does_without_the_others(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(version_registry, "seal_by_parts", sums)
 
 
-@pytest.mark.parametrize("name", ["file", "s3", "tcp", "replicas"])
+@pytest.mark.parametrize("name", ["file", pytest.param("s3", marks=pytest.mark.slow), "tcp", "replicas"])
 def test_a_part_that_nobody_misses_is_seen(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rank_0_does_without_the_others(monkeypatch)
     with PLACES[name](tmp_path) as place, pytest.raises((AssertionError, CheckpointError)):
@@ -560,9 +560,7 @@ def saves_return_at_once(patch: pytest.MonkeyPatch) -> None:
 def test_a_save_that_returns_too_early_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saves_return_at_once(monkeypatch)
     with pytest.raises((AssertionError, CheckpointError)):
-        disk_campaign(tmp_path / "disk", [("pwrite", 1, errno.ENOSPC, True)])
-    with pytest.raises((AssertionError, CheckpointError)):
-        bucket_campaign(tmp_path, [(1, TROUBLES[0], True)])
+        disk_campaign(tmp_path, [("pwrite", 1, errno.ENOSPC, True)])
 
 
 @pytest.mark.slow
