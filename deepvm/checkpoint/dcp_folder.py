@@ -48,7 +48,7 @@ from deepvm.io.failpoints import point
 T = TypeVar("T")
 METADATA = ".metadata"
 DATA_NAME = "__{}_{}.distcp"
-_NAME = re.compile(r"__[0-9]+_[0-9a-f]{16}\.distcp", re.ASCII)
+NAME = re.compile(r"__([0-9]+)_[0-9a-f]{16}\.distcp", re.ASCII)
 _VERSION = "1.0.0"  # of the layout, as torch counts
 _MAGIC = b"deepvm.dcp/1\n"
 _TRAILER = struct.Struct("<QI")
@@ -99,7 +99,7 @@ def unseal(data: bytes, path: Path) -> tuple[Metadata, dict[tuple[str, int, int]
         rows = json.loads(data[length:end])["pieces"]
         crcs = {(name, int(o), int(n)): int(c) for name, own in rows.items() for o, n, c in own}
         metadata = _Unpickler(io.BytesIO(data[:length])).load()
-    except (ValueError, TypeError, KeyError, AttributeError, pickle.UnpicklingError) as error:
+    except Exception as error:  # a pickle that is none may raise any
         raise DamagedError(f"{path}: it cannot be read: {error}") from None
     if not isinstance(metadata, Metadata):
         raise DamagedError(f"{path}: it holds something else than metadata")
@@ -258,7 +258,7 @@ class FolderWriter(StorageWriter):
         """Remove data files of other saves, killed ones included, which nothing refers to any more."""
         for path in self._path.iterdir():
             left = path.name.endswith(".tmp") and path.name.startswith((".__", f".{METADATA}."))
-            if left or (_NAME.fullmatch(path.name) and path.name not in used):
+            if left or (NAME.fullmatch(path.name) and path.name not in used):
                 discard(path)
 
 
@@ -315,7 +315,7 @@ class FolderReader(FileSystemReader):
     def _read(self, name: str, offset: int, length: int, item: str) -> bytes:
         path = Path(self.path) / name
         crc = self._crcs.get((name, offset, length))
-        if crc is None or not _NAME.fullmatch(name):
+        if crc is None or not NAME.fullmatch(name):
             raise DamagedError(f"{path}: item {item} has no checksum")
         with failing(path, "read", DamagedError), path.open("rb") as file:
             file.seek(offset)

@@ -29,8 +29,8 @@ from torch.distributed.checkpoint.planner import LoadPlan, SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from deepvm.checkpoint.arguments import name_of
-from deepvm.checkpoint.dcp_folder import DATA_NAME, FolderReader, FolderWriter, done, seal, unseal
+from deepvm.checkpoint.arguments import epoch, keep_of, name_of
+from deepvm.checkpoint.dcp_folder import DATA_NAME, NAME, FolderReader, FolderWriter, done, seal, unseal
 from deepvm.checkpoint.format.checksums import crc32
 from deepvm.checkpoint.format.layout import Layout, Segment
 from deepvm.checkpoint.format.shard import Level, Shard
@@ -43,6 +43,7 @@ from deepvm.io.failpoints import point
 
 log = logging.getLogger("deepvm.checkpoint")
 _WAIT_S, _LOOK_S = 300.0, 0.05
+_SEEN_S = 3.0  # for a rank to see what rank 0 has committed
 _LENGTH = struct.Struct("<Q")
 _LEAST_METADATA, _ITEM_BYTES = 2**16, 256
 
@@ -79,7 +80,7 @@ class _Places:
         with self._lock:
             known = self._open.get((url, job))
             if known is None or known[0] != session:
-                tier = open_tier(url, session, option="path")
+                tier = _opened(url, job, session)
                 if known is not None:
                     known[1].close()
                 known = self._open[url, job] = session, tier
@@ -87,6 +88,18 @@ class _Places:
 
 
 _PLACES = _Places()
+
+
+def _opened(url: str, job: str, session: str) -> Tier:
+    """The tier of this generation of the job. Raises RequestError, CheckpointError: a newer one has begun."""
+    tier, generation = open_tier(url, session, keep_of(None), option="path"), epoch()
+    try:
+        if generation is not None:
+            tier.begin(job, generation)
+    except BaseException:
+        tier.close()
+        raise
+    return tier
 
 
 class TierWriter(FolderWriter):
@@ -209,6 +222,8 @@ class _Sending:
             if error is None and time.monotonic() > deadline:
                 error = CheckpointError(f"{self._tier.url} did not take version {self._shard.version} in time")
             if error is not None:
+                self._fail(error)  # else what waits for other ranks, here and there, would hold up the next save
+                _tell(self._ticket, error)
                 raise error
         point("dcp.tier.after-commit")
 
@@ -218,9 +233,10 @@ class _Sending:
         return not self._thread.is_alive()
 
     def give_up(self, why: str) -> None:
-        """Send nothing more, unless it is all sent."""
-        if not self._complete:
-            self._fail(CheckpointError(why))
+        """Send nothing more; what was sent in full has a moment to see the version committed, unless that failed."""
+        if self._complete and (self.over or _failure(self._ticket) is None):
+            self._thread.join(_SEEN_S)
+        self._fail(CheckpointError(why))
         self._thread.join(_WAIT_S)
 
     def _run(self) -> None:
@@ -281,8 +297,8 @@ class TierReader(FolderReader):
 
     def read_metadata(self, *args: Any, **_: Any) -> Metadata:
         """See :class:`StorageReader`. Raises CheckpointError: there is no version, or none that can be read."""
-        tier = open_tier(self._url, secrets.token_hex(8), option="path")
-        problem: CheckpointError | None = None
+        tier = _opened(self._url, self._job, secrets.token_hex(8))
+        problem: DamagedError | None = None
         try:
             for record in tier.versions(self._job):
                 if self._version not in (None, record.version):
@@ -290,7 +306,7 @@ class TierReader(FolderReader):
                 try:
                     with tempfile.TemporaryDirectory(prefix="deepvm-") as folder:
                         return self._take(tier.fetch(record, Path(folder)))
-                except CheckpointError as error:
+                except DamagedError as error:  # one that nobody can read now is no reason to go back
                     log.warning("version %d on %s is skipped: %s", record.version, without_secrets(tier.url), error)
                     problem = problem or error
         finally:
@@ -302,10 +318,13 @@ class TierReader(FolderReader):
         """Map a version's file, which may be removed then."""
         try:
             tree = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-            data, record = [*tree["ranks"]], _bytes(tree["metadata"])
+            data, metadata = [*tree["ranks"]], tree["metadata"]
+            if not all(_is_plain(tensor) for tensor in (*data, metadata)):
+                raise ValueError("it holds something else than bytes")
+            record = _bytes(metadata)
+            (length,) = _LENGTH.unpack_from(record)
         except Exception as error:
-            raise CheckpointError(f"{path.name}: it is no checkpoint of DeepVMWriter: {error}") from None
-        (length,) = _LENGTH.unpack_from(record)
+            raise DamagedError(f"{path.name}: it is no checkpoint of DeepVMWriter: {error}") from None
         self._metadata, self._crcs = unseal(record[_LENGTH.size : _LENGTH.size + length], path)
         self._data = data
         return self._metadata
@@ -322,12 +341,13 @@ class TierReader(FolderReader):
         return plans
 
     def _read(self, name: str, offset: int, length: int, item: str) -> bytes:
-        crc, rank = self._crcs.get((name, offset, length)), int(name.split("_")[2])
-        if crc is None or rank >= len(self._data) or offset + length > len(self._data[rank]):
-            raise DamagedError(f"{self._url}: item {item} has no checksum")
+        crc, found = self._crcs.get((name, offset, length)), NAME.fullmatch(name)
+        rank = int(found[1]) if found is not None else -1
+        if crc is None or not 0 <= rank < len(self._data) or not 0 <= offset <= len(self._data[rank]) - length:
+            raise DamagedError(f"{without_secrets(self._url)}: item {item} has no checksum")
         data = _bytes(self._data[rank][offset : offset + length])
         if crc32(data) != crc:
-            raise DamagedError(f"{self._url}: item {item} is damaged")
+            raise DamagedError(f"{without_secrets(self._url)}: item {item} is damaged")
         return data
 
 
@@ -337,6 +357,17 @@ def number_of(checkpoint_id: object) -> int:
     if not (text.isascii() and text.isdigit() and int(text) < 2**63):
         raise RequestError("checkpoint_id", text, "a step, which is the version's number")
     return int(text)
+
+
+def _is_plain(tensor: object) -> bool:
+    """Whether it is a row of bytes that lie side by side: others would be read beyond their memory."""
+    return (
+        isinstance(tensor, torch.Tensor)
+        and tensor.dtype is torch.uint8
+        and tensor.dim() == 1
+        and tensor.is_contiguous()
+        and tensor.device.type == "cpu"
+    )
 
 
 def _bytes(tensor: torch.Tensor) -> bytes:
@@ -363,7 +394,9 @@ def _exchanged(ticket: _Ticket, size: int) -> list[int]:
 
 
 def _tell(ticket: _Ticket, error: CheckpointError) -> None:
-    """Let rank 0 know that this part does not come."""
+    """Let the other ranks know that the version will not be."""
+    if ticket.world == 1:
+        return
     try:
         _store().set(f"deepvm/{ticket.meet}/failed", f"rank {ticket.rank}: {error}")
     except (RuntimeError, ValueError) as broken:  # it is closed: the training has ended
@@ -371,7 +404,7 @@ def _tell(ticket: _Ticket, error: CheckpointError) -> None:
 
 
 def _failure(ticket: _Ticket) -> CheckpointError | None:
-    """Why a part of another rank does not come, if that is known."""
+    """Why the version will not be, if another rank knows."""
     if ticket.world == 1:
         return None
     key, store = f"deepvm/{ticket.meet}/failed", _store()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import pickle
 import signal
+import struct
 import subprocess
 import sys
 import textwrap
@@ -16,6 +18,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 
@@ -143,6 +147,36 @@ def test_every_flipped_bit_of_the_commit_record_is_found(tmp_path: Path) -> None
     for length in range(len(record)):
         with pytest.raises(DamagedError):
             unseal(record[:length], tmp_path)
+
+
+def sealed(pickled: bytes, rows: bytes) -> bytes:
+    """As by a writer of something else, whose checksums are right."""
+    trailer = struct.pack("<QI", len(pickled), crc32(pickled + rows))
+    return pickled + rows + trailer + struct.pack("<I", crc32(trailer)) + _MAGIC
+
+
+PICKLED = pickle.dumps(dcp.Metadata({"w": dcp.metadata.BytesStorageMetadata()}))
+ROWS = b'{"pieces": {"a": [[0, 5, 7]]}}'
+
+
+@given(st.data())
+def test_a_commit_record_of_anything_is_read_or_refused(data: st.DataObject) -> None:
+    """Checksums say nothing about who wrote: no other error, whatever is in it."""
+    pickled, rows = PICKLED, data.draw(st.sampled_from([ROWS, b"", b"[" * 5000, b'{"pieces": {"a": [[0, 5, 1e999]]}}']))
+    for _ in range(data.draw(st.integers(0, 3))):
+        start = data.draw(st.integers(0, len(pickled)))
+        pickled = pickled[:start] + data.draw(st.binary(max_size=4)) + pickled[start + data.draw(st.integers(0, 4)) :]
+    if data.draw(st.booleans()):
+        pickled = data.draw(st.binary(max_size=40))
+    with contextlib.suppress(DamagedError):
+        unseal(sealed(pickled, rows), Path("x"))
+
+
+@pytest.mark.parametrize("pickled", [b"", b".", b"0.", b"(", b"]q", b"\x80\x04\x8d", b"}}s.", b"cos\nsystem\n."])
+def test_a_commit_record_whose_pickle_is_none(pickled: bytes) -> None:
+    with pytest.raises(DamagedError):
+        unseal(sealed(pickled, ROWS), Path("x"))
+    assert unseal(sealed(PICKLED, ROWS), Path("x"))[1] == {("a", 0, 5): 7}
 
 
 def test_what_torch_wrote_without_checksums_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from support.checkpoint import object_store  # noqa: E402
+from support.checkpoint.images import plain_shard  # noqa: E402
 from support.checkpoint.killing import SENDER  # noqa: E402
 from support.checkpoint.memory_nodes import TOKEN, running, until  # noqa: E402
 from torch.distributed import checkpoint as dcp  # noqa: E402
@@ -138,6 +140,49 @@ def test_bits_flipped_after_the_version_was_verified_are_found_too(node: Node, m
         reader._data = [data]  # type: ignore[attr-defined]
         with pytest.raises(DamagedError):
             reader._read(place.relative_path, place.offset, place.length, "item")
+
+
+def plain(size: int) -> Any:
+    return torch.zeros(size, dtype=torch.uint8)
+
+
+STRANGE: list[Any] = [
+    [1, 2],
+    {},
+    {"ranks": [plain(9)]},
+    {"ranks": [], "metadata": plain(0)},
+    {"ranks": [plain(9)], "metadata": plain(7)},
+    {"ranks": [plain(9)], "metadata": plain(20)},
+    {"ranks": [plain(9)], "metadata": torch.zeros(20)},
+    {"ranks": [plain(9)], "metadata": plain(1).expand(2**40)},
+    {"ranks": [plain(9)], "metadata": plain(90)[::2]},
+    {"ranks": [plain(9)], "metadata": plain(90).view(9, 10)},
+    {"ranks": [torch.zeros(9)], "metadata": plain(90)},
+    {"ranks": plain(9), "metadata": plain(90)},
+    {"ranks": ["a"], "metadata": plain(90)},
+    {"ranks": 3, "metadata": plain(90)},
+    {"ranks": [plain(9)], "metadata": "text"},
+]
+
+
+@pytest.mark.parametrize("tree", STRANGE, ids=range(len(STRANGE)))
+def test_a_version_of_something_else_is_passed_over(tree: Any, node: Node) -> None:
+    """It is whole, but nothing that a writer makes; memory beyond its bytes is never read."""
+    dcp.save(state(1), checkpoint_id="1", storage_writer=DeepVMWriter(url(node)))
+    data = io.BytesIO()
+    torch.save(tree, data)
+    (known,) = dcp_tiers._PLACES._open.values()
+    known[1].put(plain_shard(bytearray(data.getvalue()), 2, "sharded"), lambda level: None)
+    assert same(loaded(url(node)), state(1))
+
+
+@pytest.mark.parametrize("name", ["", "x", "__9_0123456789abcdef.distcp", "__x_0123456789abcdef.distcp", "../__0_1"])
+@pytest.mark.parametrize("place", [(0, 9), (-9, 9), (0, 2**70), (2**70, 1), (5, -5)])
+def test_items_that_are_nowhere(name: str, place: tuple[int, int], node: Node) -> None:
+    reader: Any = DeepVMReader(url(node))
+    reader._data, reader._crcs = [plain(20)], {(name, *place): 0}
+    with pytest.raises(DamagedError, match="item w"):
+        reader._read(name, *place, "w")
 
 
 def test_places_and_numbers_that_are_none(node: Node, tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ not talk about it: where they chose differently the version stays unacknowledged
 all nodes get them. A node leaves by going silent and joins by answering again, or for the first time: the list may
 name nodes that are still to come. What a node missed is not copied to it; the next version is.
 
-A reader needs all but ``replicas - 1`` nodes to answer: each acknowledged version is then on one of them.
+A reader needs all but ``replicas - 1`` nodes to answer: each acknowledged version is then on one of them, unless that
+has come back empty, which nobody can tell.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TypeVar
 
+from deepvm.checkpoint.files.file_names import check_job
 from deepvm.checkpoint.format.manifest import CommitRecord, Damage
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.network.client import UnreachableError
@@ -67,6 +69,7 @@ class ReplicatedTier(Tier):
         self.shared = any(node.shared for node in nodes)
         self._changed = threading.Condition()
         self._silent: set[int] = set()
+        self._owners: dict[str, int] = {}  # by the identity of a node's process
         self._open: list[_Copies] = []
         self._puts = self._remote_put = self._failed_put = 0
         self._watching: threading.Thread | None = None
@@ -74,6 +77,7 @@ class ReplicatedTier(Tier):
 
     def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
         """See :meth:`Tier.put`; returns when ``replicas`` nodes have verified this part."""
+        check_job(shard.job)
         shard.check()
         with self._changed:
             self._check_open()
@@ -118,9 +122,7 @@ class ReplicatedTier(Tier):
         node = self._nodes[number]
         if not node.identity:
             node.greet()
-        twin = next((o for o in self._nodes[:number] if node.identity and o.identity == node.identity), None)
-        if twin is not None:  # by two names, or addresses
-            raise CheckpointError(f"{node.url} is the same memory node as {twin.url}")
+        self._claim(number, node.identity)
 
         def reached(level: Level) -> None:
             copies.reached(number, level)
@@ -130,6 +132,14 @@ class ReplicatedTier(Tier):
 
         node.put(replace(shard, lost=lost), reached)
         copies.taken(number)
+
+    def _claim(self, number: int, identity: str) -> None:
+        """Count a node by one of its names, or addresses. Raises CheckpointError: it counts by another one."""
+        with self._changed:  # puts to both may be under way
+            owner = self._owners.setdefault(identity, number) if identity else number
+            if owner != number and self._nodes[owner].identity == identity:
+                raise CheckpointError(f"{self._nodes[number].url} is the same memory node as {self._nodes[owner].url}")
+            self._owners[identity] = number
 
     def _lost(self, number: int, error: CheckpointError) -> None:
         """A node does not answer: send to others until it does."""

@@ -334,10 +334,12 @@ class TcpTier(Tier):
                 barrier.wait("sent")
             point("sender.before-commit")
             answer = links[0].call(Kind.COMMIT, {"version": shard.version}, Kind.ACK, limit_s=_left(deadline))
-            gaps = _ranges(answer, "missing")
-            if not len(gaps):
+            if not len(_ranges(answer, "missing")):
                 return answer.body
-            missing = deque(c for c in cells if gaps.touches(*c))
+            # Something was damaged on its way. If it was the place of a piece, the node has its bytes where others
+            # belong, which it would take for there: so all is sent again, as a new attempt.
+            self._reserve(links, shard, secrets.token_hex(8), deadline, barrier)
+            missing = deque(cells)
         raise CheckpointError(f"{self.url}: bytes of version {shard.version} arrive damaged again and again")
 
     def _flow(self, links: list[Link], shard: Shard, missing: deque[tuple[int, int]], deadline: float) -> None:

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 from support.checkpoint import object_store
 from support.checkpoint.cloud_stores import CloudStore
-from support.checkpoint.memory_nodes import HERE, TOKEN, running
+from support.checkpoint.disks import Disk, Folder, Objects
+from support.checkpoint.memory_nodes import HERE, TOKEN, running, until
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("boto3")
@@ -22,53 +23,11 @@ from deepvm.checkpoint.format.manifest import SUFFIX  # noqa: E402
 from deepvm.checkpoint.network.endpoint import Endpoint  # noqa: E402
 from deepvm.checkpoint.tiers.base import Tier  # noqa: E402
 from deepvm.checkpoint.tiers.file import FileTier  # noqa: E402
+from deepvm.checkpoint.tiers.replicated import ReplicatedTier  # noqa: E402
 from deepvm.checkpoint.tiers.s3 import S3Tier  # noqa: E402
 from deepvm.checkpoint.tiers.striped import StripedTier  # noqa: E402
 from deepvm.checkpoint.tiers.tcp import TcpTier  # noqa: E402
 from deepvm.errors import CheckpointError  # noqa: E402
-
-
-class Disk(Protocol):
-    """Where files or objects are, by name."""
-
-    def names(self) -> list[str]: ...
-    def read(self, name: str) -> bytes: ...
-    def write(self, name: str, data: bytes) -> None: ...
-    def remove(self, name: str) -> None: ...
-
-
-@dataclass
-class Folder:
-    path: Path
-
-    def names(self) -> list[str]:
-        return sorted(p.name for p in self.path.iterdir() if p.suffix != ".lock") if self.path.is_dir() else []
-
-    def read(self, name: str) -> bytes:
-        return (self.path / name).read_bytes()
-
-    def write(self, name: str, data: bytes) -> None:
-        (self.path / name).write_bytes(data)
-
-    def remove(self, name: str) -> None:
-        (self.path / name).unlink()
-
-
-@dataclass
-class Objects:
-    store: object_store.Store
-
-    def names(self) -> list[str]:
-        return self.store.keys()
-
-    def read(self, name: str) -> bytes:
-        return self.store.read(name)
-
-    def write(self, name: str, data: bytes) -> None:
-        self.store.client().put_object(Bucket=object_store.BUCKET, Key=name, Body=data)
-
-    def remove(self, name: str) -> None:
-        self.store.client().delete_object(Bucket=object_store.BUCKET, Key=name)
 
 
 @dataclass
@@ -120,7 +79,9 @@ def cloud_place(folder: Path | None) -> Iterator[Place]:
 
 
 @contextmanager
-def node_place(folder: Path, nodes: int, where: Callable[[], Endpoint] = lambda: HERE) -> Iterator[Place]:
+def node_place(
+    folder: Path, nodes: int, where: Callable[[], Endpoint] = lambda: HERE, *, replicas: int = 0
+) -> Iterator[Place]:
     folders, starts = [folder / f"persist-{n}" for n in range(nodes)], iter(range(1000))
 
     @contextmanager
@@ -129,7 +90,8 @@ def node_place(folder: Path, nodes: int, where: Callable[[], Endpoint] = lambda:
             made = [stack.enter_context(running(persist=path, listen=where())) for path in folders]
             session = f"run {next(starts)}"
             tiers = [TcpTier(node.address, session, TOKEN) for node in made]  # type: ignore[attr-defined]
-            yield [tiers[0] if nodes == 1 else StripedTier(tiers)]
+            yield [ReplicatedTier(tiers, replicas) if replicas else tiers[0] if nodes == 1 else StripedTier(tiers)]
+            assert until(lambda: not any(node.registry.queue for node in made))  # durable is what one disk has
 
     yield Place(open_tiers, [Folder(path) for path in folders])
 
@@ -157,6 +119,7 @@ PLACES: dict[str, Callable[[Path], AbstractContextManager[Place]]] = {
     "tcp to file": lambda folder: node_place(folder, 1),
     "tcp to s3": node_with_bucket,
     "tcp,tcp": lambda folder: node_place(folder, 2),
+    "tcp,tcp?replicas=2": lambda folder: node_place(folder, 2, replicas=2),
 }
 if "OMPI_COMM_WORLD_RANK" in os.environ:  # test_mpi_streams.py runs these tests under mpirun
     from deepvm.checkpoint.network.endpoint import MpiEndpoint

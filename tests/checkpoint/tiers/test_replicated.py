@@ -8,12 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
+from hypothesis.errors import FlakyFailure
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from support.checkpoint.images import noise, plain_shard
 from support.checkpoint.memory_nodes import MIB, TOKEN, Acks, finished, make_image, make_layout, until
@@ -21,7 +23,7 @@ from support.checkpoint.memory_nodes import MIB, TOKEN, Acks, finished, make_ima
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.network.endpoint import Address
 from deepvm.checkpoint.node.server import Node, NodeSettings
-from deepvm.checkpoint.tiers import replicated
+from deepvm.checkpoint.tiers import base, replicated
 from deepvm.checkpoint.tiers.base import Tier, without_secrets
 from deepvm.checkpoint.tiers.registry import open_tier
 from deepvm.checkpoint.tiers.replicated import ReplicatedTier
@@ -33,7 +35,7 @@ class Machine:
     """A VM with a node, which may lose its memory, and its disk with it; its address stays."""
 
     def __init__(self, persist: Path | None = None, memory: int = 64 * MIB) -> None:
-        self.persist, self.memory, self.port, self.cut = persist, memory, 0, False
+        self.persist, self.memory, self.port, self.cut, self.slow_s = persist, memory, 0, False, 0.0
         self.node: Node | None = None
         self.start()
         self.url = f"tcp://127.0.0.1:{self.port}"
@@ -230,6 +232,27 @@ def test_two_names_of_one_node_are_one_copy() -> None:
         tier.close()
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_two_names_of_one_node_that_are_asked_at_once_are_one_copy(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Either name may be the first to hear who is there."""
+    greet, asked = TcpTier.greet, threading.Event()
+
+    def late(node: TcpTier) -> None:
+        if node is nodes[1 - first]:
+            asked.wait(0.3)
+        greet(node)
+
+    monkeypatch.setattr(TcpTier, "greet", late)
+    with machines(1) as places:
+        hosts = ("127.0.0.1", "localhost")
+        nodes = [TcpTier(f"tcp://{host}:{places[0].port}", "s1", TOKEN, limit_s=5.0) for host in hosts]
+        tier, acks = ReplicatedTier(nodes, 2), Acks()
+        with pytest.raises(CheckpointError, match="same memory node"):
+            tier.put(plain_shard(noise(1000)), acks)
+        assert acks.levels == []
+        tier.close()
+
+
 def test_a_damaged_copy_is_passed_over(tmp_path: Path) -> None:
     with machines(2) as places, mirrored(places) as tier:
         data = noise(2 * MIB, 4)
@@ -282,10 +305,12 @@ def test_urls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 class Losses(RuleBasedStateMachine):
-    """Saves of one or two ranks; nodes that lose all they have, or are cut off for a while; runs that begin again.
+    """Saves of one or two ranks; nodes that lose all they have, are cut off for a while, are slow, or whose memory has
+    a flipped bit; runs that begin again.
 
-    A version, or a newer one, must be found as long as one of the nodes that had it when it was acknowledged has not
-    lost its memory since; so fewer than ``replicas`` losses have no effect, whatever their order.
+    A version, or a newer one, must be found as long as one of the nodes that had it when it was acknowledged answers
+    and has not lost or damaged it since; so fewer than ``replicas`` losses have no effect, whatever their order. Where
+    ``replicas`` nodes are silent, nobody may say what the newest is.
     """
 
     count, replicas = 3, 2
@@ -315,6 +340,7 @@ class Losses(RuleBasedStateMachine):
             def connect(*words: Any, real: Any = node._connect, place: Machine = place) -> Any:
                 if place.cut:
                     raise ConnectionRefusedError("cut off")
+                time.sleep(place.slow_s)
                 return real(*words)
 
             node._connect = connect  # type: ignore[method-assign]
@@ -369,10 +395,23 @@ class Losses(RuleBasedStateMachine):
         """New connections fail; what it has stays."""
         self.places[number].cut = cut
 
+    @rule(number=st.integers(0, 2), slow=st.booleans())
+    def slow_down(self, number: int, slow: bool) -> None:
+        """Each connection takes longer than the whole save by others."""
+        self.places[number].slow_s = 0.05 if slow else 0.0
+
+    @rule(number=st.integers(0, 2), at=st.integers(0, 19_999))
+    def damage(self, number: int, at: int) -> None:
+        """A bit of the newest version that it has flips in its memory."""
+        node = self.places[number].node
+        if node is not None and (complete := node.registry.complete("job")):
+            complete[max(complete)].image[at] ^= 1
+            self.promised.get(max(complete), set()).discard(number)
+
     @rule()
     def all_are_there_again(self) -> None:
         for place in self.places:
-            place.cut = False
+            place.cut, place.slow_s = False, 0.0
             if place.node is None:
                 place.start()
         assert until(lambda: not any(t._silent for t in self.tiers))
@@ -388,25 +427,32 @@ class Losses(RuleBasedStateMachine):
             return
 
     def kept(self) -> set[int]:
-        return {v for v, kept in self.promised.items() if kept}
+        """What was promised and is there."""
+        return {v for v, kept in self.promised.items() if any(not self.places[n].cut for n in kept)}
 
     @invariant()
     def what_was_promised_is_there(self) -> None:
-        if not getattr(self, "tiers", None) or not self.kept():
+        if not getattr(self, "tiers", None):
             return
-        newest = max(self.kept())
         reader = self.tier("reader", 60)
         try:
-            try:
-                found = reader.versions("job")
-            except CheckpointError:  # not knowing is no going back
-                silent = sum(p.node is None or p.cut for p in self.places)
-                assert silent >= self.replicas
+            if sum(p.node is None or p.cut for p in self.places) >= self.replicas:  # not knowing is no going back
+                with pytest.raises(CheckpointError, match="do not answer"):
+                    reader.versions("job")
                 return
-            assert found and found[0].version >= newest, f"{[r.version for r in found]}, promised {newest}"
-            assert reader.fetch(found[0], self.folder).read_bytes() in self.truth[found[0].version]
+            restored = self.restored(reader)
+            newest = max(self.kept(), default=0)
+            assert restored >= newest, f"{restored} is restored, promised {newest}"
         finally:
             reader.close()
+
+    def restored(self, reader: ReplicatedTier) -> int:
+        """The newest version that is undamaged, as a new run finds it; 0 for none."""
+        for record in reader.versions("job"):
+            with suppress(DamagedError):
+                assert reader.fetch(record, self.folder).read_bytes() in self.truth[record.version], "other bytes"
+                return record.version
+        return 0
 
     def teardown(self) -> None:
         for tier in getattr(self, "tiers", ()):
@@ -468,7 +514,23 @@ def restores_the_oldest_first(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReplicatedTier, "versions", lambda self, job: real(self, job)[::-1])
 
 
+def takes_the_first_copy_alone(patch: pytest.MonkeyPatch) -> None:
+    """Though that one may be damaged."""
+    real = ReplicatedTier.fetch
+
+    def fetch(self: ReplicatedTier, record: Any, folder: Path) -> Path:
+        return real(self, replace(record, copies=record.copies[:1]), folder)
+
+    patch.setattr(ReplicatedTier, "fetch", fetch)
+
+
+def checks_no_bytes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(base, "verified", lambda pieces, *_: pieces)
+
+
 MUTATIONS = [
+    takes_the_first_copy_alone,
+    checks_no_bytes,
     acknowledges_the_first_copy,
     acknowledges_what_is_only_sent,
     reads_the_first_node_alone,
@@ -484,5 +546,11 @@ def test_rules_that_are_broken_on_purpose_are_seen(
 ) -> None:
     mutation(monkeypatch)
     quick = settings(FEW, max_examples=120, phases=[Phase.generate])  # one is enough, it need not be the shortest
-    with pytest.raises((AssertionError, IndexError)):
+    try:
         run_state_machine_as_test(Losses, settings=quick)
+    except (AssertionError, pytest.fail.Exception):
+        return
+    except FlakyFailure as found:  # seen, but which thread is the first is no part of the example
+        assert any(isinstance(error, (AssertionError, pytest.fail.Exception)) for error in found.exceptions)
+        return
+    raise AssertionError("it was not seen")

@@ -16,7 +16,7 @@ import pytest
 from support.checkpoint import object_store
 from support.checkpoint.cloud_stores import CloudStore
 from support.checkpoint.images import noise, plain_shard, zip_shard
-from support.checkpoint.memory_nodes import HERE, TOKEN, running
+from support.checkpoint.memory_nodes import HERE, TOKEN, running, until
 
 from deepvm.checkpoint.files.file_names import part_job
 from deepvm.checkpoint.files.stripe import read_part_file
@@ -29,6 +29,7 @@ from deepvm.checkpoint.snapshot.host_buffer import Filling
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.tiers.file import FileTier
 from deepvm.checkpoint.tiers.registry import TIERS
+from deepvm.checkpoint.tiers.replicated import ReplicatedTier
 from deepvm.checkpoint.tiers.s3 import S3Tier
 from deepvm.checkpoint.tiers.striped import StripedTier
 from deepvm.checkpoint.tiers.tcp import TcpTier
@@ -130,7 +131,9 @@ def cloud_bench(folder: Path | None) -> Iterator[Bench]:
 
 
 @contextmanager
-def node_bench(folder: Path, nodes: int, where: Callable[[], Endpoint] = lambda: HERE) -> Iterator[Bench]:
+def node_bench(
+    folder: Path, nodes: int, where: Callable[[], Endpoint] = lambda: HERE, *, replicas: int = 0
+) -> Iterator[Bench]:
     made: list[Tier] = []
     with ExitStack() as stack:
         running_nodes = [
@@ -140,15 +143,16 @@ def node_bench(folder: Path, nodes: int, where: Callable[[], Endpoint] = lambda:
 
         def make() -> Tier:
             tiers = [TcpTier(node.address, f"run {len(made)}", TOKEN) for node in running_nodes]  # type: ignore[attr-defined]
-            made.append(tiers[0] if nodes == 1 else StripedTier(tiers))
+            made.append(ReplicatedTier(tiers, replicas) if replicas else tiers[0] if nodes == 1 else StripedTier(tiers))
             return made[-1]
 
         def damage(job: str, version: int, offset: int) -> None:
             """In memory, from where it is served, and on disk, from where it would be."""
+            assert until(lambda: not any(node.registry.queue for node in running_nodes))  # durable: on one of them
             for number, node in enumerate(running_nodes, start=1):
-                name = job if nodes == 1 else part_job(job, number, nodes)
+                name = job if nodes == 1 or replicas else part_job(job, number, nodes)
                 path, at = folder / f"persist-{number - 1}" / f"{name}-{version:012d}.pt", offset
-                if nodes > 1:
+                if name != job:
                     part = read_part_file(path)
                     if not part.start <= offset < part.start + part.length:
                         continue
@@ -167,7 +171,7 @@ def node_bench(folder: Path, nodes: int, where: Callable[[], Endpoint] = lambda:
                 yield
 
         levels = (Level.REMOTE, Level.DURABLE)
-        yield Bench(make(), make, damage, breaking, levels, own_checksums=nodes == 1)
+        yield Bench(make(), make, damage, breaking, levels, own_checksums=nodes == 1 or bool(replicas))
         for tier in made:
             tier.close()
 
@@ -179,6 +183,7 @@ FACTORIES: dict[str, Callable[[Path], AbstractContextManager[Bench]]] = {
     "az-disk": cloud_bench,
     "tcp": lambda folder: node_bench(folder, 1),
     "tcp-2": lambda folder: node_bench(folder, 2),
+    "tcp-replicas": lambda folder: node_bench(folder, 2, replicas=2),
 }
 if "OMPI_COMM_WORLD_RANK" in os.environ:  # test_mpi_streams.py runs these tests under mpirun
     from deepvm.checkpoint.network.endpoint import MpiEndpoint

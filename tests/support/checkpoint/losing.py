@@ -57,8 +57,10 @@ def _lose(arena: Arena, loss: Loss) -> bool:
     nodes = [_serve(arena, loss, home, number, loss.at if not number else "") for number in range(loss.nodes)]
     urls = [node.await_line("listening")[1] for node in nodes]
     order: dict[str, Any] = {"job": f"job{arena._count}", "steps": STEPS, "keep": 1000, "urls": urls, "step_s": 0.005}
+    # Slower steps than the node, or versions are skipped and the training is over before it is killed.
+    pace = {"step_s": 0.15} if loss.slow else {}
     case = Case(world=loss.world)
-    trainers = arena._train("train", order, case, home / "meet", loss.change, "")
+    trainers = arena._train("train", {**order, **pace}, case, home / "meet", loss.change, "")
     if loss.after_s >= 0:
         trainers[0].await_line("restored")
         time.sleep(loss.after_s)
@@ -68,6 +70,7 @@ def _lose(arena: Arena, loss: Loss) -> bool:
         if not lost and nursery.ended(nodes[0]):
             lost = True
             if loss.trainers:
+                time.sleep(0.03 if loss.slow else 0)  # a trainer that believes the first node alone has time to say so
                 for trainer in trainers:
                     trainer.kill()
             nodes[0] = _lost(arena, loss, home, nodes[0], urls[0])
@@ -87,6 +90,7 @@ def _lose(arena: Arena, loss: Loss) -> bool:
         nodes[0].kill()
         nursery.wait(nodes[0])
         nodes[0] = _serve(arena, loss, home, 0, loss.reader_at, Address.parse(urls[0]).port)
+        nodes[0].await_line("listening")  # else the others are read
     # Old versions are on the first one's disk alone: who reads them as well would miss them rightly.
     work = "train" if loss.reader_at else "resume"
     after = arena._train(work, order, case, home / "meet2", loss.resume_change, "")
