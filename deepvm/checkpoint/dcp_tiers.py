@@ -7,6 +7,7 @@ has all parts, so a killed rank leaves the version before.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import mmap
@@ -18,7 +19,6 @@ import tempfile
 import threading
 import time
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +38,12 @@ from deepvm.checkpoint.format.torch_zip import Image, plan_image
 from deepvm.checkpoint.tiers.base import Tier, without_secrets
 from deepvm.checkpoint.tiers.registry import open_tier
 from deepvm.checkpoint.training.ranks import shards
-from deepvm.errors import CheckpointError, DamagedError, RequestError
+from deepvm.errors import CheckpointError, DamagedError, RequestError, TierBusyError
 from deepvm.io.failpoints import point
 
 log = logging.getLogger("deepvm.checkpoint")
-_WAIT_S, _LOOK_S = 300.0, 0.05
+_WAIT_S, _LOOK_S, _BUSY_S = 300.0, 0.05, 0.2
+_SOON_S, _OFTEN_S = 0.002, 0.1  # between looks at the store
 _SEEN_S = 3.0  # for a rank to see what rank 0 has committed
 _LENGTH = struct.Struct("<Q")
 _LEAST_METADATA, _ITEM_BYTES = 2**16, 256
@@ -68,6 +69,10 @@ class _Places:
         self._lock = threading.Lock()
         self._open: dict[tuple[str, str], tuple[str, Tier]] = {}
         self.attempts = 0
+        self.met: set[str] = set()
+        """Saves that have begun: of a planner that keeps its plans, the next one has the same."""
+        self.spent: list[str] = []
+        """Rank 0's: keys of the save before in the store."""
 
     def session(self, url: str, job: str) -> str:
         """The run's session, a new one if there is none."""
@@ -111,7 +116,6 @@ class TierWriter(FolderWriter):
         self._url, self._job = str(path), name_of(job or None)[0]
         open_tier(self._url, secrets.token_hex(8), option="path").close()  # refuse what is no place now
         self._version: int | None = None
-        self._met: set[str] = set()
         self._plans: dict[tuple[int, ...], tuple[Image, Layout]] = {}
         self._sending: _Sending | None = None
 
@@ -135,12 +139,17 @@ class TierWriter(FolderWriter):
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Lay this rank's items out, and begin to send them. Raises CheckpointError, RequestError."""
         ticket = plan.storage_data
-        if not isinstance(ticket, _Ticket) or ticket.meet in self._met:
-            raise RequestError("planner", type(planner).__name__, "a planner that makes a new plan for each save")
-        self._met.add(ticket.meet)
+        if not isinstance(ticket, _Ticket) or ticket.meet in _PLACES.met:
+            allowed = "a planner that makes a new plan for each save, without enable_plan_caching"
+            raise RequestError("planner", type(planner).__name__, allowed)
+        _PLACES.met.add(ticket.meet)
         if self._sending is not None:
             self._sending.give_up("another save has begun")
-        rows, size = self.lay_out(plan, planner)
+        try:
+            rows, size = self.lay_out(plan, planner)
+        except Exception as error:  # else the others would wait for its size
+            _tell(ticket, CheckpointError(f"{type(error).__name__}: {error}"))
+            raise
         image, layout = self._planned(_exchanged(ticket, size), ticket.metadata_bytes)
         view = self._view(image.size)
         for offset, piece in image.pieces:
@@ -241,7 +250,7 @@ class _Sending:
 
     def _run(self) -> None:
         try:
-            self._tier.put(self._shard, self._acknowledged)
+            self._put()
         except Exception as error:
             known = isinstance(error, CheckpointError)
             if not known:
@@ -253,6 +262,17 @@ class _Sending:
             if self._ticket.rank:
                 log.warning("version %d: part %d was not sent: %s", self._shard.version, self._ticket.rank, error)
                 _tell(self._ticket, failed)
+
+    def _put(self) -> None:
+        """Send this rank's part as soon as there is room for it."""
+        deadline = time.monotonic() + _WAIT_S
+        while True:
+            try:
+                return self._tier.put(self._shard, self._acknowledged)
+            except TierBusyError:
+                with self._change:
+                    if self._change.wait_for(lambda: self._error, _BUSY_S) or time.monotonic() > deadline:
+                        raise
 
     def _acknowledged(self, level: Level) -> None:
         with self._change:
@@ -354,7 +374,7 @@ class TierReader(FolderReader):
 def number_of(checkpoint_id: object) -> int:
     """A version's number. Raises RequestError."""
     text = str(checkpoint_id)
-    if not (text.isascii() and text.isdigit() and int(text) < 2**63):
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) < 2**63):
         raise RequestError("checkpoint_id", text, "a step, which is the version's number")
     return int(text)
 
@@ -381,16 +401,43 @@ def _store() -> Any:
 
 
 def _exchanged(ticket: _Ticket, size: int) -> list[int]:
-    """The sizes of all ranks' parts. Raises CheckpointError: a rank says nothing."""
+    """The sizes of all ranks' parts, which rank 0 collects. Raises CheckpointError: a rank fails, or says nothing."""
     if ticket.world == 1:
         return [size]
-    store, keys = _store(), [f"deepvm/{ticket.meet}/{rank}" for rank in range(ticket.world)]
-    store.set(keys[ticket.rank], str(size))
+    store, own, every = _store(), f"deepvm/{ticket.meet}/{ticket.rank}", f"deepvm/{ticket.meet}/sizes"
     try:
-        store.wait(keys, timedelta(seconds=_WAIT_S))
-        return [int(store.get(key)) for key in keys]
+        if ticket.rank:
+            store.set(own, str(size))
+            _await(ticket, [every])
+            return [int(text) for text in store.get(every).decode().split()]
+        keys = [f"deepvm/{ticket.meet}/{rank}" for rank in range(1, ticket.world)]
+        _await(ticket, keys)
+        sizes = [size, *(int(store.get(key)) for key in keys)]
+        store.set(every, " ".join(map(str, sizes)))
+        # All ranks have left the save before: its plans are gathered at its end.
+        _forget(store, [*keys, *_PLACES.spent])
+        _PLACES.spent = [every, f"deepvm/{ticket.meet}/failed"]
+        return sizes
     except RuntimeError as error:
         raise CheckpointError(f"a rank does not take part in the save: {error}") from None
+
+
+def _await(ticket: _Ticket, keys: list[str]) -> None:
+    """Wait for keys of the store, by looking: one that waits there keeps all other threads out."""
+    store, deadline, pause = _store(), time.monotonic() + _WAIT_S, _SOON_S
+    while not store.check(keys):
+        if (failed := _failure(ticket)) is not None:
+            raise failed
+        if time.monotonic() > deadline:
+            raise CheckpointError(f"a rank does not take part in the save after {_WAIT_S:.0f} s")
+        time.sleep(pause)
+        pause = min(2 * pause, _OFTEN_S)
+
+
+def _forget(store: Any, keys: list[str]) -> None:
+    with contextlib.suppress(RuntimeError, NotImplementedError):  # some stores remove nothing
+        for key in keys:
+            store.delete_key(key)
 
 
 def _tell(ticket: _Ticket, error: CheckpointError) -> None:

@@ -433,3 +433,40 @@ def test_a_save_that_returns_too_early_is_seen(node: Node, monkeypatch: pytest.M
     acknowledges_at_once(monkeypatch)
     dcp.save(state(2), checkpoint_id="2", storage_writer=DeepVMWriter(url(node)))
     assert 2 not in node.registry.complete("sharded")
+
+
+def test_plans_that_a_planner_keeps_are_refused(tmp_path: Path) -> None:
+    """Torch gives the plan of the first save to all of them: a later one would replace the first version."""
+    place = f"file://{tmp_path}"
+    planner = dcp.DefaultSavePlanner
+    dcp.save(state(1), checkpoint_id="1", storage_writer=DeepVMWriter(place), planner=planner(enable_plan_caching=True))
+    with pytest.raises(CheckpointException) as caught:
+        dcp.save(
+            state(2), checkpoint_id="2", storage_writer=DeepVMWriter(place), planner=planner(enable_plan_caching=True)
+        )
+    assert "enable_plan_caching" in str(caught.value.failures[0][0])
+    assert same(loaded(place), state(1))
+
+
+def test_a_save_waits_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No training ends because a disk is slow."""
+    with running(memory=3 * 2**20, persist=tmp_path.as_uri()) as node:
+        write = node.store.write
+
+        def slow(*args: Any, **options: Any) -> Any:
+            time.sleep(0.5)
+            return write(*args, **options)
+
+        monkeypatch.setattr(node.store, "write", slow)
+        writer = DeepVMWriter(url(node))
+        for step in range(1, 6):
+            dcp.save({"a": torch.full((2**18,), float(step))}, checkpoint_id=str(step), storage_writer=writer)
+        found = {"a": torch.zeros(2**18)}
+        dcp.load(found, storage_reader=DeepVMReader(url(node)))
+        assert found["a"].unique().tolist() == [5.0]
+
+
+@pytest.mark.parametrize("step", ["-1", "x", "9" * 5000])
+def test_a_checkpoint_id_that_is_no_number(tmp_path: Path, step: str) -> None:
+    with pytest.raises(RequestError, match="checkpoint_id"):
+        DeepVMWriter(f"file://{tmp_path}").reset(step)

@@ -32,6 +32,7 @@ class CommitRecord:
         size: bytes of the file. chunk_bytes: bytes that share a checksum. crcs: CRC-32 of each chunk, in order.
         layout: digest of its layout, empty when unknown. created: UTC, ISO 8601.
         best: marked as the best so far when it was saved; the newest of those is kept.
+        epoch: the newest generation of the job that the memory node knew when it was complete; 0 without generations.
     """
 
     job: str
@@ -43,6 +44,7 @@ class CommitRecord:
     layout: str = ""
     created: str = ""
     best: bool = False
+    epoch: int = 0
 
     @classmethod
     def of(cls, job: str, version: int, layout: Layout, crcs: Sequence[int], *, best: bool = False) -> CommitRecord:
@@ -54,7 +56,7 @@ class CommitRecord:
         """Refuse inconsistent values. Raises RequestError."""
         if not all(isinstance(text, str) for text in (self.job, self.layout, self.created)):
             raise RequestError("manifest", "something else", "strings for job, layout and created")
-        numbers = (self.version, self.world, self.size, self.chunk_bytes, *self.crcs)
+        numbers = (self.version, self.world, self.size, self.chunk_bytes, self.epoch, *self.crcs)
         if not all(type(n) is int for n in numbers) or type(self.best) is not bool:
             raise RequestError("manifest", "something else", "whole numbers, and true or false")
         if not 0 <= self.version < 2**63 or self.world < 1:
@@ -70,7 +72,10 @@ class CommitRecord:
 
     def to_json(self) -> bytes:
         """The record's bytes; ``check`` at its end is the CRC-32 of everything else."""
-        document = {"schema_version": MANIFEST_VERSION, **asdict(self)}
+        facts = asdict(self)
+        if not self.epoch:
+            del facts["epoch"]  # as in records that were made before there was one
+        document = {"schema_version": MANIFEST_VERSION, **facts}
         return json.dumps({**document, "check": _check(document)}).encode() + b"\n"
 
     @classmethod

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from deepvm.checkpoint.format.crc_combine import CrcPiece, seal_by_parts
@@ -297,7 +298,8 @@ class VersionRegistry(VersionMemory):
         try:
             crcs = seal_by_parts(version.image, layout, version.index.cuts, version.pieces)
             version.pieces = []
-            version.manifest = CommitRecord.of(version.job, version.number, layout, crcs, best=version.best)
+            record = CommitRecord.of(version.job, version.number, layout, crcs, best=version.best)
+            version.manifest = replace(record, epoch=self.epochs.get(version.job, 0))
         except BaseException:
             with self.changed:
                 self._drop(version)

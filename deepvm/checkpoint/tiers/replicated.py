@@ -6,7 +6,8 @@ still has it, or a newer one. It is durable when, besides, a disk of one of them
 Every rank sends to the first nodes of the list that answer, and to the next one in place of one that fails. Ranks do
 not talk about it: where they chose differently the version stays unacknowledged, and until one is acknowledged again
 all nodes get them. A node leaves by going silent and joins by answering again, or for the first time: the list may
-name nodes that are still to come. What a node missed is not copied to it; the next version is.
+name nodes that are still to come, fewer than ``replicas`` when a run starts. What a node missed is not copied to it;
+the next version is.
 
 A reader needs all but ``replicas - 1`` nodes to answer: each acknowledged version is then on one of them, unless that
 has come back empty, which nobody can tell.
@@ -25,7 +26,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TypeVar
 
-from deepvm.checkpoint.files.file_names import check_job
+from deepvm.checkpoint.files.file_names import check_job, part_job
 from deepvm.checkpoint.format.manifest import CommitRecord, Damage
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.network.client import UnreachableError
@@ -70,6 +71,8 @@ class ReplicatedTier(Tier):
         self._changed = threading.Condition()
         self._silent: set[int] = set()
         self._owners: dict[str, int] = {}  # by the identity of a node's process
+        self._begun: dict[str, int] = {}  # the generation of each job
+        self._refused: dict[int, str] = {}  # why silent nodes stay out, though they answer
         self._open: list[_Copies] = []
         self._puts = self._remote_put = self._failed_put = 0
         self._watching: threading.Thread | None = None
@@ -179,10 +182,15 @@ class ReplicatedTier(Tier):
             for number in sorted(silent | doubtful):
                 try:
                     self._nodes[number].greet()
+                    for job, epoch in [*self._begun.items()]:  # it may have missed that
+                        self._nodes[number].begin(job, epoch)
                 except Exception as error:  # of any kind: without this thread a silent node stays out for good
                     if number in doubtful and isinstance(error, UnreachableError):
                         self._lost(number, error)
                         silent.add(number)
+                    elif not isinstance(error, UnreachableError) and self._refused.get(number) != str(error):
+                        self._refused[number] = str(error)
+                        log.warning("%s answers, and gets no versions: %s", self._nodes[number].url, error)
                     continue
                 if number in silent:
                     silent.remove(number)
@@ -199,8 +207,15 @@ class ReplicatedTier(Tier):
                     return
 
     def begin(self, job: str, epoch: int) -> None:
-        """See :meth:`Tier.begin`; those that miss it leave an older generation fewer nodes than it needs."""
-        self._ask(lambda node: node.begin(job, epoch))
+        """See :meth:`Tier.begin`; those that miss it leave an older generation fewer nodes than it needs.
+
+        They are told when they answer again; what the older one completed there meanwhile :meth:`versions` leaves out.
+        """
+        self._begun[job] = epoch
+        there = {number for number, _ in self._ask(lambda node: node.begin(job, epoch))}
+        for number in {*range(len(self._nodes))} - there:
+            self._lost(number, UnreachableError(f"{self._nodes[number].url} has not heard of generation {epoch}"))
+        self._watch()
 
     def versions(self, job: str) -> tuple[CommitRecord, ...]:
         """See :meth:`Tier.versions`: those of which a node has a copy, also if fewer have it than were asked for.
@@ -211,13 +226,33 @@ class ReplicatedTier(Tier):
         for number, rows in self._ask(lambda node: node.versions(job)):
             for row in rows:
                 found.setdefault((row.version, row.size, row.crcs, row.layout), []).append((number, row))
+        if not found:
+            self._refuse_parts(job)
         records = []
         for copies in found.values():
             row = max((row for _, row in copies), key=lambda row: row.created)
             facts = {f.name: getattr(row, f.name) for f in fields(CommitRecord)}
+            facts["epoch"] = max(row.epoch for _, row in copies)
             records.append(ReplicatedRecord(**facts, copies=tuple(copies)))
+        # A newer generation began with what was acknowledged before: what an older one went on with never counts.
+        newest = max((r.epoch for r in records), default=0)
+        first = min((r.version for r in records if r.epoch == newest), default=0)
+        records = [r for r in records if r.epoch == newest or r.version < first]
         # Of one number there may be two: of a run that went back, and of the one before it.
         return tuple(sorted(records, key=lambda r: (r.version, r.created), reverse=True))
+
+    def _refuse_parts(self, job: str) -> None:
+        """Raise CheckpointError if the nodes share versions of the job: without a word it would start at 0."""
+        try:
+            names = [part_job(job, number, len(self._nodes)) for number in range(1, len(self._nodes) + 1)]
+        except RequestError:  # a name that is too long for parts
+            return
+        if any(rows for _, rows in self._ask(lambda node: node.versions(names[self._nodes.index(node)]))):
+            shared = self.url.partition("?")[0]
+            raise CheckpointError(
+                f"the versions of {job} on these nodes are shared by them, without replicas: go on with {shared}, or "
+                "name another job"
+            )
 
     def damaged(self, job: str) -> tuple[Damage, ...]:
         """See :meth:`Tier.damaged`: those of which no node has a good copy."""
@@ -261,7 +296,10 @@ class ReplicatedTier(Tier):
             raise CheckpointError(f"{self.url}: the tier is closed")
 
     def _ask(self, question: Callable[[TcpTier], _T]) -> list[tuple[int, _T]]:
-        """The answers by the node's number. Raises CheckpointError: too few nodes answer, see :meth:`versions`."""
+        """The answers by the node's number.
+
+        Raises CheckpointError: too few nodes answer, see :meth:`versions`; or one refuses, which is no silence.
+        """
         asked = [(Future[_T](), node) for node in self._nodes]
         threads = [
             threading.Thread(target=fulfil, args=(future, question, node), name="deepvm-nodes", daemon=True)
@@ -271,16 +309,17 @@ class ReplicatedTier(Tier):
             thread.start()
         for thread in threads:
             thread.join()  # every call to a node has its time limit
-        errors: list[CheckpointError] = []
+        errors: list[UnreachableError] = []
         for future, _ in asked:
             error = future.exception()
-            if error is not None and not isinstance(error, CheckpointError):
+            if error is not None and not isinstance(error, UnreachableError):
                 raise error
             errors += [] if error is None else [error]
         if len(errors) >= self._replicas:
             raise CheckpointError(
                 f"{len(errors)} of {len(asked)} nodes do not answer, and with {self._replicas} replicas what was "
-                f"acknowledged may be on those alone; if they are gone for good, leave them out of the URL: {errors[0]}"
+                f"acknowledged may be on those alone; leave those out of the URL that are gone for good, or still to "
+                f"come: {errors[0]}"
             )
         for error in errors:
             log.warning("a memory node does not answer; another one has what was acknowledged: %s", error)
@@ -342,7 +381,7 @@ class _Copies:
                     raise errors[0]
                 why = next((e for e in errors if not isinstance(e, TierBusyError)), errors[0] if errors else None)
                 raise CheckpointError(
-                    f"version {self._shard.version} is on {len(there)} memory nodes and is to be on {self._needed}: "
+                    f"version {self._shard.version} is on {len(there)} of {self._needed} memory nodes: "
                     f"{why or 'the others do not answer'}"
                 )
             self._taken = there

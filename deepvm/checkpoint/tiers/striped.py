@@ -133,6 +133,8 @@ class StripedTier(Tier):
     def versions(self, job: str) -> tuple[CommitRecord, ...]:
         """See :meth:`Tier.versions`: those of which all nodes have parts sent together; their ``crcs`` are empty."""
         rows = _all(lambda node, name: {m.version: m for m in node.versions(name)}, self._nodes, self._jobs(job))
+        if not any(rows):
+            self._refuse_wholes(job)
         common = set.intersection(*(set(row) for row in rows))
         found = []
         for number in sorted(common, reverse=True):
@@ -154,6 +156,17 @@ class StripedTier(Tier):
                 )
             )
         return tuple(found)
+
+    def _refuse_wholes(self, job: str) -> None:
+        """Raise CheckpointError if nodes have whole versions of the job: without a word it would start at 0."""
+        rows = _all(lambda node, name: node.versions(name), self._nodes, [job] * len(self._nodes))
+        having = [node.url for node, row in zip(self._nodes, rows, strict=True) if row]
+        if having:
+            others = f"{self.url}?replicas={len(having)}" if len(having) > 1 else having[0]
+            raise CheckpointError(
+                f"{', '.join(having)} has whole versions of {job}, and here nodes share them: go on with {others}, or "
+                "name another job"
+            )
 
     def _jobs(self, job: str) -> list[str]:
         return [part_job(job, number, len(self._nodes)) for number in range(1, len(self._nodes) + 1)]
