@@ -15,6 +15,7 @@ from typing import cast
 
 from deepvm.checkpoint.dcp_folder import FolderReader, FolderWriter
 from deepvm.checkpoint.dcp_tiers import TierReader, TierWriter
+from deepvm.errors import RequestError
 
 
 class DeepVMWriter(FolderWriter):
@@ -32,7 +33,8 @@ class DeepVMWriter(FolderWriter):
         return super().__new__(cls)
 
     def __init__(self, path: str | os.PathLike[str], *, direct: bool = True, job: str = "") -> None:
-        """See :class:`~deepvm.checkpoint.dcp_folder.FolderWriter`."""
+        """See :class:`~deepvm.checkpoint.dcp_folder.FolderWriter`. Raises RequestError: a folder has no jobs."""
+        _refuse_job(path, job)
         super().__init__(path, direct=direct)
 
 
@@ -46,5 +48,11 @@ class DeepVMReader(FolderReader):
         return super().__new__(cls)
 
     def __init__(self, path: str | os.PathLike[str], *, job: str = "") -> None:
-        """See :class:`~deepvm.checkpoint.dcp_folder.FolderReader`."""
+        """See :class:`~deepvm.checkpoint.dcp_folder.FolderReader`. Raises RequestError: a folder has no jobs."""
+        _refuse_job(path, job)
         super().__init__(path)
+
+
+def _refuse_job(path: object, job: str) -> None:
+    if job:
+        raise RequestError("job", job, f"none with a folder, which holds one checkpoint; file://{path} has jobs")

@@ -21,6 +21,8 @@ from deepvm.errors import CheckpointError, RequestError
 
 _GRAIN = 2**16
 """Records are filled up to a multiple of this: a longer one would change the layout of the file."""
+_WORKERS_A_GRAIN = 4
+"""Their random states come to be in the record in the middle of a pass."""
 
 log = logging.getLogger("deepvm.checkpoint")
 
@@ -285,7 +287,7 @@ class ResumableLoader:
         if self._by_itself and len(data) != self._checked:  # the dataset's state may have anything in it
             check_readable(data, f"state_dict() of {type(self.loader.dataset).__name__}")
             self._checked = len(data)
-        size = -(-(len(data) + 8) // _GRAIN) * _GRAIN
+        size = max(-(-(len(data) + 8) // _GRAIN), 1 + self._workers // _WORKERS_A_GRAIN) * _GRAIN
         return {"epoch": self._epoch, "batch": batch, "record": pack(data, size)}
 
     def _own_state(self) -> Any:

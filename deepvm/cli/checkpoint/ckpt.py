@@ -25,6 +25,7 @@ from deepvm.errors import CheckpointError, DamagedError, DataError, RequestError
 from deepvm.io.atomic_write import sync
 
 app = group("List, verify, prune, restore and benchmark checkpoints.")
+_STATE = "100MB"
 
 
 @app.command(short_help="Measure how long a save blocks training.")
@@ -42,7 +43,7 @@ def bench(
     folder: Annotated[str, opt("Where to write temporary files.", "FOLDER", "--dir")] = ".",
     steps: Annotated[int, opt("Training steps after each save.", "N")] = 4,
     trainers: Annotated[str, opt("A memory node alone, with so many at once: 1,4,16.", "N,...")] = "",
-    state: Annotated[str, opt("With --trainers: sizes of each one's state.", "SIZE,...")] = "100MB",
+    state: Annotated[str, opt("With --trainers: sizes of each one's state.", "SIZE,...")] = _STATE,
     ranks: Annotated[int, opt("With --trainers: processes of each, which share its state.", "N")] = 1,
     plot: Annotated[str, plot_of("the ratios")] = "",
     output: Output = "table",
@@ -57,10 +58,14 @@ def bench(
     Example: deepvm ckpt bench --model resnet18 --reps 5 --dir /mnt/ckpt
     """
     if trainers:
-        if plot:
-            raise RequestError("plot", plot, "none with --trainers")
+        for option, given in (("plot", plot), ("model", model != "resnet18" and model)):
+            if given:
+                raise RequestError(option, given, "none with --trainers, which measures a memory node alone")
         _bench_node(trainers, state, ranks, reps, folder, output)
         return
+    for option, other in (("state", state != _STATE and state), ("ranks", ranks != 1 and ranks)):
+        if other:
+            raise RequestError(option, other, "only together with --trainers")
     from deepvm.profiling.checkpoint.bench import run_bench
     from deepvm.reports.profiling.measurements import bench_figure, print_bench
 

@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import secrets
+import select
 import subprocess
 import sys
 import tempfile
@@ -31,7 +32,7 @@ WARM_UPS = 2
 _FLOWS = (1, 2)
 _SPARE_BYTES = 2**30
 _HEADSTART_S, _PER_TRAINER_S = 0.05, 0.01
-_START_S = 120.0
+_ANSWER_S = 600.0
 _DIRECT_BYTES, _DIRECT_BLOCK = 2**30, 8 * 2**20
 
 
@@ -199,6 +200,9 @@ class _Peer:
             self._in.flush()
 
     def answer(self) -> dict[str, Any]:
+        # Each answer is one line, so nothing waits in the stream's own buffer.
+        if not select.select([self._out], [], [], _ANSWER_S)[0]:
+            raise CheckpointError(f"a trainer of the benchmark has not answered for {_ANSWER_S:.0f} s")
         line = self._out.readline()
         found: dict[str, Any] = json.loads(line) if line else {"error": "its process ended"}
         if "error" in found:
