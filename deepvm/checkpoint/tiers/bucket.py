@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, TypeVar
 
 from deepvm.checkpoint.files.file_names import check_job, epoch_of, file_name, labelled_name, parse_labelled
@@ -230,18 +230,7 @@ class Bucket:
 
     def pieces(self, key: str, size: int) -> Iterator[bytes]:
         """The bytes of an object, in order."""
-        with ThreadPoolExecutor(self.threads, thread_name_prefix="deepvm-s3") as pool:
-            ahead = deque[Future[bytes]]()
-            try:
-                for start in range(0, size, CHUNK_BYTES):
-                    end = min(start + CHUNK_BYTES, size)
-                    ahead.append(submit(pool, partial(self._read, key, Range=f"bytes={start}-{end - 1}")))
-                    if len(ahead) >= self.threads:
-                        yield ahead.popleft().result()
-                while ahead:
-                    yield ahead.popleft().result()
-            finally:
-                pool.shutdown(cancel_futures=True)
+        return in_order(lambda start, end: self._read(key, Range=f"bytes={start}-{end - 1}"), size, self.threads)
 
     def key(self, job: str, version: int, label: str = "") -> str:
         """Name of a version's object; ``label``: of the generation that wrote it."""
@@ -402,6 +391,21 @@ def submit(pool: ThreadPoolExecutor, work: Callable[..., _T], *arguments: Any) -
         done: Future[_T] = Future()
         fulfil(done, work, *arguments)
         return done
+
+
+def in_order(read: Callable[[int, int], bytes], size: int, threads: int) -> Iterator[bytes]:
+    """The pieces of an object of ``size`` bytes, of which ``threads`` are asked for before they are wanted."""
+    with ThreadPoolExecutor(threads, thread_name_prefix="deepvm-read") as pool:
+        ahead = deque[Future[bytes]]()
+        try:
+            for start in range(0, size, CHUNK_BYTES):
+                ahead.append(submit(pool, read, start, min(start + CHUNK_BYTES, size)))
+                if len(ahead) >= threads:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def checksum(crc: int) -> str:

@@ -12,16 +12,14 @@ import contextlib
 import re
 import secrets
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from typing import Any
 
 from deepvm.checkpoint.files.file_names import check_job, epoch_of, parse_labelled
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
 from deepvm.checkpoint.format.manifest import SUFFIX
-from deepvm.checkpoint.tiers.bucket import submit
+from deepvm.checkpoint.tiers.bucket import in_order
 from deepvm.checkpoint.tiers.ledger import LedgerFile
 from deepvm.errors import CheckpointError, DamagedError, DeepVMError
 
@@ -103,20 +101,9 @@ class CloudObjects:
             raise DamagedError(f"{self.url}: {key} is shorter than its commit record says")
         return data
 
-    def pieces(self, key: str, size: int, ahead: int | None = None) -> Iterator[bytes]:
-        """The bytes of an object, in order; ``ahead``: how many pieces are asked for before they are wanted."""
-        most = ahead or self.threads
-        with ThreadPoolExecutor(most, thread_name_prefix="deepvm-cloud") as pool:
-            asked = deque[Future[bytes]]()
-            try:
-                for start in range(0, size, CHUNK_BYTES):
-                    asked.append(submit(pool, self._range, key, start, min(start + CHUNK_BYTES, size)))
-                    if len(asked) >= most:
-                        yield asked.popleft().result()
-                while asked:
-                    yield asked.popleft().result()
-            finally:
-                pool.shutdown(cancel_futures=True)
+    def pieces(self, key: str, size: int) -> Iterator[bytes]:
+        """The bytes of an object, in order."""
+        return in_order(lambda start, end: self._range(key, start, end), size, self.threads)
 
     def write(self, key: str, data: bytes) -> None:
         """Make or replace a small object."""
