@@ -318,6 +318,16 @@ def test_an_answer_that_comes_late_is_kept_for_the_next_command(server: PublicSe
     assert prices(found) and len(server.asked) == 1
 
 
+def test_reading_a_file_that_is_here_is_not_counted(
+    server: PublicServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large file, on a slow machine: giving it up would mean to download it with every command, never to use it."""
+    check = integrity.check
+    monkeypatch.setattr(integrity, "check", lambda rows: (time.sleep(1), check(rows))[1])
+    found = market(tmp_path).latest(["us-east-1"], 0.5)
+    assert found.error is None and prices(found)
+
+
 def test_a_bug_in_a_reader_costs_its_source_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> object:
         raise KeyError("s3cr3t")
