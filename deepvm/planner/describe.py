@@ -278,7 +278,7 @@ def improvement(old: Choice, new: Choice, request: PlanRequest) -> float | None:
 
 
 _ORDER = (
-    *("budget", "quota", "saturation", "memory", "max-nodes", "deadline", "total-budget"),
+    *("budget", "quota", "reservation", "saturation", "memory", "max-nodes", "deadline", "total-budget"),
     *("extrapolation", "batch-size", "worth"),
 )
 
@@ -436,4 +436,5 @@ def _limits(sizes: TrainingTable, row: int, price: int, candidates: Candidates, 
 def _quota(instance: InstanceType, market: Market, count: int, candidates: Candidates) -> Iterator[Binding]:
     limit = quota_limit(candidates.quotas, instance.quota_family, market)
     if limit is not None and count * instance.vcpus > limit:
-        yield Binding("quota", quota_too_small(candidates.quotas, instance, market, count))
+        reason = quota_too_small(candidates.quotas, instance, market, count)
+        yield Binding("quota" if instance.reserved is None else "reservation", reason)

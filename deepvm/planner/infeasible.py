@@ -50,11 +50,16 @@ def infeasible(candidates: Candidates, cheapest: Choice | None) -> Infeasible:
         return limited
     request, architectures = candidates.request, candidates.architectures
     if cheapest is not None:
+        vms = int(cheapest.cluster.usd_per_hour * MICRO_USD)
+        besides = cheapest.price - vms
         reason = (
             f"nothing is feasible within {request.budget.normalize():f} $/h: the cheapest feasible cluster costs "
-            f"{format_usd(cheapest.price)} $/h{request.in_all} ({cheapest.cluster})"
+            f"{format_usd(cheapest.price)} $/h{request.in_all} ({cheapest.cluster}"
+            f"{f'; {format_usd(besides)} $/h of it for what comes besides VMs' if besides else ''})"
         )
         cures = ["raise the budget", *_cheaper_methods(candidates)]
+        if besides > vms:
+            cures.insert(0, "ask for less besides VMs (--disk, --bucket, --nat)")
         return Infeasible("budget", reason, ", or ".join(cures))
     if not architectures:
         known = " or ".join(a.name for a in REGISTRY.values() if a.known_to_baselines)

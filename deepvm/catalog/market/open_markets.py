@@ -90,18 +90,21 @@ def open_markets(
     now: datetime | None = None,
     progress: Callable[[str], None] = lambda _: None,
     silent: dict[str, CloudError] | None = None,
+    others: bool = False,
 ) -> tuple[Catalog, ...]:
     """The catalogs of regions, in their order; of several, unavailable ones are left out with a note.
 
     No regions: the user's own; ``all``: every available region. ``now`` (UTC) is the clock's unless given.
-    ``silent``: public catalogs that gave no answer; of several clouds, one for all calls.
+    ``silent``: public catalogs that gave no answer; of several clouds, one for all calls. ``others``: the command has
+    other clouds, and need not wait long for this one.
 
     Raises:
         MissingDataError: nothing is known of the only region, or of none of them.
         CloudError: the cloud had to answer and did not.
         RequestError: no such region or zone.
     """
-    market = _Market(cloud, request, now or datetime.now(timezone.utc), progress, {} if silent is None else silent)
+    silent = {} if silent is None else silent
+    market = _Market(cloud, request, now or datetime.now(timezone.utc), progress, silent, others)
     if not regions:
         return (market.own_catalog(),)
     names: list[str] = []
@@ -112,8 +115,8 @@ def open_markets(
             names += found
         else:
             names.append(cloud.check_region(name))
-    first, *others = market.catalogs(list(dict.fromkeys(names)))
-    return (_noted(first, note) if note else first, *others)
+    first, *more = market.catalogs(list(dict.fromkeys(names)))
+    return (_noted(first, note) if note else first, *more)
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,7 @@ class _Market:
     now: datetime
     progress: Callable[[str], None]
     silent: dict[str, CloudError] = field(default_factory=dict)
+    others: bool = False
 
     @property
     def not_asked(self) -> str:
@@ -151,7 +155,7 @@ class _Market:
         source = NONE if self.request.prices == "snapshot" else self.request.source
         named = source not in (AUTO, NONE) or self.request.prices == "live"
         markets = public_markets(self.cloud, source, self.now, self.progress, self.silent)
-        return PublicPrices(self.cloud, markets, not self.request.offline, named, self.now)
+        return PublicPrices(self.cloud, markets, not self.request.offline, named, self.now, self.others)
 
     @property
     def cache(self) -> Cache:
@@ -169,7 +173,8 @@ class _Market:
             if choosy or not others or own.name in at_hand:
                 raise
             (catalog,) = self.catalogs(others[:1])
-            return _noted(catalog, f"nothing is known of {own.name} ({own.where}); these are prices of {others[0]}")
+            unknown = f"{self.cloud.title}: nothing is known of {own.name} ({own.where})"
+            return _noted(catalog, f"{unknown}; these are prices of {others[0]}")
         return _noted(catalog, f"region {own.name} ({own.where})", usual=True)
 
     def all_regions(self) -> tuple[tuple[str, ...], str]:

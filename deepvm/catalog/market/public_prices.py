@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from deepvm.catalog.public.public_market import QUICK_S, SLOW_S, PublicMarket, newest
+from deepvm.catalog.public.public_market import ALONE_S, QUICK_S, SLOW_S, PublicMarket, newest
 from deepvm.catalog.public.registry import SOURCES, source
 from deepvm.catalog.published.instance_networks import bandwidths
 from deepvm.catalog.signals.cache import Cache, default_folder
@@ -65,7 +65,8 @@ class PublicPrices:
 
     Attributes:
         ask: whether the first one may be asked; else only what is kept counts. named: whether the user named it, so
-            that it is waited for. ``error``: why it gave no answer, set by the first call.
+            that it is waited for. others: whether there are other clouds to answer from. error: why it gave no answer,
+            set by the first call.
     """
 
     cloud: Cloud
@@ -73,24 +74,31 @@ class PublicPrices:
     ask: bool
     named: bool
     now: datetime
+    others: bool = False
     error: CloudError | None = None
 
     def __call__(self, regions: Sequence[str]) -> Mapping[str, Mapping[str, Signal]]:
         """The newest signals of some regions."""
-        wait_s = SLOW_S if self.named else QUICK_S
         found = []
         for number, market in enumerate(self.markets):
-            said = market.latest(regions, wait_s) if self.ask and number == 0 else market.kept(regions)
+            said = market.latest(regions, self._wait_s) if self.ask and number == 0 else market.kept(regions)
             self.error = self.error or said.error
             found.append(said)
         kinds = {k for said in found for signals in said.signals.values() for k in signals}
         best = {r: {k: newest([said.of(r, k) for said in found], self.now) for k in kinds} for r in regions}
         return {r: {k: self._completed(s) for k, s in signals.items() if s} for r, signals in best.items()}
 
+    @property
+    def _wait_s(self) -> float:
+        if self.named:
+            return SLOW_S
+        at_hand = self.others or self.cloud.snapshot_regions() or any(market.regions() for market in self.markets)
+        return QUICK_S if at_hand else ALONE_S
+
     def regions(self) -> tuple[str, ...]:
         """All regions of which they have prices, sorted; the first one is asked if it may be."""
         if self.ask and self.markets:
-            said = self.markets[0].latest((), SLOW_S if self.named else QUICK_S)
+            said = self.markets[0].latest((), self._wait_s)
             self.error = said.error
         return tuple(sorted({r for market in self.markets for r in market.regions()}))
 

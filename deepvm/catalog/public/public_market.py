@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from threading import Event
 from typing import TYPE_CHECKING
 
 from deepvm.catalog.public.source import KINDS, Patience, PublicSource
@@ -24,7 +25,12 @@ if TYPE_CHECKING:
 QUICK = Patience(2.0, 2.0)
 """For a command whose answer does not depend on it."""
 QUICK_S = 2.0
+ALONE_S = 20.0
+"""For a command that has no other prices."""
 SLOW_S = 120.0
+"""For a command that asks for prices of this source."""
+_READING_S = 15.0
+"""For reading a file that is here, which takes a second for AWS's: giving it up would mean to fetch it every time."""
 
 _NO_ANSWER = ("network", "timeout")
 _FILE = "all-regions"
@@ -47,7 +53,7 @@ class Found:
 class PublicMarket:
     """What one source says of one cloud.
 
-    ``cache`` is the source's own, ``get`` another way to download. ``silent``: sources that gave no answer in time, by
+    ``cache`` is the source's own, ``get`` another way to download. ``silent``: why sources gave no answer in time, by
     name: they are waited for once, whatever else the command asks of them.
     """
 
@@ -74,28 +80,41 @@ class PublicMarket:
         return () if about is None else tuple(about.data)
 
     def latest(self, regions: Sequence[str], wait_s: float = QUICK_S) -> Found:
-        """What is in the cache if that is fresh in every region, else what the source says, waiting so long for it.
+        """What is in the cache if that is fresh in every region, else what the source says.
 
-        A download that takes longer goes on in the background, and its answer is kept for the next command if this one
-        still runs.
+        ``wait_s``: how long its file may take to come; reading it is not counted.
         """
         kept = self.kept(regions)
         if self._is_fresh(kept, regions):
             return kept
-        failed = self.silent.get(self.source.name) or recent_failures(self.cache, _FILE, self.now).get(REGIONS)
-        if failed is not None:
+        if (silent := self.silent.get(self.source.name)) is not None:
+            # It was asked for another cloud's file.
+            advice = self._waits_longer if silent.why == "timeout" else silent.advice
+            return Found(kept.signals, CloudError(self.source.title, silent.why, silent.detail, advice))
+        if (failed := recent_failures(self.cache, _FILE, self.now).get(REGIONS)) is not None:
             return Found(kept.signals, failed)
         return self._within(wait_s, kept, regions)
 
-    def refresh(self, first: Sequence[str] = (), patience: Patience = Patience()) -> Found:  # noqa: B008
-        """Download the file and keep all its regions, those named ``first`` before the others; errors are in there."""
+    def refresh(
+        self,
+        first: Sequence[str] = (),
+        patience: Patience = Patience(),  # noqa: B008
+        fetched: Callable[[], None] = lambda: None,
+    ) -> Found:
+        """Download the file and keep all its regions, those named ``first`` before the others; errors are in there.
+
+        ``fetched`` is called when the file is here, or cannot be had.
+        """
         # Most commands read the cache, and need nothing of this.
         from deepvm.catalog.public.as_signals import readings
         from deepvm.catalog.public.download import download
         from deepvm.catalog.public.integrity import check
 
         try:
-            got = self.source.fetch(self.cloud, self.get or download, patience)
+            try:
+                got = self.source.fetch(self.cloud, self.get or download, patience)
+            finally:
+                fetched()
             checked = check(self.source.parse(got.body, self.cloud))
         except CloudError as error:
             return self._failed(error)
@@ -127,18 +146,22 @@ class PublicMarket:
         patience = QUICK if wait_s <= QUICK_S else Patience()
         from concurrent.futures import TimeoutError as LateError  # the built-in one from Python 3.11 on
 
-        (future,) = run_in_daemons(lambda first: self.refresh(first, patience), [tuple(regions)], 1, "public")
+        here = Event()
+        (future,) = run_in_daemons(lambda first: self.refresh(first, patience, here.set), [tuple(regions)], 1, "public")
         try:
-            found = future.result(wait_s)
+            found = future.result(_READING_S if here.wait(wait_s) else 0)
         except LateError:
             late = f"no answer within {wait_s:g} s"
-            advice = f"'deepvm catalog refresh --source {self.source.name} --cloud {self.cloud}' waits longer"
-            found = self._failed(CloudError(self.source.title, "timeout", late, advice))
+            found = self._failed(CloudError(self.source.title, "timeout", late, self._waits_longer))
         if found.error is None:
             return found
-        if wait_s <= QUICK_S and found.error.why in _NO_ANSWER:
+        if wait_s < SLOW_S and found.error.why in _NO_ANSWER:
             self.silent[self.source.name] = found.error
         return Found(kept.signals, found.error)
+
+    @property
+    def _waits_longer(self) -> str:
+        return f"'deepvm catalog refresh --source {self.source.name} --cloud {self.cloud}' waits longer"
 
     def _is_fresh(self, kept: Found, regions: Sequence[str]) -> bool:
         about = self.about()

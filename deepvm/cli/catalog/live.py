@@ -44,7 +44,7 @@ def refresh(
     only: Annotated[list[str] | None, opt("Only this signal, such as spot; repeatable.", "SIGNAL")] = None,
     days: Annotated[str, opt(f"Also the spot price history of so many days, 1 to {MOST_DAYS}.", "N")] = "",
     cloud: Clouds = None,
-    source: Annotated[str, opt("A public catalog, in place of AWS: skypilot or gpuhunt.", "NAME")] = "",
+    source: Annotated[str, opt("A public catalog, in place of AWS: skypilot or gpuhunt; none: only AWS.", "NAME")] = "",
     profile: AwsProfile = "",
     offline: Annotated[bool, opt("", None, "--offline", hidden=True)] = False,
 ) -> None:
@@ -56,19 +56,23 @@ def refresh(
     Example: deepvm catalog refresh --region us-east-1 --only spot
     """
     from deepvm.catalog.clouds import DEFAULT_CLOUD as CLOUD
+    from deepvm.catalog.market.public_prices import NONE
     from deepvm.catalog.signals.fetching import SignalRequest, fetch
     from deepvm.catalog.signals.signal import title
     from deepvm.reports.prices.signals import print_outcomes
 
     if offline:
         raise RequestError("offline", True, "no --offline: refresh asks AWS; 'deepvm catalog status' sends nothing")
-    wanted, now = named_source(source), datetime.now(timezone.utc)
-    clouds = clouds_named(cloud or [])
+    clouds, now = clouds_named(cloud or []), datetime.now(timezone.utc)
+    wanted = named_source(source, clouds)
     given = {"--region": region, "--only": only, "--days": days, "--profile": profile}
     # Whoever names clouds alone, and has no account, means their prices, from wherever they come.
     anywhere = bool(cloud) and not any(given.values())
     public = [
-        c for c in clouds if wanted or not c.has_api or (anywhere and not c.credentials_may_exist(profile, os.environ))
+        c
+        for c in clouds
+        if wanted != NONE
+        and (wanted or not c.has_api or (anywhere and not c.credentials_may_exist(profile, os.environ)))
     ]
     for without in (c for c in public if c.has_api and not wanted):
         note(f"no {without.title} credentials were found: a public catalog has its prices")

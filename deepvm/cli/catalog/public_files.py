@@ -47,13 +47,18 @@ def not_kept(why: str) -> DataError:
     return DataError(f"what was fetched could not be kept: {why}{place}")
 
 
-def named_source(name: str) -> str:
+def named_source(name: str, clouds: Sequence[Cloud]) -> str:
     """The public catalog that ``--source`` names, empty for none in particular. Raises RequestError."""
     from deepvm.catalog.market.public_prices import AUTO, NONE
     from deepvm.catalog.public.registry import SOURCES
 
-    if name in ("", AUTO, NONE):  # which a setting for other commands may say
+    if name in ("", AUTO):  # which a setting for other commands may say
         return ""
+    if name == NONE:
+        if without := [cloud.title for cloud in clouds if not cloud.has_api]:
+            allowed = f"{' or '.join(SOURCES)}: only public catalogs have prices of {joined(without)}"
+            raise RequestError("source", name, allowed)
+        return NONE
     if name not in SOURCES:
         raise RequestError("source", name, one_of(name, SOURCES))
     return name

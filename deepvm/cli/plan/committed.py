@@ -21,7 +21,7 @@ def with_commitments(catalogs: Sequence[Catalog], reserved: str, savings: Sequen
     if len({c.name.removesuffix(f"-{c.region}") for c in catalogs}) > 1:
         for plan in (p for p in plans if p.glob == "*"):
             allowed = "of several clouds, the types that it is for, such as 'p5.*=28%'"
-            raise RequestError("savings_plan", f"{plan.share * 100:f}%", allowed)
+            raise RequestError("savings_plan", f"{(plan.share * 100).normalize():f}%", allowed)
     found = with_savings(catalogs, plans)
     for plan in plans:
         note(f"savings plan: on-demand prices less {plan}; what it costs while nothing runs is not counted")

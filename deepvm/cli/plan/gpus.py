@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from deepvm.cli.help.completion import complete_catalog, complete_gpu
+from deepvm.cli.help.completion import complete_catalog, complete_cloud, complete_gpu
 from deepvm.cli.output import Output, print_as
 from deepvm.cli.parameters import opt, takes_flags
 from deepvm.cli.plan.options import Software, SourceFlags, Tables, own_tables
@@ -18,6 +18,7 @@ def gpus(
     catalog: Annotated[
         str, opt("A cloud's market, an embedded catalog, or a file.", "NAME|FILE", autocompletion=complete_catalog)
     ] = "aws",
+    cloud: Annotated[str, opt("A cloud's market: aws, gcp ...", "NAME", autocompletion=complete_cloud)] = "",
     gpu: Annotated[str, opt("Only these GPU models.", "GLOB", autocompletion=complete_gpu)] = "*",
     software: Software = "eager",
     offline: Annotated[bool, opt("Send no requests: use the cache or the snapshot.", None)] = False,
@@ -28,9 +29,10 @@ def gpus(
 
     Example: deepvm gpus --model llama-8b --method lora
     """
+    from deepvm.cli.plan.open_catalogs import market_of
     from deepvm.reports.performance import gpus as report
 
-    loaded = SourceFlags(offline=offline).load(catalog)
+    loaded = SourceFlags(offline=offline).load(market_of(cloud, catalog))
     found = report.gpus(loaded, gpu, software=software, tables=own_tables(tables), **flags.given(USUAL_MODEL))
     assumed = not flags.model and flags.params is None
     print_as(output, lambda: report.print_gpus(found, assumed=assumed), lambda: report.document(found))

@@ -27,12 +27,15 @@ def open_catalogs(flags: PlanFlags, *, details: bool = False) -> tuple[Catalog, 
 
     Raises DataError, CloudError (``--prices live`` failed), or RequestError (options contradict each other).
     """
+    flags.check()
     found = flags.with_measurements(_of_market(flags, details) or [_other(flags)])
     found = with_history(found) if flags.mttp == HISTORY else found
     for name in dict.fromkeys(c.name for c in found if c.rates is None):
         for option in (o for o in ("disk", "egress", "bucket", "nat") if getattr(flags, o, None)):
             note(f"--{option} has no effect: no rates are known for catalog {name}")
     if disk_type := getattr(flags, "disk_type", None):
+        if not getattr(flags, "disk", None) and not set_elsewhere("disk_type"):
+            note(f"--disk-type {disk_type} has no effect without --disk")
         from deepvm.core.bill.bill import refuse_unknown_disk
         from deepvm.core.bill.extras import Extras
 
@@ -95,7 +98,9 @@ def _of_clouds(flags: PlanFlags, details: bool) -> Sequence[Catalog]:
     silent: dict[str, CloudError] = {}
     for cloud, regions in zip(clouds, _regions_of(flags, clouds), strict=True):
         try:
-            found += open_markets(regions, flags.market(), cloud=cloud, progress=say, silent=silent)
+            found += open_markets(
+                regions, flags.market(), cloud=cloud, progress=say, silent=silent, others=len(clouds) > 1
+            )
         except (MissingDataError, CloudError, RequestError) as error:
             failed.append(error)
             if len(clouds) > 1:
@@ -155,6 +160,23 @@ def one_catalog(flags: PlanFlags) -> Catalog:
     if len(flags.clouds) > 1:
         raise RequestError("cloud", " ".join(flags.clouds), "one cloud; 'deepvm recommend' compares several")
     return open_catalogs(flags)[0]
+
+
+def market_of(cloud: str, catalog: str) -> str:
+    """The catalog that ``--cloud`` names, for a command that takes only one; ``catalog`` without it.
+
+    Raises RequestError.
+    """
+    if not cloud:
+        return catalog
+    from deepvm.catalog.clouds import clouds_of
+
+    if catalog != DEFAULT_CATALOG and not set_elsewhere("catalog"):
+        raise RequestError("cloud", cloud, f"either --cloud or --catalog {catalog}")
+    first, *others = clouds_of([cloud])
+    if others:
+        raise RequestError("cloud", cloud, "one cloud; 'deepvm recommend' compares several")
+    return first
 
 
 def placement_of(found: Comparison, flags: PlanFlags) -> Placement | None:

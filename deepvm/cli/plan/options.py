@@ -18,7 +18,7 @@ from deepvm.core.training.usual_model import USUAL_MODEL
 from deepvm.errors import RequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from deepvm.catalog.market.build_catalog import MarketRequest
     from deepvm.catalog.measured.tables import Tables as MeasuredTables
@@ -253,14 +253,47 @@ class PlanFlags(WorkloadFlags):
         """Keyword arguments for the planner; a file of quotas is compared with the catalog. Raises DataError."""
         from deepvm.planner.request import PlanOptions
 
-        own = {f.name for f in fields(self)}
-        options = {a: getattr(self, name) for a in PlanOptions.__annotations__ if (name := field_name(a)) in own}
+        options = self._values_of(PlanOptions.__annotations__)
         if self.mttp == HISTORY:  # it is in the catalog
             if self.interruption_rate is not None:
                 raise RequestError("interruption_rate", self.interruption_rate, "either --mttp or --interruption-rate")
             options |= {"mttp": None}
         options |= {"quotas": open_quotas(self.quota, catalog), "job": self._job(), "training": self.training(catalog)}
         return cast("PlanOptions", options)
+
+    def check(self) -> None:
+        """Raise what is wrong whatever the prices are, so that nobody waits for them first: RequestError, DataError."""
+        from deepvm.core.units import parse_seconds, to_decimal
+        from deepvm.planner.request import PlanOptions, PlanRequest, WorkOptions
+
+        # What needs a catalog, and what means something only beside it.
+        later = {*WorkOptions.__annotations__, "training", "quotas", "objective"}
+        plain = self._values_of(a for a in PlanOptions.__annotations__ if a not in later)
+        PlanRequest.parse(**{"budget": self.pw, **plain})
+        if self._names_a_model and self.model.casefold() != NO_MODEL:
+            self.trained()
+        if self.deadline is not None:
+            parse_seconds(self.deadline, "deadline")
+        if self.total_budget is not None:
+            to_decimal(self.total_budget, "total_budget")
+        if self.mttp not in (None, HISTORY) or self.interruption_rate is not None:
+            from deepvm.planner.job_forecast import known_life_s
+
+            known_life_s(self.mttp, self.interruption_rate)
+        if self.savings_plan:
+            from deepvm.core.cluster.commitments import read_savings_plan
+
+            for text in self.savings_plan:
+                read_savings_plan(text)
+        if self.reserved:
+            from deepvm.catalog.documents.reserved_file import load_reserved
+
+            load_reserved(self.reserved)
+
+    def _values_of(self, names: "Iterable[str]") -> "dict[str, Any]":
+        """The values of options by the planner's names for them, of those that this command has."""
+        own = {f.name for f in fields(self)}
+        return {name: getattr(self, mine) for name in names if (mine := field_name(name)) in own}
 
     def training(self, catalog: "Catalog") -> "Training | None":
         """What is trained and how fast; None where eFLOPS are counted. Raises RequestError, CatalogFormatError."""
@@ -353,6 +386,10 @@ class SweepFlags(PlanFlags):
     # The same option, but here it may be repeated.
     policy: Policies = many()  # type: ignore[assignment]
     simulate: Annotated[str | None, opt("Also simulate the best clusters: p5, p50, p95.", "RUNS")] = None
+
+    def check(self) -> None:
+        """As :meth:`PlanFlags.check`, with any budget and any policy: the sweep takes several."""
+        RankFlags(**{**self._values_of(f.name for f in fields(RankFlags)), "pw": "0", "policy": "deepvm"}).check()
 
     def planner_options(self, catalog: "Catalog") -> "PlanOptions":
         """As :meth:`PlanFlags.planner_options`, without a policy: the sweep takes several."""

@@ -31,6 +31,7 @@ def survive(
         str,
         opt("A cloud's market, an embedded catalog, or a file.", "NAME|FILE", autocompletion=complete.complete_catalog),
     ] = "aws",
+    cloud: Annotated[str, opt("A cloud's market: aws, gcp ...", "NAME", autocompletion=complete.complete_cloud)] = "",
     region: Annotated[
         str, opt("The region; default: your own.", "NAME", "--region", "-r", autocompletion=complete.complete_region)
     ] = "",
@@ -51,6 +52,7 @@ def survive(
     Example: deepvm survive --instance-type p4d.24xlarge --count 8 --for 4h
     """
     from deepvm.catalog.market.build_catalog import MarketRequest
+    from deepvm.cli.plan.open_catalogs import market_of
     from deepvm.reports.simulation import survive as report
     from deepvm.simulator.survival.evidence import answer
 
@@ -58,7 +60,8 @@ def survive(
         raise RequestError("max_price", max_price, "together with --history FOLDER, which says how prices moved")
     most = None if max_price is None else to_decimal(max_price, "max_price")
     for_s = parse_seconds(for_, "for")
-    _check_cloud(catalog)
+    catalog = market_of(cloud, catalog)
+    _check_cloud(catalog, "cloud" if cloud else "catalog")
     request = MarketRequest(prices=prices, offline=offline, profile=profile, days=days)
     loaded, kind = _type(_named(catalog, region), instance_type, request)
     place = _place(loaded, kind, zone)
@@ -75,14 +78,14 @@ def survive(
     print_as(output, lambda: report.print_answer(found), lambda: report.document(found))
 
 
-def _check_cloud(catalog: str) -> None:
+def _check_cloud(catalog: str, option: str) -> None:
     """Raises RequestError: a cloud without a spot market, or one of which nothing is known."""
     from deepvm.catalog.clouds import cloud_of, region_in
     from deepvm.catalog.store import may_be_market
 
     if may_be_market(catalog) and region_in(catalog) is not None and not cloud_of(catalog).has_spot:
         title = cloud_of(catalog).title
-        raise RequestError("catalog", catalog, f"a cloud with a spot market whose prices are known; {title} has none")
+        raise RequestError(option, catalog, f"a cloud with a spot market whose prices are known; {title} has none")
 
 
 def _named(catalog: str, region: str) -> str:

@@ -101,4 +101,7 @@ def _gb(size: str | int | None, option: str) -> Decimal | None:
         return None
     if _NOTHING.fullmatch(str(size)):
         return Decimal(0)
-    return parse_bytes(size, option) / GB
+    try:
+        return parse_bytes(size, option) / GB
+    except RequestError as error:
+        raise RequestError(option, size, f"0, or {error.allowed}") from None

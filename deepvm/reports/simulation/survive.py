@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from deepvm.simulator.survival.prior_fit import Prior
 
 VERSION = "deepvm.survive/1"
+_NEVER = 1e-4
+"""Below it digits would claim to know more than anybody does."""
 
 
 def document(found: Answer) -> dict[str, Any]:
@@ -120,8 +122,9 @@ def print_answer(found: Answer) -> None:
 
 def _evidence(found: Answer) -> Iterator[str]:
     prior, own = found.prior, found.own
+    where = prior.source.partition(": ")[2]
     yield (
-        f"public traces ({prior.as_of}): {prior.pools} pools of one VM and {prior.gangs} of several, "
+        f"public traces ({where}): {prior.pools} pools of one VM and {prior.gangs} of several, "
         f"mostly V100 and K80, {prior.days:.0f} days"
     )
     if found.band is None:
@@ -163,6 +166,8 @@ def _usd(prices: PriceEvidence) -> str:
 
 
 def _percent(share: float) -> str:
+    if 0 < share < _NEVER:
+        return f"below {100 * _NEVER:g} %"
     return f"{100 * share:.0f} %" if 0.01 <= share <= 0.99 else f"{100 * share:.2g} %"
 
 

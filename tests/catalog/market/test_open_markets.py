@@ -352,7 +352,7 @@ def test_where_nothing_is_known_of_home_the_snapshot_stands_in(request_: MarketR
     found = open_market(request=request_, now=NOW)
     assert found.region == REGION
     assert found.provenance.notes[0] == (
-        f"nothing is known of eu-north-1 (environment variable AWS_REGION); these are prices of {REGION}"
+        f"AWS: nothing is known of eu-north-1 (environment variable AWS_REGION); these are prices of {REGION}"
     )
 
 

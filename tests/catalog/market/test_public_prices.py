@@ -267,7 +267,7 @@ class TestOtherClouds:
     def test_a_usual_region_that_the_file_lacks_gives_way(self, server: PublicServer) -> None:
         catalog = market("runpod")
         assert catalog.region == "eur-is-1"
-        assert catalog.provenance.notes[0].startswith("nothing is known of us-tx-3")
+        assert catalog.provenance.notes[0].startswith("RunPod: nothing is known of us-tx-3")
 
     def test_a_history_of_prices_nobody_has(self, server: PublicServer) -> None:
         with pytest.raises(MissingDataError, match="and no public catalog has them"):

@@ -9,13 +9,25 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.pace import soon
-from support.public_catalogs import AWS_HEAD, AWS_ROWS, PublicServer, csv_file, public_server, skypilot_file
+from support.public_catalogs import (
+    AWS_HEAD,
+    AWS_ROWS,
+    HUNT_HEAD,
+    HUNT_ROWS,
+    PublicServer,
+    csv_file,
+    gpuhunt_csv,
+    public_server,
+    skypilot_file,
+    zipped,
+)
 from support.spot_advisor import say, serving
 
 from deepvm.catalog.public import integrity
@@ -224,66 +236,99 @@ def silent(_: Any) -> None:
     time.sleep(2)
 
 
-def chunked(handler: Any) -> None:
-    handler.protocol_version = "HTTP/1.1"
-    handler.send_response(200)
-    handler.send_header("Transfer-Encoding", "chunked")
-    handler.end_headers()
-    handler.wfile.write(b"%x\r\n" % len(FILE) + FILE[:100])
+@dataclass(frozen=True)
+class Form:
+    """How a source sends its file of AWS: ``text`` is the CSV, ``pack`` makes what is sent of it."""
+
+    path: str
+    text: bytes
+    head: str
+    pack: Callable[[bytes], bytes] = bytes
+
+    @property
+    def file(self) -> bytes:
+        return self.pack(self.text)
+
+    def edited(self, old: str, new: str) -> Callable[[Any], None]:
+        return say(self.pack(self.text.replace(old.encode(), new.encode())))
+
+    def of_rows(self, rows: list[str]) -> Callable[[Any], None]:
+        return say(self.pack(csv_file(self.head, rows)))
+
+    def chunked(self, handler: Any) -> None:
+        handler.protocol_version = "HTTP/1.1"
+        handler.send_response(200)
+        handler.send_header("Transfer-Encoding", "chunked")
+        handler.end_headers()
+        handler.wfile.write(b"%x\r\n" % len(self.file) + self.file[:100])
 
 
-def with_prices(old: str, new: str) -> bytes:
-    return FILE.replace(old.encode(), new.encode())
-
-
-ZERO = csv_file(AWS_HEAD, [f"c5.{n}xlarge,,,8,16,,{n % 2}.0,0,us-east-1,use1-az1,x86_64" for n in range(20)])
+HUNTED = [row.replace("us-east-1", region) for region in ("us-west-2", "eu-west-1") for row in HUNT_ROWS["aws"]]
+FORMS = {
+    "skypilot": Form(PATH, FILE, AWS_HEAD),
+    "gpuhunt": Form("/aws/20261127-12/catalog.zip", gpuhunt_csv("aws", *HUNTED), HUNT_HEAD, zipped),
+}
+ZERO = {
+    "skypilot": [f"c5.{n}xlarge,,,8,16,,{n % 2}.0,0,us-east-1,use1-az1,x86_64" for n in range(20)],
+    "gpuhunt": [f"c5.{n}xlarge,us-east-1,{-(n % 2)}.0,8,16.0,0,,,False,,,,x86," for n in range(20)],
+}
 BOMB = gzip.compress(bytes(100 * 2**20))
+GZIP = {"Content-Encoding": "gzip"}
 
-FAULTS: dict[str, tuple[Callable[[Any], None], str]] = {
+FAULTS: dict[str, tuple[Callable[[Form], Callable[[Any], None]], str]] = {
     # what the server does, and why the file is not used
-    "promises more than it sends": (say(FILE[:700], promised=len(FILE)), "network"),
-    "ends within a row": (say(FILE[:700]), "reply"),
-    "ends within a chunk": (chunked, "network"),
-    "ends within a packed file": (say(gzip.compress(FILE)[:-30], **{"Content-Encoding": "gzip"}), "network"),
-    "is not packed as it says": (say(FILE, **{"Content-Encoding": "gzip"}), "reply"),
-    "unpacks to 100 MB": (say(BOMB, **{"Content-Encoding": "gzip"}), "reply"),
-    "has 100 MB": (endless, "reply"),
-    "says nothing": (silent, "timeout"),
-    "stalls in the middle": (pieces(FILE, 1.0, 700), "timeout"),
-    "drips": (pieces(FILE, 0.05, 10), "timeout"),
-    "is empty": (say(b""), "reply"),
-    "is a web page": (say(b"<html><body>Sign in to the WiFi</body></html>\n"), "reply"),
-    "is JSON": (say(b'{"message": "API rate limit exceeded"}\n'), "reply"),
-    "is binary": (say(bytes(range(256)) * 50), "reply"),
-    "has other columns": (say(b"type,price\n" + b"g5.xlarge,1.006\n" * 50), "reply"),
-    "has a renamed column": (say(FILE.replace(b"SpotPrice", b"Spot")), "reply"),
-    "has shifted cells": (say(FILE.replace(b"us-east-1,", b"us-east-1,,")), "reply"),
-    "has no rows": (say(csv_file(AWS_HEAD, [])), "reply"),
-    "has zero prices": (say(ZERO), "reply"),
-    "has negative prices": (say(with_prices(",0.", ",-0.")), "reply"),
-    "has prices in words": (say(with_prices(",0.", ",USD 0.")), "reply"),
-    "says 403": (say(b"<Error/>", 403), "reply"),
-    "says 404": (say(b"404: Not Found", 404), "reply"),
-    "says 429": (say(b"Too Many Requests", 429), "throttled"),
-    "says 500": (say(b"", 500), "reply"),
-    "says 503": (say(b"", 503), "throttled"),
-    "points to a local file": (say(b"", 302, Location="file:///etc/passwd"), "reply"),
-    "points to itself": (say(b"", 302, Location=PATH), "reply"),
+    "promises more than it sends": (lambda f: say(f.file[:300], promised=len(f.file)), "network"),
+    "ends within a row": (lambda f: say(f.pack(f.text[:-20])), "reply"),
+    "ends within the file": (lambda f: say(f.file[:300]), "reply"),
+    "ends within a chunk": (lambda f: f.chunked, "network"),
+    "ends within a packed file": (lambda f: say(gzip.compress(f.file)[:-30], **GZIP), "network"),
+    "is not packed as it says": (lambda f: say(f.file, **GZIP), "reply"),
+    "unpacks to 100 MB": (lambda f: say(BOMB, **GZIP), "reply"),
+    "has 100 MB": (lambda f: endless, "reply"),
+    "says nothing": (lambda f: silent, "timeout"),
+    "stalls in the middle": (lambda f: pieces(f.file, 1.0, 300), "timeout"),
+    "drips": (lambda f: pieces(f.file, 0.05, 10), "timeout"),
+    "is empty": (lambda f: say(b""), "reply"),
+    "is a web page": (lambda f: say(b"<html><body>Sign in to the WiFi</body></html>\n"), "reply"),
+    "is JSON": (lambda f: say(f.pack(b'{"message": "API rate limit exceeded"}\n')), "reply"),
+    "is binary": (lambda f: say(f.pack(bytes(range(256)) * 50)), "reply"),
+    "has other columns": (lambda f: say(f.pack(b"type,cost\n" + b"g5.xlarge,1.006\n" * 50)), "reply"),
+    "has a renamed column": (
+        lambda f: f.edited("SpotPrice", "Spot") if f.text is FILE else f.edited("spot", "s"),
+        "reply",
+    ),
+    "has shifted cells": (lambda f: f.edited("us-east-1,", "us-east-1,,"), "reply"),
+    "has no rows": (lambda f: f.of_rows([]), "reply"),
+    "has zero prices": (lambda f: f.of_rows(ZERO["skypilot" if f.text is FILE else "gpuhunt"]), "reply"),
+    "has negative prices": (lambda f: f.edited(",0.", ",-0."), "reply"),
+    "has prices in words": (lambda f: f.edited(",0.", ",USD 0."), "reply"),
+    "says 403": (lambda f: say(b"<Error/>", 403), "reply"),
+    "says 404": (lambda f: say(b"404: Not Found", 404), "reply"),
+    "says 429": (lambda f: say(b"Too Many Requests", 429), "throttled"),
+    "says 500": (lambda f: say(b"", 500), "reply"),
+    "says 503": (lambda f: say(b"", 503), "throttled"),
+    "points to a local file": (lambda f: say(b"", 302, Location="file:///etc/passwd"), "reply"),
+    "points to itself": (lambda f: say(b"", 302, Location=f.path), "reply"),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_file_that_cannot_be_used_leaves_the_old_cache(server: PublicServer, tmp_path: Path, fault: str) -> None:
-    before = prices(market(tmp_path).refresh())
+@pytest.mark.parametrize("name", FORMS)
+def test_a_file_that_cannot_be_used_leaves_the_old_cache(
+    server: PublicServer, tmp_path: Path, name: str, fault: str
+) -> None:
+    before = prices(market(tmp_path, name=name).refresh())
+    assert before
     kept = contents(tmp_path)
-    server.answers[PATH], why = FAULTS[fault]
+    make, why = FAULTS[fault]
+    server.answers[FORMS[name].path] = make(FORMS[name])
     later = NOW + timedelta(hours=9)
     with soon(8):
-        found = market(tmp_path, later).refresh(patience=QUICK)
+        found = market(tmp_path, later, name).refresh(patience=QUICK)
     assert found.error is not None and found.error.why == why, found.error
     assert "\n" not in str(found.error) and found.error.advice
     assert {p: b for p, b in contents(tmp_path).items() if "failures" not in p} == kept
-    found = market(tmp_path, later).latest(["us-east-1"])
+    found = market(tmp_path, later, name).latest(["us-east-1"])
     assert prices(found) == before
     signal = found.of("us-east-1", SPOT)
     assert signal is not None and signal.origin == "expired" and signal.observed_at == NOW
@@ -293,8 +338,8 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*.json")}
 
 
-def test_there_are_faults_enough() -> None:
-    assert len(FAULTS) >= 20
+def test_there_are_faults_enough_for_every_source() -> None:
+    assert len(FAULTS) >= 20 and {*FORMS} == {*SOURCES}
 
 
 @pytest.mark.parametrize("fault", ["says nothing", "stalls in the middle", "drips"])
@@ -316,6 +361,16 @@ def test_an_answer_that_comes_late_is_kept_for_the_next_command(server: PublicSe
         while (found := market(tmp_path).latest(["us-east-1"], 0.1)).error:
             time.sleep(0.05)
     assert prices(found) and len(server.asked) == 1
+
+
+def test_reading_a_file_that_is_here_is_not_counted(
+    server: PublicServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large file, on a slow machine: giving it up would mean to download it with every command, never to use it."""
+    check = integrity.check
+    monkeypatch.setattr(integrity, "check", lambda rows: (time.sleep(1), check(rows))[1])
+    found = market(tmp_path).latest(["us-east-1"], 0.5)
+    assert found.error is None and prices(found)
 
 
 def test_a_bug_in_a_reader_costs_its_source_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -207,6 +207,115 @@ def test_a_silent_source_is_waited_for_once_however_many_clouds_and_regions(
     assert 1.5 < time.monotonic() - start < 6, "two seconds, and what the answer takes"
     assert code == 0 and len(server.asked) == 1, "AWS's snapshot came along"
     assert all(f"{name} is left out" in err for name in ("Google Cloud", "Nebius", "Lambda"))
+    assert not re.search(r"/v8/(?!gcp)", err), "nobody is told of another cloud's file"
+
+
+def test_one_cloud_of_which_nothing_is_at_hand_is_waited_for_longer(run: Run, server: PublicServer) -> None:
+    server.answers["/v8/gcp/vms.csv"] = late(3, skypilot_file("gcp"))
+    assert run("recommend", "--cloud", "gcp", "--pw", "10")[0] == 0
+    assert len(server.asked) == 1
+
+
+def late(seconds: float, body: bytes) -> Any:
+    def answer(handler: Any) -> None:
+        time.sleep(seconds)
+        say(body)(handler)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--pw", "-3"), "--pw: '-3' cannot be used"),
+        (("--pw", "3", "--disk", "-5GB"), "--disk: '-5GB' cannot be used; allowed: 0, or a size above 0"),
+        (("--pw", "3", "--exclude-cost", "foo"), "--exclude-cost: 'foo'"),
+        (("--pw", "3", "--savings-plan", "200%"), "--savings-plan: '200%'"),
+        (("--pw", "3", "--reserved", "/none.json"), "/none.json: file: does not exist"),
+        (("--pw", "3", "--mttp", "soon"), "--mttp: 'soon'"),
+        (("--pw", "3", "--deadline", "soon"), "--deadline: 'soon'"),
+        (("--pw", "3", "--total-budget", "much"), "--total-budget: 'much'"),
+        (("--pw", "3", "--model", "gtp2"), "--model: 'gtp2'"),
+        (("--pw", "3", "--max-nodes", "0"), "--max-nodes: '0'"),
+    ],
+)
+def test_nobody_waits_for_prices_to_be_told_of_a_slip(
+    run: Run, server: PublicServer, words: tuple[str, ...], said: str
+) -> None:
+    for command in (("recommend",), ("sweep",), ("explain", "g5.xlarge")):
+        if "--disk" in words or "--exclude-cost" in words:
+            command = ("recommend",)
+        if command == ("sweep",) and words == ("--pw", "-3"):
+            continue  # which takes a range
+        code, out, err = run(*command, *words)
+        assert (code in (2, 4), out) == (True, "") and said in err, (command, err)
+    assert not server.asked
+
+
+def test_a_kind_of_disk_without_a_size_is_noted(run: Run) -> None:
+    code, _, err = run("recommend", "--pw", "3", "--disk-type", "gp3")
+    assert code == 0 and "--disk-type gp3 has no effect without --disk" in err
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"), [("google", "gcp"), ("Google-Cloud", "gcp"), ("amazon", "aws"), ("lambdalabs", "lambda")]
+)
+def test_a_cloud_by_another_name_gets_a_hint(run: Run, said: str, meant: str) -> None:
+    for command in (("recommend", "--pw", "3"), ("gpus",)):
+        code, _, err = run(*command, "--cloud", said)
+        assert code == 2 and f"did you mean --cloud {meant}?" in err
+
+
+def test_clouds_may_be_listed_with_commas(run: Run) -> None:
+    both = ("--cloud", "gcp", "--cloud", "nebius")
+    listed, repeated = (plan(run, "--pw", "10", *words) for words in (("--cloud", "gcp, nebius"), both))
+    best = [[(c["cloud"], c["gpu"]["instance_type"]) for c in found["configurations"]] for found in (listed, repeated)]
+    assert best[0] == best[1]
+
+
+def test_another_cloud_that_comes_first_for_a_little_more_is_named(run: Run) -> None:
+    """8 H100 of Nebius cost 10.00 $/h by the sample, one costs 1.25."""
+    code, out, err = run("recommend", "--cloud", "nebius,aws", "--pw", "9.99", *RESNET)
+    assert code == 0, err
+    assert re.search(r"^AWS .* 9\.87 ", out, re.MULTILINE)
+    assert "for 10.00 $/h Nebius comes first: 1 x gpu-h100-sxm_8gpu-128vcpu-1600gb (spot)" in out
+    for budget in ("10", "8"):  # it is first; it is too far
+        assert "comes first:" not in run("recommend", "--cloud", "nebius,aws", "--pw", budget, *RESNET)[1]
+
+
+def test_other_commands_take_one_cloud(run: Run) -> None:
+    code, out, err = run("gpus", "--cloud", "gcp", "--gpu", "L4")
+    assert code == 0 and "g2-standard-4" in out, err
+    code, out, err = run("survive", "--cloud", "gcp", "--instance-type", "g2-standard-4", "--count", "2", "--for", "4h")
+    assert code == 0 and "on the spot market of us-central1" in out, err
+    for words, said in (
+        (("--cloud", "gcp,aws"), "allowed: one cloud"),
+        (("--cloud", "gcp", "--catalog", "paper"), "allowed: either --cloud or --catalog paper"),
+    ):
+        code, _, err = run("gpus", *words)
+        assert code == 2 and said in err
+    code, _, err = run("survive", "--cloud", "lambda", "--instance-type", "x", "--count", "2", "--for", "4h")
+    assert code == 2 and err.startswith("Error: --cloud: 'lambda' cannot be used; allowed: a cloud with a spot market")
+
+
+def test_what_can_hardly_be_has_no_digits(run: Run) -> None:
+    words = ("--instance-type", "g2-standard-4", "--count", "2", "--for", "1000d")
+    _, out, _ = run("survive", "--cloud", "gcp", *words)
+    assert "below 0.01 %" in out and "e-" not in out
+
+
+def test_refreshing_from_no_public_catalog(run: Run, server: PublicServer) -> None:
+    code, _, err = run("catalog", "refresh", "--source", "none", "--cloud", "gcp", "--cloud", "lambda")
+    assert code == 2 and "only public catalogs have prices of Google Cloud and Lambda" in err
+    code, _, err = run("catalog", "refresh", "--source", "none", "--cloud", "aws")
+    assert code == 5 and "nothing came from AWS" in err
+    assert not server.asked
+
+
+def test_what_costs_most_besides_vms_is_named_where_nothing_is_feasible(run: Run) -> None:
+    code, _, err = run("recommend", "--pw", "3", "--disk", "50TB")
+    assert code == 3 and re.search(r"\(1 x g4dn\.xlarge \(spot\); 5\.\d+ \$/h of it for what comes besides VMs\)", err)
+    assert "ask for less besides VMs (--disk, --bucket, --nat), or raise the budget" in err
 
 
 @pytest.mark.parametrize("source", ["auto", "skypilot", "gpuhunt", "none"])

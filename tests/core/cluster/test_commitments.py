@@ -77,7 +77,7 @@ def test_a_pool_is_a_type_of_its_own_with_a_count() -> None:
 def test_no_more_vms_than_the_pool_has() -> None:
     answer = recommend(reserved(pool()), 100, instance_type="gpu.xlarge@block", architecture="on-demand", quotas=())
     assert answer[0].cluster.gpu_count == 3
-    assert [b.constraint for b in answer[0].binding] == ["quota"]
+    assert [b.constraint for b in answer[0].binding] == ["reservation"]
     assert any("reservation block" in w for w in answer[0].warnings)
 
 
