@@ -43,6 +43,8 @@ def trained(folder: Path, leave_at: int = 0, workers: int = 0) -> tuple[list[flo
             for _ in run.epochs():
                 for batch in run.loader:
                     losses.append(parts.step(batch))
+                    for handle in run.checkpointer.handles[-1:]:
+                        handle.local_done.exception(30)  # on a slow disk the next one would be skipped
                     if len(losses) == leave_at:
                         raise Left
                 parts.after_epoch()
