@@ -111,6 +111,8 @@ class Checkpointer:
         self._state = TrainingState(model, optimizer, extra)
         if strategy == "layerwise" and any(isinstance(v, ResumableLoader) for v in self._state.extra.values()):
             raise RequestError("strategy", strategy, "C, G or D with a ResumableLoader")
+        if strategy == "layerwise" and self._state.sharded:
+            raise RequestError("strategy", strategy, "C or G with a sharded model")
         steppers = {name: stepper(optimizer, name) for name, optimizer in self._state.optimizers.items()}
         first = self._stepper = steppers.pop("optimizer")
         with without_autograd():  # what cannot be saved is refused now, not at step 100
@@ -147,7 +149,8 @@ class Checkpointer:
         self._hooks: list[Any] = [
             first.register_step_pre_hook(Hook(self._before_step, step=True)),
             first.register_step_post_hook(Hook(self._after_step, step=True)),
-            self._state.model.register_forward_pre_hook(Hook(self._before_forward)),
+            # First: fully_shard's own hook puts whole parameters into the model.
+            self._state.model.register_forward_pre_hook(Hook(self._before_forward), prepend=self._state.sharded),
             first.register_load_state_dict_pre_hook(Hook(self._before_load)),
             self._state.model.register_load_state_dict_pre_hook(Hook(self._before_load)),
         ]

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import torch
 
 from deepvm.checkpoint.format.flatten import FlatState
 from deepvm.checkpoint.format.layout import Layout, Segment
+from deepvm.checkpoint.format.sharded import is_sharded, local, parts_of, storage_of, writers
 from deepvm.checkpoint.format.torch_zip import Image, lay_out
 from deepvm.checkpoint.snapshot.copying import Copying
 from deepvm.checkpoint.snapshot.host_buffer import Filling, Piece, Slot, pieces_of
@@ -45,14 +47,21 @@ class SnapshotLayout:
         image = lay_out(tree, parts, ranks.world)
         if ranks.world == 1:
             return cls(parts.structure if image.lasting else [], image, image.layout())
-        # Rank 0 sends buffers and numbers, each rank its record; the rest is shared evenly.
-        numbers = {storage._cdata: n for n, storage in enumerate(parts.storages)}
+        # Each rank sends its parts of what is sharded, and its record, rank 0 buffers and numbers; the rest is shared.
+        held = ranks.gather_objects(parts_of(parts.regions))
+        numbers = {s._cdata: n for n, s in enumerate(parts.storages) if n not in parts.regions}
         owners = {numbers[cdata]: 0 for cdata in state.owned().buffers if cdata in numbers}
         owners |= {numbers[t.untyped_storage()._cdata]: r for r, t in enumerate(records)}
         owned = [(Segment(image.storages[n], image.sizes[n]), r) for n, r in owners.items()]
-        layout = Layout(image.size, shards(image.size, ranks.world, [*owned, (image.pickle, 0)]), image.fields)
-        compare = tuple(pieces_of(image, layout, r) for r in (ranks.rank, (ranks.rank + 1) % ranks.world))
+        owned += [(image.pickle, 0), *writers(parts.regions, image.storages, held)]
+        layout = Layout(image.size, shards(image.size, ranks.world, owned), image.fields)
+        neighbours = (pieces_of(image, layout, r) for r in (ranks.rank, (ranks.rank + 1) % ranks.world))
+        compare = tuple(tuple(p for p in pieces if p.storage not in parts.regions) for pieces in neighbours)
         return cls(parts.structure, image, layout, compare)
+
+    def fits(self, parts: FlatState) -> bool:
+        """Whether it is that of such a state."""
+        return parts.structure == self.structure and parts.regions == self.image.regions
 
 
 @dataclass
@@ -84,7 +93,7 @@ class PendingSnapshot:
     @cached_property
     def own(self) -> set[int]:
         """The storages of ``model`` and ``early``, by ``_cdata``."""
-        return {tensor.untyped_storage()._cdata for tensor in tensors_of((self.model, self.early))}
+        return {storage_of(tensor)._cdata for tensor in tensors_of((self.model, self.early))}
 
     def divide(self, restless: Collection[int]) -> tuple[set[int], set[int], set[int]]:
         """The numbers of the whole state's storages: copied in the background, at once, or before sending.
@@ -101,9 +110,11 @@ class PendingSnapshot:
 
 def seen_now(parts: FlatState, storages: Collection[int]) -> Seen:
     """The tensors on these storages (by ``_cdata``), with their version counters."""
-    return [(t, t._version) for t in parts.tensors if not t.is_inference() and t.untyped_storage()._cdata in storages]
+    # Whoever changes a DTensor's part by itself counts there.
+    tensors = chain(parts.tensors, (local(t) for t in parts.tensors if is_sharded(t)))
+    return [(t, t._version) for t in tensors if not t.is_inference() and storage_of(t)._cdata in storages]
 
 
 def changed_since(seen: Seen) -> set[int]:
     """The storages, by ``_cdata``, changed in place since then; changes through ``.data`` go unnoticed."""
-    return {tensor.untyped_storage()._cdata for tensor, version in seen if tensor._version != version}
+    return {storage_of(tensor)._cdata for tensor, version in seen if tensor._version != version}
