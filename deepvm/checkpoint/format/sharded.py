@@ -181,6 +181,7 @@ def part_for(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
         made = torch.empty_like(like, dtype=whole.dtype)
         region = region_of(made)
-        slices = [slice(offset, offset + size) for offset, size in zip(region.offsets, region.sizes, strict=True)]
-        local(made).copy_(whole[tuple(slices)])
+        if region.pieces:
+            slices = [slice(offset, offset + size) for offset, size in zip(region.offsets, region.sizes, strict=True)]
+            local(made).copy_(whole[tuple(slices)])
     return made
