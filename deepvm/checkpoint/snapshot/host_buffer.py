@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 
 from deepvm.checkpoint.format.checksums import crc32, seal
-from deepvm.checkpoint.format.layout import Layout, Segment, within
+from deepvm.checkpoint.format.layout import Layout, Ranges, Segment, within
 from deepvm.checkpoint.format.torch_zip import Image
 from deepvm.errors import CheckpointError
 
@@ -112,6 +112,8 @@ class Slot:
             memory = mmap.mmap(-1, image.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | reserved)
         memory.madvise(mmap.MADV_DONTFORK)  # if DataLoader workers inherited it, each write would copy a page first
         self._memory, self.view = memory, memoryview(memory)
+        page, size = mmap.PAGESIZE, image.size
+        self._pages = Ranges((o // page * page, min(-(-(o + n) // page) * page, size)) for o, n in layout.shards[rank])
         for offset, data in image.pieces:
             for start, stop in within(Segment(offset, len(data)), layout.shards[rank]):
                 self.view[offset + start : offset + stop] = data[start:stop]
@@ -129,6 +131,11 @@ class Slot:
     def address(self) -> int:
         """Address of the memory."""
         return torch.frombuffer(self._memory, dtype=torch.uint8, count=1).data_ptr()
+
+    @property
+    def pages(self) -> list[tuple[int, int]]:
+        """Addresses and lengths of what this rank fills, in whole pages."""
+        return [(self.address + start, end - start) for start, end in self._pages]
 
     def touch(self) -> None:
         """Fault every page in, which takes as long as a copy, but not the training's time."""
