@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+TESTS = Path(__file__).parents[2]
+
 
 @dataclasses.dataclass(frozen=True)
 class Run:
@@ -29,6 +31,7 @@ class Run:
         out: file of the states by step, for the first rank; a version is saved every step.
         victim: the rank that is killed, in step ``kill_step`` before it does ``kill_before``, or, if ``failpoint`` is
             named, there, when it passes for the so-many-th time.
+        copy_pause_s: how much longer the copy of each piece takes.
     """
 
     kind: str
@@ -42,16 +45,17 @@ class Run:
     kill_before: str = ""
     failpoint: str = ""
     passes: int = 0
-    pause_s: float = 0.0
+    copy_pause_s: float = 0.0
 
-    def start(self, fails: bool = False) -> tuple[dict[int, Any], list[int], str]:
+    def start(self) -> tuple[dict[int, Any], list[int], str]:
         """Train; returns the states by step, the versions that were acknowledged, and what the ranks logged."""
         words = [sys.executable, __file__, json.dumps(dataclasses.asdict(self))]
-        run = subprocess.run(words, capture_output=True, text=True, timeout=240)
+        environ = {**os.environ, "PYTHONPATH": f"{TESTS}:{TESTS.parent}", "OMP_NUM_THREADS": "1"}
+        run = subprocess.run(words, capture_output=True, text=True, timeout=240, env=environ)
         saved = [int(line.split()[1]) for line in run.stdout.splitlines() if line.startswith("saved")]
-        assert bool(run.returncode) == fails, run.stderr[-4000:]
-        killed = fails or self.victim >= 0
-        return {} if killed else torch.load(self.out, weights_only=False), saved, run.stderr
+        if run.returncode:
+            raise RuntimeError(run.stderr[-6000:])
+        return {} if self.victim >= 0 else torch.load(self.out, weights_only=False), saved, run.stderr
 
 
 def model_of(run: Run) -> Any:
@@ -135,7 +139,6 @@ def train(run: Run, rank: int) -> None:
     states = {begin: take()}
     for step in range(begin, run.end):
         torch.manual_seed(step)  # the same batch on all ranks: sums of equals do not depend on their number
-        time.sleep(run.pause_s)
         optimizer.zero_grad()
         pass_by("forward")
         loss = model(torch.randn(4, 10)).square().mean()
@@ -163,8 +166,12 @@ def main() -> None:
     torch.set_num_threads(1)
     for slow in ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor.parallel", "deepvm.checkpoint"):
         importlib.import_module(slow)
+    from deepvm.checkpoint.snapshot.host_buffer import Slot
     from deepvm.io import failpoints
+    from support.checkpoint.slow_copies import slow_copy
 
+    if run.copy_pause_s:
+        Slot.copy = slow_copy(run.copy_pause_s)  # type: ignore[method-assign]
     ranks: dict[int, int] = {}
     for rank in range(run.world):  # forked, because importing all this takes longer than the rest
         if not (pid := os.fork()):
