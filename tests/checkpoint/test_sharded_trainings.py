@@ -107,7 +107,8 @@ def test_models_and_strategies_that_are_refused(tmp_path: Path) -> None:
 
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
     try:
-        with warnings.catch_warnings(action="ignore"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             old: Any = FullyShardedDataParallel(torch.nn.Linear(2, 2), device_id=torch.device("cpu"))
         with pytest.raises(RequestError, match="fully_shard"):
             Checkpointer(model=old, optimizer=torch.optim.SGD(old.parameters(), lr=0.1), tiers=tmp_path)

@@ -6,6 +6,7 @@ A file has whole tensors, so that any number of ranks, or none, can read it; eac
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
@@ -130,6 +131,15 @@ def parts_of(regions: Mapping[int, Region]) -> dict[int, Part]:
     return {number: (region.offsets, region.sizes) for number, region in regions.items()}
 
 
+def holders_of(number: int, held: Sequence[Mapping[int, Part]]) -> dict[Part, list[int]]:
+    """The ranks that hold each part of a storage, without empty parts."""
+    found: dict[Part, list[int]] = {}
+    for rank, row in enumerate(held):
+        if math.prod(row[number][1]):
+            found.setdefault(row[number], []).append(rank)
+    return found
+
+
 def writers(
     regions: Mapping[int, Region], storages: Sequence[int], held: Sequence[Mapping[int, Part]]
 ) -> list[tuple[Segment, int]]:
@@ -143,10 +153,7 @@ def writers(
     if any(row.keys() != regions.keys() for row in held):
         raise CheckpointError("some ranks hold parts of tensors that others hold whole; all must be sharded alike")
     for number, region in regions.items():
-        holders: dict[Part, list[int]] = {}
-        for rank, row in enumerate(held):
-            if math.prod(row[number][1]):
-                holders.setdefault(row[number], []).append(rank)
+        holders = holders_of(number, held)
         if sum(math.prod(sizes) for _, sizes in holders) != math.prod(region.shape):
             raise CheckpointError(f"the ranks' parts of a tensor of shape {region.shape} are not all of it, each once")
         for (offsets, sizes), ranks in holders.items():
@@ -164,14 +171,14 @@ def sharded_as(saved: Any, present: Any) -> Any:
     """
     if is_sharded(present) and isinstance(saved, torch.Tensor) and saved.shape == present.shape:
         return part_for(saved, present)
-    if isinstance(saved, dict) and isinstance(present, Mapping):
+    if type(saved) in (dict, OrderedDict) and isinstance(present, Mapping):
         made: Any = type(saved)()
         for key, value in saved.items():
             made[key] = sharded_as(value, present.get(key))
         if hasattr(saved, "_metadata"):
             made._metadata = saved._metadata
         return made
-    if isinstance(saved, (list, tuple)) and isinstance(present, (list, tuple)) and len(saved) == len(present):
+    if type(saved) in (list, tuple) and isinstance(present, (list, tuple)) and len(saved) == len(present):
         return type(saved)(sharded_as(one, other) for one, other in zip(saved, present, strict=True))
     return saved
 

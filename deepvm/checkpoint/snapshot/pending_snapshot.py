@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,13 +13,15 @@ import torch
 
 from deepvm.checkpoint.format.flatten import FlatState
 from deepvm.checkpoint.format.layout import Layout, Segment
-from deepvm.checkpoint.format.sharded import is_sharded, local, parts_of, storage_of, writers
+from deepvm.checkpoint.format.sharded import Part, holders_of, is_sharded, local, parts_of, storage_of, writers
 from deepvm.checkpoint.format.torch_zip import Image, lay_out
 from deepvm.checkpoint.snapshot.copying import Copying
-from deepvm.checkpoint.snapshot.host_buffer import Filling, Piece, Slot, pieces_of
+from deepvm.checkpoint.snapshot.host_buffer import Filling, Piece, Slot, as_bytes, checksum, pieces_of
 from deepvm.checkpoint.training.ranks import Ranks, shards
 from deepvm.checkpoint.training.save_handle import Handle
 from deepvm.checkpoint.training.state import Owned, TrainingState, tensors_of
+
+log = logging.getLogger("deepvm.checkpoint")
 
 Seen = list[tuple[torch.Tensor, int]]
 """Tensors with their version counters."""
@@ -32,12 +35,14 @@ class SnapshotLayout:
         structure: of the state; another one needs another layout. Empty if each version needs its own.
         image: the file. shares: which rank sends what of it.
         compare: pieces of this rank and of its neighbour; empty for a single rank.
+        disagreements: how many parts differ that several ranks hold.
     """
 
     structure: list[Hashable]
     image: Image
     shares: Layout
     compare: tuple[tuple[Piece, ...], ...] = ()
+    disagreements: int = 0
 
     @classmethod
     def of(
@@ -57,11 +62,33 @@ class SnapshotLayout:
         layout = Layout(image.size, shards(image.size, ranks.world, owned), image.fields)
         neighbours = (pieces_of(image, layout, r) for r in (ranks.rank, (ranks.rank + 1) % ranks.world))
         compare = tuple(tuple(p for p in pieces if p.storage not in parts.regions) for pieces in neighbours)
-        return cls(parts.structure, image, layout, compare)
+        return cls(parts.structure, image, layout, compare, _compare_parts(parts, held, ranks))
 
     def fits(self, parts: FlatState) -> bool:
         """Whether it is that of such a state."""
         return parts.structure == self.structure and parts.regions == self.image.regions
+
+
+def _compare_parts(parts: FlatState, held: Sequence[Mapping[int, Part]], ranks: Ranks) -> int:
+    """Compare the parts that several ranks hold, of which one is saved for all; returns how many differ. Collective.
+
+    Where experts, or stages of a pipeline, are sharded under one name they are not copies of each other.
+    """
+    several = [(n, those) for n in parts.regions for those in holders_of(n, held).values() if len(those) > 1]
+    own: dict[int, int] = {}
+    for number, those in several:
+        if ranks.rank in those:
+            runs = [Piece(0, run.start, run.length, run.place) for run in parts.regions[number].runs()]
+            own[number] = checksum([as_bytes(parts.storages[number])], runs)
+    sums = ranks.gather_objects(own) if several else []
+    different = [(n, those) for n, those in several if len({sums[rank][n] for rank in those}) > 1]
+    for number, those in different[:1]:
+        log.error(
+            "ranks %s hold different values of a tensor of shape %s, and of %d more, as if they were copies: versions "
+            "have those of one of them; give what is not a copy a name of its own, or save with DeepVMWriter",
+            *(", ".join(map(str, those)), parts.regions[number].shape, len(different) - 1),
+        )
+    return len(different)
 
 
 @dataclass

@@ -382,6 +382,7 @@ class Snapshotter:
         start = time.perf_counter()
         self._layers.drop()
         layout = self.layout = SnapshotLayout.of(tree, parts, self._state, self._ranks, self._records)
+        self.disagreements += layout.disagreements
         self._pipeline.renew(lambda: self._layers.strategy.slot(layout.image, layout.shares, self._ranks.rank))
         self.taken = 0  # a new layout is compared at once
         self.layout_s = time.perf_counter() - start if layout.image.lasting else 0.0

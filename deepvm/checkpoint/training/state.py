@@ -159,7 +159,7 @@ class TrainingState:
             if not isinstance(value, torch.optim.Optimizer):
                 present = value.state_dict()
                 back.callback(value.load_state_dict, _copied(present, "cpu"))
-                value.load_state_dict(_copied(sharded_as(tree["extra"][name], present)))
+                value.load_state_dict(_copied(_parts(tree["extra"][name], present)))
         for optimizer, state in zip(self.optimizers.values(), self._saved_optimizers(tree), strict=True):
             # Loading replaces these, and leaves the old ones unchanged.
             back.callback(setattr, optimizer, "state", optimizer.state)
@@ -168,7 +168,7 @@ class TrainingState:
         present = self.model.state_dict()
         if _shapes(present) != _shapes(tree["model"]):  # refused, unless its hooks can handle it
             back.callback(self.model.load_state_dict, _copied(present, "cpu"))
-        self.model.load_state_dict(sharded_as(tree["model"], present))  # copies
+        self.model.load_state_dict(_parts(tree["model"], present))  # copies
 
     def _saved_optimizers(self, tree: Mapping[str, Any]) -> list[Any]:
         extra = [tree["extra"][name] for name, v in self.extra.items() if isinstance(v, torch.optim.Optimizer)]
@@ -247,6 +247,11 @@ def tensors_of(tree: Any) -> Iterator[torch.Tensor]:
             ahead.extend(found.values())
         elif isinstance(found, (list, tuple)):
             ahead.extend(found)
+
+
+def _parts(saved: Any, present: Any) -> Any:
+    """What this rank holds of a saved state."""
+    return sharded_as(saved, present) if any(map(is_sharded, tensors_of(present))) else saved
 
 
 def _sharded_states(state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
