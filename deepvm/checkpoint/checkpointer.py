@@ -75,7 +75,8 @@ class Checkpointer:
         """Hook into the optimizer; nothing is sent or written yet.
 
         Args:
-            model: the model being trained, also inside DistributedDataParallel.
+            model: the model being trained, also inside DistributedDataParallel, or sharded by ``fully_shard`` (FSDP2)
+                or tensor parallelism: a file has whole tensors, any number of ranks resumes from it.
             optimizer: any optimizer of its parameters; of several, the one that steps last in an iteration.
             extra: by name, whatever else has ``state_dict`` and ``load_state_dict``: schedulers, GradScaler, samplers,
                 other optimizers. Samplers and iterables are read right after the step, on each rank; everything else

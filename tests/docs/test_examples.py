@@ -32,6 +32,7 @@ def test_all_python_is_run() -> None:
     assert pages_with("python") == ["README.md", "docs/guide/python.md"]
     assert pages_with("python training") == ["README.md", CHECKPOINT]
     assert pages_with("python dcp") == pages_with("python loggers") == pages_with("python sharded") == [CHECKPOINT]
+    assert pages_with("python fully-sharded") == [CHECKPOINT]
     for kind in ("loop", "huggingface", "lightning", "accelerate"):
         assert pages_with(f"python {kind}") == [TRAINERS]
 
@@ -236,6 +237,22 @@ def test_the_example_with_loggers_tells_them(
     exec(compile(example, CHECKPOINT, "exec"), {})
     lines = capsys.readouterr().out.splitlines()
     assert "durable 1" in lines and any(line.startswith("checkpoint/durable/seconds 0.") for line in lines)
+
+
+def test_the_example_with_a_fully_sharded_model_trains_on_two_ranks(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    (example,) = blocks(CHECKPOINT, "python fully-sharded")
+    kept = tmp_path / "kept"
+    example = (
+        example.replace("tcp://10.0.0.7:7070", kept.as_uri()).replace("10_000", "6").replace("every=100", "every=2")
+    )
+    (tmp_path / "train.py").write_text(example)
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(tmp_path / "train.py")]
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    run = subprocess.run([sys.executable, *words], env=environ, capture_output=True, text=True, timeout=120)
+    assert not run.returncode, run.stderr[-3000:]
+    tree = torch.load(kept / "job-000000000006.pt", weights_only=True)
+    assert tree["model"]["0.weight"].shape == (64, 32)
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")

@@ -32,6 +32,7 @@ class Run:
         victim: the rank that is killed, in step ``kill_step`` before it does ``kill_before``, or, if ``failpoint`` is
             named, there, when it passes for the so-many-th time.
         copy_pause_s: how much longer the copy of each piece takes.
+        drift: the second rank's copy of a tensor that both hold is another one from the start.
     """
 
     kind: str
@@ -46,6 +47,7 @@ class Run:
     failpoint: str = ""
     passes: int = 0
     copy_pause_s: float = 0.0
+    drift: bool = False
 
     def start(self) -> tuple[dict[int, Any], list[int], str]:
         """Train; returns the states by step, the versions that were acknowledged, and what the ranks logged."""
@@ -105,6 +107,8 @@ def train(run: Run, rank: int) -> None:
     from deepvm.checkpoint import Checkpointer
 
     model = model_of(run)
+    if run.drift and rank == 1:
+        model[2].bias.data.to_local().add_(1e-3)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=50)
     ck = Checkpointer(
@@ -150,10 +154,10 @@ def train(run: Run, rank: int) -> None:
         states[step + 1] = take()
     ck.save(block=True)
     tell()
-    assert not ck.metrics["disagreements"]
+    assert bool(ck.metrics["disagreements"]) == run.drift
     ck.close()
     digests: list[Any] = [None] * run.world
-    if run.world > 1:
+    if run.world > 1 and not run.drift:
         torch.distributed.all_gather_object(digests, [digest(states[step]) for step in sorted(states)])
         assert all(row == digests[0] for row in digests), "the ranks' copies differ"
     if not rank:
