@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -243,12 +246,12 @@ def test_the_example_with_a_fully_sharded_model_trains_on_two_ranks(tmp_path: Pa
     torch = pytest.importorskip("torch")
     (example,) = blocks(CHECKPOINT, "python fully-sharded")
     kept = tmp_path / "kept"
-    example = (
-        example.replace("tcp://10.0.0.7:7070", kept.as_uri()).replace("10_000", "6").replace("every=100", "every=2")
-    )
+    for of, by in {"tcp://10.0.0.7:7070": kept.as_uri(), "10_000": "6", "every=100": "every=2"}.items():
+        assert of in example
+        example = example.replace(of, by)
     (tmp_path / "train.py").write_text(example)
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(tmp_path / "train.py")]
-    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     run = subprocess.run([sys.executable, *words], env=environ, capture_output=True, text=True, timeout=120)
     assert not run.returncode, run.stderr[-3000:]
     tree = torch.load(kept / "job-000000000006.pt", weights_only=True)
