@@ -252,7 +252,8 @@ def test_the_example_with_a_fully_sharded_model_trains_on_two_ranks(tmp_path: Pa
         example = example.replace(of, by)
     (tmp_path / "train.py").write_text(example)
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "WORLD_SIZE": "2"}
-    environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port("127.0.0.1"))}  # as torchrun does, which takes longer
+    # As torchrun does, which takes longer.
+    environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port("127.0.0.1"))}
     words = [sys.executable, str(tmp_path / "train.py")]
     ranks = [subprocess.Popen(words, env={**environ, "RANK": rank}) for rank in "01"]
     assert [rank.wait(120) for rank in ranks] == [0, 0]
