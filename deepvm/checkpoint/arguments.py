@@ -42,6 +42,8 @@ def check(model: Any, tiers: Any, slots: Any, keep: Any, keep_every: Any, journa
     tiers = os.environ.get(PLACES, "").split() if tiers is None else tiers
     if not isinstance(model, torch.nn.Module):
         raise RequestError("model", model, "a torch.nn.Module")
+    if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
+        raise RequestError("model", "FullyShardedDataParallel", "fully_shard(model), its successor in torch (FSDP2)")
     _whole("slots", slots, 1, "2 overlap one version with the next")
     _whole("keep", keep, 0, "0 keeps all")
     _whole("keep_every", keep_every, 0, "0 keeps none beside the newest")

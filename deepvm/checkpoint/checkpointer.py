@@ -75,7 +75,8 @@ class Checkpointer:
         """Hook into the optimizer; nothing is sent or written yet.
 
         Args:
-            model: the model being trained, also inside DistributedDataParallel.
+            model: the model being trained, also inside DistributedDataParallel, or sharded by ``fully_shard`` (FSDP2)
+                or tensor parallelism: a file has whole tensors, any number of ranks resumes from it.
             optimizer: any optimizer of its parameters; of several, the one that steps last in an iteration.
             extra: by name, whatever else has ``state_dict`` and ``load_state_dict``: schedulers, GradScaler, samplers,
                 other optimizers. Samplers and iterables are read right after the step, on each rank; everything else
@@ -111,6 +112,8 @@ class Checkpointer:
         self._state = TrainingState(model, optimizer, extra)
         if strategy == "layerwise" and any(isinstance(v, ResumableLoader) for v in self._state.extra.values()):
             raise RequestError("strategy", strategy, "C, G or D with a ResumableLoader")
+        if strategy == "layerwise" and self._state.sharded:
+            raise RequestError("strategy", strategy, "C or G with a sharded model")
         steppers = {name: stepper(optimizer, name) for name, optimizer in self._state.optimizers.items()}
         first = self._stepper = steppers.pop("optimizer")
         with without_autograd():  # what cannot be saved is refused now, not at step 100
@@ -149,7 +152,8 @@ class Checkpointer:
         self._hooks: list[Any] = [
             first.register_step_pre_hook(Hook(self._before_step, step=True)),
             first.register_step_post_hook(Hook(self._after_step, step=True)),
-            self._state.model.register_forward_pre_hook(Hook(self._before_forward)),
+            # First: fully_shard's own hook puts whole parameters into the model.
+            self._state.model.register_forward_pre_hook(Hook(self._before_forward), prepend=self._state.sharded),
             first.register_load_state_dict_pre_hook(Hook(self._before_load)),
             self._state.model.register_load_state_dict_pre_hook(Hook(self._before_load)),
         ]

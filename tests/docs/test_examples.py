@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from support.checkpoint.memory_nodes import TOKEN, running
 from support.pages import ROOT, blocks, commands, pages_with, printed, text_of
 
 from deepvm.catalog.store import load_catalog
+from deepvm.io.free_port import free_port
 
 CATALOG, JOB, SIMULATE = "docs/reference/catalog-file.md", "docs/reference/job-file.md", "docs/guide/simulate.md"
 PLAN, CHECKPOINT, SETTINGS = "docs/guide/plan.md", "docs/guide/checkpoint.md", "docs/reference/settings.md"
@@ -32,6 +36,7 @@ def test_all_python_is_run() -> None:
     assert pages_with("python") == ["README.md", "docs/guide/python.md"]
     assert pages_with("python training") == ["README.md", CHECKPOINT]
     assert pages_with("python dcp") == pages_with("python loggers") == pages_with("python sharded") == [CHECKPOINT]
+    assert pages_with("python fully-sharded") == [CHECKPOINT]
     for kind in ("loop", "huggingface", "lightning", "accelerate"):
         assert pages_with(f"python {kind}") == [TRAINERS]
 
@@ -236,6 +241,24 @@ def test_the_example_with_loggers_tells_them(
     exec(compile(example, CHECKPOINT, "exec"), {})
     lines = capsys.readouterr().out.splitlines()
     assert "durable 1" in lines and any(line.startswith("checkpoint/durable/seconds 0.") for line in lines)
+
+
+def test_the_example_with_a_fully_sharded_model_trains_on_two_ranks(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    (example,) = blocks(CHECKPOINT, "python fully-sharded")
+    kept = tmp_path / "kept"
+    for of, by in {"tcp://10.0.0.7:7070": kept.as_uri(), "10_000": "6", "every=100": "every=2"}.items():
+        assert of in example
+        example = example.replace(of, by)
+    (tmp_path / "train.py").write_text(example)
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "WORLD_SIZE": "2"}
+    # As torchrun does, which takes longer.
+    environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port("127.0.0.1"))}
+    words = [sys.executable, str(tmp_path / "train.py")]
+    ranks = [subprocess.Popen(words, env={**environ, "RANK": rank}) for rank in "01"]
+    assert [rank.wait(120) for rank in ranks] == [0, 0]
+    tree = torch.load(kept / "job-000000000006.pt", weights_only=True)
+    assert tree["model"]["0.weight"].shape == (64, 32)
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")

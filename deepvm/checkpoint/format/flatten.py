@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from deepvm.checkpoint.format.sharded import MOST_RUNS, Region, is_sharded, local, region_of, whole_strides
 from deepvm.errors import RequestError
 
 _INT64 = range(-(2**63), 2**63)
@@ -27,12 +28,16 @@ class FlatState:
     Attributes:
         structure: equal for equal layouts. tensors, numbers: in the order in which pickle visits them.
         storages: the memory behind the tensors, each once; several tensors may share one.
+        sizes: their bytes in a file, where sharded tensors are whole. regions: of these, by the storage's number, what
+            this rank has in memory.
     """
 
     structure: list[Hashable] = field(default_factory=list)
     tensors: list[torch.Tensor] = field(default_factory=list)
     numbers: list[int | float] = field(default_factory=list)
     storages: list[torch.UntypedStorage] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    regions: dict[int, Region] = field(default_factory=dict)
     _known: dict[int, tuple[int, torch.dtype, _Place]] = field(default_factory=dict)
 
 
@@ -40,6 +45,10 @@ def flatten(tree: Any) -> FlatState:
     """Flatten a tree. Raises RequestError: torch would not load something in it safely; names its place."""
     parts = FlatState()
     _visit(tree, parts, ())
+    count = sum(region.pieces for region in parts.regions.values())
+    if count > MOST_RUNS:
+        allowed = f"at most {MOST_RUNS}: shard the first dimension, or save with DeepVMWriter and torch's DCP"
+        raise RequestError("model", f"sharded into {count} pieces of rows", allowed)
     return parts
 
 
@@ -93,27 +102,37 @@ def _visit(tree: Any, parts: FlatState, place: _Place) -> None:
 
 
 def _visit_tensor(tensor: torch.Tensor, parts: FlatState, place: _Place) -> None:
-    problem = _problem(tensor)
+    held, region = local(tensor), None
+    problem = _problem(held)
+    if problem is None and is_sharded(tensor):
+        try:
+            region = region_of(tensor)
+        except ValueError as error:
+            problem = "DTensor", f"it is {error}"
     if problem is not None:
         raise _refused(place, problem[0], "dense tensors with memory; at {at}: " + problem[1])
-    storage = tensor.untyped_storage()
+    storage = held.untyped_storage()
     index, dtype, first = parts._known.setdefault(storage._cdata, (len(parts.storages), tensor.dtype, place))
     if index == len(parts.storages):
         parts.storages.append(storage)
+        parts.sizes.append(storage.nbytes() if region is None else region.nbytes)
+        if region is not None:
+            parts.regions[index] = region
     if dtype is not tensor.dtype:
         allowed = f"one type for one memory; {{at}} is a view of state{_path(first)}: .clone() gives it its own memory"
         raise _refused(place, f"{tensor.dtype} in the memory of {dtype}", allowed)
-    shape, stride, views = tuple(tensor.shape), tensor.stride(), (tensor.is_conj(), tensor.is_neg())
-    parts.structure.append((tensor.dtype, shape, stride, tensor.storage_offset(), index, storage.nbytes(), *views))
+    if parts.regions.get(index) != region:
+        raise _refused(place, "a part of a sharded tensor", f"memory of its own, not state{_path(first)}'s; at {{at}}")
+    shape, views = tuple(tensor.shape), (held.is_conj(), held.is_neg())
+    stride, offset = whole_strides(tensor)
+    parts.structure.append((tensor.dtype, shape, stride, offset, index, parts.sizes[index], *views))
     parts.tensors.append(tensor)
 
 
 def _problem(tensor: torch.Tensor) -> tuple[str, str] | None:
     """What a tensor is that cannot be saved as it is, and what to do about it."""
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-        sharded = type(tensor).__name__ == "DTensor"  # FSDP, tensor parallel
-        way = "DeepVMWriter and torch's DCP save sharded states" if sharded else "a state_dict that gives plain tensors"
-        return type(tensor).__name__, way
+        return type(tensor).__name__, "a state_dict that gives plain tensors"
     if tensor.is_meta:
         return "a tensor on the device meta", "to_empty(device=...) and values, or a buffer with persistent=False"
     if tensor.layout is not torch.strided:

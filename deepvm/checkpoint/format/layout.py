@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
 from typing import NamedTuple
 
 from deepvm.errors import RequestError
@@ -125,10 +125,13 @@ def runs(shard: Iterable[Segment]) -> tuple[Segment, ...]:
     return tuple(Segment(start, end - start) for start, end in joined)
 
 
-def within(part: Segment, shares: Iterable[Segment]) -> list[tuple[int, int]]:
-    """The ranges ``[start, end)`` of a part, from its own start, that lie in the shares."""
+def within(part: Segment, shares: Sequence[Segment]) -> list[tuple[int, int]]:
+    """The ranges ``[start, end)`` of a part, from its own start, that lie in the shares, which are sorted."""
     found = []
-    for share in shares:
+    first = bisect_right(shares, part.offset, key=lambda share: share.offset + share.length)
+    for share in islice(shares, first, None):
+        if share.offset >= part.offset + part.length:
+            break
         start = max(part.offset, share.offset)
         end = min(part.offset + part.length, share.offset + share.length)
         if start < end:

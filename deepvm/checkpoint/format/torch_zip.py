@@ -15,15 +15,16 @@ import os
 import struct
 import tempfile
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import IO, Any
 
 import torch
 
 from deepvm.checkpoint.format.flatten import FlatState, flatten, map_leaves
 from deepvm.checkpoint.format.layout import ChecksumField, Layout, Segment
+from deepvm.checkpoint.format.sharded import Region, Run, local, whole_strides
 from deepvm.errors import CheckpointError
 
 ALIGNMENT = 128
@@ -45,6 +46,7 @@ class Image:
         numbers: offset of the eight bytes of each number. floats: whether it is a float (big-endian) or an integer.
         pickle: where the pickle is. fields: checksums to fill in at the end.
         lasting: whether it serves every version of this structure.
+        regions: the parts that this rank has of sharded storages, by their number.
     """
 
     size: int
@@ -56,6 +58,12 @@ class Image:
     pickle: Segment
     fields: tuple[ChecksumField, ...]
     lasting: bool = True
+    regions: Mapping[int, Region] = field(default_factory=dict)
+
+    def runs(self, number: int) -> Iterable[Run]:
+        """What this rank has in memory of a storage, in order."""
+        region = self.regions.get(number)
+        return [Run(0, 0, self.sizes[number])] if region is None else region.runs()
 
     def layout(self) -> Layout:
         """The layout with one rank that sends all of it."""
@@ -75,7 +83,7 @@ def plan_image(tree: Any, parts: FlatState | None = None) -> Image:
     from torch.utils.serialization import config
 
     parts = parts or flatten(tree)
-    sizes = [s.nbytes() for s in parts.storages]
+    sizes = parts.sizes
     aligned = config.patch("save.storage_alignment", ALIGNMENT)  # type: ignore[attr-defined]
     with _sparse_file(sum(sizes)) as (file, path):
         with torch.serialization.skip_data(), aligned:
@@ -108,17 +116,17 @@ def lay_out(tree: Any, parts: FlatState, world: int) -> Image:
 def _template(tree: Any, parts: FlatState) -> Any:
     """The state with memory that nobody touches, and with numbers that can be found in the pickle."""
     twins = {
-        s._cdata: torch.UntypedStorage(s.nbytes(), device="cpu")  # type: ignore[no-untyped-call]
-        for s in parts.storages
+        s._cdata: torch.UntypedStorage(size, device="cpu")  # type: ignore[no-untyped-call]
+        for s, size in zip(parts.storages, parts.sizes, strict=True)
     }
     count = itertools.count(1)
 
     def twin(tensor: torch.Tensor) -> torch.Tensor:
-        made = torch.empty(0, dtype=tensor.dtype, device="cpu")
-        storage = twins[tensor.untyped_storage()._cdata]
-        made = made.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
-        made = made.conj() if tensor.is_conj() else made  # views: the file holds the bytes of what they look at
-        return torch._neg_view(made) if tensor.is_neg() else made
+        made, held = torch.empty(0, dtype=tensor.dtype, device="cpu"), local(tensor)
+        strides, offset = whole_strides(tensor)
+        made = made.set_(twins[held.untyped_storage()._cdata], offset, tensor.shape, strides)
+        made = made.conj() if held.is_conj() else made  # views: the file holds the bytes of what they look at
+        return torch._neg_view(made) if held.is_neg() else made
 
     def mark(value: int | float) -> int | float:
         number = next(count)
@@ -152,6 +160,7 @@ def _read_image(file: IO[bytes], parts: FlatState, sizes: Sequence[int]) -> Imag
         floats=floats,
         pickle=pickle,
         fields=tuple(ChecksumField(place, *records[name][0]) for name in changing for place in records[name][1]),
+        regions=parts.regions,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import mmap
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,24 +18,30 @@ from typing import NamedTuple
 import torch
 
 from deepvm.checkpoint.format.checksums import crc32, seal
-from deepvm.checkpoint.format.layout import Layout, Segment, within
+from deepvm.checkpoint.format.layout import Layout, Ranges, Segment, within
 from deepvm.checkpoint.format.torch_zip import Image
 from deepvm.errors import CheckpointError
 
 GROUP_BYTES = 8 * 2**20
 """Bytes of a piece, and mostly of a group: few enough that a tier can start soon, many enough to hide the overhead."""
 _COPY_S = 600.0
+_NO_RESERVE = 0x4000 if sys.platform == "linux" else 0
+"""MAP_NORESERVE: address space, whatever memory there is."""
 
 Sources = Sequence[torch.Tensor | None]
 """Each storage as a tensor of bytes, None where it has none."""
 
 
 class Piece(NamedTuple):
-    """Part of a storage that this rank copies: bytes ``start`` to ``start + length`` of storage ``storage``."""
+    """Part of a storage that this rank copies: bytes ``start`` to ``start + length`` of storage ``storage``.
+
+    ``place`` is where they belong in the storage as the file has it, which is whole; this rank may have a part.
+    """
 
     storage: int
     start: int
     length: int
+    place: int
 
     def of(self, sources: Sources) -> torch.Tensor:
         """Its bytes."""
@@ -47,9 +54,10 @@ def pieces_of(image: Image, layout: Layout, rank: int) -> tuple[Piece, ...]:
     """The parts of storages in a rank's share of the file, in file order, none larger than a group."""
     order = sorted(range(len(image.storages)), key=image.storages.__getitem__)
     return tuple(
-        Piece(number, at, min(GROUP_BYTES, stop - at))
+        Piece(number, run.start + at, min(GROUP_BYTES, stop - at), run.place + at)
         for number in order
-        for start, stop in within(Segment(image.storages[number], image.sizes[number]), layout.shards[rank])
+        for run in image.runs(number)
+        for start, stop in within(Segment(image.storages[number] + run.place, run.length), layout.shards[rank])
         for at in range(start, stop, GROUP_BYTES)
     )
 
@@ -99,10 +107,13 @@ class Slot:
         self.pieces = pieces_of(image, layout, rank)
         if memory is None:
             # Private, a third faster to copy into than Python's default. Finding huge pages would take half a second in
-            # fragmented memory, and gain nothing.
-            memory = mmap.mmap(-1, image.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            # fragmented memory, and gain nothing. The whole of a sharded state may be larger than this memory.
+            reserved = _NO_RESERVE if image.regions else 0
+            memory = mmap.mmap(-1, image.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | reserved)
         memory.madvise(mmap.MADV_DONTFORK)  # if DataLoader workers inherited it, each write would copy a page first
         self._memory, self.view = memory, memoryview(memory)
+        page, size = mmap.PAGESIZE, image.size
+        self._pages = Ranges((o // page * page, min(-(-(o + n) // page) * page, size)) for o, n in layout.shards[rank])
         for offset, data in image.pieces:
             for start, stop in within(Segment(offset, len(data)), layout.shards[rank]):
                 self.view[offset + start : offset + stop] = data[start:stop]
@@ -114,12 +125,17 @@ class Slot:
     def offset(self, number: int) -> int:
         """Where a piece goes in the file."""
         piece = self.pieces[number]
-        return self.image.storages[piece.storage] + piece.start
+        return self.image.storages[piece.storage] + piece.place
 
     @property
     def address(self) -> int:
         """Address of the memory."""
         return torch.frombuffer(self._memory, dtype=torch.uint8, count=1).data_ptr()
+
+    @property
+    def pages(self) -> list[tuple[int, int]]:
+        """Addresses and lengths of what this rank fills, in whole pages."""
+        return [(self.address + start, end - start) for start, end in self._pages]
 
     def touch(self) -> None:
         """Fault every page in, which takes as long as a copy, but not the training's time."""

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import torch
 
 from deepvm.checkpoint.format.flatten import FlatState
 from deepvm.checkpoint.format.layout import Layout, Segment
+from deepvm.checkpoint.format.sharded import Part, holders_of, is_sharded, local, parts_of, storage_of, writers
 from deepvm.checkpoint.format.torch_zip import Image, lay_out
 from deepvm.checkpoint.snapshot.copying import Copying
-from deepvm.checkpoint.snapshot.host_buffer import Filling, Piece, Slot, pieces_of
+from deepvm.checkpoint.snapshot.host_buffer import Filling, Piece, Slot, as_bytes, checksum, pieces_of
 from deepvm.checkpoint.training.ranks import Ranks, shards
 from deepvm.checkpoint.training.save_handle import Handle
 from deepvm.checkpoint.training.state import Owned, TrainingState, tensors_of
+
+log = logging.getLogger("deepvm.checkpoint")
 
 Seen = list[tuple[torch.Tensor, int]]
 """Tensors with their version counters."""
@@ -30,12 +35,14 @@ class SnapshotLayout:
         structure: of the state; another one needs another layout. Empty if each version needs its own.
         image: the file. shares: which rank sends what of it.
         compare: pieces of this rank and of its neighbour; empty for a single rank.
+        disagreements: how many parts differ that several ranks hold.
     """
 
     structure: list[Hashable]
     image: Image
     shares: Layout
     compare: tuple[tuple[Piece, ...], ...] = ()
+    disagreements: int = 0
 
     @classmethod
     def of(
@@ -45,14 +52,43 @@ class SnapshotLayout:
         image = lay_out(tree, parts, ranks.world)
         if ranks.world == 1:
             return cls(parts.structure if image.lasting else [], image, image.layout())
-        # Rank 0 sends buffers and numbers, each rank its record; the rest is shared evenly.
-        numbers = {storage._cdata: n for n, storage in enumerate(parts.storages)}
+        # Each rank sends its parts of what is sharded, and its record, rank 0 buffers and numbers; the rest is shared.
+        held = ranks.gather_objects(parts_of(parts.regions))
+        numbers = {s._cdata: n for n, s in enumerate(parts.storages) if n not in parts.regions}
         owners = {numbers[cdata]: 0 for cdata in state.owned().buffers if cdata in numbers}
         owners |= {numbers[t.untyped_storage()._cdata]: r for r, t in enumerate(records)}
         owned = [(Segment(image.storages[n], image.sizes[n]), r) for n, r in owners.items()]
-        layout = Layout(image.size, shards(image.size, ranks.world, [*owned, (image.pickle, 0)]), image.fields)
-        compare = tuple(pieces_of(image, layout, r) for r in (ranks.rank, (ranks.rank + 1) % ranks.world))
-        return cls(parts.structure, image, layout, compare)
+        owned += [(image.pickle, 0), *writers(parts.regions, image.storages, held)]
+        layout = Layout(image.size, shards(image.size, ranks.world, owned), image.fields)
+        neighbours = (pieces_of(image, layout, r) for r in (ranks.rank, (ranks.rank + 1) % ranks.world))
+        compare = tuple(tuple(p for p in pieces if p.storage not in parts.regions) for pieces in neighbours)
+        return cls(parts.structure, image, layout, compare, _compare_parts(parts, held, ranks))
+
+    def fits(self, parts: FlatState) -> bool:
+        """Whether it is that of such a state."""
+        return parts.structure == self.structure and parts.regions == self.image.regions
+
+
+def _compare_parts(parts: FlatState, held: Sequence[Mapping[int, Part]], ranks: Ranks) -> int:
+    """Compare the parts that several ranks hold, of which one is saved for all; returns how many differ. Collective.
+
+    Where experts, or stages of a pipeline, are sharded under one name they are not copies of each other.
+    """
+    several = [(n, those) for n in parts.regions for those in holders_of(n, held).values() if len(those) > 1]
+    own: dict[int, int] = {}
+    for number, those in several:
+        if ranks.rank in those:
+            runs = [Piece(0, run.start, run.length, run.place) for run in parts.regions[number].runs()]
+            own[number] = checksum([as_bytes(parts.storages[number])], runs)
+    sums = ranks.gather_objects(own) if several else []
+    different = [(n, those) for n, those in several if len({sums[rank][n] for rank in those}) > 1]
+    for number, those in different[:1]:
+        log.error(
+            "ranks %s hold different values of a tensor of shape %s, and of %d more, as if they were copies: versions "
+            "have those of one of them; give what is not a copy a name of its own, or save with DeepVMWriter",
+            *(", ".join(map(str, those)), parts.regions[number].shape, len(different) - 1),
+        )
+    return len(different)
 
 
 @dataclass
@@ -84,7 +120,7 @@ class PendingSnapshot:
     @cached_property
     def own(self) -> set[int]:
         """The storages of ``model`` and ``early``, by ``_cdata``."""
-        return {tensor.untyped_storage()._cdata for tensor in tensors_of((self.model, self.early))}
+        return {storage_of(tensor)._cdata for tensor in tensors_of((self.model, self.early))}
 
     def divide(self, restless: Collection[int]) -> tuple[set[int], set[int], set[int]]:
         """The numbers of the whole state's storages: copied in the background, at once, or before sending.
@@ -101,9 +137,11 @@ class PendingSnapshot:
 
 def seen_now(parts: FlatState, storages: Collection[int]) -> Seen:
     """The tensors on these storages (by ``_cdata``), with their version counters."""
-    return [(t, t._version) for t in parts.tensors if not t.is_inference() and t.untyped_storage()._cdata in storages]
+    # Whoever changes a DTensor's part by itself counts there.
+    tensors = chain(parts.tensors, (local(t) for t in parts.tensors if is_sharded(t)))
+    return [(t, t._version) for t in tensors if not t.is_inference() and storage_of(t)._cdata in storages]
 
 
 def changed_since(seen: Seen) -> set[int]:
     """The storages, by ``_cdata``, changed in place since then; changes through ``.data`` go unnoticed."""
-    return {tensor.untyped_storage()._cdata for tensor, version in seen if tensor._version != version}
+    return {storage_of(tensor)._cdata for tensor, version in seen if tensor._version != version}

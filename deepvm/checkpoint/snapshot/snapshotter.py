@@ -18,6 +18,7 @@ import torch
 
 from deepvm.checkpoint.format.flatten import FlatState, flatten
 from deepvm.checkpoint.format.shard import Shard
+from deepvm.checkpoint.format.sharded import storage_of
 from deepvm.checkpoint.snapshot.copying import Copying, LayerSlots, StorageBytes
 from deepvm.checkpoint.snapshot.host_buffer import Slot, as_bytes, checksum
 from deepvm.checkpoint.snapshot.pending_snapshot import PendingSnapshot, SnapshotLayout, changed_since, seen_now
@@ -247,7 +248,7 @@ class Snapshotter:
     def _copy_again(self, pending: PendingSnapshot, in_step: bool) -> None:
         """Copy what changed between the step and now, such as clipped weights: it is part of the version."""
         assert pending.slot is not None and pending.copying is not None
-        now = {c: p.untyped_storage() for c, p in pending.owned.parameters.items()}
+        now = {c: storage_of(p) for c, p in pending.owned.parameters.items()}
         found = changed_since(pending.seen) | {c for c, storage in now.items() if storage._cdata != c}
         if in_step and found:
             found -= pending.still  # what forward changed belongs to the next version
@@ -261,7 +262,7 @@ class Snapshotter:
             again = [n for n, piece in enumerate(pending.slot.pieces) if sources[piece.storage] is not None]
             pending.slot.copy(sources, again)
         still = pending.owned.buffers.union(pending.still)
-        seen = [(t, t._version) for t, _ in pending.seen if t.untyped_storage()._cdata not in still]
+        seen = [(t, t._version) for t, _ in pending.seen if storage_of(t)._cdata not in still]
 
         def changed() -> str:
             strange = changed_since(seen)
@@ -315,7 +316,7 @@ class Snapshotter:
         return early, self._state.tree(version, early)
 
     def _fits(self, parts: FlatState) -> bool:
-        return self.layout is not None and parts.structure == self.layout.structure
+        return self.layout is not None and self.layout.fits(parts)
 
     def _skipped(self, handle: Handle) -> Handle:
         self._pipeline.counts["skipped"] += 1
@@ -381,10 +382,11 @@ class Snapshotter:
         start = time.perf_counter()
         self._layers.drop()
         layout = self.layout = SnapshotLayout.of(tree, parts, self._state, self._ranks, self._records)
+        self.disagreements += layout.disagreements
         self._pipeline.renew(lambda: self._layers.strategy.slot(layout.image, layout.shares, self._ranks.rank))
         self.taken = 0  # a new layout is compared at once
         self.layout_s = time.perf_counter() - start if layout.image.lasting else 0.0
 
 
 def _is_on(value: Any, storages: set[int]) -> bool:
-    return isinstance(value, torch.Tensor) and value.untyped_storage()._cdata in storages
+    return isinstance(value, torch.Tensor) and storage_of(value)._cdata in storages

@@ -118,13 +118,15 @@ class Strategy:
     def _pinned(self, slot: Slot) -> Slot:
         """The slot, page-locked where a GPU is used and the system allows it."""
         if self._pins and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            address, size = slot.address, len(slot.view)
-            problem = self.api.pin(address, size)
-            if problem:
-                self._pins = False
-                log.warning("memory of %d bytes cannot be page-locked, copies take longer: %s", size, problem)
-            else:
-                slot.on_release = lambda: self.api.unpin(address)
+            with contextlib.ExitStack() as undo:
+                for address, size in slot.pages:
+                    problem = self.api.pin(address, size)
+                    if problem:
+                        self._pins = False
+                        log.warning("memory of %d bytes cannot be page-locked, copies take longer: %s", size, problem)
+                        return slot
+                    undo.callback(self.api.unpin, address)
+                slot.on_release = undo.pop_all().close
         return slot
 
 

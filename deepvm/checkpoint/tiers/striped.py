@@ -19,6 +19,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -89,6 +90,7 @@ class StripedTier(Tier):
         parts = [plan.shard(shard, mark.result) for plan in plans]
         barrier = CommitBarrier(len(parts), self._hold(shard.job), _PUT_S + shard.moving_s)
         counting, left = threading.Lock(), dict.fromkeys(Level, len(parts))
+        last: list[CheckpointError] = []
 
         def reached(level: Level) -> None:
             with counting:  # also while it is acknowledged, or the next level might overtake it
@@ -97,10 +99,26 @@ class StripedTier(Tier):
                     if level is Level.DURABLE:
                         self._holds[shard.job] = shard.version
                     acknowledged(level)
+                    if level is Level.REMOTE:
+                        for reason in last:
+                            shard.lost(reason)
 
         def send(node: TcpTier, part: Shard) -> None:
+            seen: list[Level] = []
+
+            def own(level: Level) -> None:
+                seen.append(level)
+                reached(level)
+
+            def lost(reason: CheckpointError) -> None:
+                with counting:
+                    if seen and left[Level.REMOTE]:  # it is never durable, but may become remote
+                        last.append(reason)
+                        return
+                shard.lost(reason)
+
             try:
-                node.put(part, reached, barrier)
+                node.put(replace(part, lost=lost), own, barrier)
             except BaseException as error:
                 barrier.fail(error)
 

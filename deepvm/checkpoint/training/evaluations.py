@@ -7,6 +7,7 @@ import threading
 
 import torch
 
+from deepvm.checkpoint.format.sharded import local
 from deepvm.checkpoint.training.hooks import without_autograd
 
 _PARAMETERS, _ELEMENTS = 4, 64
@@ -50,7 +51,7 @@ class Evaluations:
 
     def _choose(self) -> None:
         """Parameters spread over the model, whose memory is read as it is."""
-        found = [p for group in self._optimizer.param_groups for p in group["params"] if p.requires_grad]
+        found = [local(p) for group in self._optimizer.param_groups for p in group["params"] if p.requires_grad]
         found = [p for p in found if p.layout is torch.strided and p.is_contiguous() and p.numel()]
         found = [p for p in found if p.device == found[0].device and p.dtype == found[0].dtype]
         self._parameters = found[:: max(1, len(found) // _PARAMETERS)][:_PARAMETERS]

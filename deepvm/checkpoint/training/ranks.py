@@ -50,6 +50,13 @@ class Ranks:
         torch.distributed.all_gather(found, own, group=self._group)
         return [row.tolist() for row in found]
 
+    def gather_objects(self, value: T) -> list[T]:
+        """The value of every rank, whatever it is; collective."""
+        found: list[Any] = [value] * self.world
+        if self.world > 1:
+            torch.distributed.all_gather_object(found, value, group=self._group)
+        return found
+
     def broadcast(self, value: Any) -> Any:
         """The value of rank 0; collective."""
         if self.world == 1:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 
 from deepvm.checkpoint.format.flatten import flatten, map_leaves
+from deepvm.checkpoint.format.sharded import is_sharded, sharded_as, storage_of
 from deepvm.errors import CheckpointError, RequestError
 
 RANDOM = "rng"
@@ -70,6 +71,11 @@ class TrainingState:
         more = {f"extra[{n!r}]": v for n, v in self.extra.items() if isinstance(v, torch.optim.Optimizer)}
         self.optimizers = {"optimizer": optimizer, **more}
 
+    @property
+    def sharded(self) -> bool:
+        """Whether a rank may have only a part of some parameter."""
+        return any(map(is_sharded, [*self.model.parameters(), *self._updated()]))
+
     def early(self) -> dict[str, Any]:
         """Copies of what must be read right after a step: random states, samplers and loaders.
 
@@ -94,7 +100,7 @@ class TrainingState:
         """This rank's own state as a torch file: :meth:`early`, and buffers. Raises RequestError."""
         early = self.early()
         flatten({"extra": early})
-        buffers = {name: buffer.detach() for name, buffer in self.model.named_buffers()}
+        buffers = {name: b.detach() for name, b in self.model.named_buffers() if not is_sharded(b)}
         stream = io.BytesIO()
         torch.save({"early": early, "buffers": buffers}, stream)
         return stream.getvalue()
@@ -107,15 +113,15 @@ class TrainingState:
     def owned(self) -> Owned:
         """The current roles of storages."""
         modules = [*self.model.modules()]
-        parameters = {p.untyped_storage()._cdata: p for m in modules for p in m._parameters.values() if p is not None}
-        buffers = {b.untyped_storage()._cdata for m in modules for b in m._buffers.values() if b is not None}
+        parameters = {storage_of(p)._cdata: p for m in modules for p in m._parameters.values() if p is not None}
+        buffers = {storage_of(b)._cdata for m in modules for b in m._buffers.values() if b is not None}
         return Owned(parameters, buffers, self.updated().union(parameters))
 
     def updated(self) -> set[int]:
         """Storages that steps change, by ``_cdata``: the optimizers' parameters and state."""
         states = (optimizer.state for optimizer in self.optimizers.values())
         found = [*self._updated(), *(t for state in states for t in tensors_of(state))]
-        return {tensor.untyped_storage()._cdata for tensor in found}
+        return {storage_of(tensor)._cdata for tensor in found}
 
     def unknown_parameters(self) -> list[str]:
         """Names of trainable parameters that no optimizer updates."""
@@ -152,17 +158,18 @@ class TrainingState:
         # The model comes last: it alone is not backed up, which would take its memory once more.
         for name, value in self.extra.items():
             if not isinstance(value, torch.optim.Optimizer):
-                back.callback(value.load_state_dict, _copied(value.state_dict(), "cpu"))
-                value.load_state_dict(_copied(tree["extra"][name]))
+                present = value.state_dict()
+                back.callback(value.load_state_dict, _copied(present, "cpu"))
+                value.load_state_dict(_copied(_parts(tree["extra"][name], present)))
         for optimizer, state in zip(self.optimizers.values(), self._saved_optimizers(tree), strict=True):
             # Loading replaces these, and leaves the old ones unchanged.
             back.callback(setattr, optimizer, "state", optimizer.state)
             back.callback(setattr, optimizer, "param_groups", optimizer.param_groups)
-            optimizer.load_state_dict(_copied(state))
+            optimizer.load_state_dict(_copied(_sharded_states(state, optimizer)))
         present = self.model.state_dict()
         if _shapes(present) != _shapes(tree["model"]):  # refused, unless its hooks can handle it
             back.callback(self.model.load_state_dict, _copied(present, "cpu"))
-        self.model.load_state_dict(tree["model"])  # copies
+        self.model.load_state_dict(_parts(tree["model"], present))  # copies
 
     def _saved_optimizers(self, tree: Mapping[str, Any]) -> list[Any]:
         extra = [tree["extra"][name] for name, v in self.extra.items() if isinstance(v, torch.optim.Optimizer)]
@@ -257,8 +264,27 @@ def tensors_of(tree: Any) -> Iterator[torch.Tensor]:
             ahead.extend(found)
 
 
+def _parts(saved: Any, present: Any) -> Any:
+    """What this rank holds of a saved state."""
+    return sharded_as(saved, present) if any(map(is_sharded, tensors_of(present))) else saved
+
+
+def _sharded_states(state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """An optimizer's state as it was saved: what is as large as its parameter is sharded like it."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    if not any(map(is_sharded, parameters)):
+        return dict(state)
+    numbers = [number for group in state["param_groups"] for number in group["params"]]
+    like = {
+        number: {name: p for name in state["state"].get(number, ()) if name != "step"}
+        for number, p in zip(numbers, parameters, strict=True)
+    }
+    return dict(sharded_as(state, {"state": like}))
+
+
 def _shapes(state: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: v.shape if type(v) in (torch.Tensor, torch.nn.Parameter) else None for k, v in state.items()}
+    plain = (torch.Tensor, torch.nn.Parameter)
+    return {k: v.shape if type(v) in plain or is_sharded(v) else None for k, v in state.items()}
 
 
 def _copied(tree: Any, device: str | None = None) -> Any:

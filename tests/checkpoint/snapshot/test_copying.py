@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import queue
 import threading
 import time
@@ -18,6 +19,7 @@ from support.checkpoint.trainings import Fill, contents, model_of  # noqa: E402
 
 from deepvm.checkpoint import Checkpointer  # noqa: E402
 from deepvm.checkpoint.format.flatten import flatten  # noqa: E402
+from deepvm.checkpoint.format.layout import Layout, Segment  # noqa: E402
 from deepvm.checkpoint.format.torch_zip import plan_image  # noqa: E402
 from deepvm.checkpoint.snapshot import host_buffer  # noqa: E402
 from deepvm.checkpoint.snapshot.copying import Copying  # noqa: E402
@@ -239,6 +241,18 @@ def test_memory_is_page_locked_while_a_gpu_is_used(
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     slot = Strategy(api).slot(image, image.layout(), 0)
     assert api.locked == [(slot.address, image.size)]
+    slot.release()
+    assert not api.locked
+    page = mmap.PAGESIZE
+    image = plan_image({"x": torch.ones(5 * page // 4)})
+    (place,) = image.storages
+    own = Segment(place + 2 * page, 9)
+    end = own.offset + own.length
+    rest = Segment(0, own.offset), Segment(end, image.size - end)
+    slot = Strategy(api).slot(image, Layout(image.size, (rest, (own,)), image.fields), 1)
+    (locked,) = api.locked  # of a part, the pages in which it is
+    assert locked[0] % page == 0 and locked[1] in (page, 2 * page)
+    assert locked[0] <= slot.address + own.offset and slot.address + end <= sum(locked)
     slot.release()
     assert not api.locked
     monkeypatch.setattr(api, "pin", lambda address, size: "cudaHostRegister returned error 2")

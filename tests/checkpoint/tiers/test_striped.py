@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,6 +40,8 @@ from deepvm.checkpoint.format.manifest import CommitRecord  # noqa: E402
 from deepvm.checkpoint.format.shard import Level, Shard  # noqa: E402
 from deepvm.checkpoint.node import flusher  # noqa: E402
 from deepvm.checkpoint.node.server import Node  # noqa: E402
+from deepvm.checkpoint.node.version_registry import VersionRegistry  # noqa: E402
+from deepvm.checkpoint.node.versions import Reservation  # noqa: E402
 from deepvm.checkpoint.tiers import striped as split_module  # noqa: E402
 from deepvm.checkpoint.tiers.registry import open_tier  # noqa: E402
 from deepvm.checkpoint.tiers.striped import StripedTier  # noqa: E402
@@ -377,6 +380,24 @@ def test_memory_that_is_lost_is_lost_and_the_disk_stays(tmp_path: Path) -> None:
         assert newest(tier, tmp_path / "restored") == (2, bytes(noise(MIB, 2)))
         with nodes(link(tmp_path / "b")) as (again,), split(two[0], again, session="s1") as later:
             assert newest(later, tmp_path / "restored") == (1, bytes(noise(MIB, 1)))
+
+
+def test_a_node_that_will_promise_no_more_does_not_speak_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a disk its last word is that the part is in its memory; the version is remote when all have said so."""
+    told: list[object] = []
+    with nodes(None, None) as both, split(*both) as tier:
+        commit = VersionRegistry.commit
+
+        def late(registry: VersionRegistry, reservation: Reservation) -> Any:
+            if registry is both[1].registry:
+                until(lambda: bool(told), 0.5)
+            return commit(registry, reservation)
+
+        monkeypatch.setattr(VersionRegistry, "commit", late)
+        shard = replace(plain_shard(noise(2 * MIB), 1), lost=lambda reason: told.append(str(reason)))
+        tier.put(shard, told.append)
+        assert until(lambda: len(told) > 1)
+    assert told[0] is Level.REMOTE and "memory only" in str(told[1])
 
 
 def test_a_training_on_two_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

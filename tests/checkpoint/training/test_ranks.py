@@ -161,6 +161,9 @@ class Member(Ranks):
     def gather(self, values: Any) -> list[list[int]]:
         return self.meeting.exchange(self.rank, list(values))
 
+    def gather_objects(self, value: Any) -> list[Any]:
+        return self.meeting.exchange(self.rank, value)
+
     def minimum(self, values: Any) -> list[int]:
         return [int(min(column)) for column in zip(*self.gather(values), strict=True)]
 

@@ -1,0 +1,194 @@
+"""Tensors of which each rank holds a part (DTensors: FSDP2, tensor parallel): where the part is in the whole.
+
+A file has whole tensors, so that any number of ranks, or none, can read it; each rank writes the bytes of its part.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+import torch
+
+from deepvm.checkpoint.format.layout import Segment
+from deepvm.errors import CheckpointError
+
+MOST_RUNS = 100_000
+"""Runs of a rank's parts: each is copied, and described to nodes, by itself."""
+
+
+class Run(NamedTuple):
+    """Bytes that lie together in the whole tensor, at ``place``, and in the memory of the part, at ``start``."""
+
+    place: int
+    start: int
+    length: int
+
+
+class Region(NamedTuple):
+    """A part of a whole tensor, which is laid out row by row.
+
+    Attributes:
+        shape: of the whole. offsets, sizes: of the part, for each dimension, in elements.
+        itemsize: bytes of an element. start: of the part in its own memory, in bytes.
+    """
+
+    shape: tuple[int, ...]
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    itemsize: int
+    start: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole."""
+        return math.prod(self.shape) * self.itemsize
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Of the whole, in elements."""
+        return _row_major(self.shape)
+
+    @property
+    def pieces(self) -> int:
+        """How many runs the part has."""
+        return math.prod(self.sizes[: self._split]) if math.prod(self.sizes) else 0
+
+    @property
+    def _split(self) -> int:
+        """The first dimension of a run: those behind it are whole."""
+        split = len(self.shape)
+        while split and self.sizes[split - 1] == self.shape[split - 1]:
+            split -= 1
+        return max(split - 1, 0)
+
+    def runs(self) -> Iterator[Run]:
+        """The part's runs, in the order of both memories."""
+        if not self.pieces:
+            return
+        split, strides = self._split, self.strides
+        length = math.prod(self.sizes[split:]) * self.itemsize
+        first = sum(offset * stride for offset, stride in zip(self.offsets, strides, strict=True))
+        for number, row in enumerate(product(*map(range, self.sizes[:split]))):
+            at = first + sum(index * stride for index, stride in zip(row, strides, strict=False))
+            yield Run(at * self.itemsize, self.start + number * length, length)
+
+
+def is_sharded(tensor: Any) -> bool:
+    """Whether it is a DTensor, in whose memory there may be a part only."""
+    return type(tensor).__name__ == "DTensor"  # its module is slow to import
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor with the memory of this rank."""
+    if not is_sharded(tensor):
+        return tensor
+    with torch.no_grad():
+        return tensor.to_local()  # type: ignore[attr-defined,no-any-return]
+
+
+def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
+    """The memory of this rank behind a tensor."""
+    return local(tensor).untyped_storage()
+
+
+def whole_strides(tensor: torch.Tensor) -> tuple[tuple[int, ...], int]:
+    """Strides and offset, in elements, that a tensor has in a file: a sharded one lies row by row."""
+    return (_row_major(tensor.shape), 0) if is_sharded(tensor) else (tensor.stride(), int(tensor.storage_offset()))
+
+
+def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    return torch.empty(tuple(shape), device="meta").stride()
+
+
+def region_of(tensor: torch.Tensor) -> Region:
+    """The part of a DTensor that this rank has. Raises ValueError: it has none of its own; says why."""
+    found: Any = tensor
+    if any(placement.is_partial() for placement in found.placements):
+        raise ValueError("a sum of which each rank has a summand; .redistribute(...) adds them up")
+    held = local(tensor)
+    if not held.is_contiguous() or held.is_conj() or held.is_neg():
+        raise ValueError("a part that does not lie row by row in memory; .contiguous() makes one that does")
+    shape = tuple(tensor.shape)
+    offsets = sizes = (0,) * len(shape)
+    if held.numel():
+        (chunk,) = found.__create_chunk_list__()  # as torch's own checkpoints ask
+        offsets, sizes = tuple(chunk.offsets), tuple(chunk.sizes)
+    if sizes != tuple(held.shape) and held.numel():
+        raise ValueError(f"a part of shape {tuple(held.shape)} where {sizes} were expected")
+    return Region(shape, offsets, sizes, held.element_size(), int(held.storage_offset()) * held.element_size())
+
+
+Part = tuple[tuple[int, ...], tuple[int, ...]]
+"""Offsets and sizes of a rank's part of a tensor."""
+
+
+def parts_of(regions: Mapping[int, Region]) -> dict[int, Part]:
+    """What other ranks must know of this rank's parts, by the number of the storage."""
+    return {number: (region.offsets, region.sizes) for number, region in regions.items()}
+
+
+def holders_of(number: int, held: Sequence[Mapping[int, Part]]) -> dict[Part, list[int]]:
+    """The ranks that hold each part of a storage, without empty parts."""
+    found: dict[Part, list[int]] = {}
+    for rank, row in enumerate(held):
+        if math.prod(row[number][1]):
+            found.setdefault(row[number], []).append(rank)
+    return found
+
+
+def writers(
+    regions: Mapping[int, Region], storages: Sequence[int], held: Sequence[Mapping[int, Part]]
+) -> list[tuple[Segment, int]]:
+    """Which rank writes which bytes; of several that have the same part, the one that has least to write.
+
+    ``storages``: offsets in the file. ``held``: :func:`parts_of` on each rank. Raises CheckpointError: parts are
+    missing.
+    """
+    found: list[tuple[Segment, int]] = []
+    load = [0] * len(held)
+    if any(row.keys() != regions.keys() for row in held):
+        raise CheckpointError("some ranks hold parts of tensors that others hold whole; all must be sharded alike")
+    for number, region in regions.items():
+        holders = holders_of(number, held)
+        if sum(math.prod(sizes) for _, sizes in holders) != math.prod(region.shape):
+            raise CheckpointError(f"the ranks' parts of a tensor of shape {region.shape} are not all of it, each once")
+        for (offsets, sizes), ranks in holders.items():
+            rank = min(ranks, key=load.__getitem__)
+            load[rank] += math.prod(sizes) * region.itemsize
+            part = region._replace(offsets=offsets, sizes=sizes)
+            found += [(Segment(storages[number] + run.place, run.length), rank) for run in part.runs()]
+    return found
+
+
+def sharded_as(saved: Any, present: Any) -> Any:
+    """A state as it was saved, with this rank's parts of what is sharded in the ``present`` state.
+
+    Of the saved tensors, which are whole and may be mapped from a file, only these parts are read.
+    """
+    if is_sharded(present) and isinstance(saved, torch.Tensor) and saved.shape == present.shape:
+        return part_for(saved, present)
+    if type(saved) in (dict, OrderedDict) and isinstance(present, Mapping):
+        made: Any = type(saved)()
+        for key, value in saved.items():
+            made[key] = sharded_as(value, present.get(key))
+        if hasattr(saved, "_metadata"):
+            made._metadata = saved._metadata
+        return made
+    if type(saved) in (list, tuple) and isinstance(present, (list, tuple)) and len(saved) == len(present):
+        return type(saved)(sharded_as(one, other) for one, other in zip(saved, present, strict=True))
+    return saved
+
+
+def part_for(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """The part of a whole tensor that this rank holds of ``like``, in memory of its own."""
+    with torch.no_grad():
+        made = torch.empty_like(like, dtype=whole.dtype)
+        region = region_of(made)
+        if region.pieces:
+            slices = [slice(offset, offset + size) for offset, size in zip(region.offsets, region.sizes, strict=True)]
+            local(made).copy_(whole[tuple(slices)])
+    return made
