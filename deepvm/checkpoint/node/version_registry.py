@@ -37,8 +37,7 @@ class VersionRegistry(VersionMemory):
         """
         with self.changed:
             known = max(self.epochs.get(job, 0), stored)
-            if epoch < known:
-                raise Refused("stale", f"generation {epoch} of {job!r} is over: {known} has begun")
+            self._refuse_older(job, epoch, known)
             self.epochs[job] = epoch
             here = self.jobs.get(job)
             if here is None or epoch == known:
@@ -48,10 +47,16 @@ class VersionRegistry(VersionMemory):
             # What is being completed is complete before the new generation looks for versions.
             self.changed.wait_for(lambda: not any(v.state is State.FINISHING for v in here.partial.values()), _ABORT_S)
 
+    def _refuse_older(self, job: str, epoch: int, known: int) -> None:
+        if epoch < known:
+            raise Refused("stale", f"generation {epoch} of {job!r} is over: {known} has begun")
+
     def enter(self, sender: Sender) -> bool:
         """Register a sender; returns whether its layout is known. Raises Refused: another run of this name is alive."""
         job = sender.job
         with self.changed:
+            if sender.epoch:  # a newer one may have begun since this one spoke: it would wait for this one's lease
+                self._refuse_older(job, sender.epoch, self.epochs.get(job, 0))
             now = self._clock()
             if job not in self.jobs and len(self.jobs) >= _MOST_JOBS and not self._forget(now):
                 raise Refused("full", f"the node knows {_MOST_JOBS} jobs already, none of which it may forget")

@@ -7,9 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
-from support.checkpoint.memory_nodes import MIB, make_image, make_layout, put, running, tier
+from support.checkpoint.memory_nodes import MIB, Peer, make_image, make_layout, put, running, tier
 
 from deepvm.checkpoint.format.shard import Level
+from deepvm.checkpoint.network.protocol import Refused
 from deepvm.checkpoint.node.version_registry import VersionRegistry
 from deepvm.errors import CheckpointError
 
@@ -63,8 +64,17 @@ def fenced() -> None:
 
 def test_without_the_fence_it_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     fenced()
-    begin = VersionRegistry.begin
-    newest = lambda self, job, epoch, stored=0: begin(self, job, self.epochs.get(job, 0) + 1)  # noqa: E731
-    monkeypatch.setattr(VersionRegistry, "begin", newest)
+    monkeypatch.setattr(VersionRegistry, "_refuse_older", lambda *_: None)
     with pytest.raises(AssertionError, match="older generation"):
         fenced()
+
+
+def test_an_older_generation_that_was_about_to_enter_does_not_keep_the_newer_one_out() -> None:
+    """Between its word and its entry the newer one has begun: it would be a living run of the name, for a lease."""
+    with running() as node:
+        old, new = (Peer(session=f"s{n}", epoch=n) for n in (1, 2))
+        node.registry.begin("job", 1)
+        node.registry.begin("job", 2)
+        with pytest.raises(Refused, match="generation 1 of 'job' is over"):
+            node.registry.enter(old)
+        assert node.registry.enter(new) is False  # its layout is not known yet

@@ -240,6 +240,7 @@ class Peer:
     world: int = 1
     rank: int = 0
     digest: str = "x"
+    epoch: int = 0
 
     def abort(self) -> None: ...
 

@@ -56,6 +56,7 @@ class Sender:
     world: int
     digest: str
     job: str = "job"
+    epoch: int = 0
     ticket: Reservation | None = None
     put: int = 0
     dead: bool = False
