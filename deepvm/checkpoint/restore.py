@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import secrets
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timezone
@@ -41,6 +43,8 @@ def restore_newest(
     another model, or none that exists can be read.
     """
     found = ranks.by_first(lambda: _candidates(tiers, job))
+    places = ranks.gather_objects(_place())
+    first = places.index(places[ranks.rank])
     withheld: Exception | None = None
     damaged: dict[tuple[int, str], str] = {}
     with tempfile.TemporaryDirectory(prefix="deepvm-") as folder:
@@ -48,14 +52,17 @@ def restore_newest(
             tier, path = tiers[number], None
             place = without_secrets(tier.url)
             try:
-                path = tier.fetch(manifest, Path(folder))
+                if first == ranks.rank:  # one copy and one reading for all ranks of a machine
+                    path = tier.fetch(manifest, Path(folder))
             except Exception as error:  # whatever it is: the other ranks wait below
                 if isinstance(error, DamagedError):
                     damaged[manifest.version, tier.url] = str(error)
                 else:
                     withheld = withheld or error
                 log.warning("version %d on %s is skipped: %s", manifest.version, place, error)
-            if not ranks.minimum([path is not None])[0]:  # all ranks restore it, or none
+            paths = ranks.gather_objects(path)
+            path = paths[first]
+            if not all(paths[place] for place in map(places.index, places)):  # all ranks restore it, or none
                 continue
             assert path is not None
             version, failed = _load(path, state, ranks)
@@ -89,6 +96,15 @@ def restore_newest(
     ranks.by_first(lambda: _set_aside(tiers, job, left))
     log.warning("%s starts over at 0; what is left of its versions was set aside: %s", job, text)
     return 0
+
+
+def _place() -> str:
+    """Where temporary files are: ranks with the same answer see each other's."""
+    try:
+        boot, folder = Path("/proc/sys/kernel/random/boot_id").read_text().strip(), os.stat(tempfile.gettempdir())
+        return f"{boot} {folder.st_dev} {folder.st_ino} {os.getuid()}"
+    except OSError:  # not on Linux
+        return secrets.token_hex(8)
 
 
 def _saved(created: str) -> str:

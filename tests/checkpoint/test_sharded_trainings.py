@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 from support.checkpoint import object_store  # noqa: E402
 from support.checkpoint.killing import JOINT, SENDER, SNAPSHOT  # noqa: E402
 from support.checkpoint.memory_nodes import TOKEN, running  # noqa: E402
-from support.checkpoint.train_sharded import Run  # noqa: E402
+from support.checkpoint.train_sharded import Run, whole  # noqa: E402
 
 from deepvm.checkpoint import Checkpointer  # noqa: E402
 from deepvm.errors import RequestError  # noqa: E402
@@ -136,15 +136,20 @@ def test_resharding_by_several_places(place: str, start: Start, places: Callable
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["C", "G"])
-def test_copies_that_take_longer_than_a_step(strategy: str, start: Start, places: Callable[[str], list[str]]) -> None:
+@pytest.mark.parametrize("kind", ["fsdp", "tensor"])
+def test_copies_that_take_longer_than_a_step(kind: str, strategy: str, start: Start, tmp_path: Path) -> None:
     """The next step waits for them, so that each version is the state of one step."""
-    known, _, _ = start("fsdp", places("folder"), 2, 20)
-    tiers, at = places("node"), 0
-    for world, end in ((2, 7), (4, 13), (2, 20)):
-        states, _, _ = start("fsdp", tiers, world, end, strategy=strategy, copy_pause_s=0.003)
-        assert at in states and min(states) == at
-        assert not [d for step, state in states.items() for d in differences(state, known[step])]
-        at = end
+    known, _, _ = start(kind, [(tmp_path / "known").as_uri()], 2, 12)
+    kept = tmp_path / "kept"
+    options: dict[str, Any] = {"strategy": strategy, "copy_pause_s": 0.012, "keep": 0}
+    start(kind, [kept.as_uri()], 4, 6, **options)
+    start(kind, [kept.as_uri()], 2, 12, **options)
+    files = sorted(kept.glob("*.pt"))
+    assert len(files) > 4
+    for file in files:
+        tree = torch.load(file, weights_only=True)
+        found = whole({"model": dict(tree["model"]), "optimizer": tree["optimizer"]})
+        assert not differences({**found, "scheduler": whole(tree["extra"]["scheduler"])}, known[tree["version"]])
 
 
 @pytest.mark.slow

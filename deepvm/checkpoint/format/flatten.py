@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from deepvm.checkpoint.format.sharded import MOST_RUNS, Region, is_sharded, local, region_of, whole_strides
+from deepvm.checkpoint.format.sharded import Region, check_runs, is_sharded, local, region_of, whole_strides
 from deepvm.errors import RequestError
 
 _INT64 = range(-(2**63), 2**63)
@@ -45,10 +45,7 @@ def flatten(tree: Any) -> FlatState:
     """Flatten a tree. Raises RequestError: torch would not load something in it safely; names its place."""
     parts = FlatState()
     _visit(tree, parts, ())
-    count = sum(region.pieces for region in parts.regions.values())
-    if count > MOST_RUNS:
-        allowed = f"at most {MOST_RUNS}: shard the first dimension, or save with DeepVMWriter and torch's DCP"
-        raise RequestError("model", f"sharded into {count} pieces of rows", allowed)
+    check_runs(parts.regions.values())
     return parts
 
 

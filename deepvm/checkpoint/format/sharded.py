@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
 import torch
 
 from deepvm.checkpoint.format.layout import Segment
-from deepvm.errors import CheckpointError
+from deepvm.errors import CheckpointError, RequestError
 
-MOST_RUNS = 100_000
-"""Runs of a rank's parts: each is copied, and described to nodes, by itself."""
+MOST_RUNS, MOST_RUNS_OF_ALL = 100_000, 900_000
+"""Runs of one rank's parts, each copied by itself, and of those of all ranks, described to every node."""
 
 
 class Run(NamedTuple):
@@ -33,7 +33,7 @@ class Region(NamedTuple):
 
     Attributes:
         shape: of the whole. offsets, sizes: of the part, for each dimension, in elements.
-        itemsize: bytes of an element. start: of the part in its own memory, in bytes.
+        itemsize: bytes of an element. start: of the part in its own memory, in bytes. ranks: how many have parts.
     """
 
     shape: tuple[int, ...]
@@ -41,6 +41,7 @@ class Region(NamedTuple):
     sizes: tuple[int, ...]
     itemsize: int
     start: int = 0
+    ranks: int = 1
 
     @property
     def nbytes(self) -> int:
@@ -119,7 +120,19 @@ def region_of(tensor: torch.Tensor) -> Region:
         offsets, sizes = tuple(chunk.offsets), tuple(chunk.sizes)
     if sizes != tuple(held.shape) and held.numel():
         raise ValueError(f"a part of shape {tuple(held.shape)} where {sizes} were expected")
-    return Region(shape, offsets, sizes, held.element_size(), int(held.storage_offset()) * held.element_size())
+    start, ranks = int(held.storage_offset()) * held.element_size(), int(found.device_mesh.size())
+    return Region(shape, offsets, sizes, held.element_size(), start, ranks)
+
+
+def check_runs(regions: Iterable[Region]) -> None:
+    """Raise RequestError if a state is sharded too finely."""
+    own, every = (sum(row) for row in zip((0, 0), *((r.pieces, r.pieces * r.ranks) for r in regions), strict=True))
+    if own > MOST_RUNS or every > MOST_RUNS_OF_ALL:
+        raise RequestError(
+            "model",
+            f"sharded into {own} pieces of rows on this rank, {every} on all",
+            f"at most {MOST_RUNS} and {MOST_RUNS_OF_ALL}: shard the first dimension, or save with DeepVMWriter",
+        )
 
 
 Part = tuple[tuple[int, ...], tuple[int, ...]]

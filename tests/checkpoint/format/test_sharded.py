@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh  # noqa: 
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 
-from deepvm.checkpoint.format import flatten as flatten_module  # noqa: E402
+from deepvm.checkpoint.format import sharded  # noqa: E402
 from deepvm.checkpoint.format.flatten import flatten  # noqa: E402
 from deepvm.checkpoint.format.layout import Layout, Segment  # noqa: E402
 from deepvm.checkpoint.format.sharded import (  # noqa: E402
@@ -126,9 +126,11 @@ def test_what_cannot_be_saved_is_refused_by_name(rank: int, monkeypatch: pytest.
         flatten([part, local(part)])
     columns = distribute_tensor(torch.ones(9, 8), mesh, [Shard(1)], src_data_rank=None)
     assert flatten([columns]).regions[0].pieces == 9
-    monkeypatch.setattr(flatten_module, "MOST_RUNS", 8)
-    with pytest.raises(RequestError, match="at most 8"):
-        flatten([columns])
+    for name, most in (("MOST_RUNS", 8), ("MOST_RUNS_OF_ALL", 35)):
+        with monkeypatch.context() as patch:
+            patch.setattr(sharded, name, most)
+            with pytest.raises(RequestError, match="into 9 pieces of rows on this rank, 36 on all"):
+                flatten([columns])
 
 
 def test_a_file_describes_whole_tensors(rank: int) -> None:

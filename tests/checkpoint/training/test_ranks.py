@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -25,7 +26,7 @@ from support.checkpoint.object_store import BUCKET  # noqa: E402
 from support.checkpoint.object_store import running as bucket_running  # noqa: E402
 from support.checkpoint.train_ranks import Sampler  # noqa: E402
 
-from deepvm.checkpoint import Checkpointer, checkpointer  # noqa: E402
+from deepvm.checkpoint import Checkpointer, checkpointer, restore  # noqa: E402
 from deepvm.checkpoint.format.layout import Layout, Segment  # noqa: E402
 from deepvm.checkpoint.format.manifest import CommitRecord  # noqa: E402
 from deepvm.checkpoint.restore import restore_newest  # noqa: E402
@@ -199,6 +200,12 @@ def together(url: str, work: Callable[[int, Checkpointer, Sampler], Any]) -> lis
     return found
 
 
+@pytest.fixture(autouse=True)
+def _machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rank of :func:`together` is on a machine of its own."""
+    monkeypatch.setattr(restore, "_place", lambda: str(threading.get_ident()))
+
+
 def step(saver: Checkpointer) -> None:
     optimizer = saver._state.optimizer
     for parameter in optimizer.param_groups[0]["params"]:
@@ -331,6 +338,29 @@ def test_a_rank_that_cannot_have_a_version_says_so_to_the_others(tmp_path: Path)
         return saver.restore_latest()
 
     assert together(tmp_path.as_uri(), work) == [1, 1]
+
+
+def test_ranks_of_one_machine_fetch_a_version_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restore, "_place", lambda: "here")
+    fetched: list[int] = []
+
+    def work(rank: int, saver: Checkpointer, sampler: Sampler) -> int:
+        step(saver)
+        saver.save(block=True)
+        (tier,) = saver._pipeline.tiers
+        fetch = tier.fetch
+
+        def copy(manifest: CommitRecord, folder: Path) -> Path:
+            """As from a node, to a folder that goes when the version is restored."""
+            fetched.append(rank)
+            return Path(shutil.copy(fetch(manifest, folder), folder / "copy.pt"))
+
+        tier.fetch = copy  # type: ignore[method-assign]
+        sampler.position += 5
+        assert saver.restore_latest() == 1
+        return sampler.position
+
+    assert together(tmp_path.as_uri(), work) == [0, 1000] and fetched == [0]
 
 
 @pytest.mark.parametrize("fails", ["extra", "file", "tier"])

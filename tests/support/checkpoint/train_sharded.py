@@ -48,6 +48,7 @@ class Run:
     passes: int = 0
     copy_pause_s: float = 0.0
     drift: bool = False
+    keep: int = 2
 
     def start(self) -> tuple[dict[int, Any], list[int], str]:
         """Train; returns the states by step, the versions that were acknowledged, and what the ranks logged."""
@@ -118,6 +119,7 @@ def train(run: Run, rank: int) -> None:
         tiers=run.tiers,
         every=1,
         job="sharded",
+        keep=run.keep,
         strategy=run.strategy,
     )
     begin = ck.restore_latest()
