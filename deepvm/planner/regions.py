@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -74,6 +75,22 @@ def compare(answers: Sequence[Recommendations]) -> Comparison:
     best_rank = {_where(p.answer.catalog): p.recommendation.rank for p in reversed(ranked)}
     order = sorted(answers, key=lambda a: (best_rank.get(_where(a.catalog), len(ranked) + 1), *_where(a.catalog)))
     return Comparison(tuple(order), tuple(ranked[: answers[0].request.top]))
+
+
+def first_for_more(found: Comparison, most: Decimal) -> tuple[Decimal, Placed] | None:
+    """The lowest budget up to ``most``, $/h, for which another answer than the first has what comes first, and that.
+
+    By the rules of :func:`compare`, with what that budget buys in each of them; None if there is none.
+    """
+    request = found.answers[0].request
+    changes = [(c.budget, Placed(a, c.recommendation)) for a in found.answers if (c := a.next_change) is not None]
+    firsts = [Placed(a, a[0]) for a in found.answers if a]
+    for budget in sorted({budget for budget, _ in changes if budget <= most}):
+        left = sorted([*firsts, *(placed for least, placed in changes if least <= budget)], key=_tie_break)
+        best = left[_first(left, request)]
+        if best.answer is not found.answers[0]:
+            return budget, best
+    return None
 
 
 def cloud_name(catalog: Catalog) -> str:

@@ -182,8 +182,8 @@ class StripedTier(Tier):
         if having:
             others = f"{self.url}?replicas={len(having)}" if len(having) > 1 else having[0]
             raise CheckpointError(
-                f"{', '.join(having)} has whole versions of {job}, and here nodes share them: go on with {others}, or "
-                "name another job"
+                f"there are whole versions of {job} on {', '.join(having)}, and here nodes share them: go on with "
+                f"{others}, or name another job"
             )
 
     def _jobs(self, job: str) -> list[str]:

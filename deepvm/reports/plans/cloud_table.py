@@ -10,8 +10,7 @@ from deepvm.catalog.clouds import REGISTRY
 from deepvm.catalog.signals.signal import PRICES, age, base
 from deepvm.core.cluster.cluster import Recommendation
 from deepvm.planner.recommend import Recommendations
-from deepvm.planner.regions import Comparison, cloud_name
-from deepvm.planner.request import Objective
+from deepvm.planner.regions import Comparison, cloud_name, first_for_more
 from deepvm.reports.plans.bills import bill_cell
 from deepvm.reports.plans.recommendations import format_work
 from deepvm.reports.tables import Column, print_items, print_lines
@@ -28,18 +27,12 @@ def print_clouds(found: Comparison, now: datetime) -> None:
 
 def _for_a_little_more(found: Comparison) -> Iterator[str]:
     """A row of the table hides what lies just above the budget, which only the first cloud's own report would show."""
-    first, *others = found.answers
-    if not first or first.request.objective not in (Objective.THROUGHPUT, Objective.MAKESPAN):
-        return
-    most = first.request.budget * _LITTLE_MORE
-    for answer in others:
-        change = answer.next_change
-        if change is None or change.budget > most:
-            continue
-        better = change.recommendation
-        if better.kept_throughput.value > first[0].kept_throughput.value:
-            usd = f"{change.budget.quantize(Decimal('0.01'), ROUND_CEILING):f} $/h"
-            yield f"for {usd} {_title(answer)} comes first: {better.cluster}, {_speed(better)} {_units(answer)}"
+    more = first_for_more(found, found.answers[0].request.budget * _LITTLE_MORE)
+    if more is not None:
+        budget, placed = more
+        usd, best = budget.quantize(Decimal("0.01"), ROUND_CEILING), placed.recommendation
+        what = f"{best.cluster}, {_speed(best)} {_units(placed.answer)}"
+        yield f"for {usd:f} $/h {_title(placed.answer)} comes first: {what}"
 
 
 def _cells(answer: Recommendations, now: datetime) -> dict[Column, str]:

@@ -283,6 +283,20 @@ def test_another_cloud_that_comes_first_for_a_little_more_is_named(run: Run) -> 
         assert "comes first:" not in run("recommend", "--cloud", "nebius,aws", "--pw", budget, *RESNET)[1]
 
 
+def test_what_is_said_to_come_first_for_a_little_more_does(run: Run) -> None:
+    """Also beside a cloud that lists machines whether or not it has any, which is first if it is a quarter better."""
+    seen = set()
+    for budget in ("5.8", "6", "6.2", "9", "9.5", "9.9"):
+        _, out, _ = run("recommend", "--cloud", "lambda,nebius,aws", "--pw", budget, *RESNET)
+        said = re.search(r"for (\S+) \$/h (\w+) comes first", out)
+        if said:
+            _, then, _ = run("recommend", "--cloud", "lambda,nebius,aws", "--pw", said[1], *RESNET)
+            row = next(line for line in then.splitlines() if line.startswith(("AWS ", "Lambda ", "Nebius ")))
+            assert row.startswith(said[2]), (budget, said[0])
+            seen.add(said[2])
+    assert seen, "of six budgets there is one"
+
+
 def test_other_commands_take_one_cloud(run: Run) -> None:
     code, out, err = run("gpus", "--cloud", "gcp", "--gpu", "L4")
     assert code == 0 and "g2-standard-4" in out, err
