@@ -254,13 +254,7 @@ class Bucket:
         return found
 
     def _labels(self, job: str, keys: Iterable[str]) -> dict[int, set[str]]:
-        """The labels of a job's versions that have an object or a record."""
-        found: dict[int, set[str]] = {}
-        for key in keys:
-            name = parse_labelled(key[len(self.prefix) :].removesuffix(SUFFIX))
-            if name is not None and name[0] == job:
-                found.setdefault(name[1], set()).add(name[2])
-        return found
+        return labels_of(job, (key[len(self.prefix) :] for key in keys))
 
     def uploads(self, job: str) -> list[tuple[str, str]]:
         """Name and id of the uploads of a job's versions that are neither completed nor aborted."""
@@ -391,6 +385,16 @@ def submit(pool: ThreadPoolExecutor, work: Callable[..., _T], *arguments: Any) -
         done: Future[_T] = Future()
         fulfil(done, work, *arguments)
         return done
+
+
+def labels_of(job: str, keys: Iterable[str]) -> dict[int, set[str]]:
+    """The labels of a job's versions that have an object or a record; empty ones are of objects without a label."""
+    found: dict[int, set[str]] = {}
+    for key in keys:
+        name = parse_labelled(key.removesuffix(SUFFIX))
+        if name is not None and name[0] == job:
+            found.setdefault(name[1], set()).add(name[2])
+    return found
 
 
 def in_order(read: Callable[[int, int], bytes], size: int, threads: int) -> Iterator[bytes]:

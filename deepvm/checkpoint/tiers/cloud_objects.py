@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
-from deepvm.checkpoint.files.file_names import check_job, epoch_of, parse_labelled
+from deepvm.checkpoint.files.file_names import check_job, epoch_of
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
-from deepvm.checkpoint.format.manifest import SUFFIX
+from deepvm.checkpoint.tiers import bucket
 from deepvm.checkpoint.tiers.bucket import in_order
 from deepvm.checkpoint.tiers.ledger import LedgerFile
 from deepvm.errors import CheckpointError, DamagedError, DeepVMError
@@ -211,10 +211,6 @@ class CloudObjects:
 
 
 def labels_of(job: str, keys: Iterable[str]) -> dict[int, set[str]]:
-    """The labels of a job's versions that have an object or a record."""
-    found: dict[int, set[str]] = {}
-    for key in keys:
-        name = parse_labelled(key.removesuffix(SUFFIX))
-        if name is not None and name[0] == job and name[2]:
-            found.setdefault(name[1], set()).add(name[2])
-    return found
+    """As of any bucket, without objects that have no label: nothing here writes such ones."""
+    found = {version: labels - {""} for version, labels in bucket.labels_of(job, keys).items()}
+    return {version: labels for version, labels in found.items() if labels}
