@@ -14,6 +14,7 @@
     ├── CheckpointError            1  a checkpoint could not be saved, sent or read: names the place and the cause
     │   ├── Refused (protocol)     1  a memory node refuses: ``code`` says why
     │   ├── TierBusyError          1  a tier has no room now: this version is skipped
+    │   ├── VersionGoneError       1  a memory node lost, or gave up, what it had of a version
     │   └── DamagedError           1  a version does not match its commit record: names what is damaged
     ├── MeasurementError           1  a machine could not be measured: says what failed there
     ├── SimulationError            3  a simulated job makes no progress: says how far it came and what would help
@@ -208,6 +209,10 @@ class CheckpointError(DeepVMError):
 
 class TierBusyError(CheckpointError):
     """A tier has no room for a version now."""
+
+
+class VersionGoneError(CheckpointError):
+    """A memory node has lost, or given up, what it had of a version."""
 
 
 class DamagedError(CheckpointError):

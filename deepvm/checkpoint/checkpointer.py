@@ -17,7 +17,6 @@ from typing import Any
 import torch
 
 from deepvm.checkpoint import arguments
-from deepvm.checkpoint.format.flatten import flatten
 from deepvm.checkpoint.loading.resumable_loader import ResumableLoader
 from deepvm.checkpoint.loggers import EventLogger
 from deepvm.checkpoint.restore import restore_newest
@@ -116,8 +115,7 @@ class Checkpointer:
             raise RequestError("strategy", strategy, "C or G with a sharded model")
         steppers = {name: stepper(optimizer, name) for name, optimizer in self._state.optimizers.items()}
         first = self._stepper = steppers.pop("optimizer")
-        with without_autograd():  # what cannot be saved is refused now, not at step 100
-            flatten(self._state.tree(0, self._state.early()))
+        self._ranks.together(self._state.check)  # what cannot be saved is refused now, not at step 100
         self._schedule, self._given = arguments.parse_every(every), (every, strategy)
         self._mtbf_s, self._since = arguments.mtbf_s(self._schedule), time.monotonic()
         session = self._ranks.broadcast(secrets.token_hex(8))
@@ -296,7 +294,7 @@ class Checkpointer:
 
         Raises:
             CheckpointError: not finished in time; or nothing was saved although ``every`` asks for it, because the
-                training's steps were never seen.
+                training's steps were never seen, or its state could not be saved.
         """
         if self._closed or os.getpid() != self._process:
             return
@@ -325,6 +323,8 @@ class Checkpointer:
         if not ended:
             raise CheckpointError(f"versions under way were not finished in {limit_s:.0f} s")
         if not self._pipeline.counts["saved"] and self._schedule.saves:
+            if self._snapshotter.refused:
+                raise CheckpointError(f"no version was saved: {self._snapshotter.refused}")
             self._unseen.end()
 
     def __repr__(self) -> str:

@@ -8,9 +8,7 @@ has all parts, so a killed rank leaves the version before.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
-import mmap
 import os
 import pickle
 import secrets
@@ -34,7 +32,9 @@ from deepvm.checkpoint.dcp_folder import DATA_NAME, NAME, FolderReader, FolderWr
 from deepvm.checkpoint.format.checksums import crc32
 from deepvm.checkpoint.format.layout import Layout, Segment
 from deepvm.checkpoint.format.shard import Level, Shard
+from deepvm.checkpoint.format.tensor_bytes import bytes_of
 from deepvm.checkpoint.format.torch_zip import Image, plan_image
+from deepvm.checkpoint.snapshot.host_buffer import address_space
 from deepvm.checkpoint.tiers.base import Tier, without_secrets
 from deepvm.checkpoint.tiers.registry import open_tier
 from deepvm.checkpoint.training.ranks import shards
@@ -179,7 +179,7 @@ class TierWriter(FolderWriter):
         """Memory for the whole file, of which only this rank's part takes room; of the last save if it is free."""
         free = self._sending is None or self._sending.over
         if self._memory is None or len(self._memory) != size or not free:
-            self._memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            self._memory = address_space(size, sparse=True)
         return memoryview(self._memory)
 
     def _planned(self, sizes: list[int], metadata: int) -> tuple[Image, Layout]:
@@ -341,7 +341,7 @@ class TierReader(FolderReader):
             data, metadata = [*tree["ranks"]], tree["metadata"]
             if not all(_is_plain(tensor) for tensor in (*data, metadata)):
                 raise ValueError("it holds something else than bytes")
-            record = _bytes(metadata)
+            record = bytes_of(metadata)
             (length,) = _LENGTH.unpack_from(record)
         except Exception as error:
             raise DamagedError(f"{path.name}: it is no checkpoint of DeepVMWriter: {error}") from None
@@ -365,7 +365,7 @@ class TierReader(FolderReader):
         rank = int(found[1]) if found is not None else -1
         if crc is None or not 0 <= rank < len(self._data) or not 0 <= offset <= len(self._data[rank]) - length:
             raise DamagedError(f"{without_secrets(self._url)}: item {item} has no checksum")
-        data = _bytes(self._data[rank][offset : offset + length])
+        data = bytes_of(self._data[rank][offset : offset + length])
         if crc32(data) != crc:
             raise DamagedError(f"{without_secrets(self._url)}: item {item} is damaged")
         return data
@@ -388,11 +388,6 @@ def _is_plain(tensor: object) -> bool:
         and tensor.is_contiguous()
         and tensor.device.type == "cpu"
     )
-
-
-def _bytes(tensor: torch.Tensor) -> bytes:
-    """The bytes of a tensor of bytes; numpy may be missing."""
-    return ctypes.string_at(tensor.data_ptr(), tensor.numel()) if tensor.numel() else b""
 
 
 def _store() -> Any:

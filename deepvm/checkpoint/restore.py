@@ -8,6 +8,7 @@ import secrets
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -49,18 +50,18 @@ def restore_newest(
     damaged: dict[tuple[int, str], str] = {}
     with tempfile.TemporaryDirectory(prefix="deepvm-") as folder:
         for manifest, number in found:
-            tier, path = tiers[number], None
+            tier = tiers[number]
             place = without_secrets(tier.url)
-            try:
-                if first == ranks.rank:  # one copy and one reading for all ranks of a machine
-                    path = tier.fetch(manifest, Path(folder))
-            except Exception as error:  # whatever it is: the other ranks wait below
+            # One copy and one reading for all ranks of a machine.
+            problems: list[Exception] = []
+            fetch = partial(_fetched, tier, manifest, Path(folder), problems)
+            paths = ranks.gather_results(fetch if first == ranks.rank else lambda: None)
+            for error in problems:
                 if isinstance(error, DamagedError):
                     damaged[manifest.version, tier.url] = str(error)
                 else:
                     withheld = withheld or error
                 log.warning("version %d on %s is skipped: %s", manifest.version, place, error)
-            paths = ranks.gather_objects(path)
             path = paths[first]
             if not all(paths[place] for place in map(places.index, places)):  # all ranks restore it, or none
                 continue
@@ -96,6 +97,15 @@ def restore_newest(
     ranks.by_first(lambda: _set_aside(tiers, job, left))
     log.warning("%s starts over at 0; what is left of its versions was set aside: %s", job, text)
     return 0
+
+
+def _fetched(tier: Tier, manifest: CommitRecord, folder: Path, problems: list[Exception]) -> Path | None:
+    """A version's file, or None and a problem, whatever it is: the other ranks wait for an answer."""
+    try:
+        return tier.fetch(manifest, folder)
+    except Exception as error:
+        problems.append(error)
+        return None
 
 
 def _place() -> str:

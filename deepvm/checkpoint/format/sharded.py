@@ -119,7 +119,8 @@ def region_of(tensor: torch.Tensor) -> Region:
         (chunk,) = found.__create_chunk_list__()  # as torch's own checkpoints ask
         offsets, sizes = tuple(chunk.offsets), tuple(chunk.sizes)
     if sizes != tuple(held.shape) and held.numel():
-        raise ValueError(f"a part of shape {tuple(held.shape)} where {sizes} were expected")
+        shown = f"a part of shape {tuple(held.shape)}, which torch describes as {sizes}"
+        raise ValueError(f"{shown}: choose sizes that each dimension of the device mesh divides")
     start, ranks = int(held.storage_offset()) * held.element_size(), int(found.device_mesh.size())
     return Region(shape, offsets, sizes, held.element_size(), start, ranks)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import random
 import struct
 import sys
@@ -12,6 +11,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import DataLoader
+
+from deepvm.checkpoint.format.tensor_bytes import as_tensor, bytes_of
 
 _PYTHON = struct.Struct("<qdqq")  # version, gauss, words, bytes of torch's state
 _NUMPY = struct.Struct("<qqd")
@@ -82,13 +83,3 @@ def generators_of(loader: DataLoader[Any]) -> list[torch.Generator]:
         if not any(generator is known for known in found):
             found.append(generator)
     return found
-
-
-def bytes_of(tensor: torch.Tensor) -> bytes:
-    """The memory of a contiguous tensor on the CPU; NumPy is not needed."""
-    return ctypes.string_at(tensor.data_ptr(), tensor.numel() * tensor.element_size())
-
-
-def as_tensor(data: bytes) -> torch.Tensor:
-    """Bytes as a tensor."""
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)

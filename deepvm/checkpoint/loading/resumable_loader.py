@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from deepvm.checkpoint.loading.random_states import Draws, as_tensor, bytes_of, generators_of, packed, restore
+from deepvm.checkpoint.format.tensor_bytes import as_tensor, bytes_of
+from deepvm.checkpoint.loading.random_states import Draws, generators_of, packed, restore
 from deepvm.checkpoint.loading.worker_states import Collate, History, Indexes, Marked, StartWorker
 from deepvm.checkpoint.training.state import check_readable, pack, unpack
 from deepvm.errors import CheckpointError, RequestError

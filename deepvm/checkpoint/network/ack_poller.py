@@ -13,7 +13,7 @@ from typing import Any
 from deepvm.checkpoint.format.shard import Level
 from deepvm.checkpoint.network.client import Link
 from deepvm.checkpoint.network.protocol import Kind, Refused
-from deepvm.errors import CheckpointError
+from deepvm.errors import CheckpointError, VersionGoneError
 
 _LOG = logging.getLogger(__name__)
 _POLL_S = 5.0
@@ -154,7 +154,7 @@ class AckPoller:
                     if pending.version in stuck and not done:
                         self._give_up(pending, f"the node's disk does not take it: {stuck[pending.version]}")
                 elif asked[pending] and pending.version not in receiving:
-                    self._give_up(pending, "the memory node gave it up")
+                    self._give_up(pending, "the memory node gave it up", VersionGoneError)
             if done:
                 self.discard(pending)
         return any(p.version in complete or p.version in durable for p in awaited if p not in asked)
@@ -166,11 +166,11 @@ class AckPoller:
                 levels = " and ".join(level.value for level in pending.wanted)
                 self._give_up(pending, f"it was not {levels} in {limit_s:.0f} s")
 
-    def _give_up(self, pending: Pending, why: str) -> None:
+    def _give_up(self, pending: Pending, why: str, kind: type[CheckpointError] = CheckpointError) -> None:
         """Await a version no longer, and tell the trainer."""
         _LOG.warning("version %d: %s", pending.version, why)
         with _logged(pending):
-            pending.lost(CheckpointError(f"version {pending.version}: {why}"))
+            pending.lost(kind(f"version {pending.version}: {why}"))
         self.discard(pending)
 
 

@@ -50,6 +50,13 @@ class Piece(NamedTuple):
         return source[self.start : self.start + self.length]
 
 
+def address_space(size: int, *, sparse: bool) -> mmap.mmap:
+    """Memory for a file; ``sparse``: only a part of it will be filled, and the whole may not fit into this machine."""
+    # Private, a third faster to copy into than Python's default. Finding huge pages would take half a second in
+    # fragmented memory, and gain nothing.
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (_NO_RESERVE if sparse else 0))
+
+
 def pieces_of(image: Image, layout: Layout, rank: int) -> tuple[Piece, ...]:
     """The parts of storages in a rank's share of the file, in file order, none larger than a group."""
     order = sorted(range(len(image.storages)), key=image.storages.__getitem__)
@@ -106,10 +113,7 @@ class Slot:
         layout = image.layout() if layout is None else layout
         self.pieces = pieces_of(image, layout, rank)
         if memory is None:
-            # Private, a third faster to copy into than Python's default. Finding huge pages would take half a second in
-            # fragmented memory, and gain nothing. The whole of a sharded state may be larger than this memory.
-            reserved = _NO_RESERVE if image.regions else 0
-            memory = mmap.mmap(-1, image.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | reserved)
+            memory = address_space(image.size, sparse=bool(image.regions))
         memory.madvise(mmap.MADV_DONTFORK)  # if DataLoader workers inherited it, each write would copy a page first
         self._memory, self.view = memory, memoryview(memory)
         page, size = mmap.PAGESIZE, image.size

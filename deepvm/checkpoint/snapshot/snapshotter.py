@@ -24,7 +24,7 @@ from deepvm.checkpoint.snapshot.host_buffer import Slot, as_bytes, checksum
 from deepvm.checkpoint.snapshot.pending_snapshot import PendingSnapshot, SnapshotLayout, changed_since, seen_now
 from deepvm.checkpoint.snapshot.pipeline import Pipeline
 from deepvm.checkpoint.training.hooks import without_autograd
-from deepvm.checkpoint.training.ranks import Ranks, compare_replicas
+from deepvm.checkpoint.training.ranks import MEETINGS, Ranks, compare_replicas
 from deepvm.checkpoint.training.save_handle import Handle, Journal, with_newest
 from deepvm.checkpoint.training.state import RECORDS, TrainingState, pack
 from deepvm.errors import CheckpointError, RequestError
@@ -33,7 +33,6 @@ COMPARE_EVERY = 10
 """With several ranks, one version in so many is compared with the neighbour's replica."""
 WAIT_S = 600.0
 """Seconds after which waiting for a copy is an error."""
-_SETTLE_ROUNDS = 10  # ranks that wait for tiers meet so often: the process group cuts off one that waits alone
 _RENEW_S = 5.0  # a version of a new layout waits for a slot: its slot of the old layout is freed at once
 _CHANGED = (
     "{} tensors were changed in forward or backward, otherwise than by an optimizer, while they were copied; from now "
@@ -50,6 +49,7 @@ class Snapshotter:
         last: handle of the version started last. pending: the version not sent yet.
         handles: of the newest versions, oldest first; replaced with every change, so that any thread may read it.
         bytes: the storages of the last version. disagreements: how many replicas differed.
+        refused: why a state could not be saved; empty if all could.
         last_step, last_s: the version started (even if skipped) or restored last, and when.
         layout_s: seconds of it spent on a new layout.
         stall_s: seconds for which training was stalled by all of this.
@@ -68,6 +68,7 @@ class Snapshotter:
         self.bytes = StorageBytes()
         self.taken = self.disagreements = self._digest = self._attempt = 0
         self.last_step, self.last_s, self.layout_s, self.stall_s = 0, time.monotonic(), 0.0, 0.0
+        self.refused = ""
         self._copying: Copying | None = None
         self._records: list[torch.Tensor] = []
         self._reserved: Slot | None = None
@@ -93,8 +94,8 @@ class Snapshotter:
 
     def settle(self) -> None:
         """Wait until the tiers have what was sent: it must not follow a restore. Collective; raises CheckpointError."""
-        for _ in range(_SETTLE_ROUNDS):
-            if self._ranks.minimum([self._pipeline.settle(WAIT_S / _SETTLE_ROUNDS)])[0]:
+        for _ in range(MEETINGS):
+            if self._ranks.minimum([self._pipeline.settle(WAIT_S / MEETINGS)])[0]:
                 return
         late = ", ".join(str(handle.version) for handle in self.handles if not handle.done) or "of other ranks"
         raise CheckpointError(f"versions {late} are under way after {WAIT_S:.0f} s; nothing was restored: try again")
@@ -326,6 +327,8 @@ class Snapshotter:
 
     def _failed(self, handle: Handle, error: Exception) -> Handle:
         self._pipeline.counts["failed"] += 1
+        if isinstance(error, RequestError):
+            self.refused = str(error)
         log.error("version %d is not saved: %s", handle.version, error)
         handle.failed(CheckpointError(f"version {handle.version} is not saved: {error}"))
         return handle

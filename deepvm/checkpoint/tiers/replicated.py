@@ -32,12 +32,13 @@ from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.network.client import UnreachableError
 from deepvm.checkpoint.tiers.base import Tier, fulfil
 from deepvm.checkpoint.tiers.tcp import TcpTier
-from deepvm.errors import CheckpointError, DamagedError, RequestError, TierBusyError
+from deepvm.errors import CheckpointError, DamagedError, RequestError, TierBusyError, VersionGoneError
 
 log = logging.getLogger("deepvm.checkpoint")
 MOST_NODES = 16
 _RETRY_S = 1.0  # between questions whether a node is there again
 _OVERDUE_S = 5.0  # a version that all should have by now
+_STALE_S = 1.0  # a node that had its copy so long ago may have lost it since
 _T = TypeVar("_T")
 
 
@@ -85,7 +86,8 @@ class ReplicatedTier(Tier):
         with self._changed:
             self._check_open()
             self._puts += 1
-            copies, now = _Copies(shard, acknowledged, self._replicas, self._puts), time.monotonic()
+            copies = _Copies(shard, acknowledged, self._replicas, self._puts, self._identity)
+            now = time.monotonic()
             short = self._failed_put > self._remote_put or any(c.overdue(now) for c in self._open)
             waiting = deque(n for n in range(len(self._nodes)) if n not in self._silent)
             count = len(waiting) if short else min(self._replicas, len(waiting))
@@ -127,14 +129,24 @@ class ReplicatedTier(Tier):
             node.greet()
         self._claim(number, node.identity)
 
+        identity = node.identity
+
         def reached(level: Level) -> None:
-            copies.reached(number, level)
+            copies.reached(number, level, identity)
 
         def lost(reason: CheckpointError) -> None:
             copies.ended(number, reason)
 
         node.put(replace(shard, lost=lost), reached)
         copies.taken(number)
+
+    def _identity(self, number: int) -> str:
+        """The process that a node is now; empty if it does not answer."""
+        try:
+            self._nodes[number].greet()
+        except CheckpointError:
+            return ""
+        return self._nodes[number].identity
 
     def _claim(self, number: int, identity: str) -> None:
         """Count a node by one of its names, or addresses. Raises CheckpointError: it counts by another one."""
@@ -330,14 +342,24 @@ class _Copies:
     """What became of one version on the nodes, and what the trainer was told of it.
 
     Attributes:
-        put: counts them. remote: it is acknowledged. over: nothing more will be told. busy: no node had room.
+        put: counts them. remote: it is acknowledged. over: nothing more will be told. busy: too few nodes had room.
     """
 
-    def __init__(self, shard: Shard, acknowledged: Callable[[Level], None], needed: int, put: int) -> None:
+    def __init__(
+        self,
+        shard: Shard,
+        acknowledged: Callable[[Level], None],
+        needed: int,
+        put: int,
+        identity: Callable[[int], str] = lambda number: "",
+    ) -> None:
+        """``identity``: asks a node which process it is now."""
         self._shard, self._acknowledged, self._needed, self.put = shard, acknowledged, needed, put
+        self._ask_identity = identity
         self._change = threading.Condition(threading.RLock())
         self._taken: set[int] = set()
         self._remote: set[int] = set()
+        self._since: dict[int, tuple[float, str]] = {}  # when a node had it, and as which process
         self._durable: set[int] = set()
         self._ended: dict[int, CheckpointError] = {}
         self._sent_s: float | None = None
@@ -358,17 +380,28 @@ class _Copies:
         with self._change:
             self._taken.add(number)
 
-    def reached(self, number: int, level: Level) -> None:
-        """A node has the whole version."""
+    def reached(self, number: int, level: Level, identity: str = "") -> None:
+        """A node has the whole version, in the memory of the process ``identity``."""
         with self._telling():
             self._remote.add(number)
+            self._since.setdefault(number, (time.monotonic(), identity))
             if level is Level.DURABLE:
                 self._durable.add(number)
 
     def ended(self, number: int, reason: CheckpointError) -> None:
         """A node will say nothing more."""
         with self._telling():
+            if isinstance(reason, VersionGoneError):
+                self._remote.discard(number)
             self._ended.setdefault(number, reason)
+
+    def _look_again(self) -> None:
+        """Forget copies of nodes that had theirs a while ago and have been started again since, which is not told."""
+        for number in [*self._remote - self._durable]:
+            since, identity = self._since[number]
+            if identity and time.monotonic() - since > _STALE_S and self._ask_identity(number) != identity:
+                self._remote.discard(number)
+                self._ended[number] = VersionGoneError(f"version {self._shard.version}: a memory node has lost it")
 
     def sent(self, errors: Sequence[Exception]) -> None:
         """No node is being sent to any more. Raises CheckpointError: too few took this part."""
@@ -376,7 +409,7 @@ class _Copies:
             there = self._taken | self._remote  # of an answer that was lost the node may have told in another way
             if len(there) < self._needed:
                 self._finish()
-                self.busy = bool(errors) and not there and all(isinstance(e, TierBusyError) for e in errors)
+                self.busy = bool(errors) and all(isinstance(e, TierBusyError) for e in errors)
                 if self.busy:
                     raise errors[0]
                 why = next((e for e in errors if not isinstance(e, TierBusyError)), errors[0] if errors else None)
@@ -403,6 +436,8 @@ class _Copies:
             yield
             if self.over:
                 return
+            if not self.remote and len(self._remote) >= self._needed:
+                self._look_again()
             if not self.remote and len(self._remote) >= self._needed:
                 self.remote = True
                 self._acknowledged(Level.REMOTE)

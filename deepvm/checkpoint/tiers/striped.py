@@ -37,7 +37,7 @@ from deepvm.checkpoint.network.token import token_from_environment
 from deepvm.checkpoint.tiers.base import Tier, fulfil
 from deepvm.checkpoint.tiers.replicated import ReplicatedTier
 from deepvm.checkpoint.tiers.tcp import CommitBarrier, TcpTier
-from deepvm.errors import CheckpointError, DamagedError, RequestError
+from deepvm.errors import CheckpointError, DamagedError, RequestError, VersionGoneError
 
 log = logging.getLogger("deepvm.checkpoint")
 _PUT_S = 60.0
@@ -91,11 +91,12 @@ class StripedTier(Tier):
         barrier = CommitBarrier(len(parts), self._hold(shard.job), _PUT_S + shard.moving_s)
         counting, left = threading.Lock(), dict.fromkeys(Level, len(parts))
         last: list[CheckpointError] = []
+        gone: list[CheckpointError] = []
 
         def reached(level: Level) -> None:
             with counting:  # also while it is acknowledged, or the next level might overtake it
                 left[level] -= 1
-                if not left[level]:
+                if not left[level] and not gone:
                     if level is Level.DURABLE:
                         self._holds[shard.job] = shard.version
                     acknowledged(level)
@@ -112,7 +113,9 @@ class StripedTier(Tier):
 
             def lost(reason: CheckpointError) -> None:
                 with counting:
-                    if seen and left[Level.REMOTE]:  # it is never durable, but may become remote
+                    if isinstance(reason, VersionGoneError):
+                        gone.append(reason)
+                    elif seen and left[Level.REMOTE]:  # it is never durable, but may become remote
                         last.append(reason)
                         return
                 shard.lost(reason)

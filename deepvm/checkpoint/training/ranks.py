@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from datetime import timedelta
 from typing import Any, TypeVar, cast
 
 import torch
 
 from deepvm.checkpoint.format.layout import Ranges, Segment, runs
+from deepvm.checkpoint.tiers.base import fulfil
 from deepvm.checkpoint.training.save_handle import Handle
 from deepvm.errors import CheckpointError
 
 T = TypeVar("T")
 WAIT_S = 600
+MEETINGS = 10
+"""Ranks that wait for one another meet so often in that time: the process group cuts off one that waits alone."""
 _SHARE_S, _MOST_STEPS = 0.2, 1000
 """Ranks share requests after this time, and after so many steps at the latest."""
 log = logging.getLogger("deepvm.checkpoint")
@@ -57,6 +62,33 @@ class Ranks:
             torch.distributed.all_gather_object(found, value, group=self._group)
         return found
 
+    def gather_results(self, work: Callable[[], T]) -> list[T]:
+        """What ``work``, which must not raise, returns on every rank, however long that takes; collective."""
+        if self.world == 1:
+            return [work()]
+        done: Future[T] = Future()
+        threading.Thread(target=fulfil, args=(done, work), name="deepvm-work", daemon=True).start()
+        while not self.minimum([_ended(done, WAIT_S / MEETINGS)])[0]:
+            pass
+        return self.gather_objects(done.result())
+
+    def together(self, work: Callable[[], T]) -> T:
+        """What ``work`` returns here. Collective: no rank waits for one on which it raised.
+
+        Raises its error, or another rank's as a CheckpointError.
+        """
+        found, error = None, None
+        try:
+            found = work()
+        except Exception as raised:
+            error = raised
+        problems = self.gather_objects(None if error is None else f"rank {self.rank}: {error}")
+        if error is not None:
+            raise error
+        for problem in filter(None, problems):
+            raise CheckpointError(problem)
+        return cast("T", found)
+
     def broadcast(self, value: Any) -> Any:
         """The value of rank 0; collective."""
         if self.world == 1:
@@ -78,6 +110,11 @@ class Ranks:
         if isinstance(found, CheckpointError):
             raise found
         return cast("T", found)
+
+
+def _ended(done: Future[Any], limit_s: float) -> bool:
+    """Whether something ends in time."""
+    return bool(wait([done], limit_s).done)
 
 
 class SaveRequests:

@@ -15,7 +15,9 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 
 from deepvm.checkpoint.format.flatten import flatten, map_leaves
-from deepvm.checkpoint.format.sharded import is_sharded, sharded_as, storage_of
+from deepvm.checkpoint.format.sharded import check_runs, is_sharded, sharded_as, storage_of
+from deepvm.checkpoint.format.tensor_bytes import bytes_of
+from deepvm.checkpoint.training.hooks import without_autograd
 from deepvm.errors import CheckpointError, RequestError
 
 RANDOM = "rng"
@@ -75,6 +77,18 @@ class TrainingState:
     def sharded(self) -> bool:
         """Whether a rank may have only a part of some parameter."""
         return any(map(is_sharded, [*self.model.parameters(), *self._updated()]))
+
+    def check(self) -> None:
+        """Raise RequestError if the state cannot be saved, also as it will be once the optimizer has stepped."""
+        parameters = set(self.model.parameters())
+        if self.sharded and parameters.isdisjoint(self._updated()):
+            kind = type(self.optimizer).__name__
+            allowed = "one made after the model was sharded: it updates none of its parameters"
+            raise RequestError("optimizer", kind, allowed)
+        with without_autograd():
+            found = flatten(self.tree(0, self.early()))
+        if not self.optimizer.state:
+            check_runs([*found.regions.values()] * (1 + _states_to_come(self.optimizer)))
 
     def early(self) -> dict[str, Any]:
         """Copies of what must be read right after a step: random states, samplers and loaders.
@@ -191,6 +205,13 @@ RECORDS = "ranks"
 """Key of the ranks' own records among the extras; each is a tensor of bytes, its length first."""
 
 
+def _states_to_come(optimizer: torch.optim.Optimizer) -> int:
+    """How many tensors of a parameter's size an optimizer will keep of each; of most as Adam does."""
+    if isinstance(optimizer, torch.optim.SGD):
+        return int(any(group["momentum"] for group in optimizer.param_groups))
+    return 2
+
+
 def pack(record: bytes, capacity: int) -> torch.Tensor:
     """A rank's record in a tensor of ``capacity`` bytes."""
     data = struct.pack("<Q", len(record)) + record
@@ -199,7 +220,7 @@ def pack(record: bytes, capacity: int) -> torch.Tensor:
 
 def unpack(tensor: torch.Tensor) -> dict[str, Any]:
     """The record in a tensor of :func:`pack`."""
-    data = tensor.numpy().tobytes()
+    data = bytes_of(tensor)
     (length,) = struct.unpack_from("<Q", data)
     return dict(torch.load(io.BytesIO(data[8 : 8 + length]), map_location="cpu", weights_only=True))
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from deepvm.checkpoint.format.sharded import local
 from deepvm.checkpoint.training.hooks import Hook, without_autograd
 from deepvm.errors import CheckpointError
 
@@ -169,7 +170,8 @@ class UnseenSteps:
     def _sample(self) -> torch.Tensor | None:
         """Some bytes of each parameter; None if they cannot be read now."""
         kinds = (torch.nn.Parameter, torch.Tensor)
-        parameters = [p for p in _parameters(self._optimizer) if type(p) in kinds and p.layout is torch.strided]
+        parameters = [local(p) for p in _parameters(self._optimizer)]
+        parameters = [p for p in parameters if type(p) in kinds and p.layout is torch.strided]
         if not parameters or (parameters[0].is_cuda and torch.cuda.is_current_stream_capturing()):
             return None
         try:

@@ -17,16 +17,18 @@ from hypothesis import strategies as st
 from hypothesis.errors import FlakyFailure
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from support.checkpoint.images import noise, plain_shard
-from support.checkpoint.memory_nodes import MIB, TOKEN, Acks, finished, make_image, make_layout, until
+from support.checkpoint.memory_nodes import MIB, TOKEN, Acks, NodeDisk, finished, make_image, make_layout, until
 from support.checkpoint.replicas import Machine, holders, machines, mirrored, put, read
 
 from deepvm.checkpoint.format.shard import Level, Shard
+from deepvm.checkpoint.node.version_registry import VersionRegistry
+from deepvm.checkpoint.node.versions import Reservation
 from deepvm.checkpoint.tiers import base, replicated
 from deepvm.checkpoint.tiers.base import without_secrets
 from deepvm.checkpoint.tiers.registry import open_tier
 from deepvm.checkpoint.tiers.replicated import ReplicatedTier
 from deepvm.checkpoint.tiers.tcp import TcpTier
-from deepvm.errors import CheckpointError, DamagedError, RequestError, TierBusyError
+from deepvm.errors import CheckpointError, DamagedError, RequestError, TierBusyError, VersionGoneError
 
 
 def test_the_loss_of_either_node_loses_nothing(tmp_path: Path) -> None:
@@ -158,6 +160,44 @@ def test_no_room_is_no_failure() -> None:
             assert place.node is not None
             place.node.registry.stopping = False
         assert put(tier, 3, noise(20 * MIB, 3)).levels == [Level.REMOTE]
+
+
+def test_one_node_without_room_is_no_failure() -> None:
+    with machines(2) as places, mirrored(places) as tier:
+        assert put(tier, 1, noise(1000)).levels == [Level.REMOTE]
+        assert places[1].node is not None
+        places[1].node.registry.stopping = True
+        with pytest.raises(TierBusyError):
+            put(tier, 2, noise(1000))
+
+
+@pytest.mark.parametrize("disks", [False, True])
+def test_a_copy_that_was_lost_before_the_others_came_does_not_count(
+    disks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a disk the first node has said its last word, and nobody tells that it has been started again."""
+    monkeypatch.setattr(replicated, "_STALE_S", 0.2)
+    told: list[CheckpointError] = []
+    with machines(2, tmp_path if disks else None) as places, mirrored(places) as tier:
+        disk = NodeDisk("complete", monkeypatch)
+        disk.hang()
+        commit = VersionRegistry.commit
+
+        def late(registry: VersionRegistry, reservation: Reservation) -> Any:
+            if registry is places[1].node.registry:  # type: ignore[union-attr]
+                assert until(lambda: [c._remote for c in tier._open] == [{0}])
+                places[0].lose()
+                places[0].start()
+                until(lambda: bool(told), 1.0)
+            return commit(registry, reservation)
+
+        monkeypatch.setattr(VersionRegistry, "commit", late)
+        acks = Acks()
+        with suppress(CheckpointError):
+            tier.put(replace(plain_shard(noise(1000)), lost=told.append), acks)
+        assert until(lambda: told) and acks.levels == []
+        assert isinstance(told[0], VersionGoneError)
+        disk.work()
 
 
 def test_two_names_of_one_node_are_one_copy() -> None:

@@ -1,0 +1,17 @@
+"""The bytes of tensors, without NumPy: torch works without it."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+
+
+def bytes_of(tensor: torch.Tensor) -> bytes:
+    """The memory of a contiguous tensor on the CPU."""
+    return ctypes.string_at(tensor.data_ptr(), tensor.numel() * tensor.element_size())
+
+
+def as_tensor(data: bytes) -> torch.Tensor:
+    """Bytes as a tensor."""
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
