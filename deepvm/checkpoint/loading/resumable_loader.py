@@ -161,7 +161,9 @@ class ResumableLoader:
         if self._indexes is not None:
             self._indexes.skip = start
             self._indexes.skipped = _weak(self._skipped, resume)
-        self._history.begin(batch if self._by_itself else start, resume.crc or 0, self._worker_states)
+            self._indexes.known = 0 if resume.order is None else batch
+            self._indexes.compare = _weak(self._compare, resume)
+        self._history.begin(batch if self._by_itself else start, self._worker_states)
         found = iter(self._copy)
         self._fetches.clear()
         self._running, self._fetched = True, batch if self._by_itself else start
@@ -217,9 +219,12 @@ class ResumableLoader:
         self._putting_back = None
 
     def _skipped(self, resume: _Resume, crc: int) -> None:
+        self._history.skipped(crc)
         if not self._workers:  # the first batch is about to be read
             restore((resume.ahead[0] if resume.ahead else resume.now).shared)
-        if resume.crc is not None and crc != resume.crc:
+
+    def _compare(self, resume: _Resume, order: int) -> None:
+        if order != resume.order:
             log.warning(
                 "epoch %d: the sampler has not drawn the same order again, so some samples come twice and others "
                 "not at all in what is left of it; give the sampler a generator of its own, and the same data",
@@ -264,12 +269,12 @@ class ResumableLoader:
         }
         if self._running:
             start = self._start_of(batch)
-            states, crc = self._history.at(batch if self._by_itself else start)
+            states, _ = self._history.at(batch if self._by_itself else start)
             ahead = list(self._fetches)[-(self._fetched - batch) :] if self._fetched > batch else []
             record |= {
                 "began": _saved(self._began),
                 "first": _saved(self._first),
-                "crc": crc,
+                "order": self._history.at(batch)[1],
                 "ahead": [_saved(draws) for draws, _ in ahead],
             }
             if self._by_itself:
@@ -325,7 +330,7 @@ class ResumableLoader:
         self._epoch, self._running, self._fetched, self._least = epoch, False, 0, 0
         self._resume, self._restored = resume, dict(state_dict)
         self._copy = self._made = self._indexes = None
-        self._history.begin(0, 0, {})
+        self._history.begin(0, {})
 
     @property
     def _workers(self) -> int:
@@ -344,7 +349,7 @@ class _Resume:
     Attributes:
         now: of the version. inside: whether a pass had begun. made, began, first: when the workers were made, the
             sampler's iterator was, and it drew first.
-        ahead: before each of the first batches. workers: of each worker. crc: of the order so far.
+        ahead: before each of the first batches. workers: of each worker. order: checksum of all batches before.
         own, dataset: the states of a loader, or a dataset, that has some.
         alone: the version is of another number of ranks, so its global random states are not this rank's.
     """
@@ -358,7 +363,7 @@ class _Resume:
         made: Draws | None = None,
         began: Draws | None = None,
         first: Draws | None = None,
-        crc: int | None = None,
+        order: int | None = None,
         workers: Mapping[int, bytes] | None = None,
         ahead: tuple[Draws, ...] = (),
         own: Any = None,
@@ -367,7 +372,7 @@ class _Resume:
     ) -> None:
         self.inside, self.alone = inside, alone
         self.now, self.batch, self.made, self.began, self.first = now, batch, made, began, first
-        self.crc, self.workers, self.ahead = crc, workers or {}, ahead
+        self.order, self.workers, self.ahead = order, workers or {}, ahead
         self.own, self.dataset = own, dataset
 
     @classmethod
@@ -383,7 +388,7 @@ class _Resume:
             made=_loaded(record.get("made")),
             began=_loaded(record.get("began")),
             first=_loaded(record.get("first")),
-            crc=record.get("crc"),
+            order=record.get("order"),
             workers={int(w): bytes_of(s) for w, s in record.get("workers", {}).items()},
             ahead=tuple(d for d in map(_loaded, record.get("ahead", ())) if d is not None),
             own=record.get("own"),

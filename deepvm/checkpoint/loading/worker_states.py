@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -64,9 +63,11 @@ class Indexes:
     def __init__(self, inner: Any, begins: Callable[[], None], first: Callable[[], None]) -> None:
         """Wrap it. ``begins``, ``first``: called before the sampler's iterator is made, and before it draws first."""
         self._inner, self._begins, self._first = inner, begins, first
-        self.skip = 0
+        self.skip = self.known = 0
         self.skipped: Callable[[int], None] = lambda crc: None
-        """Called with the checksum of what was skipped."""
+        """Called with the checksum of what was skipped, before anything else is drawn."""
+        self.compare: Callable[[int], None] = lambda crc: None
+        """Called with the checksum of the first ``known`` ones."""
         self.drawn: deque[int] = deque()
         """Checksums of what was drawn and not yet delivered."""
 
@@ -82,14 +83,19 @@ class Indexes:
     def _run(self, indexes: Iterator[Any]) -> Iterator[Any]:
         self.drawn.clear()
         self._first()
-        if self.skip:
-            crc = 0
-            for index in islice(indexes, self.skip):
-                crc = mixed(crc, _checksum(index))
-            self.skipped(crc)
-        for index in indexes:
-            self.drawn.append(_checksum(index))
-            yield index
+        count = crc = 0
+        for count, index in enumerate(indexes, start=1):
+            checksum = _checksum(index)
+            crc = mixed(crc, checksum)
+            if count == self.known:
+                self.compare(crc)
+            if count == self.skip:
+                self.skipped(crc)
+            elif count > self.skip:
+                self.drawn.append(checksum)
+                yield index
+        if count < self.known:  # there is less data than before
+            self.compare(crc)
 
 
 def mixed(crc: int, one: int) -> int:
@@ -111,10 +117,14 @@ class History:
         self._crc = self._batch = 0
         self._newer: deque[tuple[Marked, int]] = deque()
 
-    def begin(self, batch: int, crc: int, states: Mapping[int, bytes]) -> None:
+    def begin(self, batch: int, states: Mapping[int, bytes]) -> None:
         """A pass goes on with this batch."""
-        self._states, self._crc, self._batch = dict(states), crc, batch
+        self._states, self._crc, self._batch = dict(states), 0, batch
         self._newer.clear()
+
+    def skipped(self, crc: int) -> None:
+        """The checksum of all before that batch."""
+        self._crc = crc
 
     def add(self, found: Marked, checksum: int) -> None:
         """One batch more; only its marks are kept."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -114,6 +115,38 @@ def test_a_sampler_that_cannot_be_repeated_is_said(caplog: pytest.LogCaptureFixt
     with caplog.at_level(logging.WARNING):
         next(iter(second))
     assert "has not drawn the same order" in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+@pytest.mark.parametrize("workers", [(2, 0, 3), (0, 2, 2), (3, 1, 0)])
+@pytest.mark.parametrize("own", [False, True])
+def test_other_numbers_of_workers_go_on_in_the_same_order(
+    workers: tuple[int, ...], own: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Cut where no worker's turn begins, and again."""
+    seed(1)
+    seen: list[int] = []
+    state = None
+    for number, cut_at in zip(workers, (5, 4, None), strict=True):
+        generator = torch.Generator().manual_seed(4) if own else None
+        made = DataLoader(range(40), 2, shuffle=True, num_workers=number, generator=generator)  # type: ignore[arg-type]
+        loader = ResumableLoader(made)
+        if state is not None:
+            loader.load_state_dict(state)
+        batches = iter(loader)
+        for batch in islice(batches, cut_at):
+            seen += batch.tolist()
+        state = loader.state_dict()
+    assert sorted(seen) == [*range(40)] and not caplog.records
+
+
+def test_less_data_than_before_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    first = ResumableLoader(DataLoader(range(40), 2))  # type: ignore[arg-type]
+    for _ in zip(range(9), first, strict=False):
+        pass
+    second = ResumableLoader(DataLoader(range(12), 2))  # type: ignore[arg-type]
+    second.load_state_dict(first.state_dict())
+    assert [*second] == [] and "has not drawn the same order" in caplog.text
 
 
 def test_a_state_before_the_first_pass_and_right_after_a_restore() -> None:
