@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, islice, pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 from deepvm.errors import RequestError
@@ -129,7 +129,8 @@ def within(part: Segment, shares: Sequence[Segment]) -> list[tuple[int, int]]:
     """The ranges ``[start, end)`` of a part, from its own start, that lie in the shares, which are sorted."""
     found = []
     first = bisect_right(shares, part.offset, key=lambda share: share.offset + share.length)
-    for share in islice(shares, first, None):
+    for number in range(first, len(shares)):  # islice() would pass over all of those before
+        share = shares[number]
         if share.offset >= part.offset + part.length:
             break
         start = max(part.offset, share.offset)

@@ -46,6 +46,9 @@ class DeepVMCallback(TrainerCallback):  # type: ignore[misc]
                 raise RequestError(name, type(options[name]).__name__, "nothing: the Trainer has it")
         self._extra, self._sigterm, self._options = dict(extra or {}), sigterm, options
         self._session: Session | None = None
+        self._logged_loss = 0.0
+        self._over = False
+        """The Trainer has added the losses since the last log to its sum, and a summary to the log."""
 
     @property
     def checkpointer(self) -> Any:
@@ -66,7 +69,10 @@ class DeepVMCallback(TrainerCallback):  # type: ignore[misc]
         scaler = getattr(trainer.accelerator, "scaler", None)
         if scaler is not None:
             own["scaler"] = scaler
-        own["trainer"] = Packed("the Trainer's state", lambda: _saved(trainer), lambda found: _restore(trainer, found))
+        self._over = False
+        own["trainer"] = Packed(
+            "the Trainer's state", lambda: self._saved(trainer), lambda found: _restore(trainer, found)
+        )
         loader = prepared(objects["train_dataloader"])
         model, optimizer = objects["model"], objects["optimizer"]
         self._session = Session(
@@ -74,14 +80,30 @@ class DeepVMCallback(TrainerCallback):  # type: ignore[misc]
         )
         if self._session.checkpointer.restore_latest():
             _continue(trainer, loader.epoch, loader.batch)
+        self._logged_loss = trainer._total_loss_scalar
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **objects: Any) -> None:
+        """Remember the sum of losses up to the last log."""
+        if self._session is not None and "loss" in (logs or {}):
+            self._logged_loss = _trainer(self)._total_loss_scalar
 
     def on_train_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         """Save the end of the training."""
+        self._over = True
         try:
             if self._session is not None:
                 self._session.finish()
         finally:
             self._close()
+
+    def _saved(self, trainer: Any) -> dict[str, Any]:
+        """The Trainer's state, at the end as it was before the Trainer summed up: more epochs may follow."""
+        found = _state_of(trainer)
+        if self._over:
+            found["counts"]["_total_loss_scalar"] = self._logged_loss
+            history = found["state"]["log_history"]
+            found["state"]["log_history"] = [row for row in history if "train_runtime" not in row]
+        return {"json": json.dumps(found, default=float), "loss": trainer._tr_loss.detach().cpu()}
 
     def _close(self) -> None:
         session, self._session = self._session, None
@@ -98,19 +120,18 @@ def _trainer(callback: TrainerCallback) -> Any:
     raise RequestError("DeepVMCallback", "called by nobody", "transformers.Trainer(callbacks=[...])")
 
 
-def _saved(trainer: Any) -> dict[str, Any]:
+def _state_of(trainer: Any) -> dict[str, Any]:
     states: dict[str, list[Any]] = {}
     for callback in [*trainer.callback_handler.callbacks, trainer.control]:
         if isinstance(callback, transformers.trainer_callback.ExportableState):
             states.setdefault(type(callback).__name__, []).append(callback.state().get("attributes", {}))
-    found = {
+    return {
         "state": {**dataclasses.asdict(trainer.state), "stateful_callbacks": {}},
         "callbacks": states,
         "counts": {name: getattr(trainer, name) for name in _COUNTS if hasattr(trainer, name)},  # releases differ
         "flos": trainer.current_flos,
         "step": trainer.accelerator.step,
     }
-    return {"json": json.dumps(found, default=float), "loss": trainer._tr_loss.detach().cpu()}
 
 
 def _restore(trainer: Any, saved: Mapping[str, Any]) -> None:

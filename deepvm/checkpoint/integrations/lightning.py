@@ -16,7 +16,7 @@ from deepvm.checkpoint.integrations.prepared_loader import iterate_through
 from deepvm.checkpoint.integrations.session import Packed, Session
 from deepvm.checkpoint.loading.resumable_loader import ResumableLoader
 from deepvm.checkpoint.training.state import Stateful
-from deepvm.errors import RequestError
+from deepvm.errors import CheckpointError, RequestError
 
 _LOOP = "loop"
 log = logging.getLogger("deepvm.checkpoint")
@@ -103,7 +103,10 @@ class DeepVMCallback(Callback):  # type: ignore[misc]
             self._between_epochs(trainer)
             session.finish()
         finally:
-            self.teardown(trainer, pl_module, "fit")
+            try:
+                self.teardown(trainer, pl_module, "fit")
+            except CheckpointError as problem:  # Lightning is to raise the error that ends the training
+                log.error("%s", problem)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Close the checkpointer."""

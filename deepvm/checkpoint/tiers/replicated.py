@@ -247,9 +247,13 @@ class ReplicatedTier(Tier):
             facts["epoch"] = max(row.epoch for _, row in copies)
             records.append(ReplicatedRecord(**facts, copies=tuple(copies)))
         # A newer generation began with what was acknowledged before: what an older one went on with never counts.
+        # A run without a number is no generation.
         newest = max((r.epoch for r in records), default=0)
         first = min((r.version for r in records if r.epoch == newest), default=0)
-        records = [r for r in records if r.epoch == newest or r.version < first]
+        late = [r.version for r in records if 0 < r.epoch < newest and r.version >= first]
+        if late:
+            log.warning("versions %s of %s are left out: generation %d had begun", late, job, newest)
+            records = [r for r in records if not 0 < r.epoch < newest or r.version < first]
         # Of one number there may be two: of a run that went back, and of the one before it.
         return tuple(sorted(records, key=lambda r: (r.version, r.created), reverse=True))
 

@@ -196,8 +196,11 @@ def shards(size: int, world: int, owned: Sequence[tuple[Segment, int]] = ()) -> 
 
     Returns for each rank its ranges, sorted; neighbours are joined.
     """
-    found = [[segment for segment, owner in owned if owner == rank and segment.length] for rank in range(world)]
-    taken = Ranges((segment.offset, segment.offset + segment.length) for segment, _ in owned)
+    found: list[list[Segment]] = [[] for _ in range(world)]
+    for segment, owner in owned:
+        if segment.length:
+            found[owner].append(segment)
+    taken = Ranges(sorted((segment.offset, segment.offset + segment.length) for segment, _ in owned))
     free = list(taken.missing([Segment(0, size)]))
     total = sum(end - start for start, end in free)
     ends = [total * (rank + 1) // world for rank in range(world)]

@@ -101,7 +101,13 @@ class TrainingState:
         return {**_copied(found), RANDOM: random_state()}
 
     def tree(self, version: int, early: Mapping[str, Any]) -> dict[str, Any]:
-        """The state as it is saved, with what :meth:`early` returned, or the records of several ranks."""
+        """The state as it is saved, with what :meth:`early` returned, or the records of several ranks.
+
+        Raises RequestError: an optimizer has sharded tensors that could not be restored.
+        """
+        if self.sharded:
+            for place, optimizer in self.optimizers.items():
+                _check_sharded(place, optimizer)
         late = {name: v.state_dict() for name, v in self.extra.items() if not _is_early(v)}
         return {
             "model": self.model.state_dict(),
@@ -301,6 +307,20 @@ def _sharded_states(state: Mapping[str, Any], optimizer: torch.optim.Optimizer) 
         for number, p in zip(numbers, parameters, strict=True)
     }
     return dict(sharded_as(state, {"state": like}))
+
+
+def _check_sharded(place: str, optimizer: torch.optim.Optimizer) -> None:
+    """Raise RequestError if an optimizer keeps sharded tensors that are not laid out like their parameter.
+
+    A file has whole tensors, and only the parameter tells how one of them is to be sharded again.
+    """
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            alike = is_sharded(value) and value.shape == parameter.shape
+            for tensor in () if alike else filter(is_sharded, tensors_of(value)):
+                shown = f"{type(optimizer).__name__}, whose state {name!r} has a sharded tensor {tuple(tensor.shape)}"
+                allowed = f"one whose states have the shape of their parameter, here {tuple(parameter.shape)}"
+                raise RequestError(place, shown, f"{allowed}, or DeepVMWriter")
 
 
 def _shapes(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepvm.checkpoint.format.layout import MOST_BYTES, ChecksumField, Layout, Segment
+from deepvm.checkpoint.format.layout import MOST_BYTES, ChecksumField, Layout, Segment, within
 from deepvm.errors import RequestError
 
 
@@ -105,3 +106,15 @@ def test_any_json_is_a_layout_or_refused(value: object) -> None:
     for key in DOCUMENT:
         with contextlib.suppress(RequestError):
             Layout.from_json(json.dumps({**DOCUMENT, key: value}).encode())
+
+
+def test_a_part_is_found_as_fast_among_the_last_shares_as_among_the_first() -> None:
+    """A state sharded by columns has a hundred thousand of them, and asks for each."""
+    shares = [Segment(256 * number, 128) for number in range(100_000)]
+    took = []
+    for first in (0, len(shares) - 1000):
+        start = time.perf_counter()
+        for share in shares[first : first + 1000]:
+            assert within(share, shares) == [(0, 128)]
+        took.append(time.perf_counter() - start)
+    assert took[1] < 20 * took[0]

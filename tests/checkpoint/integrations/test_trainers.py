@@ -138,6 +138,8 @@ def test_the_log_of_a_trainer_is_whole(tmp_path: Path) -> None:
     ended(started(words, tmp_path / "killed"))
     rows = [json.loads((tmp_path / name / "log.json").read_text()) for name in ("undisturbed", "killed")]
     assert rows[0] == rows[1] and len(rows[0]) > 25
+    ended(started(words, tmp_path / "killed"))  # there is nothing left to do
+    assert json.loads((tmp_path / "killed" / "log.json").read_text()) == rows[0]
 
 
 @pytest.mark.parametrize(

@@ -109,3 +109,25 @@ def test_versions_that_were_kept_in_another_way_are_no_reason_to_start_over(firs
         assert before.versions("another") == after.versions("another") == ()
         after.close()
         before.close()
+
+
+def test_a_run_without_a_number_is_no_older_generation() -> None:
+    """What it saved, on the two nodes that answered, is the newest when the first one answers again."""
+    with machines(3) as places:
+        with mirrored(places) as run:
+            run.begin("job", 3)
+            assert put(run, 1, noise(1000, 1)).levels == [Level.REMOTE]
+        for place in places[1:]:  # other machines: version 1 is on the first one alone
+            place.lose()
+            place.start()
+        with mirrored(places, session="s2") as by_hand:
+
+            def cut(*_: Any) -> None:
+                raise ConnectionRefusedError("no network between these two")
+
+            by_hand._nodes[0]._connect = cut  # type: ignore[assignment]
+            with suppress(CheckpointError):
+                put(by_hand, 2, noise(1000, 2))
+            assert put(by_hand, 3, noise(1000, 3)).levels == [Level.REMOTE]
+        with mirrored(places, session="s3") as reader:
+            assert [record.version for record in reader.versions("job")][0] == 3

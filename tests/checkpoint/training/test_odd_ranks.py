@@ -13,6 +13,7 @@ CASES = (
     "refused_on_one_rank",
     "an_optimizer_made_too_early",
     "steps_of_another_optimizer",
+    "states_that_could_not_be_restored",
     "sharded_too_finely",
     "sharded_as_finely_as_may_be",
     "a_version_that_one_rank_fetches_for_long",  # it shortens what ranks wait for one another
@@ -39,6 +40,12 @@ def test_steps_of_a_sharded_model_that_are_not_seen(said: dict[str, list[str]]) 
     for each in said["steps_of_another_optimizer"]:
         assert "CheckpointError: no version was saved: the parameters change, but step()" in each
     assert "nothing is saved automatically" in said["steps_of_another_optimizer"][0]
+
+
+def test_sharded_states_of_which_nothing_tells_how_to_shard_them_again(said: dict[str, list[str]]) -> None:
+    """Nothing is saved, which is told at the end, too."""
+    for each in said["states_that_could_not_be_restored"]:
+        assert "CheckpointError: no version was saved: optimizer: " in each and "'nested'" in each, each
 
 
 def test_a_model_that_is_sharded_too_finely_for_what_its_optimizer_will_keep(said: dict[str, list[str]]) -> None:

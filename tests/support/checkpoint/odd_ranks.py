@@ -104,6 +104,26 @@ def steps_of_another_optimizer(folder: Path, rank: int) -> None:
             step(made, other)
 
 
+class Nested(torch.optim.SGD):
+    """Keeps its momentum deeper than others do."""
+
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter]["nested"] = {"momentum": torch.zeros_like(parameter)}
+        super().step(closure)
+
+
+def states_that_could_not_be_restored(folder: Path, rank: int) -> None:
+    from deepvm.checkpoint import Checkpointer
+
+    made = model(sharded=True)
+    optimizer = Nested(made.parameters(), lr=0.1)
+    with Checkpointer(model=made, optimizer=optimizer, tiers=folder, job="odd", every=1):
+        for _ in range(2):
+            step(made, optimizer)
+
+
 def sharded_too_finely(folder: Path, rank: int, kind: str = "Adam") -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import RowwiseParallel, parallelize_module
