@@ -16,6 +16,7 @@ import struct
 import tempfile
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -69,8 +70,8 @@ class _Places:
         self._lock = threading.Lock()
         self._open: dict[tuple[str, str], tuple[str, Tier]] = {}
         self.attempts = 0
-        self.met: set[str] = set()
-        """Saves that have begun: of a planner that keeps its plans, the next one has the same."""
+        self.met: deque[str] = deque(maxlen=100)
+        """The newest saves: a planner that keeps its plans gives the next one the same."""
         self.spent: list[str] = []
         """Rank 0's: keys of the save before in the store."""
 
@@ -142,7 +143,7 @@ class TierWriter(FolderWriter):
         if not isinstance(ticket, _Ticket) or ticket.meet in _PLACES.met:
             allowed = "a planner that makes a new plan for each save, without enable_plan_caching"
             raise RequestError("planner", type(planner).__name__, allowed)
-        _PLACES.met.add(ticket.meet)
+        _PLACES.met.append(ticket.meet)
         if self._sending is not None:
             self._sending.give_up("another save has begun")
         try:
@@ -252,12 +253,11 @@ class _Sending:
         try:
             self._put()
         except Exception as error:
-            known = isinstance(error, CheckpointError)
-            if not known:
+            if isinstance(error, CheckpointError):
+                failed = error
+            else:
                 log.exception("version %d is not on %s", self._shard.version, self._tier.url)
-            failed = (
-                error if isinstance(error, CheckpointError) else CheckpointError(f"{type(error).__name__}: {error}")
-            )
+                failed = CheckpointError(f"{type(error).__name__}: {error}")
             self._fail(failed)
             if self._ticket.rank:
                 log.warning("version %d: part %d was not sent: %s", self._shard.version, self._ticket.rank, error)

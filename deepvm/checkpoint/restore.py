@@ -64,6 +64,8 @@ def restore_newest(
                 log.warning("version %d on %s is skipped: %s", manifest.version, place, error)
             path = paths[first]
             if not all(paths[place] for place in map(places.index, places)):  # all ranks restore it, or none
+                if first == ranks.rank and path is not None and path.parent == Path(folder):
+                    path.unlink()  # there may be no room for two
                 continue
             assert path is not None
             version, failed = _load(path, state, ranks)

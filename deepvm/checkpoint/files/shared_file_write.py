@@ -54,8 +54,8 @@ def put_part(folder: VersionFolder, shard: Shard, session: str, limit_s: float =
             _report(parts[shard.rank], _checksums(shard))
             if shard.rank:
                 _await(lambda: not parts[shard.rank].exists(), shard, deadline, f"{target}: rank 0 did not commit it")
-                manifests = folder.manifests(shard.job)
-                if not any(m.version == shard.version and m.layout == shard.layout.digest for m in manifests):
+                found = folder.complete(shard.job, shard.version)
+                if found is None or found.layout != shard.layout.digest:
                     raise CheckpointError(f"{target}: rank 0 did not commit it")
                 return
             _await(lambda: all(p.exists() for p in parts), shard, deadline, f"{target}: not all ranks wrote their part")

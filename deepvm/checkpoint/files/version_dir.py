@@ -250,6 +250,11 @@ class VersionFolder:
             problem = f"it has {size} bytes in place of {manifest.size}"
         return Found(path, job, version, size, manifest, problem)
 
+    def complete(self, job: str, version: int) -> CommitRecord | None:
+        """The record of one version, bytes not verified; None if it is not complete."""
+        row = self._look(file_name(job, version), job)
+        return None if row is None or row.problem else row.manifest
+
     def manifests(self, job: str) -> tuple[CommitRecord, ...]:
         """The complete versions of a job, newest first, bytes not verified; incomplete ones are logged once."""
         rows = self.found(job)

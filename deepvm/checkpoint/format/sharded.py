@@ -116,7 +116,9 @@ def region_of(tensor: torch.Tensor) -> Region:
     shape = tuple(tensor.shape)
     offsets = sizes = (0,) * len(shape)
     if held.numel():
-        (chunk,) = found.__create_chunk_list__()  # as torch's own checkpoints ask
+        chunk, *more = found.__create_chunk_list__()  # as torch's own checkpoints ask
+        if more:
+            raise ValueError(f"a part in {1 + len(more)} pieces; place it so that each rank has one")
         offsets, sizes = tuple(chunk.offsets), tuple(chunk.sizes)
     if sizes != tuple(held.shape) and held.numel():
         shown = f"a part of shape {tuple(held.shape)}, which torch describes as {sizes}"

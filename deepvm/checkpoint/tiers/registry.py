@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import cast
 
 from deepvm.checkpoint.tiers.base import Store, Tier
@@ -32,7 +33,8 @@ def open_tier(url: str, session: str, keep: int = 2, every: int = 0, option: str
     """The tier that a URL means; for arguments and errors see :meth:`~deepvm.checkpoint.tiers.base.Tier.open`."""
     kind = find_tier(url)
     if kind is None:
-        raise RequestError(option, url, forms())
+        meant = "" if ":" in url or not url else f"did you mean {Path(url).absolute().as_uri()}? Else "
+        raise RequestError(option, url, meant + forms())
     return kind.open(url, session, keep, every, option)
 
 

@@ -76,21 +76,27 @@ class ReplicatedTier(Tier):
         self._refused: dict[int, str] = {}  # why silent nodes stay out, though they answer
         self._open: list[_Copies] = []
         self._puts = self._remote_put = self._failed_put = 0
+        self._short: _Copies | None = None  # of the last version, for which a node had no room; it may come again
         self._watching: threading.Thread | None = None
         self._closed = threading.Event()
 
     def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
-        """See :meth:`Tier.put`; returns when ``replicas`` nodes have verified this part."""
+        """See :meth:`Tier.put`; returns when ``replicas`` nodes have verified this part.
+
+        Where a node had no room, the same shard may be put again: the others keep what they have.
+        """
         check_job(shard.job)
         shard.check()
         with self._changed:
             self._check_open()
             self._puts += 1
-            copies = _Copies(shard, acknowledged, self._replicas, self._puts, self._identity)
-            now = time.monotonic()
+            copies, self._short = self._short, None
+            if copies is None or copies.shard is not shard:
+                copies = _Copies(shard, acknowledged, self._replicas, self._puts, self._identity)
+            there, now = copies.there, time.monotonic()
             short = self._failed_put > self._remote_put or any(c.overdue(now) for c in self._open)
-            waiting = deque(n for n in range(len(self._nodes)) if n not in self._silent)
-            count = len(waiting) if short else min(self._replicas, len(waiting))
+            waiting = deque(n for n in range(len(self._nodes)) if n not in self._silent | there)
+            count = len(waiting) if short else min(self._replicas - len(there), len(waiting))
             self._open.append(copies)
         errors: list[Exception] = []
 
@@ -120,6 +126,11 @@ class ReplicatedTier(Tier):
             thread.join()  # every call to a node has its time limit
         try:
             copies.sent(errors)
+        except TierBusyError:
+            with self._changed:
+                self._open.remove(copies)
+                self._short = copies
+            raise
         finally:
             self._watch()
 
@@ -174,7 +185,7 @@ class ReplicatedTier(Tier):
             for copies in list(self._open):
                 if copies.remote:
                     self._remote_put = max(self._remote_put, copies.put)
-                elif copies.over and not copies.busy:
+                elif copies.over:
                     self._failed_put = max(self._failed_put, copies.put)
                 if copies.over:
                     self._open.remove(copies)
@@ -346,7 +357,7 @@ class _Copies:
     """What became of one version on the nodes, and what the trainer was told of it.
 
     Attributes:
-        put: counts them. remote: it is acknowledged. over: nothing more will be told. busy: too few nodes had room.
+        put: counts them. remote: it is acknowledged. over: nothing more will be told.
     """
 
     def __init__(
@@ -358,7 +369,7 @@ class _Copies:
         identity: Callable[[int], str] = lambda number: "",
     ) -> None:
         """``identity``: asks a node which process it is now."""
-        self._shard, self._acknowledged, self._needed, self.put = shard, acknowledged, needed, put
+        self.shard, self._acknowledged, self._needed, self.put = shard, acknowledged, needed, put
         self._ask_identity = identity
         self._change = threading.Condition(threading.RLock())
         self._taken: set[int] = set()
@@ -367,7 +378,14 @@ class _Copies:
         self._durable: set[int] = set()
         self._ended: dict[int, CheckpointError] = {}
         self._sent_s: float | None = None
-        self.remote = self.over = self.busy = False
+        self.remote = self.over = False
+
+    @property
+    def there(self) -> set[int]:
+        """Nodes that have their part, as far as is known."""
+        with self._change:
+            gone = {number for number, why in self._ended.items() if isinstance(why, VersionGoneError)}
+            return (self._taken | self._remote) - gone
 
     @property
     def awaited(self) -> set[int]:
@@ -386,9 +404,16 @@ class _Copies:
 
     def reached(self, number: int, level: Level, identity: str = "") -> None:
         """A node has the whole version, in the memory of the process ``identity``."""
-        with self._telling():
-            self._remote.add(number)
+        with self._change:
             self._since.setdefault(number, (time.monotonic(), identity))
+            others = self._remote - self._durable - {number}
+            ask = not self.remote and len(self._remote | {number}) >= self._needed
+        gone = [other for other in others if ask and self._lost(other)]  # not under the lock: it takes a while
+        with self._telling():
+            for other in gone:
+                self._remote.discard(other)
+                self._ended[other] = VersionGoneError(f"version {self.shard.version}: a memory node has lost it")
+            self._remote.add(number)
             if level is Level.DURABLE:
                 self._durable.add(number)
 
@@ -399,27 +424,24 @@ class _Copies:
                 self._remote.discard(number)
             self._ended.setdefault(number, reason)
 
-    def _look_again(self) -> None:
-        """Forget copies of nodes that had theirs a while ago and have been started again since, which is not told."""
-        for number in [*self._remote - self._durable]:
-            since, identity = self._since[number]
-            if identity and time.monotonic() - since > _STALE_S and self._ask_identity(number) != identity:
-                self._remote.discard(number)
-                self._ended[number] = VersionGoneError(f"version {self._shard.version}: a memory node has lost it")
+    def _lost(self, number: int) -> bool:
+        """Whether a node that had the version a while ago has been started again since, which nobody tells."""
+        since, identity = self._since[number]
+        stale = bool(identity) and time.monotonic() - since > _STALE_S
+        return stale and self._ask_identity(number) not in ("", identity)
 
     def sent(self, errors: Sequence[Exception]) -> None:
         """No node is being sent to any more. Raises CheckpointError: too few took this part."""
         with self._telling():
-            there = self._taken | self._remote  # of an answer that was lost the node may have told in another way
+            there = self.there  # of an answer that was lost the node may have told in another way
             if len(there) < self._needed:
-                self._finish()
-                self.busy = bool(errors) and all(isinstance(e, TierBusyError) for e in errors)
-                if self.busy:
+                if errors and all(isinstance(e, TierBusyError) for e in errors):
                     raise errors[0]
-                why = next((e for e in errors if not isinstance(e, TierBusyError)), errors[0] if errors else None)
+                self._finish()
+                known = [*errors, *self._ended.values()]
+                why = next((e for e in known if not isinstance(e, TierBusyError)), "the others do not answer")
                 raise CheckpointError(
-                    f"version {self._shard.version} is on {len(there)} of {self._needed} memory nodes: "
-                    f"{why or 'the others do not answer'}"
+                    f"version {self.shard.version} is on {len(there)} of {self._needed} memory nodes: {why}"
                 )
             self._taken = there
             self._sent_s = time.monotonic()
@@ -441,8 +463,6 @@ class _Copies:
             if self.over:
                 return
             if not self.remote and len(self._remote) >= self._needed:
-                self._look_again()
-            if not self.remote and len(self._remote) >= self._needed:
                 self.remote = True
                 self._acknowledged(Level.REMOTE)
             if self.remote and self._durable:
@@ -453,8 +473,8 @@ class _Copies:
                 hopeless = not left - self._durable if self.remote else len(self._remote | left) < self._needed
                 if hopeless:
                     self._finish()
-                    self._shard.lost(self._reason())
+                    self.shard.lost(self._reason())
 
     def _reason(self) -> CheckpointError:
         reasons = [self._ended[n] for n in sorted(self._ended)]
-        return reasons[0] if reasons else CheckpointError(f"version {self._shard.version} is not on enough nodes")
+        return reasons[0] if reasons else CheckpointError(f"version {self.shard.version} is not on enough nodes")

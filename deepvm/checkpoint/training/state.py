@@ -15,14 +15,15 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 
 from deepvm.checkpoint.format.flatten import flatten, map_leaves
-from deepvm.checkpoint.format.sharded import check_runs, is_sharded, sharded_as, storage_of
+from deepvm.checkpoint.format.sharded import check_runs, is_sharded, region_of, sharded_as, storage_of
 from deepvm.checkpoint.format.tensor_bytes import bytes_of
 from deepvm.checkpoint.training.hooks import without_autograd
 from deepvm.errors import CheckpointError, RequestError
 
 RANDOM = "rng"
 """Key of the random states among the extras."""
-_ANEW = "start over under another name (DEEPVM_JOB)"
+_ANEW = "start over under another name (job= or DEEPVM_JOB)"
+_MOST_LINES = 3
 _NEXT = f"build all as it was when the version was saved, or {_ANEW}"
 
 
@@ -87,8 +88,8 @@ class TrainingState:
             raise RequestError("optimizer", kind, allowed)
         with without_autograd():
             found = flatten(self.tree(0, self.early()))
-        if not self.optimizer.state:
-            check_runs([*found.regions.values()] * (1 + _states_to_come(self.optimizer)))
+        updated = [p for p in self._updated() if is_sharded(p) and p.requires_grad] if not self.optimizer.state else []
+        check_runs([*found.regions.values(), *[region_of(p) for p in updated] * _states_to_come(self.optimizer)])
 
     def early(self) -> dict[str, Any]:
         """Copies of what must be read right after a step: random states, samplers and loaders.
@@ -168,7 +169,7 @@ class TrainingState:
                 if own:
                     restore_random(tree["extra"][RANDOM])
             except Exception as error:  # load_state_dict of an extra is anybody's code
-                reason = " ".join(f"{type(error).__name__}: {error}".split())
+                reason = _shortened(f"{type(error).__name__}: {error}")
                 raise CheckpointError(f"it is of another model, optimizer or extra: {reason}; {_NEXT}") from error
             back.pop_all()
         return int(tree["version"])
@@ -180,12 +181,12 @@ class TrainingState:
             if not isinstance(value, torch.optim.Optimizer):
                 present = value.state_dict()
                 back.callback(value.load_state_dict, _copied(present, "cpu"))
-                value.load_state_dict(_copied(_parts(tree["extra"][name], present)))
+                value.load_state_dict(_detached(_parts(tree["extra"][name], present)))
         for optimizer, state in zip(self.optimizers.values(), self._saved_optimizers(tree), strict=True):
             # Loading replaces these, and leaves the old ones unchanged.
             back.callback(setattr, optimizer, "state", optimizer.state)
             back.callback(setattr, optimizer, "param_groups", optimizer.param_groups)
-            optimizer.load_state_dict(_copied(_sharded_states(state, optimizer)))
+            optimizer.load_state_dict(_detached(_sharded_states(state, optimizer)))
         present = self.model.state_dict()
         if _shapes(present) != _shapes(tree["model"]):  # refused, unless its hooks can handle it
             back.callback(self.model.load_state_dict, _copied(present, "cpu"))
@@ -212,10 +213,10 @@ RECORDS = "ranks"
 
 
 def _states_to_come(optimizer: torch.optim.Optimizer) -> int:
-    """How many tensors of a parameter's size an optimizer will keep of each; of most as Adam does."""
+    """How many tensors of a parameter's size an optimizer will keep of each, at least."""
     if isinstance(optimizer, torch.optim.SGD):
         return int(any(group["momentum"] for group in optimizer.param_groups))
-    return 2
+    return 2 if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)) else 1
 
 
 def pack(record: bytes, capacity: int) -> torch.Tensor:
@@ -309,18 +310,24 @@ def _sharded_states(state: Mapping[str, Any], optimizer: torch.optim.Optimizer) 
     return dict(sharded_as(state, {"state": like}))
 
 
+def _placed(tensor: Any) -> tuple[Any, ...]:
+    return tuple(tensor.shape), tensor.placements, tensor.device_mesh
+
+
 def _check_sharded(place: str, optimizer: torch.optim.Optimizer) -> None:
     """Raise RequestError if an optimizer keeps sharded tensors that are not laid out like their parameter.
 
     A file has whole tensors, and only the parameter tells how one of them is to be sharded again.
     """
     for parameter, state in optimizer.state.items():
-        for name, value in state.items():
-            alike = is_sharded(value) and value.shape == parameter.shape
-            for tensor in () if alike else filter(is_sharded, tensors_of(value)):
-                shown = f"{type(optimizer).__name__}, whose state {name!r} has a sharded tensor {tuple(tensor.shape)}"
-                allowed = f"one whose states have the shape of their parameter, here {tuple(parameter.shape)}"
-                raise RequestError(place, shown, f"{allowed}, or DeepVMWriter")
+        for name, value in state.items() if isinstance(state, Mapping) else [(parameter, state)]:
+            if not (is_sharded(value) and is_sharded(parameter) and _placed(value) == _placed(parameter)):
+                for tensor in filter(is_sharded, tensors_of(value)):
+                    shown = (
+                        f"{type(optimizer).__name__}, whose state {name!r} has a sharded tensor {tuple(tensor.shape)}"
+                    )
+                    allowed = "one whose states are sharded, and as large, as their parameters are, or DeepVMWriter"
+                    raise RequestError(place, shown, allowed)
 
 
 def _shapes(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -330,6 +337,18 @@ def _shapes(state: Mapping[str, Any]) -> dict[str, Any]:
 
 def _copied(tree: Any, device: str | None = None) -> Any:
     return map_leaves(tree, lambda tensor: tensor.detach().to(device, copy=True), lambda number: number)
+
+
+def _detached(saved: Any) -> Any:
+    """A copy of a state that was read from a file; parts of sharded tensors are copies already."""
+    return map_leaves(saved, lambda t: t if is_sharded(t) else t.detach().clone(), lambda number: number)
+
+
+def _shortened(text: str) -> str:
+    """An error of torch, which has a line for each parameter."""
+    first, *lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
+    more = f" and {len(lines) - _MOST_LINES} more" if len(lines) > _MOST_LINES else ""
+    return " ".join([first, *lines[:_MOST_LINES]]) + more
 
 
 def random_state() -> dict[str, Any]:

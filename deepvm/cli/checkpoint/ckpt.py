@@ -13,7 +13,7 @@ from deepvm.checkpoint.files import commit_record
 from deepvm.checkpoint.files.durable_write import failing
 from deepvm.checkpoint.files.file_names import file_name, whole_job
 from deepvm.checkpoint.format.manifest import CommitRecord
-from deepvm.checkpoint.tiers.base import Tier
+from deepvm.checkpoint.tiers.base import Tier, without_secrets
 from deepvm.checkpoint.tiers.striped import RecoveryTier, jobs_in
 from deepvm.cli.checkpoint import versions
 from deepvm.cli.checkpoint.versions import PLACE, Job, PlaceOrFile
@@ -129,6 +129,8 @@ def list_versions(
         for r in rows
     ]
     print_as(output, lambda: print_table(columns, cells, also="-o json"), lambda: rows, name="ckpt-ls")
+    if not rows:
+        say(f"{without_secrets(str(where))}: no version{f' of job {job}' if job else ''}")
 
 
 def _row(job: str, version: int, path: str, size: int, problem: str, created: str) -> dict[str, Any]:

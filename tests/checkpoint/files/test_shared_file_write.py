@@ -171,3 +171,24 @@ def test_a_rank_that_cannot_write_keeps_nobody_waiting(
     assert not which or f"rank {which} could not write" in str(errors[0])
     assert [m.version for m in VersionFolder(tmp_path).manifests("job")] == [1]
     assert [n for n in names(tmp_path) if n.startswith(".job") and "spare" not in n] == []
+
+
+def test_a_rank_says_nothing_of_an_older_version_that_is_being_removed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its record goes first, so for a moment it looks damaged to whoever lists the folder."""
+    layout = layout_of(2)
+    _, parts = joint_images(layout, 2)
+    VersionFolder(tmp_path).file("job", 1).parent.mkdir(exist_ok=True)
+    VersionFolder(tmp_path).file("job", 1).write_bytes(b"its record is gone")
+    tiers = [FileTier(tmp_path, keep=0, session="s") for _ in range(2)]
+    threads = [
+        threading.Thread(target=tier.put, args=(Shard("job", 2, rank, layout, memoryview(parts[rank])), lambda _: None))
+        for rank, tier in enumerate(tiers)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert VersionFolder(tmp_path).complete("job", 2) is not None
+    assert not caplog.records

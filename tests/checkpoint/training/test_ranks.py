@@ -184,6 +184,7 @@ def together(url: str, work: Callable[[int, Checkpointer, Sampler], Any]) -> lis
         with lock, pytest.MonkeyPatch.context() as patch:  # undone before the other rank patches
             patch.setattr(checkpointer, "Ranks", lambda: Member(meeting, rank))
             patch.setattr(Member, "broadcast", lambda self, value: "s")  # the ID of the run
+            patch.setattr(Member, "together", lambda self, work: work())
             saver = Checkpointer(model=model, optimizer=optimizer, extra={"sampler": sampler}, tiers=[url], job="job")
         try:
             found[rank] = work(rank, saver, sampler)

@@ -295,7 +295,7 @@ def slow_node() -> None:
 
 def one_copy_is_enough() -> None:
     begin = replicated._Copies.__init__
-    replicated._Copies.__init__ = lambda self, shard, told, needed, put: begin(self, shard, told, 1, put)  # type: ignore
+    replicated._Copies.__init__ = lambda self, shard, told, needed, *more: begin(self, shard, told, 1, *more)  # type: ignore
 
 
 def reads_the_first_node_alone() -> None:
