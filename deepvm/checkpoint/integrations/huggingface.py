@@ -49,6 +49,8 @@ class DeepVMCallback(TrainerCallback):  # type: ignore[misc]
         self._logged_loss = 0.0
         self._over = False
         """The Trainer has added the losses since the last log to its sum, and a summary to the log."""
+        self._ended = False
+        """The version that was restored is of the end of the training: no step is left."""
 
     @property
     def checkpointer(self) -> Any:
@@ -71,15 +73,19 @@ class DeepVMCallback(TrainerCallback):  # type: ignore[misc]
             own["scaler"] = scaler
         self._over = False
         own["trainer"] = Packed(
-            "the Trainer's state", lambda: self._saved(trainer), lambda found: _restore(trainer, found)
+            "the Trainer's state", lambda: self._saved(trainer), lambda found: self._restore(trainer, found)
         )
         loader = prepared(objects["train_dataloader"])
         model, optimizer = objects["model"], objects["optimizer"]
         self._session = Session(
             loader, self._extra, self._sigterm, own=own, model=model, optimizer=optimizer, **self._options
         )
+        self._ended = False
         if self._session.checkpointer.restore_latest():
-            _continue(trainer, loader.epoch, loader.batch)
+            if self._ended:
+                _end_at_once(trainer)
+            else:
+                _continue(trainer, loader.epoch, loader.batch)
         self._logged_loss = trainer._total_loss_scalar
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **objects: Any) -> None:
@@ -91,7 +97,7 @@ class DeepVMCallback(TrainerCallback):  # type: ignore[misc]
         """Save the end of the training."""
         self._over = True
         try:
-            if self._session is not None:
+            if self._session is not None and not self._ended:
                 self._session.finish()
         finally:
             self._close()
@@ -103,7 +109,16 @@ class DeepVMCallback(TrainerCallback):  # type: ignore[misc]
             found["counts"]["_total_loss_scalar"] = self._logged_loss
             history = found["state"]["log_history"]
             found["state"]["log_history"] = [row for row in history if "train_runtime" not in row]
+        found["over"] = self._over
         return {"json": json.dumps(found, default=float), "loss": trainer._tr_loss.detach().cpu()}
+
+    def _restore(self, trainer: Any, saved: Mapping[str, Any]) -> None:
+        found = json.loads(saved["json"])
+        _restore_state(trainer, found)
+        trainer._tr_loss = saved["loss"].to(trainer.args.device)
+        # Other callbacks may have stopped it for now, such as one that keeps to a time.
+        done = trainer.state.global_step >= trainer.state.max_steps
+        self._ended = found["over"] and (done or any(map(_has_stopped, trainer.callback_handler.callbacks)))
 
     def _close(self) -> None:
         session, self._session = self._session, None
@@ -134,8 +149,13 @@ def _state_of(trainer: Any) -> dict[str, Any]:
     }
 
 
-def _restore(trainer: Any, saved: Mapping[str, Any]) -> None:
-    found = json.loads(saved["json"])
+def _has_stopped(callback: Any) -> bool:
+    """Whether early stopping has ended the training."""
+    stops = isinstance(callback, transformers.EarlyStoppingCallback)
+    return stops and callback.early_stopping_patience_counter >= callback.early_stopping_patience
+
+
+def _restore_state(trainer: Any, found: Mapping[str, Any]) -> None:
     state = TrainerState(**found["state"])
     for name in _OF_THIS_RUN:
         setattr(state, name, getattr(trainer.state, name))
@@ -149,7 +169,21 @@ def _restore(trainer: Any, saved: Mapping[str, Any]) -> None:
     for name, value in found["counts"].items():
         setattr(trainer, name, value)
     trainer.current_flos, trainer.accelerator.step = found["flos"], found["step"]
-    trainer._tr_loss = saved["loss"].to(trainer.args.device)
+
+
+def _end_at_once(trainer: Any) -> None:
+    """Let the Trainer pass over all epochs: it would do a step before it looks whether one is left."""
+    handler = trainer.callback_handler
+
+    def on_epoch_begin(args: Any, state: Any, control: Any) -> Any:
+        del handler.on_epoch_begin
+        return control
+
+    def run_epoch(**_: Any) -> None:
+        del trainer._run_epoch
+        trainer.control.should_training_stop = True
+
+    handler.on_epoch_begin, trainer._run_epoch = on_epoch_begin, run_epoch
 
 
 def _continue(trainer: Any, first: int, batch: int) -> None:

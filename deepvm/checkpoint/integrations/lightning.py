@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.model_helpers import is_overridden
@@ -139,6 +140,8 @@ class DeepVMCallback(Callback):  # type: ignore[misc]
             state = found["callbacks"].get(callback.state_key)
             if state:
                 callback.load_state_dict(state)
+            if isinstance(callback, EarlyStopping) and callback.wait_count >= callback.patience:
+                trainer.should_stop = True  # other callbacks may have stopped it for now, such as Timer
         if trainer.datamodule is not None:
             trainer.datamodule.load_state_dict(found["data"])
         if "module" in found:
