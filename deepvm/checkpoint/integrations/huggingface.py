@@ -13,7 +13,7 @@ import transformers
 from transformers import TrainerCallback, TrainerState
 
 from deepvm.checkpoint.integrations.prepared_loader import prepared
-from deepvm.checkpoint.integrations.session import Packed, Session
+from deepvm.checkpoint.integrations.session import Packed, Session, check_options
 from deepvm.checkpoint.training.hooks import callers
 from deepvm.checkpoint.training.state import Stateful
 from deepvm.errors import RequestError
@@ -41,9 +41,7 @@ class DeepVMCallback(TrainerCallback):  # type: ignore[misc]
 
     def __init__(self, *, extra: Mapping[str, Stateful] | None = None, sigterm: bool = True, **options: Any) -> None:
         """``options`` are those of :class:`deepvm.checkpoint.Checkpointer`: ``tiers``, ``every``, ``job``, ..."""
-        for name in ("model", "optimizer"):
-            if name in options:
-                raise RequestError(name, type(options[name]).__name__, "nothing: the Trainer has it")
+        check_options(options)
         self._extra, self._sigterm, self._options = dict(extra or {}), sigterm, options
         self._session: Session | None = None
         self._logged_loss = 0.0
@@ -64,7 +62,9 @@ class DeepVMCallback(TrainerCallback):  # type: ignore[misc]
         if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
             raise RequestError("Trainer", "sharded (FSDP or DeepSpeed)", "one whose ranks hold the whole model")
         if state.global_step:
-            raise RequestError("resume_from_checkpoint", state.global_step, "None: the callback resumes by itself")
+            step = state.global_step
+            allowed = "None: the callback resumes by itself"
+            raise RequestError("resume_from_checkpoint", f"a checkpoint of the Trainer's own, of step {step}", allowed)
         if not set(_EPOCH) <= inspect.signature(trainer._run_epoch).parameters.keys():
             raise RequestError("transformers", transformers.__version__, "5.3.0 or newer: this Trainer works otherwise")
         own: dict[str, Any] = {"scheduler": trainer.lr_scheduler}

@@ -14,7 +14,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.utils.data import DataLoader
 
 from deepvm.checkpoint.integrations.prepared_loader import iterate_through
-from deepvm.checkpoint.integrations.session import Packed, Session
+from deepvm.checkpoint.integrations.session import Packed, Session, check_options
 from deepvm.checkpoint.loading.resumable_loader import ResumableLoader
 from deepvm.checkpoint.training.state import Stateful
 from deepvm.errors import CheckpointError, RequestError
@@ -43,9 +43,7 @@ class DeepVMCallback(Callback):  # type: ignore[misc]
     def __init__(self, *, extra: Mapping[str, Stateful] | None = None, **options: Any) -> None:
         """``options`` are those of :class:`deepvm.checkpoint.Checkpointer`: ``tiers``, ``every``, ``job``, ..."""
         super().__init__()
-        for name in ("model", "optimizer"):
-            if name in options:
-                raise RequestError(name, type(options[name]).__name__, "nothing: the Trainer has it")
+        check_options(options)
         self._extra, self._options = dict(extra or {}), options
         self._session: Session | None = None
         self._ends = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import logging
 import signal
@@ -16,6 +17,7 @@ from deepvm.checkpoint.checkpointer import Checkpointer
 from deepvm.checkpoint.loading.resumable_loader import ResumableLoader
 from deepvm.checkpoint.training.save_handle import Handle
 from deepvm.checkpoint.training.state import Stateful, check_readable, pack, unpack
+from deepvm.core.spelling import one_of
 from deepvm.errors import CheckpointError, RequestError
 
 LOADER = "loader"
@@ -103,6 +105,17 @@ class Session:
             signal.signal(signal.SIGTERM, self._before)
         self._listens = False
         self.checkpointer.close()
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Refuse what a callback cannot pass on when the training begins. Raises RequestError."""
+    for name in ("model", "optimizer"):
+        if name in options:
+            raise RequestError(name, type(options[name]).__name__, "nothing: the Trainer has it")
+    known = inspect.signature(Checkpointer).parameters
+    for name, value in options.items():
+        if name not in known:
+            raise RequestError(name, value, f"an option of Checkpointer: {one_of(name, known, ', ')}")
 
 
 class Packed:

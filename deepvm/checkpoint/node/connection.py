@@ -212,9 +212,15 @@ class Connection:
         found |= {n: v.manifest for n, v in self._registry.complete(job).items()}
         damaged = [d for d in (store.damaged(job) if store is not None else ()) if d.version not in found]
         rows = [[d.version, d.size, d.problem[:_LONGEST_PROBLEM]] for d in damaged[:_MOST_DAMAGED]]
-        self._channel.send(Kind.VERSIONS, {"count": len(found), "damaged": rows})
+        parts = [] if found else sorted(self._parts_of(job))
+        self._channel.send(Kind.VERSIONS, {"count": len(found), "damaged": rows, "parts": parts})
         for number in sorted(found, reverse=True):
             self._channel.send(Kind.MANIFEST, found[number].to_json())
+
+    def _parts_of(self, job: str) -> set[tuple[int, int]]:
+        """Which parts of a job's versions are here, of how many nodes that share them."""
+        names = self._registry.complete_jobs() | (self._store.jobs() if self._store is not None else set())
+        return {whole[1:] for whole in map(whole_job, names) if whole is not None and whole[0] == job}
 
     def _aside(self, frame: Frame) -> None:
         """Set versions on the disk aside; those in memory are replaced by what is sent next."""

@@ -102,6 +102,11 @@ class VersionMemory:
         with self.changed:
             return dict(self.jobs[job].complete) if job in self.jobs else {}
 
+    def complete_jobs(self) -> set[str]:
+        """The jobs that have a complete version in memory."""
+        with self.changed:
+            return {name for name, job in self.jobs.items() if job.complete}
+
     def copy(self, version: Version, start: int, into: memoryview) -> bool:
         """Fill ``into`` with a version's bytes from ``start`` on; returns whether they are still here."""
         with self.changed:

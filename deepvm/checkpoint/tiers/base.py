@@ -150,6 +150,10 @@ class Store(Tier):
         """
 
     @abstractmethod
+    def jobs(self) -> set[str]:
+        """The jobs of which there is anything. Raises CheckpointError."""
+
+    @abstractmethod
     def delete(self, job: str, version: int) -> None:
         """Remove a version; nothing happens if it is not there. Raises CheckpointError."""
 

@@ -154,6 +154,10 @@ class FileTier(Store):
             raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
         return manifest, _pieces(stream, path, manifest.size)
 
+    def jobs(self) -> set[str]:
+        """See :class:`Store`."""
+        return {row.job for row in self.folder.found()}
+
     def delete(self, job: str, version: int) -> None:
         """See :class:`Store`."""
         self.folder.delete(job, version)

@@ -8,8 +8,10 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from typing import ClassVar
 
+from deepvm.checkpoint.files.file_names import parse_labelled
 from deepvm.checkpoint.files.retention import kept
 from deepvm.checkpoint.format.checksums import seal
+from deepvm.checkpoint.format.manifest import SUFFIX
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.tiers.base import Store
 from deepvm.checkpoint.tiers.bucket_parts import Objects, Parts
@@ -45,6 +47,14 @@ class ObjectStore(Store):
         """See :meth:`Tier.epoch`."""
         found = self._objects.ledger(job).read()
         return 0 if found is None else found.epoch
+
+    def jobs(self) -> set[str]:
+        """See :class:`Store`."""
+        start = len(self._objects.prefix)
+        with self._objects.errors("list its objects"):
+            keys = list(self._objects.sizes(self._objects.prefix))
+        names = (parse_labelled(key[start:].removesuffix(SUFFIX)) for key in keys)
+        return {name[0] for name in names if name is not None}
 
     def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
         """See :meth:`Tier.put`."""

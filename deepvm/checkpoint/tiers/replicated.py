@@ -26,12 +26,12 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TypeVar
 
-from deepvm.checkpoint.files.file_names import check_job, part_job
+from deepvm.checkpoint.files.file_names import check_job
 from deepvm.checkpoint.format.manifest import CommitRecord, Damage
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.network.client import UnreachableError
 from deepvm.checkpoint.tiers.base import Tier, fulfil
-from deepvm.checkpoint.tiers.tcp import TcpTier
+from deepvm.checkpoint.tiers.tcp import TcpTier, refuse_parts
 from deepvm.errors import CheckpointError, DamagedError, RequestError, TierBusyError, VersionGoneError
 
 log = logging.getLogger("deepvm.checkpoint")
@@ -73,6 +73,7 @@ class ReplicatedTier(Tier):
         self._silent: set[int] = set()
         self._owners: dict[str, int] = {}  # by the identity of a node's process
         self._begun: dict[str, int] = {}  # the generation of each job
+        self._told = set[str]()
         self._refused: dict[int, str] = {}  # why silent nodes stay out, though they answer
         self._open: list[_Copies] = []
         self._puts = self._remote_put = self._failed_put = 0
@@ -246,11 +247,14 @@ class ReplicatedTier(Tier):
         Raises CheckpointError: so many nodes are silent that the newest acknowledged version may be on those alone.
         """
         found: dict[tuple[int, int, tuple[int, ...], str], list[tuple[int, CommitRecord]]] = {}
-        for number, rows in self._ask(lambda node: node.versions(job)):
+        parts = set[tuple[int, int]]()
+        for number, (rows, own) in self._ask(lambda node: node.look(job)):
+            parts |= own
             for row in rows:
                 found.setdefault((row.version, row.size, row.crcs, row.layout), []).append((number, row))
         if not found:
-            self._refuse_parts(job)
+            same = {of for _, of in parts} == {len(self._nodes)}
+            refuse_parts(job, self.url, parts, f"go on with {self.url.partition('?')[0]}" if same else "")
         records = []
         for copies in found.values():
             row = max((row for _, row in copies), key=lambda row: row.created)
@@ -267,19 +271,6 @@ class ReplicatedTier(Tier):
             records = [r for r in records if not 0 < r.epoch < newest or r.version < first]
         # Of one number there may be two: of a run that went back, and of the one before it.
         return tuple(sorted(records, key=lambda r: (r.version, r.created), reverse=True))
-
-    def _refuse_parts(self, job: str) -> None:
-        """Raise CheckpointError if the nodes share versions of the job: without a word it would start at 0."""
-        try:
-            names = [part_job(job, number, len(self._nodes)) for number in range(1, len(self._nodes) + 1)]
-        except RequestError:  # a name that is too long for parts
-            return
-        if any(rows for _, rows in self._ask(lambda node: node.versions(names[self._nodes.index(node)]))):
-            shared = self.url.partition("?")[0]
-            raise CheckpointError(
-                f"the versions of {job} on these nodes are shared by them, without replicas: go on with {shared}, or "
-                "name another job"
-            )
 
     def damaged(self, job: str) -> tuple[Damage, ...]:
         """See :meth:`Tier.damaged`: those of which no node has a good copy."""
@@ -348,8 +339,10 @@ class ReplicatedTier(Tier):
                 f"acknowledged may be on those alone; leave those out of the URL that are gone for good, or still to "
                 f"come: {errors[0]}"
             )
-        for error in errors:
-            log.warning("a memory node does not answer; another one has what was acknowledged: %s", error)
+        for text in map(str, errors):
+            if text not in self._told:
+                self._told.add(text)
+                log.warning("a memory node does not answer; another one has what was acknowledged: %s", text)
         return [(n, future.result()) for n, (future, _) in enumerate(asked) if future.exception() is None]
 
 

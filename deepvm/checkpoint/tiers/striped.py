@@ -36,7 +36,7 @@ from deepvm.checkpoint.network.protocol import Refused
 from deepvm.checkpoint.network.token import token_from_environment
 from deepvm.checkpoint.tiers.base import Tier, fulfil
 from deepvm.checkpoint.tiers.replicated import ReplicatedTier
-from deepvm.checkpoint.tiers.tcp import CommitBarrier, TcpTier
+from deepvm.checkpoint.tiers.tcp import CommitBarrier, TcpTier, refuse_parts
 from deepvm.errors import CheckpointError, DamagedError, RequestError, VersionGoneError
 
 log = logging.getLogger("deepvm.checkpoint")
@@ -179,9 +179,11 @@ class StripedTier(Tier):
         return tuple(found)
 
     def _refuse_wholes(self, job: str) -> None:
-        """Raise CheckpointError if nodes have whole versions of the job: without a word it would start at 0."""
-        rows = _all(lambda node, name: node.versions(name), self._nodes, [job] * len(self._nodes))
-        having = [node.url for node, row in zip(self._nodes, rows, strict=True) if row]
+        """Raise CheckpointError if nodes have the job's versions in another way: without a word it would start at 0."""
+        rows = _all(lambda node, name: node.look(name), self._nodes, [job] * len(self._nodes))
+        having = [node.url for node, (row, _) in zip(self._nodes, rows, strict=True) if row]
+        for number, (_, parts) in enumerate(rows, start=1):
+            refuse_parts(job, self.url, parts - {(number, len(self._nodes))})
         if having:
             others = f"{self.url}?replicas={len(having)}" if len(having) > 1 else having[0]
             raise CheckpointError(

@@ -168,14 +168,24 @@ class TcpTier(Tier):
 
     def versions(self, job: str) -> tuple[CommitRecord, ...]:
         """See :meth:`Tier.versions`."""
+        found, parts = self.look(job)
+        refuse_parts(job, self.url, parts)
+        return found
+
+    def look(self, job: str) -> tuple[tuple[CommitRecord, ...], set[tuple[int, int]]]:
+        """The versions; if there are none, which parts it has of those that it shares with how many nodes."""
         with self._reader() as link:
-            count = link.call(Kind.LIST, {"job": check_job(job)}, Kind.VERSIONS).body.get("count")
+            answer = link.call(Kind.LIST, {"job": check_job(job)}, Kind.VERSIONS).body
+            count = answer.get("count")
             if type(count) is not int or count < 0:
                 raise BrokenError("invalid count")
             found = [_manifest(link.answer(Kind.MANIFEST, most=MOST_DOCUMENT)) for _ in range(count)]
             if any(manifest.job != job for manifest in found):
                 raise BrokenError("versions of another job")
-            return tuple(found)
+            try:  # an older node tells none
+                return tuple(found), {(int(number), int(of)) for number, of in answer.get("parts", ())}
+            except (TypeError, ValueError):
+                raise BrokenError("malformed parts") from None
 
     def damaged(self, job: str) -> tuple[Damage, ...]:
         """See :meth:`Tier.damaged`: those in the node's folder or bucket."""
@@ -372,6 +382,17 @@ class TcpTier(Tier):
         if errors:
             # What the node said is worth more than a connection that broke beside it.
             raise next((e for e in errors if not isinstance(e, OSError)), errors[0])
+
+
+def refuse_parts(job: str, url: str, parts: Collection[tuple[int, int]], advice: str = "") -> None:
+    """Raise CheckpointError if there are parts of a job's versions: without a word it would start at 0."""
+    if parts:
+        (_, of), *_ = sorted(parts)
+        advice = advice or f"go on with the URL that names all {of} of them, in the same order"
+        raise CheckpointError(
+            f"{url}: the versions of {job} are shared by {of} nodes, each of which has a part: {advice}, or name "
+            "another job"
+        )
 
 
 def _left(deadline: float, most: float = math.inf) -> float:

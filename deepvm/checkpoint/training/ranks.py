@@ -18,7 +18,6 @@ from typing import Any, TypeVar, cast
 import torch
 
 from deepvm.checkpoint.format.layout import Ranges, Segment, runs
-from deepvm.checkpoint.tiers.base import fulfil
 from deepvm.checkpoint.training.save_handle import Handle
 from deepvm.errors import CheckpointError
 
@@ -67,7 +66,14 @@ class Ranks:
         if self.world == 1:
             return [work()]
         done: Future[T] = Future()
-        threading.Thread(target=fulfil, args=(done, work), name="deepvm-work", daemon=True).start()
+
+        def run() -> None:
+            try:
+                done.set_result(work())
+            except BaseException as error:
+                done.set_exception(error)
+
+        threading.Thread(target=run, name="deepvm-work", daemon=True).start()
         while not self.minimum([_ended(done, WAIT_S / MEETINGS)])[0]:
             pass
         return self.gather_objects(done.result())

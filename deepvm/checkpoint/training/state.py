@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import random
 import re
 import struct
@@ -24,6 +25,7 @@ RANDOM = "rng"
 """Key of the random states among the extras."""
 _ANEW = "start over under another name (job= or DEEPVM_JOB)"
 _MOST_LINES = 3
+log = logging.getLogger("deepvm.checkpoint")
 _NEXT = f"build all as it was when the version was saved, or {_ANEW}"
 
 
@@ -162,6 +164,8 @@ class TrainingState:
         missing = [name for name in self.extra if name not in tree["extra"]]
         if missing:
             raise CheckpointError(f"it has no state of extra {', '.join(missing)}; leave it out, or {_ANEW}")
+        for name in tree["extra"].keys() - self.extra.keys() - {RANDOM}:
+            log.warning("the version has a state of extra %s, which this training does not: it is not restored", name)
         self._compare_optimizers(tree)
         with ExitStack() as back:  # undo what was done, last first
             try:

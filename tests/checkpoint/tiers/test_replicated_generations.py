@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.checkpoint.images import noise, plain_shard
 from support.checkpoint.memory_nodes import MIB, TOKEN, Acks, until
+from support.checkpoint.object_store import BUCKET
+from support.checkpoint.object_store import running as bucket_running
 from support.checkpoint.replicas import Machine, machines, mirrored, put
 
 from deepvm.checkpoint.format.shard import Level
@@ -97,7 +99,7 @@ def test_versions_that_were_kept_in_another_way_are_no_reason_to_start_over(firs
         nodes = [TcpTier(place.url, "s1", TOKEN, limit_s=5.0) for place in places]
         shared, mirrors = StripedTier(nodes), ReplicatedTier(nodes, 2)
         before, after, said = (
-            (shared, mirrors, "shared by them")
+            (shared, mirrors, r"shared by 2 nodes.*go on with tcp://[^?]+, or")
             if first == "shared"
             else (mirrors, shared, r"go on with .*\?replicas=2")
         )
@@ -109,6 +111,37 @@ def test_versions_that_were_kept_in_another_way_are_no_reason_to_start_over(firs
         assert before.versions("another") == after.versions("another") == ()
         after.close()
         before.close()
+
+
+@pytest.mark.parametrize("store", ["", "file", "s3"])
+def test_other_lists_of_the_same_nodes_are_no_reason_to_start_over(store: str, tmp_path: Path) -> None:
+    """Also when they have been started again, and only their disks know of it."""
+    with ExitStack() as stack:
+        if store == "s3":
+            stack.enter_context(bucket_running())
+        kept = {"": [None] * 3, "file": [tmp_path / n for n in "abc"], "s3": [f"s3://{BUCKET}/{n}" for n in "abc"]}
+        places = [Machine(persist) for persist in kept[store]]
+        for place in places:
+            stack.callback(place.lose)
+        nodes = [TcpTier(place.url, "s1", TOKEN, limit_s=5.0) for place in places]
+        shared = StripedTier(nodes[:2])
+        put(shared, 1, noise(MIB))
+        assert shared.settle(10)
+        for place in places if store else ():
+            place.restart()
+        turned = nodes[1::-1]
+        others = [
+            nodes[0],
+            StripedTier(turned),
+            StripedTier(nodes),
+            ReplicatedTier(nodes, 2),
+            ReplicatedTier(turned, 2),
+        ]
+        for other in others:
+            with pytest.raises(CheckpointError, match="the versions of job are shared by 2 nodes"):
+                other.versions("job")
+            assert other.versions("another") == ()
+        assert [record.version for record in shared.versions("job")] == [1]
 
 
 def test_a_run_without_a_number_is_no_older_generation() -> None:

@@ -20,23 +20,29 @@ from support.checkpoint.memory_nodes import MIB, TOKEN, Acks
 class Machine:
     """A VM with a node, which may lose its memory, and its disk with it; its address stays."""
 
-    def __init__(self, persist: Path | None = None, memory: int = 64 * MIB) -> None:
+    def __init__(self, persist: Path | str | None = None, memory: int = 64 * MIB) -> None:
         self.persist, self.memory, self.port, self.cut, self.slow_s = persist, memory, 0, False, 0.0
         self.node: Node | None = None
         self.start()
         self.url = f"tcp://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        place = self.persist.as_uri() if self.persist else ""
+        place = self.persist.as_uri() if isinstance(self.persist, Path) else self.persist or ""
         self.node = Node(NodeSettings(Address("127.0.0.1", self.port), TOKEN, self.memory, place, lease_s=0.5))
         self.port = self.node.start().port  # type: ignore[union-attr]
+
+    def restart(self) -> None:
+        """With what is on its disk."""
+        if self.node is not None:
+            self.node.stop(lambda: True)
+        self.start()
 
     def lose(self) -> None:
         """All of it."""
         if self.node is not None:
             self.node.stop(lambda: True)
             self.node = None
-        if self.persist is not None:
+        if isinstance(self.persist, Path):
             shutil.rmtree(self.persist, ignore_errors=True)
 
 
