@@ -114,11 +114,13 @@ def test_versions_that_were_kept_in_another_way_are_no_reason_to_start_over(firs
 
 
 @pytest.mark.parametrize("store", ["", "file", "s3"])
-def test_other_lists_of_the_same_nodes_are_no_reason_to_start_over(store: str, tmp_path: Path) -> None:
+def test_other_lists_of_the_same_nodes_are_no_reason_to_start_over(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also when they have been started again, and only their disks know of it."""
     with ExitStack() as stack:
         if store == "s3":
-            stack.enter_context(bucket_running())
+            monkeypatch.setenv("AWS_ENDPOINT_URL", stack.enter_context(bucket_running()).url)
         kept = {"": [None] * 3, "file": [tmp_path / n for n in "abc"], "s3": [f"s3://{BUCKET}/{n}" for n in "abc"]}
         places = [Machine(persist) for persist in kept[store]]
         for place in places:
