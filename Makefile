@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PW ?= 3
 
-.PHONY: help recommend test test-slow check coverage docs bench bench-recovery proof-recovery proof-lab clean
+.PHONY: help recommend test test-slow check coverage docs bench bench-recovery proof-recovery proof-trainers proof-lab clean
 .DEFAULT_GOAL := help
 
 help:
@@ -19,6 +19,8 @@ help:
 	@echo "                 heeded with 139 MB of state; a controller with 1000 agents (20 minutes)"
 	@echo "make proof-recovery   as root: the campaigns behind docs/explain/orchestrator.md (kills, notices, parameters bit for bit,"
 	@echo "                 the history, the simulator), and a table of what they have shown (an hour)"
+	@echo "make proof-trainers   Hugging Face, Lightning, Accelerate and plain loops: kills, bit for bit (25 minutes); other releases"
+	@echo "                 with: make proof-trainers TRAINERS='transformers==5.3.0 lightning==2.5.0'"
 	@echo "make proof-lab   the recovery lab: kills, worlds of 1 to 4 ranks, strategies side by side, ECRL's matrix, and a table of"
 	@echo "                 what they have shown beside its limits (40 minutes)"
 	@echo "make clean       remove .venv and build/"
@@ -58,7 +60,13 @@ test: $(VENV)/.dev
 	@$(COMPILE)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
-test-slow: $(VENV)/.dev
+# The trainers that checkpoints are proven with: too much to install for every run of the tests.
+$(VENV)/.trainers: $(VENV)/.dev
+	@echo "Installing the trainers into $(VENV) ..." >&2
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[trainers]'
+	@touch $@
+
+test-slow: $(VENV)/.trainers
 	THOROUGH_TESTS=1 $(BIN)/python -m pytest -n auto -m 'not gpu and not alone'
 	THOROUGH_TESTS=1 $(BIN)/python -m pytest -m alone
 
@@ -95,6 +103,15 @@ proof-recovery: export OMP_NUM_THREADS := 1
 proof-recovery: $(VENV)/.dev
 	@$(COMPILE)
 	$(BIN)/python scripts/proof_recovery.py
+
+proof-trainers: export OMP_NUM_THREADS := 1
+proof-trainers: TRAINERS ?= -e .[trainers]
+
+proof-trainers: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TRAINERS)
+	@rm -f $(VENV)/.trainers
+	THOROUGH_TESTS=1 $(BIN)/python -m pytest -n auto -m slow tests/checkpoint/integrations tests/checkpoint/loading \
+		tests/lab/certify/test_examples.py
 
 proof-lab: export OMP_NUM_THREADS := 1
 

@@ -102,6 +102,7 @@ def checkpoint_api() -> str:
     """What a training script uses; needs torch."""
     from deepvm.checkpoint import Checkpointer, ResumableLoader, TrainingRun, training_run
     from deepvm.checkpoint.dcp import DeepVMReader, DeepVMWriter
+    from deepvm.checkpoint.loggers import TensorBoard
     from deepvm.checkpoint.training.save_handle import Handle
 
     text = of_class("deepvm.checkpoint.Checkpointer", Checkpointer)
@@ -109,8 +110,8 @@ def checkpoint_api() -> str:
     text += of_class("deepvm.checkpoint.ResumableLoader", ResumableLoader)
     text += entry("deepvm.checkpoint.training_run", signature("training_run", training_run), training_run)
     text += of_class("TrainingRun", TrainingRun)
-    for thing in (DeepVMReader, DeepVMWriter):
-        text += entry(f"deepvm.checkpoint.dcp.{thing.__name__}", signature(thing.__name__, thing), thing)
+    for thing in (DeepVMReader, DeepVMWriter, TensorBoard):
+        text += entry(f"{thing.__module__}.{thing.__name__}", signature(thing.__name__, thing), thing)
     return text
 
 

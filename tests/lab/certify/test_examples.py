@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import support.lab.ddp_training as ddp
+from support.effort import THOROUGH
 from support.pages import text_of
 from support.places import ROOT
 
@@ -36,6 +37,7 @@ CAUSES = {
     "momentum": "the optimizer had another state, such as momentum",
     "buffers": "buffers, such as BatchNorm's averages, are others",
 }
+KILLS = 20 if THOROUGH else 3
 TRAINERS = {
     "hf_trainer.py": ("transformers", ["ends"]),
     "hf_trainer.py --newest-whole": ("transformers", []),
@@ -54,9 +56,9 @@ def failed(found: Certificate) -> list[str]:
     return [gate.name for gate in found.gates if gate.state == "failed"]
 
 
-def audit(words: str, **more: int) -> Certificate:
+def audit(words: str, kills: int = 3) -> Certificate:
     script, *rest = words.split()
-    return certify(Subject(EXAMPLES / script, ["--out", "{out}", *rest], **more))
+    return certify(Subject(EXAMPLES / script, ["--out", "{out}", *rest]), kills=kills)
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +82,7 @@ def test_a_trainer(words: str) -> None:
     library, gates = TRAINERS[words]
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"needs {library}: pip install 'deepvm[trainers]'")
-    found = failed(audit(words))
+    found = failed(audit(words, KILLS))
     if library == "accelerate":  # a kill after a step may hit a checkpoint that is being written
         found = [gate for gate in found if gate != "ends"]
     assert found == gates
