@@ -19,6 +19,14 @@ from typing import Any
 import torch
 
 TESTS = Path(__file__).parents[2]
+FIRST_SAFE = 3
+"""Before so many steps a rank with a victim among them waits until a version is safe: whoever comes then resumes."""
+NOT_KILLED = 9
+"""Exit code: the victim ended in another way."""
+
+
+class NotKilledError(AssertionError):
+    """The victim of a kill ended in another way: nothing was shown."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,13 +59,18 @@ class Run:
     keep: int = 2
 
     def start(self) -> tuple[dict[int, Any], list[int], str]:
-        """Train; returns the states by step, the versions that were acknowledged, and what the ranks logged."""
+        """Train; returns the states by step, the versions that were acknowledged, and what the ranks logged.
+
+        Raises RuntimeError: a rank failed. NotKilledError: there is a victim, and it did not die by SIGKILL.
+        """
         words = [sys.executable, __file__, json.dumps(dataclasses.asdict(self))]
         environ = {**os.environ, "PYTHONPATH": f"{TESTS}:{TESTS.parent}", "OMP_NUM_THREADS": "1"}
         run = subprocess.run(words, capture_output=True, text=True, timeout=240, env=environ)
         saved = [int(line.split()[1]) for line in run.stdout.splitlines() if line.startswith("saved")]
         if run.returncode:
-            raise RuntimeError(run.stderr[-6000:])
+            if run.returncode == NOT_KILLED:
+                raise NotKilledError(f"rank {self.victim} did not die by SIGKILL: {run.stderr[-6000:]}")
+            raise RuntimeError(f"exit code {run.returncode}: {run.stderr[-6000:]}")
         return {} if self.victim >= 0 else torch.load(self.out, weights_only=False), saved, run.stderr
 
 
@@ -130,10 +143,12 @@ def train(run: Run, rank: int) -> None:
             {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict()}
         )
 
+    def safe(handle: Any) -> bool:
+        return any(f.done() and not f.exception() for f in (handle.remote_done, handle.durable))
+
     def tell() -> None:
         for handle in ck.handles:
-            safe = [f for f in (handle.remote_done, handle.durable) if f.done() and not f.exception()]
-            if safe and handle.version not in told and not rank:
+            if safe(handle) and handle.version not in told and not rank:
                 told.add(handle.version)
                 os.write(1, f"saved {handle.version}\n".encode())
 
@@ -146,6 +161,8 @@ def train(run: Run, rank: int) -> None:
     for step in range(begin, run.end):
         torch.manual_seed(step)  # the same batch on all ranks: sums of equals do not depend on their number
         optimizer.zero_grad()
+        while run.victim >= 0 and step == FIRST_SAFE and not told and not any(map(safe, ck.handles)):
+            time.sleep(0.002)
         pass_by("forward")
         loss = model(torch.randn(4, 10)).square().mean()
         pass_by("backward")
@@ -184,14 +201,21 @@ def main() -> None:
             break
         ranks[pid] = rank
     else:
-        pid, status = os.wait()
-        while ranks.pop(pid) != run.victim and not status and ranks:
-            pid, status = os.wait()
+        if run.victim >= 0:  # the others may fail before it is known that it died
+            pid = next(p for p, r in ranks.items() if r == run.victim)
+            failed = os.waitpid(pid, 0)[1] != signal.SIGKILL
+            del ranks[pid]
+        else:
+            failed = False
+            while ranks and not failed:
+                pid, status = os.wait()
+                failed = bool(status)
+                del ranks[pid]
         if ranks:  # one has ended before its time
             time.sleep(0.2)
             for other in ranks:
                 os.kill(other, signal.SIGKILL)
-        os._exit(0 if run.victim >= 0 and status == signal.SIGKILL else status != 0)
+        os._exit(NOT_KILLED if failed and run.victim >= 0 else failed)
     if rank == run.victim and run.failpoint:
         failpoints._label, failpoints._left = run.failpoint, run.passes
     if run.kind != "plain":
