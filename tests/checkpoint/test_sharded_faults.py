@@ -24,18 +24,18 @@ pytest.importorskip("boto3")
 from support.checkpoint.failing_disk import (  # noqa: E402
     ALL_CALLS,
     ERRORS,
-    commits_without_the_others,
+    accepts_what_is_missing,
+    checks_no_bytes,
     failing,
     in_place_of,
     sums_of_what_is_there,
 )
 from support.checkpoint.memory_nodes import TOKEN  # noqa: E402
 from support.checkpoint.sharded_places import (  # noqa: E402
-    DAMAGES,
     PLACES,
     Place,
     await_disks,
-    damage,
+    damaged_in_turn,
     file_place,
     files,
     s3_place,
@@ -43,12 +43,13 @@ from support.checkpoint.sharded_places import (  # noqa: E402
 from support.checkpoint.sharding import Ranks, load, same, whole  # noqa: E402
 
 from deepvm.checkpoint import dcp_tiers  # noqa: E402
+from deepvm.checkpoint.files import shared_file_write  # noqa: E402
 from deepvm.checkpoint.format.manifest import SUFFIX  # noqa: E402
 from deepvm.checkpoint.format.shard import Level, Shard  # noqa: E402
 from deepvm.checkpoint.node import version_registry  # noqa: E402
 from deepvm.checkpoint.node.version_registry import VersionRegistry  # noqa: E402
 from deepvm.checkpoint.node.versions import Reservation  # noqa: E402
-from deepvm.checkpoint.tiers import base, bucket_parts, file  # noqa: E402
+from deepvm.checkpoint.tiers import bucket_parts  # noqa: E402
 from deepvm.checkpoint.tiers.replicated import ReplicatedTier  # noqa: E402
 from deepvm.errors import CheckpointError  # noqa: E402
 
@@ -96,22 +97,13 @@ def settled(place: Place, *versions: int) -> None:
 def damage_campaign(place: Place, rounds: int, seed: int) -> None:
     """Version 2 is damaged in any way: 1 is loaded, and 2 is refused when it is asked for."""
     settled(place, 1, 2)
-    chance, whole_files = random.Random(seed), {(id(d), n): d.read(n) for d, n in files(place, 2)}
-    for number in range(rounds):
-        how = [*DAMAGES][number % len(DAMAGES)]
-        damage(place, 2, DAMAGES[how], chance)
-        place.restart()
+    for how in damaged_in_turn(place, 2, rounds, seed):
         try:
             assert same(load(place.url), whole(1, 2)), how
         except CheckpointError as error:
             raise AssertionError(f"{how}: version 1 is there, and {error}") from error
         with pytest.raises(CheckpointError):
             load(place.url, 2)
-        for disk in place.disks:
-            for (owner, name), data in whole_files.items():
-                if owner == id(disk):
-                    disk.write(name, data)
-    place.restart()
     assert same(load(place.url), whole(2, 2))
 
 
@@ -361,15 +353,9 @@ def test_a_version_that_nobody_can_read_now_is_no_reason_to_go_back(
 # --- the campaigns find what is broken on purpose --------------------------------------------------------------------
 
 
-def tiers_check_no_bytes(patch: pytest.MonkeyPatch) -> None:
-    """What is read is not compared with the commit record."""
-    patch.setattr(base, "verified", lambda pieces, *_: pieces)
-    patch.setattr(file, "verify", lambda path, record: record)
-
-
 @pytest.mark.parametrize("name", ["file", "s3", "tcp"])
 def test_bytes_that_nobody_checks_are_seen(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tiers_check_no_bytes(monkeypatch)
+    checks_no_bytes(monkeypatch.setattr)
     with PLACES[name](tmp_path) as place, pytest.raises(AssertionError):
         damage_campaign(place, 4, 1)
 
@@ -387,7 +373,9 @@ def rank_0_does_without_the_others(patch: pytest.MonkeyPatch) -> None:
         reservation.version.committed |= {0, 1}
         return commit(self, reservation)
 
-    commits_without_the_others(patch.setattr)
+    accepts_what_is_missing(patch.setattr)
+    patch.setattr(shared_file_write, "_await", lambda *_: None)
+    patch.setattr(shared_file_write, "_refused", lambda part: False)
     patch.setattr(bucket_parts.Parts, "joined", joined)
     patch.setattr(VersionRegistry, "commit", hasty)
     patch.setattr(version_registry, "seal_by_parts", sums_of_what_is_there)

@@ -1,7 +1,8 @@
-"""A disk that fails at the n-th system call, and a rank 0 that commits what is there."""
+"""A disk that fails at the n-th system call; and mutations of what keeps bad bytes out."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import threading
@@ -14,6 +15,7 @@ from deepvm.checkpoint.format.checksums import seal
 from deepvm.checkpoint.format.layout import Layout
 from deepvm.checkpoint.format.manifest import CommitRecord
 from deepvm.checkpoint.format.shard import Shard
+from deepvm.checkpoint.tiers import base, file
 
 CALLS = {"pwrite": 9, "fsync": 7, "replace": 5, "ftruncate": 1, "open": 12}
 """How often a save of two ranks in a folder makes them, or more."""
@@ -68,8 +70,9 @@ def sums_of_what_is_there(image: memoryview, layout: Layout, *_: object) -> list
     return crcs
 
 
-def commits_without_the_others(setattr: Callable[[Any, str, Any], None]) -> None:
-    """Mutation: in a folder rank 0 waits for no other part, and verifies none."""
+def accepts_what_is_missing(setattr: Callable[[Any, str, Any], None]) -> None:
+    """Mutation: in a folder a rank that cannot write its part says that it did, and rank 0 verifies none."""
+    write_part = shared_file_write._write_part
 
     def complete(hidden: Path, shard: Shard, parts: list[Path]) -> CommitRecord:
         image = bytearray(hidden.read_bytes())
@@ -77,6 +80,15 @@ def commits_without_the_others(setattr: Callable[[Any, str, Any], None]) -> None
         hidden.write_bytes(image)
         return shard.manifest(crcs)
 
-    setattr(shared_file_write, "_await", lambda *_: None)
-    setattr(shared_file_write, "_refused", lambda part: False)
+    def write(hidden: Path, shard: Shard) -> None:
+        with contextlib.suppress(OSError):
+            write_part(hidden, shard)
+
+    setattr(shared_file_write, "_write_part", write)
     setattr(shared_file_write, "_complete", complete)
+
+
+def checks_no_bytes(setattr: Callable[[Any, str, Any], None]) -> None:
+    """Mutation: what is read is not compared with the commit record."""
+    setattr(base, "verified", lambda pieces, *_: pieces)
+    setattr(file, "verify", lambda path, record: record)

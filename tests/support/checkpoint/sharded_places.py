@@ -118,3 +118,16 @@ def damage(place: Place, version: int, how: Damage, chance: random.Random) -> No
         disk.remove(name)
         if changed is not None:
             disk.write(name, changed)
+
+
+def damaged_in_turn(place: Place, version: int, rounds: int, seed: int) -> Iterator[str]:
+    """A version is damaged in any way, round after round, and whole again at the end; says how."""
+    chance, whole_files = random.Random(seed), [(disk, name, disk.read(name)) for disk, name in files(place, version)]
+    for number in range(rounds):
+        how = [*DAMAGES][number % len(DAMAGES)]
+        damage(place, version, DAMAGES[how], chance)
+        place.restart()
+        yield how
+        for disk, name, data in whole_files:
+            disk.write(name, data)
+    place.restart()

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import torch
 TESTS = Path(__file__).parents[2]
 FIRST_SAFE = 3
 """Before so many steps a rank with a victim among them waits until a version is safe: whoever comes then resumes."""
+JOB = "sharded"
 NOT_KILLED = 9
 """Exit code: the victim ended in another way."""
 
@@ -41,6 +43,8 @@ class Run:
             named, there, when it passes for the so-many-th time.
         copy_pause_s: how much longer the copy of each piece takes.
         drift: the second rank's copy of a tensor that both hold is another one from the start.
+        seed: of the batches. change: mutations, see ``sharded_mutations``. faults: a save meets each, in a folder of
+            its own below that of ``tiers``; see ``sharded_saves``, which runs in place of the training.
     """
 
     kind: str
@@ -57,8 +61,11 @@ class Run:
     copy_pause_s: float = 0.0
     drift: bool = False
     keep: int = 2
+    seed: int = 0
+    change: tuple[str, ...] = ()
+    faults: tuple[tuple[str, int, int, bool, int], ...] = ()
 
-    def start(self) -> tuple[dict[int, Any], list[int], str]:
+    def start(self) -> tuple[Any, list[int], str]:
         """Train; returns the states by step, the versions that were acknowledged, and what the ranks logged.
 
         Raises RuntimeError: a rank failed. NotKilledError: there is a victim, and it did not die by SIGKILL.
@@ -111,37 +118,74 @@ def whole(tree: Any) -> Any:
     return tree.detach().clone() if isinstance(tree, torch.Tensor) else tree
 
 
+def differences(one: Any, other: Any, place: str = "state") -> list[str]:
+    """Where two states differ in a bit."""
+    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
+        return [d for k, v in one.items() for d in differences(v, other[k], f"{place}[{k!r}]")]
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        return [d for n, v in enumerate(one) for d in differences(v, other[n], f"{place}[{n}]")]
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return [] if torch.equal(one, other) else [f"{place}: {one} {other}"]
+    return [] if one == other else [f"{place}: {one} {other}"]
+
+
+def read(file: Path) -> dict[str, Any]:
+    """The state in a version's file, as plain ``torch.load`` reads it."""
+    tree = torch.load(file, weights_only=True)
+    found = {"model": dict(tree["model"]), "optimizer": tree["optimizer"], "scheduler": tree["extra"]["scheduler"]}
+    return {name: whole(part) for name, part in found.items()}
+
+
 def digest(state: Any) -> str:
     stream = io.BytesIO()
     torch.save(state, stream)
     return hashlib.sha256(stream.getvalue()).hexdigest()
 
 
-def train(run: Run, rank: int) -> None:
-    from deepvm.checkpoint import Checkpointer
+class Training:
+    """Model, optimizer, scheduler and checkpointer of a rank."""
 
-    model = model_of(run)
+    def __init__(self, run: Run, tiers: list[str], **options: Any) -> None:
+        from deepvm.checkpoint import Checkpointer
+
+        self.seed, self.model = run.seed, model_of(run)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
+        self.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, T_max=50)
+        self.saver = Checkpointer(
+            model=self.model,
+            optimizer=self.optimizer,
+            extra={"scheduler": self.scheduler},
+            tiers=tiers,
+            job=JOB,
+            **options,
+        )
+
+    def take(self) -> dict[str, Any]:
+        """A copy of the state, whole; collective."""
+        parts = {"model": self.model, "optimizer": self.optimizer, "scheduler": self.scheduler}
+        return {name: whole(part.state_dict()) for name, part in parts.items()}
+
+    def step(self, pass_by: Callable[[str], None] = str) -> None:
+        """Train one; tell what comes next."""
+        torch.manual_seed(1000 * self.seed + self.saver.version)
+        self.optimizer.zero_grad()
+        pass_by("forward")
+        # The same batch on all ranks: sums of equals do not depend on their number.
+        loss = self.model(torch.randn(4, 10)).square().mean()
+        pass_by("backward")
+        loss.backward()
+        pass_by("step")
+        self.optimizer.step()
+        self.scheduler.step()
+
+
+def train(run: Run, rank: int) -> None:
+    training = Training(run, run.tiers, every=1, keep=run.keep, strategy=run.strategy)
+    model, ck = training.model, training.saver
     if run.drift and rank == 1:
         model[2].bias.data.to_local().add_(1e-3)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=50)
-    ck = Checkpointer(
-        model=model,
-        optimizer=optimizer,
-        extra={"scheduler": scheduler},
-        tiers=run.tiers,
-        every=1,
-        job="sharded",
-        keep=run.keep,
-        strategy=run.strategy,
-    )
     begin = ck.restore_latest()
     told: set[int] = set()
-
-    def take() -> dict[str, Any]:
-        return whole(
-            {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict()}
-        )
 
     def safe(handle: Any) -> bool:
         return any(f.done() and not f.exception() for f in (handle.remote_done, handle.durable))
@@ -157,20 +201,12 @@ def train(run: Run, rank: int) -> None:
         if rank == run.victim and ck.version + 1 == run.kill_step and place == run.kill_before:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    states = {begin: take()}
+    states = {begin: training.take()}
     for step in range(begin, run.end):
-        torch.manual_seed(step)  # the same batch on all ranks: sums of equals do not depend on their number
-        optimizer.zero_grad()
         while run.victim >= 0 and step == FIRST_SAFE and not told and not any(map(safe, ck.handles)):
             time.sleep(0.002)
-        pass_by("forward")
-        loss = model(torch.randn(4, 10)).square().mean()
-        pass_by("backward")
-        loss.backward()
-        pass_by("step")
-        optimizer.step()
-        scheduler.step()
-        states[step + 1] = take()
+        training.step(pass_by)
+        states[step + 1] = training.take()
     ck.save(block=True)
     tell()
     assert bool(ck.metrics["disagreements"]) == run.drift
@@ -191,8 +227,11 @@ def main() -> None:
         importlib.import_module(slow)
     from deepvm.checkpoint.snapshot.host_buffer import Slot
     from deepvm.io import failpoints
+    from support.checkpoint import sharded_mutations, sharded_saves
     from support.checkpoint.slow_copies import slow_copy
 
+    for name in run.change:
+        sharded_mutations.MUTATIONS[name]()
     if run.copy_pause_s:
         Slot.copy = slow_copy(run.copy_pause_s)  # type: ignore[method-assign]
     ranks: dict[int, int] = {}
@@ -221,7 +260,7 @@ def main() -> None:
     if run.kind != "plain":
         meeting = Path(run.out).with_suffix(f".{os.getppid()}")
         torch.distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=run.world)
-    train(run, rank)
+    (sharded_saves.attempts if run.faults else train)(run, rank)
     if run.world > 1:
         torch.distributed.barrier()
     sys.stderr.flush()
