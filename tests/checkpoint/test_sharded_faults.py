@@ -9,11 +9,10 @@ from __future__ import annotations
 import errno
 import os
 import random
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,83 +21,40 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("boto3")
 
-from support.checkpoint import object_store  # noqa: E402
-from support.checkpoint.disks import Disk, Folder, Objects  # noqa: E402
-from support.checkpoint.memory_nodes import TOKEN, running, until  # noqa: E402
+from support.checkpoint.failing_disk import (  # noqa: E402
+    ALL_CALLS,
+    ERRORS,
+    accepts_what_is_missing,
+    checks_no_bytes,
+    failing,
+    in_place_of,
+    sums_of_what_is_there,
+)
+from support.checkpoint.memory_nodes import TOKEN  # noqa: E402
+from support.checkpoint.sharded_places import (  # noqa: E402
+    PLACES,
+    Place,
+    await_disks,
+    damaged_in_turn,
+    file_place,
+    files,
+    s3_place,
+)
 from support.checkpoint.sharding import Ranks, load, same, whole  # noqa: E402
 
 from deepvm.checkpoint import dcp_tiers  # noqa: E402
 from deepvm.checkpoint.files import shared_file_write  # noqa: E402
-from deepvm.checkpoint.format.checksums import seal  # noqa: E402
-from deepvm.checkpoint.format.layout import Layout  # noqa: E402
-from deepvm.checkpoint.format.manifest import SUFFIX, CommitRecord  # noqa: E402
+from deepvm.checkpoint.format.manifest import SUFFIX  # noqa: E402
 from deepvm.checkpoint.format.shard import Level, Shard  # noqa: E402
 from deepvm.checkpoint.node import version_registry  # noqa: E402
-from deepvm.checkpoint.node.server import Node  # noqa: E402
 from deepvm.checkpoint.node.version_registry import VersionRegistry  # noqa: E402
 from deepvm.checkpoint.node.versions import Reservation  # noqa: E402
-from deepvm.checkpoint.tiers import base, bucket_parts, file  # noqa: E402
+from deepvm.checkpoint.tiers import bucket_parts  # noqa: E402
 from deepvm.checkpoint.tiers.replicated import ReplicatedTier  # noqa: E402
-from deepvm.checkpoint.tiers.s3 import S3Tier  # noqa: E402
 from deepvm.errors import CheckpointError  # noqa: E402
 
 SOON_S = 15.0
 """A save that fails says so at once, and holds nothing up; the limits of all waits are a minute and more."""
-
-
-@dataclass
-class Place:
-    """Where versions go. ``url``: of now; ``disks``: behind it; ``nodes``: in this process."""
-
-    url: str
-    disks: list[Disk]
-    again: Callable[[], str] = str
-    nodes: list[Node] = field(default_factory=list)
-    store: object_store.Store | None = None
-
-    def restart(self) -> None:
-        """Nodes begin anew and know what is on their disks."""
-        self.url = self.again() or self.url
-
-
-@contextmanager
-def file_place(folder: Path) -> Iterator[Place]:
-    yield Place((folder / "versions").as_uri(), [Folder(folder / "versions")])
-
-
-@contextmanager
-def s3_place(folder: Path) -> Iterator[Place]:
-    with object_store.running() as store, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ENDPOINT_URL_S3", store.url)
-        patch.setitem(S3Tier.__init__.__kwdefaults__, "attempts", 1)
-        yield Place(f"s3://{object_store.BUCKET}/run", [Objects(store)], store=store)
-
-
-@contextmanager
-def node_place(folder: Path, count: int, options: str = "") -> Iterator[Place]:
-    with ExitStack() as stack:
-        folders = [folder / f"persist-{n}" for n in range(count)]
-        running_now = stack.enter_context(ExitStack())
-        place = Place("", [Folder(path) for path in folders])
-
-        def start() -> str:
-            running_now.close()
-            place.nodes = [running_now.enter_context(running(persist=path)) for path in folders]
-            first, *others = [node.url for node in place.nodes]  # type: ignore[attr-defined]
-            return ",".join([first, *(url.partition("://")[2] for url in others)]) + options
-
-        place.again = start
-        place.restart()
-        yield place
-
-
-PLACES: dict[str, Callable[[Path], AbstractContextManager[Place]]] = {
-    "file": file_place,
-    "s3": s3_place,
-    "tcp": lambda folder: node_place(folder, 1),
-    "tcp,tcp": lambda folder: node_place(folder, 2),
-    "replicas": lambda folder: node_place(folder, 2, "?replicas=2"),
-}
 
 
 @pytest.fixture(autouse=True)
@@ -135,74 +91,19 @@ def settled(place: Place, *versions: int) -> None:
     await_disks(place, *versions)
 
 
-def await_disks(place: Place, *versions: int) -> None:
-    ends = tuple(f"{version:012d}.pt{SUFFIX}" for version in versions)
-    for disk in place.disks:
-        assert until(lambda disk=disk: sum(name.endswith(ends) for name in disk.names()) == len(ends))
-
-
-def files(place: Place, version: int) -> list[tuple[Disk, str]]:
-    return [(disk, name) for disk in place.disks for name in disk.names() if f"-{version:012d}.pt" in name]
-
-
 # --- damage ----------------------------------------------------------------------------------------------------------
-
-Damage = Callable[[bytes, random.Random], bytes | None]
-
-
-def patched(data: bytes, chance: random.Random) -> bytes:
-    start, more = chance.randrange(len(data)), chance.randbytes(chance.randrange(1, 60))
-    return data[:start] + more + data[start + len(more) :]
-
-
-def flipped(data: bytes, chance: random.Random) -> bytes:
-    changed = bytearray(data)
-    changed[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
-    return bytes(changed)
-
-
-DAMAGES: dict[str, Damage] = {
-    "flipped": flipped,
-    "patched": patched,
-    "cut": lambda data, chance: data[: chance.randrange(len(data))],
-    "longer": lambda data, chance: data + chance.randbytes(chance.randrange(1, 9)),
-    "zeroed": lambda data, chance: bytes(len(data)),
-    "removed": lambda data, chance: None,
-}
-
-
-def damage(place: Place, version: int, how: Damage, chance: random.Random) -> None:
-    """Change one file of each disk: of the data, or of the record."""
-    kind = chance.choice([".pt", ".pt" + SUFFIX])
-    for disk in place.disks:
-        name = next(n for d, n in files(place, version) if d is disk and n.endswith(kind))
-        data = disk.read(name)
-        while (changed := how(data, chance)) == data:
-            pass
-        disk.remove(name)
-        if changed is not None:
-            disk.write(name, changed)
 
 
 def damage_campaign(place: Place, rounds: int, seed: int) -> None:
     """Version 2 is damaged in any way: 1 is loaded, and 2 is refused when it is asked for."""
     settled(place, 1, 2)
-    chance, whole_files = random.Random(seed), {(id(d), n): d.read(n) for d, n in files(place, 2)}
-    for number in range(rounds):
-        how = [*DAMAGES][number % len(DAMAGES)]
-        damage(place, 2, DAMAGES[how], chance)
-        place.restart()
+    for how in damaged_in_turn(place, 2, rounds, seed):
         try:
             assert same(load(place.url), whole(1, 2)), how
         except CheckpointError as error:
             raise AssertionError(f"{how}: version 1 is there, and {error}") from error
         with pytest.raises(CheckpointError):
             load(place.url, 2)
-        for disk in place.disks:
-            for (owner, name), data in whole_files.items():
-                if owner == id(disk):
-                    disk.write(name, data)
-    place.restart()
     assert same(load(place.url), whole(2, 2))
 
 
@@ -254,40 +155,6 @@ def check(place: Place, ranks: Ranks, returned: bool) -> None:
     assert same(load(place.url), whole(3, 2))
 
 
-CALLS = {"pwrite": 9, "fsync": 7, "replace": 5, "ftruncate": 1, "open": 12}
-"""How often a save of two ranks in a folder makes them, or more."""
-
-
-def short_write(real: Callable[..., int], nth: int, error: int) -> Callable[..., Any]:
-    """Of the n-th write the disk takes half; then it fails."""
-    lock, calls = threading.Lock(), [0]
-
-    def write(descriptor: int, data: memoryview, offset: int) -> int:
-        with lock:
-            calls[0] += 1
-            now = calls[0]
-        if now > nth:
-            raise OSError(error, os.strerror(error))
-        return real(descriptor, data[: len(data) // 2] if now == nth else data, offset)
-
-    return write
-
-
-def failing(real: Callable[..., Any], nth: int, error: int, forever: bool) -> Callable[..., Any]:
-    """The n-th call fails, and all after it while the trouble lasts, or that one alone; whichever rank's it is."""
-    lock, calls = threading.Lock(), [0]
-
-    def call(*words: Any, **more: Any) -> Any:
-        with lock:
-            calls[0] += 1
-            now = calls[0]
-        if now == nth or (forever and now > nth):
-            raise OSError(error, os.strerror(error))
-        return real(*words, **more)
-
-    return call
-
-
 def disk_campaign(folder: Path, cases: list[tuple[str, int, int, bool]]) -> int:
     """Each system call of a save fails, once or from then on; returns how many saves failed."""
     failed = 0
@@ -295,18 +162,11 @@ def disk_campaign(folder: Path, cases: list[tuple[str, int, int, bool]]) -> int:
         with file_place(folder / str(number)) as place, training(place) as ranks, pytest.MonkeyPatch.context() as patch:
             ranks.save(1)
             with patch.context() as trouble:
-                if name == "short":
-                    trouble.setattr(os, "pwrite", short_write(os.pwrite, nth, error))
-                else:
-                    trouble.setattr(os, name, failing(getattr(os, name), nth, error, forever))
+                trouble.setattr(os, *in_place_of(name, nth, error, forever))
                 returned = attempt(ranks, 2)
             failed += not returned
             check(place, ranks, returned)
     return failed
-
-
-ERRORS = [errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EROFS]
-ALL_CALLS = [(name, nth) for name, most in CALLS.items() for nth in range(1, most + 1)]
 
 
 def test_a_folder_whose_disk_fails(tmp_path: Path) -> None:
@@ -493,33 +353,15 @@ def test_a_version_that_nobody_can_read_now_is_no_reason_to_go_back(
 # --- the campaigns find what is broken on purpose --------------------------------------------------------------------
 
 
-def tiers_check_no_bytes(patch: pytest.MonkeyPatch) -> None:
-    """What is read is not compared with the commit record."""
-    patch.setattr(base, "verified", lambda pieces, *_: pieces)
-    patch.setattr(file, "verify", lambda path, record: record)
-
-
 @pytest.mark.parametrize("name", ["file", "s3", "tcp"])
 def test_bytes_that_nobody_checks_are_seen(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tiers_check_no_bytes(monkeypatch)
+    checks_no_bytes(monkeypatch.setattr)
     with PLACES[name](tmp_path) as place, pytest.raises(AssertionError):
         damage_campaign(place, 4, 1)
 
 
 def rank_0_does_without_the_others(patch: pytest.MonkeyPatch) -> None:
     """It commits what is there, in a folder, a bucket or a node."""
-
-    def sums(image: memoryview, layout: Layout, *_: object) -> list[int]:
-        crcs: list[int] = []
-        for _ in seal(image, layout, crcs):
-            pass
-        return crcs
-
-    def complete(hidden: Path, shard: Shard, parts: list[Path]) -> CommitRecord:
-        image = bytearray(hidden.read_bytes())
-        crcs = sums(memoryview(image), shard.layout)
-        hidden.write_bytes(image)
-        return shard.manifest(crcs)
 
     def joined(self: Any, shard: Shard, names: Any) -> memoryview:
         shard.ready(shard.layout.size)
@@ -531,12 +373,12 @@ def rank_0_does_without_the_others(patch: pytest.MonkeyPatch) -> None:
         reservation.version.committed |= {0, 1}
         return commit(self, reservation)
 
+    accepts_what_is_missing(patch.setattr)
     patch.setattr(shared_file_write, "_await", lambda *_: None)
     patch.setattr(shared_file_write, "_refused", lambda part: False)
-    patch.setattr(shared_file_write, "_complete", complete)
     patch.setattr(bucket_parts.Parts, "joined", joined)
     patch.setattr(VersionRegistry, "commit", hasty)
-    patch.setattr(version_registry, "seal_by_parts", sums)
+    patch.setattr(version_registry, "seal_by_parts", sums_of_what_is_there)
 
 
 @pytest.mark.parametrize("name", ["file", pytest.param("s3", marks=pytest.mark.slow), "tcp", "replicas"])

@@ -23,6 +23,7 @@ parser.add_argument("--loader-workers", type=int, default=0)
 parser.add_argument("--augment", action="store_true", help="samples with random changes, as augmentation makes them")
 parser.add_argument("--evaluate", type=int, default=0, help="steps between evaluations; 0: none")
 parser.add_argument("--logs", action="store_true", help="write the Trainer's log beside the versions")
+parser.add_argument("--half", action="store_true", help="in float16, with a GradScaler")
 options = parser.parse_args()
 
 
@@ -45,7 +46,8 @@ class Logged(Trainer):
 
     def compute_loss(self, model, inputs, **more):
         samples = inputs.pop("sample").tolist()
-        loss = super().compute_loss(model, inputs, **more)
+        with torch.autocast("cpu", torch.float16, enabled=options.half):
+            loss = super().compute_loss(model, inputs, **more)
         if model.training:
             self.samples += samples
             self.losses.append(loss.item())
@@ -71,6 +73,7 @@ arguments = TrainingArguments(
     dataloader_num_workers=options.loader_workers,
     learning_rate=1e-3,
     warmup_steps=5,
+    max_grad_norm=0.0 if options.half else 1.0,  # on a CPU the Trainer would clip what is still scaled
     save_strategy="no",
     eval_strategy="steps" if options.evaluate else "no",
     eval_steps=options.evaluate or None,
@@ -84,6 +87,8 @@ arguments = TrainingArguments(
 saves = DeepVMCallback(tiers=options.out / "versions", every=options.every, job="gpt2")
 data = Tokens()
 trainer = Logged(GPT2LMHeadModel(config), arguments, train_dataset=data, eval_dataset=data, callbacks=[Log(), saves])
+if options.half:  # the Trainer makes one on GPUs only
+    trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**19, growth_interval=20)
 trainer.train()
 if options.logs:
     rows = [

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import lightning
 import torch
+from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.plugins.environments import LightningEnvironment, TorchElasticEnvironment
 from torch import nn
 
@@ -24,6 +25,7 @@ parser.add_argument("--loader-workers", type=int, default=0)
 parser.add_argument("--accumulate", type=int, default=1)
 parser.add_argument("--ranks", type=int, default=1, help="under torchrun")
 parser.add_argument("--validate", type=int, default=0, help="steps between validations; 0: none")
+parser.add_argument("--half", action="store_true", help="in float16, with a GradScaler")
 options = parser.parse_args()
 
 
@@ -71,6 +73,11 @@ class Samples(torch.utils.data.Dataset):
 
 torch.set_num_threads(1)
 lightning.seed_everything(0)
+# By itself it looks for MPI, and fails where that is half installed.
+plugins = [TorchElasticEnvironment() if options.ranks > 1 else LightningEnvironment()]
+if options.half:  # Lightning makes one on GPUs only
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**19, growth_interval=20)
+    plugins.append(MixedPrecision("16-mixed", "cpu", scaler))
 trainer = lightning.Trainer(
     accelerator="cpu",
     devices=options.ranks,
@@ -84,8 +91,7 @@ trainer = lightning.Trainer(
     logger=False,
     enable_progress_bar=False,
     default_root_dir=options.out,
-    # By itself it looks for MPI, and fails where that is half installed.
-    plugins=[TorchElasticEnvironment() if options.ranks > 1 else LightningEnvironment()],
+    plugins=plugins,
 )
 Loader = torch.utils.data.DataLoader
 data = Samples()

@@ -41,7 +41,7 @@ torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(16, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 4))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)  # each epoch
-scaler = torch.amp.GradScaler("cpu", init_scale=2.0**17, growth_interval=20)  # skips its first step, and grows
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**19, growth_interval=20)  # skips its first step, and grows
 Loader = torch.utils.data.DataLoader
 if options.stateful:
     from torchdata.stateful_dataloader import StatefulDataLoader as Loader
@@ -59,7 +59,8 @@ with training_run(
 ) as run:
     for epoch in run.epochs():
         for x, y, ids in run.loader:
-            loss = nn.functional.cross_entropy(model(x), y)
+            with torch.autocast("cpu", torch.float16):
+                loss = nn.functional.cross_entropy(model(x), y)
             scaler.scale(loss / options.accumulate).backward()
             batch = epoch * len(loader) + run.loader.batch  # from 1
             if batch % options.accumulate == 0:

@@ -35,10 +35,13 @@ RUNS = {
     "plain_loop.py --loader-workers 2 --stateful": ["torchdata"],
     "hf_trainer.py --augment": ["transformers", "accelerate"],
     "hf_trainer.py --augment --loader-workers 2 --accumulate 3 --epochs 6 --evaluate 7": ["transformers", "accelerate"],
+    "hf_trainer.py --half --accumulate 2": ["transformers", "accelerate"],
     "lightning_loop.py": ["lightning"],
     "lightning_loop.py --loader-workers 2 --accumulate 3 --epochs 5 --validate 9": ["lightning"],
+    "lightning_loop.py --half": ["lightning"],
     "accelerate_loop.py": ["accelerate"],
     "accelerate_loop.py --seedable --loader-workers 2 --accumulate 3 --epochs 5": ["accelerate"],
+    "accelerate_loop.py --half --accumulate 2": ["accelerate"],
     "accelerate_loop.py --stateful --loader-workers 2": ["accelerate", "torchdata"],
 }
 """By command: the libraries that it needs."""
@@ -107,10 +110,11 @@ def test_sigterm_of_one_rank_ends_all(tmp_path: Path) -> None:
     assert len([*(tmp_path / "v").glob("*.pt")]) == 1
 
 
-def started(words: str, out: Path) -> subprocess.Popen[bytes]:
+def started(words: str, out: Path, *before: str) -> subprocess.Popen[bytes]:
+    """``before``: what the interpreter is to run, with the script as its argument."""
     script, *rest = words.split()
     out.mkdir(exist_ok=True)
-    command = [sys.executable, str(EXAMPLES / script), "--out", str(out), *rest]
+    command = [sys.executable, *before, str(EXAMPLES / script), "--out", str(out), *rest]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
@@ -140,6 +144,70 @@ def test_the_log_of_a_trainer_is_whole(tmp_path: Path) -> None:
     assert rows[0] == rows[1] and len(rows[0]) > 25
     ended(started(words, tmp_path / "killed"))  # there is nothing left to do
     assert json.loads((tmp_path / "killed" / "log.json").read_text()) == rows[0]
+
+
+MIXED_PRECISION = {
+    "plain_loop.py": [],
+    "hf_trainer.py --half": ["transformers", "accelerate"],
+    "lightning_loop.py --half": ["lightning"],
+    "accelerate_loop.py --half": ["accelerate"],
+}
+NOTES_THE_SCALER = """
+import os, runpy, sys
+from torch.amp import GradScaler
+told = open(os.path.join(sys.argv[sys.argv.index("--out") + 1], f"scaler-{os.getpid()}"), "w", buffering=1)
+update = GradScaler.update
+def noted(self, *words):
+    update(self, *words)
+    print(self.get_scale(), self._get_growth_tracker(), file=told)
+GradScaler.update = noted
+"""
+FORGETS_THE_SCALER = """
+from deepvm.checkpoint.integrations.session import Session
+init = Session.__init__
+def forgetful(self, loader, extra, *words, own=None, **options):
+    without = [{name: value for name, value in (given or {}).items() if name != "scaler"} for given in (extra, own)]
+    assert len(extra or {}) + len(own or {}) == sum(map(len, without)) + 1
+    init(self, loader, without[0], *words, own=without[1], **options)
+Session.__init__ = forgetful
+"""
+RUNS_THE_SCRIPT = """
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def check_scaler(words: str, folder: Path, change: str = "") -> None:
+    """A run that is killed scales as one that is not: scale and growth tracker after each step."""
+    before = ("-c", NOTES_THE_SCALER + change + RUNS_THE_SCRIPT)
+    runs = [started(words, folder / name, *before) for name in ("undisturbed", "killed")]
+    await_version(folder / "killed", 25)
+    runs[1].kill()
+    runs[1].communicate()
+    assert runs[1].returncode == -signal.SIGKILL
+    runs.append(started(words, folder / "killed", *before))
+    ended(runs[0])
+    ended(runs[2])
+    notes = [[*(folder.glob(f"*/scaler-{run.pid}"))][0].read_text().splitlines() for run in runs]
+    undisturbed, first, rest = notes
+    assert undisturbed[: len(first)] == first and len(first) >= 25
+    assert len(rest) <= len(undisturbed) - 25, "it was not resumed"
+    assert undisturbed[-len(rest) :] == rest
+    scales = [float(line.split()[0]) for line in undisturbed]
+    assert scales[0] < 2.0**19 and scales.count(2.0**17) and scales.count(2.0**18), "no step was skipped"
+
+
+@pytest.mark.parametrize("words", MIXED_PRECISION)
+def test_a_scaler_goes_on(words: str, tmp_path: Path) -> None:
+    needs(MIXED_PRECISION[words])
+    check_scaler(words, tmp_path)
+
+
+@pytest.mark.parametrize("words", MIXED_PRECISION)
+def test_a_scaler_that_is_forgotten_is_seen(words: str, tmp_path: Path) -> None:
+    needs(MIXED_PRECISION[words])
+    with pytest.raises(AssertionError, match=r"-len\(rest\)|== \["):
+        check_scaler(words, tmp_path, FORGETS_THE_SCALER)
 
 
 @pytest.mark.parametrize(

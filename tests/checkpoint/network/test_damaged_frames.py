@@ -17,13 +17,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.checkpoint.memory_nodes import Acks, finished, make_image, make_layout, put, running, tier
+from support.checkpoint.failing_disk import checks_no_bytes, sums_of_what_is_there
+from support.checkpoint.memory_nodes import Acks, finished, make_image, make_layout, put, put_all, running, tier
 from support.effort import examples
 
 from deepvm.checkpoint.format.layout import Layout, Segment
 from deepvm.checkpoint.format.shard import Level
 from deepvm.checkpoint.network.protocol import Kind
-from deepvm.checkpoint.tiers import tcp
+from deepvm.checkpoint.node import connection, version_registry
+from deepvm.checkpoint.node.version_registry import VersionRegistry
+from deepvm.checkpoint.node.versions import Reservation
+from deepvm.checkpoint.tiers import replicated, tcp
 from deepvm.checkpoint.tiers.replicated import ReplicatedTier
 from deepvm.checkpoint.tiers.tcp import TcpTier
 from deepvm.errors import CheckpointError
@@ -32,7 +36,7 @@ HEAD, DATA = struct.Struct("!4sBI"), struct.Struct("!QII")
 PROOF = (Kind.CHALLENGE, Kind.PROOF, Kind.PROVED)
 JUNK = [None, True, -1, 0, 7, 2**63, 2**70, float("inf"), float("nan"), "", "x" * 70, [], [[1]], [["a", "b"]], {}]
 JUNK += [[[float("inf"), 1]], [[0, 2**70, "x"]], [[0, float("inf"), float("nan")]]]
-LAYOUT = make_layout(60_000, seed=4)
+LAYOUTS = {world: make_layout(60_000, world, seed=4) for world in (1, 2)}
 IDLE_S = 0.3
 
 
@@ -58,8 +62,8 @@ def damaged(kind: int, raw: bytes, chance: random.Random) -> bytes:
         return HEAD.pack(b"DVM1", chance.choice([*Kind]), len(raw)) + raw
     if chance.random() < 0.1:
         return HEAD.pack(b"DVM1", kind, max(len(raw) + chance.choice([-1, 1, 2**20]), 0)) + raw
-    if kind == Kind.DATA:  # mostly where it belongs
-        raw = flipped(raw, chance, DATA.size if chance.random() < 0.8 else None)
+    if kind == Kind.DATA:  # half of them where it belongs
+        raw = flipped(raw, chance, DATA.size if chance.random() < 0.5 else None)
     elif kind in (Kind.MANIFEST, Kind.LAYOUT) or chance.random() < 0.3:
         raw = flipped(raw, chance)
     else:
@@ -74,6 +78,7 @@ class Line:
         self, target: tuple[str, int], chance: random.Random, *, to_node: bool, place: int | None = None
     ) -> None:
         self._target, self._chance, self._to_node, self._place = target, chance, to_node, place
+        self._only: Kind | None = None
         self._lock, self.damaged, self._due = threading.Lock(), 0, chance.randrange(1, 14) if place is None else 3
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.url = f"tcp://127.0.0.1:{self._listening.getsockname()[1]}"
@@ -94,10 +99,10 @@ class Line:
             while len(head := stream.read(HEAD.size)) == HEAD.size:
                 _, kind, length = HEAD.unpack(head)
                 raw = stream.read(length)
-                if self._place is not None and bad and kind == Kind.DATA and self._turn():
+                if self._place is not None and bad and kind == Kind.DATA and self._turn(kind):
                     offset, *others = DATA.unpack_from(raw)
                     sink.sendall(head + DATA.pack(offset ^ (1 << self._place), *others) + raw[DATA.size :])
-                elif self._place is None and bad and kind not in PROOF and self._turn():
+                elif self._place is None and bad and kind not in PROOF and self._turn(kind):
                     sink.sendall(damaged(kind, raw, self._chance))
                     # Who waits for the rest of a longer frame would do so for half a minute.
                     threading.Timer(IDLE_S, self._cut, (source, sink)).start()
@@ -105,9 +110,16 @@ class Line:
                     sink.sendall(head + raw)
         self._cut(source, sink)
 
-    def _turn(self) -> bool:
+    def damage_later(self, number: int, only: Kind | None = None) -> None:
+        """Not one of the first frames, but this one from now on, of all or of a kind."""
+        with self._lock:
+            self._due, self._only = number, only
+
+    def _turn(self, kind: int) -> bool:
         """Whether it is this frame's: one of the first of all connections."""
         with self._lock:
+            if self._only not in (None, kind):
+                return False
             self._due -= 1
             self.damaged += not self._due
             return not self._due
@@ -145,54 +157,74 @@ def through(url: str, session: str) -> TcpTier:
     return tier(url, session, wire_bytes=4096, limit_s=3.0, flows=1)
 
 
-def requests_campaign(rounds: int, seed: int, caplog: pytest.LogCaptureFixture, folder: Path) -> int:
-    """A trainer's requests are damaged; returns how many frames were."""
-    count = 0
+def acknowledged(results: list[Acks | Exception]) -> bool:
+    """Whether any rank knows that the version is safe. Raises errors that callers do not know."""
+    for result in results:
+        if not isinstance(result, (Acks, CheckpointError)):
+            raise result
+    told = [result for result in results if isinstance(result, Acks)]
+    limit_s = 1.0 if len(told) == len(results) else 0.0  # a rank hears later that the others are done, too
+    return any([acks.wait(Level.REMOTE, limit_s) for acks in told])
+
+
+def requests_campaign(rounds: int, seed: int, caplog: pytest.LogCaptureFixture, folder: Path, world: int = 1) -> int:
+    """The requests of a trainer, one of ``world``, are damaged; returns how many frames were."""
+    count, layout = 0, LAYOUTS[world]
     with running(lease_s=0.01) as node:
         for number in range(rounds):
             chance = random.Random(seed * 1000 + number)
-            image = make_image(LAYOUT, number)
+            image = make_image(layout, number)
             with line(node, chance, to_node=True) as bad:
-                to = through(bad.url, f"s{number}")
-                acks = known(lambda to=to, number=number, image=image: put(to, 1 + number, LAYOUT, image))
-                known(lambda to=to: to.versions("job"))
-                to.close()
+                urls = [bad.url if rank == number % world else node.url for rank in range(world)]  # type: ignore[attr-defined]
+                to = [through(url, f"s{number}") for url in urls]
+                safe = acknowledged(put_all(to, 1 + number, layout, image))  # type: ignore[arg-type]
+                for rank in to:
+                    known(lambda rank=rank: rank.versions("job"))
+                    rank.close()
                 count += bad.damaged
             own = tier(node, "reader")
             rows = own.versions("job")
             held = {row.version: own.fetch(row, folder).read_bytes() for row in rows}
-            if isinstance(acks, Acks) and Level.REMOTE in acks.levels:
-                assert held.get(1 + number) == finished(image, LAYOUT), f"acknowledged, and other bytes ({number})"
+            if safe:
+                assert held.get(1 + number) == finished(image, layout), f"acknowledged, and other bytes ({number})"
             for version, data in held.items():
-                sent = {finished(make_image(LAYOUT, n), LAYOUT) for n in range(number + 1)}
+                sent = {finished(make_image(layout, n), layout) for n in range(number + 1)}
                 assert data in sent, f"version {version} has bytes that nobody sent ({number})"
             own.close()
     assert "internal error" not in caplog.text
     return count
 
 
-def answers_campaign(rounds: int, seed: int, folder: Path) -> int:
-    """A node's answers are damaged; the other replica is good. Returns how many frames were damaged."""
-    count = 0
+def answers_campaign(rounds: int, seed: int, folder: Path, world: int = 1) -> int:
+    """A node's answers to one rank are damaged; the other replica is good. Returns how many frames were damaged."""
+    count, layout = 0, LAYOUTS[world]
     for number in range(rounds):
         chance = random.Random(seed * 1000 + number)
-        image = make_image(LAYOUT, number)
+        image = make_image(layout, number)
         with running() as one, running() as two, line(one, chance, to_node=False) as bad:
-            nodes = [through(bad.url, "s"), through(two.url, "s")]  # type: ignore[attr-defined]
-            both = ReplicatedTier(nodes, 2, retry_s=0.02)
-            acks = known(lambda both=both, image=image: put(both, 1, LAYOUT, image))  # type: ignore[arg-type]
+            urls = [bad.url if rank == number % world else one.url for rank in range(world)]  # type: ignore[attr-defined]
+            pairs = [[through(url, "s"), through(two.url, "s")] for url in urls]  # type: ignore[attr-defined]
+            ranks = [ReplicatedTier(pair, 2, retry_s=0.02) for pair in pairs]
+            if number % 2:
+                bad.damage_later(2**30)
+            safe = acknowledged(put_all(ranks, 1, layout, image))  # type: ignore[arg-type]
+            if number % 2:  # while versions are read
+                bad.damage_later(*((1, Kind.DATA) if number % 4 == 1 else (chance.randrange(1, 18), None)))
+            both, near = ranks[number % world], pairs[number % world][0]
             known(lambda both=both: both.damaged("job"))
-            known(lambda nodes=nodes: nodes[0].damaged("job"))
+            known(lambda near=near: near.damaged("job"))
             for _ in range(2):
                 rows = known(lambda both=both: both.versions("job"))
                 for row in rows if isinstance(rows, tuple) else ():
                     path = known(lambda both=both, row=row: both.fetch(row, folder))
-                    assert path is None or path.read_bytes() == finished(image, LAYOUT)  # type: ignore[attr-defined]
-            if isinstance(acks, Acks) and acks.levels:
-                own = tier(two, "reader")
-                assert [m.version for m in own.versions("job")] == [1], "acknowledged, and the other one has nothing"
-                own.close()
-            both.close()
+                    assert path is None or path.read_bytes() == finished(image, layout), "other bytes than were sent"  # type: ignore[attr-defined]
+            if safe:
+                for node in (one, two):
+                    own = tier(node, "reader")
+                    assert [m.version for m in own.versions("job")] == [1], "acknowledged, and a node has nothing"
+                    own.close()
+            for rank in ranks:
+                rank.close()
             count += bad.damaged
     return count
 
@@ -202,14 +234,16 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
 
 
-def test_damaged_requests(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    rounds = examples(300)
-    assert requests_campaign(rounds, 1, caplog, tmp_path) >= rounds // 3
+@pytest.mark.parametrize("world", LAYOUTS)
+def test_damaged_requests(world: int, caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    rounds = examples(300) // world
+    assert requests_campaign(rounds, 1, caplog, tmp_path, world) >= rounds // 3
 
 
-def test_damaged_answers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("world", LAYOUTS)
+def test_damaged_answers(world: int, tmp_path: Path) -> None:
     rounds = examples(80)
-    assert answers_campaign(rounds, 1, tmp_path) >= rounds // 3
+    assert answers_campaign(rounds, 1, tmp_path, world) >= rounds // 3
 
 
 def misplaced_piece(place: int, folder: Path) -> None:
@@ -236,3 +270,77 @@ def test_bytes_that_stay_in_place_of_others_are_seen(tmp_path: Path, monkeypatch
     monkeypatch.setattr(tcp.secrets, "token_hex", lambda count: "0" * 2 * count)
     with pytest.raises(AssertionError, match="other bytes"):
         misplaced_piece(14, tmp_path)
+
+
+# --- the campaigns find what is broken on purpose --------------------------------------------------------------------
+
+
+class Anything(int):
+    """Equal to whatever it is compared with."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = int.__hash__
+
+
+def node_checks_no_bytes(patch: pytest.MonkeyPatch) -> None:
+    """What arrives is not compared with its checksum."""
+    patch.setattr(connection, "total", lambda pieces: Anything())
+
+
+def node_waits_for_no_other_rank(patch: pytest.MonkeyPatch) -> None:
+    """The first who commits completes a version; what is missing is taken as it is."""
+    commit = VersionRegistry.commit
+
+    def hasty(self: VersionRegistry, reservation: Reservation) -> object:
+        reservation.version.committed |= {0, 1}
+        return commit(self, reservation)
+
+    patch.setattr(VersionRegistry, "commit", hasty)
+    patch.setattr(version_registry, "seal_by_parts", sums_of_what_is_there)
+
+
+def reader_checks_no_bytes(patch: pytest.MonkeyPatch) -> None:
+    """What is read is not compared with the commit record, nor a piece with its checksum."""
+    checks_no_bytes(patch.setattr)
+
+
+def one_copy_is_enough(patch: pytest.MonkeyPatch) -> None:
+    """Two were asked for."""
+    begin = replicated._Copies.__init__
+    patch.setattr(
+        replicated._Copies, "__init__", lambda self, shard, told, needed, put: begin(self, shard, told, 1, put)
+    )
+
+
+@pytest.mark.parametrize("world", LAYOUTS)
+def test_a_node_that_checks_no_bytes_is_seen(
+    world: int, caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node_checks_no_bytes(monkeypatch)
+    with pytest.raises(AssertionError, match="bytes"):
+        requests_campaign(150, 1, caplog, tmp_path, world)
+
+
+def test_a_node_that_waits_for_no_other_rank_is_seen(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node_waits_for_no_other_rank(monkeypatch)
+    with pytest.raises(AssertionError, match="bytes"):
+        requests_campaign(150, 1, caplog, tmp_path, 2)
+
+
+@pytest.mark.parametrize("world", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_reader_that_checks_no_bytes_is_seen(world: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader_checks_no_bytes(monkeypatch)
+    with pytest.raises(AssertionError, match="other bytes"):
+        answers_campaign(80, 1, tmp_path, world)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", LAYOUTS)
+def test_one_copy_in_place_of_two_is_seen(world: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one_copy_is_enough(monkeypatch)
+    with pytest.raises(AssertionError, match="nothing"):
+        answers_campaign(80, 1, tmp_path, world)

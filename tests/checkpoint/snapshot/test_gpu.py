@@ -1,4 +1,4 @@
-"""On a GPU: ``pytest -m gpu tests/checkpoint/test_gpu.py``."""
+"""On a GPU: ``pytest -m gpu tests/checkpoint/snapshot/test_gpu.py``."""
 
 from __future__ import annotations
 

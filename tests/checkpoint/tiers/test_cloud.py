@@ -22,13 +22,14 @@ from support.checkpoint.memory_nodes import make_image, make_layout, running
 from support.checkpoint.memory_nodes import put as put_on_node
 from support.checkpoint.memory_nodes import tier as node_tier
 
-from deepvm.checkpoint.files.file_names import labelled_name
+from deepvm.checkpoint.files.file_names import labelled_name, new_label
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
 from deepvm.checkpoint.format.manifest import SUFFIX
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.tiers import cloud, cloud_objects
 from deepvm.checkpoint.tiers.cloud import CloudTier
-from deepvm.checkpoint.tiers.ledger import StaleError
+from deepvm.checkpoint.tiers.cloud_objects import CloudObjects
+from deepvm.checkpoint.tiers.ledger import Ledger, LedgerFile, StaleError
 from deepvm.checkpoint.tiers.registry import open_store, open_tier
 from deepvm.cli.main import main
 from deepvm.errors import CheckpointError, MissingExtraError, RequestError
@@ -107,7 +108,7 @@ def test_trouble_at_every_request_of_a_save(store: CloudStore, tmp_path: Path, b
         own.deliver()
         found = seeds(own, tmp_path / "restored")
         if acknowledged:
-            assert found[version] == 12
+            assert found.get(version) == 12
         first = {"nothing": {0, 12}, "another version": {11}, "the same version": {11, 12}}[before]
         assert found.get(1, 0) in first and found.keys() <= {1, 2}
         # The next run goes on as if nothing had been, and leaves nothing of the trouble.
@@ -434,3 +435,119 @@ def test_ranks_that_start_together_prove_the_store_apart() -> None:
         for rank in ranks:
             rank.join()
         assert not errors, errors[0]
+
+
+# --- the campaigns find what is broken on purpose --------------------------------------------------------------------
+
+
+def states_replace_each_other(patch: pytest.MonkeyPatch) -> None:
+    """A state of the ledger is written whether or not another one was faster."""
+
+    def put_if(self: CloudObjects, key: str, data: bytes, etag: str | None) -> bool:
+        if etag is not None and not etag.isdigit():
+            return False
+        with self.errors(f"write {key}"):
+            self.fs.pipe_file(self.path(f"{key}.{int(etag or 0) + 1:012d}"), data)
+        return True
+
+    patch.setattr(CloudObjects, "put_if", put_if)
+
+
+def lower_states_are_believed(patch: pytest.MonkeyPatch) -> None:
+    """Who creates a state where a lower one was removed is not told that it does not count."""
+    states = CloudObjects._states
+    created: list[int] = []
+
+    def shown(self: CloudObjects, key: str) -> list[int]:
+        found = states(self, key)
+        return [number for number in found if not created or number <= created[-1]]
+
+    put_if = CloudObjects.put_if
+
+    def believing(self: CloudObjects, key: str, data: bytes, etag: str | None) -> bool:
+        created.append(int(etag or 0) + 1 if etag is None or etag.isdigit() else 0)
+        try:
+            return put_if(self, key, data, etag)
+        finally:
+            created.clear()
+
+    patch.setattr(CloudObjects, "_states", shown)
+    patch.setattr(CloudObjects, "put_if", believing)
+
+
+def the_ledger_is_not_asked(patch: pytest.MonkeyPatch) -> None:
+    """An older generation goes on."""
+    patch.setattr(LedgerFile, "_refuse", lambda self, found, epoch: None)
+
+
+def the_entry_comes_first(patch: pytest.MonkeyPatch) -> None:
+    """A version counts before its bytes are there."""
+    write = CloudTier.write
+    labels: list[str] = []
+
+    def hasty(self: CloudTier, image: memoryview, job: str, version: int, *others: Any) -> None:
+        labels.append(new_label(self._epochs.get(job) or 0))
+        self._cloud.ledger(job).add(str(version), labels[-1], self._epochs.get(job))
+        write(self, image, job, version, *others)
+
+    patch.setattr(cloud, "new_label", lambda epoch: labels[-1])
+    patch.setattr(CloudTier, "write", hasty)
+
+
+def an_entry_that_fails_is_acknowledged(patch: pytest.MonkeyPatch) -> None:
+    """Whether a version counts is not known, and it is said to."""
+    add = LedgerFile.add
+
+    def careless(self: LedgerFile, name: str, label: str, epoch: int | None) -> Ledger:
+        try:
+            return add(self, name, label, epoch)
+        except CheckpointError:
+            return Ledger()
+
+    patch.setattr(LedgerFile, "add", careless)
+
+
+def nothing_is_cleared(patch: pytest.MonkeyPatch) -> None:
+    """What killed writers left stays."""
+    patch.setattr(CloudTier, "_clear", lambda self, job: None)
+
+
+def an_upload_is_not_measured(patch: pytest.MonkeyPatch) -> None:
+    """Of what arrived the size is not compared, nor when it is listed."""
+    sizes = CloudObjects.sizes
+    patch.setattr(
+        CloudObjects,
+        "sizes",
+        lambda self, prefix: {k: BIG if k.endswith(".pt") else n for k, n in sizes(self, prefix).items()},
+    )
+
+
+SEEN: dict[Callable[[pytest.MonkeyPatch], None], Callable[[Path], None]] = {
+    states_replace_each_other: test_a_newer_generation_begins_before_every_request_of_an_older_one,
+    lower_states_are_believed: lambda folder: test_a_stale_writer_of_a_removed_state_is_told(CloudStore()),
+    the_ledger_is_not_asked: test_a_newer_generation_begins_before_every_request_of_an_older_one,
+    the_entry_comes_first: lambda folder: test_trouble_at_every_request_of_a_save(
+        CloudStore(), folder, "another version", Killed
+    ),
+    an_entry_that_fails_is_acknowledged: lambda folder: test_trouble_at_every_request_of_a_save(
+        CloudStore(), folder, "nothing", "fail"
+    ),
+    nothing_is_cleared: lambda folder: test_trouble_at_every_request_of_a_save(CloudStore(), folder, "nothing", Killed),
+    an_upload_is_not_measured: lambda folder: test_an_upload_that_arrives_short_is_no_version(CloudStore()),
+}
+
+
+@pytest.mark.parametrize("change", SEEN, ids=lambda change: change.__name__)
+def test_what_is_broken_is_seen(
+    change: Callable[[pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    SEEN[change](tmp_path / "as it is")
+    change(monkeypatch)
+    with pytest.raises((AssertionError, pytest.fail.Exception, StopIteration)):  # of bytes that nobody sent
+        SEEN[change](tmp_path / "broken")
+
+
+def test_without_the_fence_late_requests_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    the_ledger_is_not_asked(monkeypatch)
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        test_a_late_request_of_an_older_generation_never_counts(tmp_path)
