@@ -26,7 +26,7 @@ from deepvm.lab.certify.certifier import Certificate, certify
 from deepvm.lab.certify.subject import Subject
 
 pytestmark = pytest.mark.slow
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 EXAMPLES = ROOT / "docs" / "examples" / "trainers"
 KILLS = 20 if THOROUGH else 5
 RUNS = {
@@ -88,6 +88,24 @@ def test_two_ranks(script: Path, words: str, libraries: list[str], monkeypatch: 
     found = certify(Subject(script, ["--out", "{out}", *words.split()], processes=2), kills=KILLS)
     assert found.processes == 2
     assert [(gate.name, gate.state, gate.reason) for gate in found.gates if gate.state != "passed"] == []
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_sharded_model_in_a_training_run(workers: str, tmp_path: Path) -> None:
+    """Killed within two epochs, and started again."""
+
+    def run(name: str, *more: str) -> int:
+        (tmp_path / name).mkdir(exist_ok=True)
+        words = ["--out", str(tmp_path / name), "--sharded", "--loader-workers", workers, *more]
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        return subprocess.run([*launcher, two_rank_loop.__file__, *words], stderr=subprocess.DEVNULL).returncode
+
+    assert run("undisturbed") == 0
+    for step in ("7", "18"):
+        assert run("killed", "--die-at", step) != 0
+    assert run("killed") == 0
+    first, again = (torch.load(tmp_path / name / "final.pt") for name in ("undisturbed", "killed"))
+    assert all(torch.equal(first[name], again[name]) for name in first) and len(first) > 5
 
 
 def test_sigterm_of_one_rank_ends_all(tmp_path: Path) -> None:

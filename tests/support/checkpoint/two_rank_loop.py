@@ -1,15 +1,19 @@
-"""Ranks under DistributedDataParallel with dropout, BatchNorm and samples that change when they are read."""
+"""Ranks with dropout, BatchNorm and samples that change when they are read; replicas, or ``--sharded``."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import random
+import signal
 import time
 from pathlib import Path
 
+import numpy
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, DistributedSampler
 
 from deepvm.checkpoint import training_run
@@ -23,14 +27,17 @@ def main() -> None:
     parser.add_argument("--loader-workers", type=int, default=0)
     parser.add_argument("--every", type=int, default=3)
     parser.add_argument("--sleep", type=float, default=0.0)
+    parser.add_argument("--sharded", action="store_true", help="fully_shard, and final.pt at the end")
+    parser.add_argument("--die-at", type=int, default=-1, help="kill all ranks after this step")
     options = parser.parse_args()
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(2, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 1))
+    trained: nn.Module = fully_shard(model) if options.sharded else nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    trained = nn.parallel.DistributedDataParallel(model)
-    torch.manual_seed(dist.get_rank() + 1)
+    for seed in (torch.manual_seed, random.seed, numpy.random.seed):
+        seed(dist.get_rank() + 1)
     data = Items()
     sampler = DistributedSampler(data, seed=3)
     loader = DataLoader(data, 3, sampler=sampler, num_workers=options.loader_workers)
@@ -54,6 +61,13 @@ def main() -> None:
                 time.sleep(options.sleep)
                 step = epoch * len(loader) + run.loader.batch
                 log.step(step - 1, places, loss, epoch=epoch)
+                if run.step == options.die_at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+    if options.sharded:
+        whole = {k: v.full_tensor() if hasattr(v, "full_tensor") else v for k, v in model.state_dict().items()}
+        if not dist.get_rank():
+            torch.save(whole, options.out / "final.pt")
+        dist.barrier()
     dist.destroy_process_group()
     os._exit(0)  # threads of gloo outlive the group, and abort an interpreter that ends, now and then (torch 2.13)
 
