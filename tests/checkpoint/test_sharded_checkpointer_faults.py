@@ -112,7 +112,7 @@ def disk_campaign(start: Start, folder: Path, faults: list[tuple[str, int, int, 
 
 def test_a_folder_whose_disk_fails(start: Start, tmp_path: Path) -> None:
     chance = random.Random(3)
-    faults = [(name, nth, chance.choice(ERRORS), False, rank) for name, nth, rank in ALL_FAULTS[::3]]
+    faults = [(name, nth, chance.choice(ERRORS), False, rank) for name, nth, rank in ALL_FAULTS[::5]]
     faults += [("short", 1, errno.ENOSPC, True, 1)]
     assert disk_campaign(start, tmp_path, faults) >= len(faults) // 2
 

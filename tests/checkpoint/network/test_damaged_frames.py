@@ -331,7 +331,8 @@ def test_a_node_that_waits_for_no_other_rank_is_seen(
         requests_campaign(150, 1, caplog, tmp_path, 2)
 
 
-@pytest.mark.parametrize("world", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("world", LAYOUTS)
 def test_a_reader_that_checks_no_bytes_is_seen(world: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reader_checks_no_bytes(monkeypatch)
     with pytest.raises(AssertionError, match="other bytes"):
