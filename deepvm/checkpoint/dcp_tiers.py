@@ -52,26 +52,26 @@ _LEAST_METADATA, _ITEM_BYTES = 2**16, 256
 
 @dataclass(frozen=True)
 class _Ticket:
-    """What rank 0 tells each rank of a save: ``meet`` names it among them; see :class:`Shard` for ``attempt``."""
+    """What rank 0 tells each rank of a save: ``exchange`` names it among them; see :class:`Shard` for ``attempt``."""
 
     rank: int
     world: int
     session: str
-    meet: str
+    exchange: str
     version: int
     attempt: int
     metadata_bytes: int
 
 
-class _Places:
-    """The tiers that writers of this process have opened: writers come and go, the training run is one."""
+class _OpenTiers:
+    """What outlives the writers of this process, which come and go: the tiers of its training run."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: dict[tuple[str, str], tuple[str, Tier]] = {}
         self.attempts = 0
-        self.met: deque[str] = deque(maxlen=100)
-        """The newest saves: a planner that keeps its plans gives the next one the same."""
+        self.begun: deque[str] = deque(maxlen=100)
+        """Exchanges of the newest saves: a planner that keeps its plans hands out the same ticket again."""
         self.spent: list[str] = []
         """Rank 0's: keys of the save before in the store."""
 
@@ -93,7 +93,7 @@ class _Places:
             return known[1]
 
 
-_PLACES = _Places()
+_OPEN_TIERS = _OpenTiers()
 
 
 def _opened(url: str, job: str, session: str) -> Tier:
@@ -126,24 +126,24 @@ class TierWriter(FolderWriter):
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """See :class:`StorageWriter`; on rank 0. Raises CheckpointError: the tier does not answer."""
-        session = _PLACES.session(self._url, self._job)
+        session = _OPEN_TIERS.session(self._url, self._job)
         version = self._version
         if version is None:
-            tier = _PLACES.tier(self._url, self._job, session)
+            tier = _OPEN_TIERS.tier(self._url, self._job, session)
             version = max((m.version for m in tier.versions(self._job)), default=0) + 1
-        _PLACES.attempts += 1
+        _OPEN_TIERS.attempts += 1
         # The metadata is made last, and the layout first. It holds what the plans do, and where each item is.
         size = 2 * len(pickle.dumps(plans)) + _ITEM_BYTES * sum(len(p.items) for p in plans) + _LEAST_METADATA
-        ticket = _Ticket(0, len(plans), session, secrets.token_hex(8), version, _PLACES.attempts, size)
+        ticket = _Ticket(0, len(plans), session, secrets.token_hex(8), version, _OPEN_TIERS.attempts, size)
         return [replace(plan, storage_data=replace(ticket, rank=rank)) for rank, plan in enumerate(plans)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Lay this rank's items out, and begin to send them. Raises CheckpointError, RequestError."""
         ticket = plan.storage_data
-        if not isinstance(ticket, _Ticket) or ticket.meet in _PLACES.met:
+        if not isinstance(ticket, _Ticket) or ticket.exchange in _OPEN_TIERS.begun:
             allowed = "a planner that makes a new plan for each save, without enable_plan_caching"
             raise RequestError("planner", type(planner).__name__, allowed)
-        _PLACES.met.append(ticket.meet)
+        _OPEN_TIERS.begun.append(ticket.exchange)
         if self._sending is not None:
             self._sending.give_up("another save has begun")
         try:
@@ -157,10 +157,11 @@ class TierWriter(FolderWriter):
             view[offset : offset + len(piece)] = piece
         found: list[WriteResult] = []
         base = image.storages[ticket.rank]
-        for _ in self.fill(rows, DATA_NAME.format(ticket.rank, ticket.meet), view[base : base + size], planner, found):
+        name, own = DATA_NAME.format(ticket.rank, ticket.exchange), view[base : base + size]
+        for _ in self.fill(rows, name, own, planner, found):
             pass
         shard = Shard(self._job, ticket.version, ticket.rank, layout, view, attempt=ticket.attempt)
-        tier = _PLACES.tier(self._url, self._job, ticket.session)
+        tier = _OPEN_TIERS.tier(self._url, self._job, ticket.session)
         self._sending = _Sending(tier, shard, ticket, image.storages[-1])
         return done(found)
 
@@ -399,19 +400,19 @@ def _exchanged(ticket: _Ticket, size: int) -> list[int]:
     """The sizes of all ranks' parts, which rank 0 collects. Raises CheckpointError: a rank fails, or says nothing."""
     if ticket.world == 1:
         return [size]
-    store, own, every = _store(), f"deepvm/{ticket.meet}/{ticket.rank}", f"deepvm/{ticket.meet}/sizes"
+    store, own, every = _store(), f"deepvm/{ticket.exchange}/{ticket.rank}", f"deepvm/{ticket.exchange}/sizes"
     try:
         if ticket.rank:
             store.set(own, str(size))
             _await(ticket, [every])
             return [int(text) for text in store.get(every).decode().split()]
-        keys = [f"deepvm/{ticket.meet}/{rank}" for rank in range(1, ticket.world)]
+        keys = [f"deepvm/{ticket.exchange}/{rank}" for rank in range(1, ticket.world)]
         _await(ticket, keys)
         sizes = [size, *(int(store.get(key)) for key in keys)]
         store.set(every, " ".join(map(str, sizes)))
         # All ranks have left the save before: its plans are gathered at its end.
-        _forget(store, [*keys, *_PLACES.spent])
-        _PLACES.spent = [every, f"deepvm/{ticket.meet}/failed"]
+        _forget(store, [*keys, *_OPEN_TIERS.spent])
+        _OPEN_TIERS.spent = [every, f"deepvm/{ticket.exchange}/failed"]
         return sizes
     except RuntimeError as error:
         raise CheckpointError(f"a rank does not take part in the save: {error}") from None
@@ -440,7 +441,7 @@ def _tell(ticket: _Ticket, error: CheckpointError) -> None:
     if ticket.world == 1:
         return
     try:
-        _store().set(f"deepvm/{ticket.meet}/failed", f"rank {ticket.rank}: {error}")
+        _store().set(f"deepvm/{ticket.exchange}/failed", f"rank {ticket.rank}: {error}")
     except (RuntimeError, ValueError) as broken:  # it is closed: the training has ended
         log.debug("%s", broken)
 
@@ -449,5 +450,5 @@ def _failure(ticket: _Ticket) -> CheckpointError | None:
     """Why the version will not be, if another rank knows."""
     if ticket.world == 1:
         return None
-    key, store = f"deepvm/{ticket.meet}/failed", _store()
+    key, store = f"deepvm/{ticket.exchange}/failed", _store()
     return CheckpointError(store.get(key).decode()) if store.check([key]) else None

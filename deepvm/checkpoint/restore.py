@@ -44,14 +44,14 @@ def restore_newest(
     another model, or none that exists can be read.
     """
     found = ranks.by_first(lambda: _candidates(tiers, job))
-    places = ranks.gather_objects(_place())
-    first = places.index(places[ranks.rank])
+    machines = ranks.gather_objects(_machine())
+    first = machines.index(machines[ranks.rank])
     withheld: Exception | None = None
     damaged: dict[tuple[int, str], str] = {}
     with tempfile.TemporaryDirectory(prefix="deepvm-") as folder:
         for manifest, number in found:
             tier = tiers[number]
-            place = without_secrets(tier.url)
+            where = without_secrets(tier.url)
             # One copy and one reading for all ranks of a machine.
             problems: list[Exception] = []
             fetch = partial(_fetched, tier, manifest, Path(folder), problems)
@@ -61,9 +61,9 @@ def restore_newest(
                     damaged[manifest.version, tier.url] = str(error)
                 else:
                     withheld = withheld or error
-                log.warning("version %d on %s is skipped: %s", manifest.version, place, error)
+                log.warning("version %d on %s is skipped: %s", manifest.version, where, error)
             path = paths[first]
-            if not all(paths[place] for place in map(places.index, places)):  # all ranks restore it, or none
+            if not all(paths[rank] for rank in map(machines.index, machines)):  # all ranks restore it, or none
                 if first == ranks.rank and path is not None and path.parent == Path(folder):
                     path.unlink()  # there may be no room for two
                 continue
@@ -71,11 +71,11 @@ def restore_newest(
             version, failed = _load(path, state, ranks)
             if not ranks.minimum([failed is None])[0]:  # nor may one train on while another cannot
                 why = failed or "another rank cannot load it, see its error"
-                raise CheckpointError(f"version {manifest.version} of {job} on {place}: {why}") from failed
+                raise CheckpointError(f"version {manifest.version} of {job} on {where}: {why}") from failed
             if not ranks.rank:
                 size, saved = format_bytes(manifest.size), _saved(manifest.created)
                 who = f"job {job}" if epoch is None else f"job {job}, generation {epoch}"
-                _tell(f"resumed from version {manifest.version} of {place} ({who}, {saved}, {size})")
+                _tell(f"resumed from version {manifest.version} of {where} ({who}, {saved}, {size})")
             return version
     # A node that dies meanwhile comes back with what it acknowledged: starting at 0 now would lose all of it.
     if not ranks.minimum([withheld is None])[0]:
@@ -110,7 +110,7 @@ def _fetched(tier: Tier, manifest: CommitRecord, folder: Path, problems: list[Ex
         return None
 
 
-def _place() -> str:
+def _machine() -> str:
     """Where temporary files are: ranks with the same answer see each other's."""
     try:
         boot, folder = Path("/proc/sys/kernel/random/boot_id").read_text().strip(), os.stat(tempfile.gettempdir())

@@ -40,7 +40,7 @@ def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     token.chmod(0o600)
     monkeypatch.setenv("DEEPVM_TOKEN_FILE", str(token))
     monkeypatch.setenv("DEEPVM_JOB", "sharded")
-    monkeypatch.setattr(dcp_tiers, "_PLACES", dcp_tiers._Places())
+    monkeypatch.setattr(dcp_tiers, "_OPEN_TIERS", dcp_tiers._OpenTiers())
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         warnings.filterwarnings("ignore", category=FutureWarning)
@@ -171,7 +171,7 @@ def test_a_version_of_something_else_is_passed_over(tree: Any, node: Node) -> No
     dcp.save(state(1), checkpoint_id="1", storage_writer=DeepVMWriter(url(node)))
     data = io.BytesIO()
     torch.save(tree, data)
-    (known,) = dcp_tiers._PLACES._open.values()
+    (known,) = dcp_tiers._OPEN_TIERS._open.values()
     known[1].put(plain_shard(bytearray(data.getvalue()), 2, "sharded"), lambda level: None)
     assert same(loaded(url(node)), state(1))
 

@@ -40,6 +40,10 @@ class FlatState:
     regions: dict[int, Region] = field(default_factory=dict)
     _known: dict[int, tuple[int, torch.dtype, _Place]] = field(default_factory=dict)
 
+    def place_of(self, storage: int) -> str:
+        """Where a storage was found first, such as ``state['model']['2.bias']``."""
+        return next(f"state{_path(place)}" for number, _, place in self._known.values() if number == storage)
+
 
 def flatten(tree: Any) -> FlatState:
     """Flatten a tree. Raises RequestError: torch would not load something in it safely; names its place."""

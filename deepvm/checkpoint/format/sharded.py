@@ -17,7 +17,7 @@ from deepvm.checkpoint.format.layout import Segment
 from deepvm.errors import CheckpointError, RequestError
 
 MOST_RUNS, MOST_RUNS_OF_ALL = 100_000, 900_000
-"""Runs of one rank's parts, each copied by itself, and of those of all ranks, described to every node."""
+"""Most runs on one rank, each of which is one copy, and on all ranks, each of which is one entry of the layout."""
 
 
 class Run(NamedTuple):
@@ -54,7 +54,7 @@ class Region(NamedTuple):
         return _row_major(self.shape)
 
     @property
-    def pieces(self) -> int:
+    def run_count(self) -> int:
         """How many runs the part has."""
         return math.prod(self.sizes[: self._split]) if math.prod(self.sizes) else 0
 
@@ -68,7 +68,7 @@ class Region(NamedTuple):
 
     def runs(self) -> Iterator[Run]:
         """The part's runs, in the order of both memories."""
-        if not self.pieces:
+        if not self.run_count:
             return
         split, strides = self._split, self.strides
         length = math.prod(self.sizes[split:]) * self.itemsize
@@ -129,12 +129,13 @@ def region_of(tensor: torch.Tensor) -> Region:
 
 def check_runs(regions: Iterable[Region]) -> None:
     """Raise RequestError if a state is sharded too finely."""
-    own, every = (sum(row) for row in zip((0, 0), *((r.pieces, r.pieces * r.ranks) for r in regions), strict=True))
+    counts = [(region.run_count, region.ranks) for region in regions]
+    own, every = sum(count for count, _ in counts), sum(count * ranks for count, ranks in counts)
     if own > MOST_RUNS or every > MOST_RUNS_OF_ALL:
         raise RequestError(
             "model",
-            f"sharded into {own} pieces of rows on this rank, {every} on all",
-            f"at most {MOST_RUNS} and {MOST_RUNS_OF_ALL}: shard the first dimension, or save with DeepVMWriter",
+            f"sharded into {own} runs of bytes on this rank, {every} on all",
+            f"at most {MOST_RUNS} and {MOST_RUNS_OF_ALL}: shard dimension 0, or save with DeepVMWriter",
         )
 
 
@@ -204,7 +205,7 @@ def part_for(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
         made = torch.empty_like(like, dtype=whole.dtype)
         region = region_of(made)
-        if region.pieces:
+        if region.run_count:
             slices = [slice(offset, offset + size) for offset, size in zip(region.offsets, region.sizes, strict=True)]
             local(made).copy_(whole[tuple(slices)])
     return made

@@ -188,8 +188,8 @@ def _records(file: IO[bytes]) -> dict[str, tuple[Segment, tuple[int, ...]]]:
     found = {}
     position = archive.start_dir
     for info in archive.infolist():
-        local = os.pread(file.fileno(), 30, info.header_offset)
-        offset = info.header_offset + 30 + sum(struct.unpack("<HH", local[26:30]))
+        header = os.pread(file.fileno(), 30, info.header_offset)
+        offset = info.header_offset + 30 + sum(struct.unpack("<HH", header[26:30]))
         places = [position + 16]
         if info.flag_bits & 8:
             if os.pread(file.fileno(), 4, offset + info.file_size) != _DESCRIPTOR:

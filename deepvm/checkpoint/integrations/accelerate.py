@@ -24,7 +24,7 @@ _WHOLE = (
 """How ranks work together that hold the whole model."""
 
 
-class Counts:
+class AccelerateState:
     """What Accelerate counts: batches towards the next step, and passes over the data; and the seed of its sampler."""
 
     def __init__(self, accelerator: Any, loader: Any) -> None:
@@ -107,7 +107,7 @@ def checkpointed(
     more: dict[str, Any] = {f"registered.{n}": value for n, value in enumerate(accelerator._custom_objects)}
     if accelerator.scaler is not None:
         more["scaler"] = accelerator.scaler
-    more["accelerate"] = Counts(accelerator, loader)
+    more["accelerate"] = AccelerateState(accelerator, loader)
     session = Session(found, extra, sigterm, own=more, model=model, optimizer=optimizer, **options)
     try:
         return AcceleratedRun(session, epochs, loader)

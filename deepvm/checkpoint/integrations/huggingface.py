@@ -13,7 +13,7 @@ import transformers
 from transformers import TrainerCallback, TrainerState
 
 from deepvm.checkpoint.integrations.prepared_loader import prepared
-from deepvm.checkpoint.integrations.session import Packed, Session, check_options
+from deepvm.checkpoint.integrations.session import PackedState, Session, check_options
 from deepvm.checkpoint.training.hooks import callers
 from deepvm.checkpoint.training.state import Stateful
 from deepvm.errors import RequestError
@@ -72,7 +72,7 @@ class DeepVMCallback(TrainerCallback):  # type: ignore[misc]
         if scaler is not None:
             own["scaler"] = scaler
         self._over = False
-        own["trainer"] = Packed(
+        own["trainer"] = PackedState(
             "the Trainer's state", lambda: self._saved(trainer), lambda found: self._restore(trainer, found)
         )
         loader = prepared(objects["train_dataloader"])

@@ -14,7 +14,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.utils.data import DataLoader
 
 from deepvm.checkpoint.integrations.prepared_loader import iterate_through
-from deepvm.checkpoint.integrations.session import Packed, Session, check_options
+from deepvm.checkpoint.integrations.session import PackedState, Session, check_options
 from deepvm.checkpoint.loading.resumable_loader import ResumableLoader
 from deepvm.checkpoint.training.state import Stateful
 from deepvm.errors import CheckpointError, RequestError
@@ -65,7 +65,7 @@ class DeepVMCallback(Callback):  # type: ignore[misc]
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         if scaler is not None:
             own["scaler"] = scaler
-        own["lightning"] = Packed(
+        own["lightning"] = PackedState(
             "the state of Lightning's callbacks and modules",
             lambda: self._saved(trainer),
             lambda found: self._restore(trainer, found),

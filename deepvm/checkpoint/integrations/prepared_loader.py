@@ -27,7 +27,7 @@ def iterate_through(loader: DataLoader[Any], *, ahead: int = 0, stateful: bool =
     inner = _plain(kind, loader.__dict__)
     resumable = ResumableLoader(inner, ahead=ahead)
 
-    class Through(kind):  # type: ignore[valid-type,misc]
+    class WithPosition(kind):  # type: ignore[valid-type,misc]
         _plain = kind
 
         def __iter__(self) -> Any:
@@ -38,13 +38,13 @@ def iterate_through(loader: DataLoader[Any], *, ahead: int = 0, stateful: bool =
         def __reduce_ex__(self, protocol: Any) -> Any:
             return _plain, (kind, self.__dict__)
 
-    Through.__name__ = Through.__qualname__ = kind.__name__
+    WithPosition.__name__ = WithPosition.__qualname__ = kind.__name__
     if stateful:
-        Through.state_dict = lambda self: resumable.state_dict()
-        Through.load_state_dict = lambda self, state: resumable.load_state_dict(state)
+        WithPosition.state_dict = lambda self: resumable.state_dict()
+        WithPosition.load_state_dict = lambda self, state: resumable.load_state_dict(state)
     elif hasattr(kind, "state_dict"):  # asked by Accelerate for each batch
-        Through.state_dict = lambda self: {}
-    loader.__class__ = Through
+        WithPosition.state_dict = lambda self: {}
+    loader.__class__ = WithPosition
     return resumable
 
 

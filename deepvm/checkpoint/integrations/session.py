@@ -118,7 +118,7 @@ def check_options(options: Mapping[str, Any]) -> None:
             raise RequestError(name, value, f"an option of Checkpointer: {one_of(name, known, ', ')}")
 
 
-class Packed:
+class PackedState:
     """An object of a trainer in a tensor whose size seldom changes, as other layouts of the file cost time.
 
     It is read when the version is taken.

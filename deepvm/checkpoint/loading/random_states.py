@@ -47,14 +47,14 @@ def restore(data: bytes) -> None:
         numpy.random.set_state(("MT19937", keys, position, has_gauss, cached))
 
 
-class Draws(NamedTuple):
+class GeneratorStates(NamedTuple):
     """Random states at a moment: the global ones, and those of the loader's own generators."""
 
     shared: bytes
     own: tuple[bytes, ...]
 
     @classmethod
-    def now(cls, generators: Sequence[torch.Generator]) -> Draws:
+    def now(cls, generators: Sequence[torch.Generator]) -> GeneratorStates:
         """As they are."""
         return cls(packed(), tuple(bytes_of(g.get_state()) for g in generators))
 

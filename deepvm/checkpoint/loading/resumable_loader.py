@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from deepvm.checkpoint.format.tensor_bytes import as_tensor, bytes_of
-from deepvm.checkpoint.loading.random_states import Draws, generators_of, packed, restore
+from deepvm.checkpoint.loading.random_states import GeneratorStates, generators_of, packed, restore
 from deepvm.checkpoint.loading.worker_states import Collate, History, Indexes, Marked, StartWorker
 from deepvm.checkpoint.training.state import check_readable, pack, unpack
 from deepvm.errors import CheckpointError, RequestError
@@ -80,10 +80,10 @@ class ResumableLoader:
         self._epoch = self._fetched = self._least = 0
         self._running = False
         self._known_generators: list[torch.Generator] = []
-        self._made: Draws | None = None
+        self._made: GeneratorStates | None = None
         """Random states when the iterator was made, and with it the workers."""
-        self._began: Draws | None = None
-        self._first: Draws | None = None
+        self._began: GeneratorStates | None = None
+        self._first: GeneratorStates | None = None
         """Random states when the sampler's iterator was made in this pass, and when it drew first."""
         self._putting_back: _Resume | None = None
         """While a pass begins that goes on in the middle."""
@@ -91,7 +91,7 @@ class ResumableLoader:
         self._worker_states: dict[int, bytes] = {}
         """Those of persistent workers when this pass began."""
         self._history = History(max(loader.num_workers, 1) + ahead)
-        self._fetches: deque[tuple[Draws, Any]] = deque(maxlen=max(ahead, 1))
+        self._fetches: deque[tuple[GeneratorStates, Any]] = deque(maxlen=max(ahead, 1))
         """Before each of the newest fetches: random states, and the loader's own state if it has one."""
         self._copy: DataLoader[Any] | None = None
         self._indexes: Indexes | None = None
@@ -130,9 +130,9 @@ class ResumableLoader:
         self.before_batch()
         resume, self._resume = self._resume, None
         if resume is None:
-            return self._pass(_Resume(Draws.now(self._generators)))
+            return self._pass(_Resume(GeneratorStates.now(self._generators)))
         if resume.alone:
-            resume.now = Draws(packed(), resume.now.own)
+            resume.now = GeneratorStates(packed(), resume.now.own)
         if not resume.inside:
             resume.now.put_back(self._generators)
             if resume.dataset is not None:
@@ -150,7 +150,7 @@ class ResumableLoader:
             self._copy = self._copied(resume)
             if resume.made is not None:
                 resume.made.put_back(self._generators)
-            self._made = Draws.now(self._generators)
+            self._made = GeneratorStates.now(self._generators)
             self._worker_states = dict(resume.workers)
         else:
             self._worker_states = self._history.newest
@@ -208,14 +208,14 @@ class ResumableLoader:
             if self._calls == 1 + (self._workers > 0):
                 self._began.put_back(self._generators)
         else:
-            self._began = Draws.now(self._generators)
+            self._began = GeneratorStates.now(self._generators)
 
     def _before_first(self) -> None:
         resume = self._putting_back
         if resume is not None and resume.first is not None:
             resume.first.put_back(self._generators)
         else:
-            self._first = Draws.now(self._generators)
+            self._first = GeneratorStates.now(self._generators)
         self._putting_back = None
 
     def _skipped(self, resume: _Resume, crc: int) -> None:
@@ -237,7 +237,7 @@ class ResumableLoader:
             self.before_batch()
         if self._ahead and (self._by_itself or not self._workers):
             own = self._own_state() if self._by_itself else None
-            self._fetches.append((Draws.now(self._generators), own))
+            self._fetches.append((GeneratorStates.now(self._generators), own))
         batch = next(found, _END)
         if batch is _END:
             self._ended()
@@ -263,7 +263,7 @@ class ResumableLoader:
             return dict(self._restored)
         batch = self.batch
         record: dict[str, Any] = {
-            "now": _saved(Draws.now(self._generators)),
+            "now": _saved(GeneratorStates.now(self._generators)),
             "world": _world(),
             "batch_size": _batch_size(self.loader),
         }
@@ -356,16 +356,16 @@ class _Resume:
 
     def __init__(
         self,
-        now: Draws,
+        now: GeneratorStates,
         batch: int = 0,
         *,
         inside: bool = False,
-        made: Draws | None = None,
-        began: Draws | None = None,
-        first: Draws | None = None,
+        made: GeneratorStates | None = None,
+        began: GeneratorStates | None = None,
+        first: GeneratorStates | None = None,
         order: int | None = None,
         workers: Mapping[int, bytes] | None = None,
-        ahead: tuple[Draws, ...] = (),
+        ahead: tuple[GeneratorStates, ...] = (),
         own: Any = None,
         dataset: Any = None,
         alone: bool = False,
@@ -456,12 +456,12 @@ def _batch_size(loader: DataLoader[Any]) -> int | None:
     return size if isinstance(size, int) and size > 0 else None
 
 
-def _saved(draws: Draws | None) -> Any:
+def _saved(draws: GeneratorStates | None) -> Any:
     return None if draws is None else [as_tensor(draws.shared), *map(as_tensor, draws.own)]
 
 
-def _loaded(saved: Any) -> Draws | None:
+def _loaded(saved: Any) -> GeneratorStates | None:
     if saved is None:
         return None
     shared, *own = (bytes_of(tensor) for tensor in saved)
-    return Draws(shared, tuple(own))
+    return GeneratorStates(shared, tuple(own))

@@ -84,9 +84,10 @@ def _compare_parts(parts: FlatState, held: Sequence[Mapping[int, Part]], ranks: 
     different = [(n, those) for n, those in several if len({sums[rank][n] for rank in those}) > 1]
     for number, those in different[:1]:
         log.error(
-            "ranks %s hold different values of a tensor of shape %s, and of %d more, as if they were copies: versions "
-            "have those of one of them; give what is not a copy a name of its own, or save with DeepVMWriter",
-            *(", ".join(map(str, those)), parts.regions[number].shape, len(different) - 1),
+            "ranks %s hold different values of %s%s, as if they were copies: versions have those of one of them; give "
+            "what is not a copy a name of its own, or save with DeepVMWriter",
+            *(", ".join(map(str, those)), parts.place_of(number)),
+            f" and {len(different) - 1} more" if len(different) > 1 else "",
         )
     return len(different)
 

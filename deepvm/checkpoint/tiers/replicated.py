@@ -233,7 +233,7 @@ class ReplicatedTier(Tier):
     def begin(self, job: str, epoch: int) -> None:
         """See :meth:`Tier.begin`; those that miss it leave an older generation fewer nodes than it needs.
 
-        They are told when they answer again; what the older one completed there meanwhile :meth:`versions` leaves out.
+        They hear of it when they answer again; :meth:`versions` leaves out what the older one completed there.
         """
         self._begun[job] = epoch
         there = {number for number, _ in self._ask(lambda node: node.begin(job, epoch))}

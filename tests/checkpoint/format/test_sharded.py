@@ -129,7 +129,7 @@ def test_what_cannot_be_saved_is_refused_by_name(rank: int, monkeypatch: pytest.
     for name, most in (("MOST_RUNS", 8), ("MOST_RUNS_OF_ALL", 35)):
         with monkeypatch.context() as patch:
             patch.setattr(sharded, name, most)
-            with pytest.raises(RequestError, match="into 9 pieces of rows on this rank, 36 on all"):
+            with pytest.raises(RequestError, match="into 9 runs of bytes on this rank, 36 on all"):
                 flatten([columns])
 
 

@@ -17,7 +17,7 @@ import numpy  # noqa: E402
 from support.checkpoint.small_loop import EPOCHS, Parts, undisturbed  # noqa: E402
 
 from deepvm.checkpoint import Checkpointer, ResumableLoader, training_run  # noqa: E402
-from deepvm.checkpoint.integrations.session import Packed, Session  # noqa: E402
+from deepvm.checkpoint.integrations.session import PackedState, Session  # noqa: E402
 from deepvm.errors import CheckpointError, RequestError  # noqa: E402
 
 # Of torch, after a resume at the end of the first epoch: it has not seen the steps of another process.
@@ -242,7 +242,7 @@ class Keeps:
 )
 def test_a_state_that_could_not_be_read_back_is_refused_when_it_is_saved(state: Any) -> None:
     """Else every version is acknowledged, and none can be restored."""
-    packed = Packed("the state of x", lambda: {"a": state}, lambda found: None)
+    packed = PackedState("the state of x", lambda: {"a": state}, lambda found: None)
     if isinstance(state, set):  # plain torch.load reads it
         packed.load_state_dict(packed.state_dict())
         return
@@ -252,7 +252,7 @@ def test_a_state_that_could_not_be_read_back_is_refused_when_it_is_saved(state: 
 
 def test_what_becomes_unreadable_later_is_refused_then() -> None:
     kept: list[Any] = []
-    packed = Packed("the state of x", lambda: {"a": [*kept]}, kept.extend)
+    packed = PackedState("the state of x", lambda: {"a": [*kept]}, kept.extend)
     packed.load_state_dict(packed.state_dict())
     kept.append(Path("x"))
     with pytest.raises(RequestError, match="pathlib"):

@@ -16,7 +16,7 @@ from support.checkpoint.cut_loaders import seed  # noqa: E402
 from support.checkpoint.loaders import EPOCHS, KINDS, Items, noise, step  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
-from deepvm.checkpoint.integrations.accelerate import Counts  # noqa: E402
+from deepvm.checkpoint.integrations.accelerate import AccelerateState  # noqa: E402
 from deepvm.checkpoint.integrations.prepared_loader import iterate_through, prepared  # noqa: E402
 from deepvm.errors import RequestError  # noqa: E402
 
@@ -33,7 +33,7 @@ def through(kind: str, seedable: bool, at: int, state: Any = None, **more: Any) 
         cpu=True, dataloader_config=accelerate.utils.DataLoaderConfiguration(use_seedable_sampler=seedable)
     )
     loader = accelerator.prepare(KINDS[kind](**more))
-    found, counts, seen, places = prepared(loader), Counts(accelerator, loader), list[Any](), [0]
+    found, counts, seen, places = prepared(loader), AccelerateState(accelerator, loader), list[Any](), [0]
 
     def here() -> None:
         places[0] += 1

@@ -13,7 +13,7 @@ from support.checkpoint.cut_loaders import check  # noqa: E402
 from support.checkpoint.loaders import KINDS  # noqa: E402
 
 from deepvm.checkpoint.loading import resumable_loader, worker_states  # noqa: E402
-from deepvm.checkpoint.loading.random_states import Draws  # noqa: E402
+from deepvm.checkpoint.loading.random_states import GeneratorStates  # noqa: E402
 from deepvm.checkpoint.loading.resumable_loader import ResumableLoader, _Resume  # noqa: E402
 
 Patch = pytest.MonkeyPatch
@@ -37,7 +37,7 @@ MUTATIONS: dict[str, tuple[Callable[[Patch], None], str, dict[str, Any], int, li
     "dropout goes on from another state": (
         lambda patch: patch.setattr(resumable_loader, "restore", nothing), "shuffled", {}, 0, [4]),
     "the sampler begins with another state": (
-        lambda patch: patch.setattr(Draws, "put_back", nothing), "shuffled", {}, 0, [4]),
+        lambda patch: patch.setattr(GeneratorStates, "put_back", nothing), "shuffled", {}, 0, [4]),
     "the workers are seeded anew": (without("made"), "shuffled", {"num_workers": 2}, 0, [2]),
     "the workers' states are forgotten": (
         lambda patch: patch.setattr(worker_states, "restore", nothing), "shuffled", {"num_workers": 2}, 0, [5]),

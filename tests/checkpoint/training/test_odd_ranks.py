@@ -49,7 +49,7 @@ def test_sharded_states_of_which_nothing_tells_how_to_shard_them_again(said: dic
 
 
 def test_a_model_that_is_sharded_too_finely_for_what_its_optimizer_will_keep(said: dict[str, list[str]]) -> None:
-    assert all("sharded into 120003 pieces of rows on this rank" in each for each in said["sharded_too_finely"])
+    assert all("sharded into 120003 runs of bytes on this rank" in each for each in said["sharded_too_finely"])
     assert all("ended" in each for each in said["sharded_as_finely_as_may_be"])
 
 

@@ -204,7 +204,7 @@ def together(url: str, work: Callable[[int, Checkpointer, Sampler], Any]) -> lis
 @pytest.fixture(autouse=True)
 def _machines(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each rank of :func:`together` is on a machine of its own."""
-    monkeypatch.setattr(restore, "_place", lambda: str(threading.get_ident()))
+    monkeypatch.setattr(restore, "_machine", lambda: str(threading.get_ident()))
 
 
 def step(saver: Checkpointer) -> None:
@@ -342,7 +342,7 @@ def test_a_rank_that_cannot_have_a_version_says_so_to_the_others(tmp_path: Path)
 
 
 def test_ranks_of_one_machine_fetch_a_version_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(restore, "_place", lambda: "here")
+    monkeypatch.setattr(restore, "_machine", lambda: "here")
     fetched: list[int] = []
 
     def work(rank: int, saver: Checkpointer, sampler: Sampler) -> int:

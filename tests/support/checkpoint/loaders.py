@@ -60,7 +60,7 @@ class Remembering(Dataset[Any]):
 
 
 class Eager(Sampler[list[int]]):
-    """Draws its whole order from global generators when its iterator is made."""
+    """GeneratorStates its whole order from global generators when its iterator is made."""
 
     def __len__(self) -> int:
         return 6

@@ -63,7 +63,7 @@ class _OfThread(threading.local):
     """The tiers of a rank, which is a thread here and a process elsewhere."""
 
     def __init__(self) -> None:
-        self.__dict__["places"] = dcp_tiers._Places()
+        self.__dict__["places"] = dcp_tiers._OpenTiers()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.places, name)
@@ -78,7 +78,7 @@ class Ranks:
     def __init__(self, url: str, patch: pytest.MonkeyPatch, world: int = 2) -> None:
         self.world, self._store, self._of_thread = world, HashStore(), _OfThread()
         patch.setattr(dcp_tiers, "_store", lambda: self._store)
-        patch.setattr(dcp_tiers, "_PLACES", self._of_thread)
+        patch.setattr(dcp_tiers, "_OPEN_TIERS", self._of_thread)
         self._threads = [ThreadPoolExecutor(1, thread_name_prefix=f"rank-{rank}") for rank in range(world)]
         self._writers: list[Any] = self._all(lambda rank: DeepVMWriter(url, job=JOB))
 
