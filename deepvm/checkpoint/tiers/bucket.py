@@ -6,18 +6,17 @@ import base64
 import contextlib
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 from deepvm.checkpoint.files.file_names import check_job, epoch_of, file_name, labelled_name, parse_labelled
 from deepvm.checkpoint.format.checksums import crc32
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
 from deepvm.checkpoint.format.manifest import SUFFIX, UNRECORDED, CommitRecord, Damage
-from deepvm.checkpoint.tiers.base import fulfil
 from deepvm.checkpoint.tiers.ledger import Ledger, LedgerFile
+from deepvm.checkpoint.tiers.object_requests import in_order, labels_of, submit
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
 log = logging.getLogger("deepvm.checkpoint")
@@ -34,7 +33,6 @@ _ADVICE = {
     "AccessDenied": "the credentials need s3:GetObject, PutObject, DeleteObject, AbortMultipartUpload and ListBucket",
     "NoCredentialsError": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or the VM's role",
 }
-_T = TypeVar("_T")
 
 
 class Bucket:
@@ -375,41 +373,6 @@ def _chosen(version: int, labels: Collection[str], ledger: Ledger | None) -> str
         return max(labels, key=epoch_of, default="")
     listed = ledger.entries.get(str(version))
     return listed if listed in labels else "" if "" in labels else None
-
-
-def submit(pool: ThreadPoolExecutor, work: Callable[..., _T], *arguments: Any) -> Future[_T]:
-    """Submit work to a pool, or do it here if the pool takes no more."""
-    try:
-        return pool.submit(work, *arguments)
-    except RuntimeError:  # no threads at the interpreter's end: a last save must work even there
-        done: Future[_T] = Future()
-        fulfil(done, work, *arguments)
-        return done
-
-
-def labels_of(job: str, keys: Iterable[str]) -> dict[int, set[str]]:
-    """The labels of a job's versions that have an object or a record; empty ones are of objects without a label."""
-    found: dict[int, set[str]] = {}
-    for key in keys:
-        name = parse_labelled(key.removesuffix(SUFFIX))
-        if name is not None and name[0] == job:
-            found.setdefault(name[1], set()).add(name[2])
-    return found
-
-
-def in_order(read: Callable[[int, int], bytes], size: int, threads: int) -> Iterator[bytes]:
-    """The pieces of an object of ``size`` bytes, of which ``threads`` are asked for before they are wanted."""
-    with ThreadPoolExecutor(threads, thread_name_prefix="deepvm-read") as pool:
-        ahead = deque[Future[bytes]]()
-        try:
-            for start in range(0, size, CHUNK_BYTES):
-                ahead.append(submit(pool, read, start, min(start + CHUNK_BYTES, size)))
-                if len(ahead) >= threads:
-                    yield ahead.popleft().result()
-            while ahead:
-                yield ahead.popleft().result()
-        finally:
-            pool.shutdown(cancel_futures=True)
 
 
 def checksum(crc: int) -> str:

@@ -18,8 +18,7 @@ from typing import Any
 
 from deepvm.checkpoint.files.file_names import check_job, epoch_of
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
-from deepvm.checkpoint.tiers import bucket
-from deepvm.checkpoint.tiers.bucket import in_order
+from deepvm.checkpoint.tiers import object_requests
 from deepvm.checkpoint.tiers.ledger import LedgerFile
 from deepvm.errors import CheckpointError, DamagedError, DeepVMError
 
@@ -103,7 +102,7 @@ class CloudObjects:
 
     def pieces(self, key: str, size: int) -> Iterator[bytes]:
         """The bytes of an object, in order."""
-        return in_order(lambda start, end: self._range(key, start, end), size, self.threads)
+        return object_requests.in_order(lambda start, end: self._range(key, start, end), size, self.threads)
 
     def write(self, key: str, data: bytes) -> None:
         """Make or replace a small object."""
@@ -211,6 +210,6 @@ class CloudObjects:
 
 
 def labels_of(job: str, keys: Iterable[str]) -> dict[int, set[str]]:
-    """As of any bucket, without objects that have no label: nothing here writes such ones."""
-    found = {version: labels - {""} for version, labels in bucket.labels_of(job, keys).items()}
+    """Without objects that have no label: nothing here writes such ones."""
+    found = {version: labels - {""} for version, labels in object_requests.labels_of(job, keys).items()}
     return {version: labels for version, labels in found.items() if labels}
