@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,6 +21,7 @@ from deepvm.checkpoint.files.durable_write import medium
 from deepvm.core.spelling import one_of
 from deepvm.errors import CheckpointError, RequestError
 from deepvm.io.host_info import cores, processor
+from deepvm.io.times import format_time
 from deepvm.profiling.checkpoint.methods import METHODS, MODELS, REFERENCE, Method, Times, Training, available
 
 STEPS = 4  # of training after each save, in which background work can end
@@ -108,6 +110,7 @@ def run_bench(
     names = [m for m in possible if not methods or m in methods or m == REFERENCE]
     if folder is not None and not folder.is_dir():
         raise RequestError("dir", str(folder), "a folder that exists")
+    begun = datetime.now(timezone.utc)
     training = Training(MODELS[model])
     size = training.state_bytes()
     needed, where = size * _VERSIONS * len(names), folder or Path(tempfile.gettempdir())
@@ -127,7 +130,7 @@ def run_bench(
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         samples = _measure(training, ready, reps, steps, say)
-        machine = _machine(work)
+        machine = _machine(work, begun)
     return Bench(
         model=model,
         bytes=size,
@@ -204,7 +207,7 @@ def _seconds(own: Sequence[_Sample]) -> tuple[float, float, float, float]:
     return stall_s, durable_s, training_s, median(s.loop_s - s.bare_s for s in own)
 
 
-def _machine(folder: Path) -> dict[str, Any]:
+def _machine(folder: Path, begun: datetime) -> dict[str, Any]:
     return {
         "processor": processor(),
         "cores": cores(),
@@ -212,5 +215,6 @@ def _machine(folder: Path) -> dict[str, Any]:
         "file_system": medium(folder).kind or "unknown",
         "kernel": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
+        "measured_at": format_time(begun),
         "torch": str(torch.__version__),
     }

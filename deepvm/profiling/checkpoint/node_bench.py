@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,6 +24,7 @@ from deepvm.checkpoint.files.durable_write import medium
 from deepvm.core.units import format_bytes
 from deepvm.errors import CheckpointError, RequestError
 from deepvm.io.host_info import available_memory, cores, processor
+from deepvm.io.times import format_time
 from deepvm.profiling.checkpoint.node_peers import filled
 from deepvm.profiling.checkpoint.node_process import memory_node
 
@@ -102,7 +104,7 @@ def run_node_bench(
         raise RequestError("reps", reps, "a whole number from 1")
     if folder is not None and not folder.is_dir():
         raise RequestError("dir", str(folder), "a folder that exists")
-    rows = []
+    rows, begun = [], datetime.now(timezone.utc)
     with tempfile.TemporaryDirectory(prefix="deepvm-bench-", dir=folder) as name:
         work = Path(name)
         limits = {"memory_copy_bytes_s": _copy_speed(reps), "direct_write_bytes_s": _direct_speed(work, reps)}
@@ -123,6 +125,7 @@ def run_node_bench(
         "file_system": kind,
         "kernel": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
+        "measured_at": format_time(begun),
     }
     return NodeBench(reps, machine, limits, rows)
 

@@ -200,22 +200,23 @@ def saturation_figure(found: Saturation) -> Figure:
 def print_bench(bench: Bench) -> None:
     """Seconds and ratios of every method, and below them where they were measured."""
     drops = {"stall s": 0, "safe s": 0, "in training s": 5, "extra s": 6}
-    drops |= {"stall": 2, "safe": 1, "in training": 3, "extra": 4}
+    drops |= {"stall x": 2, "safe x": 1, "in training x": 3, "extra x": 4}
     columns = [Column("method"), *(Column(header, "right", drop) for header, drop in drops.items())]
     rows = []
     for name, own in bench.methods.items():
         seconds = [own.stall_s, own.durable_s, own.training_s, own.extra_s]
         figures = [*seconds, own.stall_ratio, own.durable_ratio, own.training_ratio, own.extra_ratio]
-        rows.append([name, *("-" if f is None else f"{f:.3f}" for f in figures)])
+        # A loop that seems to be faster with a checkpoint tells only how much loops differ.
+        rows.append([name, *("-" if f is None else f"{f:.3f}" if f > 0 else "~0" for f in figures)])
     print_table(columns, rows, also="-o json")
     print_lines(
         [
             "",
             "stall: training waits. safe: until the guarantee holds, with nothing else running, or in training.",
-            "extra: how much longer the loop takes. Without a unit: over torch.save with fsync.",
+            "extra: how much longer the loop takes; ~0: no longer than loops differ. x: times torch.save with fsync.",
             f"{bench.model}, {bench.bytes / 1e6:.0f} MB of state, {bench.steps} steps of {bench.step_s:.3f} s after "
             f"each save; medians of {bench.reps}",
-            "{processor}, {cores} cores, {file_system}, torch {torch}".format(**bench.machine),
+            "{processor}, {cores} cores, {file_system}, torch {torch}, {measured_at}".format(**bench.machine),
         ]
     )
 
@@ -250,7 +251,7 @@ def print_node_bench(bench: NodeBench) -> None:
             "Of all trainers together, until the node has verified the last one's version. TCP: plain connections of",
             "the same trainers, 1 or 2 each. ratio: to TCP x 2. fairness: time of the first trainer over the last's.",
             f"Memory is copied at {(copy or 0) / 1e9:.1f} GB/s, {disk}.",
-            "{processor}, {cores} cores for all of it, {file_system}".format(**bench.machine)
+            "{processor}, {cores} cores for all of it, {file_system}, {measured_at}".format(**bench.machine)
             + f"; medians of {bench.reps}",
         ]
     )

@@ -307,6 +307,7 @@ class BenchMachine(TypedDict):
     file_system: Annotated[str, "of the folder"]
     kernel: Annotated[str, "operating system and version"]
     python: Annotated[str, "version"]
+    measured_at: Annotated[str, "when it began, UTC"]
     torch: Annotated[str, "version"]
 
 
@@ -331,6 +332,7 @@ class NodeBenchMachine(TypedDict):
     file_system: Annotated[str, "of the folder"]
     kernel: Annotated[str, "operating system and version"]
     python: Annotated[str, "version"]
+    measured_at: Annotated[str, "when it began, UTC"]
 
 
 class NodeBenchLimits(TypedDict):

@@ -131,11 +131,11 @@ def test_a_disk_without_direct_writes(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     row = NodeRow(4, 1, 100 * MB, 0.1, 4e9, 5e9, 6e9, 0.667, 0.9)
-    machine = {"processor": "P", "cores": 2, "file_system": "ext4"}
+    machine = {"processor": "P", "cores": 2, "file_system": "ext4", "measured_at": "2026-11-27T20:00:00Z"}
     limits = {"memory_copy_bytes_s": 1.2e10, "direct_write_bytes_s": None}
     print_node_bench(NodeBench(5, machine, limits, [row]))
     out = capsys.readouterr().out
-    assert "0.67" in out and "0.90" in out and "4.00" in out and "no O_DIRECT" in out
+    assert "0.67" in out and "0.90" in out and "4.00" in out and "no O_DIRECT" in out and "2026-11-27T20:00:00Z" in out
 
 
 @pytest.mark.parametrize(
