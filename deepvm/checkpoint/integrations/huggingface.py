@@ -81,7 +81,7 @@ class DeepVMCallback(TrainerCallback):  # type: ignore[misc]
             loader, self._extra, self._sigterm, own=own, model=model, optimizer=optimizer, **self._options
         )
         self._ended = False
-        if self._session.checkpointer.restore_latest():
+        if self._session.restore():
             if self._ended:
                 _end_at_once(trainer)
             else:
@@ -97,7 +97,7 @@ class DeepVMCallback(TrainerCallback):  # type: ignore[misc]
         """Save the end of the training."""
         self._over = True
         try:
-            if self._session is not None and not self._ended:
+            if self._session is not None:
                 self._session.finish()
         finally:
             self._close()

@@ -71,7 +71,7 @@ class DeepVMCallback(Callback):  # type: ignore[misc]
             lambda found: self._restore(trainer, found),
         )
         self._session = Session(loader, self._extra, own=own, model=pl_module, optimizer=optimizer, **self._options)
-        if self._session.checkpointer.restore_latest():
+        if self._session.restore():
             iter(trainer.fit_loop._data_fetcher)  # the one that there is began at the start
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:

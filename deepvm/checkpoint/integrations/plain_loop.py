@@ -29,7 +29,7 @@ class TrainingRun:
         self._session, self._epochs = session, epochs
         self.loader = session.loader if loader is None else loader
         self.checkpointer: Checkpointer = session.checkpointer
-        self.checkpointer.restore_latest()
+        session.restore()
 
     @property
     def epoch(self) -> int:

@@ -66,6 +66,7 @@ class Session:
         self._ranks = self.checkpointer._ranks
         self._asked: Handle | None = None
         self._newest: tuple[Handle, ...] = ()
+        self._restored = 0
         self._before: Any = None
         self._listens = sigterm and threading.current_thread() is threading.main_thread()
         if self._listens:
@@ -94,9 +95,14 @@ class Session:
             log.warning("SIGTERM: training ends with version %d, which is safe", version)
         raise SystemExit(ENDED)
 
+    def restore(self) -> int:
+        """Go on with the newest version; returns it. Raises as :meth:`Checkpointer.restore_latest`."""
+        self._restored = self.checkpointer.restore_latest()
+        return self._restored
+
     def finish(self) -> None:
-        """The training is over: save the end of it, so that another start has nothing to do."""
-        if self.checkpointer.version:
+        """The training is over: save its end, if there was a step, so that another start has nothing to do."""
+        if self.checkpointer.version != self._restored:
             self.checkpointer.save(block=True)
 
     def close(self) -> None:

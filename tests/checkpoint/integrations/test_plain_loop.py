@@ -98,8 +98,10 @@ def test_all_epochs_in_one_loop(tmp_path: Path) -> None:
 
 def test_a_training_that_is_over_is_not_done_again(tmp_path: Path) -> None:
     _, end = trained(tmp_path)
+    written = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.pt")}
     again, same = trained(tmp_path)
     assert again == [] and equal(end, same)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.pt")} == written
 
 
 def test_an_epoch_that_is_left_early_is_over(tmp_path: Path) -> None:
