@@ -94,6 +94,7 @@ class ReplicatedTier(Tier):
             copies, self._short = self._short, None
             if copies is None or copies.shard is not shard:
                 copies = _Copies(shard, acknowledged, self._replicas, self._puts, self._identity)
+            copies.forget_busy()
             there, now = copies.there, time.monotonic()
             short = self._failed_put > self._remote_put or any(c.overdue(now) for c in self._open)
             waiting = deque(n for n in range(len(self._nodes)) if n not in self._silent | there)
@@ -389,6 +390,11 @@ class _Copies:
     def overdue(self, now: float) -> bool:
         """Whether it was sent long ago and is still not acknowledged."""
         return self._sent_s is not None and not (self.remote or self.over) and now - self._sent_s > _OVERDUE_S
+
+    def forget_busy(self) -> None:
+        """Nodes that had no room are asked again."""
+        with self._change:
+            self._ended = {n: why for n, why in self._ended.items() if not isinstance(why, TierBusyError)}
 
     def taken(self, number: int) -> None:
         """A node has verified this rank's part."""

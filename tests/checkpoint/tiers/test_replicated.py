@@ -180,6 +180,33 @@ def test_one_node_without_room_is_no_failure() -> None:
         assert put(tier, 3, noise(1000)).levels == [Level.REMOTE]
 
 
+def test_a_node_that_had_no_room_is_waited_for_when_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other rank's part is still to come: until then no node has the version."""
+    layout, told = make_layout(50_000, 2, seed=3), list[CheckpointError]()
+    with machines(2) as places, mirrored(places) as first, mirrored(places) as second:
+        ranks = [
+            (tier, Shard("job", 1, rank, layout, make_image(layout, 1), lost=told.append), Acks())
+            for rank, tier in enumerate((first, second))
+        ]
+        reserve = VersionRegistry.reserve
+
+        def full(registry: VersionRegistry, *words: Any, **more: Any) -> Any:
+            busy = places[1].node is not None and registry is places[1].node.registry
+            return "no room" if busy else reserve(registry, *words, **more)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(VersionRegistry, "reserve", full)
+            for tier, shard, acks in ranks:
+                with pytest.raises(TierBusyError):
+                    tier.put(shard, acks)
+        for tier, shard, acks in ranks:
+            tier.put(shard, acks)
+            time.sleep(0.2)
+            assert told == []
+        for _, _, acks in ranks:
+            assert acks.wait(Level.REMOTE)
+
+
 @pytest.mark.parametrize("disks", [False, True])
 def test_a_copy_that_was_lost_before_the_others_came_does_not_count(
     disks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
