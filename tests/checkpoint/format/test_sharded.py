@@ -70,7 +70,7 @@ def test_the_runs_of_a_part_are_what_torch_gave_this_rank(rank: int, place: int,
         whole = torch.arange(math.prod(shape)).reshape(shape)
         part = distribute_tensor(whole, mesh, placements, src_data_rank=None)
         held, region = local(part), region_of(part)
-        assert sum(run.length for run in region.runs()) == held.nbytes and region.pieces == len([*region.runs()])
+        assert sum(run.length for run in region.runs()) == held.nbytes and region.run_count == len([*region.runs()])
         blank = torch.full_like(whole, -1)
         put(blank.view(-1).view(torch.uint8), region, held)
         found = blank[blank >= 0]
@@ -125,7 +125,7 @@ def test_what_cannot_be_saved_is_refused_by_name(rank: int, monkeypatch: pytest.
     with pytest.raises(RequestError, match="memory of its own"):
         flatten([part, local(part)])
     columns = distribute_tensor(torch.ones(9, 8), mesh, [Shard(1)], src_data_rank=None)
-    assert flatten([columns]).regions[0].pieces == 9
+    assert flatten([columns]).regions[0].run_count == 9
     for name, most in (("MOST_RUNS", 8), ("MOST_RUNS_OF_ALL", 35)):
         with monkeypatch.context() as patch:
             patch.setattr(sharded, name, most)
@@ -158,6 +158,6 @@ def test_address_space_for_more_than_the_memory_there_is() -> None:
     own = Segment(2**41, 2**20)
     end = own.offset + own.length
     slot = Slot(image, Layout(size, ((Segment(0, own.offset), Segment(end, size - end)), (own,))), 1)
-    slot.copy([torch.full((2**20,), 7, dtype=torch.uint8)], range(len(slot.pieces)))
+    slot.copy([torch.full((2**20,), 7, dtype=torch.uint8)], range(len(slot.run_count)))
     assert bytes(slot.view[own.offset - 1 : own.offset + 1]) == b"\0\7" and slot.view[end - 1] == 7
     slot.release()
