@@ -158,6 +158,6 @@ def test_address_space_for_more_than_the_memory_there_is() -> None:
     own = Segment(2**41, 2**20)
     end = own.offset + own.length
     slot = Slot(image, Layout(size, ((Segment(0, own.offset), Segment(end, size - end)), (own,))), 1)
-    slot.copy([torch.full((2**20,), 7, dtype=torch.uint8)], range(len(slot.run_count)))
+    slot.copy([torch.full((2**20,), 7, dtype=torch.uint8)], range(len(slot.pieces)))
     assert bytes(slot.view[own.offset - 1 : own.offset + 1]) == b"\0\7" and slot.view[end - 1] == 7
     slot.release()
