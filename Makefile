@@ -110,7 +110,7 @@ proof-trainers: TRAINERS ?= -e .[trainers]
 proof-trainers: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TRAINERS)
 	@rm -f $(VENV)/.trainers
-	THOROUGH_TESTS=1 $(BIN)/python -m pytest -n auto -m slow tests/checkpoint/integrations tests/checkpoint/loading \
+	THOROUGH_TESTS=1 $(BIN)/python -m pytest -n auto -m 'not gpu and not alone' tests/checkpoint/integrations tests/checkpoint/loading \
 		tests/lab/certify/test_examples.py
 
 proof-lab: export OMP_NUM_THREADS := 1
