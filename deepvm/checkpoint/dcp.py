@@ -11,7 +11,6 @@ In place of a folder, memory nodes (``tcp://host:port``) and buckets (``s3://buc
 from __future__ import annotations
 
 import os
-from typing import cast
 
 from deepvm.checkpoint.dcp_folder import FolderReader, FolderWriter
 from deepvm.checkpoint.dcp_tiers import TierReader, TierWriter
@@ -28,9 +27,7 @@ class DeepVMWriter(FolderWriter):
 
     def __new__(cls, path: str | os.PathLike[str], *, direct: bool = True, job: str = "") -> DeepVMWriter:
         """A writer for this kind of place. Raises RequestError: it is none."""
-        if "://" in str(path):
-            return cast(DeepVMWriter, TierWriter(path, direct=direct, job=job))
-        return super().__new__(cls)
+        return super().__new__(_WriterToTier if "://" in str(path) else cls)
 
     def __init__(self, path: str | os.PathLike[str], *, direct: bool = True, job: str = "") -> None:
         """See :class:`~deepvm.checkpoint.dcp_folder.FolderWriter`. Raises RequestError: a folder has no jobs."""
@@ -43,14 +40,20 @@ class DeepVMReader(FolderReader):
 
     def __new__(cls, path: str | os.PathLike[str], *, job: str = "") -> DeepVMReader:
         """A reader for this kind of place. Raises RequestError: it is none."""
-        if "://" in str(path):
-            return cast(DeepVMReader, TierReader(path, job=job))
-        return super().__new__(cls)
+        return super().__new__(_ReaderFromTier if "://" in str(path) else cls)
 
     def __init__(self, path: str | os.PathLike[str], *, job: str = "") -> None:
         """See :class:`~deepvm.checkpoint.dcp_folder.FolderReader`. Raises RequestError: a folder has no jobs."""
         _refuse_job(path, job)
         super().__init__(path)
+
+
+class _WriterToTier(TierWriter, DeepVMWriter):
+    """A :class:`DeepVMWriter` to memory nodes or a bucket."""
+
+
+class _ReaderFromTier(TierReader, DeepVMReader):
+    """A :class:`DeepVMReader` of these."""
 
 
 def _refuse_job(path: object, job: str) -> None:

@@ -88,6 +88,11 @@ def test_each_save_is_a_version_that_is_loaded_verified(node: Node) -> None:
     assert same(loaded(url(node), 21), state(5))
 
 
+@pytest.mark.parametrize("place", ["/nowhere", "tcp://127.0.0.1:1", "s3://bucket/run"])
+def test_whatever_the_place_they_are_what_they_are_called(place: str, node: Node) -> None:
+    assert isinstance(DeepVMWriter(place), DeepVMWriter) and isinstance(DeepVMReader(place), DeepVMReader)
+
+
 def test_async_save_with_one_writer(node: Node) -> None:
     writer, own = DeepVMWriter(url(node)), state(1)
     for step in range(1, 4):
