@@ -8,11 +8,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from deepvm.checkpoint.format.shard import Level
 from deepvm.checkpoint.network.client import Link
-from deepvm.checkpoint.network.protocol import Kind, Refused
+from deepvm.checkpoint.network.protocol import BrokenError, Kind, Refused
 from deepvm.errors import CheckpointError, VersionGoneError
 
 _LOG = logging.getLogger(__name__)
@@ -56,6 +56,26 @@ class Pending:
                 if not self.wanted and self.lacks:
                     self.lost(CheckpointError(f"version {self.version} is in the node's memory only: {self.lacks}"))
             return not self.wanted
+
+
+class _States(NamedTuple):
+    """What a node says of a job's versions: numbers by state, and why the disk does not take some."""
+
+    sequence: int
+    receiving: set[int]
+    complete: set[int]
+    durable: set[int]
+    stuck: dict[int, str]
+
+    @classmethod
+    def of(cls, body: Mapping[str, Any]) -> _States:
+        """From an answer. Raises BrokenError."""
+        try:
+            receiving, complete, durable = ({*map(int, body[k])} for k in ("receiving", "complete", "durable"))
+            stuck = {int(number): str(why) for number, why in body.get("stuck", ())}
+            return cls(int(body["sequence"]), receiving, complete, durable, stuck)
+        except (KeyError, TypeError, ValueError):
+            raise BrokenError("malformed states") from None
 
 
 class AckPoller:
@@ -108,8 +128,9 @@ class AckPoller:
                 with self._changed:  # the answer is about those that the node knew when it was asked
                     asked = {p: p.sent for p in self._pending}
                 question = {"sequence": sequence, "limit_ms": int(_POLL_S * 1000)}
-                states = self._link.call(Kind.WAIT, question, Kind.STATE, limit_s=_POLL_S + _SLOWEST_S).body
-                sequence, pause_s = int(states["sequence"]), _AGAIN_S
+                answer = self._link.call(Kind.WAIT, question, Kind.STATE, limit_s=_POLL_S + _SLOWEST_S)
+                states = _States.of(answer.body)
+                sequence, pause_s = states.sequence, _AGAIN_S
                 if self._acknowledge(asked, states):
                     sequence = -1  # the answer may be about a version that came meanwhile: ask again
             except Exception as error:  # of any kind: no answer of the node may cost the trainer its poller
@@ -139,10 +160,9 @@ class AckPoller:
         with self._changed:
             return sorted(self._pending, key=lambda p: p.version)
 
-    def _acknowledge(self, asked: Mapping[Pending, bool], states: Mapping[str, Any]) -> bool:
+    def _acknowledge(self, asked: Mapping[Pending, bool], states: _States) -> bool:
         """Pass on what the node reports of ``asked`` (value: its part was sent); returns whether to ask again."""
-        receiving, complete, durable = states["receiving"], states["complete"], states["durable"]
-        stuck = {int(number): str(why) for number, why in states.get("stuck", ())}
+        _, receiving, complete, durable, stuck = states
         awaited = self._awaited()
         for pending in (p for p in awaited if p in asked):
             done = False

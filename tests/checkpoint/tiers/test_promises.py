@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.checkpoint.memory_nodes import Acks, NodeDisk, make_image, make_layout, running, tier, until
@@ -19,6 +20,7 @@ from deepvm.checkpoint import Checkpointer  # noqa: E402
 from deepvm.checkpoint.format.manifest import CommitRecord  # noqa: E402
 from deepvm.checkpoint.format.shard import Level, Shard  # noqa: E402
 from deepvm.checkpoint.node import flusher  # noqa: E402
+from deepvm.checkpoint.node.version_registry import VersionRegistry  # noqa: E402
 from deepvm.checkpoint.tiers.base import Tier  # noqa: E402
 from deepvm.checkpoint.tiers.file import FileTier  # noqa: E402
 from deepvm.checkpoint.training.save_handle import Handle  # noqa: E402
@@ -200,3 +202,27 @@ def test_a_version_with_all_its_levels_loses_nothing(tmp_path: Path) -> None:
         assert acks.wait(Level.DURABLE)
         assert to.settle(5.0) and reasons == []
         to.close()
+
+
+@pytest.mark.parametrize("body", [{}, {"sequence": 1, "receiving": 5, "complete": [], "durable": []}])
+def test_a_node_that_says_nonsense_of_its_versions(
+    body: dict[str, object], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is a line in the log, and the next answer counts."""
+    answer, said = VersionRegistry.wait, list[bool]()
+
+    def wait(registry: VersionRegistry, *words: Any) -> Any:
+        said.append(True)
+        return body if len(said) == 1 else answer(registry, *words)
+
+    monkeypatch.setattr(VersionRegistry, "wait", wait)
+    layout = make_layout(50_000, 2)
+    with running() as node:
+        places, acks = [tier(node), tier(node)], [Acks(), Acks()]
+        for rank, place in enumerate(places):
+            place.put(Shard("job", 1, rank, layout, make_image(layout, 1)), acks[rank])
+        assert acks[0].wait(Level.REMOTE) and acks[1].wait(Level.REMOTE)
+        for place in places:
+            place.close()
+    (record,) = [r for r in caplog.records if "malformed states" in r.getMessage()]
+    assert not record.exc_info
