@@ -44,6 +44,11 @@ settings.register_profile("repeatable", parent=settings.get_profile("local"), de
 settings.load_profile("repeatable" if os.environ.get("CI") == "true" else "local")
 
 
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Bytes may hold the time of day (zip files, commit records), and all workers must collect the same names."""
+    return f"{len(val)} bytes" if isinstance(val, bytes) else None
+
+
 @pytest.fixture(autouse=True, scope="module")
 def nothing_left_in_the_environment() -> Iterator[None]:
     """What a test sets there would reach the processes that all later tests start."""
