@@ -9,7 +9,7 @@ PW ?= 3
 
 help:
 	@echo "make recommend   install into .venv and recommend a cluster for PW=$(PW) \$$/h"
-	@echo "make test        the tests (about ten minutes on two cores)"
+	@echo "make test        the tests (twelve minutes on two cores)"
 	@echo "make test-slow   the long campaigns as well (two hours)"
 	@echo "make check       ruff and mypy --strict"
 	@echo "make coverage    lines and branches that the tests of each room cover: modules 85 %, core and planner 95 %"
