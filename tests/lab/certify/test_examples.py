@@ -83,9 +83,12 @@ def test_a_trainer(words: str) -> None:
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"needs {library}: pip install 'deepvm[trainers]'")
     found = failed(audit(words, KILLS))
-    if library == "accelerate":  # a kill after a step may hit a checkpoint that is being written
-        found = [gate for gate in found if gate != "ends"]
-    assert found == gates
+    if (
+        library == "accelerate" and "ends" in found
+    ):  # a kill hit a checkpoint that was being written, and there is no end
+        assert set(found) <= {"ends", *gates}
+    else:
+        assert found == gates
 
 
 @pytest.mark.parametrize(("forget", "gates"), [("none", []), ("rng", ["parameters", "replays"])])
