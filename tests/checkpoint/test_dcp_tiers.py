@@ -21,6 +21,7 @@ from support.checkpoint import object_store  # noqa: E402
 from support.checkpoint.images import plain_shard  # noqa: E402
 from support.checkpoint.killing import SENDER  # noqa: E402
 from support.checkpoint.memory_nodes import TOKEN, running, until  # noqa: E402
+from support.checkpoint.train_sharded import differences  # noqa: E402
 from torch.distributed import checkpoint as dcp  # noqa: E402
 from torch.distributed.checkpoint.api import CheckpointException  # noqa: E402
 
@@ -324,17 +325,6 @@ def train(
     saved = [int(line.split()[1]) for line in run.stdout.splitlines() if line.startswith("saved")]
     assert not run.returncode, run.stderr[-3000:]
     return out, saved
-
-
-def differences(one: Any, other: Any, place: str = "state") -> list[str]:
-    """Where two states differ in a bit."""
-    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
-        return [d for k, v in one.items() for d in differences(v, other[k], f"{place}[{k!r}]")]
-    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        return [d for n, v in enumerate(one) for d in differences(v, other[n], f"{place}[{n}]")]
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        return [] if torch.equal(one, other) else [f"{place}: {one} {other}"]
-    return [] if one == other else [f"{place}: {one} {other}"]
 
 
 def reshard(kind: str, place: str, folder: Path, worlds: tuple[int, ...]) -> None:

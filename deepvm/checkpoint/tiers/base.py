@@ -84,7 +84,7 @@ class Tier(ABC):
 
         Raises:
             CheckpointError: it is not safe.
-            TierBusyError: there is no room now; nothing was taken, skip this version.
+            TierBusyError: there is no room now, in all places that are to have it: skip this version, or try again.
         """
 
     @abstractmethod

@@ -94,7 +94,6 @@ class ReplicatedTier(Tier):
             copies, self._short = self._short, None
             if copies is None or copies.shard is not shard:
                 copies = _Copies(shard, acknowledged, self._replicas, self._puts, self._identity)
-            copies.forget_busy()
             there, now = copies.there, time.monotonic()
             short = self._failed_put > self._remote_put or any(c.overdue(now) for c in self._open)
             waiting = deque(n for n in range(len(self._nodes)) if n not in self._silent | there)
@@ -112,7 +111,9 @@ class ReplicatedTier(Tier):
                 try:
                     self._send(number, shard, copies)
                     return
-                except CheckpointError as error:  # TierBusyError included
+                except TierBusyError as error:  # it may have room when the shard is put again
+                    errors.append(error)
+                except CheckpointError as error:
                     errors.append(error)
                     copies.ended(number, error)
                     if isinstance(error, UnreachableError):
@@ -360,7 +361,7 @@ class _Copies:
         acknowledged: Callable[[Level], None],
         needed: int,
         put: int,
-        identity: Callable[[int], str] = lambda number: "",
+        identity: Callable[[int], str],
     ) -> None:
         """``identity``: asks a node which process it is now."""
         self.shard, self._acknowledged, self._needed, self.put = shard, acknowledged, needed, put
@@ -391,17 +392,12 @@ class _Copies:
         """Whether it was sent long ago and is still not acknowledged."""
         return self._sent_s is not None and not (self.remote or self.over) and now - self._sent_s > _OVERDUE_S
 
-    def forget_busy(self) -> None:
-        """Nodes that had no room are asked again."""
-        with self._change:
-            self._ended = {n: why for n, why in self._ended.items() if not isinstance(why, TierBusyError)}
-
     def taken(self, number: int) -> None:
         """A node has verified this rank's part."""
         with self._change:
             self._taken.add(number)
 
-    def reached(self, number: int, level: Level, identity: str = "") -> None:
+    def reached(self, number: int, level: Level, identity: str) -> None:
         """A node has the whole version, in the memory of the process ``identity``."""
         with self._change:
             self._since.setdefault(number, (time.monotonic(), identity))

@@ -24,9 +24,10 @@ from deepvm.errors import CheckpointError, RequestError
 RANDOM = "rng"
 """Key of the random states among the extras."""
 _ANEW = "start over under another name (job= or DEEPVM_JOB)"
-_MOST_LINES = 3
-log = logging.getLogger("deepvm.checkpoint")
 _NEXT = f"build all as it was when the version was saved, or {_ANEW}"
+_MOST_LINES = 3
+
+log = logging.getLogger("deepvm.checkpoint")
 
 
 class Owned(NamedTuple):
