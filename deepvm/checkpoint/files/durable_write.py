@@ -1,7 +1,8 @@
 """Write a file durably: past the page cache where possible, while its last bytes are still being produced.
 
 140 MB on a virtual disk of 2.3 GB/s: 62 ms into an existing file, 75 ms into a new one (whose blocks must be found),
-130 ms through the page cache. Piece size, preallocation and huge pages change nothing; checksums meanwhile are free.
+130 ms through the page cache. While it is still being produced pieces of 4 MiB are 7 % faster than of 16; preallocation
+and huge pages change nothing; checksums meanwhile are free.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from deepvm.errors import CheckpointError
 from deepvm.io.atomic_write import sync
 from deepvm.io.failpoints import point
 
-PIECE = 16 * 2**20
+PIECE = 4 * 2**20
 """Bytes per write; smaller files are not written directly."""
 _BLOCK = 4096
 _WRITERS = 2  # one thread would leave the disk idle between two writes

@@ -159,8 +159,12 @@ class FileTier(Store):
         return {row.job for row in self.folder.found()}
 
     def delete(self, job: str, version: int) -> None:
-        """See :class:`Store`."""
-        self.folder.delete(job, version)
+        """See :class:`Store`; the job's next version overwrites its file, unless one of another job is deleted first."""
+        with self._writing:
+            for other in self._jobs - {job}:  # one spare in all: nobody tells a node that a job has ended
+                self.folder.drop_spare(other)
+            self._jobs = {job}
+            self.folder.delete(job, version, spare=True)
 
     def _prune(self, job: str, newest: int) -> None:
         """Remove what retention lets go; the version that was just written is durable and stays."""

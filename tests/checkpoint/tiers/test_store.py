@@ -64,6 +64,26 @@ def test_a_version_comes_back(place: str) -> None:
     store.close()
 
 
+def test_the_next_version_overwrites_what_retention_let_go(tmp_path: Path) -> None:
+    """No blocks to free and to find, which takes half as long as the write; one spare in all, none in the end."""
+    store, where = store_at(tmp_path.as_uri()), {}
+    for job, version in (("job", 1), ("job", 2), ("job", 3), ("other", 1)):
+        data = noise(CHUNK_BYTES + version, version)
+        write_version(store, data, manifest_of(data, job=job, version=version))
+        (path,) = tmp_path.glob(f"{job}-*{version}.pt")
+        assert path.read_bytes() == data
+        where[job, version] = path.stat().st_ino
+        if version == 2:
+            reader = path.open("rb")
+        store.delete(job, version)
+        assert [p.name for p in tmp_path.glob(".*.spare.tmp")] == [f".{job}.spare.tmp"]
+    assert where["job", 1] == where["job", 2] != where["job", 3]
+    with reader:  # it was not overwritten, as somebody reads it
+        assert reader.read() == noise(CHUNK_BYTES + 2, 2)
+    store.close()
+    assert not list(tmp_path.glob(".*.spare.tmp"))
+
+
 def test_a_reader_of_a_folder_costs_little_memory(tmp_path: Path) -> None:
     """There may be as many as the node has connections."""
     store, image = store_at(tmp_path.as_uri()), noise(3 * MIB + 7)
