@@ -78,6 +78,9 @@ class Region(NamedTuple):
             yield Run(at * self.itemsize, self.start + number * length, length)
 
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
 def is_sharded(tensor: Any) -> bool:
     """Whether it is a DTensor, in whose memory there may be a part only."""
     return type(tensor).__name__ == "DTensor"  # its module is slow to import
@@ -93,7 +96,8 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
     """The memory of this rank behind a tensor."""
-    return local(tensor).untyped_storage()
+    # Training stalls for thousands of these calls: most tensors are told by one look.
+    return tensor.untyped_storage() if type(tensor) in _PLAIN else local(tensor).untyped_storage()
 
 
 def whole_strides(tensor: torch.Tensor) -> tuple[tuple[int, ...], int]:
