@@ -110,6 +110,7 @@ def disk_campaign(start: Start, folder: Path, faults: list[tuple[str, int, int, 
     return sum(not all(row.returned) for row in rows)
 
 
+@pytest.mark.slow
 def test_a_folder_whose_disk_fails(start: Start, tmp_path: Path) -> None:
     chance = random.Random(3)
     faults = [(name, nth, chance.choice(ERRORS), False, rank) for name, nth, rank in ALL_FAULTS[::5]]

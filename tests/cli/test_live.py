@@ -195,6 +195,7 @@ def test_survive_asks_for_scores_where_it_may(aws: FakeAws, environment: dict[st
     assert silent[0]["lasts"] == best["lasts"]
 
 
+@pytest.mark.slow
 def test_two_regions_in_one_table(environment: dict[str, str]) -> None:
     ended = deepvm(environment, "recommend", "--pw", "3", "-r", "us-east-1", "-r", "us-west-2")
     rows = [line.split()[:3] for line in ended.stdout.splitlines() if line[:1].isdigit()]

@@ -28,6 +28,7 @@ def is_heard_once(found: Controlled, report: dict[str, object]) -> None:
     assert found.kinds().count("safe") == 1
 
 
+@pytest.mark.slow
 def test_a_history_that_is_locked(tmp_path: Path) -> None:
     with running(tmp_path) as found:
         before, report = shape(found.world()), saved(0)

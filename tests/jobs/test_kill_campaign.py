@@ -46,6 +46,7 @@ def ends_well(home: Home, name: str, results: set[str], count: int) -> None:
     assert nothing_is_left(home, name)["state"] == "done"
 
 
+@pytest.mark.slow
 def test_it_ends_with_the_right_result(home: Home) -> None:
     job = home.job("kills", "exec python chain.py 600;", save_policy="static:25")
     Campaign().run(home, job, "kills", 0, kills=5)

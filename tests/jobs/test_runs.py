@@ -49,6 +49,7 @@ def test_a_job_goes_on_on_the_next_machine_and_loses_no_step(home: Home) -> None
     ]
 
 
+@pytest.mark.slow
 def test_losses_without_a_notice_cost_what_was_done_since_the_last_version(home: Home) -> None:
     inject = {"mttp": "1s", "count": 1, "missed": 1.0, "seed": 2}
     job = home.job("lost", "exec python own.py 120 0.02;", count=2, save_policy="static:20", inject=inject)

@@ -164,6 +164,7 @@ def test_cases_of_one_chunk_each_keep_all_processes_busy(tmp_path: Path) -> None
     assert len(pids) == 2 and os.getpid() not in pids
 
 
+@pytest.mark.slow
 def test_a_dask_cluster_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     distributed = pytest.importorskip("distributed")
     with distributed.LocalCluster(

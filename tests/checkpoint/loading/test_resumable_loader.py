@@ -29,7 +29,9 @@ FEW = [0, 2, 8, 10]
 """Before a pass, in it, at its end, in the next one."""
 
 
-@pytest.mark.parametrize("kind", ["shuffled", "weighted", "eager sampler", "stream"])
+@pytest.mark.parametrize(
+    "kind", ["shuffled", "stream", *(pytest.param(k, marks=pytest.mark.slow) for k in ("weighted", "eager sampler"))]
+)
 def test_cut_anywhere_without_workers(kind: str) -> None:
     check(KINDS[kind], FEW)
 

@@ -135,6 +135,7 @@ def test_missing_published_figures(run: Run, tmp_path: Path, monkeypatch: pytest
     assert (code, out) == (4, "") and "deepvm.json: no published figures" in err
 
 
+@pytest.mark.slow
 def test_fits_need_scipy_and_the_rest_does_not() -> None:
     code = "import sys; sys.modules['scipy'] = None; from deepvm.cli.main import main; main(sys.argv[1:])"
     for paper, expected in (("scaling", 2), ("all", 0), ("deepvm", 0)):

@@ -120,6 +120,7 @@ def some_job(number: int) -> tuple[Job, str]:
 CAMPAIGN = 400 if THOROUGH else 20
 
 
+@pytest.mark.slow
 def test_within_two_percent_of_simulation_in_its_range() -> None:
     """Time and cost of random jobs; what is outside of the range must say so, and not all may be."""
     inside = 0

@@ -53,6 +53,7 @@ def test_one_host_is_heard_while_the_others_speak() -> None:
                 programs.answer(1, 5, "host b")
 
 
+@pytest.mark.slow
 def test_answers_of_all_and_reasons_of_the_others() -> None:
     scripts = [fact("ready"), "echo no >&2; exit 7", "exec sleep 100", fact("failed", reason="no torch")]
     with Coordinator([(Host(str(n)), shell(script)) for n, script in enumerate(scripts)]) as programs:

@@ -147,7 +147,7 @@ def test_a_known_difference_that_moves_is_not_expected_any_more(again: dict[str,
     assert [c.why for _, c in found.unexpected] == ["not expected: the known difference is 2.2"]
 
 
-@pytest.mark.parametrize("seed", [2, 3])
+@pytest.mark.parametrize("seed", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_other_seeds_of_the_simulation_have_the_same_verdicts(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The figures of the thesis are not picked: a known difference may move by its tolerance alone."""
     monkeypatch.setitem(PAPERS, "thesis", lambda: lambda: thesis_figures.compute(10_000, seed))

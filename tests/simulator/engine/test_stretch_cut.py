@@ -139,7 +139,7 @@ def test_one_step_and_one_save_are_cut_where_they_are() -> None:
         ("adaptive", {"grace_s": Span(30, 60), "missed_notice_rate": 0.3}),
         ("adaptive", {"step_s": Span(0, 60), "grace_s": Span(100, 120), "missed_notice_rate": 0.3}),
         ("none", {"save_every_steps": 10, "mttp_s": (3000.0,)}),
-        ("static:2", {"mttp_s": (5000.0,), "vms": 3, "elastic": True}),
+        pytest.param("static:2", {"mttp_s": (5000.0,), "vms": 3, "elastic": True}, marks=pytest.mark.slow),
     ],
 )
 def test_uneven_steps_and_saves_agree_with_the_oracle(name: str, changes: dict[str, object]) -> None:

@@ -460,6 +460,7 @@ def test_a_refusal_of_one_call_says_nothing_about_the_next(monkeypatch, status, 
         assert aws_providers(aws)[OFFERINGS].fetch(REGION, NOW).data
 
 
+@pytest.mark.slow
 def test_a_refusal_of_one_thread_says_nothing_about_another(monkeypatch):
     """While one call is answered slowly, another of the same client is only refused."""
 
