@@ -164,7 +164,7 @@ class PartialVersion:
 
     def _wait(self, end: int) -> None:
         """Wait until the bytes below ``end`` are verified."""
-        if end <= self._verified:  # of a thousand records most need no more; whether they still count is asked at the end
+        if end <= self._verified:  # most of a thousand records; whether the bytes still count is asked at the end
             return
         version, last = self._version, time.monotonic()
         with self._memory.changed:

@@ -159,7 +159,7 @@ class FileTier(Store):
         return {row.job for row in self.folder.found()}
 
     def delete(self, job: str, version: int) -> None:
-        """See :class:`Store`; the job's next version overwrites its file, unless one of another job is deleted first."""
+        """See :class:`Store`; the next version overwrites its file if none of another job is deleted before."""
         with self._writing:
             for other in self._jobs - {job}:  # one spare in all: nobody tells a node that a job has ended
                 self.folder.drop_spare(other)
