@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("torch")
 
 from support.checkpoint.killing import Arena, Broken, Case, arena  # noqa: E402, F401  arena is a fixture
+from support.effort import sampled
 
 SEEN = {
     "no_gate": (
@@ -55,7 +56,7 @@ def without(name: str, case: Case) -> Case:
     return replace(case, **kept)
 
 
-@pytest.mark.parametrize("name", SEEN)
+@pytest.mark.parametrize("name", sampled(SEEN))
 def test_it_is_seen(arena: Arena, name: str) -> None:  # noqa: F811
     case, said = SEEN[name]
     # On a busy machine a run may end without the kill, or with nothing promised before it: such a run shows nothing.

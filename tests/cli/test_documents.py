@@ -16,6 +16,7 @@ import yaml
 from support.checkpoint.memory_nodes import TOKEN, running
 from support.checkpoint.version_files import put
 from support.command import Run
+from support.effort import sampled
 from support.jobs.worlds import many, store
 from support.lab.made_folder import make, publish
 from support.lab.small_matrix import MATRIX
@@ -215,11 +216,11 @@ def test_each_document_is_printed_by_a_case() -> None:
 
 @pytest.mark.parametrize(
     ("command", "case"),
-    [
+    sampled(
         pytest.param(c, case, id=f"{c} {case.words}"[:60], marks=pytest.mark.slow if c in LONG else ())
         for c, cases in CASES.items()
         for case in cases
-    ],
+    ),
 )
 def test_forms_say_the_same(command: str, case: Case, call: Any, capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(call(command, case, "json"))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.command import Run
+from support.effort import sampled
 from support.lab.made_folder import make, publish
 from support.places import GOLDEN_FOLDER
 from support.simulator.trace_files import write
@@ -86,7 +87,7 @@ def narrow(width: int, run: Run, words: list[str]) -> str:
     return out
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", sampled(COMMANDS))
 def test_a_table_stays_a_table(name: str, run: Run, files: Path) -> None:
     """No line is wider than the terminal, no cell is cut, and what is left out is said."""
     whole = run(*COMMANDS[name])[1]

@@ -1,6 +1,11 @@
 """How hard a suite tries: `make test` must be done in minutes, `make test-slow` need not."""
 
 import os
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from _pytest.mark.structures import ParameterSet
 
 THOROUGH = "THOROUGH_TESTS" in os.environ
 
@@ -8,3 +13,14 @@ THOROUGH = "THOROUGH_TESTS" in os.environ
 def examples(count: int) -> int:
     """This many examples in the thorough suite, a twelfth of them in the quick one, but not fewer than eight."""
     return count if THOROUGH else max(min(count, 8), count // 12)
+
+
+def sampled(cases: Iterable[Any], every: int = 2) -> list[Any]:
+    """Parameters of a test: the quick suite has each ``every``-th, the others are ``slow``; tuples are several."""
+    return [case if n % every == 0 else _slow(case) for n, case in enumerate(cases)]
+
+
+def _slow(case: Any) -> Any:
+    if isinstance(case, ParameterSet):
+        return case._replace(marks=(*case.marks, pytest.mark.slow))
+    return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow)

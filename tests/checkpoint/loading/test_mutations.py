@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from support.checkpoint.cut_loaders import check  # noqa: E402
 from support.checkpoint.loaders import KINDS  # noqa: E402
+from support.effort import sampled  # noqa: E402
 
 from deepvm.checkpoint.loading import resumable_loader, worker_states  # noqa: E402
 from deepvm.checkpoint.loading.random_states import GeneratorStates  # noqa: E402
@@ -57,7 +58,7 @@ MUTATIONS: dict[str, tuple[Callable[[Patch], None], str, dict[str, Any], int, li
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", MUTATIONS)
+@pytest.mark.parametrize("what", sampled(MUTATIONS))
 def test_it_is_found_out(what: str, monkeypatch: Patch) -> None:
     change, kind, more, ahead, cuts = MUTATIONS[what]
     change(monkeypatch)
@@ -65,7 +66,7 @@ def test_it_is_found_out(what: str, monkeypatch: Patch) -> None:
         check(lambda: KINDS[kind](**more), cuts, ahead)
 
 
-@pytest.mark.parametrize("what", MUTATIONS)
+@pytest.mark.parametrize("what", sampled(MUTATIONS))
 def test_it_is_right_without(what: str) -> None:
     _, kind, more, ahead, cuts = MUTATIONS[what]
     check(lambda: KINDS[kind](**more), cuts, ahead)

@@ -95,7 +95,7 @@ class Proxy:
             sock.close()
 
 
-@pytest.mark.parametrize("size", [4 * MIB, 20 * MIB])
+@pytest.mark.parametrize("size", [4 * MIB, pytest.param(20 * MIB, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("cuts", [1, 2])
 def test_a_cut_connection_goes_on_where_it_was(tmp_path: Path, size: int, cuts: int) -> None:
     layout = make_layout(size)

@@ -14,6 +14,7 @@ from support.checkpoint import object_store
 from support.checkpoint.cloud_stores import CloudStore
 from support.checkpoint.disks import Disk, Folder, Objects
 from support.checkpoint.memory_nodes import HERE, TOKEN, running, until
+from support.effort import sampled
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("boto3")
@@ -199,7 +200,7 @@ def test_versions_of_others_are_no_evidence(place: Place) -> None:
     assert restore(place) == 0
 
 
-@pytest.mark.parametrize("how", BROKEN)
+@pytest.mark.parametrize("how", sampled(BROKEN))
 def test_a_run_does_not_begin_anew(place: Place, how: str) -> None:
     save(place, 3, 5)
     for disk in place.disks:
@@ -212,7 +213,7 @@ def test_a_run_does_not_begin_anew(place: Place, how: str) -> None:
     assert len(str(told.value)) < 2000 and contents(place) == left, "nobody but the user gives up what is there"
 
 
-@pytest.mark.parametrize("how", ["cut", "removed", "flipped", "records gone"])
+@pytest.mark.parametrize("how", sampled(["cut", "removed", "flipped", "records gone"]))
 def test_the_user_may_begin_anew(place: Place, how: str, caplog: pytest.LogCaptureFixture) -> None:
     """What is damaged is set aside: a run that comes to its numbers again does not overwrite it."""
     save(place, 3, 5)

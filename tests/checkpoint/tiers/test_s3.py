@@ -341,7 +341,7 @@ class TestTheSameNumberAgain:
     """At every moment the old version or the new one is there and complete: never none, never a mixture."""
 
     @pytest.mark.parametrize("step", AGAIN)
-    @pytest.mark.parametrize("answer", ["503 Slow Down", "cut"])
+    @pytest.mark.parametrize("answer", ["503 Slow Down", pytest.param("cut", marks=pytest.mark.slow)])
     @pytest.mark.parametrize("data", [NEW, OLD, noise(2000, 3)], ids=["other bytes", "the same bytes", "another size"])
     def test_a_request_that_fails(
         self, store: Store, once: S3Tier, tmp_path: Path, step: str, answer: str, data: bytearray

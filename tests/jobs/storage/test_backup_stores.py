@@ -10,10 +10,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
 from support.checkpoint.object_store import BUCKET, Store, running
+from support.effort import sampled
 
 from deepvm.errors import CheckpointError
 from deepvm.jobs.agent.backups import Backups
@@ -327,8 +329,7 @@ REQUESTS = {
 }
 
 
-@pytest.mark.parametrize("request_name", REQUESTS)
-@pytest.mark.parametrize("fate", ["503 Slow Down", "lost", "late"])
+@pytest.mark.parametrize(("request_name", "fate"), sampled(product(REQUESTS, ["503 Slow Down", "lost", "late"])))
 def test_requests_that_fail(bucket: Store, tmp_path: Path, request_name: str, fate: str) -> None:
     """With one more try the backup is made; without, it is whole or not visible."""
     file = tmp_path / "mine"

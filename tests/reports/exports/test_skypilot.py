@@ -16,6 +16,7 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.plans import PLANS, gpu_vms, memory_vms, single_anchor, spot_only, tiering
+from support.processes import until
 
 from deepvm.core.cluster.instances import Market, ZonePrice
 from deepvm.core.cluster.plan import Plan, PlannedVms
@@ -302,8 +303,10 @@ def test_trainers_know_their_tiers_and_no_process_inherits_the_token(tmp_path: P
 
 def test_an_anchor_keeps_versions_beside_its_training(tmp_path: Path) -> None:
     run(tasks(single_anchor())["anchor.yaml"], tmp_path, SKYPILOT_NODE_IPS="10.0.0.1")
+    # The node is started in the background, and writes when it gets a processor.
+    assert until(lambda: "memory-node serve" in (tmp_path / "deepvm-ran").read_text(), 10.0)
     ran = (tmp_path / "deepvm-ran").read_text()
-    assert "memory-node serve" in ran and "DEEPVM_TIERS=tcp://10.0.0.1:7070\n" in ran
+    assert "DEEPVM_TIERS=tcp://10.0.0.1:7070\n" in ran
 
 
 def test_all_spot_keeps_versions_in_the_bucket_alone(tmp_path: Path) -> None:
