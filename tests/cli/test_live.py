@@ -227,6 +227,7 @@ def test_exports_know_zones_and_no_secrets(environment: dict[str, str], folder: 
 
 
 def test_offline_opens_nothing(aws: FakeAws, environment: dict[str, str]) -> None:
+    plan(environment)  # may be the first here
     before = len(aws.asked)
     offline = {**environment, "AWS_ENDPOINT_URL": aws.url}
     assert plan(offline, "--offline")["source"]["kind"] == "cache"
