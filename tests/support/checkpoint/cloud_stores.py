@@ -1,6 +1,7 @@
 """fsspec's file systems in memory and on disk in the place of Google's and Azure's, whose requests can be made to fail.
 
-Those do each request at one moment, and fsspec's create in two steps, on disk in three: a lock makes one of them.
+Those do each request at one moment, and an object is there once its upload is complete. fsspec's create in two steps,
+on disk in three, which a lock makes one, and their files are there as soon as they are opened.
 """
 
 from __future__ import annotations
@@ -94,7 +95,11 @@ class CloudStore:
 
     def open(self, path: str, mode: str, block_size: int) -> _File:
         assert mode == "wb"
-        return _File(self, path, self.request("open", path, lambda: self._fs.open(path, mode, block_size=block_size)))
+        return self.request("open", path, lambda: _File(self, path))
+
+    def complete(self, path: str, data: bytes) -> None:
+        """An upload is complete."""
+        self._fs.pipe_file(path, data)
 
     def tier(self, **options: Any) -> CloudTier:
         """A tier there, as after a restart."""
@@ -119,15 +124,15 @@ class CloudStore:
 class _File:
     """An upload; it can fail while bytes are written, and when it is completed."""
 
-    def __init__(self, store: CloudStore, path: str, file: Any) -> None:
-        self._store, self._path, self._file = store, path, file
+    def __init__(self, store: CloudStore, path: str) -> None:
+        self._store, self._path, self._data = store, path, bytearray()
         self.closed = False
 
     def write(self, data: bytes) -> None:
-        self._store.request("write", self._path, lambda: self._file.write(data))
+        self._store.request("write", self._path, lambda: self._data.extend(data))
 
     def close(self) -> None:
-        self._store.request("close", self._path, self._file.close)
+        self._store.request("close", self._path, lambda: self._store.complete(self._path, bytes(self._data)))
 
     def discard(self) -> None:
-        self._file.close()
+        self._data.clear()
