@@ -424,6 +424,7 @@ def test_who_forgets_to_close_loses_nothing(tmp_path: Path) -> None:
     assert list(contents(tmp_path)) == [1]
 
 
+@pytest.mark.slow
 def test_it_needs_nothing_but_torch_and_the_standard_library(tmp_path: Path) -> None:
     """A training image has no typer and no pydantic."""
     code = (

@@ -104,6 +104,7 @@ def run(tmp_path: Path, *places: str, before: str = "", **environ: str) -> subpr
     return subprocess.run(command, capture_output=True, text=True, env=kept | environ, timeout=120)
 
 
+@pytest.mark.slow
 def test_a_run_says_where_it_began(tmp_path: Path) -> None:
     place = (tmp_path / "ckpt").as_uri()
     first, second = run(tmp_path, place), run(tmp_path, place)

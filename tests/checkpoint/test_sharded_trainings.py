@@ -75,6 +75,7 @@ def reshard(start: Start, tiers: list[str], *runs: tuple[str, int], **options: A
     return known
 
 
+@pytest.mark.slow
 def test_fsdp_on_4_2_and_4_ranks_and_the_whole_in_one_process(start: Start, tmp_path: Path) -> None:
     """And without resharding: the last version is damaged, and the one before it restored in a process of its own."""
     kept = tmp_path / "kept"

@@ -62,6 +62,8 @@ def test_a_warm_recommendation_against_the_import_floor(words: list[str], most: 
     assert times_floor(["recommend", "--pw", "3", *words], environment) <= most
 
 
+@pytest.mark.slow
+@pytest.mark.alone
 def test_both_tables_of_the_thesis_against_the_import_floor(tmp_path: Path) -> None:
     """Measured: 2.6 times the floor."""
     presets = ["--preset", "gpt-117m", "--preset", "gpt-1.3b"]

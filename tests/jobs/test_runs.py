@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.effort import sampled
 from support.jobs.kills import TORCH, undisturbed
 from support.jobs.runs import Home, until
 
@@ -160,11 +161,13 @@ def test_the_budget_ends_a_job_in_time(home: Home) -> None:
 
 @pytest.mark.parametrize(
     ("train", "said"),
-    [
-        ("python -c 'print(\"about to fail\"); raise SystemExit(9)';", "about to fail"),
-        ("no-such-command", "No such file"),
-        ("kill -9 $$;", "exit code 137"),
-    ],
+    sampled(
+        [
+            ("python -c 'print(\"about to fail\"); raise SystemExit(9)';", "about to fail"),
+            ("no-such-command", "No such file"),
+            ("kill -9 $$;", "exit code 137"),
+        ]
+    ),
 )
 def test_a_training_that_fails(home: Home, train: str, said: str) -> None:
     done = home.run("run", str(home.job("fails", train)))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support import oracle
 from support.builders import paper, simulated
+from support.effort import sampled
 from support.planner.agreement import assert_agree, blocks_for, by_ilp
 
 from deepvm.core.cluster.instances import Catalog
@@ -26,7 +27,7 @@ MEASURES = [
     (PolicyName.COST_FIRST, Objective.THROUGHPUT),
     (PolicyName.PERFORMANCE_FIRST, Objective.THROUGHPUT),
 ]
-each_measure = pytest.mark.parametrize(("policy", "objective"), MEASURES)
+each_measure = pytest.mark.parametrize(("policy", "objective"), sampled(MEASURES))
 
 
 def short(answer: Recommendations) -> list[str]:
@@ -195,7 +196,7 @@ def test_the_integer_program_agrees_at_every_budget(policy: PolicyName, objectiv
         assert_agree(by_ilp(blocks, asked), oracle.ranking(plans, budget, 1), asked)
 
 
-@pytest.mark.parametrize("objective", [o for o in Objective if o not in WORK_OBJECTIVES])
+@pytest.mark.parametrize("objective", sampled(o for o in Objective if o not in WORK_OBJECTIVES))
 def test_the_simulated_catalog_agrees_with_the_oracle(objective: Objective) -> None:
     request = PlanRequest(budget=Decimal(0), objective=objective, top=2)
     plans = all_plans(simulated(), request)

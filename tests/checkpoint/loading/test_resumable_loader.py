@@ -56,7 +56,7 @@ def test_cut_anywhere_with_workers(kind: str, workers: str, ahead: int) -> None:
     check(lambda: KINDS[kind](**WORKERS[workers]), [0, 1, 2, 3, 4, 6, 7, 8, 9, 11, 14, 17, 20], ahead)
 
 
-@pytest.mark.parametrize("workers", ["2", "2, kept"])
+@pytest.mark.parametrize("workers", ["2", pytest.param("2, kept", marks=pytest.mark.slow)])
 def test_a_cut_with_workers(workers: str) -> None:
     check(lambda: KINDS["shuffled"](**WORKERS[workers]), [4, 11])
 

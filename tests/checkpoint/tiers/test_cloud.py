@@ -89,7 +89,9 @@ def each_request(what: Any, kinds: tuple[str, ...] = ()) -> Iterator[tuple[Calla
     raise AssertionError("so many requests for a save")
 
 
-@pytest.mark.parametrize("before", ["nothing", "another version", "the same version"])
+@pytest.mark.parametrize(
+    "before", ["nothing", pytest.param("another version", marks=pytest.mark.slow), "the same version"]
+)
 @pytest.mark.parametrize("what", ["fail", "lost", "late", Killed], ids=str)
 def test_trouble_at_every_request_of_a_save(store: CloudStore, tmp_path: Path, before: str, what: Any) -> None:
     version = 2 if before == "another version" else 1

@@ -345,7 +345,7 @@ def test_parts_of_two_attempts_are_never_joined(tmp_path: Path, caplog: pytest.L
         assert "not sent together" in caplog.text
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.slow), 1])
 @pytest.mark.parametrize("place", ["node.mid-chunk", "node.before-ack"])
 def test_a_node_killed_in_mid_transfer_costs_that_version_alone(tmp_path: Path, victim: int, place: str) -> None:
     folders = [tmp_path / "0", tmp_path / "1"]

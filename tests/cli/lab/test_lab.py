@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from support.command import Run
+from support.effort import sampled
 from support.lab.made_runs import ENVIRONMENT, make_calm, make_run
 from support.lab.small_matrix import MATRIX, RUNS
 from support.small_disk import small_disk
@@ -133,7 +134,7 @@ def test_publishable_files_of_other_runs_tell_another_story(run: Run, made: Path
 
 @pytest.mark.parametrize(
     ("damage", "said"),
-    [
+    sampled([
         (lambda out: shutil.rmtree(out), "No such file or directory; give the folder of 'deepvm lab run --out'"),
         (lambda out: (out / "manifest.csv").write_text("x"), "has other columns"),
         (lambda out: (out / "runs" / RUNS[0] / "supervisor.json").unlink(), "missing; 'deepvm lab run' makes this run"),
@@ -141,7 +142,7 @@ def test_publishable_files_of_other_runs_tell_another_story(run: Run, made: Path
         (lambda out: (out / "runs" / RUNS[1] / "rank_0.jsonl").write_text("{\n{}\n"), "rank_0.jsonl, line 1: damaged"),
         (lambda out: (out / "runs" / RUNS[1] / "rank_0.jsonl").write_bytes(b"\xff\n{}\n"), "rank_0.jsonl, line 1: "),
         (lambda out: (out / "runs" / RUNS[1] / "supervisor.json").write_text("{}"), "damaged"),
-    ],
+    ], every=2),
 )  # fmt: skip
 @pytest.mark.parametrize("command", ["check", "report"])
 def test_damaged_artefacts_are_exit_4(run: Run, made: Path, damage: object, said: str, command: str) -> None:

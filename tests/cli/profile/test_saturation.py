@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.effort import sampled
 from support.processes import until
 
 from deepvm.cli.profile.measure import saturation, scaling
@@ -49,28 +50,30 @@ def test_a_table() -> None:
 
 @pytest.mark.parametrize(
     ("words", "place"),
-    [
-        (["--launcher", "rsh"], "--launcher"),
-        (["--launcher", "no-such-program {host}"], "--launcher"),
-        (["--senders", "a"], "--senders"),
-        (["--senders", "a,m"], "--senders"),
-        (["--senders", "a,-oProxyCommand=x"], "--senders"),
-        (["--senders", ""], "--senders"),
-        (["--senders-file", "hosts"], "--senders"),
-        (["--senders", "", "--senders-file", "nowhere"], "--senders-file"),
-        (["--receiver", "m,n"], "--receiver"),
-        (["--receiver", ""], "--receiver"),
-        (["--start-timeout", "0"], "--start-timeout"),
-        (["--checkpoint-size", "300"], "--checkpoint-size"),
-        (["--repeats", "0"], "--repeats"),
-        (["--repeats", "100000000000"], "--repeats"),
-        (["--seed", "-1"], "--seed: -1"),
-        (["--plot", "nowhere/t.png"], "--plot"),
-        (["--save", "--sender-type", "g4dn.xlarge", "--receiver-type", "c4.xlarge"], "--force-local"),
-        (["--save", "--sender-type", "g4dn\nxlarge", "--receiver-type", "c4.xlarge"], "--sender-type"),
-        (["--plot", "t.pdf"], "--plot"),
-        (["--timeout", "-1"], "--timeout"),
-    ],
+    sampled(
+        [
+            (["--launcher", "rsh"], "--launcher"),
+            (["--launcher", "no-such-program {host}"], "--launcher"),
+            (["--senders", "a"], "--senders"),
+            (["--senders", "a,m"], "--senders"),
+            (["--senders", "a,-oProxyCommand=x"], "--senders"),
+            (["--senders", ""], "--senders"),
+            (["--senders-file", "hosts"], "--senders"),
+            (["--senders", "", "--senders-file", "nowhere"], "--senders-file"),
+            (["--receiver", "m,n"], "--receiver"),
+            (["--receiver", ""], "--receiver"),
+            (["--start-timeout", "0"], "--start-timeout"),
+            (["--checkpoint-size", "300"], "--checkpoint-size"),
+            (["--repeats", "0"], "--repeats"),
+            (["--repeats", "100000000000"], "--repeats"),
+            (["--seed", "-1"], "--seed: -1"),
+            (["--plot", "nowhere/t.png"], "--plot"),
+            (["--save", "--sender-type", "g4dn.xlarge", "--receiver-type", "c4.xlarge"], "--force-local"),
+            (["--save", "--sender-type", "g4dn\nxlarge", "--receiver-type", "c4.xlarge"], "--sender-type"),
+            (["--plot", "t.pdf"], "--plot"),
+            (["--timeout", "-1"], "--timeout"),
+        ]
+    ),
 )
 def test_wrong_words_are_named(words: list[str], place: str) -> None:
     done = run(*LOCAL, *words)

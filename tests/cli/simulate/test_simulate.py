@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 from support.command import Run
+from support.effort import sampled
 from support.places import GOLDEN_FOLDER
 from support.processes import descendants, gone, until
 
@@ -370,7 +371,9 @@ def test_a_terminal_sees_progress_and_a_pipe_does_not() -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc here")
 @pytest.mark.parametrize("jobs", [pytest.param(1, marks=pytest.mark.slow), 2])
-@pytest.mark.parametrize(("number", "times"), [(signal.SIGINT, 1), (signal.SIGTERM, 1), (signal.SIGINT, 3)])
+@pytest.mark.parametrize(
+    ("number", "times"), sampled([(signal.SIGINT, 1), (signal.SIGTERM, 1), (signal.SIGINT, 3)], every=2)
+)
 def test_an_interrupted_command_leaves_no_process(jobs: int, number: int, times: int, tmp_path: Path) -> None:
     words = [*DEEPVM, *LONG, "--runs", "20000000", "--jobs", str(jobs), "--plot", "a.png"]
     process = subprocess.Popen(

@@ -110,6 +110,7 @@ def test_asked_twice_for_one_name_it_is_one_machine(cloud: Cloud) -> None:
     assert list(cloud.listing("job").alive) == ["m1"]
 
 
+@pytest.mark.slow
 def test_many_at_once(cloud: Cloud) -> None:
     threads = [threading.Thread(target=ask, args=(cloud, f"m{n}")) for n in range(1, 5)]
     for thread in threads:
@@ -146,6 +147,7 @@ def test_taken_back_at_once_and_with_a_notice(cloud: Cloud, tmp_path: Path) -> N
     assert cloud.listing("job").taken == {"m1", "m2"}
 
 
+@pytest.mark.slow
 def test_a_rebalance_ends_nothing(cloud: Cloud, tmp_path: Path) -> None:
     if not cloud.can_preempt:
         with pytest.raises(UnknownError, match="itself"):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.effort import sampled
 from support.lab.trainings import Ran, ran
 
 from deepvm.errors import RequestError
@@ -94,7 +95,7 @@ def test_bad_disks_draw_by_the_seed_of_the_matrix_and_of_the_run(name: str) -> N
 # --- what they do ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ENDS)
+@pytest.mark.parametrize("name", sampled(ENDS))
 def test_it_ends_the_attempt_and_the_next_one_is_right(
     name: str, launcher: Launcher, calm: Ran, tmp_path: Path
 ) -> None:
