@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -117,8 +118,9 @@ class TestWithoutCredentials:
         catalog = market()
         assert 1.5 < time.monotonic() - start < 3.5
         assert {kind for kind, _ in sources(catalog).values()} == {"embedded"}
-        assert "skypilot-catalog: no answer within 2 s" in " ".join(catalog.provenance.notes)
-        assert catalog.provenance.not_asked.endswith("and skypilot-catalog gave no answer")
+        # Of the download and of who waits for it, either may give up first; the download names its address.
+        assert re.search(r"skypilot-catalog( at \S+)?: no answer within 2 s", " ".join(catalog.provenance.notes))
+        assert re.search(r"and skypilot-catalog( at \S+)? gave no answer$", catalog.provenance.not_asked)
 
     def test_then_the_cache_comes_before_the_snapshot(self, server: PublicServer) -> None:
         market()
