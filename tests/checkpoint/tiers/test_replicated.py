@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.errors import FlakyFailure
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from support.checkpoint.images import noise, plain_shard
 from support.checkpoint.memory_nodes import MIB, TOKEN, Acks, NodeDisk, finished, make_image, make_layout, until
@@ -493,7 +492,7 @@ def acknowledges_what_is_only_sent(patch: pytest.MonkeyPatch) -> None:
 
     def taken(self: Any, number: int) -> None:
         real(self, number)
-        self.reached(number, Level.REMOTE)
+        self.reached(number, Level.REMOTE, "")
 
     patch.setattr(replicated._Copies, "taken", taken)
 
@@ -533,29 +532,41 @@ def checks_no_bytes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(base, "verified", lambda pieces, *_: pieces)
 
 
-MUTATIONS = [
-    takes_the_first_copy_alone,
-    checks_no_bytes,
-    acknowledges_the_first_copy,
-    acknowledges_what_is_only_sent,
-    reads_the_first_node_alone,
-    takes_silence_for_emptiness,
-    restores_the_oldest_first,
-]
+Step = Callable[[Losses], None]
+SEEN: dict[Callable[[pytest.MonkeyPatch], None], tuple[int, list[Step]]] = {
+    # broken: (ranks, what happens)
+    takes_the_first_copy_alone: (1, [lambda run: run.save(None), lambda run: run.damage(0, 5000)]),
+    checks_no_bytes: (1, [lambda run: run.save(None), lambda run: run.damage(0, 5000)]),
+    acknowledges_the_first_copy: (
+        1,
+        [lambda run: run.cut_off(0, True), lambda run: run.cut_off(1, True), lambda run: run.save(None)],
+    ),
+    acknowledges_what_is_only_sent: (2, [lambda run: run.save(0)]),
+    reads_the_first_node_alone: (
+        1,
+        [lambda run: run.cut_off(0, True), lambda run: run.save(None), lambda run: run.cut_off(0, False)],
+    ),
+    takes_silence_for_emptiness: (1, [lambda run: run.lose(0), lambda run: run.lose(1)]),
+    restores_the_oldest_first: (1, [lambda run: run.save(None), lambda run: run.save(None)]),
+}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
-def test_rules_that_are_broken_on_purpose_are_seen(
-    mutation: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mutation(monkeypatch)
-    quick = settings(FEW, max_examples=120, phases=[Phase.generate])  # one is enough, it need not be the shortest
+def carry_out(world: int, steps: list[Step]) -> None:
+    run = Losses()
     try:
-        run_state_machine_as_test(Losses, settings=quick)
-    except (AssertionError, pytest.fail.Exception):
-        return
-    except FlakyFailure as found:  # seen, but which thread is the first is no part of the example
-        assert any(isinstance(error, (AssertionError, pytest.fail.Exception)) for error in found.exceptions)
-        return
-    raise AssertionError("it was not seen")
+        run.begin(world)
+        for step in steps:
+            step(run)
+            run.what_was_promised_is_there()
+    finally:
+        run.teardown()
+
+
+@pytest.mark.parametrize("broken", SEEN, ids=lambda broken: broken.__name__)
+def test_a_rule_that_is_broken_is_seen(
+    broken: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    carry_out(*SEEN[broken])
+    broken(monkeypatch)
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        carry_out(*SEEN[broken])
