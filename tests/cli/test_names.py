@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from support.effort import sampled
 from support.places import ROOT
 
 from deepvm.catalog.store import load_catalog
@@ -130,7 +131,7 @@ READ: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("locale", LOCALES)
+@pytest.mark.parametrize("locale", sampled(LOCALES))
 def test_documents_stay_documents_and_keep_the_name(folder: Path, locale: str) -> None:
     found = json.loads(deepvm(folder, locale, "traces", "show", "@.trace.json", "-o", "json")[1])
     assert os.fsencode(found["traces"][0]["trace"]) == NAME + b".trace.json"

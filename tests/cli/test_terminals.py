@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.command import Run
-from support.effort import THOROUGH
+from support.effort import THOROUGH, sampled
 from support.places import GOLDEN_FOLDER
 
 from deepvm.cli.plan import recommend as command
@@ -80,7 +80,7 @@ def test_what_is_shown(name: str, run: Run, planned: None) -> None:
     assert found == path.read_text()
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", sampled(COMMANDS))
 def test_no_line_is_too_wide_and_nothing_is_cut(name: str, run: Run, planned: None) -> None:
     whole = pieces(shown(run, COMMANDS[name], 100_000))
     for width in range(60, 161, 1 if THOROUGH else 10):

@@ -30,7 +30,7 @@ FEW = [0, 2, 8, 10]
 
 
 @pytest.mark.parametrize(
-    "kind", ["shuffled", "stream", *(pytest.param(k, marks=pytest.mark.slow) for k in ("weighted", "eager sampler"))]
+    "kind", ["shuffled", *(pytest.param(k, marks=pytest.mark.slow) for k in ("stream", "weighted", "eager sampler"))]
 )
 def test_cut_anywhere_without_workers(kind: str) -> None:
     check(KINDS[kind], FEW)

@@ -81,7 +81,7 @@ def hidden(store: Store) -> list[str]:
     return [*bucket.sizes("run/.parts/"), *(name for name, _ in bucket.unfinished("run/"))]
 
 
-@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_ranks_write_one_object(world: int, store: Store, tmp_path: Path) -> None:
     layout, run, wholes = layout_of(world), Run(store, "s", world), {}
     for version in (1, 2, 3):

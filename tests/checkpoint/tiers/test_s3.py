@@ -120,7 +120,7 @@ def test_many_parts_become_larger_parts(tier: S3Tier, store: Store, monkeypatch:
 
 
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("answer", ["503 Slow Down", "500 Internal Error"])
+@pytest.mark.parametrize("answer", ["503 Slow Down", pytest.param("500 Internal Error", marks=pytest.mark.slow)])
 def test_an_error_that_passes_is_not_noticed(
     tier: S3Tier, store: Store, tmp_path: Path, step: str, answer: str
 ) -> None:
@@ -132,7 +132,7 @@ def test_an_error_that_passes_is_not_noticed(
 
 
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("answer", ["503 Slow Down", "403 Access Denied"])
+@pytest.mark.parametrize("answer", ["503 Slow Down", pytest.param("403 Access Denied", marks=pytest.mark.slow)])
 def test_an_error_that_stays_leaves_nothing_behind(store: Store, tmp_path: Path, step: str, answer: str) -> None:
     tier = S3Tier(BUCKET, "run", endpoint=store.url, attempts=1)
     put(tier, 1000, 0)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from support.command import Run
+from support.effort import sampled
 from support.places import ROOT
 from typer.testing import CliRunner
 
@@ -218,7 +219,7 @@ def converted(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("form", ["table", "wide", "json", "yaml", "csv"])
+@pytest.mark.parametrize("form", sampled(["table", "wide", "json", "yaml", "csv"], every=2))
 @pytest.mark.parametrize("ending", ["json", "csv"])
 def test_a_converted_snapshot_recommends_what_the_snapshot_does(converted, ending, form):
     """All but where the figures come from, of which a file says less than the market."""

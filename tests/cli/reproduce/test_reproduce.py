@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from support.command import Run
+from support.effort import sampled
 from support.places import GOLDEN_FOLDER, ROOT
 
 from deepvm.reports.reproduction import published_figures
@@ -35,7 +36,7 @@ FIGURE = {
 }
 
 
-@pytest.mark.parametrize("paper", ["deepvm", "thesis", "scaling"])
+@pytest.mark.parametrize("paper", sampled(["deepvm", "thesis", "scaling"]))
 def test_tables(paper: str, run: Run) -> None:
     """``WRITE_GOLDEN=1`` writes it anew."""
     code, out, err = run("reproduce", paper)

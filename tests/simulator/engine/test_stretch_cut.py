@@ -158,7 +158,9 @@ def test_uneven_steps_and_saves_agree_with_the_oracle(name: str, changes: dict[s
         ("static:20", {"step_s": Span(0, 1), "save_s": Span(0, 1000), "allocation_s": Span(50, 1500)}),
         ("static:20", {"step_s": Span(5, 6), "save_s": Span(0, 100), "mttp_s": (500.0,), "lifetime": "lognormal:0.1"}),
         ("static:1", {"step_s": Span(0, 120), "save_s": Span(0, 1), "backup_s": Span(0, 200), "mttp_s": (600.0,)}),
-        ("static:20", {"step_s": Span(0.01, 1), "save_s": Span(1, 100), "mttp_s": (300.0,)}),
+        pytest.param(
+            "static:20", {"step_s": Span(0.01, 1), "save_s": Span(1, 100), "mttp_s": (300.0,)}, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_lives_of_few_segments_agree_with_the_oracle(name: str, changes: dict[str, object]) -> None:

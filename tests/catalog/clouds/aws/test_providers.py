@@ -369,6 +369,7 @@ def specs(aws):
 class TestAgainstAServer:
     """moto speaks AWS's protocol over real HTTP; its types are those of the real service."""
 
+    @pytest.mark.slow
     def test_all_types_can_be_read(self, specs):
         assert len(specs) > 1000
         assert specs["g4dn.12xlarge"]["gpu"]["count"] == 4
