@@ -310,7 +310,7 @@ def one_copy_is_enough(patch: pytest.MonkeyPatch) -> None:
     """Two were asked for."""
     begin = replicated._Copies.__init__
     patch.setattr(
-        replicated._Copies, "__init__", lambda self, shard, told, needed, put: begin(self, shard, told, 1, put)
+        replicated._Copies, "__init__", lambda self, shard, told, needed, *more: begin(self, shard, told, 1, *more)
     )
 
 
