@@ -29,6 +29,7 @@ from deepvm.errors import CheckpointError, DamagedError, MissingExtraError, Requ
 
 log = logging.getLogger("deepvm.checkpoint")
 _URL = re.compile(r"(?P<scheme>gs|az)://(?P<bucket>[^/\0?#@]+)(?P<prefix>/[^\0?#]*)?", re.IGNORECASE)
+_LOOKS = 5
 _LIBRARIES = {"gs": "gcsfs", "az": "adlfs"}
 
 
@@ -145,8 +146,13 @@ class CloudTier(ObjectStore):
 
     def _look(self, job: str) -> list[CommitRecord | Damage]:
         """Each version's commit record or damage, newest first."""
-        sizes, keys = self._listed(job)
-        return [self._state(job, version, keys[version], sizes) for version in sorted(keys, reverse=True)]
+        for _ in range(_LOOKS):  # again if one of them was removed or replaced meanwhile
+            sizes, keys = self._listed(job)
+            found = [self._state(job, version, keys[version], sizes) for version in sorted(keys, reverse=True)]
+            there = [state for state in found if state is not None]
+            if len(there) == len(found):
+                return there
+        raise CheckpointError(f"{self.url}: versions of {job} are listed and cannot be read; try again")
 
     def _listed(self, job: str) -> tuple[dict[str, int], dict[int, str]]:
         """Bytes of a job's objects, and the names of the versions that count. Raises CheckpointError."""
@@ -160,7 +166,8 @@ class CloudTier(ObjectStore):
             if last == known or all({key, key + SUFFIX} <= sizes.keys() for key in known.values()):
                 return sizes, known
 
-    def _state(self, job: str, version: int, key: str, sizes: dict[str, int]) -> CommitRecord | Damage:
+    def _state(self, job: str, version: int, key: str, sizes: dict[str, int]) -> CommitRecord | Damage | None:
+        """A version's commit record or damage; None if the record was removed since it was listed."""
         problem = ""
         if key not in sizes:
             problem = "it is listed and not there"
@@ -169,7 +176,11 @@ class CloudTier(ObjectStore):
         else:
             try:
                 with self._cloud.errors(f"read {key}{SUFFIX}"):
-                    record = CommitRecord.from_json(self._cloud.whole(key + SUFFIX))
+                    try:
+                        raw = self._cloud.whole(key + SUFFIX)
+                    except FileNotFoundError:
+                        return None
+                record = CommitRecord.from_json(raw)
                 if (record.job, record.version) != (job, version):
                     problem = f"its commit record is that of {record.job}, version {record.version}"
                 elif record.size != sizes[key]:
@@ -198,9 +209,9 @@ class CloudTier(ObjectStore):
     def read(self, job: str, version: int) -> tuple[CommitRecord, Iterator[memoryview]]:
         """See :class:`Store`."""
         sizes, keys = self._listed(job)
-        if version not in keys:
+        found = self._state(job, version, keys[version], sizes) if version in keys else None
+        if found is None:
             raise FileNotFoundError(f"{self.url}: version {version} of {job}")
-        found = self._state(job, version, keys[version], sizes)
         if isinstance(found, Damage):
             raise DamagedError(found.problem)
         return found, self._chunks(found, keys[version])

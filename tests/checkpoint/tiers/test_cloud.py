@@ -260,6 +260,42 @@ def test_a_ledger_that_is_damaged_is_said(store: CloudStore) -> None:
         store.tier().versions("job")
 
 
+@pytest.mark.parametrize("what", ["removed", "replaced"])
+def test_a_version_that_goes_while_its_record_is_read(store: CloudStore, what: str) -> None:
+    """As when rank 0 prunes, and another rank asks whether the newest one is committed."""
+    for version in (1, 2):
+        put(store.tier(), version, version)
+    writer, reader = store.tier(), store.tier()
+    kept = {m.version: m.crcs for m in reader.versions("job")}
+
+    def trouble(request: str, path: str) -> None:
+        if request == "cat_file" and path.endswith(SUFFIX) and "-000000000001." in path:
+            store.trouble = lambda request, path: None
+            writer.delete("job", 1)
+            if what == "replaced":
+                put(writer, 1, 7)
+
+    store.trouble = trouble
+    found = {m.version: m.crcs for m in reader.versions("job")}
+    assert found.pop(2) == kept[2]
+    assert not found if what == "removed" else found[1] != kept[1]
+    assert reader.damaged("job") == ()
+
+
+def test_a_version_that_goes_while_it_is_asked_for(store: CloudStore) -> None:
+    put(store.tier(), 1, 1)
+    writer, reader = store.tier(), store.tier()
+
+    def trouble(request: str, path: str) -> None:
+        if request == "cat_file" and path.endswith(SUFFIX):
+            store.trouble = lambda request, path: None
+            writer.delete("job", 1)
+
+    store.trouble = trouble
+    with pytest.raises(FileNotFoundError, match="version 1 of job"):
+        reader.read("job", 1)
+
+
 def test_an_upload_that_arrives_short_is_no_version(store: CloudStore) -> None:
     tier = store.tier()
     complete = store.complete
