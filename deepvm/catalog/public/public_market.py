@@ -22,9 +22,10 @@ from deepvm.errors import CloudError, DeepVMError, RequestError
 if TYPE_CHECKING:
     from deepvm.catalog.public.source import Get
 
-QUICK = Patience(2.0, 2.0)
-"""For a command whose answer does not depend on it."""
 QUICK_S = 2.0
+"""For a command whose answer does not depend on it."""
+QUICK = Patience(QUICK_S + 1, QUICK_S + 1)
+"""Longer than it is waited for: or either could give up first, each with other words."""
 ALONE_S = 20.0
 """For a command that has no other prices."""
 SLOW_S = 120.0

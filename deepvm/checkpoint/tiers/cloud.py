@@ -152,7 +152,8 @@ class CloudTier(ObjectStore):
             there = [state for state in found if state is not None]
             if len(there) == len(found):
                 return there
-        raise CheckpointError(f"{self.url}: versions of {job} are listed and cannot be read; try again")
+        why = f"versions of {job} were gone, {_LOOKS} times, when they were read"
+        raise CheckpointError(f"{self.url}: {why}; try again")
 
     def _listed(self, job: str) -> tuple[dict[str, int], dict[int, str]]:
         """Bytes of a job's objects, and the names of the versions that count. Raises CheckpointError."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 import time
 from collections.abc import Iterator
@@ -118,9 +117,8 @@ class TestWithoutCredentials:
         catalog = market()
         assert 1.5 < time.monotonic() - start < 3.5
         assert {kind for kind, _ in sources(catalog).values()} == {"embedded"}
-        # Of the download and of who waits for it, either may give up first; the download names its address.
-        assert re.search(r"skypilot-catalog( at \S+)?: no answer within 2 s", " ".join(catalog.provenance.notes))
-        assert re.search(r"and skypilot-catalog( at \S+)? gave no answer$", catalog.provenance.not_asked)
+        assert any("skypilot-catalog: no answer within 2 s" in note for note in catalog.provenance.notes)
+        assert catalog.provenance.not_asked.endswith("and skypilot-catalog gave no answer")
 
     def test_then_the_cache_comes_before_the_snapshot(self, server: PublicServer) -> None:
         market()

@@ -282,6 +282,14 @@ def test_a_version_that_goes_while_its_record_is_read(store: CloudStore, what: s
     assert reader.damaged("job") == ()
 
 
+def test_a_store_that_lists_what_it_does_not_give(store: CloudStore) -> None:
+    put(store.tier(), 1, 1)
+    reader = store.tier()
+    store.trouble = lambda request, path: FileNotFoundError(path) if path.endswith(SUFFIX) else None
+    with pytest.raises(CheckpointError, match="versions of job were gone, 5 times"):
+        reader.versions("job")
+
+
 def test_a_version_that_goes_while_it_is_asked_for(store: CloudStore) -> None:
     put(store.tier(), 1, 1)
     writer, reader = store.tier(), store.tier()
