@@ -19,7 +19,7 @@ help:
 	@echo "                 heeded with 139 MB of state; a controller with 1000 agents (20 minutes)"
 	@echo "make proof-recovery   as root: the campaigns behind docs/explain/orchestrator.md (kills, notices, parameters bit for bit,"
 	@echo "                 the history, the simulator), and a table of what they have shown (an hour)"
-	@echo "make proof-trainers   Hugging Face, Lightning, Accelerate and plain loops: kills, bit for bit (25 minutes); other releases"
+	@echo "make proof-trainers   Hugging Face, Lightning, Accelerate and plain loops: kills, bit for bit (half an hour); other releases"
 	@echo "                 with: make proof-trainers TRAINERS='transformers==5.3.0 lightning==2.5.0'"
 	@echo "make proof-lab   the recovery lab: kills, worlds of 1 to 4 ranks, strategies side by side, ECRL's matrix, and a table of"
 	@echo "                 what they have shown beside its limits (40 minutes)"
@@ -110,8 +110,8 @@ proof-trainers: TRAINERS ?= -e .[trainers]
 proof-trainers: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TRAINERS)
 	@rm -f $(VENV)/.trainers
-	THOROUGH_TESTS=1 $(BIN)/python -m pytest -n auto -m 'not gpu and not alone' tests/checkpoint/integrations tests/checkpoint/loading \
-		tests/lab/certify/test_examples.py
+	THOROUGH_TESTS=1 $(BIN)/python -m pytest -n auto -m 'not gpu and not alone' tests/checkpoint/integrations \
+		tests/checkpoint/loading tests/lab/certify/test_examples.py
 
 proof-lab: export OMP_NUM_THREADS := 1
 

@@ -22,29 +22,32 @@ class DeepVMWriter(FolderWriter):
 
     With a URL of memory nodes or a bucket, ``checkpoint_id`` is the step, and each save a version of its own; without
     it the number is that after the newest version's. A save returns when the version is remote. ``job``: the training
-    job's name there; empty: ``DEEPVM_JOB``, else ``job``.
+    job's name there; empty: ``DEEPVM_JOB``, else ``job``. A subclass writes to folders only.
     """
 
-    def __new__(cls, path: str | os.PathLike[str], *, direct: bool = True, job: str = "") -> DeepVMWriter:
-        """A writer for this kind of place. Raises RequestError: it is none."""
-        return super().__new__(_WriterToTier if "://" in str(path) else cls)
+    def __new__(cls, path: str | os.PathLike[str] = "", *, direct: bool = True, job: str = "") -> DeepVMWriter:
+        """A writer for this kind of place; without one as for :mod:`pickle`, which fills in the rest."""
+        return super().__new__(_WriterToTier if cls is DeepVMWriter and "://" in str(path) else cls)
 
     def __init__(self, path: str | os.PathLike[str], *, direct: bool = True, job: str = "") -> None:
-        """See :class:`~deepvm.checkpoint.dcp_folder.FolderWriter`. Raises RequestError: a folder has no jobs."""
-        _refuse_job(path, job)
+        """See :class:`~deepvm.checkpoint.dcp_folder.FolderWriter`. Raises RequestError: not for a folder."""
+        _refuse_options_of_tiers(type(self), path, job)
         super().__init__(path, direct=direct)
 
 
 class DeepVMReader(FolderReader):
-    """Reads what :class:`DeepVMWriter` wrote, on any number of ranks; verifies each item before use."""
+    """Reads what :class:`DeepVMWriter` wrote, on any number of ranks; verifies each item before use.
 
-    def __new__(cls, path: str | os.PathLike[str], *, job: str = "") -> DeepVMReader:
-        """A reader for this kind of place. Raises RequestError: it is none."""
-        return super().__new__(_ReaderFromTier if "://" in str(path) else cls)
+    A subclass reads from folders only.
+    """
+
+    def __new__(cls, path: str | os.PathLike[str] = "", *, job: str = "") -> DeepVMReader:
+        """A reader for this kind of place; without one as for :mod:`pickle`, which fills in the rest."""
+        return super().__new__(_ReaderFromTier if cls is DeepVMReader and "://" in str(path) else cls)
 
     def __init__(self, path: str | os.PathLike[str], *, job: str = "") -> None:
-        """See :class:`~deepvm.checkpoint.dcp_folder.FolderReader`. Raises RequestError: a folder has no jobs."""
-        _refuse_job(path, job)
+        """See :class:`~deepvm.checkpoint.dcp_folder.FolderReader`. Raises RequestError: not for a folder."""
+        _refuse_options_of_tiers(type(self), path, job)
         super().__init__(path)
 
 
@@ -56,6 +59,8 @@ class _ReaderFromTier(TierReader, DeepVMReader):
     """A :class:`DeepVMReader` of these."""
 
 
-def _refuse_job(path: object, job: str) -> None:
+def _refuse_options_of_tiers(kind: type, path: object, job: str) -> None:
+    if "://" in str(path):
+        raise RequestError("path", path, f"a folder: {kind.__name__} is a subclass")
     if job:
         raise RequestError("job", job, f"none with a folder, which holds one checkpoint; file://{path} has jobs")

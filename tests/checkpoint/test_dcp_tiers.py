@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import os
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -92,6 +94,49 @@ def test_each_save_is_a_version_that_is_loaded_verified(node: Node) -> None:
 @pytest.mark.parametrize("place", ["/nowhere", "tcp://127.0.0.1:1", "s3://bucket/run"])
 def test_whatever_the_place_they_are_what_they_are_called(place: str, node: Node) -> None:
     assert isinstance(DeepVMWriter(place), DeepVMWriter) and isinstance(DeepVMReader(place), DeepVMReader)
+
+
+@pytest.mark.parametrize("place", ["/nowhere", "tcp://127.0.0.1:1"])
+@pytest.mark.parametrize("kind", [DeepVMWriter, DeepVMReader])
+def test_they_can_be_copied_and_pickled(kind: type, place: str) -> None:
+    """DCP's own background process gets its writer as a pickle."""
+    made = kind(place)
+    for other in (copy.copy(made), pickle.loads(pickle.dumps(made))):
+        assert type(other) is type(made) and other.__dict__.keys() == made.__dict__.keys()
+
+
+@pytest.mark.slow
+def test_async_save_by_a_process_of_its_own(node: Node) -> None:
+    script = """
+    import os, sys, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
+    from deepvm.checkpoint.dcp import DeepVMWriter
+    if __name__ == "__main__":
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0", RANK="0", WORLD_SIZE="1")
+        dist.init_process_group("gloo")
+        kind = AsyncCheckpointerType.PROCESS
+        own = {"w": torch.ones(5)}
+        dcp.async_save(own, storage_writer=DeepVMWriter(sys.argv[1]), async_checkpointer_type=kind).result(60)
+        dist.destroy_process_group()
+    """
+    ran = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), url(node)], capture_output=True, text=True, timeout=120
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert 1 in node.registry.complete("sharded")
+
+
+def test_a_subclass_writes_to_folders(tmp_path: Path) -> None:
+    class Writer(DeepVMWriter):
+        pass
+
+    class Reader(DeepVMReader):
+        pass
+
+    for kind in (Writer, Reader):
+        assert type(kind(tmp_path)) is kind
+        with pytest.raises(RequestError, match=f"{kind.__name__} is a subclass"):
+            kind("tcp://127.0.0.1:1")
 
 
 def test_async_save_with_one_writer(node: Node) -> None:

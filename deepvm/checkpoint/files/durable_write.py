@@ -1,8 +1,8 @@
 """Write a file durably: past the page cache where possible, while its last bytes are still being produced.
 
 140 MB on a virtual disk of 2.3 GB/s: 62 ms into an existing file, 75 ms into a new one (whose blocks must be found),
-130 ms through the page cache. Of a file that is still being produced, pieces of 4 MiB are written 7 % faster than of
-16; preallocation and huge pages change nothing; checksums meanwhile are free.
+130 ms through the page cache. Of a file that is still being produced, pieces of 4 MiB are written 7 % faster than
+of 16 MiB; preallocation and huge pages change nothing; checksums meanwhile are free.
 """
 
 from __future__ import annotations

@@ -275,7 +275,7 @@ class ResumableLoader:
                 "began": _saved(self._began),
                 "first": _saved(self._first),
                 "order": self._history.at(batch)[1],
-                "ahead": [_saved(draws) for draws, _ in ahead],
+                "ahead": [_saved(each) for each, _ in ahead],
             }
             if self._by_itself:
                 record["own"] = ahead[0][1] if ahead else self._own_state()
@@ -456,8 +456,8 @@ def _batch_size(loader: DataLoader[Any]) -> int | None:
     return size if isinstance(size, int) and size > 0 else None
 
 
-def _saved(draws: GeneratorStates | None) -> Any:
-    return None if draws is None else [as_tensor(draws.shared), *map(as_tensor, draws.own)]
+def _saved(states: GeneratorStates | None) -> Any:
+    return None if states is None else [as_tensor(states.shared), *map(as_tensor, states.own)]
 
 
 def _loaded(saved: Any) -> GeneratorStates | None:

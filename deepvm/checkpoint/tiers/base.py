@@ -84,7 +84,7 @@ class Tier(ABC):
 
         Raises:
             CheckpointError: it is not safe.
-            TierBusyError: there is no room now, in all places that are to have it: skip this version, or try again.
+            TierBusyError: a place that is to have it has no room now: skip this version, or put the same shard again.
         """
 
     @abstractmethod

@@ -30,6 +30,7 @@ from deepvm.errors import CheckpointError, DamagedError, MissingExtraError, Requ
 log = logging.getLogger("deepvm.checkpoint")
 _URL = re.compile(r"(?P<scheme>gs|az)://(?P<bucket>[^/\0?#@]+)(?P<prefix>/[^\0?#]*)?", re.IGNORECASE)
 _LOOKS = 5
+"""Times to list and read a job's versions, of which one may be removed or replaced in between."""
 _LIBRARIES = {"gs": "gcsfs", "az": "adlfs"}
 
 
@@ -128,7 +129,7 @@ class CloudTier(ObjectStore):
 
     def versions(self, job: str) -> tuple[CommitRecord, ...]:
         """See :meth:`Tier.versions`; others are logged once."""
-        found = self._look(job)
+        found = self._look(job).values()
         for each in found:
             if isinstance(each, Damage) and each.problem not in self._warned:
                 self._warned.add(each.problem)
@@ -137,23 +138,26 @@ class CloudTier(ObjectStore):
 
     def damaged(self, job: str) -> tuple[Damage, ...]:
         """See :meth:`Tier.damaged`."""
-        return tuple(d for d in self._look(job) if isinstance(d, Damage))
+        return tuple(d for d in self._look(job).values() if isinstance(d, Damage))
 
     def unrecorded(self, job: str) -> set[int]:
         """See :class:`Store`."""
         sizes, keys = self._listed(job)
         return {version for version, key in keys.items() if key in sizes and key + SUFFIX not in sizes}
 
-    def _look(self, job: str) -> list[CommitRecord | Damage]:
-        """Each version's commit record or damage, newest first."""
-        for _ in range(_LOOKS):  # again if one of them was removed or replaced meanwhile
+    def _look(self, job: str, only: int | None = None) -> dict[str, CommitRecord | Damage]:
+        """The commit record or damage of each version, or of one, by its object's name; newest first."""
+        for _ in range(_LOOKS):
             sizes, keys = self._listed(job)
-            found = [self._state(job, version, keys[version], sizes) for version in sorted(keys, reverse=True)]
-            there = [state for state in found if state is not None]
+            numbers = sorted(keys, reverse=True) if only is None else keys.keys() & {only}
+            found = {keys[number]: self._state(job, number, keys[number], sizes) for number in numbers}
+            there = {key: state for key, state in found.items() if state is not None}
             if len(there) == len(found):
                 return there
-        why = f"versions of {job} were gone, {_LOOKS} times, when they were read"
-        raise CheckpointError(f"{self.url}: {why}; try again")
+        raise CheckpointError(
+            f"{self.url}: {min(found.keys() - there.keys())}{SUFFIX} is listed, and was not there when it was read, "
+            f"{_LOOKS} times in a row; try again if another run writes there; if none does, remove it"
+        )
 
     def _listed(self, job: str) -> tuple[dict[str, int], dict[int, str]]:
         """Bytes of a job's objects, and the names of the versions that count. Raises CheckpointError."""
@@ -209,13 +213,11 @@ class CloudTier(ObjectStore):
 
     def read(self, job: str, version: int) -> tuple[CommitRecord, Iterator[memoryview]]:
         """See :class:`Store`."""
-        sizes, keys = self._listed(job)
-        found = self._state(job, version, keys[version], sizes) if version in keys else None
-        if found is None:
-            raise FileNotFoundError(f"{self.url}: version {version} of {job}")
-        if isinstance(found, Damage):
-            raise DamagedError(found.problem)
-        return found, self._chunks(found, keys[version])
+        for key, found in self._look(job, version).items():
+            if isinstance(found, Damage):
+                raise DamagedError(found.problem)
+            return found, self._chunks(found, key)
+        raise FileNotFoundError(f"{self.url}: version {version} of {job}")
 
     def _chunks(self, manifest: CommitRecord, key: str) -> Generator[memoryview, None, None]:
         with self._cloud.errors(f"read {key}"):

@@ -136,7 +136,11 @@ class FileTier(Store):
     def write(
         self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], CommitRecord]
     ) -> None:
-        """See :class:`Store`."""
+        """See :class:`Store`; frees what another job's versions had: nobody tells a node that a job has ended."""
+        with self._writing:
+            for other in self._jobs - {job}:
+                self.folder.drop_spare(other)
+            self._jobs = {job}
         self.folder.write(image, job, version, final, manifest)
 
     def unrecorded(self, job: str) -> set[int]:
@@ -159,12 +163,9 @@ class FileTier(Store):
         return {row.job for row in self.folder.found()}
 
     def delete(self, job: str, version: int) -> None:
-        """See :class:`Store`; the next version overwrites its file if none of another job is deleted before."""
+        """See :class:`Store`; the next version overwrites its file if it is of the same job."""
         with self._writing:
-            for other in self._jobs - {job}:  # one spare in all: nobody tells a node that a job has ended
-                self.folder.drop_spare(other)
-            self._jobs = {job}
-            self.folder.delete(job, version, spare=True)
+            self.folder.delete(job, version, spare=job in self._jobs)
 
     def _prune(self, job: str, newest: int) -> None:
         """Remove what retention lets go; the version that was just written is durable and stays."""

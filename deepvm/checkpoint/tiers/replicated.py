@@ -142,6 +142,7 @@ class ReplicatedTier(Tier):
         if not node.identity:
             node.greet()
         self._claim(number, node.identity)
+        copies.sending(number)
 
         identity = node.identity
 
@@ -391,6 +392,13 @@ class _Copies:
     def overdue(self, now: float) -> bool:
         """Whether it was sent long ago and is still not acknowledged."""
         return self._sent_s is not None and not (self.remote or self.over) and now - self._sent_s > _OVERDUE_S
+
+    def sending(self, number: int) -> None:
+        """A node gets this rank's part, maybe again: that it lost what it had does not count any more."""
+        with self._change:
+            if self._ended.pop(number, None) is not None:
+                self._taken.discard(number)
+                self._since.pop(number, None)
 
     def taken(self, number: int) -> None:
         """A node has verified this rank's part."""

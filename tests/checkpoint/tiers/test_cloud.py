@@ -286,7 +286,7 @@ def test_a_store_that_lists_what_it_does_not_give(store: CloudStore) -> None:
     put(store.tier(), 1, 1)
     reader = store.tier()
     store.trouble = lambda request, path: FileNotFoundError(path) if path.endswith(SUFFIX) else None
-    with pytest.raises(CheckpointError, match="versions of job were gone, 5 times"):
+    with pytest.raises(CheckpointError, match=r"job-0*1\..*json is listed, and was not there .* 5 times"):
         reader.versions("job")
 
 
@@ -302,6 +302,20 @@ def test_a_version_that_goes_while_it_is_asked_for(store: CloudStore) -> None:
     store.trouble = trouble
     with pytest.raises(FileNotFoundError, match="version 1 of job"):
         reader.read("job", 1)
+
+
+def test_a_version_that_is_replaced_while_it_is_asked_for(store: CloudStore) -> None:
+    put(store.tier(), 1, 1)
+    writer, reader = store.tier(), store.tier()
+
+    def trouble(request: str, path: str) -> None:
+        if request == "cat_file" and path.endswith(SUFFIX):
+            store.trouble = lambda request, path: None
+            put(writer, 1, 2)
+
+    store.trouble = trouble
+    record, _ = reader.read("job", 1)
+    assert [record.crcs] == [m.crcs for m in store.tier().versions("job")]
 
 
 def test_an_upload_that_arrives_short_is_no_version(store: CloudStore) -> None:

@@ -162,6 +162,16 @@ def test_no_room_is_no_failure() -> None:
         assert put(tier, 3, noise(20 * MIB, 3)).levels == [Level.REMOTE]
 
 
+def no_room(patch: pytest.MonkeyPatch, place: Machine) -> None:
+    reserve = VersionRegistry.reserve
+
+    def full(registry: VersionRegistry, *words: Any, **more: Any) -> Any:
+        busy = place.node is not None and registry is place.node.registry
+        return "no room" if busy else reserve(registry, *words, **more)
+
+    patch.setattr(VersionRegistry, "reserve", full)
+
+
 def test_one_node_without_room_is_no_failure() -> None:
     with machines(2) as places, mirrored(places) as tier:
         assert put(tier, 1, noise(1000)).levels == [Level.REMOTE]
@@ -179,6 +189,26 @@ def test_one_node_without_room_is_no_failure() -> None:
         assert put(tier, 3, noise(1000)).levels == [Level.REMOTE]
 
 
+def test_a_part_that_was_lost_while_another_node_had_no_room_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = make_layout(50_000, 2, seed=3)
+    with machines(2) as places, mirrored(places) as tier, mirrored(places) as second:
+        ranks = [Shard("job", 1, rank, layout, make_image(layout, 1)) for rank in range(2)]
+        acks = [Acks(), Acks()]
+        with monkeypatch.context() as patch:
+            no_room(patch, places[1])
+            with pytest.raises(TierBusyError):
+                tier.put(ranks[0], acks[0])
+        copies = tier._short
+        assert copies is not None and copies.there == {0}
+        places[0].lose()
+        places[0].start()
+        assert until(lambda: copies.there == set() and not tier._silent)
+        tier.put(ranks[0], acks[0])
+        assert copies.there == copies.awaited == {0, 1}
+        second.put(ranks[1], acks[1])
+        assert all(a.wait(Level.REMOTE) for a in acks) and holders(places, 1) == [0, 1]
+
+
 def test_a_node_that_had_no_room_is_waited_for_when_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other rank's part is still to come: until then no node has the version."""
     layout, told = make_layout(50_000, 2, seed=3), list[CheckpointError]()
@@ -187,14 +217,8 @@ def test_a_node_that_had_no_room_is_waited_for_when_it_has(monkeypatch: pytest.M
             (tier, Shard("job", 1, rank, layout, make_image(layout, 1), lost=told.append), Acks())
             for rank, tier in enumerate((first, second))
         ]
-        reserve = VersionRegistry.reserve
-
-        def full(registry: VersionRegistry, *words: Any, **more: Any) -> Any:
-            busy = places[1].node is not None and registry is places[1].node.registry
-            return "no room" if busy else reserve(registry, *words, **more)
-
         with monkeypatch.context() as patch:
-            patch.setattr(VersionRegistry, "reserve", full)
+            no_room(patch, places[1])
             for tier, shard, acks in ranks:
                 with pytest.raises(TierBusyError):
                     tier.put(shard, acks)

@@ -84,6 +84,24 @@ def test_the_next_version_overwrites_what_retention_let_go(tmp_path: Path) -> No
     assert not list(tmp_path.glob(".*.spare.tmp"))
 
 
+def test_a_spare_takes_no_room_from_another_job(tmp_path: Path) -> None:
+    """A job that has ended would keep it, and where it took the last room no version of another could be written."""
+    store = store_at(tmp_path.as_uri())
+    for version in (1, 2):
+        write_version(store, noise(1000), manifest_of(noise(1000), version=version))
+    store.delete("job", 1)
+    there = []
+
+    def bytes_are_final() -> Iterator[int]:
+        there.extend(tmp_path.glob(".*.spare.tmp"))
+        yield 1000
+
+    record = manifest_of(noise(1000), job="other")
+    store.write(memoryview(noise(1000)), "other", 1, bytes_are_final(), lambda: record)
+    assert there == [] and [m.version for m in store.versions("other")] == [1]
+    store.close()
+
+
 def test_a_reader_of_a_folder_costs_little_memory(tmp_path: Path) -> None:
     """There may be as many as the node has connections."""
     store, image = store_at(tmp_path.as_uri()), noise(3 * MIB + 7)
