@@ -281,6 +281,7 @@ def test_a_save_of_which_nothing_is_heard_has_failed(wanted: d.Event) -> None:
         before, world = world, after(world, [d.Heard("m1", 1, int(second), warm=True)], second)
     assert second == 1201.0 and world.counts.failed == FailedSaves(1, 1, "nothing was heard of it in 10 min")
     (row,) = rows_of(before, world, [])
+    assert row.facts["reason"] == before.save.reason.value  # the lab asks which save it was
     assert row.kind == "unsaved" and event_line(row) == "no version was saved: nothing was heard of it in 10 min"
 
 

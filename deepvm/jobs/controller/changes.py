@@ -82,7 +82,8 @@ def rows_of(before: World, world: World, inbox: Iterable[tuple[d.Event, Mapping[
         told.append(("hung", {"why": world.pulse.why, "version": world.version, "again": not world.job.over}))
     failed = world.counts.failed
     if failed.total != before.counts.failed.total and not any(kind == _name(d.Unsaved) for kind, _ in told):
-        told.append((_name(d.Unsaved), {"why": failed.why}))
+        asked = {"reason": before.save.reason.value} if before.save is not None else {}
+        told.append((_name(d.Unsaved), {**asked, "why": failed.why}))
     if before.on_demand != world.on_demand:
         told.append((MARKET, market_facts(world)))
     if before.job is not world.job and not told:

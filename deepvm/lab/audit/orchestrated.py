@@ -35,7 +35,7 @@ def promises(run: Records) -> Iterator[str]:
 def _insured(attempts: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """A version was asked for after each recommendation; one may be skipped while those before it are under way."""
     told = {key: at for one in attempts for key, at in one["struck"].items() if key.startswith("rebalance-")}
-    asked = [row["time"] for row in events if row["event"] in ("safe", "unsaved") and row["reason"] == _INSURANCE]
+    asked = [row["time"] for row in events if row["event"] in ("safe", "unsaved") and row.get("reason") == _INSURANCE]
     for key, struck in told.items():
         if not any(at > struck for at in asked):
             yield f"{key} was told, and no version was asked for"
