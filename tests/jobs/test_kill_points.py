@@ -136,7 +136,8 @@ def test_a_version_that_is_complete_when_rank_0_vanishes_unheard(home: Home, anc
     did = max(int((home.result / f"did-1-{rank}").read_text()) for rank in range(2))
     found = nothing_is_left(home, "torch")
     assert (found["state"], found["version"] % 60) == ("done", 0)
-    assert did - 60 - 1 <= found["lost_steps"] <= did - 60
+    # The step that the kill interrupted may be counted and not noted, or noted and not told.
+    assert did - 60 - 1 <= found["lost_steps"] <= did - 60 + 1
     assert len({(home.result / f"final-{rank}").read_text() for rank in range(2)}) == 1
 
 
