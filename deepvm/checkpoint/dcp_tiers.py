@@ -28,7 +28,7 @@ from torch.distributed.checkpoint.planner import LoadPlan, SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from deepvm.checkpoint.arguments import epoch, keep_of, name_of
+from deepvm.checkpoint.arguments import epoch, keep_of, name_of, warn_of_no_name
 from deepvm.checkpoint.dcp_folder import DATA_NAME, NAME, FolderReader, FolderWriter, done, seal, unseal
 from deepvm.checkpoint.format.checksums import crc32
 from deepvm.checkpoint.format.layout import Layout, Segment
@@ -114,7 +114,8 @@ class TierWriter(FolderWriter):
     def __init__(self, path: str | os.PathLike[str], *, direct: bool = True, job: str = "") -> None:
         """See :class:`FolderWriter`; nothing is connected yet. Raises RequestError."""
         super().__init__(".", direct=direct)
-        self._url, self._job = str(path), name_of(job or None)[0]
+        self._url = str(path)
+        self._job, self._named = name_of(job or None)
         open_tier(self._url, secrets.token_hex(8), option="path").close()  # refuse what is no place now
         self._version: int | None = None
         self._plans: dict[tuple[int, ...], tuple[Image, Layout]] = {}
@@ -127,9 +128,11 @@ class TierWriter(FolderWriter):
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """See :class:`StorageWriter`; on rank 0. Raises CheckpointError: the tier does not answer."""
         session = _OPEN_TIERS.session(self._url, self._job)
+        tier = _OPEN_TIERS.tier(self._url, self._job, session)
+        if not (self._named or _OPEN_TIERS.attempts):  # before the first save
+            warn_of_no_name([tier])
         version = self._version
         if version is None:
-            tier = _OPEN_TIERS.tier(self._url, self._job, session)
             version = max((m.version for m in tier.versions(self._job)), default=0) + 1
         _OPEN_TIERS.attempts += 1
         # The metadata is made last, and the layout first. It holds what the plans do, and where each item is.

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from deepvm.checkpoint.format.contents import check_contents
 from deepvm.checkpoint.format.manifest import CommitRecord
 from deepvm.checkpoint.tiers.base import Tier, without_secrets
 from deepvm.checkpoint.training.ranks import Ranks
@@ -133,6 +134,7 @@ def _load(path: Path, state: TrainingState, ranks: Ranks) -> tuple[int, Exceptio
     """Load a version's file into the training; returns the version and, if that failed, the error."""
     try:
         tree = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        check_contents(tree)
         return state.restore(tree, ranks.rank, ranks.world), None
     except Exception as error:
         return 0, error

@@ -27,8 +27,9 @@ from support.checkpoint.train_sharded import differences  # noqa: E402
 from torch.distributed import checkpoint as dcp  # noqa: E402
 from torch.distributed.checkpoint.api import CheckpointException  # noqa: E402
 
-from deepvm.checkpoint import dcp_tiers  # noqa: E402
+from deepvm.checkpoint import Checkpointer, dcp_tiers  # noqa: E402
 from deepvm.checkpoint.dcp import DeepVMReader, DeepVMWriter  # noqa: E402
+from deepvm.checkpoint.files.export import export_safetensors  # noqa: E402
 from deepvm.checkpoint.format.shard import Level  # noqa: E402
 from deepvm.checkpoint.node.server import Node  # noqa: E402
 from deepvm.checkpoint.node.version_registry import VersionRegistry  # noqa: E402
@@ -103,6 +104,30 @@ def test_they_can_be_copied_and_pickled(kind: type, place: str) -> None:
     made = kind(place)
     for other in (copy.copy(made), pickle.loads(pickle.dumps(made))):
         assert type(other) is type(made) and other.__dict__.keys() == made.__dict__.keys()
+
+
+def test_a_checkpointer_at_the_same_place_is_told_of_the_name(tmp_path: Path) -> None:
+    place = tmp_path.as_uri()
+    dcp.save(state(1), checkpoint_id="1", storage_writer=DeepVMWriter(place))
+    model = torch.nn.Linear(2, 2)
+    trained = Checkpointer(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), tiers=[place])
+    with pytest.raises(CheckpointError, match="version 1 of sharded on .* DeepVMReader; .* DEEPVM_JOB"):
+        trained.restore_latest()
+    trained.close()
+    with pytest.raises(CheckpointError, match="holds no model: it was saved by DeepVMWriter"):
+        export_safetensors(tmp_path / "sharded-000000000001.pt", tmp_path / "model.safetensors")
+
+
+def test_saves_without_a_name_warn_at_a_node_once(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    dcp.save(state(1), checkpoint_id="1", storage_writer=DeepVMWriter(url(node), job="named"))
+    monkeypatch.setattr(dcp_tiers, "_OPEN_TIERS", dcp_tiers._OpenTiers())
+    monkeypatch.delenv("DEEPVM_JOB")
+    assert "no name" not in caplog.text
+    for step in ("1", "2"):
+        dcp.save(state(1), checkpoint_id=step, storage_writer=DeepVMWriter(url(node)))
+    assert caplog.text.count("this training job has no name of its own") == 1
 
 
 @pytest.mark.slow

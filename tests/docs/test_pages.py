@@ -87,6 +87,17 @@ def test_commands_that_need_more_have_these_options(page: str) -> None:
         assert set(given) <= known, line
 
 
+def test_an_audits_options_come_before_the_script() -> None:
+    """Behind it they would be the script's."""
+    lines = [line for page in PAGES for line in commands(page, "sh audit") if line.startswith("deepvm audit ")]
+    assert len(lines) >= 2
+    for line in lines:
+        known, _ = options_of(line)
+        words = shlex.split(line.partition(" -- ")[0])
+        script = next(number for number, word in enumerate(words) if word.endswith(".py"))
+        assert not known & {*words[script:]}, line
+
+
 def test_a_wrong_option_is_seen() -> None:
     known, given = options_of("deepvm ckpt gc /mnt/ckpt --keep 2 --evry 1000")
     assert "--keep" in known and set(given) - known == {"--evry"}

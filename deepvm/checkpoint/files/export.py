@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from deepvm.checkpoint.format.contents import check_contents
 from deepvm.errors import CheckpointError, MissingExtraError
 from deepvm.io.atomic_write import hidden_beside, sync
 
@@ -28,7 +29,10 @@ def export_safetensors(source: Path, target: Path) -> int:
     try:
         # Mapped: a version's optimizer is twice as large as its model, and is not needed.
         tree = torch.load(source, map_location="cpu", mmap=True, weights_only=True)
+        check_contents(tree)
         version, model = tree["version"], tree["model"]
+    except CheckpointError as error:
+        raise CheckpointError(f"{source}: holds no model: {error}") from None
     except Exception as error:  # torch has no error of its own for files that it cannot read
         raise CheckpointError(f"{source}: holds no model that can be read: {type(error).__name__}: {error}") from None
     tensors = {

@@ -37,6 +37,8 @@ from deepvm.io.failpoints import point
 
 YOUNG_S = 3600.0
 """Seconds for which a file without a record may belong to an active writer."""
+_REMOVAL_S = 0.1
+"""Within it who removes a record removes the file, too, on any disk that is not hopelessly busy."""
 
 log = logging.getLogger("deepvm.checkpoint")
 
@@ -257,7 +259,7 @@ class VersionFolder:
 
     def manifests(self, job: str) -> tuple[CommitRecord, ...]:
         """The complete versions of a job, newest first, bytes not verified; incomplete ones are logged once."""
-        rows = self.found(job)
+        rows = self._settled(job)
         for row in rows:
             if row.problem and (row.path, row.problem) not in self._warned:
                 self._warned.add((row.path, row.problem))
@@ -266,7 +268,15 @@ class VersionFolder:
 
     def damaged(self, job: str) -> tuple[Damage, ...]:
         """The versions of a job that were complete once and are not any more, newest first; bytes are not verified."""
-        return tuple(Damage(f.version, f"{f.path}: {f.problem}", f.size) for f in self.found(job) if f.problem)
+        return tuple(Damage(f.version, f"{f.path}: {f.problem}", f.size) for f in self._settled(job) if f.problem)
+
+    def _settled(self, job: str) -> tuple[Found, ...]:
+        """As :meth:`found`, but looked at again where the record is gone: another writer may be removing a version."""
+        rows = self.found(job)
+        if any(row.problem == UNRECORDED and (row.path, row.problem) not in self._warned for row in rows):
+            time.sleep(_REMOVAL_S)
+            rows = self.found(job)
+        return rows
 
     def delete(self, job: str, version: int, *, spare: bool = False) -> None:
         """Remove a version, if any, its record first; the next one overwrites a ``spare``. Raises CheckpointError."""

@@ -64,7 +64,8 @@ class ReplicatedTier(Tier):
         if not 2 <= len(nodes) <= MOST_NODES or len(set(urls)) < len(urls):
             raise RequestError("tiers", ",".join(urls), f"2 to {MOST_NODES} memory nodes, each once")
         if not 2 <= replicas <= len(nodes):
-            raise RequestError("replicas", replicas, f"2 to {len(nodes)}, the number of nodes")
+            allowed = f"2 to {len(nodes)}" if len(nodes) > 2 else "2"
+            raise RequestError("replicas", replicas, f"{allowed}, as {len(nodes)} nodes are named")
         self._nodes, self._replicas, self._retry_s = tuple(nodes), replicas, retry_s
         places = ",".join([urls[0], *(url.partition("://")[2] for url in urls[1:])])
         self.url = f"{places}?replicas={replicas}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -140,6 +141,21 @@ def test_folders_are_made_on_the_way(tmp_path: Path) -> None:
     folder.delete("job", 1)
     write(folder, b"x")
     assert versions(folder) == [1]
+
+
+@pytest.mark.parametrize("question", ["manifests", "damaged"])
+def test_a_version_that_is_being_removed_is_no_damaged_one(
+    question: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = VersionFolder(tmp_path)
+    for version in (1, 2):
+        path = write(folder, b"1" * 100, version=version)
+    path.with_name(path.name + SUFFIX).unlink()  # its record goes first
+    timer = threading.Timer(0.02, path.unlink)
+    timer.start()
+    assert [found.version for found in getattr(folder, question)("job")] == ([1] if question == "manifests" else [])
+    assert caplog.text == ""
+    timer.join()
 
 
 class TestSpares:

@@ -290,32 +290,22 @@ def test_a_store_that_lists_what_it_does_not_give(store: CloudStore) -> None:
         reader.versions("job")
 
 
-def test_a_version_that_goes_while_it_is_asked_for(store: CloudStore) -> None:
+@pytest.mark.parametrize("what", ["removed", "replaced"])
+def test_a_version_that_changes_while_it_is_asked_for(store: CloudStore, what: str) -> None:
     put(store.tier(), 1, 1)
     writer, reader = store.tier(), store.tier()
 
     def trouble(request: str, path: str) -> None:
         if request == "cat_file" and path.endswith(SUFFIX):
             store.trouble = lambda request, path: None
-            writer.delete("job", 1)
+            writer.delete("job", 1) if what == "removed" else put(writer, 1, 2)
 
     store.trouble = trouble
+    if what == "replaced":
+        assert [reader.read("job", 1)[0].crcs] == [m.crcs for m in store.tier().versions("job")]
+        return
     with pytest.raises(FileNotFoundError, match="version 1 of job"):
         reader.read("job", 1)
-
-
-def test_a_version_that_is_replaced_while_it_is_asked_for(store: CloudStore) -> None:
-    put(store.tier(), 1, 1)
-    writer, reader = store.tier(), store.tier()
-
-    def trouble(request: str, path: str) -> None:
-        if request == "cat_file" and path.endswith(SUFFIX):
-            store.trouble = lambda request, path: None
-            put(writer, 1, 2)
-
-    store.trouble = trouble
-    record, _ = reader.read("job", 1)
-    assert [record.crcs] == [m.crcs for m in store.tier().versions("job")]
 
 
 def test_an_upload_that_arrives_short_is_no_version(store: CloudStore) -> None:
