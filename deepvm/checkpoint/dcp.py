@@ -30,7 +30,7 @@ class DeepVMWriter(FolderWriter):
         return super().__new__(_WriterToTier if cls is DeepVMWriter and "://" in str(path) else cls)
 
     def __init__(self, path: str | os.PathLike[str], *, direct: bool = True, job: str = "") -> None:
-        """See :class:`~deepvm.checkpoint.dcp_folder.FolderWriter`. Raises RequestError: not for a folder."""
+        """See :class:`~deepvm.checkpoint.dcp_folder.FolderWriter`. Raises RequestError: for tiers only."""
         _refuse_options_of_tiers(type(self), path, job)
         super().__init__(path, direct=direct)
 
@@ -46,7 +46,7 @@ class DeepVMReader(FolderReader):
         return super().__new__(_ReaderFromTier if cls is DeepVMReader and "://" in str(path) else cls)
 
     def __init__(self, path: str | os.PathLike[str], *, job: str = "") -> None:
-        """See :class:`~deepvm.checkpoint.dcp_folder.FolderReader`. Raises RequestError: not for a folder."""
+        """See :class:`~deepvm.checkpoint.dcp_folder.FolderReader`. Raises RequestError: for tiers only."""
         _refuse_options_of_tiers(type(self), path, job)
         super().__init__(path)
 
@@ -61,6 +61,6 @@ class _ReaderFromTier(TierReader, DeepVMReader):
 
 def _refuse_options_of_tiers(kind: type, path: object, job: str) -> None:
     if "://" in str(path):
-        raise RequestError("path", path, f"a folder: {kind.__name__} is a subclass")
+        raise RequestError("path", path, f"a folder: {kind.__name__} is a subclass, which takes no URL")
     if job:
         raise RequestError("job", job, f"none with a folder, which holds one checkpoint; file://{path} has jobs")

@@ -17,4 +17,4 @@ def check_contents(tree: Any) -> None:
             "name, in job= or DEEPVM_JOB"
         )
     if not {"version", "model"} <= keys:
-        raise CheckpointError("it is no state of a Checkpointer: it has no version and no model")
+        raise CheckpointError("it is no state of a Checkpointer: it lacks a version or a model")
