@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import Protocol
 
 from deepvm.checkpoint.format.layout import Layout
 from deepvm.checkpoint.format.manifest import CommitRecord
 from deepvm.errors import CheckpointError, RequestError
+
+
+class Loan(Protocol):
+    """A version's bytes where the training has them, or where they are copied to when it wants to go on."""
+
+    def bytes(self, start: int, end: int) -> AbstractContextManager[list[memoryview]]:
+        """The bytes of a range of the file, in order, for as long as the context lasts; later they may lie elsewhere.
+
+        The training may wait for its end, so nothing is to be waited for inside.
+        """
+
+    def confirm(self) -> None:
+        """To be called when all is read, before it counts. Raises CheckpointError: the state was changed meanwhile."""
+
+    def over(self) -> None:
+        """Nothing will be read any more."""
 
 
 class Level(str, Enum):
@@ -41,6 +59,7 @@ class Shard:
         best: the training calls it the best so far.
         attempt: grows with every save of a run, the same on all ranks: a number may be saved twice with other bytes,
             and parts of both are no version.
+        loan: only for tiers that borrow: where to read the own bytes instead; None: in ``image``.
         lost: called by a tier that will acknowledge nothing more after ``put``, with the reason; not after all levels
             were acknowledged, or an error raised.
     """
@@ -55,11 +74,17 @@ class Shard:
     best: bool = False
     attempt: int = 0
     lost: Callable[[CheckpointError], None] = lambda reason: None
+    loan: Loan | None = None
 
     @property
     def moving_s(self) -> float:
         """Seconds that copying, sending and writing the whole version may take beside other waits."""
         return self.layout.size / LEAST_BYTES_S
+
+    def confirm(self) -> None:
+        """See :meth:`Loan.confirm`."""
+        if self.loan is not None:
+            self.loan.confirm()
 
     def check(self) -> None:
         """Raise RequestError if the image has another size than its layout."""

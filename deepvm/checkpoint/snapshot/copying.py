@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 
 from deepvm.checkpoint.snapshot.host_buffer import Slot, Sources, as_bytes, groups
+from deepvm.checkpoint.snapshot.loan import Loan
 from deepvm.checkpoint.snapshot.pipeline import Pipeline
 from deepvm.checkpoint.snapshot.strategies import Strategy
 from deepvm.checkpoint.training.layerwise import LayerUpdates
@@ -39,15 +40,23 @@ class Copying:
     """
 
     def __init__(
-        self, strategy: Strategy, slot: Slot, sources: Sources, later: Sequence[int], now: Sequence[int], hold: bool
+        self,
+        strategy: Strategy,
+        slot: Slot,
+        sources: Sources,
+        later: Sequence[int],
+        now: Sequence[int],
+        hold: bool,
+        lend: bool = False,
     ) -> None:
         """Copy the pieces ``now``, which anything may change, and mark the training's place in its streams.
 
         Only the optimizer changes the pieces ``later``, which :meth:`run` copies. ``hold`` keeps the gate shut until
-        then even if there are none.
+        then even if there are none. ``lend``: a tier is to read what it can of them in place, see :class:`Loan`.
         """
         self._strategy, self._slot, self._sources, self._later = strategy, slot, sources, later
         self.error: BaseException | None = None
+        self.loan = Loan(slot, sources, later, self._confirm) if lend else None
         self._asking, self._ended, self._change = threading.Lock(), not later, ""
         self._changed: Callable[[], str] | None = None
         self._opened = threading.Event()
@@ -73,6 +82,8 @@ class Copying:
 
     def wait(self, limit_s: float) -> bool:
         """Wait until this thread, or its stream, may change the state; returns whether that was in time."""
+        if self.loan is not None:
+            self.loan.want()
         if not self._opened.wait(limit_s):
             return False
         self._ask()
@@ -83,12 +94,17 @@ class Copying:
     def run(self, reached: Callable[[int], None], also: Callable[[], None] = lambda: None) -> None:
         """In the background: copy what only the optimizer changes, do ``also``, and open the gate.
 
-        ``reached`` is called with the file offset below which all is copied, never with the end of the file.
+        ``reached`` is called with the file offset below which a tier may read, not with the end of this rank's part
+        before that is known to be right.
         """
         try:
             point("snapshot.before-copy")
+            if self.loan is not None:
+                self._lend(self.loan, reached)
+                point("snapshot.after-copy")
+                return
             sources = self._sources
-            last = len(self._slot.view) - 1  # held back until all is known to be right
+            last = self._slot.end - 1  # held back until all is known to be right
 
             def partly(end: int) -> None:
                 reached(min(end, last))
@@ -125,6 +141,38 @@ class Copying:
         finally:
             self._sources = ()  # the training may free its memory
             self._opened.set()
+
+    def _lend(self, loan: Loan, reached: Callable[[int], None]) -> None:
+        """Let a tier read in place until it has returned, or until the gate is wanted: then copy."""
+        wanted = False
+        try:
+            self._slot.copy(self._sources, loan.rest)
+            loan.begin()
+            reached(len(self._slot.view))  # what it reads counts only once it is confirmed
+            wanted = loan.wanted()
+            if wanted:
+                self._slot.copy(self._sources, loan.lent)
+        except BaseException as error:
+            self.error = error  # before the tier reads the slot, and asks whether that counts
+            raise
+        finally:
+            loan.end()
+        self._opened.set()
+        if wanted:
+            self._ask(ended=True)
+        else:
+            with self._asking:
+                self._ended, self._changed = True, None  # the tier has asked
+        if self._change:
+            raise CheckpointError(self._change)
+
+    def _confirm(self) -> None:
+        """Raise CheckpointError if the state has changed since :meth:`watch`, or could not be copied."""
+        with self._asking:
+            if self._changed is not None:
+                self._change = self._changed()
+            if self.error is not None or self._change:
+                raise CheckpointError(self._change or f"the state could not be copied: {self.error}")
 
     def watch(self, changed: Callable[[], str]) -> None:
         """Fail if the state changes between now and the end of its copy; ``changed`` says what did, or nothing."""

@@ -99,7 +99,7 @@ class Slot:
 
     Attributes:
         image: how the file looks. pieces: what this rank copies. targets: where each piece goes, as a tensor of bytes.
-        view: the memory. home: the hidden file that it maps, if any.
+        view: the memory. end: where the rank's share of it ends. home: the hidden file that it maps, if any.
         on_release: called before the memory is given back.
     """
 
@@ -117,6 +117,7 @@ class Slot:
         memory.madvise(mmap.MADV_DONTFORK)  # if DataLoader workers inherited it, each write would copy a page first
         self._memory, self.view = memory, memoryview(memory)
         page, size = mmap.PAGESIZE, image.size
+        self.end = max((o + n for o, n in layout.shards[rank]), default=size)
         self._pages = Ranges((o // page * page, min(-(-(o + n) // page) * page, size)) for o, n in layout.shards[rank])
         for offset, data in image.pieces:
             for start, stop in within(Segment(offset, len(data)), layout.shards[rank]):

@@ -14,7 +14,7 @@ from functools import partial
 from queue import SimpleQueue
 
 from deepvm.checkpoint.format.layout import Layout
-from deepvm.checkpoint.format.shard import Shard
+from deepvm.checkpoint.format.shard import Loan, Shard
 from deepvm.checkpoint.snapshot.host_buffer import Filling, Slot
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.training.save_handle import Handle
@@ -115,11 +115,16 @@ class Pipeline:
         self.background(work)
         return filling
 
-    def send(self, slot: Slot, shard: Shard, handle: Handle, filling: Filling) -> None:
+    @property
+    def borrows(self) -> bool:
+        """Whether the only tier can read the training's memory, see :class:`~deepvm.checkpoint.format.shard.Loan`."""
+        return len(self.tiers) == 1 and self.tiers[0].borrows
+
+    def send(self, slot: Slot, shard: Shard, handle: Handle, filling: Filling, loan: Loan | None = None) -> None:
         """Send a slot, the memory of ``shard``, to every tier while it is being filled; frees it when all are done."""
         with self._change:
             self._under_way += 1
-        sending = _Sending(self, slot, replace(shard, ready=filling.ready), handle)
+        sending = _Sending(self, slot, replace(shard, ready=filling.ready, loan=loan), handle)
         self.background(partial(sending.copied, filling))
         for number, queue in enumerate(self._queues[1:]):
             queue.put(partial(sending.send, number))
@@ -232,6 +237,8 @@ class _Sending:
         except Exception as failure:  # a bug in a tier must not end a thread that others wait for
             error = CheckpointError(f"{tier.url}: {type(failure).__name__}: {failure}")
             log.exception("version %d is not on %s", shard.version, tier.url)
+        if shard.loan is not None:
+            shard.loan.over()
         if error is not None:
             handle.refused = error
             shard.lost(error)

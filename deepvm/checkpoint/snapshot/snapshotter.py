@@ -70,6 +70,7 @@ class Snapshotter:
         self.last_step, self.last_s, self.layout_s, self.stall_s = 0, time.monotonic(), 0.0, 0.0
         self.refused = ""
         self._copying: Copying | None = None
+        self._judged = self._outpaced = False
         self._records: list[torch.Tensor] = []
         self._reserved: Slot | None = None
         self._restless: set[int] = set()
@@ -78,6 +79,8 @@ class Snapshotter:
 
     def gate(self, *copies: Copying) -> None:
         """Wait until the state may change: for the copy in progress, and for these. Raises CheckpointError."""
+        if self._copying is not None and not self._judged:
+            self._judged, self._outpaced = True, not self._pipeline.under_way
         waiting = [c for c in (self._copying, *copies) if c is not None and not c.open]
         if not waiting:
             return
@@ -180,7 +183,11 @@ class Snapshotter:
             self.taken += 1
             due = self.taken % COMPARE_EVERY == 1
             compare = [[p for p in pieces if p.storage in background] for pieces in self.layout.compare] if due else []
-            copying = self._copying = Copying(self._layers.strategy, slot, sources, later, now, hold=bool(compare))
+            strategy = self._layers.strategy
+            may = self._pipeline.borrows and self._layers.updates is None and strategy.lends(sources)
+            lend = may and not compare and self._outpaced
+            copying = self._copying = Copying(strategy, slot, sources, later, now, hold=bool(compare), lend=lend)
+            self._judged = False
 
             def also() -> None:
                 if compare:
@@ -273,7 +280,8 @@ class Snapshotter:
         pending.copying.watch(changed)
 
     def _send(self, pending: PendingSnapshot, parts: FlatState) -> None:
-        assert self.layout is not None and pending.slot is not None and pending.filling is not None
+        assert self.layout is not None and pending.slot is not None
+        assert pending.filling is not None and pending.copying is not None
         slot, handle, late = pending.slot, pending.handle, pending.late
         if not self._ranks.rank:
             slot.image.write_numbers(slot.view, parts.numbers)
@@ -284,7 +292,7 @@ class Snapshotter:
         shard = Shard(
             self._job, handle.version, rank, layout, slot.view, home=slot.home, best=handle.best, attempt=self._attempt
         )
-        self._pipeline.send(slot, shard, handle, pending.filling)
+        self._pipeline.send(slot, shard, handle, pending.filling, pending.copying.loan)
         pending.slot = None
         self._fingerprint = self._fingerprint_of(parts, pending)
 

@@ -115,6 +115,10 @@ class Strategy:
         """Memory on the sources' devices to copy these pieces into first; None to copy straight to the host."""
         return None
 
+    def lends(self, sources: Sources) -> bool:
+        """Whether a tier may read the sources themselves: they are in host memory, as are the slots."""
+        return all(source is None or source.device.type == "cpu" for source in sources)
+
     def _pinned(self, slot: Slot) -> Slot:
         """The slot, page-locked where a GPU is used and the system allows it."""
         if self._pins and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -135,6 +139,10 @@ class CloneFirst(Strategy):
 
     _clones: Sequence[torch.Tensor | None] = ()
     _warned = False
+
+    def lends(self, sources: Sources) -> bool:
+        """No: the copy on the device opens the gate."""
+        return False
 
     def clones(self, pieces: Sequence[Piece], sources: Sources, which: Sequence[int]) -> Sources | None:
         """The same memory for every version: a copy waits until the previous one has left it."""

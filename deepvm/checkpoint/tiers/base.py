@@ -41,6 +41,7 @@ class Tier(ABC):
         shared: whether training jobs on other machines may write there too, so that each needs its own job name.
         streams: whether :meth:`put` calls ``shard.ready`` for what it reads, so that a version can be sent while it is
             still being copied. Other tiers get finished copies only.
+        borrows: whether :meth:`put` can read a ``shard.loan``.
         volatile: whether it never gets beyond :attr:`Level.LOCAL`.
         away: whether what it keeps cannot be lost with this machine. Beside such a tier, others do not count as safe.
     """
@@ -49,6 +50,7 @@ class Tier(ABC):
     form: ClassVar[str] = ""
     listed: ClassVar[bool] = True
     streams: ClassVar[bool] = False
+    borrows: bool = False
     shared: bool = False
     volatile: bool = False
     away: ClassVar[bool] = True

@@ -100,6 +100,7 @@ class TcpTier(Tier):
         """
         self._address: Endpoint = Address.parse(address) if isinstance(address, str) else address
         self.url, self.shared = self._address.url, self._address.shared
+        self.borrows = isinstance(self._address, Address) and not self._address.secure
         self._token, self._session = token, session
         self._flows, self._wire_bytes = flows, wire_bytes
         self._limit_s, self._await_s = limit_s, await_s
@@ -342,6 +343,7 @@ class TcpTier(Tier):
                 # Wait until the bytes arrived: a version complete on only some nodes is useless.
                 links[0].call(Kind.PING, b"", Kind.PONG, limit_s=_left(deadline, self._limit_s))
                 barrier.wait("sent")
+            shard.confirm()
             point("sender.before-commit")
             answer = links[0].call(Kind.COMMIT, {"version": shard.version}, Kind.ACK, limit_s=_left(deadline))
             if not len(_ranges(answer, "missing")):
@@ -365,7 +367,11 @@ class TcpTier(Tier):
                         break
                     shard.ready(end)
                     limit_s = _left(deadline, self._limit_s)
-                    link.channel.send_data(start, shard.image[start:end], label="sender.mid-chunk", limit_s=limit_s)
+                    if shard.loan is None:
+                        link.channel.send_data(start, shard.image[start:end], label="sender.mid-chunk", limit_s=limit_s)
+                    else:
+                        read = shard.loan.bytes
+                        link.channel.send_borrowed(start, end, read, label="sender.mid-chunk", limit_s=limit_s)
                 if link is not links[0]:  # all of this connection is verified before the other one commits
                     link.call(Kind.PING, b"", Kind.PONG, limit_s=_left(deadline, self._limit_s))
             except BaseException as error:

@@ -30,6 +30,7 @@ from support.checkpoint.memory_nodes import (
     tier,
     until,
 )
+from support.checkpoint.proxy import Proxy
 from support.pace import soon
 from support.places import TESTS
 
@@ -49,50 +50,6 @@ def _no_threads_stay() -> Iterator[None]:
     yield
     # A peer that did not close is let go when the idle limit comes; all of ours close.
     assert until(lambda: not [t for t in set(threading.enumerate()) - before if "deepvm-tcp-poller" in t.name], 5)
-
-
-class Proxy:
-    """Between a tier and a node; cuts one of the connections after so many bytes towards the node, or holds them."""
-
-    def __init__(self, target: tuple[str, int], cut_after: int, cuts: int = 1) -> None:
-        self._target, self._left, self.cuts = target, cut_after, cuts
-        self.sent = 0
-        self._lock = threading.Lock()
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.url = f"tcp://127.0.0.1:{self._listening.getsockname()[1]}"
-        self._sockets: list[socket.socket] = [self._listening]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                near = self._listening.accept()[0]
-                far = socket.create_connection(self._target)
-                self._sockets += [near, far]
-                threading.Thread(target=self._pump, args=(near, far, True), daemon=True).start()
-                threading.Thread(target=self._pump, args=(far, near, False), daemon=True).start()
-
-    def _pump(self, source: socket.socket, sink: socket.socket, counted: bool) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(2**16):
-                if counted and self._over(len(data)):
-                    break
-                sink.sendall(data)
-        for sock in (source, sink):
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
-
-    def _over(self, count: int) -> bool:
-        with self._lock:
-            self.sent += count
-            if self.cuts and self.sent > self._left:
-                self.cuts -= 1
-                return True
-            return False
-
-    def close(self) -> None:
-        for sock in self._sockets:
-            sock.close()
 
 
 @pytest.mark.parametrize("size", [4 * MIB, pytest.param(20 * MIB, marks=pytest.mark.slow)])
