@@ -12,6 +12,7 @@ as its version counter tells, is copied again.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
@@ -33,7 +34,11 @@ once and what only the optimizer changes are queued one after the other, with so
 
 
 class Copying:
-    """A copy that the training thread starts and the background finishes; ``error``: why it did not.
+    """A copy that the training thread starts and the background finishes.
+
+    Attributes:
+        begun: when, monotonic. error: why it was not finished.
+        loan: what a tier reads in place. took_s: how long it took to copy that; 0: it was not needed.
 
     The state must not change while it is copied. Whether it did since :meth:`watch` is checked once: at the end of the
     copy, or by whoever passes the gate before that.
@@ -47,16 +52,19 @@ class Copying:
         later: Sequence[int],
         now: Sequence[int],
         hold: bool,
-        lend: bool = False,
+        lend_s: float | None = None,
     ) -> None:
         """Copy the pieces ``now``, which anything may change, and mark the training's place in its streams.
 
         Only the optimizer changes the pieces ``later``, which :meth:`run` copies. ``hold`` keeps the gate shut until
-        then even if there are none. ``lend``: a tier is to read what it can of them in place, see :class:`Loan`.
+        then even if there are none. ``lend_s``: a tier is to read what it can of them in place (see :class:`Loan`), and
+        they are copied after so many seconds, unless that has ended or the gate is wanted before.
         """
         self._strategy, self._slot, self._sources, self._later = strategy, slot, sources, later
         self.error: BaseException | None = None
-        self.loan = Loan(slot, sources, later, self._confirm) if lend else None
+        self.loan = None if lend_s is None else Loan(slot, sources, later, self._confirm)
+        self._lend_s = lend_s
+        self.begun, self.took_s = time.monotonic(), 0.0
         self._asking, self._ended, self._change = threading.Lock(), not later, ""
         self._changed: Callable[[], str] | None = None
         self._opened = threading.Event()
@@ -143,15 +151,17 @@ class Copying:
             self._opened.set()
 
     def _lend(self, loan: Loan, reached: Callable[[int], None]) -> None:
-        """Let a tier read in place until it has returned, or until the gate is wanted: then copy."""
+        """Let a tier read in place until it has returned, or until it is time to copy."""
         wanted = False
         try:
             self._slot.copy(self._sources, loan.rest)
             loan.begin()
             reached(len(self._slot.view))  # what it reads counts only once it is confirmed
-            wanted = loan.wanted()
+            wanted = loan.wanted(self.begun + (self._lend_s or 0.0) - time.monotonic())
             if wanted:
+                start = time.monotonic()
                 self._slot.copy(self._sources, loan.lent)
+                self.took_s = time.monotonic() - start
         except BaseException as error:
             self.error = error  # before the tier reads the slot, and asks whether that counts
             raise

@@ -91,10 +91,10 @@ class Loan:
             self._over = True
             self._change.notify_all()
 
-    def wanted(self) -> bool:
-        """Wait until the copy is wanted (True), or the tier has returned."""
+    def wanted(self, limit_s: float) -> bool:
+        """Wait until the copy is wanted, or the time is over (True); or the tier has returned."""
         with self._change:
-            self._change.wait_for(lambda: self._over or self._wanted)
+            self._change.wait_for(lambda: self._over or self._wanted, limit_s)
             return not self._over
 
     def end(self) -> None:

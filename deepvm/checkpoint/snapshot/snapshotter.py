@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -33,6 +34,8 @@ COMPARE_EVERY = 10
 """With several ranks, one version in so many is compared with the neighbour's replica."""
 WAIT_S = 600.0
 """Seconds after which waiting for a copy is an error."""
+_GATES = 8
+"""The gate is expected as soon as after any of so many versions before."""
 _RENEW_S = 5.0  # a version of a new layout waits for a slot: its slot of the old layout is freed at once
 _CHANGED = (
     "{} tensors were changed in forward or backward, otherwise than by an optimizer, while they were copied; from now "
@@ -70,7 +73,7 @@ class Snapshotter:
         self.last_step, self.last_s, self.layout_s, self.stall_s = 0, time.monotonic(), 0.0, 0.0
         self.refused = ""
         self._copying: Copying | None = None
-        self._judged = self._outpaced = False
+        self._passed, self._gates_s, self._copy_s = True, deque[float](maxlen=_GATES), 0.0
         self._records: list[torch.Tensor] = []
         self._reserved: Slot | None = None
         self._restless: set[int] = set()
@@ -79,8 +82,9 @@ class Snapshotter:
 
     def gate(self, *copies: Copying) -> None:
         """Wait until the state may change: for the copy in progress, and for these. Raises CheckpointError."""
-        if self._copying is not None and not self._judged:
-            self._judged, self._outpaced = True, not self._pipeline.under_way
+        if self._copying is not None and not self._passed:
+            self._passed = True
+            self._gates_s.append(time.monotonic() - self._copying.begun)
         waiting = [c for c in (self._copying, *copies) if c is not None and not c.open]
         if not waiting:
             return
@@ -185,9 +189,9 @@ class Snapshotter:
             compare = [[p for p in pieces if p.storage in background] for pieces in self.layout.compare] if due else []
             strategy = self._layers.strategy
             may = self._pipeline.borrows and self._layers.updates is None and strategy.lends(sources)
-            lend = may and not compare and self._outpaced
-            copying = self._copying = Copying(strategy, slot, sources, later, now, hold=bool(compare), lend=lend)
-            self._judged = False
+            lend_s = self._lend_s() if may and not compare else None
+            copying = self._copying = Copying(strategy, slot, sources, later, now, hold=bool(compare), lend_s=lend_s)
+            self._passed = False
 
             def also() -> None:
                 if compare:
@@ -205,6 +209,12 @@ class Snapshotter:
             self._layers.give_back(slot)
             raise
         return True
+
+    def _lend_s(self) -> float:
+        """For how long a tier may read in place, so that a copy then ends when the gate is wanted: 0 if unknown."""
+        if self._copying is not None and self._copying.took_s:
+            self._copy_s = self._copying.took_s
+        return max(min(self._gates_s) - self._copy_s, 0.0) if self._gates_s and self._copy_s else 0.0
 
     def finish(self, in_step: bool = False, at_once: bool = False) -> None:
         """Read what follows the step (numbers, schedulers, averages), and send the version.

@@ -25,6 +25,7 @@ from deepvm.checkpoint.snapshot import host_buffer  # noqa: E402
 from deepvm.checkpoint.snapshot.copying import Copying  # noqa: E402
 from deepvm.checkpoint.snapshot.host_buffer import Slot, as_bytes  # noqa: E402
 from deepvm.checkpoint.snapshot.strategies import CloneFirst, Cuda, Strategy  # noqa: E402
+from deepvm.errors import CheckpointError  # noqa: E402
 
 
 class LateEvent:
@@ -189,6 +190,24 @@ def test_progress_is_told_when_the_device_has_come_by(monkeypatch: pytest.Monkey
 
     copying.run(reached)
     assert told == sorted(told) and len(told) == 10 and told[-1] == image.size - 1
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_end_of_a_ranks_part_waits_until_the_copy_is_known_to_be_right(rank: int) -> None:
+    """Not only the end of the file, which one rank has: the others' parts would be whole at the node before that."""
+    tree = {"model": {str(n): torch.full((100,), float(n + 1)) for n in range(20)}}
+    parts = flatten(tree)
+    image = plan_image(tree, parts)
+    middle = image.storages[10]
+    layout = Layout(image.size, ((Segment(0, middle),), (Segment(middle, image.size - middle),)), image.fields)
+    strategy = Strategy()
+    slot = strategy.slot(image, layout, rank)
+    copying = Copying(strategy, slot, [as_bytes(s) for s in parts.storages], range(len(slot.pieces)), (), hold=False)
+    copying.watch(lambda: "a tensor was changed")
+    told: list[int] = []
+    with pytest.raises(CheckpointError, match="a tensor was changed"):
+        copying.run(told.append)
+    assert told and max(told) == (middle, image.size)[rank] - 1
 
 
 @pytest.mark.parametrize("numbers", [[250] * 47, [130] * 46, [100 + 300 * (n % 7 == 0) for n in range(500)], [5000]])

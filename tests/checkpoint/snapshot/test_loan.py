@@ -76,7 +76,7 @@ def test_readers_see_one_state_only(seed: int) -> None:
         assert source is not None
         source.fill_(1)
     starts = [slot.offset(number) for number in range(len(slot.pieces))]
-    copying = Copying(Strategy(), slot, sources, range(len(slot.pieces)), (), hold=False, lend=True)
+    copying = Copying(Strategy(), slot, sources, range(len(slot.pieces)), (), hold=False, lend_s=LIMIT_S)
     loan, may_read = copying.loan, threading.Event()
     assert loan is not None
     thread = threading.Thread(target=copying.run, args=(lambda end: may_read.set(),))
@@ -113,35 +113,29 @@ def test_readers_see_one_state_only(seed: int) -> None:
 
 
 class Training:
-    """A small training that saves to a node through a proxy; its first version, which is copied, is there."""
+    """A small training that saves to a node through a proxy, with version 1 there; it lends for ``lend_s``."""
 
-    def __init__(self, node: Any, folder: Path) -> None:
+    def __init__(self, node: Any, folder: Path, lend_s: float = LIMIT_S) -> None:
         self.proxy = Proxy((node.address.host, node.address.port))
         self.model = model_of(8, 512)
         self.optimizer = Fill(self.model.parameters())
         self.tier = tier(self.proxy, limit_s=20.0)
         self.folder = folder
         self.saver = Checkpointer(model=self.model, optimizer=self.optimizer, tiers=[self.tier], job="job")
+        self.saver._snapshotter._lend_s = lambda: lend_s  # type: ignore[method-assign]
         self.optimizer.step()
         self.save().remote_done.result(LIMIT_S)
-        assert not self.lends and until(lambda: not self.saver._pipeline.under_way)
         self.optimizer.step()
 
     def save(self) -> Handle:
         return self.saver.save()
-
-    @property
-    def lends(self) -> bool:
-        """Whether the last version was read in place, at least at first."""
-        copying = self.saver._snapshotter._copying
-        return copying is not None and copying.loan is not None
 
     def held(self) -> Handle:
         """Save, and hold what is sent half way."""
         half = self.proxy.sent + SIZE // 2
         self.proxy.hold_after(SIZE // 2)
         handle = self.save()
-        assert self.lends and until(lambda: self.proxy.sent > half)
+        assert until(lambda: self.proxy.sent > half)
         assert not handle.snapshot_done.done()
         return handle
 
@@ -177,8 +171,7 @@ def test_nothing_is_copied_while_the_node_is_faster(training: Training, monkeypa
     for version in (2, 3):
         handle = training.save()
         handle.remote_done.result(LIMIT_S)
-        assert training.lends and handle.snapshot_done.result(LIMIT_S) == version
-        assert until(lambda: not training.saver._pipeline.under_way)
+        assert handle.snapshot_done.result(LIMIT_S) == version
         training.optimizer.step()
         assert training.numbers(version) == {version}
     assert sum(copied) < 2**16
@@ -193,13 +186,44 @@ def test_training_waits_for_a_copy_and_not_for_the_node(training: Training) -> N
     training.proxy.flowing.set()
     assert handle.remote_done.result(LIMIT_S) == 2
     assert training.numbers(2) == {2}
-    following = training.save()
-    assert not training.lends, "the node was slower than a step: the next version is copied at once"
-    assert following.remote_done.result(LIMIT_S) == 4 and training.numbers(4) == {4}
-    assert until(lambda: not training.saver._pipeline.under_way)
-    training.optimizer.step()
-    training.save()
-    assert training.lends, "and the one after it is not, as that one was there in time"
+
+
+def test_it_is_copied_in_time_for_the_gate(tmp_path: Path) -> None:
+    """A training whose gate is wanted half a second after a save: a copy has ended by then, if it is needed at all."""
+    with running(256 * MIB) as node:
+        training = Training(node, tmp_path)
+        del training.saver._snapshotter._lend_s  # type: ignore[attr-defined]
+        training.saver._snapshotter._gates_s.clear()
+        seen: list[float] = []
+        for held in (False, False, True):
+            if held:
+                training.proxy.hold_after(SIZE // 2)
+            handle = training.save()
+            start = time.monotonic()
+            if held:
+                assert handle.snapshot_done.result(LIMIT_S)
+                seen.append(time.monotonic() - start)
+            time.sleep(max(start + 0.5 - time.monotonic(), 0.0))
+            training.optimizer.step()
+            training.proxy.flowing.set()
+            assert handle.remote_done.result(LIMIT_S) == handle.version
+            assert training.numbers(handle.version) == {handle.version}
+        training.close()
+    assert 0.1 < seen[0] < 0.5
+
+
+def test_before_anything_is_known_it_is_copied_at_once(training: Training) -> None:
+    snapshotter = training.saver._snapshotter
+    policy = type(snapshotter)._lend_s
+    snapshotter._gates_s.clear()
+    assert policy(snapshotter) == 0
+    snapshotter._gates_s.append(5.0)
+    snapshotter._copy_s = 0.0
+    assert policy(snapshotter) == 0
+    snapshotter._copy_s = 2.0
+    assert policy(snapshotter) == 3.0
+    snapshotter._gates_s.append(1.0)
+    assert policy(snapshotter) == 0
 
 
 @pytest.mark.parametrize("steps_on", [False, True])
@@ -207,7 +231,6 @@ def test_training_waits_for_a_copy_and_not_for_the_node(training: Training) -> N
 def test_a_broken_connection_costs_no_version(training: Training, share: float, steps_on: bool) -> None:
     training.proxy.cut_after(int(share * SIZE))
     handle = training.save()
-    assert training.lends
     if steps_on:
         training.optimizer.step()
     assert handle.remote_done.result(LIMIT_S) == 2
@@ -231,7 +254,7 @@ def test_bytes_that_are_damaged_on_their_way_are_copied_and_sent_again(
 
     monkeypatch.setattr(loans.Loan, "_places", once)
     handle = training.save()
-    assert training.lends and handle.remote_done.result(LIMIT_S) == 2
+    assert handle.remote_done.result(LIMIT_S) == 2
     training.optimizer.step()
     assert damaged[0] and training.numbers(2) == {2}
 

@@ -346,6 +346,56 @@ def test_a_copy_that_fails_while_it_is_sent_leaves_nothing(bench: Bench, tmp_pat
     assert put(bench.tier, plain_shard(noise(5000, 3), 3)) == list(bench.levels)
 
 
+class Lent:
+    """A loan whose bytes lie in odd pieces, and move; ``changed``: the state was changed meanwhile."""
+
+    def __init__(self, data: bytearray, *, changed: bool = False) -> None:
+        self.data, self.changed, self.asked, self.read = data, changed, 0, 0
+
+    @contextmanager
+    def bytes(self, start: int, end: int) -> Iterator[list[memoryview]]:
+        middle = (2 * start + end) // 3
+        copy = bytearray(self.data[middle:end])
+        self.read += 1
+        yield [memoryview(self.data)[start:middle], memoryview(copy)]
+        copy[:] = bytes(len(copy))  # it lies elsewhere now
+
+    def confirm(self) -> None:
+        self.asked += 1
+        if self.changed:
+            raise CheckpointError("the state was changed")
+
+    def over(self) -> None: ...
+
+
+def test_a_lent_version_is_read_where_it_is(bench: Bench, tmp_path: Path) -> None:
+    if not bench.tier.borrows:
+        pytest.skip("it is given copies")
+    for version in (1, 2):
+        data, acknowledged = noise(2 * CHUNK_BYTES + 12345, version), list[int]()
+        loan = Lent(data)
+        shard = replace(plain_shard(bytearray(len(data)), version), loan=loan)
+        bench.tier.put(shard, lambda level, loan=loan, seen=acknowledged: seen.append(loan.asked))
+        assert bench.tier.settle(SETTLE_S)
+        assert acknowledged == [1] * len(bench.levels) and loan.read > 10
+        newest, *_ = bench.again().versions("job")
+        assert bench.again().fetch(newest, tmp_path / "restored").read_bytes() == data
+
+
+def test_what_was_changed_while_it_was_lent_is_not_there(bench: Bench, tmp_path: Path) -> None:
+    if not bench.tier.borrows:
+        pytest.skip("it is given copies")
+    put(bench.tier, plain_shard(noise(5000, 1), 1))
+    for version in (2, 1):
+        data = noise(CHUNK_BYTES, 2)
+        shard = replace(plain_shard(bytearray(len(data)), version), loan=Lent(data, changed=True))
+        with pytest.raises(CheckpointError, match="the state was changed"):
+            put(bench.tier, shard)
+        (manifest,) = bench.again().versions("job")
+        assert bench.again().fetch(manifest, tmp_path / "restored").read_bytes() == noise(5000, 1)
+    assert put(bench.tier, plain_shard(noise(5000, 3), 3)) == list(bench.levels)
+
+
 def test_a_version_put_again_is_the_new_one(bench: Bench, tmp_path: Path) -> None:
     put(bench.tier, plain_shard(noise(5000, 1), 1))
     put(bench.tier, plain_shard(noise(6000, 2), 1))
