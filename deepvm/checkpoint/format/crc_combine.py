@@ -21,6 +21,8 @@ from deepvm.checkpoint.format.layout import CHUNK_BYTES, Layout
 _LEAST_PIECE = 1024
 """Mean bytes between cuts; with less, hashing twice is cheaper than bookkeeping."""
 
+HASHED_BYTES = 2**19
+"""What is read from a connection and hashed at a time: few enough to be in the core's own cache still."""
 
 _FIELD = struct.Struct("<I")
 
@@ -80,12 +82,21 @@ class CrcBoundaries:
             (*(section[at] for at in chunks), len(places)),
         )
 
-    def pieces(self, view: memoryview, start: int) -> tuple[CrcPiece, ...]:
-        """Hash a piece of the file that stands at ``start``."""
+    def pieces(
+        self, view: memoryview, start: int, ready: Callable[[int], None] = lambda end: None
+    ) -> tuple[CrcPiece, ...]:
+        """Hash a piece of the file that stands at ``start``; ``ready`` waits until so many bytes of it are there."""
         end = start + len(view)
         inner = self.places[bisect_right(self.places, start) : bisect_left(self.places, end)]
-        borders = (start, *inner, end)
-        return tuple(CrcPiece(a, b, crc32(view[a - start : b - start])) for a, b in pairwise(borders))
+        found = []
+        for first, last in pairwise((start, *inner, end)):
+            crc = 0
+            for at in range(first, last, HASHED_BYTES):
+                stop = min(at + HASHED_BYTES, last)
+                ready(stop - start)
+                crc = crc32(view[at - start : stop - start], crc)
+            found.append(CrcPiece(first, last, crc))
+        return tuple(found)
 
 
 def total(pieces: Iterable[CrcPiece]) -> int:

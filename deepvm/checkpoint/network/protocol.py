@@ -207,6 +207,19 @@ class Channel:
             if time.monotonic() > deadline and done < len(view):  # one byte now and then is not progress
                 raise BrokenError("the other side is too slow")
 
+    def reader(self, view: memoryview, step: int, *, limit_s: float) -> Callable[[int], None]:
+        """A function that fills ``view`` in steps until so many bytes of it are there; raises as :meth:`read_into`."""
+        done, deadline = 0, time.monotonic() + limit_s
+
+        def read(end: int) -> None:
+            nonlocal done
+            while done < end:
+                stop = min(done + step, len(view))
+                self.read_into(view[done:stop], limit_s=deadline - time.monotonic())
+                done = stop
+
+        return read
+
     def idle(self) -> bool:
         """Whether the connection can be reused: it is open, and nothing has come unasked."""
         try:

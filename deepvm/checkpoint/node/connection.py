@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any, ClassVar
 
 from deepvm.checkpoint.files.file_names import check_job, whole_job
-from deepvm.checkpoint.format.crc_combine import CrcPiece, total
+from deepvm.checkpoint.format.crc_combine import HASHED_BYTES, CrcPiece, total
 from deepvm.checkpoint.format.layout import Layout
 from deepvm.checkpoint.format.manifest import CommitRecord
 from deepvm.checkpoint.network.protocol import FRAME_S, MOST_BODY, BrokenError, Channel, Frame, Kind, Refused, admit
@@ -179,9 +179,9 @@ class Connection:
             return
         verified: Sequence[CrcPiece] | None = None
         try:
-            self._channel.read_into(claim.view, limit_s=FRAME_S)
+            reader = self._channel.reader(claim.view, HASHED_BYTES, limit_s=FRAME_S)
+            pieces = claim.version.index.cuts.pieces(claim.view, claim.start, reader)
             point("node.mid-chunk")
-            pieces = claim.version.index.cuts.pieces(claim.view, claim.start)
             verified = pieces if total(pieces) == header.crc else None
         finally:
             self._registry.settle(claim, verified)

@@ -34,8 +34,8 @@ COMPARE_EVERY = 10
 """With several ranks, one version in so many is compared with the neighbour's replica."""
 WAIT_S = 600.0
 """Seconds after which waiting for a copy is an error."""
-_GATES = 8
-"""The gate is expected as soon as after any of so many versions before."""
+_GATES, _SURELY = 8, 0.9
+"""The gate is expected as soon as after any of so many versions before, or that much sooner."""
 _RENEW_S = 5.0  # a version of a new layout waits for a slot: its slot of the old layout is freed at once
 _CHANGED = (
     "{} tensors were changed in forward or backward, otherwise than by an optimizer, while they were copied; from now "
@@ -211,10 +211,10 @@ class Snapshotter:
         return True
 
     def _lend_s(self) -> float:
-        """For how long a tier may read in place, so that a copy then ends when the gate is wanted: 0 if unknown."""
+        """For how long a tier may read in place, so that a copy then ends before the gate is wanted: 0 if unknown."""
         if self._copying is not None and self._copying.took_s:
             self._copy_s = self._copying.took_s
-        return max(min(self._gates_s) - self._copy_s, 0.0) if self._gates_s and self._copy_s else 0.0
+        return max(_SURELY * min(self._gates_s) - self._copy_s, 0.0) if self._gates_s and self._copy_s else 0.0
 
     def finish(self, in_step: bool = False, at_once: bool = False) -> None:
         """Read what follows the step (numbers, schedulers, averages), and send the version.

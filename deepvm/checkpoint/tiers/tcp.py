@@ -83,7 +83,7 @@ class TcpTier(Tier):
         token: Token | bytes,
         *,
         flows: int | None = None,
-        wire_bytes: int = 2**20,  # still in the processor's cache when they are hashed
+        wire_bytes: int = 2**22,
         limit_s: float = 30.0,
         await_s: float = 300.0,
     ) -> None:

@@ -96,6 +96,7 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
 def tier(where: object, session: str = "s1", token: bytes = TOKEN, **options: object) -> TcpTier:
     url = where if isinstance(where, str) else where.url  # type: ignore[attr-defined]
     options.setdefault("flows", 2)  # also on a machine with two cores
+    options.setdefault("wire_bytes", MIB)  # many messages
     return TcpTier(url, session, token, **options)  # type: ignore[arg-type]
 
 
