@@ -62,11 +62,13 @@ class Copying:
         """
         self._strategy, self._slot, self._sources, self._later = strategy, slot, sources, later
         self.error: BaseException | None = None
-        self.loan = None if lend_s is None else Loan(slot, sources, later, self._confirm)
-        self._lend_s = lend_s
+        self.loan = None if lend_s is None else Loan.of(slot, sources, later, self._confirm)
+        self._lend_s = lend_s or 0.0
         self.begun, self.took_s = time.monotonic(), 0.0
         self._asking, self._ended, self._change = threading.Lock(), not later, ""
         self._changed: Callable[[], str] | None = None
+        self._look: Callable[[], str] = lambda: ""
+        self._confirmed, self._spoilt = False, ""
         self._opened = threading.Event()
         if not later and not hold:
             self._opened.set()
@@ -152,41 +154,49 @@ class Copying:
 
     def _lend(self, loan: Loan, reached: Callable[[int], None]) -> None:
         """Let a tier read in place until it has returned, or until it is time to copy."""
-        wanted = False
         try:
             self._slot.copy(self._sources, loan.rest)
             loan.begin()
             reached(len(self._slot.view))  # what it reads counts only once it is confirmed
-            wanted = loan.wanted(self.begun + (self._lend_s or 0.0) - time.monotonic())
-            if wanted:
+            if loan.wanted(self.begun + self._lend_s - time.monotonic()):
                 start = time.monotonic()
                 self._slot.copy(self._sources, loan.lent)
                 self.took_s = time.monotonic() - start
         except BaseException as error:
             self.error = error  # before the tier reads the slot, and asks whether that counts
-            raise
+            if not self._confirmed:
+                raise
         finally:
-            loan.end()
-        self._opened.set()
-        if wanted:
-            self._ask(ended=True)
-        else:
-            with self._asking:
-                self._ended, self._changed = True, None  # the tier has asked
+            with self._asking:  # whoever confirms does so before the gate opens, or goes by what was seen then
+                self._spoilt = self._look()
+                loan.end()
+                self._opened.set()
+        self._ask(ended=True)
         if self._change:
             raise CheckpointError(self._change)
 
     def _confirm(self) -> None:
-        """Raise CheckpointError if the state has changed since :meth:`watch`, or could not be copied."""
+        """What a tier has read is of one state: that of :meth:`watch`. Raises CheckpointError: it may not be.
+
+        From then on the version may exist: what becomes of its copy matters only if bytes are to be sent again, and
+        that is confirmed again.
+        """
+        assert self.loan is not None
         with self._asking:
-            if self._changed is not None:
-                self._change = self._changed()
-            if self.error is not None or self._change:
-                raise CheckpointError(self._change or f"the state could not be copied: {self.error}")
+            why = self._look() if self.loan.lending else self._spoilt
+            if self.loan.moved:
+                why = why or "tensors got other memory while they were read"
+            if self.error is not None:
+                why = why or f"the state could not be copied: {self.error}"
+            if why:
+                self._change = self._change or why
+                raise CheckpointError(why)
+            self._confirmed, self._changed = True, None
 
     def watch(self, changed: Callable[[], str]) -> None:
         """Fail if the state changes between now and the end of its copy; ``changed`` says what did, or nothing."""
         with self._asking:
+            self._look = changed
             if not self._ended:
                 self._changed = changed
 

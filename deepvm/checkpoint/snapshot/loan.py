@@ -1,8 +1,9 @@
-"""A loan: a tier reads a version where the training has it, and it is copied only if the training wants to go on first.
+"""A loan: a tier reads a version where the training has it, and it is copied only if that takes too long.
 
 On the CPU a copy takes a fifth of the processor time of a version that goes to a memory node of the same machine, and
-takes it from the training. So the gate stays shut while the version is sent. As soon as the training wants it open, all
-is copied: also what was sent already, which may have to be sent again until the node has verified the whole.
+takes it from the training. So the gate stays shut while the version is sent. Shortly before the training is expected
+to want it open, or when it does, all is copied: also what was sent already, which may have to be sent again until the
+node has verified the whole.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import ctypes
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+
+import torch
 
 from deepvm.checkpoint.snapshot.host_buffer import Slot, Sources
 
@@ -24,28 +27,31 @@ class Loan:
 
     Attributes:
         lent: their numbers. rest: the numbers of the others, to be copied before :meth:`begin`.
-        confirm: see :class:`deepvm.checkpoint.format.shard.Loan`.
+        confirm: see :class:`deepvm.checkpoint.format.shard.Loan`. moved: whether memory was, while it was read.
     """
 
     def __init__(self, slot: Slot, sources: Sources, which: Sequence[int], confirm: Callable[[], None]) -> None:
         """Lend nothing yet; ``which``: the pieces (ascending), all in host memory."""
-        self.confirm = confirm
+        self.confirm, self.moved = confirm, False
         self.lent = [number for number in which if slot.pieces[number].length >= _LEAST_BYTES]
         self.rest = [number for number in which if slot.pieces[number].length < _LEAST_BYTES]
         self._slot, self._sources = slot, sources
         self._starts: list[int] = []
-        self._views: list[memoryview] = []
+        self._parts: list[torch.Tensor] = []
         self._change = threading.Condition()
         self._readers = 0
         self._open = self._wanted = self._over = False
 
+    @classmethod
+    def of(cls, slot: Slot, sources: Sources, which: Sequence[int], confirm: Callable[[], None]) -> Loan | None:
+        """A loan, if there is anything to lend."""
+        loan = cls(slot, sources, which, confirm)
+        return loan if loan.lent else None
+
     def begin(self) -> None:
         """From now on the tier may read in place."""
         self._starts = [self._slot.offset(number) for number in self.lent]
-        for number in self.lent:
-            part = self._slot.pieces[number].of(self._sources)
-            # Without numpy there is no other way to the bytes of a tensor that does not copy them.
-            self._views.append(memoryview((ctypes.c_ubyte * len(part)).from_address(part.data_ptr())).cast("B"))
+        self._parts = [self._slot.pieces[number].of(self._sources) for number in self.lent]
         with self._change:
             self._open = True
 
@@ -55,29 +61,41 @@ class Loan:
         with self._change:
             here = self._open
             self._readers += here
+        read: list[tuple[torch.Tensor, int]] = []
         try:
-            yield [*self._places(start, end)] if here else [self._slot.view[start:end]]
+            yield [*self._places(start, end, read)] if here else [self._slot.view[start:end]]
         finally:
+            # A tensor that is given to another process gets new memory, and the old one is freed.
+            self.moved = self.moved or any(part.data_ptr() != address for part, address in read)
             if here:
                 with self._change:
                     self._readers -= 1
                     if not self._open:  # else nobody waits for this, and the copying thread would wake in vain
                         self._change.notify_all()
 
-    def _places(self, start: int, end: int) -> Iterator[memoryview]:
-        """The bytes of a range: those of pieces that are lent, and between them those of the slot."""
-        number = max(bisect_right(self._starts, start) - 1, 0)
-        for first, view in zip(self._starts[number:], self._views[number:], strict=True):
+    def _places(self, start: int, end: int, read: list[tuple[torch.Tensor, int]]) -> Iterator[memoryview]:
+        """The bytes of a range: of pieces that are lent, noted in ``read``, and between them of the slot."""
+        for number in range(max(bisect_right(self._starts, start) - 1, 0), len(self._starts)):
+            first, part = self._starts[number], self._parts[number]
             if first >= end:
                 break
             if start < first:
                 yield self._slot.view[start:first]
                 start = first
-            if start < first + len(view):
+            if start < first + len(part):
+                address = part.data_ptr()
+                read.append((part, address))
+                # Without numpy there is no other way to the bytes of a tensor that does not copy them.
+                view = memoryview((ctypes.c_ubyte * len(part)).from_address(address)).cast("B")
                 yield view[start - first : end - first]
-                start = first + len(view)
+                start = first + len(part)
         if start < end:
             yield self._slot.view[start:end]
+
+    @property
+    def lending(self) -> bool:
+        """Whether the tier may read in place."""
+        return self._open
 
     def want(self) -> None:
         """Ask for the copy: the training has to go on."""
@@ -102,4 +120,4 @@ class Loan:
         with self._change:
             self._open = False
             self._change.wait_for(lambda: not self._readers)
-            self._sources, self._views, self._starts = (), [], []
+            self._sources, self._parts, self._starts = (), [], []

@@ -237,11 +237,14 @@ class _Sending:
         except Exception as failure:  # a bug in a tier must not end a thread that others wait for
             error = CheckpointError(f"{tier.url}: {type(failure).__name__}: {failure}")
             log.exception("version %d is not on %s", shard.version, tier.url)
-        if shard.loan is not None:
-            shard.loan.over()
         if error is not None:
             handle.refused = error
             shard.lost(error)
+        if shard.loan is not None:
+            if error is not None:  # there may be no copy either, as it is the only tier
+                handle.skipped = isinstance(error, TierBusyError)
+                handle.failed(error)
+            shard.loan.over()
         self._done(error)
 
     def _ready(self, end: int) -> None:

@@ -34,7 +34,7 @@ COMPARE_EVERY = 10
 """With several ranks, one version in so many is compared with the neighbour's replica."""
 WAIT_S = 600.0
 """Seconds after which waiting for a copy is an error."""
-_GATES, _SURELY = 8, 0.9
+_GATES, _SURELY, _FORGET = 8, 0.9, 0.95
 """The gate is expected as soon as after any of so many versions before, or that much sooner."""
 _RENEW_S = 5.0  # a version of a new layout waits for a slot: its slot of the old layout is freed at once
 _CHANGED = (
@@ -212,8 +212,8 @@ class Snapshotter:
 
     def _lend_s(self) -> float:
         """For how long a tier may read in place, so that a copy then ends before the gate is wanted: 0 if unknown."""
-        if self._copying is not None and self._copying.took_s:
-            self._copy_s = self._copying.took_s
+        took_s = 0.0 if self._copying is None else self._copying.took_s
+        self._copy_s = took_s or _FORGET * self._copy_s  # the first one takes longest, and may be the last
         return max(_SURELY * min(self._gates_s) - self._copy_s, 0.0) if self._gates_s and self._copy_s else 0.0
 
     def finish(self, in_step: bool = False, at_once: bool = False) -> None:

@@ -41,7 +41,7 @@ class Tier(ABC):
         shared: whether training jobs on other machines may write there too, so that each needs its own job name.
         streams: whether :meth:`put` calls ``shard.ready`` for what it reads, so that a version can be sent while it is
             still being copied. Other tiers get finished copies only.
-        borrows: whether :meth:`put` can read a ``shard.loan``.
+        borrows: whether :meth:`put` reads ``shard.loan``, if there is one.
         volatile: whether it never gets beyond :attr:`Level.LOCAL`.
         away: whether what it keeps cannot be lost with this machine. Beside such a tier, others do not count as safe.
     """

@@ -31,7 +31,7 @@ class Handle:
 
     Attributes:
         version: optimizer steps that it contains.
-        snapshot_done: resolves when there is a copy that training cannot change.
+        snapshot_done: resolves when training cannot change it any more: it is copied, or safe without a copy.
         local_done: resolves when a tier has it: it survives the end of this process, perhaps nothing more.
         remote_done: resolves when it survives the loss of this machine.
         durable: resolves when it survives the loss of the memory node too; fails when no tier can promise that.
@@ -74,7 +74,9 @@ class Handle:
         self._resolve("local", self.local_done)
 
     def copied(self) -> None:
-        """The snapshot is whole."""
+        """The snapshot is whole, or the version is safe without one."""
+        if self.snapshot_done.done():
+            return
         self._tell_timed("snapshot")
         self._resolve("snapshot", self.snapshot_done)
 

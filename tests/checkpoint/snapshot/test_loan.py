@@ -115,9 +115,9 @@ def test_readers_see_one_state_only(seed: int) -> None:
 class Training:
     """A small training that saves to a node through a proxy, with version 1 there; it lends for ``lend_s``."""
 
-    def __init__(self, node: Any, folder: Path, lend_s: float = LIMIT_S) -> None:
+    def __init__(self, node: Any, folder: Path, lend_s: float = LIMIT_S, width: int = 512) -> None:
         self.proxy = Proxy((node.address.host, node.address.port))
-        self.model = model_of(8, 512)
+        self.model = model_of(8 * 512**2 // width**2, width)
         self.optimizer = Fill(self.model.parameters())
         self.tier = tier(self.proxy, limit_s=20.0)
         self.folder = folder
@@ -225,6 +225,8 @@ def test_before_anything_is_known_it_is_copied_at_once(training: Training) -> No
     assert policy(snapshotter) == 0
     copying.took_s = 2.0
     assert policy(snapshotter) == 2.5
+    copying.took_s = 0.0
+    assert 2.5 < policy(snapshotter) < 2.7, "what was not needed again is forgotten, slowly"
     snapshotter._gates_s.append(1.0)
     assert policy(snapshotter) == 0
 
@@ -247,8 +249,8 @@ def test_bytes_that_are_damaged_on_their_way_are_copied_and_sent_again(
 ) -> None:
     places, damaged = loans.Loan._places, [False]
 
-    def once(loan: loans.Loan, start: int, end: int) -> Iterator[memoryview]:
-        for part in places(loan, start, end):
+    def once(loan: loans.Loan, start: int, end: int, read: Any) -> Iterator[memoryview]:
+        for part in places(loan, start, end, read):
             if len(part) > 1000 and not damaged[0] and start > 4 * MIB:
                 damaged[0] = True  # what is hashed is not what is sent
                 yield memoryview(bytes(len(part)))
@@ -277,6 +279,65 @@ def test_a_state_that_is_changed_meanwhile_does_not_count(training: Training) ->
     assert training.numbers(3) == {3}
 
 
+@pytest.mark.parametrize("width", [160, 1024])
+def test_memory_that_moves_is_followed(tmp_path: Path, width: int) -> None:
+    """A tensor that is given to another process gets other memory, without being changed."""
+    with running(256 * MIB) as node:
+        training = Training(node, tmp_path, width=width)
+        handle = training.held()
+        for tensor in [*training.model.parameters(), *(s["m"] for s in training.optimizer.state.values())]:
+            tensor.share_memory_()
+        fresh = [torch.full((width, width), 7.0) for _ in range(20)]  # where it was
+        training.proxy.flowing.set()
+        assert handle.remote_done.result(LIMIT_S) == 2 and fresh
+        training.optimizer.step()
+        assert training.numbers(2) == {2}
+        training.close()
+
+
+def test_a_read_during_which_memory_moves_does_not_count(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
+    places, tensor = loans.Loan._places, training.model[5].weight
+
+    def moving(loan: loans.Loan, start: int, end: int, read: Any) -> Iterator[memoryview]:
+        yield from places(loan, start, end, read)
+        if any(part.data_ptr() == tensor.data_ptr() for part, _ in read) and not tensor.is_shared():
+            kept.append(tensor.untyped_storage().clone())
+            tensor.share_memory_()
+
+    kept: list[Any] = []
+    monkeypatch.setattr(loans.Loan, "_places", moving)
+    with pytest.raises(CheckpointError, match="tensors got other memory while they were read"):
+        training.save().remote_done.result(LIMIT_S)
+    assert [m.version for m in training.tier.versions("job")] == [1]
+
+
+def test_what_happens_after_the_node_has_it_is_of_no_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a change by hand nor a copy that fails makes a committed version a failed one."""
+    over, go = loans.Loan.over, threading.Event()
+
+    def late(loan: loans.Loan) -> None:
+        assert go.wait(LIMIT_S)
+        over(loan)
+
+    def fails(*_: Any) -> None:
+        raise RuntimeError("no memory")
+
+    with running(256 * MIB, tmp_path / "persisted") as node:
+        training = Training(node, tmp_path)
+        monkeypatch.setattr(loans.Loan, "over", late)
+        handle = training.save()
+        assert handle.remote_done.result(LIMIT_S) == 2
+        with torch.no_grad():
+            training.model[5].weight.add_(1)
+        with monkeypatch.context() as patch:
+            patch.setattr(Slot, "copy", fails)
+            training.optimizer.step()
+        go.set()
+        assert handle.snapshot_done.result(LIMIT_S) == handle.durable.result(LIMIT_S) == 2
+        assert training.numbers(2) == {2}
+        training.close()
+
+
 def test_a_copy_that_fails_does_not_count(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
     handle = training.held()
 
@@ -302,8 +363,9 @@ def test_a_node_that_is_gone_holds_nobody(tmp_path: Path) -> None:
         training = Training(node, tmp_path)
         handle = training.held()
         training.proxy.close()
-    with pytest.raises(CheckpointError, match=r"tcp://127.0.0.1"):
-        handle.remote_done.result(LIMIT_S)
+    for future in (handle.remote_done, handle.snapshot_done):  # there is no copy, and none is needed
+        with pytest.raises(CheckpointError, match=r"tcp://127.0.0.1"):
+            future.result(LIMIT_S)
     with soon(5):
         training.optimizer.step()
     training.close()
