@@ -13,6 +13,7 @@ import ctypes
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 
 import torch
 
@@ -20,6 +21,12 @@ from deepvm.checkpoint.snapshot.host_buffer import Slot, Sources
 
 _LEAST_BYTES = 2**16
 """Smaller pieces are copied: a message might have thousands of them."""
+
+
+@cache
+def _array(length: int) -> type[ctypes.Array[ctypes.c_ubyte]]:
+    """The type of so many bytes: to make one takes longer than to hash them."""
+    return ctypes.c_ubyte * length
 
 
 class Loan:
@@ -86,7 +93,7 @@ class Loan:
                 address = part.data_ptr()
                 read.append((part, address))
                 # Without numpy there is no other way to the bytes of a tensor that does not copy them.
-                view = memoryview((ctypes.c_ubyte * len(part)).from_address(address)).cast("B")
+                view = memoryview(_array(len(part)).from_address(address)).cast("B")
                 yield view[start - first : end - first]
                 start = first + len(part)
         if start < end:
