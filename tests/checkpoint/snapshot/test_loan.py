@@ -189,7 +189,7 @@ def test_training_waits_for_a_copy_and_not_for_the_node(training: Training) -> N
 
 
 def test_it_is_copied_in_time_for_the_gate(tmp_path: Path) -> None:
-    """A training whose gate is wanted a second after a save: a copy has ended by then, if it is needed at all."""
+    """A training whose gate is wanted two seconds after a save: a copy has ended by then, if it is needed at all."""
     with running(256 * MIB) as node:
         training = Training(node, tmp_path)
         del training.saver._snapshotter._lend_s  # type: ignore[attr-defined]
@@ -203,13 +203,13 @@ def test_it_is_copied_in_time_for_the_gate(tmp_path: Path) -> None:
             if held:
                 assert handle.snapshot_done.result(LIMIT_S)
                 seen.append(time.monotonic() - start)
-            time.sleep(max(start + 1.0 - time.monotonic(), 0.0))
+            time.sleep(max(start + 2.0 - time.monotonic(), 0.0))
             training.optimizer.step()
             training.proxy.flowing.set()
             assert handle.remote_done.result(LIMIT_S) == handle.version
             assert training.numbers(handle.version) == {handle.version}
         training.close()
-    assert 0.2 < seen[0] < 1.0
+    assert 0.5 < seen[0] < 2.0
 
 
 def test_before_anything_is_known_it_is_copied_at_once(training: Training) -> None:

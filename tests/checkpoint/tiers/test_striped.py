@@ -283,13 +283,13 @@ def test_all_but_the_mark_is_sent_while_the_rest_is_copied() -> None:
         if end > size - MIB and not copied.wait(20):
             raise CheckpointError("the copy hangs")
 
-    with nodes(None, None) as two, split(*two) as tier:
+    with nodes(None, None) as two, split(*two, wire_bytes=MIB) as tier:
         acks = Acks()
         thread = threading.Thread(target=tier.put, args=(replace(plain_shard(data), ready=ready), acks))
         thread.start()
         try:
             received = lambda: two[0].metrics()["counts"]["received_bytes"]  # noqa: E731
-            assert until(lambda: received() >= size // 2 - 4 * MIB - 2**16)
+            assert until(lambda: received() >= size // 2 - 2 * MIB)
             assert received() < size // 2 and not acks.levels
         finally:
             copied.set()
