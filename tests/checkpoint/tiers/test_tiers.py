@@ -190,6 +190,8 @@ if "OMPI_COMM_WORLD_RANK" in os.environ:  # test_mpi_streams.py runs these tests
     from deepvm.checkpoint.network.endpoint import MpiEndpoint
 
     FACTORIES["mpi"] = lambda folder: node_bench(folder, 1, MpiEndpoint.here)
+BORROWERS = ["tcp"]
+"""The tiers that read a version where the training has it."""
 ELSEWHERE = {"mpi", "tcps"}
 """Schemes of other tests: mpi has these under mpirun (test_mpi_streams.py); tcps is tcp in TLS (test_node.py)."""
 
@@ -201,8 +203,12 @@ def test_every_scheme_is_under_contract() -> None:
 @pytest.fixture(params=FACTORIES)
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     with FACTORIES[request.param](tmp_path) as made:
+        assert made.tier.borrows == (request.param in BORROWERS)
         yield made
         made.tier.close()
+
+
+borrower = pytest.mark.parametrize("bench", BORROWERS, indirect=True)
 
 
 SETTLE_S = 20
@@ -368,9 +374,8 @@ class Lent:
     def over(self) -> None: ...
 
 
+@borrower
 def test_a_lent_version_is_read_where_it_is(bench: Bench, tmp_path: Path) -> None:
-    if not bench.tier.borrows:
-        pytest.skip("it is given copies")
     for version in (1, 2):
         data, acknowledged = noise(2 * CHUNK_BYTES + 12345, version), list[int]()
         loan = Lent(data)
@@ -382,9 +387,8 @@ def test_a_lent_version_is_read_where_it_is(bench: Bench, tmp_path: Path) -> Non
         assert bench.again().fetch(newest, tmp_path / "restored").read_bytes() == data
 
 
+@borrower
 def test_what_was_changed_while_it_was_lent_is_not_there(bench: Bench, tmp_path: Path) -> None:
-    if not bench.tier.borrows:
-        pytest.skip("it is given copies")
     put(bench.tier, plain_shard(noise(5000, 1), 1))
     for version in (2, 1):
         data = noise(CHUNK_BYTES, 2)

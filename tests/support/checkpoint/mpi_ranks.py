@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.checkpoint.format.shard import Level
+from deepvm.checkpoint.network.endpoint import endpoint_of
 from deepvm.checkpoint.tiers.registry import open_tier
+from deepvm.checkpoint.tiers.tcp import TcpTier
 from deepvm.errors import CheckpointError
 from deepvm.io import failpoints
 from support.checkpoint.images import noise, plain_shard
@@ -63,8 +65,9 @@ def node(folder: Path) -> Mapping[str, object]:
 
 
 def train(folder: Path, url: str, job: str, first: str, last: str, kill: str = "") -> Mapping[str, object]:
-    """Save versions; killed in the middle of the last one when told to."""
-    tier = open_tier(url, f"run of {job}")
+    """Save versions; killed in the middle of the last one when told to: at the twelfth of 24 messages."""
+    session = f"run of {job}"
+    tier = TcpTier(endpoint_of(url, "tiers"), session, TOKEN, wire_bytes=MIB) if kill else open_tier(url, session)
     for version in range(int(first), int(last) + 1):
         acks = Acks()
         if kill and version == int(last):
