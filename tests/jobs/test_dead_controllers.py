@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,8 @@ def versions(home: Home, kind: str, name: str) -> list[int]:
     folder = home.jobs / name / "versions"
     if kind == "checkpointer":
         return sorted(int(p.stem.rpartition("-")[2]) for p in folder.rglob(f"{name}-*.pt"))
-    records = [p.parent for p in folder.rglob("record.json")]
+    # Not rglob(): versions are removed meanwhile, and Python before 3.13 raises then.
+    records = [Path(name).parent for name in glob(f"{folder}/**/record.json", recursive=True)]
     steps = [int(p.parent.name[:12]) for p in records]
     return sorted(step for step in set(steps) if steps.count(step) == 2)
 
