@@ -80,8 +80,7 @@ def undisturbed(home: Home, steps: int) -> str:
 
 @pytest.mark.parametrize("launcher", ["torchrun", pytest.param("direct", marks=pytest.mark.slow)])
 def test_a_preemption_changes_no_bit_of_the_result(home: Home, launcher: str) -> None:
-    # The notice comes before the first step, and what is to save must be up within the grace: 8 s, seen on a busy host.
-    inject = {"mttp": "1s", "count": 1, "grace": "20s", "seed": 4}
+    inject = {"mttp": "1s", "count": 1, "grace": "8s", "seed": 4}
     more: dict[str, Any] = {"count": 2, "launcher": launcher, "inject": inject}
     found = home.document("run", str(home.job("taken", "python train.py 60", **more)))
     assert (found["state"], found["notices"], found["generations"], found["lost_steps"]) == ("done", 1, 2, 0)
