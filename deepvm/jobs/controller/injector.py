@@ -1,4 +1,4 @@
-"""Preemptions on purpose: machines live for random, listed or recorded times, from their first step on, and then go.
+"""Preemptions on purpose: machines live for random, listed or recorded times from their first trainers' start, and then go.
 
 Most go after a notice, some without one or after a late one; some fall silent: they live on, without a link.
 
