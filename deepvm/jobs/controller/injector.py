@@ -1,4 +1,4 @@
-"""Preemptions on purpose: machines live for random, listed or recorded times from their first trainers' start, and then go.
+"""Preemptions on purpose: machines live for random, listed or recorded times once trainers are started, and then go.
 
 Most go after a notice, some without one or after a late one; some fall silent: they live on, without a link.
 
