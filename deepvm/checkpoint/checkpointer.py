@@ -8,8 +8,9 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -25,8 +26,16 @@ from deepvm.checkpoint.snapshot.pipeline import Pipeline
 from deepvm.checkpoint.snapshot.snapshotter import COMPARE_EVERY, WAIT_S, Snapshotter
 from deepvm.checkpoint.tiers.base import Tier, without_secrets
 from deepvm.checkpoint.training.agent_saves import AgentSaves
+from deepvm.checkpoint.training.between_steps import BetweenSteps
 from deepvm.checkpoint.training.evaluations import Evaluations
-from deepvm.checkpoint.training.hooks import Hook, close_at_exit, is_nested_step, stepper, without_autograd
+from deepvm.checkpoint.training.hooks import (
+    Hook,
+    close_at_exit,
+    is_nested_step,
+    modules_called,
+    stepper,
+    without_autograd,
+)
 from deepvm.checkpoint.training.ranks import Ranks, SaveRequests
 from deepvm.checkpoint.training.save_handle import Handle, Journal
 from deepvm.checkpoint.training.state import Stateful, TrainingState
@@ -44,16 +53,23 @@ log = logging.getLogger("deepvm.checkpoint")
 
 
 class Checkpointer:
-    """Saves the training state in the background every so many optimizer steps, and restores the newest good version.
+    """Saves the training state in the background every so many iterations, and restores the newest good version.
 
-    Version v is the state at the end of the iteration with optimizer step v (ACUTE IV-D, Check-Mem): random states and
-    samplers as the step left them, everything else as the next forward in training mode finds it, so with schedulers,
-    GradScalers, moving averages and weight clipping that follow the step. Copying starts after the step, and the next
-    step waits until it has finished (``layerwise`` copies during backward).
+    Example::
 
-    Parameters changed in forward or backward by anything but an optimizer are detected: that version is dropped, and
-    from then on training waits for their copies. Changes through ``.data`` are not: call :meth:`wait` first. Only
-    :meth:`request_save` may be called from other threads than the one that trains.
+        ck = Checkpointer(model=model, optimizer=optimizer, tiers="file:///mnt/ckpt", every=100, job="resnet")
+        for step in ck.steps(10_000):
+            ...  # an iteration: forward, backward, optimizer steps, schedulers, averages
+
+    Version v is the state after v iterations (ACUTE IV-D, Check-Mem). :meth:`steps` says where iterations end: all is
+    read there, at one moment. Without it hooks count the optimizer's steps and have to infer that moment: random states
+    and samplers are read as the step leaves them, everything else as the next forward in training mode finds it. What
+    changes in between and may belong to either iteration is warned about.
+
+    Copying starts between two iterations, and the next step of an optimizer waits until it has finished (``layerwise``
+    copies during backward). Parameters changed before that by anything but an optimizer are detected: that version is
+    dropped, and from then on they are copied at once. Only :meth:`request_save` may be called from other threads than
+    the one that trains.
     """
 
     def __init__(
@@ -141,6 +157,16 @@ class Checkpointer:
         self._due_at, self._told_unfetched = 0, False
         self._changed = False
         """Since that version was due something else has changed the state."""
+        self._between = BetweenSteps(self._state, switch=self._ranks.world == 1)
+        self._loop = 0
+        """Number of the newest loop over :meth:`steps`; 0 outside of one."""
+        self._loops, self._restored = 0, False
+        self._updated = False
+        """An optimizer has stepped in this iteration of the loop."""
+        self._asked: Handle | None = None
+        """What save() has returned in this iteration of the loop."""
+        self._again = self._rewound = False
+        """Whether save() has taken this iteration before its end, and whether an older version was restored in it."""
         self._stepping = self._closed = False
         self._process = os.getpid()  # a forked child inherits neither the threads nor the right to stop them
         self._thread: threading.Thread | None = None
@@ -150,13 +176,16 @@ class Checkpointer:
         self._hooks: list[Any] = [
             first.register_step_pre_hook(Hook(self._before_step, step=True)),
             first.register_step_post_hook(Hook(self._after_step, step=True)),
-            # First: fully_shard's own hook puts whole parameters into the model.
-            self._state.model.register_forward_pre_hook(Hook(self._before_forward), prepend=self._state.sharded),
             first.register_load_state_dict_pre_hook(Hook(self._before_load)),
             self._state.model.register_load_state_dict_pre_hook(Hook(self._before_load)),
         ]
-        for other in steppers.values():
-            self._hooks.append(other.register_step_pre_hook(Hook(self._before_change, step=True)))
+        for module in modules_called(self._state.model):
+            # First: fully_shard's own hook puts whole parameters into the model.
+            hook = Hook(self._before_forward)
+            self._hooks.append(module.register_forward_pre_hook(hook, prepend=self._state.sharded))
+        for name, other in steppers.items():
+            before = partial(self._before_other_step, name)
+            self._hooks.append(other.register_step_pre_hook(Hook(before, step=True)))
             self._hooks.append(other.register_load_state_dict_pre_hook(Hook(self._before_change)))
         for loader in self._loaders:
             loader.before_batch = Hook(self._before_batch)
@@ -171,8 +200,13 @@ class Checkpointer:
 
     @property
     def version(self) -> int:
-        """Optimizer steps done, those of the restored version included."""
+        """Iterations done, those of the restored version included; without :meth:`steps` optimizer steps."""
         return self._version
+
+    @property
+    def _number(self) -> int:
+        """The version that the state would be now: an iteration whose optimizer has stepped is in it."""
+        return self._version + self._updated
 
     @property
     def handles(self) -> tuple[Handle, ...]:
@@ -188,21 +222,99 @@ class Checkpointer:
         snapshots = self._snapshotter
         return {**self._pipeline.counts, "stall_s": snapshots.stall_s, "disagreements": snapshots.disagreements}
 
-    def save(self, block: bool = False, best: bool = False) -> Handle:
-        """Save the current state now, whatever the schedule says. With several ranks, all of them call it.
+    def steps(self, total: int | None = None) -> Iterator[int]:
+        """The iterations that are left, by number; between two of them checkpoints are taken.
+
+        It restores the newest version first, unless :meth:`restore_latest` was called. What is due is saved when the
+        body of the loop has ended, and with it what the iteration did: all optimizers, ``extra``, random states and
+        loaders at that moment. An iteration that is left early, by ``break`` or an exception, counts if an optimizer
+        has stepped in it. After :meth:`restore_latest` in the body the restored version's iteration comes next. What
+        the loop has in local variables, such as a batch that was fetched ahead, is not in a version.
 
         Args:
-            block: wait for a free slot, then until the version is remote (durable in a folder if the tiers away from
-                here fail; local if all tiers are in memory); the emergency save.
-            best: mark it as the best so far: kept beside the newest until a better one is saved.
-
-        Returns:
-            The handle; ``skipped`` if there was no free slot and ``block`` is not set.
+            total: how many iterations there are, the restored ones included; None: until the loop is left.
 
         Raises:
-            CheckpointError: with ``block``, no tier took it; or the checkpointer is closed.
+            RequestError: ``total`` is no such number; with the strategy ``layerwise``, which saves during backward.
+            CheckpointError: the checkpointer is closed; also what :meth:`restore_latest` raises.
+        """
+        if total is not None and (isinstance(total, bool) or not isinstance(total, int) or total < 0):
+            raise RequestError("steps()", total, "a whole number from 0, or None")
+        if self._layers.updates is not None:
+            raise RequestError("steps()", 'strategy="layerwise"', "C, G or D")
+        if self._closed:
+            raise CheckpointError("the checkpointer is closed")
+        if not self._restored:
+            self.restore_latest()
+        return self._iterate(total)
+
+    def _iterate(self, total: int | None) -> Iterator[int]:
+        if self._loop:
+            self._end_loop()
+        self._snapshotter.finish()
+        self._loops += 1
+        loop = self._loop = self._loops
+        try:
+            while total is None or self._version < total:
+                yield self._version
+                if self._closed:
+                    raise CheckpointError("ck.steps() cannot continue: the checkpointer is closed")
+                if self._loop != loop:
+                    raise RequestError("steps()", "a loop that another one has replaced", "one loop at a time")
+                if self._rewound:
+                    self._rewound = False
+                else:
+                    self._end_iteration()
+            last = self._snapshotter.last_due
+            if last is not None and last.skipped:  # there is time for it now
+                self._save(WAIT_S, best=False)
+        finally:
+            if self._loop == loop:
+                self._end_loop()
+
+    def _end_iteration(self) -> None:
+        """All that the iteration does is done, and nothing of the next one."""
+        self._version, self._updated = self._version + 1, False
+        self._stepped()
+        asked, self._asked = self._asked, None
+        again, self._again = self._again, False
+        if asked is not None or again:
+            self._save(WAIT_S, best=asked is not None and asked.best, handle=asked)
+        self._take_if_due()
+
+    def _end_loop(self) -> None:
+        """The loop has ended, perhaps within an iteration, which counts if it has changed the parameters."""
+        self._loop = 0
+        self._version, self._updated = self._number, False
+        self._rewound = self._again = False
+        asked, self._asked = self._asked, None
+        if asked is None:
+            return
+        try:
+            self._save(WAIT_S, best=asked.best, handle=asked)
+        except CheckpointError as error:  # nothing that a generator raises when it is left reaches the training
+            log.error("%s", error)
+
+    def save(self, block: bool = False, best: bool = False) -> Handle:
+        """Save the current state, whatever the schedule says. With several ranks, all of them call it.
+
+        It waits for a free slot, and until the state is copied: what changes afterwards is not in the version. In an
+        iteration of :meth:`steps` the version is taken when that iteration has ended; with ``block`` at once, after an
+        optimizer has stepped, and again at the end of the iteration if something has changed by then.
+
+        Args:
+            block: wait until the version is remote (durable in a folder if the tiers away from here fail; local if all
+                tiers are in memory); the emergency save.
+            best: mark it as the best so far: kept next to the newest until a better one is saved.
+
+        Returns:
+            The handle; in an iteration of :meth:`steps` its number is 0 until the iteration has ended.
+
+        Raises:
+            CheckpointError: it was not copied, as no slot was free in time, or the state cannot be saved; with
+                ``block``, no tier took it; or the checkpointer is closed.
             RequestError: called during ``optimizer.step``, from another thread than the one that trains, or (layerwise)
-                between backward and step; use :meth:`request_save` there.
+                between backward and step; use :meth:`request_save` there. With ``block``: too early in an iteration.
         """
         if self._closed:
             raise CheckpointError("the checkpointer is closed")
@@ -214,20 +326,40 @@ class Checkpointer:
             raise RequestError("save()", "by another thread than that which trains", later)
         if self._layers.updates is not None and self._layers.updates.ahead:
             raise RequestError("save()", "between backward and step, when some layers are a step ahead", later)
-        unseen = self._unseen.look()
-        snapshots = self._snapshotter
-        with without_autograd():
-            snapshots.finish()
-            (same,) = self._ranks.minimum([snapshots.same(self._version) and not unseen])
-            handle = snapshots.last
-            if not same or handle is None or (best and not handle.best):
-                asked, self._due = self._due is not None, None  # what was due is this version
-                mine = self._requests.begun() if asked else None
-                handle = snapshots.begin(self._version, WAIT_S if block else 0.0, best=best, handle=mine)
-                self._tell_of(handle, None)
-                snapshots.finish(at_once=True)
+        if self._loop and not block:
+            if self._asked is None:
+                self._asked = Handle(0)
+            self._asked.best |= best
+            return self._asked
+        if self._loop and not self._updated:
+            allowed = "save(), which saves when the iteration has ended, or save(block=True) after the loop"
+            raise RequestError("save(block=True)", "within an iteration, before an optimizer has stepped", allowed)
+        handle = self._save(WAIT_S, best=best)
+        self._again = bool(self._loop)
         if block:
             handle.await_safe(all(tier.volatile for tier in self._pipeline.tiers), WAIT_S)
+        return handle
+
+    def _save(self, patience_s: float, *, best: bool, handle: Handle | None = None) -> Handle:
+        """Save the current state if it is not saved, and return when it is copied. Raises CheckpointError: it is not."""
+        unseen = self._unseen.look()
+        snapshots, version = self._snapshotter, self._number
+        with without_autograd():
+            snapshots.finish()
+            (same,) = self._ranks.minimum([snapshots.same(version) and not unseen and handle is None])
+            last = snapshots.last
+            if same and last is not None and (last.best or not best):
+                return last
+            asked, self._due = self._due is not None, None  # what was due is this version
+            if handle is None and asked:
+                handle = self._requests.begun()
+            handle = snapshots.begin(version, patience_s, best=best, handle=handle, at_boundary=True)
+            self._tell_of(handle, None)
+            snapshots.finish(at_once=True)
+            snapshots.gate()
+        copied = handle.snapshot_done
+        if copied.done() and (error := copied.exception()) is not None:
+            raise error
         return handle
 
     def request_save(self, deadline: float | None = None) -> Handle:
@@ -281,24 +413,30 @@ class Checkpointer:
             *(self._state, self._pipeline.tiers, self.job, self._ranks), allow_fresh=allow_fresh, epoch=self._epoch
         )
         self._stepping, self._due = False, None
+        self._updated, self._asked, self._again = False, None, False
+        self._restored, self._rewound = True, bool(self._loop)
         self._unseen.reset()
         self._snapshotter.forget(self._version)
         self._requests.reset(self._version)
         self._journal("restored", version=self._version)
         if self._agent is not None:
             self._agent.restored(self._version)
+        if not self._loaders:  # with loaders, versions are taken before a batch is fetched
+            self._between.restored()
         return self._version
 
     def close(self, limit_s: float = WAIT_S) -> None:
         """Finish what is in flight, within ``limit_s``, and unhook from the optimizer. Calling it twice is harmless.
 
         Raises:
-            CheckpointError: not finished in time; or nothing was saved although ``every`` asks for it, because the
-                training's steps were never seen, or its state could not be saved.
+            CheckpointError: not finished in time; the newest version that was due is not safe, as no tier took it; or
+                nothing was saved although ``every`` asks for it, because the training's steps were never seen.
         """
         if self._closed or os.getpid() != self._process:
             return
         try:
+            if self._loop:
+                self._end_loop()
             if self._ranks.world == 1 and not self._changed:  # of several ranks, one may close alone
                 self._before_batch()
             self._give_up_due()
@@ -322,10 +460,22 @@ class Checkpointer:
                 self._agent.close()
         if not ended:
             raise CheckpointError(f"versions under way were not finished in {limit_s:.0f} s")
+        self._check_newest()
         if not self._pipeline.counts["saved"] and self._schedule.saves:
-            if self._snapshotter.refused:
-                raise CheckpointError(f"no version was saved: {self._snapshotter.refused}")
             self._unseen.end()
+
+    def _check_newest(self) -> None:
+        """Raise CheckpointError if the newest version that was due is lost. One that was skipped only warns."""
+        last = self._snapshotter.last_due
+        if last is None or not last.lost:
+            return
+        safe = [h.version for h in self.handles if h.local_done.done() and not h.lost]
+        newest = f"version {max(safe)}" if safe else "none of this run"
+        error = last.local_done.exception()
+        text = f"version {last.version} was due and is not safe: {error}; the newest that is safe: {newest}"
+        if not last.skipped:
+            raise CheckpointError(text)
+        log.warning("%s; call save(block=True) at the end", text)
 
     def __repr__(self) -> str:
         """Job, version, tiers and schedule; without secrets."""
@@ -367,8 +517,30 @@ class Checkpointer:
         if self._layers.updates is None:  # else each layer has waited for its own copy
             self._before_layer(())
 
+    def _before_other_step(self, name: str) -> None:
+        """An optimizer in ``extra`` steps: as the first one does it, but in the same iteration."""
+        self._updated = bool(self._loop)
+        if not self._loop:
+            self._between.other_stepped(name)
+        self._end_pass(in_step=True)
+        self._wait()
+
+    def _end_pass(self, in_step: bool) -> None:
+        """Read what follows the step of a version that is due, and send it: the next iteration changes it."""
+        snapshots = self._snapshotter
+        if self._loop:
+            snapshots.finish(in_step)
+            return
+        with without_autograd():
+            self._between.first_pass(in_step)
+        pending = snapshots.pending is not None
+        snapshots.finish(in_step)
+        if pending:
+            with without_autograd():
+                self._between.next_pass(set() if in_step else snapshots.changed, self._pipeline.background)
+
     def _before_layer(self, copies: Sequence[Copying]) -> None:
-        self._snapshotter.finish(in_step=True)
+        self._end_pass(in_step=True)
         self._snapshotter.gate(*copies)
         if self._agent is not None:
             self._agent.sent()
@@ -376,13 +548,25 @@ class Checkpointer:
     def _after_step(self) -> None:
         if is_nested_step(self._stepper):
             return
-        snapshots = self._snapshotter
         self._stepping = False
+        if self._loop:
+            self._updated = True
+            return
         self._version += 1
+        self._between.main_stepped()
+        self._stepped()
+        self._take_if_due()
+
+    def _stepped(self) -> None:
+        """A step, or an iteration, has ended."""
         self._unseen.stepped()
         self._layers.turn()
         if self._evaluations is not None:
             self._evaluations.stepped()
+
+    def _take_if_due(self) -> None:
+        """Start to save the version that has just been reached, if the schedule, a request or the agent says so."""
+        snapshots = self._snapshotter
         scheduled = None if self._agent is None else self._agent.stepped(self._version, self._requests.ask)
         due = scheduled is not None or self._schedule.due(self._context())
         if self._ranks.world == 1 or self._schedule.fixed_steps or not self._schedule.saves:
@@ -394,18 +578,29 @@ class Checkpointer:
                 deadline = self._requests.deadline if self._requests.urgent else None
                 if scheduled is not None and scheduled.reason.holds:
                     deadline = scheduled.limit_ms / 1000
-                if self._loaders:
+                if self._loop:
+                    self._take(deadline, scheduled)
+                elif self._loaders:
                     self._await_batch(deadline, scheduled)
                 else:
+                    self._between.due()
                     self._begin(deadline, scheduled)
             elif self._ranks.world == 1 and snapshots.layout is None and self._schedule.saves:
                 snapshots.lay_out(self._version)
             if self._ranks.world > 1:
                 self._look_ahead()
 
-    def _begin(self, deadline: float | None, scheduled: Scheduled | None) -> None:
-        handle = self._snapshotter.begin(self._version, 0.0, handle=self._requests.begun(), deadline=deadline)
+    def _begin(self, deadline: float | None, scheduled: Scheduled | None, at_boundary: bool = False) -> None:
+        handle = self._requests.begun()
+        handle = self._snapshotter.begin(self._version, 0.0, handle=handle, deadline=deadline, at_boundary=at_boundary)
         self._tell_of(handle, scheduled)
+
+    def _take(self, deadline: float | None, scheduled: Scheduled | None) -> None:
+        """Save the state between two iterations."""
+        self._begin(deadline, scheduled, at_boundary=True)
+        self._snapshotter.finish(at_once=True)
+        if self._agent is not None:
+            self._agent.sent()
 
     def _await_batch(self, deadline: float | None, scheduled: Scheduled | None) -> None:
         self._changed = False
@@ -426,10 +621,7 @@ class Checkpointer:
         if due is None or self._stepping or self._closed:
             return
         with without_autograd():
-            self._begin(*due)
-            self._snapshotter.finish(at_once=True)
-        if self._agent is not None:
-            self._agent.sent()
+            self._take(*due)
 
     def _give_up_due(self) -> None:
         """The training is over: what waits for the next batch is not saved, and whoever asked for it hears so."""
@@ -483,7 +675,7 @@ class Checkpointer:
 
     def _send(self) -> None:
         try:
-            self._snapshotter.finish()
+            self._end_pass(in_step=False)
         except Exception as error:  # in a transformation, or with tensors that are none: before the next step then
             log.debug("version %d is sent later: %s", self._version, error)
         if self._agent is not None:
@@ -507,14 +699,14 @@ class Checkpointer:
             return
         log.warning(
             "version %d is saved during an evaluation: what comes after that, such as a scheduler's step, is not in it",
-            self._version,
+            self._number,
         )
         self._before_batch()
         with without_autograd():
             if (scheduled := agent.asked()) is not None:
                 handle = snapshots.last
-                if handle is None or handle.version != self._version or handle.skipped or handle.lost:
+                if handle is None or handle.version != self._number or handle.skipped or handle.lost:
                     limit_s = scheduled.limit_ms / 1000
-                    handle = snapshots.begin(self._version, 0.0, handle=self._requests.begun(), deadline=limit_s)
+                    handle = snapshots.begin(self._number, 0.0, handle=self._requests.begun(), deadline=limit_s)
                 agent.begun(handle, scheduled)
         self._send()

@@ -15,6 +15,7 @@ from deepvm.checkpoint.format.flatten import FlatState
 from deepvm.checkpoint.format.layout import Layout, Segment
 from deepvm.checkpoint.format.sharded import Part, holders_of, is_sharded, local, parts_of, storage_of, writers
 from deepvm.checkpoint.format.torch_zip import Image, lay_out
+from deepvm.checkpoint.snapshot.byte_samples import ByteSamples
 from deepvm.checkpoint.snapshot.copying import Copying
 from deepvm.checkpoint.snapshot.host_buffer import Filling, Piece, Slot, as_bytes, checksum, pieces_of
 from deepvm.checkpoint.training.ranks import Ranks, shards
@@ -102,6 +103,7 @@ class PendingSnapshot:
         patience_s: how long it may wait for a slot. parts: of the whole state, as it is copied.
         owned: whose memory was whose after the step. seen: the tensors of model and optimizers.
         slot, filling, copying: where it is copied to, and progress; None before that starts.
+        samples: of what is copied in the background. at_boundary: nothing of the next iteration has happened.
         still: storages copied at once, by ``_cdata``. late: numbers of those that the training thread copies last.
     """
 
@@ -112,6 +114,8 @@ class PendingSnapshot:
     parts: FlatState
     owned: Owned
     seen: Seen = field(default_factory=list)
+    samples: ByteSamples = field(default_factory=lambda: ByteSamples((), ()))
+    at_boundary: bool = False
     slot: Slot | None = None
     filling: Filling | None = None
     copying: Copying | None = None

@@ -11,7 +11,7 @@ import hashlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,14 +20,16 @@ import torch
 from deepvm.checkpoint.format.flatten import FlatState, flatten
 from deepvm.checkpoint.format.shard import Shard
 from deepvm.checkpoint.format.sharded import storage_of
+from deepvm.checkpoint.format.tensor_bytes import bytes_of
+from deepvm.checkpoint.snapshot.byte_samples import ByteSamples
 from deepvm.checkpoint.snapshot.copying import Copying, LayerSlots, StorageBytes
-from deepvm.checkpoint.snapshot.host_buffer import Slot, as_bytes, checksum
+from deepvm.checkpoint.snapshot.host_buffer import Slot, Sources, as_bytes, checksum
 from deepvm.checkpoint.snapshot.pending_snapshot import PendingSnapshot, SnapshotLayout, changed_since, seen_now
 from deepvm.checkpoint.snapshot.pipeline import Pipeline
 from deepvm.checkpoint.training.hooks import without_autograd
 from deepvm.checkpoint.training.ranks import MEETINGS, Ranks, compare_replicas
 from deepvm.checkpoint.training.save_handle import Handle, Journal, with_newest
-from deepvm.checkpoint.training.state import RECORDS, TrainingState, pack
+from deepvm.checkpoint.training.state import RECORDS, TrainingState, pack, tensors_of
 from deepvm.errors import CheckpointError, RequestError
 
 COMPARE_EVERY = 10
@@ -37,6 +39,8 @@ WAIT_S = 600.0
 _GATES, _SURELY, _FORGET = 8, 0.9, 0.95
 """The gate is expected as soon as after any of so many versions before, or that much sooner."""
 _RENEW_S = 5.0  # a version of a new layout waits for a slot: its slot of the old layout is freed at once
+_SMALL_BYTES = 4 * 2**20
+"""At a boundary so much host memory is copied at once: it takes a millisecond."""
 _CHANGED = (
     "{} tensors were changed in forward or backward, otherwise than by an optimizer, while they were copied; from now "
     "on training waits for their copies"
@@ -49,10 +53,10 @@ class Snapshotter:
     """Makes versions, one at a time.
 
     Attributes:
-        last: handle of the version started last. pending: the version not sent yet.
+        last: handle of the version started last. last_due: also if it was skipped or refused. pending: the version not sent yet.
         handles: of the newest versions, oldest first; replaced with every change, so that any thread may read it.
+        changed: the storages, by ``_cdata``, that changed between the last version's step and its sending.
         bytes: the storages of the last version. disagreements: how many replicas differed.
-        refused: why a state could not be saved; empty if all could.
         last_step, last_s: the version started (even if skipped) or restored last, and when.
         layout_s: seconds of it spent on a new layout.
         stall_s: seconds for which training was stalled by all of this.
@@ -66,15 +70,17 @@ class Snapshotter:
         self._layers, self._journal, self._job = layers, journal, job
         self.layout: SnapshotLayout | None = None
         self.last: Handle | None = None
+        self.last_due: Handle | None = None
         self.handles: tuple[Handle, ...] = ()
         self.pending: PendingSnapshot | None = None
+        self.changed: set[int] = set()
         self.bytes = StorageBytes()
         self.taken = self.disagreements = self._digest = self._attempt = 0
         self.last_step, self.last_s, self.layout_s, self.stall_s = 0, time.monotonic(), 0.0, 0.0
-        self.refused = ""
         self._copying: Copying | None = None
         self._passed, self._gates_s, self._copy_s = True, deque[float](maxlen=_GATES), 0.0
         self._records: list[torch.Tensor] = []
+        self._record = b""
         self._reserved: Slot | None = None
         self._restless: set[int] = set()
         self._seen = (0, 0, 0)
@@ -109,7 +115,7 @@ class Snapshotter:
 
     def forget(self, version: int) -> None:
         """The state was replaced by a restored version: what was saved last no longer describes it."""
-        self.last = self._fingerprint = None
+        self.last = self.last_due = self._fingerprint = None
         self.last_step, self.last_s, self.layout_s = version, time.monotonic(), 0.0
         self.bytes.forget()
 
@@ -127,11 +133,13 @@ class Snapshotter:
         best: bool = False,
         handle: Handle | None = None,
         deadline: float | None = None,
+        at_boundary: bool = False,
     ) -> Handle:
         """Take a slot, waiting at most ``patience_s``, and start copying the result of the step; see :meth:`finish`.
 
-        ``handle``: that of a request. ``deadline``: before it, by ``time.time()``, older versions give way. Collective.
-        Raises CheckpointError: the ranks' states differ.
+        ``handle``: that of a request. ``deadline``: before it, by ``time.time()``, older versions give way.
+        ``at_boundary``: between two iterations; what no optimizer has is copied at once, and so are small states.
+        Collective. Raises CheckpointError: the ranks' states differ.
         """
         urgent = deadline is not None
         if self._ranks.world > 1:
@@ -142,14 +150,15 @@ class Snapshotter:
         start = time.perf_counter()
         handle = handle or Handle(version)
         handle.begins(version, best=best, tell=partial(self._journal, version=version))
-        self.handles = with_newest(self.handles, handle)
+        self.handles, self.last_due = with_newest(self.handles, handle), handle
         self.last_step, self.last_s, self.layout_s = version, time.monotonic(), 0.0
         try:
             early, tree = self._tree(version)
             parts = flatten(tree)
-            owned = self._state.owned()
+            owned = self._state.owned(at_boundary)
             seen = seen_now(parts, owned.gated | owned.buffers)
             pending = PendingSnapshot(handle, tree["model"], early, patience_s, parts, owned, seen)
+            pending.at_boundary, pending.samples = at_boundary, self._samples(parts, owned.gated | owned.buffers)
             if self._fits(parts) and not self._copy(pending, patience_s, urgent):
                 return self._skipped(handle)
         except RequestError as error:  # an extra can no longer be saved
@@ -167,6 +176,14 @@ class Snapshotter:
     def usual_s(self) -> float:
         """How long a version takes at most; 0 while unknown."""
         return max((s for known in self.handles for s in known.times.values()), default=0.0)
+
+    def _samples(self, parts: FlatState, storages: Collection[int]) -> ByteSamples:
+        """Samples of these storages, by ``_cdata``; none of a sharded model, whose memory comes and goes."""
+        if parts.regions:
+            return ByteSamples((), ())
+        pairs = zip(parts.storages, self.bytes.of(parts.storages), strict=True)
+        chosen = [(storage, source) for storage, source in pairs if storage._cdata in storages]
+        return ByteSamples([storage for storage, _ in chosen], [source for _, source in chosen])
 
     def _copy(self, pending: PendingSnapshot, patience_s: float, urgent: bool = False) -> bool:
         """Start copying into a slot, if there is one."""
@@ -188,6 +205,8 @@ class Snapshotter:
             due = self.taken % COMPARE_EVERY == 1
             compare = [[p for p in pieces if p.storage in background] for pieces in self.layout.compare] if due else []
             strategy = self._layers.strategy
+            if pending.at_boundary and not compare and _is_small(slot, sources, later):
+                now, later = sorted(now + later), []
             may = self._pipeline.borrows and self._layers.updates is None and strategy.lends(sources)
             lend_s = self._lend_s() if may and not compare else None
             copying = self._copying = Copying(strategy, slot, sources, later, now, hold=bool(compare), lend_s=lend_s)
@@ -235,7 +254,8 @@ class Snapshotter:
                     if pending.slot is None or not self._fits(parts):
                         self._start_again(pending, tree, parts)
                 if pending.slot is not None:
-                    self._copy_again(pending, in_step)
+                    self.changed = set() if at_once else self._copy_changed(pending, in_step)
+                    self._watch(pending)
                     self._send(pending, parts)
             except Exception as error:
                 if not in_step and not isinstance(error, (RequestError, CheckpointError)):
@@ -263,11 +283,15 @@ class Snapshotter:
         if not self._copy(pending, patience_s):
             self._skipped(pending.handle)
 
-    def _copy_again(self, pending: PendingSnapshot, in_step: bool) -> None:
-        """Copy what changed between the step and now, such as clipped weights: it is part of the version."""
+    def _copy_changed(self, pending: PendingSnapshot, in_step: bool) -> set[int]:
+        """Copy what changed between the step and now, such as clipped weights: it is part of the version.
+
+        Returns the storages.
+        """
         assert pending.slot is not None and pending.copying is not None
         now = {c: storage_of(p) for c, p in pending.owned.parameters.items()}
         found = changed_since(pending.seen) | {c for c, storage in now.items() if storage._cdata != c}
+        found |= pending.samples.changed()
         if in_step and found:
             found -= pending.still  # what forward changed belongs to the next version
             stray = found - self._state.updated()
@@ -279,11 +303,17 @@ class Snapshotter:
             sources = [as_bytes(now.get(s._cdata, s)) if s._cdata in found else None for s in pending.parts.storages]
             again = [n for n, piece in enumerate(pending.slot.pieces) if sources[piece.storage] is not None]
             pending.slot.copy(sources, again)
-        still = pending.owned.buffers.union(pending.still)
+            pending.samples = self._samples(pending.parts, pending.owned.gated)
+        return found
+
+    def _watch(self, pending: PendingSnapshot) -> None:
+        """From now on the state must not change until it is copied, except for what was copied at once."""
+        assert pending.copying is not None
+        still, samples = pending.owned.buffers.union(pending.still), pending.samples
         seen = [(t, t._version) for t, _ in pending.seen if storage_of(t)._cdata not in still]
 
         def changed() -> str:
-            strange = changed_since(seen)
+            strange = changed_since(seen) | (samples.changed() - still)
             self._restless |= strange
             return _CHANGED.format(len(strange)) if strange else ""
 
@@ -318,16 +348,23 @@ class Snapshotter:
         known = pending.owned.gated | buffers | pending.own
         if any(s._cdata not in known for s in parts.storages):
             return None
-        return parts.structure, parts.numbers, [(t, v if _is_on(t, buffers) else t._version) for t, v in pending.seen]
+        seen = [(t, v if _is_on(t, buffers) else t._version) for t, v in pending.seen]
+        return parts.structure, parts.numbers, seen, pending.samples, self._record or pending.early
 
     def same(self, version: int) -> bool:
         """Whether the state is still that of the last version, and need not be saved again."""
         last = self.last
         if last is None or last.version != version or last.skipped or last.lost or self._fingerprint is None:
             return False
-        parts = flatten(self._tree(version)[1])
-        structure, numbers, seen = self._fingerprint
-        return parts.structure == structure and parts.numbers == numbers and not changed_since(seen)
+        early, tree = self._tree(version)
+        parts = flatten(tree)
+        structure, numbers, seen, samples, early_before = self._fingerprint
+        if parts.structure != structure or parts.numbers != numbers or changed_since(seen) or samples.changed():
+            return False
+        if self._ranks.world > 1:
+            return bool(self._state.record() == early_before)
+        pairs = zip(tensors_of(early), tensors_of(early_before), strict=True)  # of equal structure
+        return all(bytes_of(now.cpu().contiguous()) == bytes_of(before.cpu().contiguous()) for now, before in pairs)
 
     def _tree(self, version: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """What is read right after the step, and with it the state as it is saved."""
@@ -345,8 +382,6 @@ class Snapshotter:
 
     def _failed(self, handle: Handle, error: Exception) -> Handle:
         self._pipeline.counts["failed"] += 1
-        if isinstance(error, RequestError):
-            self.refused = str(error)
         log.error("version %d is not saved: %s", handle.version, error)
         handle.failed(CheckpointError(f"version {handle.version} is not saved: {error}"))
         return handle
@@ -397,7 +432,7 @@ class Snapshotter:
             return
         own = self._records[self._ranks.rank]
         own.copy_(pack(record, len(own)))
-        self._reserved = slot
+        self._record, self._reserved = record, slot
 
     def _renew(self, tree: Any, parts: FlatState) -> None:
         start = time.perf_counter()
@@ -411,3 +446,9 @@ class Snapshotter:
 
 def _is_on(value: Any, storages: set[int]) -> bool:
     return isinstance(value, torch.Tensor) and storage_of(value)._cdata in storages
+
+
+def _is_small(slot: Slot, sources: Sources, which: Sequence[int]) -> bool:
+    """Whether these pieces are in host memory, and copied in a moment."""
+    parts = [slot.pieces[number] for number in which]
+    return sum(p.length for p in parts) <= _SMALL_BYTES and all(p.of(sources).device.type == "cpu" for p in parts)

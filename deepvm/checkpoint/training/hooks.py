@@ -68,6 +68,15 @@ def stepper(optimizer: Any, name: str = "optimizer") -> torch.optim.Optimizer:
     )
 
 
+def modules_called(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """The model, and if it has no forward that could be called (a ModuleDict of a generator and a critic) its parts."""
+    found = [model]
+    if type(model).forward is torch.nn.Module.forward and "forward" not in vars(model):
+        for part in model.children():
+            found += modules_called(part)
+    return found
+
+
 def is_nested_step(optimizer: torch.optim.Optimizer) -> bool:
     """Whether the running hooks belong to a ``step`` nested in the optimizer's own ``step``, as with ``super()``.
 

@@ -76,6 +76,8 @@ class TrainingState:
                 raise RequestError(f"extra[{name!r}]", type(value).__name__, "objects with state_dict, load_state_dict")
         more = {f"extra[{n!r}]": v for n, v in self.extra.items() if isinstance(v, torch.optim.Optimizer)}
         self.optimizers = {"optimizer": optimizer, **more}
+        self.read_after_step = {name for name, value in self.extra.items() if _is_data_position(value)}
+        """Names of extras that are read right after a step. Hooks add those that change before the first forward."""
 
     @property
     def sharded(self) -> bool:
@@ -98,11 +100,11 @@ class TrainingState:
         """Copies of what must be read right after a step: random states, samplers and loaders.
 
         The next batch advances these before the next forward. Everything else belongs to the step although it moves
-        after it, and is read when the next forward begins: schedulers, GradScalers, moving averages, and whatever is no
+        after it, and is read when the next forward begins: schedulers, GradScalers, moving averages, and what is no
         torch sampler and has no ``__iter__``, or is a module. Of that a file has one for all ranks.
         """
-        found = {name: v.state_dict() for name, v in self.extra.items() if _is_early(v)}
-        return {**_copied(found), RANDOM: random_state()}
+        states = {name: self.extra[name].state_dict() for name in self.extra if name in self.read_after_step}
+        return {**_copied(states), RANDOM: random_state()}
 
     def tree(self, version: int, early: Mapping[str, Any]) -> dict[str, Any]:
         """The state as it is saved, with what :meth:`early` returned, or the records of several ranks.
@@ -112,7 +114,7 @@ class TrainingState:
         if self.sharded:
             for place, optimizer in self.optimizers.items():
                 _check_sharded(place, optimizer)
-        late = {name: v.state_dict() for name, v in self.extra.items() if not _is_early(v)}
+        late = {name: v.state_dict() for name, v in self.extra.items() if name not in self.read_after_step}
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -134,12 +136,17 @@ class TrainingState:
         found = [self.optimizer.state[p] for p in parameters if p in self.optimizer.state]
         return [v for values in found for v in values.values() if isinstance(v, torch.Tensor)]
 
-    def owned(self) -> Owned:
-        """The current roles of storages."""
+    def owned(self, at_boundary: bool = False) -> Owned:
+        """The current roles of storages.
+
+        ``at_boundary``: the next iteration may start by changing parameters that no optimizer has (momentum encoders),
+        so only those that an optimizer has are gated.
+        """
         modules = [*self.model.modules()]
         parameters = {storage_of(p)._cdata: p for m in modules for p in m._parameters.values() if p is not None}
         buffers = {storage_of(b)._cdata for m in modules for b in m._buffers.values() if b is not None}
-        return Owned(parameters, buffers, self.updated().union(parameters))
+        gated = self.updated() if at_boundary else self.updated().union(parameters)
+        return Owned(parameters, buffers, gated)
 
     def updated(self) -> set[int]:
         """Storages that steps change, by ``_cdata``: the optimizers' parameters and state."""
@@ -279,7 +286,7 @@ def unwrap(model: torch.nn.Module) -> torch.nn.Module:
             return model
 
 
-def _is_early(extra: Any) -> bool:
+def _is_data_position(extra: Any) -> bool:
     reads = isinstance(extra, torch.utils.data.Sampler) or hasattr(type(extra), "__iter__")
     return reads and not isinstance(extra, torch.nn.Module)
 

@@ -10,10 +10,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from support.checkpoint.slow_copies import notice_no_change  # noqa: E402
 from support.checkpoint.trainings import Fill, contents  # noqa: E402
 
 from deepvm.checkpoint import Checkpointer  # noqa: E402
-from deepvm.checkpoint.snapshot import snapshotter  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,
@@ -67,7 +67,7 @@ def test_without_the_gate_that_test_fails(strategy: str, tmp_path: Path, monkeyp
     monkeypatch.setattr(Cuda, "copy", late)
     assert all(v == {n} for n, v in fill_and_save(tmp_path / "gate", strategy).items())
     monkeypatch.setattr(Checkpointer, "_before_step", Checkpointer._before_forward)
-    monkeypatch.setattr(snapshotter, "changed_since", lambda seen: set())
+    notice_no_change(monkeypatch)
     assert any(v != {n} for n, v in fill_and_save(tmp_path / "none", strategy).items())
 
 

@@ -27,6 +27,7 @@ from deepvm.checkpoint.snapshot import loan as loans  # noqa: E402
 from deepvm.checkpoint.snapshot.copying import Copying  # noqa: E402
 from deepvm.checkpoint.snapshot.host_buffer import Slot, Sources, as_bytes  # noqa: E402
 from deepvm.checkpoint.snapshot.strategies import Strategy  # noqa: E402
+from deepvm.checkpoint.training.hooks import without_autograd  # noqa: E402
 from deepvm.checkpoint.training.save_handle import Handle  # noqa: E402
 from deepvm.errors import CheckpointError  # noqa: E402
 
@@ -128,7 +129,10 @@ class Training:
         self.optimizer.step()
 
     def save(self) -> Handle:
-        return self.saver.save()
+        """As the schedule does it: ``save()`` itself would wait until all is copied."""
+        with without_autograd():
+            self.saver._take(None, None)
+        return self.saver.handles[-1]
 
     def held(self) -> Handle:
         """Save, and hold what is sent half way."""

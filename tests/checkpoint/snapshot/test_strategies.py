@@ -17,6 +17,7 @@ from support.places import TESTS
 
 torch = pytest.importorskip("torch")
 
+from support.checkpoint.slow_copies import notice_no_change  # noqa: E402
 from support.checkpoint.small_training import small  # noqa: E402
 from support.checkpoint.trainings import Fill, contents, fill_and_save, model_of  # noqa: E402
 
@@ -26,7 +27,6 @@ from deepvm.checkpoint.files import durable_write  # noqa: E402
 from deepvm.checkpoint.files.commit_record import verify  # noqa: E402
 from deepvm.checkpoint.files.durable_write import Medium  # noqa: E402
 from deepvm.checkpoint.files.version_dir import VersionFolder  # noqa: E402
-from deepvm.checkpoint.snapshot import snapshotter  # noqa: E402
 from deepvm.checkpoint.snapshot.copying import Copying  # noqa: E402
 from deepvm.checkpoint.snapshot.host_buffer import Slot  # noqa: E402
 from deepvm.checkpoint.snapshot.strategies import CloneFirst  # noqa: E402
@@ -58,7 +58,7 @@ def test_without_the_gate_a_clone_mixes_steps(tmp_path: Path, monkeypatch: pytes
     found = fill_and_save(tmp_path / "gate", 30, 5, strategy="G")
     assert found and all(values == {version} for version, values in found.items())
     monkeypatch.setattr(Checkpointer, "_before_step", Checkpointer._before_forward)
-    monkeypatch.setattr(snapshotter, "changed_since", lambda seen: set())
+    notice_no_change(monkeypatch)
     found = fill_and_save(tmp_path / "none", 30, 5, strategy="G")
     assert any(values != {version} for version, values in found.items())
 
@@ -147,6 +147,7 @@ def test_d_gives_other_tiers_the_same_bytes(mappable: Path, tmp_path: Path) -> N
 KILLED = """
 import sys, torch
 sys.path.insert(0, sys.argv[2])
+from support.checkpoint.slow_copies import notice_no_change  # noqa: E402
 from support.checkpoint.small_training import small
 from pathlib import Path
 optimizer, saver = small(Path(sys.argv[1]), strategy="D", keep=9)
@@ -192,7 +193,8 @@ def test_d_without_space_skips_and_training_goes_on(
     optimizer, saver = small(mappable, strategy="D", slots=1)
     monkeypatch.setattr(os, "posix_fallocate", full)
     optimizer.step()
-    assert saver.save().skipped
+    with pytest.raises(CheckpointError, match="version 1 was skipped"):
+        saver.save()
     assert "No space left" in caplog.text and str(mappable) in caplog.text
     assert not VersionFolder(mappable).leftovers()
     monkeypatch.setattr(os, "posix_fallocate", allocate)

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.checkpoint.slow_copies import slow_copy
+from support.checkpoint.slow_copies import notice_no_change, slow_copy
 from support.effort import sampled
 
 torch = pytest.importorskip("torch")
 
 from deepvm.checkpoint import Checkpointer  # noqa: E402
 from deepvm.checkpoint.files.version_dir import VersionFolder  # noqa: E402
-from deepvm.checkpoint.snapshot import snapshotter  # noqa: E402
 from deepvm.checkpoint.snapshot.host_buffer import Slot  # noqa: E402
 from deepvm.errors import RequestError  # noqa: E402
 
@@ -142,7 +141,7 @@ def test_without_the_gate_that_test_fails(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(Slot, "copy", slow_copy(0.001))
     assert all(values == {version} for version, values in train(Filled(tmp_path / "gate"), "compiled").items())
     monkeypatch.setattr(Checkpointer, "_before_step", Checkpointer._before_forward)
-    monkeypatch.setattr(snapshotter, "changed_since", lambda seen: set())
+    notice_no_change(monkeypatch)
     found = train(Filled(tmp_path / "none"), "compiled")
     assert any(values != {version} for version, values in found.items())
 

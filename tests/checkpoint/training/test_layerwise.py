@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.checkpoint.slow_copies import slow_copy
+from support.checkpoint.slow_copies import notice_no_change, slow_copy
 from support.places import TESTS
 
 torch = pytest.importorskip("torch")
@@ -23,7 +23,6 @@ from support.checkpoint.trainings import Fill, contents  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 from deepvm.checkpoint import Checkpointer  # noqa: E402
-from deepvm.checkpoint.snapshot import snapshotter  # noqa: E402
 from deepvm.checkpoint.snapshot.copying import LayerSlot  # noqa: E402
 from deepvm.checkpoint.snapshot.host_buffer import Slot  # noqa: E402
 from deepvm.checkpoint.training.layerwise import LayerUpdates  # noqa: E402
@@ -223,7 +222,7 @@ def test_a_version_holds_the_numbers_of_one_step(
 def test_without_the_gate_that_test_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Slot, "copy", slow_copy(0.001))
     monkeypatch.setattr(Checkpointer, "_before_layer", lambda self, copies: None)
-    monkeypatch.setattr(snapshotter, "changed_since", lambda seen: set())
+    notice_no_change(monkeypatch)
     job = Filling(tmp_path, every=2)
     for _ in range(24):
         job.step()

@@ -6,6 +6,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
+from deepvm.checkpoint.snapshot import snapshotter
+from deepvm.checkpoint.snapshot.byte_samples import ByteSamples
 from deepvm.checkpoint.snapshot.host_buffer import Slot
 
 
@@ -20,3 +24,9 @@ def slow_copy(pause_s: float) -> Callable[..., None]:
         copy(self, sources, [], *reached)
 
     return slow
+
+
+def notice_no_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Switch off what notices a state that changes while it is copied: a version that mixes two steps is then made."""
+    monkeypatch.setattr(snapshotter, "changed_since", lambda seen: set())
+    monkeypatch.setattr(ByteSamples, "changed", lambda samples: set())

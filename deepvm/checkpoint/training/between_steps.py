@@ -1,0 +1,223 @@
+"""What a loop changes between a step and the next forward, which hooks alone cannot assign to one of two iterations.
+
+A scheduler that steps there belongs to the finished iteration, a position in the data that advances to the next one.
+What changes before the first forward of a process, where there was no step, changes at the start of iterations: that
+separates the two in most loops. Where it does not, there is a warning. ``for step in ck.steps(total)`` needs none of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+import torch
+
+from deepvm.checkpoint.format.flatten import flatten
+from deepvm.checkpoint.format.sharded import is_sharded, storage_of
+from deepvm.checkpoint.snapshot.byte_samples import ByteSamples, sample
+from deepvm.checkpoint.snapshot.host_buffer import as_bytes
+from deepvm.checkpoint.training.random_draws import Draws, draws_between
+from deepvm.checkpoint.training.state import TrainingState, random_state
+from deepvm.errors import RequestError
+
+_FOLLOW_THE_STEP: tuple[type, ...] = (
+    torch.optim.lr_scheduler.LRScheduler,
+    torch.optim.lr_scheduler.ReduceLROnPlateau,
+    torch.optim.Optimizer,
+    torch.amp.GradScaler,
+    torch.nn.Module,
+)
+"""They change after a step, if not after each; all else that does so now and then may be a position in the data."""
+_USE_STEPS = "use `for step in ck.steps(total):`, which saves between iterations"
+
+log = logging.getLogger("deepvm.checkpoint")
+
+
+class BetweenSteps:
+    """Looks at the state before the first forward of a process and around checkpoints; warns once for each name."""
+
+    def __init__(self, state: TrainingState, switch: bool) -> None:
+        """``switch``: extras that change before the first forward are read right after the step from then on."""
+        self._state, self._switch = state, switch
+        self._start: _Observation | None = None
+        self._opened: _Observation | None = None
+        self._usual_draws: Draws | None = None
+        self._changed: dict[str, bool] = {}
+        self._main_first: bool | None = None
+        self._warned: set[str] = set()
+
+    def restored(self) -> None:
+        """The loop starts from a checkpoint, or from nothing."""
+        self._start, self._opened, self._usual_draws = _Observation(self._state, model=True), None, None
+        self._changed, self._main_first = {}, None
+
+    def main_stepped(self) -> None:
+        """The optimizer whose steps are counted has stepped."""
+        self._main_first = True if self._main_first is None else self._main_first
+
+    def other_stepped(self, name: str) -> None:
+        """An optimizer in ``extra`` steps."""
+        self._main_first = False if self._main_first is None else self._main_first
+        if self._main_first:
+            self._warn(
+                [_extra(name)],
+                "{} steps after the optimizer that was given as optimizer=, whose steps are counted: checkpoints are "
+                "taken between the two, and after a resume the iteration starts again; give the one that steps last",
+            )
+
+    def due(self) -> None:
+        """A checkpoint is due after this step."""
+        self._opened = _Observation(self._state, model=False)
+
+    def first_pass(self, in_step: bool) -> None:
+        """The first forward of this process starts; ``in_step``: there was none that could be seen before its step."""
+        start, self._start = self._start, None
+        if start is None:
+            return
+        now = _Observation(self._state, model=not in_step)
+        self._usual_draws = draws_between(start.random, now.random)
+        changed = start.changed(now)
+        extras = {name for name in self._state.extra if _extra(name) in changed}
+        if self._switch:
+            self._state.read_after_step |= extras
+        kept = {_extra(name) for name in extras if self._switch}
+        self._warn(
+            kept,
+            "{} changed between ck.restore_latest() and the first forward: it is saved as optimizer.step() leaves it, "
+            "without what changes later in that iteration",
+        )
+        self._warn(
+            changed - kept,
+            "{} changed between ck.restore_latest() and the first forward: if each iteration starts with that, "
+            "checkpoints have the change of the next iteration, and it is repeated after a resume",
+        )
+
+    def next_pass(self, storages: Collection[int], later: Callable[[Callable[[], None]], None]) -> None:
+        """A checkpoint is read, as the next forward starts.
+
+        Args:
+            storages: those of the model, by ``_cdata``, that have changed since its step.
+            later: runs a function in the background.
+        """
+        opened, self._opened = self._opened, None
+        if opened is None:
+            return
+        now = _Observation(self._state, model=False)
+        changed = opened.changed(now) | set(_names_of(self._state.model, storages))
+        for name in self._changed.keys() | changed:
+            usual = self._changed.setdefault(name, name in changed)
+            if usual != (name in changed) and name not in self._exempt:
+                self._warn(
+                    [name],
+                    "{} changed between some steps and the next forward, and not between others: it is saved as that "
+                    "forward finds it, so a change that belongs to the next iteration is repeated after a resume",
+                )
+        for name in (n for n in opened.names if n not in self._changed):
+            self._changed[name] = False
+        if "random numbers" not in self._warned and opened.random_differs(now):
+            later(lambda: self._compare_draws(opened.random, now.random))
+
+    def _compare_draws(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+        draws, usual = draws_between(before, after), self._usual_draws
+        strange = [name for name, count in draws.items() if usual is None or count is None or usual.get(name) != count]
+        if strange and "random numbers" not in self._warned:
+            self._warned.add("random numbers")
+            log.warning(
+                "random numbers (%s) were drawn between a step and the next forward, other than before the first "
+                "forward: checkpoints have the random state that the step left, so what is drawn after it in the same "
+                "iteration is drawn again after a resume, with another result; %s",
+                *(", ".join(sorted(strange)), _USE_STEPS),
+            )
+
+    @property
+    def _exempt(self) -> set[str]:
+        extra = self._state.extra
+        return {_extra(name) for name in extra if isinstance(extra[name], _FOLLOW_THE_STEP)}
+
+    def _warn(self, names: Iterable[str], text: str) -> None:
+        fresh = sorted(set(names) - self._warned)
+        if fresh:
+            self._warned.update(fresh)
+            more = f" and {len(fresh) - 1} more" if len(fresh) > 1 else ""
+            log.warning("%s; %s", text.format(fresh[0] + more), _USE_STEPS)
+
+
+class _Observation:
+    """The state of extras that follow a step, of random generators, and perhaps of the model.
+
+    Attributes:
+        random: as in a checkpoint. names: of what was looked at, all but the model.
+    """
+
+    def __init__(self, state: TrainingState, *, model: bool) -> None:
+        self.random = random_state()
+        self._facts = {_extra(n): _facts(v) for n, v in state.extra.items() if n not in state.read_after_step}
+        self.names = set(self._facts)
+        self._model = state.model if model else None
+        self._tensors: dict[str, tuple[torch.Tensor, int]] = {}
+        self._samples: ByteSamples | None = None
+        if model:
+            named = [(f"parameter {n!r}", p.detach()) for n, p in state.model.named_parameters()]
+            named += [(f"buffer {n!r}", b) for n, b in state.model.named_buffers()]
+            self._tensors = {name: (t, t._version) for name, t in named if not t.is_inference()}
+            plain = [t for t, _ in self._tensors.values() if not is_sharded(t) and t.layout is torch.strided]
+            storages = list({storage_of(t)._cdata: storage_of(t) for t in plain}.values())
+            self._samples = ByteSamples(storages, [as_bytes(s) for s in storages])
+
+    def changed(self, now: _Observation) -> set[str]:
+        """Names of what differs."""
+        found = {name for name, facts in self._facts.items() if name in now._facts and _differ(facts, now._facts[name])}
+        for name, (tensor, version) in now._tensors.items():
+            before, version_before = self._tensors.get(name, (tensor, version))
+            same_memory = storage_of(before)._cdata == storage_of(tensor)._cdata
+            if not same_memory or version != version_before:
+                found.add(name)
+        if self._samples is not None and now._model is not None:
+            found.update(_names_of(now._model, self._samples.changed()))
+        return found
+
+    def random_differs(self, now: _Observation) -> bool:
+        """Whether some generator's state differs."""
+        return _differ(_facts_of(self.random), _facts_of(now.random))
+
+
+def _extra(name: str) -> str:
+    return f"extra[{name!r}]"
+
+
+def _names_of(model: torch.nn.Module, storages: Collection[int]) -> list[str]:
+    """Names of the parameters and buffers in these storages, by ``_cdata``."""
+    if not storages:
+        return []
+    found = [f"parameter {name!r}" for name, p in model.named_parameters() if storage_of(p)._cdata in storages]
+    return found + [f"buffer {name!r}" for name, b in model.named_buffers() if storage_of(b)._cdata in storages]
+
+
+def _facts(value: Any) -> Any:
+    try:
+        return _facts_of(value.state_dict())
+    except RequestError:  # it cannot be saved, as is said when it is due
+        return None
+
+
+def _facts_of(tree: Any) -> Any:
+    """Structure and numbers of a state, and samples of its tensors, those in a GPU's memory by their version."""
+    parts = flatten(tree)
+    marks = []
+    for storage in parts.storages:
+        source = as_bytes(storage)
+        on_host = source is not None and source.device.type == "cpu"
+        marks.append(sample(source).clone() if on_host and source is not None else None)
+    on_device = [(t.data_ptr(), t._version) for t in parts.tensors if t.device.type != "cpu" and not t.is_inference()]
+    return parts.structure, parts.numbers, on_device, marks
+
+
+def _differ(before: Any, now: Any) -> bool:
+    if before is None or now is None:
+        return False
+    if before[:3] != now[:3] and repr(before[:3]) != repr(now[:3]):  # NaN differs from itself
+        return True
+    return any(
+        a is not None and b is not None and not torch.equal(a, b) for a, b in zip(before[3], now[3], strict=True)
+    )
