@@ -36,6 +36,7 @@ from deepvm.checkpoint.training.hooks import (
     stepper,
     without_autograd,
 )
+from deepvm.checkpoint.training.notice_hook import NoticeHook
 from deepvm.checkpoint.training.ranks import Ranks, SaveRequests
 from deepvm.checkpoint.training.save_handle import Handle, Journal
 from deepvm.checkpoint.training.state import Stateful, TrainingState
@@ -148,8 +149,12 @@ class Checkpointer:
         self._layers = LayerSlots(copies, self._pipeline, self._state)
         self._snapshotter = Snapshotter(self._state, self._pipeline, self._ranks, self._layers, self._journal, self.job)
         self._requests, self._agent = SaveRequests(self._ranks), AgentSaves.find()
-        alone = self._agent is not None and self._ranks.world == 1 and strategy != "layerwise"
-        self._evaluations = Evaluations(first) if alone else None
+        single = self._agent is not None and self._ranks.world == 1 and strategy != "layerwise"
+        self._evaluations = Evaluations(first) if single else None
+        self._notice: NoticeHook | None = None
+        if self._agent is not None and single:
+            agent = self._agent
+            self._notice = NoticeHook(self._state.model, lambda: agent.left_s, self._before_evaluation)
         self._version = 0
         self._loaders = [value for value in self._state.extra.values() if isinstance(value, ResumableLoader)]
         self._due: tuple[float | None, Scheduled | None] | None = None
@@ -341,7 +346,7 @@ class Checkpointer:
         return handle
 
     def _save(self, patience_s: float, *, best: bool, handle: Handle | None = None) -> Handle:
-        """Save the current state if it is not saved, and return when it is copied. Raises CheckpointError: it is not."""
+        """Save the current state if it is not saved, and copy it before returning. Raises CheckpointError."""
         unseen = self._unseen.look()
         snapshots, version = self._snapshotter, self._number
         with without_autograd():
@@ -452,6 +457,8 @@ class Checkpointer:
                 loader.before_batch = Hook()
             if self._layers.updates is not None:
                 self._layers.updates.close()
+            if self._notice is not None:
+                self._notice.close()
             ended = self._pipeline.close(limit_s)
             for handle in self.handles:
                 handle.failed(CheckpointError(f"version {handle.version}: no tier has promised that"))

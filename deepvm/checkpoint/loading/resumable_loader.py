@@ -55,7 +55,8 @@ class ResumableLoader:
 
     Attributes:
         loader: what it wraps; other attributes are those of it.
-        before_batch: called where the checkpointer may save: before a batch is fetched, and before a pass begins.
+        before_batch: called where the checkpointer may save: before a batch is fetched, and before a pass begins; not
+            at the end of a pass.
     """
 
     def __init__(self, loader: DataLoader[Any], *, ahead: int = 0) -> None:
@@ -79,6 +80,8 @@ class ResumableLoader:
         self._reads = isinstance(loader.dataset, IterableDataset) and not self._by_itself
         self._epoch = self._fetched = self._least = 0
         self._running = False
+        self._length: int | None = None
+        """Batches of this pass, where that is certain."""
         self._known_generators: list[torch.Generator] = []
         self._made: GeneratorStates | None = None
         """Random states when the iterator was made, and with it the workers."""
@@ -167,6 +170,7 @@ class ResumableLoader:
         found = iter(self._copy)
         self._fetches.clear()
         self._running, self._fetched = True, batch if self._by_itself else start
+        self._length = _length_of(self.loader)
         if self._reads or self._workers:
             if self._fetched < batch:  # the workers take turns, so this begins with the first one's
                 for _ in islice(_Pass(self, found, resume, silent=True), batch - start):
@@ -233,7 +237,7 @@ class ResumableLoader:
 
     def _fetch(self, found: Iterator[Any], silent: bool) -> Any:
         """The next batch; :data:`_END` after the last."""
-        if not silent:
+        if not silent and not self._is_over():
             self.before_batch()
         if self._ahead and (self._by_itself or not self._workers):
             own = self._own_state() if self._by_itself else None
@@ -247,6 +251,13 @@ class ResumableLoader:
         marked = batch if isinstance(batch, Marked) else Marked(batch, 0, None)
         self._history.add(marked, drawn.popleft() if drawn else 0)
         return marked.batch
+
+    def _is_over(self) -> bool:
+        """Whether it is known that this pass has no more batches: what follows an epoch belongs to its last iteration.
+
+        A version is then taken when the next pass begins, so loops that count epochs by steps start with the right one.
+        """
+        return self._length is not None and self.batch >= self._length
 
     def leave(self) -> None:
         """The pass that runs, or was restored, ends here: the next one begins with the next ``iter()``."""
@@ -438,6 +449,16 @@ def _weak(method: Callable[..., None], *first: Any) -> Callable[..., None]:
             alive(*first, *others)
 
     return call
+
+
+def _length_of(loader: DataLoader[Any]) -> int | None:
+    """Batches of a pass; None where they are not known beforehand."""
+    if isinstance(loader.dataset, IterableDataset):
+        return None
+    try:
+        return len(loader)
+    except TypeError:  # a sampler without a length
+        return None
 
 
 def _world() -> int:

@@ -53,7 +53,8 @@ class Snapshotter:
     """Makes versions, one at a time.
 
     Attributes:
-        last: handle of the version started last. last_due: also if it was skipped or refused. pending: the version not sent yet.
+        last: handle of the version started last. last_due: also if it was skipped or refused.
+        pending: the version not sent yet.
         handles: of the newest versions, oldest first; replaced with every change, so that any thread may read it.
         changed: the storages, by ``_cdata``, that changed between the last version's step and its sending.
         bytes: the storages of the last version. disagreements: how many replicas differed.

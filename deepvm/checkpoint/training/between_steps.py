@@ -2,7 +2,7 @@
 
 A scheduler that steps there belongs to the finished iteration, a position in the data that advances to the next one.
 What changes before the first forward of a process, where there was no step, changes at the start of iterations: that
-separates the two in most loops. Where it does not, there is a warning. ``for step in ck.steps(total)`` needs none of it.
+separates the two in most loops; where it does not, there is a warning. ``for step in ck.steps(total)`` needs no guess.
 """
 
 from __future__ import annotations

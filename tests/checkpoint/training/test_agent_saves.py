@@ -273,6 +273,36 @@ def test_an_evaluation_in_which_the_state_is_not_that_of_the_last_step_or_time_i
     assert told["version"] == steps + 1 and contents(tmp_path / "versions") == {steps + 1: {steps + 1.0}}
 
 
+@pytest.mark.parametrize("own_part", [False, True])
+def test_another_module_that_runs_with_gradients_does_not_keep_a_notice_waiting(
+    agent: BareAgent, tmp_path: Path, *, own_part: bool
+) -> None:
+    """A part of the model itself may be the start of the next step: it is not saved in the middle of that."""
+    step, saver = saver_of(tmp_path / "versions")
+    saver.restore_latest()
+    other = saver._state.model[0] if own_part else model_of(1, 64)
+    over = threading.Event()
+
+    def train() -> None:
+        step()
+        while not over.wait(0.005):
+            other(torch.zeros(1, 64)).sum().backward()
+
+    agent.board.words[Word.RESUMED] = 1
+    thread = threading.Thread(target=train)
+    thread.start()
+    until(lambda: saver.version)
+    agent.board.request(SaveReason.EMERGENCY, int((time.time() + 2) * 1000))
+    if own_part:
+        time.sleep(1.5)
+        assert not agent.told("saved")
+    else:
+        until(lambda: contents(tmp_path / "versions") == {1: {1.0}})
+    over.set()
+    thread.join()
+    saver.close()
+
+
 @pytest.mark.parametrize("beside", [False, True], ids=["bucket", "folder-too"])
 def test_a_save_before_the_end_waits_until_it_outlives_the_anchor(
     agent: BareAgent, tmp_path: Path, beside: bool
