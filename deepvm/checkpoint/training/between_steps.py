@@ -61,7 +61,7 @@ class BetweenSteps:
         self._main_first = False if self._main_first is None else self._main_first
         if self._main_first:
             self._warn(
-                [_extra(name)],
+                [name],
                 "{} steps after the optimizer that was given as optimizer=, whose steps are counted: checkpoints are "
                 "taken between the two, and after a resume the iteration starts again; give the one that steps last",
             )
