@@ -45,12 +45,14 @@ class BetweenSteps:
         self._usual_draws: Draws | None = None
         self._changed: dict[str, bool] = {}
         self._main_first: bool | None = None
+        self._largest: dict[str, float] = {}
+        """The largest scale of each GradScaler: a smaller one means that a step was skipped."""
         self._warned: set[str] = set()
 
     def restored(self) -> None:
         """The loop starts from a checkpoint, or from nothing."""
         self._start, self._opened, self._usual_draws = _Observation(self._state, model=True), None, None
-        self._changed, self._main_first = {}, None
+        self._changed, self._main_first, self._largest = {}, None, self._scales()
 
     def main_stepped(self) -> None:
         """The optimizer whose steps are counted has stepped."""
@@ -68,6 +70,14 @@ class BetweenSteps:
 
     def due(self) -> None:
         """A checkpoint is due after this step."""
+        for name, scale in self._scales().items():
+            if scale < self._largest.setdefault(name, scale):
+                self._warn(
+                    [_extra(name)],
+                    "{} has skipped a step between two others: hooks do not count that iteration, so a loop over "
+                    "range(ck.restore_latest(), total) does one more after a resume",
+                )
+            self._largest[name] = max(scale, self._largest[name])
         self._opened = _Observation(self._state, model=False)
 
     def first_pass(self, in_step: bool) -> None:
@@ -134,6 +144,10 @@ class BetweenSteps:
     def _exempt(self) -> set[str]:
         extra = self._state.extra
         return {_extra(name) for name in extra if isinstance(extra[name], _FOLLOW_THE_STEP)}
+
+    def _scales(self) -> dict[str, float]:
+        scalers = {n: v for n, v in self._state.extra.items() if isinstance(v, torch.amp.GradScaler) and v.is_enabled()}
+        return {name: scaler.get_scale() for name, scaler in scalers.items()}
 
     def _warn(self, names: Iterable[str], text: str) -> None:
         fresh = sorted(set(names) - self._warned)
