@@ -271,7 +271,8 @@ class Checkpointer:
                 else:
                     self._end_iteration()
             last = self._snapshotter.last_due
-            if last is not None and last.skipped:  # there is time for it now
+            skipped = last is not None and last.skipped  # by some ranks, perhaps; there is time for it now
+            if self._ranks.minimum([-skipped])[0]:
                 self._save(WAIT_S, best=False)
         finally:
             if self._loop == loop:
