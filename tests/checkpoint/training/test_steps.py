@@ -15,91 +15,25 @@ from support.jobs.runs import until
 
 torch = pytest.importorskip("torch")
 
-from support.checkpoint.loops.parts import Fields  # noqa: E402
-from support.checkpoint.loops.run import digest  # noqa: E402
+from support.checkpoint.boundaries import (  # noqa: E402
+    Training,
+    buffers,
+    by_data,
+    in_place,
+    loaded,
+    momentum,
+    rates,
+    replaced,
+    saved,
+)
 from support.checkpoint.slow_copies import slow_copy  # noqa: E402
+from support.checkpoint.step_ranks import killed_after, run_ranks  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
 from deepvm.checkpoint import Checkpointer, ResumableLoader  # noqa: E402
-from deepvm.checkpoint.files.version_dir import VersionFolder  # noqa: E402
 from deepvm.checkpoint.snapshot.host_buffer import Slot  # noqa: E402
 from deepvm.errors import CheckpointError, RequestError  # noqa: E402
 from deepvm.io.agent_board import AGENT, RankWord, SaveReason, Word  # noqa: E402
-
-
-def saved(folder: Path) -> dict[int, Any]:
-    """What was saved, by version."""
-    here = VersionFolder(folder)
-    return {m.version: torch.load(here.file("job", m.version), weights_only=True) for m in here.manifests("job")}
-
-
-class Training:
-    """A small training. After each iteration its state is remembered, as a checkpoint must have it.
-
-    Attributes:
-        boundaries: digests of the parts of the state by the number of iterations done, random states included.
-    """
-
-    def __init__(self, folder: Path, every: int | str | None = 1, extra: dict[str, Any] | None = None) -> None:
-        torch.manual_seed(1)
-        self.folder = folder
-        self.model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.2))
-        self.optimizer = torch.optim.Adam(self.model.parameters(), 0.01)
-        self.place = Fields(position=0)
-        self.extra = {"place": self.place, **(extra or {})}
-        self.saver = Checkpointer(
-            model=self.model,
-            optimizer=self.optimizer,
-            extra=self.extra,
-            tiers=folder,
-            every=every,
-            keep=1000,
-            slots=8,
-            job="job",
-        )
-        self.boundaries: dict[int, dict[str, str]] = {}
-
-    def step(self) -> None:
-        """The position advances before the forward, and random numbers are drawn after the step."""
-        self.place.position += 1
-        self.optimizer.zero_grad()
-        self.model(torch.randn(4, 8)).square().sum().backward()
-        self.optimizer.step()
-        torch.rand(3)
-
-    def remember(self, version: int) -> None:
-        self.boundaries[version] = {
-            "model": digest(self.model),
-            "optimizer": digest(self.optimizer),
-            "random": digest(torch.get_rng_state()),
-            **{name: digest(value) for name, value in self.extra.items()},
-        }
-
-    def run(self, total: int) -> list[int]:
-        """The step numbers that the loop yields."""
-        numbers = []
-        for step in self.saver.steps(total):
-            assert self.saver.version == step
-            numbers.append(step)
-            self.step()
-            self.remember(step + 1)
-        return numbers
-
-    def check(self, versions: list[int] | None = None) -> list[int]:
-        """Close it. Each version has what was remembered at its boundary; returns which there are."""
-        self.saver.close()
-        trees = saved(self.folder)
-        for version, tree in trees.items():
-            if version in self.boundaries:
-                found = {
-                    "model": digest(tree["model"]),
-                    "optimizer": digest(tree["optimizer"]),
-                    "random": digest(tree["extra"]["rng"]["torch"]),
-                    **{name: digest(tree["extra"][name]) for name in self.extra},
-                }
-                assert found == self.boundaries[version], version
-        assert versions is None or sorted(trees) == versions
-        return sorted(trees)
 
 
 def test_it_yields_the_numbers_and_saves_everything_at_one_moment(tmp_path: Path) -> None:
@@ -381,7 +315,7 @@ def test_a_loader(tmp_path: Path) -> None:
     def made() -> tuple[Training, Iterator[Any]]:
         data: Any = torch.arange(24.0).reshape(12, 2)
         loader = ResumableLoader(DataLoader(data, 4, shuffle=True))
-        training = Training(tmp_path, extra={"loader": loader})
+        training = Training(tmp_path, extra=lambda *_: {"loader": loader})
 
         def forever() -> Iterator[Any]:
             while True:
@@ -407,40 +341,6 @@ def test_a_loader(tmp_path: Path) -> None:
             again.step()
         again.saver.close()
         assert found == {step: seen[step] for step in range(start, 8)}
-
-
-def by_data(training: Training) -> None:
-    for parameter in training.model.parameters():
-        parameter.data.mul_(0.5)
-
-
-def in_place(training: Training) -> None:
-    with torch.no_grad():
-        for parameter in training.model.parameters():
-            parameter.mul_(0.5)
-
-
-def replaced(training: Training) -> None:
-    for parameter in training.model.parameters():
-        parameter.data = parameter.data * 0.5
-
-
-def loaded(training: Training) -> None:
-    training.model.load_state_dict({name: value * 2 for name, value in training.model.state_dict().items()})
-
-
-def momentum(training: Training) -> None:
-    for state in training.optimizer.state.values():
-        state["exp_avg"].zero_()
-
-
-def buffers(training: Training) -> None:
-    training.model[1].running_mean.add_(1.0)
-
-
-def rates(training: Training) -> None:
-    for group in training.optimizer.param_groups:
-        group["lr"] *= 0.5
 
 
 @pytest.mark.parametrize("change", [by_data, in_place, replaced, loaded, momentum, buffers, rates])
@@ -519,3 +419,31 @@ def test_steps_that_the_agent_counts(agent: BareAgent, tmp_path: Path) -> None:
     assert again.run(6) == [4, 5]
     until(lambda: any(message["version"] == 4 for message in agent.told("restored")))
     again.saver.close()
+
+
+@pytest.mark.slow
+def test_two_ranks_resume_bit_for_bit(tmp_path: Path) -> None:
+    """Random states, buffers and samplers are each rank's own."""
+    whole = run_ranks(tmp_path, "whole", tmp_path / "a", 9, 3, lambda *_: None)
+    assert [rank["start"] for rank in whole] == [0, 0]
+    assert len({rank["random"] for rank in whole}) == 2
+    run_ranks(tmp_path, "killed", tmp_path / "b", 9, 3, killed_after(6))
+    again = run_ranks(tmp_path, "again", tmp_path / "b", 9, 3, lambda *_: None)
+    assert [rank.pop("start") for rank in again] == [6, 6]
+    assert again == [{name: value for name, value in rank.items() if name != "start"} for rank in whole]
+
+
+@pytest.mark.slow
+def test_a_request_of_one_of_two_ranks(tmp_path: Path) -> None:
+    """All ranks save the same version."""
+
+    def ask(rank: int, step: int, saver: Checkpointer) -> None:
+        time.sleep(0.05)  # ranks share requests a few times a second
+        if rank == 1 and step == 1:
+            saver.request_save()
+
+    run_ranks(tmp_path, "asked", tmp_path / "a", 12, None, ask)
+    (version,) = saved(tmp_path / "a")
+    assert 2 <= version < 12
+    again = run_ranks(tmp_path, "again", tmp_path / "a", 12, None, lambda *_: None)
+    assert [rank["start"] for rank in again] == [version, version]

@@ -11,7 +11,18 @@ from torch.nn import functional
 from torch.optim import lr_scheduler
 from torch.optim.swa_utils import SWALR, AveragedModel, get_ema_multi_avg_fn
 
-from support.checkpoint.loops.parts import CLASSES, INPUTS, WIDTH, adam, batch, classify, mlp, momentum_sgd, rows
+from support.checkpoint.loops.parts import (
+    CLASSES,
+    INPUTS,
+    WIDTH,
+    adam,
+    batch,
+    classify,
+    mlp,
+    momentum_sgd,
+    numbered,
+    rows,
+)
 from support.checkpoint.loops.plain_shapes import train
 from support.checkpoint.loops.run import Run
 from support.checkpoint.loops.shape import Hooks, shape
@@ -311,6 +322,28 @@ def average_swapped_in_for_validation(run: Run) -> None:
                 parameter.data.copy_(value)
 
 
+@shape()
+def average_swapped_in_at_the_top(run: Run) -> None:
+    """An evaluation with averages before the training step, by .data."""
+    model = mlp()
+    optimizer = adam(model)
+    average = Average(model, in_place=True)
+    run.checkpoint(model, optimizer, {"average": average})
+    for step in run.iterations():
+        if step % 3 == 0:
+            kept = [p.data for p in model.parameters()]
+            for name, parameter in model.named_parameters():
+                parameter.data = average.values[name]
+            model.eval()
+            with torch.no_grad():
+                run.note(classify(model, *rows(0, 32)))
+            model.train()
+            for parameter, value in zip(model.parameters(), kept, strict=True):
+                parameter.data = value
+        train(run, model, optimizer)
+        average.update(model)
+
+
 class Codebook(nn.Module):
     """VQ-VAE: codes follow the outputs in place, and unused ones are drawn again."""
 
@@ -346,7 +379,7 @@ def codebook_in_the_forward(run: Run) -> None:
     run.checkpoint(model, optimizer)
     for _ in run.iterations():
         optimizer.zero_grad()
-        run.loss(model(*batch())).backward()
+        run.loss(model(*numbered(run))).backward()
         optimizer.step()
 
 

@@ -78,8 +78,8 @@ def seed(number: int) -> None:
     numpy.random.seed(number)
 
 
-def in_child(work: Callable[[], None], log: Path) -> int:
-    """The wait status of a forked child that does this; what it prints is in the log."""
+def start(work: Callable[[], None], log: Path) -> int:
+    """The process id of a forked child that does this; what it prints is in the log."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Python warns of forks where other threads run
         pid = os.fork()
@@ -98,6 +98,11 @@ def in_child(work: Callable[[], None], log: Path) -> int:
             traceback.print_exc()
         finally:
             os._exit(status)
+    return pid
+
+
+def wait_for(pid: int, log: Path) -> int:
+    """The child's wait status. Raises Failed if it hangs."""
     limit = time.monotonic() + LIMIT_S
     while time.monotonic() < limit:
         ended, status = os.waitpid(pid, os.WNOHANG)
@@ -128,7 +133,8 @@ class Campaign:
             self.shape.loop(run)
             run.finish()
 
-        return in_child(work, self.folder / f"{name}.log")
+        log = self.folder / f"{name}.log"
+        return wait_for(start(work, log), log)
 
     def undisturbed(self, name: str = "undisturbed") -> dict[str, str]:
         """The digests of a run without checkpoints."""
@@ -167,9 +173,9 @@ class Campaign:
             status = self.attempt(name, self.folder / "checkpoints", kill)
             ended = os.WIFEXITED(status) and not os.WEXITSTATUS(status)
             killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-            start = self.folder / f"{name}.start"
-            if start.exists():
-                outcome.starts.append(int(start.read_text()))
+            version = self.folder / f"{name}.start"
+            if version.exists():
+                outcome.starts.append(int(version.read_text()))
             text = (self.folder / f"{name}.warnings").read_text()
             lines = [line for line in text.splitlines() if KILLED_WRITER not in line]
             outcome.warnings += [line for line in lines if line not in outcome.warnings]
@@ -211,14 +217,14 @@ def main(mode: Mode, names: list[str]) -> int:
     bad = 0
     place = Path(tempfile.mkdtemp(prefix="loops-"))
     for name in names or SHAPES:
-        start = time.monotonic()
+        start_s = time.monotonic()
         folder = place / name
         folder.mkdir()
         outcome = Campaign(SHAPES[name], mode, folder).run()
         problem = verdict(SHAPES[name], outcome)
         bad += bool(problem)
         mark = "SHORT" if problem else "ok   "
-        sys.stdout.write(f"{mark} {outcome} ({time.monotonic() - start:.1f} s) {problem}\n")
+        sys.stdout.write(f"{mark} {outcome} ({time.monotonic() - start_s:.1f} s) {problem}\n")
         sys.stdout.flush()
         if not problem:
             shutil.rmtree(folder)

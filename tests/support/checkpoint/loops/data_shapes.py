@@ -275,7 +275,7 @@ def batches_of_an_own_generator(run: Run) -> None:
         train_on(run, model, optimizer, (ROWS[index], LABELS[index]))
 
 
-@shape(Hooks.SILENT)
+@shape()
 def batches_of_numpy(run: Run) -> None:
     model = mlp()
     optimizer = adam(model)
@@ -286,7 +286,7 @@ def batches_of_numpy(run: Run) -> None:
         train_on(run, model, optimizer, (ROWS[index] + 0.1 * noise, LABELS[index]))
 
 
-@shape(Hooks.SILENT)
+@shape()
 def batches_of_python(run: Run) -> None:
     model = mlp()
     optimizer = adam(model)

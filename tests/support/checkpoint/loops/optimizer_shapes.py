@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from support.checkpoint.loops.parts import adam, batch, classify, mlp, momentum_sgd, rows
+from support.checkpoint.loops.parts import adam, batch, classify, mlp, momentum_sgd, numbered, rows
 from support.checkpoint.loops.plain_shapes import train
 from support.checkpoint.loops.run import Run
 from support.checkpoint.loops.shape import Hooks, shape
@@ -113,7 +113,7 @@ def lbfgs(run: Run) -> None:
     optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4, history_size=4, line_search_fn="strong_wolfe")
     run.checkpoint(model, optimizer)
     for _ in run.iterations():
-        data = batch()
+        data = numbered(run)
 
         def closure(data: Any = data) -> torch.Tensor:
             optimizer.zero_grad()
@@ -369,6 +369,6 @@ def groups_of_parameters(run: Run) -> None:
     run.checkpoint(model, optimizer)
     for _ in run.iterations():
         optimizer.zero_grad()
-        run.loss(classify(model, *batch())).backward()
+        run.loss(classify(model, *numbered(run))).backward()
         nn.utils.clip_grad_value_(model.parameters(), 0.1)
         optimizer.step()

@@ -8,6 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from support.checkpoint.loops.run import Run
+
 WIDTH, INPUTS, CLASSES, BATCH = 32, 16, 4, 16
 ROWS = torch.randn(1000, INPUTS, generator=torch.Generator().manual_seed(5))
 LABELS = torch.randint(0, CLASSES, (1000,), generator=torch.Generator().manual_seed(6))
@@ -38,6 +40,11 @@ def rows(position: int, count: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows of a data set from a position."""
     index = torch.arange(position, position + count) % len(ROWS)
     return ROWS[index], LABELS[index]
+
+
+def numbered(run: Run) -> tuple[torch.Tensor, torch.Tensor]:
+    """The batch of this step: nothing is drawn, and no position advances."""
+    return rows(run.step * BATCH, BATCH)
 
 
 def classify(model: Any, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

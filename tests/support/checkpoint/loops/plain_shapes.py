@@ -10,15 +10,15 @@ from torch.nn import functional
 from torch.optim import lr_scheduler
 from torch.utils import checkpoint as activation_checkpoint
 
-from support.checkpoint.loops.parts import Fields, adam, batch, classify, mlp, momentum_sgd, rows
+from support.checkpoint.loops.parts import Fields, adam, batch, classify, mlp, momentum_sgd, numbered, rows
 from support.checkpoint.loops.run import Run
 from support.checkpoint.loops.shape import Hooks, shape
 
 
 def train(run: Run, model: Any, optimizer: torch.optim.Optimizer) -> None:
-    """Forward, backward and step on a random batch."""
+    """Forward, backward and step on the batch of this step."""
     optimizer.zero_grad()
-    run.loss(classify(model, *batch())).backward()
+    run.loss(classify(model, *numbered(run))).backward()
     optimizer.step()
 
 
@@ -29,6 +29,18 @@ def plain(run: Run) -> None:
     run.checkpoint(model, optimizer)
     for _ in run.iterations():
         train(run, model, optimizer)
+
+
+@shape()
+def batches_drawn_at_the_top(run: Run) -> None:
+    """Right with hooks, too, but the random state is another one at the forward than after the step."""
+    model = mlp()
+    optimizer = adam(model)
+    run.checkpoint(model, optimizer)
+    for _ in run.iterations():
+        optimizer.zero_grad()
+        run.loss(classify(model, *batch())).backward()
+        optimizer.step()
 
 
 @shape(Hooks.SILENT)
@@ -157,7 +169,7 @@ def grad_scaler(run: Run) -> None:
     for _ in run.iterations():
         optimizer.zero_grad()
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss = classify(model, *batch())
+            loss = classify(model, *numbered(run))
         scaler.scale(run.loss(loss)).backward()
         scaler.step(optimizer)
         scaler.update()
@@ -186,7 +198,7 @@ def gradient_clipping(run: Run) -> None:
     run.checkpoint(model, optimizer)
     for _ in run.iterations():
         optimizer.zero_grad()
-        run.loss(classify(model, *batch())).backward()
+        run.loss(classify(model, *numbered(run))).backward()
         run.note(nn.utils.clip_grad_norm_(model.parameters(), 0.3))
         optimizer.step()
 
@@ -214,7 +226,7 @@ def gradient_noise(run: Run) -> None:
     run.checkpoint(model, optimizer)
     for _ in run.iterations():
         optimizer.zero_grad()
-        run.loss(classify(model, *batch())).backward()
+        run.loss(classify(model, *numbered(run))).backward()
         for parameter in model.parameters():
             parameter.grad += 0.01 * torch.randn_like(parameter)
         optimizer.step()
@@ -226,19 +238,19 @@ def gradients_zeroed_at_the_bottom(run: Run) -> None:
     optimizer = adam(model)
     run.checkpoint(model, optimizer)
     for _ in run.iterations():
-        run.loss(classify(model, *batch())).backward()
+        run.loss(classify(model, *numbered(run))).backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=False)
 
 
-@shape(Hooks.SILENT)
+@shape()
 def two_views_of_a_batch(run: Run) -> None:
     """Several forwards in an iteration."""
     model = mlp()
     optimizer = adam(model)
     run.checkpoint(model, optimizer)
     for _ in run.iterations():
-        inputs, _labels = batch()
+        inputs, _labels = numbered(run)
         first = functional.normalize(model(inputs + 0.1 * torch.randn_like(inputs)))
         second = functional.normalize(model(inputs + 0.1 * torch.randn_like(inputs)))
         optimizer.zero_grad()
@@ -353,7 +365,7 @@ def shared_weights(run: Run) -> None:
     optimizer = adam(model)
     run.checkpoint(model, optimizer)
     for _ in run.iterations():
-        words = torch.randint(0, 50, (16,))
+        words = (torch.arange(16) * 7 + run.step) % 50
         optimizer.zero_grad()
         run.loss(functional.cross_entropy(model(words), words)).backward()
         optimizer.step()
@@ -400,7 +412,7 @@ def parameters_that_join_later(run: Run) -> None:
     run.checkpoint(model, optimizer)
     for step in run.iterations():
         optimizer.zero_grad()
-        run.loss(classify(model[min(2, step // 10)], *batch())).backward()
+        run.loss(classify(model[min(2, step // 10)], *numbered(run))).backward()
         optimizer.step()
 
 

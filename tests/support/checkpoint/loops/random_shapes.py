@@ -57,7 +57,7 @@ def validation_loader_that_shuffles(run: Run) -> None:
     run.checkpoint(model, optimizer)
     for step in run.iterations():
         train(run, model, optimizer)
-        if step % 4 == 3:
+        if step % EVERY == EVERY - 1:
             validate(run, model, loader)
 
 
@@ -138,6 +138,23 @@ def noise_for_one_pass(run: Run) -> None:
         with torch.no_grad():
             for parameter, value in zip(model.parameters(), kept, strict=True):
                 parameter.copy_(value)
+        optimizer.step()
+
+
+@shape()
+def noise_for_one_pass_by_data(run: Run) -> None:
+    """As before, but through .data, which no version counter sees."""
+    model = mlp(batch_norm=False)
+    optimizer = momentum_sgd(model)
+    run.checkpoint(model, optimizer)
+    for _ in run.iterations():
+        kept = [p.data.clone() for p in model.parameters()]
+        for parameter in model.parameters():
+            parameter.data += 1e-2 * torch.randn_like(parameter)
+        optimizer.zero_grad()
+        run.loss(classify(model, *batch())).backward()
+        for parameter, value in zip(model.parameters(), kept, strict=True):
+            parameter.data.copy_(value)
         optimizer.step()
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.nn.utils import parametrizations
 from torch.optim import lr_scheduler
 
-from support.checkpoint.loops.parts import INPUTS, Fields, adam, batch, classify, mlp
+from support.checkpoint.loops.parts import INPUTS, Fields, adam, batch, classify, mlp, numbered
 from support.checkpoint.loops.run import Run
 from support.checkpoint.loops.shape import Hooks, shape
 
@@ -230,7 +230,7 @@ def two_optimizers_for_one_model(run: Run) -> None:
     for _ in run.iterations():
         first.zero_grad()
         last.zero_grad()
-        run.loss(classify(model, *batch())).backward()
+        run.loss(classify(model, *numbered(run))).backward()
         first.step()
         last.step()
 
@@ -242,7 +242,7 @@ def sparse_and_dense(run: Run) -> None:
     dense = adam(model["head"])
     run.checkpoint(model, dense, {"sparse": sparse})
     for _ in run.iterations():
-        words = torch.randint(0, 100, (8,))
+        words = (torch.arange(8) * 13 + run.step) % 100
         sparse.zero_grad()
         dense.zero_grad()
         run.loss(functional.cross_entropy(model["head"](model["words"](words)), words % 4)).backward()
