@@ -13,12 +13,18 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from support.checkpoint.loops.all_shapes import SHAPES, verdict  # noqa: E402
-from support.checkpoint.loops.campaign import Campaign, Outcome  # noqa: E402
+from support.checkpoint.loops.campaign import Campaign, Outcome, warm_up  # noqa: E402
 from support.checkpoint.loops.parts import adam, batch, classify, mlp  # noqa: E402
 from support.checkpoint.loops.run import Mode, Run, contradictions  # noqa: E402
 from support.checkpoint.loops.shape import Hooks, Shape, Steps  # noqa: E402
 
 pytestmark = pytest.mark.xdist_group("loops")  # one process loads what attempts need, once
+
+
+@pytest.fixture(autouse=True, scope="module")
+def loaded() -> None:
+    """What attempts need is loaded before they are forked."""
+    warm_up()
 
 
 def quick(name: str, mode: Mode, folder: Path) -> Outcome:
@@ -71,7 +77,7 @@ def test_a_campaign_sees_what_is_not_restored(tmp_path: Path) -> None:
             optimizer.step()
             forgetful.position += 1
 
-    outcome = Campaign(Shape("forgetful", loop, Hooks.SILENT, Steps.EQUAL, False), "hooks", tmp_path, total=16).run(1)
+    outcome = Campaign(Shape("forgetful", loop, Hooks.SILENT, Steps.EQUAL), "hooks", tmp_path, total=16).run(1)
     assert not outcome.error and any(outcome.starts)
     assert {"model", "optimizer"} <= set(outcome.different) and "forgetful" not in outcome.different
 

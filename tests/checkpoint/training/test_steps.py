@@ -135,7 +135,7 @@ def test_a_broken_iteration_is_not_counted(tmp_path: Path) -> None:
             break
         training.remember(step + 1)
     assert training.saver.version == 3
-    training.check([1, 2, 3])  # close() saves nothing of its own
+    training.check([1, 2, 3])  # close() adds none
 
 
 def test_a_loop_is_entered_again_without_a_restore(tmp_path: Path) -> None:
@@ -335,12 +335,12 @@ def test_a_loader(tmp_path: Path) -> None:
             if int(path.name[4:16]) > start:
                 path.unlink()
         again, batches = made()
-        found = {}
+        resumed = {}
         for step in again.saver.steps(8):
-            found[step] = next(batches).flatten().tolist()
+            resumed[step] = next(batches).flatten().tolist()
             again.step()
         again.saver.close()
-        assert found == {step: seen[step] for step in range(start, 8)}
+        assert resumed == {step: seen[step] for step in range(start, 8)}
 
 
 @pytest.mark.parametrize("change", [by_data, in_place, replaced, loaded, momentum, buffers, rates])
@@ -363,10 +363,10 @@ def test_changes_at_the_top_of_the_next_iteration(
 @pytest.fixture
 def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BareAgent]:
     (tmp_path / "agent").mkdir()
-    found = BareAgent(tmp_path / "agent")
+    bare = BareAgent(tmp_path / "agent")
     monkeypatch.setenv(AGENT, str(tmp_path / "agent"))
-    yield found
-    found.close()
+    yield bare
+    bare.close()
 
 
 def test_a_preemption_notice(agent: BareAgent, tmp_path: Path) -> None:
@@ -387,8 +387,8 @@ def test_a_preemption_notice(agent: BareAgent, tmp_path: Path) -> None:
     until(lambda: 1 in numbers)
     agent.board.request(SaveReason.EMERGENCY, int((time.time() + 60) * 1000))
     asked.set()
-    (told,) = until(lambda: agent.told("saved"))
-    assert told["version"] == 2 and told["save"][0] == SaveReason.EMERGENCY and told["error"] is None
+    (message,) = until(lambda: agent.told("saved"))
+    assert message["version"] == 2 and message["save"][0] == SaveReason.EMERGENCY and message["error"] is None
     until(lambda: agent.board.of_rank(0, RankWord.HELD) == 2)
     assert numbers == [0, 1]
     agent.board.words[Word.RESUMED] = 1
@@ -405,8 +405,8 @@ def test_a_notice_while_nothing_steps(agent: BareAgent, tmp_path: Path) -> None:
     for step in training.saver.steps(2):
         training.place.position += 1
         training.remember(step + 1)
-    (told,) = until(lambda: agent.told("saved"))
-    assert told["version"] == 1 and told["error"] is None
+    (message,) = until(lambda: agent.told("saved"))
+    assert message["version"] == 1 and message["error"] is None
     training.check([1])
 
 

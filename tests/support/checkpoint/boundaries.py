@@ -85,13 +85,13 @@ class Training:
         trees = saved(self.folder)
         for version, tree in trees.items():
             if version in self.boundaries:
-                found = {
+                contents = {
                     "model": digest(tree["model"]),
                     "optimizer": digest(tree["optimizer"]),
                     "random": digest(tree["extra"]["rng"]),
                     **{name: digest(tree["extra"][name]) for name in self.extra},
                 }
-                assert found == self.boundaries[version], version
+                assert contents == self.boundaries[version], version
         assert versions is None or sorted(trees) == versions
         return sorted(trees)
 

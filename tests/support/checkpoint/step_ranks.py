@@ -22,7 +22,7 @@ WORLD = 2
 
 
 class Numbers(torch.utils.data.Sampler[int]):
-    """Each rank draws numbers of its own."""
+    """Each rank draws its own numbers."""
 
     def __init__(self, rank: int) -> None:
         self.generator = torch.Generator().manual_seed(rank)

@@ -1,7 +1,7 @@
 """Kill a training loop at random places, resume it until it is done, and compare it with an undisturbed run.
 
 In tests/, ``python -m support.checkpoint.loops.campaign steps|hooks [NAME...]`` prints a line for each shape. KILLS and
-TOTAL in the environment set how often each is killed, and its length.
+TOTAL in the environment set how often each is killed, and its length; another SALT chooses other places.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from support.checkpoint.loops.shape import Shape
 
 KILLS = int(os.environ.get("KILLS", "4"))
 TOTAL = int(os.environ.get("TOTAL", "40"))
+SALT = os.environ.get("SALT", "")
 MOST_PLACES = 9
 LONGEST_DELAY_S = 0.03
 KILLED_WRITER = "it has no commit record"
@@ -68,7 +69,7 @@ class Outcome:
         return f"{self.mode} {self.name:32} starts {self.starts} {result}{warned}"
 
 
-class Failed(Exception):
+class AttemptFailure(Exception):
     """An attempt ended in another way than planned."""
 
 
@@ -102,7 +103,7 @@ def start(work: Callable[[], None], log: Path) -> int:
 
 
 def wait_for(pid: int, log: Path) -> int:
-    """The child's wait status. Raises Failed if it hangs."""
+    """The child's wait status. Raises AttemptFailure if it hangs."""
     limit = time.monotonic() + LIMIT_S
     while time.monotonic() < limit:
         ended, status = os.waitpid(pid, os.WNOHANG)
@@ -111,7 +112,7 @@ def wait_for(pid: int, log: Path) -> int:
         time.sleep(0.005)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    raise Failed(f"an attempt hangs: {_end_of(log)}")
+    raise AttemptFailure(f"an attempt hangs: {_end_of(log)}")
 
 
 def _end_of(log: Path) -> str:
@@ -119,7 +120,7 @@ def _end_of(log: Path) -> str:
 
 
 class Campaign:
-    """Attempts at one shape in one mode, in a folder of its own."""
+    """Attempts at one shape in one mode, in a separate folder."""
 
     def __init__(self, shape: Shape, mode: Mode, folder: Path, total: int = TOTAL) -> None:
         self.shape, self.mode, self.folder, self.total = shape, mode, folder, total
@@ -139,25 +140,25 @@ class Campaign:
     def undisturbed(self, name: str = "undisturbed") -> dict[str, str]:
         """The digests of a run without checkpoints."""
         if self.attempt(name, None, None):
-            raise Failed(f"the undisturbed run fails: {_end_of(self.folder / f'{name}.log')}")
+            raise AttemptFailure(f"the undisturbed run fails: {_end_of(self.folder / f'{name}.log')}")
         digests: dict[str, str] = json.loads((self.folder / f"{name}.digests").read_text())
         return digests
 
     def kills(self, count: int, chance: random.Random) -> list[Kill]:
         """One in each part of the training, at random places."""
-        found = []
+        chosen = []
         for part in range(count):
             first, last = self.total * part // count, self.total * (part + 1) // count
             delay_s = chance.choice([0.0, chance.uniform(0, LONGEST_DELAY_S)])
-            found.append(Kill(chance.randrange(max(first, 4), max(last, 5)), chance.randrange(MOST_PLACES), delay_s))
-        return found
+            chosen.append(Kill(chance.randrange(max(first, 4), max(last, 5)), chance.randrange(MOST_PLACES), delay_s))
+        return chosen
 
-    def run(self, kills: int = KILLS, *, repeat: bool = True, salt: str = "") -> Outcome:
+    def run(self, kills: int = KILLS, *, repeat: bool = True) -> Outcome:
         """Kill it so often, then let it finish. ``repeat``: prove first that the undisturbed run can be repeated."""
         outcome = Outcome(self.shape.name, self.mode)
         try:
-            self._run(outcome, kills, repeat, random.Random(f"{self.shape.name} {self.mode} {salt}"))
-        except Failed as problem:
+            self._run(outcome, kills, repeat, random.Random(f"{self.shape.name} {self.mode} {SALT}"))
+        except AttemptFailure as problem:
             outcome.error = str(problem)
         return outcome
 
@@ -165,8 +166,8 @@ class Campaign:
         expected = self.undisturbed()
         whole = records(self.folder / "undisturbed.record")
         if repeat and (self.undisturbed("repeated") != expected or records(self.folder / "repeated.record") != whole):
-            raise Failed("the undisturbed run cannot be repeated")
-        found: dict[str, str] = {}
+            raise AttemptFailure("the undisturbed run cannot be repeated")
+        digests: dict[str, str] = {}
         wrong: set[int] = set()
         for number, kill in enumerate([*self.kills(kills, chance), None]):
             name = f"attempt-{number}"
@@ -176,16 +177,16 @@ class Campaign:
             version = self.folder / f"{name}.start"
             if version.exists():
                 outcome.starts.append(int(version.read_text()))
+            if not (ended or (killed and kill is not None)):
+                raise AttemptFailure(f"attempt {number} ({kill}) fails: {_end_of(self.folder / f'{name}.log')}")
             text = (self.folder / f"{name}.warnings").read_text()
             lines = [line for line in text.splitlines() if KILLED_WRITER not in line]
             outcome.warnings += [line for line in lines if line not in outcome.warnings]
-            if not (ended or (killed and kill is not None)):
-                raise Failed(f"attempt {number} ({kill}) fails: {_end_of(self.folder / f'{name}.log')}")
             wrong.update(contradictions(whole, records(self.folder / f"{name}.record")))
             if ended:
-                found = json.loads((self.folder / f"{name}.digests").read_text())
+                digests = json.loads((self.folder / f"{name}.digests").read_text())
                 break
-        outcome.different = [name for name, value in expected.items() if found.get(name) != value]
+        outcome.different = [name for name, value in expected.items() if digests.get(name) != value]
         if wrong:
             outcome.different.append(f"what was recorded in steps {sorted(wrong)[:5]}")
 

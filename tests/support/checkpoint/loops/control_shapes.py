@@ -307,7 +307,7 @@ def pruned_by_masks(run: Run) -> None:
 
 
 @shape()
-def masks_of_its_own(run: Run) -> None:
+def masks_in_extra(run: Run) -> None:
     """Weights are multiplied by masks through .data after each step; masks are an extra."""
     model = mlp(batch_norm=False)
     optimizer = momentum_sgd(model)

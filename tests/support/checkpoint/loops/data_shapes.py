@@ -26,9 +26,9 @@ class Corpus(Fields):
         super().__init__(position=0)
 
     def next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
-        found = rows(self.position)
+        current = rows(self.position)
         self.position += 8
-        return found
+        return current
 
 
 def train_on(run: Run, model: Any, optimizer: torch.optim.Optimizer, data: Any) -> None:
@@ -247,7 +247,7 @@ def position_after_the_step(run: Run) -> None:
 
 
 @shape(Hooks.SILENT)
-def an_iterator_of_its_own(run: Run) -> None:
+def a_stateful_iterator(run: Run) -> None:
     class Rows(Fields):
         def __iter__(self) -> Rows:
             return self
@@ -448,13 +448,13 @@ def shuffle_buffer(run: Run) -> None:
             self.position, self.buffer = 32, [ROWS[n] for n in range(32)]
 
         def take(self) -> torch.Tensor:
-            found = []
+            chosen = []
             for _ in range(8):
                 number = random.randrange(len(self.buffer))
-                found.append(self.buffer[number])
+                chosen.append(self.buffer[number])
                 self.buffer[number] = ROWS[self.position % len(ROWS)]
                 self.position += 1
-            return torch.stack(found)
+            return torch.stack(chosen)
 
         def state_dict(self) -> dict[str, Any]:
             return {"position": self.position, "buffer": list(self.buffer)}

@@ -60,7 +60,7 @@ with_optimizer("state_beyond_tensors_of_an_optimizer", lambda parameters: Rememb
 
 
 class CountingSteps(torch.optim.Optimizer):
-    """Keeps a count as an attribute, with a state_dict of its own."""
+    """Keeps a count as an attribute, with its own state_dict."""
 
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, {"lr": 0.05})
@@ -329,7 +329,7 @@ def averaged_gradients_kept_in_extra(run: Run) -> None:
 
 @shape(Hooks.UNSUITED)
 def an_optimizer_inside_backward(run: Run) -> None:
-    """Each parameter is updated as soon as its gradient is there, by an optimizer of its own."""
+    """Each parameter is updated as soon as its gradient is there, by its own optimizer."""
     model = mlp(batch_norm=False)
     optimizers = {name.replace(".", "_"): torch.optim.Adam([p], 1e-3) for name, p in model.named_parameters()}
     for parameter, optimizer in zip(model.parameters(), optimizers.values(), strict=True):

@@ -335,7 +335,7 @@ def no_forward_at_all(run: Run) -> None:
         scheduler.step()
 
 
-@shape(slow=True)
+@shape()
 def compiled(run: Run) -> None:
     model = mlp()
     fast: Any = torch.compile(model, backend="eager")
@@ -477,7 +477,7 @@ def master_weights(run: Run) -> None:
 
 @shape(Hooks.SILENT)
 def state_beyond_tensors(run: Run) -> None:
-    """A module keeps counts of its own, by get_extra_state."""
+    """A module keeps its own counts, by get_extra_state."""
 
     class Counting(nn.Module):
         def __init__(self) -> None:

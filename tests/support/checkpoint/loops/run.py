@@ -175,10 +175,10 @@ class Run:
 
 def digest(value: Any) -> str:
     """A short text that differs if any bit of an object's state does."""
-    found = hashlib.sha256()
+    result = hashlib.sha256()
     for piece in _pieces(value):
-        found.update(piece)
-    return found.hexdigest()[:16]
+        result.update(piece)
+    return result.hexdigest()[:16]
 
 
 def _pieces(value: Any) -> Iterator[bytes]:

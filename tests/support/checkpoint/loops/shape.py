@@ -27,26 +27,25 @@ class Steps(Enum):
 
 @dataclass(frozen=True)
 class Shape:
-    """A loop, and what is expected of it; ``slow``: an attempt takes seconds."""
+    """A loop, and what is expected of it."""
 
     name: str
     loop: Callable[[Run], None]
     hooks: Hooks
     steps: Steps
-    slow: bool
 
 
 SHAPES: dict[str, Shape] = {}
 Loop = TypeVar("Loop", bound=Callable[[Run], None])
 
 
-def shape(hooks: Hooks = Hooks.WARNED, steps: Steps = Steps.EQUAL, *, slow: bool = False) -> Callable[[Loop], Loop]:
+def shape(hooks: Hooks = Hooks.WARNED, steps: Steps = Steps.EQUAL) -> Callable[[Loop], Loop]:
     """Register a loop under its function's name."""
 
     def register(loop: Loop) -> Loop:
         name = loop.__name__
         assert name not in SHAPES, name
-        SHAPES[name] = Shape(name, loop, hooks, steps, slow)
+        SHAPES[name] = Shape(name, loop, hooks, steps)
         return loop
 
     return register
