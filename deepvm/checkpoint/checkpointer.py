@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import secrets
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ from deepvm.checkpoint.training.between_steps import BetweenSteps
 from deepvm.checkpoint.training.evaluations import Evaluations
 from deepvm.checkpoint.training.hooks import (
     Hook,
+    callers,
     close_at_exit,
     is_nested_step,
     modules_called,
@@ -45,8 +47,12 @@ from deepvm.core.preemption.savepolicy import SaveContext, SaveFacts
 from deepvm.errors import CheckpointError, RequestError
 from deepvm.io.agent_board import Scheduled
 
+_HURRY_S = 10.0
+"""With less time than this nothing is waited for."""
 _EVALUATION_S = 30.0
 """With less time than this an evaluation is not left to end before a save."""
+_ACCUMULATED = 256
+"""Over so many iterations gradients may be added up: a version waits for the step that uses them."""
 _UNFETCHED = 200
 """Steps that one batch may take; without a batch for longer, the training reads its data in another way."""
 
@@ -157,15 +163,20 @@ class Checkpointer:
             self._notice = NoticeHook(self._state.model, lambda: agent.left_s, self._before_evaluation)
         self._version = 0
         self._loaders = [value for value in self._state.extra.values() if isinstance(value, ResumableLoader)]
+        # With loaders, versions are taken before a batch is fetched: nothing of the next iteration has happened.
+        self._between = BetweenSteps(self._state, looks=not self._loaders, switches=self._ranks.world == 1)
         self._due: tuple[float | None, Scheduled | None] | None = None
         """With loaders: the deadline and the agent's wish of the version that is taken before the next batch."""
         self._due_at, self._told_unfetched = 0, False
         self._changed = False
         """Since that version was due something else has changed the state."""
-        self._between = BetweenSteps(self._state, switch=self._ranks.world == 1)
         self._loop = 0
         """Number of the newest loop over :meth:`steps`; 0 outside of one."""
-        self._loops, self._restored = 0, False
+        self._loops, self._restored, self._consumer = 0, False, 0
+        self._unused = 0
+        """Iterations since an optimizer has stepped: gradients may be added up, which are in no version."""
+        self._used: list[tuple[int, int] | None] = []
+        """The gradients that it has used."""
         self._updated = False
         """An optimizer has stepped in this iteration of the loop."""
         self._asked: Handle | None = None
@@ -201,6 +212,7 @@ class Checkpointer:
                 "beside the first go into extra",
                 *(len(unknown), unknown[0]),
             )
+        self._between.started()
         close_at_exit(self.close)
 
     @property
@@ -244,23 +256,26 @@ class Checkpointer:
             CheckpointError: the checkpointer is closed; also what :meth:`restore_latest` raises.
         """
         if total is not None and (isinstance(total, bool) or not isinstance(total, int) or total < 0):
-            raise RequestError("steps()", total, "a whole number from 0, or None")
+            raise RequestError("total", total, "a whole number from 0, or None")
         if self._layers.updates is not None:
             raise RequestError("steps()", 'strategy="layerwise"', "C, G or D")
         if self._closed:
             raise CheckpointError("the checkpointer is closed")
+        if self._loop and any(id(frame) == self._consumer for frame in callers()):
+            raise RequestError("steps()", "a loop within another one", "one loop over steps() at a time")
         if not self._restored:
             self.restore_latest()
         return self._iterate(total)
 
     def _iterate(self, total: int | None) -> Iterator[int]:
-        if self._loop:
+        if self._loop:  # an exception has left it, and something holds on to that
             self._end_loop()
         self._snapshotter.finish()
         self._loops += 1
         loop = self._loop = self._loops
         try:
             while total is None or self._version < total:
+                self._consumer = id(sys._getframe(1))
                 yield self._version
                 if self._closed:
                     raise CheckpointError("ck.steps() cannot continue: the checkpointer is closed")
@@ -271,7 +286,7 @@ class Checkpointer:
                 else:
                     self._end_iteration()
             last = self._snapshotter.last_due
-            skipped = last is not None and last.skipped  # by some ranks, perhaps; there is time for it now
+            skipped = (last is not None and last.skipped) or self._due is not None  # by some ranks, perhaps
             if self._ranks.minimum([-skipped])[0]:
                 self._save(WAIT_S, best=False)
         finally:
@@ -280,6 +295,7 @@ class Checkpointer:
 
     def _end_iteration(self) -> None:
         """All that the iteration does is done, and nothing of the next one."""
+        self._unused = 0 if self._updated else self._unused + 1
         self._version, self._updated = self._version + 1, False
         self._stepped()
         asked, self._asked = self._asked, None
@@ -427,8 +443,7 @@ class Checkpointer:
         self._journal("restored", version=self._version)
         if self._agent is not None:
             self._agent.restored(self._version)
-        if not self._loaders:  # with loaders, versions are taken before a batch is fetched
-            self._between.restored()
+        self._between.started()
         return self._version
 
     def close(self, limit_s: float = WAIT_S) -> None:
@@ -527,8 +542,9 @@ class Checkpointer:
 
     def _before_other_step(self, name: str) -> None:
         """An optimizer in ``extra`` steps: as the first one does it, but in the same iteration."""
-        self._updated = bool(self._loop)
-        if not self._loop:
+        if self._loop:
+            self._updated, self._used = True, self._state.gradient_marks()
+        else:
             self._between.other_stepped(name)
         self._end_pass(in_step=True)
         self._wait()
@@ -558,7 +574,7 @@ class Checkpointer:
             return
         self._stepping = False
         if self._loop:
-            self._updated = True
+            self._updated, self._used = True, self._state.gradient_marks()
             return
         self._version += 1
         self._between.main_stepped()
@@ -576,17 +592,22 @@ class Checkpointer:
         """Start to save the version that has just been reached, if the schedule, a request or the agent says so."""
         snapshots = self._snapshotter
         scheduled = None if self._agent is None else self._agent.stepped(self._version, self._requests.ask)
-        due = scheduled is not None or self._schedule.due(self._context())
+        waiting = self._due if self._loop else None
+        if waiting is not None:
+            self._due, scheduled = None, scheduled or waiting[1]
+        due = scheduled is not None or waiting is not None or self._schedule.due(self._context())
         if self._ranks.world == 1 or self._schedule.fixed_steps or not self._schedule.saves:
             due = self._requests.due(self._version) or due or self._layers.filled is not None
         else:  # only one rank's clock counts
             due = self._requests.due(self._version, due)
         with without_autograd():
             if due:
-                deadline = self._requests.deadline if self._requests.urgent else None
+                deadline = self._requests.deadline if self._requests.urgent else waiting and waiting[0]
                 if scheduled is not None and scheduled.reason.holds:
                     deadline = scheduled.limit_ms / 1000
-                if self._loop:
+                if self._loop and self._accumulates(deadline):
+                    self._due = deadline, scheduled
+                elif self._loop:
                     self._take(deadline, scheduled)
                 elif self._loaders:
                     self._await_batch(deadline, scheduled)
@@ -597,6 +618,18 @@ class Checkpointer:
                 snapshots.lay_out(self._version)
             if self._ranks.world > 1:
                 self._look_ahead()
+
+    def _accumulates(self, deadline: float | None) -> bool:
+        """Whether a version waits, as gradients are being added up over iterations, and there is time. Collective."""
+        marks = self._state.gradient_marks() if self._unused else []
+        added = any(mark is not None for mark in marks) and marks != self._used
+        urgent = deadline is not None and deadline - time.time() < max(_HURRY_S, 3 * self._snapshotter.usual_s)
+        (ready,) = self._ranks.minimum([not added or urgent or self._unused > _ACCUMULATED])
+        if ready and added:
+            log.warning(
+                "version %d is saved without the gradients that were added up since the last step", self._version
+            )
+        return not ready
 
     def _begin(self, deadline: float | None, scheduled: Scheduled | None, at_boundary: bool = False) -> None:
         handle = self._requests.begun()

@@ -169,14 +169,15 @@ def test_a_failed_version_is_told(tmp_path: Path) -> None:
     (tmp_path / "v").mkdir()
     saver_of = torch.nn.Linear(4, 4)
     optimizer = torch.optim.SGD(saver_of.parameters(), lr=0.1)
-    with Checkpointer(
+    saver = Checkpointer(
         model=saver_of, optimizer=optimizer, tiers=(tmp_path / "v").as_uri(), journal=TensorBoard(writer)
-    ) as saver:
-        (tmp_path / "v").rmdir()
-        (tmp_path / "v").write_text("in the way")
-        saver_of(torch.ones(1, 4)).sum().backward()
-        optimizer.step()
+    )
+    (tmp_path / "v").rmdir()
+    (tmp_path / "v").write_text("in the way")
+    saver_of(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    for end in (lambda: saver.save(block=True), saver.close):
         with pytest.raises(CheckpointError):
-            saver.save(block=True)
+            end()
     assert ("checkpoint/failed", 1, 1) in writer.scalars
     assert os.path.isfile(tmp_path / "v")

@@ -18,7 +18,7 @@ from deepvm.checkpoint.format.sharded import is_sharded, storage_of
 from deepvm.checkpoint.snapshot.byte_samples import ByteSamples, sample
 from deepvm.checkpoint.snapshot.host_buffer import as_bytes
 from deepvm.checkpoint.training.random_draws import Draws, draws_between
-from deepvm.checkpoint.training.state import TrainingState, random_state
+from deepvm.checkpoint.training.state import TrainingState, random_state, tensors_of
 from deepvm.errors import RequestError
 
 _FOLLOW_THE_STEP: tuple[type, ...] = (
@@ -29,6 +29,7 @@ _FOLLOW_THE_STEP: tuple[type, ...] = (
     torch.nn.Module,
 )
 """They change after a step, if not after each; all else that does so now and then may be a position in the data."""
+_NAMED = 3
 _USE_STEPS = "use `for step in ck.steps(total):`, which saves between iterations"
 
 log = logging.getLogger("deepvm.checkpoint")
@@ -37,9 +38,12 @@ log = logging.getLogger("deepvm.checkpoint")
 class BetweenSteps:
     """Looks at the state before the first forward of a process and around checkpoints; warns once for each name."""
 
-    def __init__(self, state: TrainingState, switch: bool) -> None:
-        """``switch``: extras that change before the first forward are read right after the step from then on."""
-        self._state, self._switch = state, switch
+    def __init__(self, state: TrainingState, looks: bool, switches: bool) -> None:
+        """``looks``: whether to do anything.
+
+        ``switches``: extras that change before the first forward are read right after the step from then on.
+        """
+        self._state, self._looks, self._switch = state, looks, switches
         self._start: _Observation | None = None
         self._opened: _Observation | None = None
         self._usual_draws: Draws | None = None
@@ -49,9 +53,10 @@ class BetweenSteps:
         """The largest scale of each GradScaler: a smaller one means that a step was skipped."""
         self._warned: set[str] = set()
 
-    def restored(self) -> None:
-        """The loop starts from a checkpoint, or from nothing."""
-        self._start, self._opened, self._usual_draws = _Observation(self._state, model=True), None, None
+    def started(self) -> None:
+        """The loop starts, from a checkpoint or from nothing."""
+        self._start = _Observation(self._state, model=True) if self._looks else None
+        self._opened = self._usual_draws = None
         self._changed, self._main_first, self._largest = {}, None, self._scales()
 
     def main_stepped(self) -> None:
@@ -88,18 +93,17 @@ class BetweenSteps:
         now = _Observation(self._state, model=not in_step)
         self._usual_draws = draws_between(start.random, now.random)
         changed = start.changed(now)
-        extras = {name for name in self._state.extra if _extra(name) in changed}
-        if self._switch:
-            self._state.read_after_step |= extras
-        kept = {_extra(name) for name in extras if self._switch}
+        extras = [name for name in self._state.extra if _extra(name) in changed and self._switch]
+        self._state.read_after_step.update(extras)
+        kept = [_extra(name) for name in extras]
         self._warn(
             kept,
-            "{} changed between ck.restore_latest() and the first forward: it is saved as optimizer.step() leaves it, "
+            "{} changed between the start and the first forward: it is saved as optimizer.step() leaves it, "
             "without what changes later in that iteration",
         )
         self._warn(
-            changed - kept,
-            "{} changed between ck.restore_latest() and the first forward: if each iteration starts with that, "
+            [name for name in changed if name not in kept],
+            "{} changed between the start and the first forward: if each iteration starts with that, "
             "checkpoints have the change of the next iteration, and it is repeated after a resume",
         )
 
@@ -114,7 +118,7 @@ class BetweenSteps:
         if opened is None:
             return
         now = _Observation(self._state, model=False)
-        changed = opened.changed(now) | set(_names_of(self._state.model, storages))
+        changed = {*opened.changed(now), *_names_of(self._state.model, storages)}
         for name in self._changed.keys() | changed:
             usual = self._changed.setdefault(name, name in changed)
             if usual != (name in changed) and name not in self._exempt:
@@ -123,6 +127,11 @@ class BetweenSteps:
                     "{} changed between some steps and the next forward, and not between others: it is saved as that "
                     "forward finds it, so a change that belongs to the next iteration is repeated after a resume",
                 )
+        self._warn(
+            [place for place, optimizer in self._state.optimizers.items() if _has_state_in(optimizer, storages)],
+            "the state of {} changed between a step and the next forward: it is saved as that forward finds it, so a "
+            "change that belongs to the next iteration is repeated after a resume",
+        )
         for name in (n for n in opened.names if n not in self._changed):
             self._changed[name] = False
         if "random numbers" not in self._warned and opened.random_differs(now):
@@ -134,9 +143,9 @@ class BetweenSteps:
         if strange and "random numbers" not in self._warned:
             self._warned.add("random numbers")
             log.warning(
-                "random numbers (%s) were drawn between a step and the next forward, other than before the first "
-                "forward: checkpoints have the random state that the step left, so what is drawn after it in the same "
-                "iteration is drawn again after a resume, with another result; %s",
+                "the random state (%s) changed between a step and the next forward, by other draws than before the "
+                "first forward: checkpoints have it as the step left it, so what is drawn later in that iteration is "
+                "drawn twice after a resume; %s",
                 *(", ".join(sorted(strange)), _USE_STEPS),
             )
 
@@ -150,11 +159,11 @@ class BetweenSteps:
         return {name: scaler.get_scale() for name, scaler in scalers.items()}
 
     def _warn(self, names: Iterable[str], text: str) -> None:
-        fresh = sorted(set(names) - self._warned)
+        fresh = [name for name in names if name not in self._warned]
         if fresh:
             self._warned.update(fresh)
-            more = f" and {len(fresh) - 1} more" if len(fresh) > 1 else ""
-            log.warning("%s; %s", text.format(fresh[0] + more), _USE_STEPS)
+            more = f" and {len(fresh) - _NAMED} more" if len(fresh) > _NAMED else ""
+            log.warning("%s; %s", text.format(", ".join(fresh[:_NAMED]) + more), _USE_STEPS)
 
 
 class _Observation:
@@ -172,6 +181,8 @@ class _Observation:
         self._tensors: dict[str, tuple[torch.Tensor, int]] = {}
         self._samples: ByteSamples | None = None
         if model:
+            for place, optimizer in state.optimizers.items():
+                self._facts[place] = _facts(optimizer)
             named = [(f"parameter {n!r}", p.detach()) for n, p in state.model.named_parameters()]
             named += [(f"buffer {n!r}", b) for n, b in state.model.named_buffers()]
             self._tensors = {name: (t, t._version) for name, t in named if not t.is_inference()}
@@ -179,7 +190,7 @@ class _Observation:
             storages = list({storage_of(t)._cdata: storage_of(t) for t in plain}.values())
             self._samples = ByteSamples(storages, [as_bytes(s) for s in storages])
 
-    def changed(self, now: _Observation) -> set[str]:
+    def changed(self, now: _Observation) -> list[str]:
         """Names of what differs."""
         found = {name for name, facts in self._facts.items() if name in now._facts and _differ(facts, now._facts[name])}
         for name, (tensor, version) in now._tensors.items():
@@ -189,7 +200,7 @@ class _Observation:
                 found.add(name)
         if self._samples is not None and now._model is not None:
             found.update(_names_of(now._model, self._samples.changed()))
-        return found
+        return [name for name in (*self._facts, *now._tensors) if name in found]
 
     def random_differs(self, now: _Observation) -> bool:
         """Whether some generator's state differs."""
@@ -206,6 +217,10 @@ def _names_of(model: torch.nn.Module, storages: Collection[int]) -> list[str]:
         return []
     found = [f"parameter {name!r}" for name, p in model.named_parameters() if storage_of(p)._cdata in storages]
     return found + [f"buffer {name!r}" for name, b in model.named_buffers() if storage_of(b)._cdata in storages]
+
+
+def _has_state_in(optimizer: torch.optim.Optimizer, storages: Collection[int]) -> bool:
+    return bool(storages) and any(storage_of(tensor)._cdata in storages for tensor in tensors_of(optimizer.state))
 
 
 def _facts(value: Any) -> Any:

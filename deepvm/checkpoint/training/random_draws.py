@@ -41,7 +41,7 @@ def _twisters(state: Mapping[str, Any]) -> dict[str, tuple[torch.Tensor, int]]:
     python, torch_state = state["python"], bytes_of(state["torch"])
     words = torch.frombuffer(bytearray(torch_state[_TORCH_WORDS]), dtype=torch.int64)
     used = _WORDS + 1 - int.from_bytes(torch_state[_TORCH_LEFT], "little")
-    found = {"torch": (words, used), "random": (python[:_WORDS], int(python[_WORDS]))}
+    found = {"torch": (words, used), "python": (python[:_WORDS], int(python[_WORDS]))}
     if state.get("numpy", {}).get("name") == "MT19937":
         found["numpy"] = state["numpy"]["keys"], int(state["numpy"]["position"])
     return found

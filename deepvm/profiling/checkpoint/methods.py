@@ -196,14 +196,19 @@ class DeepVM(Method):
     durable = True
 
     def __init__(self, training: Training, folder: Path, stack: ExitStack, tier: str | Tier, guarantee: str) -> None:
-        """Hook into the optimizer."""
+        """Start the loop of the checkpointer."""
         super().__init__(training, folder, stack)
-        self._checkpointer = Checkpointer(model=training.model, optimizer=training.optimizer, tiers=[tier], job="bench")
+        self._checkpointer = Checkpointer(
+            model=training.model, optimizer=training.optimizer, tiers=[tier], job="bench", every=1
+        )
         self._guarantee = guarantee
         stack.callback(self._checkpointer.close)
+        self._iterations = self._checkpointer.steps()
+        next(self._iterations)
 
     def _begin(self) -> Future[Any]:
-        self._handle = self._checkpointer.save()
+        next(self._iterations)  # all steps since the last version are one iteration
+        self._handle = self._checkpointer.handles[-1]
         self._counted_s = self._handle.stall_s
         written: Future[Any] = getattr(self._handle, self._guarantee)
         return written

@@ -99,7 +99,7 @@ def test_a_position_that_advances_before_the_forward_is_saved_as_the_step_leaves
     loop.run(top=lambda loop: loop.position.advance())
     assert positions(tmp_path) == {n: n for n in range(2, 13, 2)}
     (record,) = caplog.records
-    assert "extra['position'] changed between ck.restore_latest() and the first forward" in record.message
+    assert "extra['position'] changed between the start and the first forward" in record.message
     assert "ck.steps(total)" in record.message
 
 
@@ -128,8 +128,8 @@ def validate(loop: Loop) -> None:
 @pytest.mark.parametrize(
     ("change", "name"),
     [
-        ({"bottom": noise}, "random numbers (torch)"),
-        ({"bottom": validate}, "random numbers (torch)"),
+        ({"bottom": noise}, "the random state (torch)"),
+        ({"bottom": validate}, "the random state (torch)"),
         ({"bottom": reset}, "parameter '0.weight'"),
         ({"top": noise}, "parameter '0.weight'"),
         ({"top": lambda loop: loop.scheduler.step()}, "extra['scheduler']"),

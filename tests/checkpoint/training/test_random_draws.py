@@ -28,7 +28,7 @@ def test_draws_are_counted_for_each_generator(seed: int, skipped: int, drawn: in
     for _ in range(drawn // 7):
         random.random()
     numpy.random.random(drawn // 3)
-    counts = {"torch": drawn, "random": 2 * (drawn // 7), "numpy": 2 * (drawn // 3)}
+    counts = {"torch": drawn, "python": 2 * (drawn // 7), "numpy": 2 * (drawn // 3)}
     assert draws_between(before, random_state()) == {name: count for name, count in counts.items() if count}
 
 

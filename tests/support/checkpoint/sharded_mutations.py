@@ -14,6 +14,7 @@ from deepvm.checkpoint.format.shard import Shard
 from deepvm.checkpoint.snapshot import snapshotter
 from deepvm.checkpoint.snapshot.host_buffer import Slot
 from support.checkpoint import failing_disk
+from support.checkpoint.slow_copies import stop_noticing
 
 
 def parts_at_the_wrong_place() -> None:
@@ -33,7 +34,7 @@ def parts_at_the_wrong_place() -> None:
 def no_gate() -> None:
     """The next step does not wait for the copy."""
     snapshotter.Snapshotter.gate = lambda self, *copies: None  # type: ignore[method-assign]
-    snapshotter.changed_since = lambda seen: set()  # else what it mixes is noticed, and not sent
+    stop_noticing()  # else what it mixes is noticed, and not sent
 
 
 def accepts_what_is_missing() -> None:

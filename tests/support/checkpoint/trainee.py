@@ -18,6 +18,7 @@ import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ from deepvm.checkpoint.tiers.tcp import TcpTier
 from deepvm.checkpoint.training.state import TrainingState
 from deepvm.errors import CheckpointError
 from deepvm.io import failpoints
-from support.checkpoint.slow_copies import slow_copy  # beside this script
+from support.checkpoint.slow_copies import slow_copy, stop_noticing
 
 # Folders may be in memory, for speed: here no machine is lost.
 durable_write.Medium.volatile = False  # type: ignore[method-assign,assignment]
@@ -106,6 +107,7 @@ class Training:
             extra={"scheduler": self.scheduler},
             tiers=tiers(order),
             job=order["job"],
+            every=1,
         )
 
     def step(self) -> None:
@@ -142,26 +144,36 @@ def tiers(order: dict[str, Any]) -> list[Tier]:
 
 def train(order: dict[str, Any], log: Log) -> None:
     """Go on from the newest version to the last step; a version after each, every other one awaited."""
+    snapshotter._SMALL_BYTES = 0  # as a large model: it is copied in the background
     training = Training(order)
     saver = training.saver
     log("restored", saver.restore_latest(), training.digest())
-    while saver.version < order["steps"]:
-        training.step()
-        now = training.digest()
-        log("step", saver.version, now)
-        handle = saver.save()
-        for level, future in (("remote", handle.remote_done), ("durable", handle.durable)):
-            future.add_done_callback(lambda f, level=level, now=now: acknowledged(log, level, f, now))
-        if saver.version % 2 and not handle.skipped:
-            done(handle.remote_done)
+    now = ""
+    for step in saver.steps(order["steps"]):
+        if now:
+            newest_is_awaited(saver, log, now)
         if order.get("step_s"):
             time.sleep(order["step_s"])
+        training.step()
+        now = training.digest()
+        log("step", step + 1, now)
+    if now:
+        newest_is_awaited(saver, log, now)
     last_save(training)
     saver.close()
     log("end", saver.version, training.digest())
 
 
-def acknowledged(log: Log, level: str, future: Future[int], now: str) -> None:
+def newest_is_awaited(saver: Checkpointer, log: Log, now: str) -> None:
+    """Log what becomes of the version of the last boundary, and wait for every other one."""
+    handle = saver.handles[-1]
+    for level, future in (("remote", handle.remote_done), ("durable", handle.durable)):
+        future.add_done_callback(partial(acknowledged, log, level, now))
+    if saver.version % 2 and not handle.skipped:
+        done(handle.remote_done)
+
+
+def acknowledged(log: Log, level: str, now: str, future: Future[int]) -> None:
     if future.exception() is None:
         log("ack", future.result(), level, now)
 
@@ -231,7 +243,7 @@ def slow_copies() -> None:
 
 def no_gate() -> None:
     checkpointer.Checkpointer._before_step = checkpointer.Checkpointer._before_forward  # type: ignore[method-assign]
-    snapshotter.changed_since = lambda seen: set()  # else what it mixes is noticed, and not sent
+    stop_noticing()  # else what it mixes is noticed, and not sent
 
 
 def folder_acknowledges_first() -> None:
