@@ -461,9 +461,10 @@ class Checkpointer:
             if self._ranks.world == 1 and not self._changed:  # of several ranks, one may close alone
                 self._before_batch()
             self._give_up_due()
-            self._closed = True
             self._unseen.look()
             self._snapshotter.finish()
+            self._catch_up(limit_s)
+            self._closed = True
         finally:
             self._unseen.close()
             self._closed = True
@@ -486,6 +487,16 @@ class Checkpointer:
         self._check_newest()
         if not self._pipeline.counts["saved"] and self._schedule.saves:
             self._unseen.end()
+
+    def _catch_up(self, limit_s: float) -> None:
+        """The training is over: if there was no slot for the newest version that was due, save the end instead."""
+        last = self._snapshotter.last_due
+        over = sys.exc_info()[0] is None and getattr(sys, "last_type", None) is None and not self._stepping
+        if last is not None and last.skipped and over and self._ranks.world == 1:
+            try:
+                self._save(limit_s, best=False)
+            except CheckpointError as error:
+                log.warning("%s", error)
 
     def _check_newest(self) -> None:
         """Raise CheckpointError if the newest version that was due is lost. One that was skipped only warns."""

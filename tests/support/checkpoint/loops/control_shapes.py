@@ -140,21 +140,6 @@ def broken_and_entered_again(run: Run) -> None:
             train(run, model, optimizer)
 
 
-@shape(Hooks.UNSUITED)
-def broken_after_the_step(run: Run) -> None:
-    """As before, but the iteration that is left has made its step: with ``ck.steps`` it is not counted."""
-    model = mlp()
-    optimizer = adam(model)
-    visits = Fields(count=0)
-    run.checkpoint(model, optimizer, {"visits": visits})
-    while run.version < run.total:
-        for _ in run.iterations():
-            train(run, model, optimizer)
-            visits.count += 1
-            if visits.count % 7 == 0:
-                break
-
-
 @shape()
 def phases(run: Run) -> None:
     """Two loops, one after the other: the head first, then everything with another rate."""
