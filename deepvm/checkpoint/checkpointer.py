@@ -712,7 +712,8 @@ class Checkpointer:
     def _before_forward(self) -> None:
         if self._agent is not None:
             self._agent.forwarded()
-        if not self._state.model.training:  # validation, perhaps with other weights
+        # Validation, perhaps with other weights, or statistics that are gathered: no iteration starts with that.
+        if not (self._state.model.training and torch.is_grad_enabled()):
             if torch.is_grad_enabled():
                 self._passes()
             else:

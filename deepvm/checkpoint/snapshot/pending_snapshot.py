@@ -108,7 +108,7 @@ class PendingSnapshot:
     """
 
     handle: Handle
-    model: Mapping[str, Any]
+    model: dict[str, Any]
     early: Mapping[str, Any]
     patience_s: float
     parts: FlatState

@@ -249,13 +249,14 @@ class Snapshotter:
         with without_autograd():
             try:
                 parts = pending.parts
+                replaced = {} if at_once or in_step else self._take_replaced(pending)
                 if not at_once or pending.slot is None:
                     tree = {**self._state.tree(handle.version, pending.early), "model": pending.model}
                     parts = flatten(tree)
                     if pending.slot is None or not self._fits(parts):
                         self._start_again(pending, tree, parts)
                 if pending.slot is not None:
-                    self.changed = set() if at_once else self._copy_changed(pending, in_step)
+                    self.changed = set() if at_once else self._copy_changed(pending, in_step, replaced)
                     self._watch(pending)
                     self._send(pending, parts)
             except Exception as error:
@@ -284,13 +285,25 @@ class Snapshotter:
         if not self._copy(pending, patience_s):
             self._skipped(pending.handle)
 
-    def _copy_changed(self, pending: PendingSnapshot, in_step: bool) -> set[int]:
+    def _take_replaced(self, pending: PendingSnapshot) -> dict[int, torch.UntypedStorage]:
+        """Take buffers into the version that were replaced since its step; returns the new memory by the old."""
+        found = {}
+        for name, buffer in self._state.model.named_buffers():
+            before: Any = pending.model.get(name)
+            if _is_on(before, pending.owned.buffers) and storage_of(before)._cdata != storage_of(buffer)._cdata:
+                found[storage_of(before)._cdata] = storage_of(buffer)
+                pending.model[name] = buffer.detach()
+        return found
+
+    def _copy_changed(
+        self, pending: PendingSnapshot, in_step: bool, replaced: dict[int, torch.UntypedStorage]
+    ) -> set[int]:
         """Copy what changed between the step and now, such as clipped weights: it is part of the version.
 
         Returns the storages.
         """
         assert pending.slot is not None and pending.copying is not None
-        now = {c: storage_of(p) for c, p in pending.owned.parameters.items()}
+        now = {c: storage_of(p) for c, p in pending.owned.parameters.items()} | replaced
         found = changed_since(pending.seen) | {c for c, storage in now.items() if storage._cdata != c}
         found |= pending.samples.changed()
         if in_step and found:
