@@ -64,13 +64,16 @@ def standing_of(history: History, row: JobRow, now_s: float, known: Sequence[Eve
 
 @dataclass(frozen=True)
 class JobLine:
-    """A job in short; ``machines``: that cost something now; ``failed_saves``: since the newest safe version."""
+    """A job in short.
+
+    ``steps``: None if unknown. ``machines``: that cost something now. ``failed_saves``: since the newest safe version.
+    """
 
     name: str
     state: str
     controller: str
     created_s: float
-    steps: int
+    steps: int | None
     preemptions: int
     machines: int
     cost_usd: float
@@ -88,7 +91,8 @@ def job_lines(history: History, now_s: float) -> list[JobLine]:
         else:
             world = current(history.world(row.name), history.samples(row.name), now_s)
             costs = sum(m.state.costs for m in world.machines.values())
-            figures = (world.steps, world.preemptions, costs, round(world.usd, 8))
+            steps = None if world.progress_unknown else world.steps
+            figures = (steps, world.preemptions, costs, round(world.usd, 8))
             failed = world.counts.failed.in_a_row
         found.append(JobLine(row.name, row.state, controller, row.created_s, *figures, failed))
     return found

@@ -35,7 +35,7 @@ def rows(*states: tuple[float, str]) -> list[EventRow]:
 
 def world(now_s: float, *machines: MachineRecord, least: int = 1, **more: object) -> World:
     known = {m.id: m for m in machines}
-    return World(Terms(least, least), now_s, Job.DONE, known, **more)  # type: ignore[arg-type]
+    return World(Terms(least, least), now_s, Job.DONE, known, **{"reached": 1, **more})  # type: ignore[arg-type]
 
 
 def breakdown(created_s: float, world: World, events: list[EventRow]) -> dict[str, float]:
@@ -49,7 +49,14 @@ def test_a_job_waits_for_machines_whatever_happens_meanwhile() -> None:
         world(220.0, machine("m1", 110.0, 150.0), machine("m2", 180.0, 220.0)),
         rows((112.0, "pending"), (115.0, "running"), (150.0, "forming"), (160.0, "forming"), (190.0, "running")),
     )
-    assert found == {"allocation": 40.0, "preparation": 15.0, "compute": 65.0, "recompute": 0.0, "save": 0.0}
+    assert found == {
+        "allocation": 40.0,
+        "preparation": 15.0,
+        "compute": 65.0,
+        "recompute": 0.0,
+        "save": 0.0,
+        "hang": 0.0,
+    }
 
 
 @pytest.mark.parametrize(("least", "allocation"), [(1, 10.0), (2, 40.0)])
@@ -67,7 +74,7 @@ def test_a_job_that_was_stopped_and_resumed() -> None:
     events = rows(*states, (1100.0, "done"))
     done = world(1100.0, first, second)
     found = spent(0.0, done, events)
-    seconds = {"allocation": 5.0, "preparation": 20.0, "compute": 110.0, "recompute": 0.0, "save": 0.0}
+    seconds = {"allocation": 5.0, "preparation": 20.0, "compute": 110.0, "recompute": 0.0, "save": 0.0, "hang": 0.0}
     assert {cause: round(s, 6) for cause, s in found.seconds.items()} == seconds
     assert found.usd["release"] == pytest.approx(0.3 / 3600 * 5)
     document = final_document("job", 0.0, done, events, {})
@@ -77,7 +84,7 @@ def test_a_job_that_was_stopped_and_resumed() -> None:
 
 
 def test_a_job_that_fails_before_its_first_step_has_trained_nothing() -> None:
-    failed = replace(world(30.0, machine("m1", 5.0, 28.0)), job=Job.FAILED)
+    failed = replace(world(30.0, machine("m1", 5.0, 28.0)), job=Job.FAILED, reached=0)
     events = rows((10.0, "running"), (25.0, "failed"))
     found = breakdown(0.0, failed, events)
     assert (found["compute"], found["preparation"]) == (0.0, 25.0)
@@ -97,7 +104,14 @@ def test_steps_that_were_done_twice_have_their_share() -> None:
     counts, last = Counts(lost_steps=20), world(100.0).facts
     known = world(100.0, machine("m1", 0.0, None), counts=counts, reached=80, saving_s=10.0, facts=last)
     found = breakdown(0.0, known, rows((0.0, "running")))
-    assert found == {"allocation": 0.0, "preparation": 0.0, "compute": 72.0, "recompute": 18.0, "save": 10.0}
+    assert found == {
+        "allocation": 0.0,
+        "preparation": 0.0,
+        "compute": 72.0,
+        "recompute": 18.0,
+        "save": 10.0,
+        "hang": 0.0,
+    }
 
 
 @pytest.mark.parametrize(("reason", "saving_s"), [(Reason.EMERGENCY, 3.0), (Reason.INSURANCE, 0.25)])

@@ -355,6 +355,7 @@ def _formed(world: World) -> _Step:
     for name in members:
         world = world.with_machine(replace(world.machines[name], epoch=number))
     job = job_after(world.job, JobEvent.FORM)
+    world = replace(world, reports=world.has_reported, unplaced=world.is_unplaced)
     done = world.reached if any(m in members for m in world.members) else _done_unheard(world)
     world = replace(world, peak=max(done, world.peak or 0), reached=0, reached_s=None, given_up=frozenset(), pending=0)
     if world.anchors not in ((), anchors):
