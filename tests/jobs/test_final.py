@@ -99,6 +99,49 @@ def test_the_release_of_machines_is_no_wait_for_them() -> None:
     assert (found["allocation"], found["preparation"], found["compute"]) == (0.0, 20.0, 10.0)
 
 
+def crashing() -> tuple[World, list[EventRow]]:
+    """50 steps of 20 ms, and trainers that load for 6 s: nine times they fail after 5 of them, on the same machine.
+
+    After another hang, noticed after 30 s, the rest is done.
+    """
+    events, at_s = list[EventRow](), 10.0
+    for number in range(1, 11):
+        facts = {"id": "m1", "generation": number}
+        events.append(EventRow(at_s, "started", "running", facts))
+        events.append(EventRow(at_s + 6.0, "stepped", "running", {**facts, "took_s": 6.0}))
+        at_s += 6.08
+        if number == 10:
+            hung = {"since_s": at_s, "why": "", "version": 45, "again": True, "generation": 10}
+            events.append(EventRow(at_s + 30.0, "hung", "forming", hung))
+            at_s += 30.5
+            continue
+        events.append(EventRow(at_s, "ended", "running", {**facts, "code": 1, "step": 5 * number}))
+        events.append(EventRow(at_s + 0.5, "state", "forming", {"generation": number}))
+        at_s += 1.0
+    facts = {"id": "m1", "generation": 11}
+    events.append(EventRow(at_s, "started", "running", facts))
+    events.append(EventRow(at_s + 6.0, "stepped", "running", {**facts, "took_s": 6.0}))
+    events.append(EventRow(at_s + 6.08, "ended", "done", {**facts, "code": 0, "step": 50}))
+    one = replace(machine("m1", 1.0, at_s + 7.0), trained_s=10.0)
+    facts_s = replace(world(0.0).facts, step_s=0.02)
+    return world(at_s + 7.0, one, facts=facts_s, reached=50, generation=11, counts=Counts(lost_steps=5)), events
+
+
+def test_trainers_that_load_or_hang_make_no_steps() -> None:
+    known, events = crashing()
+    found = final_document("job", 0.0, known, events, {"g4dn.xlarge": 0.6})
+    took = found["breakdown_s"]
+    assert took["compute"] == pytest.approx(50 * 0.02, rel=0.01) and took["recompute"] == pytest.approx(0.1, rel=0.01)
+    assert took["hang"] == pytest.approx(30.0) and took["preparation"] > 11 * 5.9
+    assert sum(took.values()) == pytest.approx(found["total_s"], abs=0.01)
+    assert sum(found["spent_usd"].values()) == pytest.approx(found["cost_usd"], abs=1e-7)
+    # The steps, and one start: from the launch until the first step.
+    assert found["same_work_on_demand_usd"] == pytest.approx((1.0 + 14.98) * 0.6 / 3600, rel=0.01)
+    again = found["restarts"]
+    assert (again["count"], again["causes"]["crash"], again["causes"]["hang"]) == (10, 9, 1)
+    assert again["waiting_s"] == pytest.approx(9 * 1.0 + 30.5 + 10 * 5.98, abs=0.1) and not again["uncertain_s"]
+
+
 def test_steps_that_were_done_twice_have_their_share() -> None:
     """The last step may have been a slow one: 20 of 100 steps done are a fifth of the time."""
     counts, last = Counts(lost_steps=20), world(100.0).facts

@@ -99,11 +99,13 @@ class RunForecast(TypedDict):
     """What ``simulate`` says of the job by what was known before it began, but for the time of a step."""
 
     runs: Annotated[int, "simulated ones"]
-    steps: Annotated[int, "all of the job; of a job that is done, as many as it did if nobody said"]
-    steps_given: Annotated[bool, "whether somebody said, by the job file or --steps"]
+    steps: Annotated[int, "all of the job; of a job that is done, as many as it did if no number was given"]
+    steps_given: Annotated[bool, "whether the job file or --steps says so"]
     step_s: Annotated[float, "one step, as measured, seconds"]
     start_s: Annotated[float, "from the request for a machine until it trains, as earlier ones took, seconds"]
-    mttp_s: Annotated[float | None, "mean life of a machine, seconds, null for no end"]
+    mttp_s: Annotated[
+        float | None, "mean lifetime of a machine, by inject from its first training, seconds, null: no end"
+    ]
     total_s: Annotated[Spread, "from the submission to the last step, seconds"]
     cost_usd: Annotated[Spread, "of all machines, US dollars"]
     preemptions: Annotated[Spread, "machines that are taken back"]
