@@ -38,6 +38,7 @@ from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import Pool, Pulse, Terms, World
 from deepvm.jobs.head.remote import is_head, needs_head
 from deepvm.jobs.history.history import History, JobRow, own_folder
+from deepvm.jobs.history.job_clock import job_time_s
 from deepvm.jobs.history.pools import expected_life_s, is_of_a_market
 from deepvm.jobs.jobfile import Anchor, JobFile, Range, line_of
 from deepvm.jobs.market_prices import plausible_prices
@@ -536,7 +537,7 @@ def resumed(
         RequestError: that sum is paid already, or what ended the job would end it again at once.
         DataError: the job's secret is gone.
     """
-    world, now_s = history.world(row.name), time.time()
+    world, now_s = history.world(row.name), job_time_s(row.folder, time.time())
     if world.job in (Job.STOPPED, Job.FAILED) and not is_head(row):
         _check_limits(row.name, world, now_s, total_usd, deadline_s)
         world = replace(world, job=Job.PENDING, ending="", failure="", no_data=False, unready={}, pulse=Pulse())
