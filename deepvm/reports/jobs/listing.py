@@ -83,7 +83,8 @@ def saved_words(document: Mapping[str, Any]) -> Iterator[str]:
     gone = "; none is safe any more" if document.get("version") == 0 and saves != "none" else ""
     yield f"saved versions: {saves}{newest}{gone}"
     if (failed := document.get("failed_saves")) and failed["total"]:
-        last = f", {failed['in_a_row']} since the newest version: {failed['why']}" if failed["in_a_row"] else ""
+        since = f", {failed['in_a_row']} since the newest version" if version else ""
+        last = f"{since}: {failed['why']}" if failed["in_a_row"] else ""
         yield f"{counted(failed['total'], 'save')} failed{last}"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from deepvm.core.spelling import joined
 from deepvm.core.units import counted, format_seconds
 
-_CAUSES = {"resize": "change of machines"}
+_CAUSES = {"crash": ("crash", "crashes"), "resize": ("change of machines", "changes of machines")}
 
 
 def steps_words(document: Mapping[str, Any]) -> str:
@@ -22,7 +22,7 @@ def restart_words(document: Mapping[str, Any]) -> Iterator[str]:
     found = document.get("restarts")
     if not found or not found["count"]:
         return
-    causes = joined([counted(n, _CAUSES.get(cause, cause)) for cause, n in found["causes"].items() if n], "and")
+    causes = joined([counted(n, *_CAUSES.get(cause, (cause,))) for cause, n in found["causes"].items() if n], "and")
     waited = f"{format_seconds(found['waiting_s'], digits=3)} and ${found['waiting_usd']:.4f} of waiting and loading"
     yield f"{counted(found['count'], 'restart')} ({causes}): {waited}"
     if document["steps"] is None:

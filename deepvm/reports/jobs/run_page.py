@@ -148,8 +148,9 @@ class RunPage:
             yield tag("p", "Its controller runs elsewhere, or its folder was removed.", class_="quiet")
         failed = document.get("failed_saves", {})
         if failed.get("in_a_row"):
-            count, since = counted(failed["in_a_row"], "save"), f"the newest that is safe: {failed['why']}"
-            yield tag("p", visible(f"{count} failed since version {document['version']}, {since}"), class_="alarm")
+            since = f" since version {document['version']}, the newest that is safe" if document["version"] else ""
+            text = f"{counted(failed['in_a_row'], 'save')} failed{since}: {failed['why']}"
+            yield tag("p", visible(text), class_="alarm")
         yield tag("p", self._rented(), class_="quiet")
         yield tag("dl", *(self._card(*card) for card in self._cards()), class_="cards")
 
