@@ -17,7 +17,7 @@ from deepvm.jobs.head.head_state import HeadState
 from deepvm.jobs.history.downtime import LEAST_S, Downtime, caught_up, downtimes, last_seen_s
 from deepvm.jobs.history.final import final_document
 from deepvm.jobs.history.history import EventRow, History, JobRow, Sample
-from deepvm.jobs.history.job_clock import job_time_s
+from deepvm.jobs.steady_clock import job_time_s
 
 LOCK = "controller.lock"
 """A controller holds it in its job's folder."""

@@ -38,11 +38,11 @@ from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import Pool, Pulse, Terms, World
 from deepvm.jobs.head.remote import is_head, needs_head
 from deepvm.jobs.history.history import History, JobRow, own_folder
-from deepvm.jobs.history.job_clock import job_time_s
 from deepvm.jobs.history.pools import expected_life_s, is_of_a_market
 from deepvm.jobs.jobfile import Anchor, JobFile, Range, line_of
 from deepvm.jobs.market_prices import plausible_prices
 from deepvm.jobs.own_hosts import SSH, OwnHosts, pool_of
+from deepvm.jobs.steady_clock import job_time_s
 from deepvm.jobs.storage import git_code
 from deepvm.jobs.storage.code_archive import pack
 from deepvm.jobs.wire import new_secret

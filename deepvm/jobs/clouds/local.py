@@ -25,7 +25,7 @@ from deepvm.io.failpoints import POINTS, point
 from deepvm.jobs.cloud import Listing, RefusedError, Start, UnknownError
 from deepvm.jobs.clouds.settings import MachineSettings
 from deepvm.jobs.decisions.world import MachineRecord
-from deepvm.jobs.history.job_clock import clock_of
+from deepvm.jobs.steady_clock import clock_of
 
 LOCK, MACHINE, ENDED, ORDER, AGENT, LOG = "lock", "machine.json", "ended.json", "order.json", "agent", "machine.log"
 _LAST_BYTES, _LAST_LINES = 16_384, 40

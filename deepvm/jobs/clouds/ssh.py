@@ -33,8 +33,8 @@ from deepvm.errors import RequestError
 from deepvm.io.atomic_write import write_bytes
 from deepvm.jobs.cloud import Listing, RefusedError, Start, UnknownError
 from deepvm.jobs.decisions.world import MachineRecord
-from deepvm.jobs.history.job_clock import job_time_s
 from deepvm.jobs.own_hosts import OwnHosts
+from deepvm.jobs.steady_clock import job_time_s
 from deepvm.profiling.hosts.launcher import Host
 from deepvm.profiling.hosts.watchdog import MARK
 

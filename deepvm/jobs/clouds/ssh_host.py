@@ -24,7 +24,7 @@ from deepvm.jobs.cloud import RefusedError, Start, UnknownError
 from deepvm.jobs.clouds.local import LocalCloud
 from deepvm.jobs.clouds.settings import MachineSettings
 from deepvm.jobs.decisions.world import MachineRecord, Pool, Role
-from deepvm.jobs.history.job_clock import job_time_s
+from deepvm.jobs.steady_clock import job_time_s
 from deepvm.jobs.wire import FAR_BEAT_S
 from deepvm.profiling.hosts.machine import own_addresses
 

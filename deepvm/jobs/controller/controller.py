@@ -39,8 +39,8 @@ from deepvm.jobs.decisions.waiting import adopted, forgiven
 from deepvm.jobs.decisions.world import UNREADY, World
 from deepvm.jobs.history.downtime import LEAST_S, caught_up, last_seen_s
 from deepvm.jobs.history.history import MACHINE, EventRow, History
-from deepvm.jobs.history.job_clock import clock_of
 from deepvm.jobs.history.log_files import add_line
+from deepvm.jobs.steady_clock import clock_of
 from deepvm.jobs.wire import USER, Receiver, secret_of, token_of
 
 _TICK_S, _ACK_S = 0.2, 8.0

@@ -83,7 +83,7 @@ def saved_words(document: Mapping[str, Any]) -> Iterator[str]:
     gone = "; none is safe any more" if document.get("version") == 0 and saves != "none" else ""
     yield f"saved versions: {saves}{newest}{gone}"
     if (failed := document.get("failed_saves")) and failed["total"]:
-        since = f", {failed['in_a_row']} since the newest version" if version else ""
+        since = f", {failed['in_a_row']} since the newest version" if saves != "none" else ""
         last = f"{since}: {failed['why']}" if failed["in_a_row"] else ""
         yield f"{counted(failed['total'], 'save')} failed{last}"
 

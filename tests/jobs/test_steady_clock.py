@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from deepvm.io import steady_clock
-from deepvm.io.steady_clock import SteadyClock
-from deepvm.jobs.history.job_clock import CLOCK, clock_of, job_time_s
+from deepvm.jobs import steady_clock
+from deepvm.jobs.steady_clock import CLOCK, SteadyClock, clock_of, job_time_s
 
 
 def set_wall(monkeypatch: pytest.MonkeyPatch, by_s: float) -> None:

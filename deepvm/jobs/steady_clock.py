@@ -1,6 +1,8 @@
 """Time that passes evenly, whoever sets the clock on the wall, also while the computer sleeps.
 
-Processes of one boot share it: what one has written down, another reads. After a reboot only the wall clock is left.
+The times of a job, and of its machines, are by one such clock. Processes of one boot share it, by a file of the job's
+folder. After a reboot, or on another computer, another one is started by the wall clock, but not before what was
+written down last.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from pathlib import Path
 
 from deepvm.io.atomic_write import write_bytes
 
+CLOCK = "clock.json"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -51,6 +54,21 @@ class SteadyClock:
     def of_wall_s(self, wall_s: float) -> float:
         """The time of this clock at what is, or will be, ``wall_s`` by the wall clock as it goes now."""
         return wall_s + self.now_s() - time.time()
+
+
+def clock_of(folder: Path, least_s: float = 0.0) -> SteadyClock:
+    """The clock of the job in a folder, started if there is none. Raises DataError: it cannot be written down."""
+    clock = SteadyClock.load(folder / CLOCK)
+    if clock is None or clock.now_s() < least_s:
+        clock = SteadyClock.start(least_s)
+        clock.save(folder / CLOCK)
+    return clock
+
+
+def job_time_s(folder: Path, wall_s: float) -> float:
+    """What the wall clock shows, by the clock of the job in a folder, if it has one."""
+    clock = SteadyClock.load(folder / CLOCK)
+    return wall_s if clock is None else clock.of_wall_s(wall_s)
 
 
 @cache
