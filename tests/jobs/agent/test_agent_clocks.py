@@ -81,7 +81,7 @@ def test_a_job_costs_what_it_took(home: Home, jump_s: int) -> None:
     assert resumed.returncode == 0, printed
     took_s = time.monotonic() - began_s
     found = nothing_is_left(home, "set")
-    assert found["state"] == "done" and 5 < found["total_s"] < took_s + 5
+    assert found["state"] == "done" and 1 < found["total_s"] < took_s + 5
     assert len(found["machines"]) == 2 and all(0 < m["usd"] < 0.005 for m in found["machines"])
 
 
