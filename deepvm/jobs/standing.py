@@ -17,6 +17,7 @@ from deepvm.jobs.head.head_state import HeadState
 from deepvm.jobs.history.downtime import LEAST_S, Downtime, caught_up, downtimes, last_seen_s
 from deepvm.jobs.history.final import final_document
 from deepvm.jobs.history.history import EventRow, History, JobRow, Sample
+from deepvm.jobs.steady_clock import job_time_s
 
 LOCK = "controller.lock"
 """A controller holds it in its job's folder."""
@@ -49,7 +50,8 @@ class Standing:
 
 
 def standing_of(history: History, row: JobRow, now_s: float, known: Sequence[EventRow] = ()) -> Standing:
-    """How a job stands; ``known``: its first events, which are not read again."""
+    """How a job stands; ``now_s``: by the wall clock. ``known``: its first events, which are not read again."""
+    now_s = job_time_s(row.folder, now_s)
     events = [*known, *history.events(row.name, known[-1].number if known else 0)]
     samples, known_world, controller = history.samples(row.name), history.world(row.name), controller_of(row)
     world, without = current(known_world, samples, now_s), downtimes(events, samples)
@@ -64,13 +66,16 @@ def standing_of(history: History, row: JobRow, now_s: float, known: Sequence[Eve
 
 @dataclass(frozen=True)
 class JobLine:
-    """A job in short; ``machines``: that cost something now; ``failed_saves``: since the newest safe version."""
+    """A job in short.
+
+    ``steps``: None if unknown. ``machines``: that cost something now. ``failed_saves``: since the newest safe version.
+    """
 
     name: str
     state: str
     controller: str
     created_s: float
-    steps: int
+    steps: int | None
     preemptions: int
     machines: int
     cost_usd: float
@@ -86,9 +91,10 @@ def job_lines(history: History, now_s: float) -> list[JobLine]:
             figures = (done["steps"], done["preemptions"], 0, done["cost_usd"])
             failed = done.get("failed_saves", {}).get("in_a_row", 0)
         else:
-            world = current(history.world(row.name), history.samples(row.name), now_s)
+            world = current(history.world(row.name), history.samples(row.name), job_time_s(row.folder, now_s))
             costs = sum(m.state.costs for m in world.machines.values())
-            figures = (world.steps, world.preemptions, costs, round(world.usd, 8))
+            steps = None if world.progress_unknown else world.steps
+            figures = (steps, world.preemptions, costs, round(world.usd, 8))
             failed = world.counts.failed.in_a_row
         found.append(JobLine(row.name, row.state, controller, row.created_s, *figures, failed))
     return found

@@ -42,6 +42,7 @@ from deepvm.jobs.history.pools import expected_life_s, is_of_a_market
 from deepvm.jobs.jobfile import Anchor, JobFile, Range, line_of
 from deepvm.jobs.market_prices import plausible_prices
 from deepvm.jobs.own_hosts import SSH, OwnHosts, pool_of
+from deepvm.jobs.steady_clock import job_time_s
 from deepvm.jobs.storage import git_code
 from deepvm.jobs.storage.code_archive import pack
 from deepvm.jobs.wire import new_secret
@@ -536,7 +537,7 @@ def resumed(
         RequestError: that sum is paid already, or what ended the job would end it again at once.
         DataError: the job's secret is gone.
     """
-    world, now_s = history.world(row.name), time.time()
+    world, now_s = history.world(row.name), job_time_s(row.folder, time.time())
     if world.job in (Job.STOPPED, Job.FAILED) and not is_head(row):
         _check_limits(row.name, world, now_s, total_usd, deadline_s)
         world = replace(world, job=Job.PENDING, ending="", failure="", no_data=False, unready={}, pulse=Pulse())

@@ -66,6 +66,26 @@ def test_it_ends_and_leaves_nothing(
     assert world.counts.saves.get(Reason.EMERGENCY, 0) <= notices
 
 
+@pytest.mark.parametrize(
+    ("steps", "done", "ending", "job", "failure"),
+    [
+        (400, 400, "", Job.DONE, ""),
+        (None, 10, "", Job.DONE, ""),
+        (400, 0, "", Job.DONE, ""),  # it reports none: nothing is known
+        (400, 10, "", Job.FAILED, "the script ended with exit code 0 after 10 of 400 steps; if that is all, leave out"),
+        (400, 10, "stopped by the user", Job.STOPPED, ""),
+    ],
+)
+def test_a_script_that_ends_well_before_its_last_step(
+    steps: int | None, done: int, ending: str, job: Job, failure: str
+) -> None:
+    world = World(Terms(1, 1, steps=steps), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
+    for event in (d.Tick(), d.Launched("m1", 1.0), d.Heard("m1", warm=True), d.Started("m1", 1), d.Tick()):
+        world, _ = react(world, event, 2.0)
+    world, _ = react(replace(world, ending=ending), d.Ended("m1", 1, 0, done), 3.0)
+    assert world.job is job and world.failure.startswith(failure) and bool(world.failure) is bool(failure)
+
+
 def test_a_version_that_was_under_way_is_not_the_emergency_save() -> None:
     world = World(Terms(1, 1), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
     first = "m1"

@@ -22,7 +22,7 @@ from deepvm.jobs.history.downtime import DOWNTIME, Downtime, caught_up, downtime
 from deepvm.jobs.history.final import final_document
 from deepvm.jobs.history.forecast import forecast
 from deepvm.jobs.history.history import PLACE, EventRow, History, Sample
-from deepvm.jobs.history.spent import spent
+from deepvm.jobs.history.spent import CAUSES, spent
 from deepvm.jobs.history.validation import step_time
 from deepvm.jobs.standing import standing_of
 from deepvm.reports.jobs.job_charts import losses
@@ -76,7 +76,14 @@ def test_steps_that_were_lost_meanwhile_are_none() -> None:
 def test_it_is_no_training() -> None:
     world, events = slept()
     found = final_document("one", 0.0, world, events, {"g4dn.xlarge": 7.2}, AWAY)
-    assert found["breakdown_s"] == {"allocation": 0, "preparation": 30, "compute": 200, "recompute": 0, "save": 0}
+    assert found["breakdown_s"] == {
+        "allocation": 0,
+        "preparation": 30,
+        "compute": 200,
+        "recompute": 0,
+        "save": 0,
+        "hang": 0,
+    }
     assert found["downtime_s"] == 1000 and found["total_s"] == 1230 == sum(found["breakdown_s"].values()) + 1000
     assert found["spent_usd"]["downtime"] == pytest.approx(1.0) and found["spent_usd"]["compute"] == pytest.approx(0.2)
     assert sum(found["spent_usd"].values()) == pytest.approx(found["cost_usd"], abs=1e-6)
@@ -113,7 +120,8 @@ def test_stopped_time_is_none() -> None:
     rows = [EventRow(50.0, "stop", "stopped", {}), EventRow(1100.0, "launched", "pending", {})]
     world = World(Terms(1, 1), 1200.0, Job.PENDING)
     found = spent(0.0, world, rows, [Downtime(60.0, 1150.0)])
-    assert found.seconds == {"allocation": 100, "preparation": 0, "compute": 0, "recompute": 0, "save": 0, DOWNTIME: 50}
+    waited = {"allocation": 100, DOWNTIME: 50}
+    assert found.seconds == dict.fromkeys(CAUSES, 0) | waited
 
 
 def test_the_pace_of_steps_is_measured_anew() -> None:

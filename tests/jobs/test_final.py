@@ -20,6 +20,7 @@ from deepvm.jobs.history.final import final_document
 from deepvm.jobs.history.history import PLACE, EventRow, History
 from deepvm.jobs.history.spent import spent
 from deepvm.reports.jobs.listing import print_job
+from deepvm.reports.jobs.progress import restart_words
 from deepvm.reports.jobs.run_page import RunPage
 
 POOL = Pool("g4dn.xlarge", "z", "spot", 0.3)
@@ -35,7 +36,7 @@ def rows(*states: tuple[float, str]) -> list[EventRow]:
 
 def world(now_s: float, *machines: MachineRecord, least: int = 1, **more: object) -> World:
     known = {m.id: m for m in machines}
-    return World(Terms(least, least), now_s, Job.DONE, known, **more)  # type: ignore[arg-type]
+    return World(Terms(least, least), now_s, Job.DONE, known, **{"reached": 1, **more})  # type: ignore[arg-type]
 
 
 def breakdown(created_s: float, world: World, events: list[EventRow]) -> dict[str, float]:
@@ -49,7 +50,14 @@ def test_a_job_waits_for_machines_whatever_happens_meanwhile() -> None:
         world(220.0, machine("m1", 110.0, 150.0), machine("m2", 180.0, 220.0)),
         rows((112.0, "pending"), (115.0, "running"), (150.0, "forming"), (160.0, "forming"), (190.0, "running")),
     )
-    assert found == {"allocation": 40.0, "preparation": 15.0, "compute": 65.0, "recompute": 0.0, "save": 0.0}
+    assert found == {
+        "allocation": 40.0,
+        "preparation": 15.0,
+        "compute": 65.0,
+        "recompute": 0.0,
+        "save": 0.0,
+        "hang": 0.0,
+    }
 
 
 @pytest.mark.parametrize(("least", "allocation"), [(1, 10.0), (2, 40.0)])
@@ -67,7 +75,7 @@ def test_a_job_that_was_stopped_and_resumed() -> None:
     events = rows(*states, (1100.0, "done"))
     done = world(1100.0, first, second)
     found = spent(0.0, done, events)
-    seconds = {"allocation": 5.0, "preparation": 20.0, "compute": 110.0, "recompute": 0.0, "save": 0.0}
+    seconds = {"allocation": 5.0, "preparation": 20.0, "compute": 110.0, "recompute": 0.0, "save": 0.0, "hang": 0.0}
     assert {cause: round(s, 6) for cause, s in found.seconds.items()} == seconds
     assert found.usd["release"] == pytest.approx(0.3 / 3600 * 5)
     document = final_document("job", 0.0, done, events, {})
@@ -77,7 +85,7 @@ def test_a_job_that_was_stopped_and_resumed() -> None:
 
 
 def test_a_job_that_fails_before_its_first_step_has_trained_nothing() -> None:
-    failed = replace(world(30.0, machine("m1", 5.0, 28.0)), job=Job.FAILED)
+    failed = replace(world(30.0, machine("m1", 5.0, 28.0)), job=Job.FAILED, reached=0)
     events = rows((10.0, "running"), (25.0, "failed"))
     found = breakdown(0.0, failed, events)
     assert (found["compute"], found["preparation"]) == (0.0, 25.0)
@@ -92,12 +100,63 @@ def test_the_release_of_machines_is_no_wait_for_them() -> None:
     assert (found["allocation"], found["preparation"], found["compute"]) == (0.0, 20.0, 10.0)
 
 
+def crashing() -> tuple[World, list[EventRow]]:
+    """50 steps of 20 ms, and trainers that load for 6 s: nine times they fail after 5 of them, on the same machine.
+
+    After another hang, noticed after 30 s, the rest is done.
+    """
+    events, at_s = list[EventRow](), 10.0
+    for number in range(1, 11):
+        facts = {"id": "m1", "generation": number}
+        events.append(EventRow(at_s, "started", "running", facts))
+        events.append(EventRow(at_s + 6.0, "stepped", "running", {**facts, "took_s": 6.0}))
+        at_s += 6.08
+        if number == 10:
+            hung = {"since_s": at_s, "why": "", "version": 45, "again": True, "generation": 10}
+            events.append(EventRow(at_s + 30.0, "hung", "forming", hung))
+            at_s += 30.5
+            continue
+        events.append(EventRow(at_s, "ended", "running", {**facts, "code": 1, "step": 5 * number}))
+        events.append(EventRow(at_s + 0.5, "state", "forming", {"generation": number}))
+        at_s += 1.0
+    facts = {"id": "m1", "generation": 11}
+    events.append(EventRow(at_s, "started", "running", facts))
+    events.append(EventRow(at_s + 6.0, "stepped", "running", {**facts, "took_s": 6.0}))
+    events.append(EventRow(at_s + 6.08, "ended", "done", {**facts, "code": 0, "step": 50}))
+    one = replace(machine("m1", 1.0, at_s + 7.0), trained_s=10.0)
+    facts_s = replace(world(0.0).facts, step_s=0.02)
+    return world(at_s + 7.0, one, facts=facts_s, reached=50, generation=11, counts=Counts(lost_steps=5)), events
+
+
+def test_trainers_that_load_or_hang_make_no_steps() -> None:
+    known, events = crashing()
+    found = final_document("job", 0.0, known, events, {"g4dn.xlarge": 0.6})
+    took = found["breakdown_s"]
+    assert took["compute"] == pytest.approx(50 * 0.02, rel=0.01) and took["recompute"] == pytest.approx(0.1, rel=0.01)
+    assert took["hang"] == pytest.approx(30.0) and took["preparation"] > 11 * 5.9
+    assert sum(took.values()) == pytest.approx(found["total_s"], abs=0.01)
+    assert sum(found["spent_usd"].values()) == pytest.approx(found["cost_usd"], abs=1e-7)
+    # The steps, and one start: from the launch until the first step.
+    assert found["same_work_on_demand_usd"] == pytest.approx((1.0 + 14.98) * 0.6 / 3600, rel=0.01)
+    again = found["restarts"]
+    assert (again["count"], again["causes"]["crash"], again["causes"]["hang"]) == (10, 9, 1)
+    assert "10 restarts (1 hang and 9 crashes): " in next(restart_words(found))
+    assert again["waiting_s"] == pytest.approx(9 * 1.0 + 30.5 + 10 * 5.98, abs=0.1) and not again["uncertain_s"]
+
+
 def test_steps_that_were_done_twice_have_their_share() -> None:
     """The last step may have been a slow one: 20 of 100 steps done are a fifth of the time."""
     counts, last = Counts(lost_steps=20), world(100.0).facts
     known = world(100.0, machine("m1", 0.0, None), counts=counts, reached=80, saving_s=10.0, facts=last)
     found = breakdown(0.0, known, rows((0.0, "running")))
-    assert found == {"allocation": 0.0, "preparation": 0.0, "compute": 72.0, "recompute": 18.0, "save": 10.0}
+    assert found == {
+        "allocation": 0.0,
+        "preparation": 0.0,
+        "compute": 72.0,
+        "recompute": 18.0,
+        "save": 10.0,
+        "hang": 0.0,
+    }
 
 
 @pytest.mark.parametrize(("reason", "saving_s"), [(Reason.EMERGENCY, 3.0), (Reason.INSURANCE, 0.25)])

@@ -64,7 +64,7 @@ def test_preemptions_cost_what_is_expected_of_them() -> None:
 def test_injected_lives_count_from_training_and_end() -> None:
     terms = Terms(1, 1, steps=10_000, mttp_s=20.0, restart_s=5.0, policy=parse_policy("static:5"))
     known = found(terms, spec={"inject": {"mttp": 20.0, "count": 3, "missed": 1.0}})["forecast"]
-    assert known["preemptions"] == {"mean": 3, "sem": 0, "p5": 3, "p50": 3, "p95": 3} and known["mttp_s"] == 25.0
+    assert known["preemptions"] == {"mean": 3, "sem": 0, "p5": 3, "p50": 3, "p95": 3} and known["mttp_s"] == 20.0
     assert not found(terms, spec={"inject": {"mttp": 20.0, "count": 0, "missed": 1.0}})["forecast"]["preemptions"][
         "p95"
     ]
@@ -116,10 +116,10 @@ def test_a_job_that_is_done_has_a_forecast_for_the_steps_that_it_did(capsys: pyt
     assert document["forecast"] == {**said["forecast"], "steps_given": False}
     assert document["forecast"]["steps"] == 100 and document["unforeseen"] == ""
     print_job(document, ())
-    assert "forecast for 100 steps (as many as were done), with lives" in capsys.readouterr().out
+    assert "forecast for the 100 steps completed, with a mean lifetime" in capsys.readouterr().out
     world, events = done(Terms(1, 1))
     stopped = replace(world, job=Job.STOPPED)
-    with pytest.raises(UnforeseenError, match="nobody has said how many steps"):
+    with pytest.raises(UnforeseenError, match="the number of steps is unknown"):
         forecast(SPEC, 0.0, stopped, events, (), document)
 
 
@@ -131,7 +131,7 @@ def test_a_job_that_was_stopped_has_no_deviation(capsys: pytest.CaptureFixture[s
     assert known["off"] is None and known["steps"] == 300
     print_job({**document, "forecast": known}, ())
     out = capsys.readouterr().out
-    assert "forecast for 300 steps, with lives of 60 min and starts of 5 min on average:" in out, out
+    assert "forecast for 300 steps, with a mean lifetime of 60 min and starts of 5 min on average:" in out, out
 
 
 def test_what_costs_nothing_has_no_deviation_of_its_cost(capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,7 +155,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
 def test_a_whole_job(home: Home) -> None:
     job = home.job("first", "exec python own.py 200 0.02;", steps=200)
     done = home.run("run", str(job))
-    assert "forecast for 200 steps, with lives of" in done.stdout and "9 of 10" in done.stdout, done
+    assert "forecast for 200 steps, with a mean lifetime of" in done.stdout and "9 of 10" in done.stdout, done
     known = home.document("jobs", "show", "first")
     assert known["forecast"]["start_s"] == 15.0 and known["validation"] is None
     page = (home.jobs / "first" / "run.html").read_text()

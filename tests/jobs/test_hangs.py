@@ -346,7 +346,10 @@ def test_a_step_that_never_ends_is_done_again_from_the_last_version(home: Home) 
     assert (first, found["lost_steps"]) == (0, 60 - again) and 40 <= again <= 60
     shown = home.run("jobs", "show", "sleeps").stdout
     assert "the training hangs on m1: no step in" in shown and "since step 60 at 20" in shown
-    assert f"it begins anew after {again} steps" in shown
+    assert f"its trainers are restarted after step {again}" in shown
+    assert found["restarts"]["causes"]["hang"] == 1
+    assert found["breakdown_s"]["hang"] == pytest.approx(4.0, abs=1.5), "the limit is 4 s"
+    assert found["breakdown_s"]["compute"] < 1.5 * (100 + found["lost_steps"]) * 0.02 + 1.0
 
 
 @WHOLE

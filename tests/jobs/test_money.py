@@ -99,6 +99,7 @@ def test_time_and_money_by_cause() -> None:
         "compute": pytest.approx((111.0 - 3.5) * 100 / 107, rel=1e-6),
         "recompute": pytest.approx((111.0 - 3.5) * 7 / 107, rel=1e-6),
         "save": 3.5,
+        "hang": 0.0,
     }
     assert sum(found.seconds.values()) == pytest.approx(174.0)
     assert sum(found.usd.values()) == pytest.approx(world.usd)

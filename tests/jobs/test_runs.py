@@ -50,6 +50,36 @@ def test_a_job_goes_on_on_the_next_machine_and_loses_no_step(home: Home) -> None
     ]
 
 
+PLAIN = """
+import os, time
+for step in range(60):
+    time.sleep(0 if os.path.exists(os.environ["RESULT"] + "/hurry") else 0.1)
+    open(os.environ["RESULT"] + "/ckpt.pt", "a").write(f"{step} ")
+"""
+
+
+@pytest.mark.slow
+def test_a_plain_script_under_a_preemption_is_not_said_to_have_lost_nothing(home: Home) -> None:
+    (home.code / "plain.py").write_text(PLAIN)
+    done = home.run("run", str(home.job("plain", "exec python plain.py;", inject={"lives": ["3s"], "grace": "1s"})))
+    assert done.returncode == 0, done
+    assert (home.result / "ckpt.pt").read_text().split().count("0") == 2, "all was done twice"
+    page = (home.jobs / "plain" / "run.html").read_text()
+    for text in (done.stdout, page):
+        assert "rogress unknown: this script reports no steps" in text and "1 restart (1 preemption): " in text
+        assert "steps lost: unknown; up to " in text and "0 steps lost" not in text and "done twice." not in text
+    assert "step 0" not in done.stderr + done.stdout and "0 steps" not in done.stderr + done.stdout
+    found = home.document("jobs", "show", "plain")
+    assert found["steps"] is found["lost_steps"] is None and found["restarts"]["uncertain_s"] > 3
+    assert home.document("jobs", "ls")["jobs"][0]["steps"] is None
+
+
+@pytest.mark.slow
+def test_a_script_that_ends_early_has_not_done_what_was_asked_for(home: Home) -> None:
+    done = home.run("run", str(home.job("early", "exec python own.py 10 0.02;", steps=400)))
+    assert done.returncode == 1 and "ended with exit code 0 after 10 of 400 steps" in done.stderr, done
+
+
 @pytest.mark.slow
 def test_losses_without_a_notice_cost_what_was_done_since_the_last_version(home: Home) -> None:
     inject = {"mttp": "1s", "count": 1, "missed": 1.0, "seed": 2}

@@ -283,7 +283,8 @@ def _validation(created_s: float, world: World, events: Sequence[EventRow]) -> d
 
     seen = observed(created_s, world, events) if world.job is Job.DONE else None
     if seen is None:
-        note("nothing is compared: the job has not trained to its end")
+        why = world.progress_unknown if world.job is Job.DONE else "the job has not trained to its end"
+        note(f"nothing is compared: {why or 'too little was measured'}")
         return None
     return validation(seen, world.terms, world.terms.policy, world.pools[0].usd_per_hour)
 

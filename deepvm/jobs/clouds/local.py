@@ -25,6 +25,7 @@ from deepvm.io.failpoints import POINTS, point
 from deepvm.jobs.cloud import Listing, RefusedError, Start, UnknownError
 from deepvm.jobs.clouds.settings import MachineSettings
 from deepvm.jobs.decisions.world import MachineRecord
+from deepvm.jobs.steady_clock import clock_of
 
 LOCK, MACHINE, ENDED, ORDER, AGENT, LOG = "lock", "machine.json", "ended.json", "order.json", "agent", "machine.log"
 _LAST_BYTES, _LAST_LINES = 16_384, 40
@@ -83,7 +84,7 @@ class LocalCloud:
                 return float(_read(place / MACHINE)["launched_s"])
             if not free:
                 raise UnknownError(f"{place}: another process makes this machine")
-            launched_s = time.time()
+            launched_s = self.now_s(start.job)
             settings = {
                 **self.settings(record, start.job),
                 "machine": start.machine,
@@ -140,18 +141,23 @@ class LocalCloud:
                 if _is_alive(place):
                     alive[place.name] = launched_s
                 else:
-                    end = self._end(place, "lost")
+                    end = self._end(job, place.name, "lost")
                     ended[place.name] = launched_s, float(end["ended_s"])
                     if end["why"] == "preempted":
                         taken.add(place.name)
                     shutil.rmtree(place / AGENT, ignore_errors=True)  # code and data, as the disk of a VM
         return Listing(alive, ended, taken=frozenset(taken))
 
-    def _end(self, place: Path, why: str) -> dict[str, Any]:
-        """When and why a machine that is gone ended; written down if nobody has."""
+    def now_s(self, job: str) -> float:
+        """Now, by the clock of a job."""
+        return clock_of(self._folder / job).now_s()
+
+    def _end(self, job: str, machine: str, why: str) -> dict[str, Any]:
+        """When and why a machine that is gone ended; written down if it is not yet."""
+        place = self._machine(job, machine)
         if not (place / ENDED).exists():
             point("local.before-ended")
-            end = self._ends.setdefault(place, {"ended_s": time.time(), "why": why})
+            end = self._ends.setdefault(place, {"ended_s": self.now_s(job), "why": why})
             try:
                 write_bytes(place / ENDED, json.dumps(end).encode())
             except DataError:  # a full disk, which may be what ended it
@@ -173,7 +179,7 @@ class LocalCloud:
         point("local.before-release")
         _kill(place, "released")
         point("local.after-release")
-        self._end(place, "released")
+        self._end(job, machine, "released")
         shutil.rmtree(place / AGENT, ignore_errors=True)
 
     def preempt(self, job: str, machine: str, grace_s: float | None) -> None:
@@ -183,7 +189,7 @@ class LocalCloud:
             return
         if grace_s is None:
             _kill(place, "preempted")
-            self._end(place, "preempted")
+            self._end(job, machine, "preempted")
         else:
             write_bytes(place / ORDER, json.dumps({"taken_s": time.time() + grace_s}).encode())
 

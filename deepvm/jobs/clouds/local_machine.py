@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from deepvm.io.process_tree import become_subreaper, end_descendants
 from deepvm.jobs.agent.notices import ENDPOINT
 from deepvm.jobs.clouds.fake_metadata import FakeMetadata
 from deepvm.jobs.clouds.keeper import KEPT
+from deepvm.jobs.steady_clock import clock_of
 
 _LOOK_S = 0.02
 
@@ -38,7 +40,7 @@ def main() -> None:
         stdin=subprocess.DEVNULL,
         start_new_session=True,
     )
-    taken_s: float | None = None
+    taken_s = math.inf
     while agent.poll() is None:
         time.sleep(_LOOK_S)
         _reap(agent.pid)
@@ -48,11 +50,11 @@ def main() -> None:
                 _end(place, order["end"])
             if "recommended_s" in order:
                 metadata.recommend(order["recommended_s"])
-            if taken_s is None and "taken_s" in order:
+            if taken_s == math.inf and "taken_s" in order:
                 point("machine.before-notice")
-                taken_s = float(order["taken_s"])
-                metadata.notice(taken_s)
-        if taken_s is not None and time.time() >= taken_s:
+                taken_s = time.monotonic() + float(order["taken_s"]) - time.time()
+                metadata.notice(float(order["taken_s"]))
+        if time.monotonic() >= taken_s:
             _end(place, "preempted")
     # An instance that shuts itself down is gone.
     _end(place, "shut down")
@@ -70,7 +72,8 @@ def _reap(spared: int) -> None:
 
 def _end(place: Path, why: str) -> None:
     point("machine.before-end")
-    write_bytes(place / "ended.json", json.dumps({"ended_s": time.time(), "why": why}).encode())
+    ended_s = clock_of(place.parents[1]).now_s()
+    write_bytes(place / "ended.json", json.dumps({"ended_s": ended_s, "why": why}).encode())
     if os.getpid() == 1:
         os._exit(0)  # and all processes with numbers of its own kind
     end_descendants()

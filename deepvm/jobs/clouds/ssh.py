@@ -34,6 +34,7 @@ from deepvm.io.atomic_write import write_bytes
 from deepvm.jobs.cloud import Listing, RefusedError, Start, UnknownError
 from deepvm.jobs.decisions.world import MachineRecord
 from deepvm.jobs.own_hosts import OwnHosts
+from deepvm.jobs.steady_clock import job_time_s
 from deepvm.profiling.hosts.launcher import Host
 from deepvm.profiling.hosts.watchdog import MARK
 
@@ -43,6 +44,8 @@ _LIMIT_S = 40.0
 _LET_GO_S = 30.0
 _DEAF_S = 20.0
 _AT_ONCE = 32
+_CLOCKS_S = 60.0
+"""Smaller differences between the clocks of hosts do not count: to ask one may take as long."""
 
 log = logging.getLogger("deepvm.jobs")
 
@@ -119,7 +122,8 @@ class SshCloud:
                 "role": record.role.value,
             }
             try:
-                launched_s = float(self._ask(own, host, order)["launched_s"])
+                answer = self._ask(own, host, order)
+                launched_s = float(answer["launched_s"]) + self._behind_s(start.job, answer)
             except RefusedError as error:
                 refused[host.name] = str(error)
                 (self._places(start.job) / f"{start.machine}.json").unlink(missing_ok=True)
@@ -161,7 +165,7 @@ class SshCloud:
 
     def listing(self, job: str) -> Listing:
         """See :class:`Cloud`."""
-        own, now_s = self._hosts(job), time.time()
+        own, now_s = self._hosts(job), self._now_s(job)
         if own is None:
             return Listing({})
         if not (self._places(job) / _OVER).exists():
@@ -183,15 +187,24 @@ class SshCloud:
 
     def _note(self, job: str, host: Host, answer: Mapping[str, Any]) -> None:
         """Write down what a host says of its machines."""
+        behind_s = self._behind_s(job, answer)
         for name, launched_s in answer["alive"].items():
-            self._change(job, name, host.name, launched_s=launched_s, ended_s=None)
+            self._change(job, name, host.name, launched_s=launched_s + behind_s, ended_s=None)
         for name, (launched_s, ended_s) in answer["ended"].items():
-            taken = name in answer["taken"]
-            self._change(job, name, host.name, launched_s=launched_s, ended_s=ended_s, taken=taken)
+            times = {"launched_s": launched_s + behind_s, "ended_s": ended_s + behind_s}
+            self._change(job, name, host.name, taken=name in answer["taken"], **times)
+
+    def _now_s(self, job: str) -> float:
+        return job_time_s(self._folder / job, time.time())
+
+    def _behind_s(self, job: str, answer: Mapping[str, Any]) -> float:
+        """By how many seconds the clock of a host is behind the job's; 0 if answers may have taken as long."""
+        behind_s = round(self._now_s(job) - answer["now_s"]) if "now_s" in answer else 0
+        return float(behind_s) if abs(behind_s) >= _CLOCKS_S else 0.0
 
     def release(self, job: str, machine: str) -> None:
         """See :class:`Cloud`."""
-        self._order(job, machine, {"do": "release", "machine": machine}, released_s=time.time())
+        self._order(job, machine, {"do": "release", "machine": machine}, released_s=self._now_s(job))
 
     def last_lines(self, job: str, machine: str) -> list[str]:
         """See :class:`Cloud`."""

@@ -24,6 +24,7 @@ from deepvm.jobs.cloud import RefusedError, Start, UnknownError
 from deepvm.jobs.clouds.local import LocalCloud
 from deepvm.jobs.clouds.settings import MachineSettings
 from deepvm.jobs.decisions.world import MachineRecord, Pool, Role
+from deepvm.jobs.steady_clock import job_time_s
 from deepvm.jobs.wire import FAR_BEAT_S
 from deepvm.profiling.hosts.machine import own_addresses
 
@@ -66,7 +67,8 @@ def obey(order: Mapping[str, Any]) -> dict[str, Any]:
     cloud = HostCloud(folder, str(order.get("address", "")))
     try:
         if order["do"] == "start":
-            return {"event": "done", "launched_s": _start(cloud, folder, order)}
+            launched_s = _start(cloud, folder, order)
+            return {"event": "done", "launched_s": launched_s, "now_s": job_time_s(folder / job, time.time())}
         if order["do"] == "look":
             _tell(folder / job, str(order.get("controller", "")))
         elif order["do"] == "release":
@@ -91,6 +93,7 @@ def obey(order: Mapping[str, Any]) -> dict[str, Any]:
         "ended": dict(found.ended),
         "taken": [*found.taken],
         "busy": busy,
+        "now_s": job_time_s(folder / job, time.time()),
     }
 
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from deepvm.io.agent_board import SaveReason
-from deepvm.jobs.controller.clock import SteadyClock
 from deepvm.jobs.controller.messages import Beat
 from deepvm.jobs.decisions.react import Orders
 from deepvm.jobs.decisions.world import Reason, World
 from deepvm.jobs.history.pools import learnt
+from deepvm.jobs.steady_clock import SteadyClock
 
 _REASONS = {
     Reason.EMERGENCY: SaveReason.EMERGENCY,

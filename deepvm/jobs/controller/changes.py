@@ -79,7 +79,8 @@ def rows_of(before: World, world: World, inbox: Iterable[tuple[d.Event, Mapping[
     news = world.preparing.items() - before.preparing.items()
     told += [("preparing", {"id": key, "doing": doing}) for key, (doing, _) in sorted(news) if doing]
     if before.pulse.hung_s != world.pulse.hung_s:
-        told.append(("hung", {"why": world.pulse.why, "version": world.version, "again": not world.job.over}))
+        hung = {"why": world.pulse.why, "version": world.version, "again": not world.job.over}
+        told.append(("hung", {**hung, "since_s": before.pulse.since_s, "generation": before.generation}))
     failed = world.counts.failed
     if failed.total != before.counts.failed.total and not any(kind == _name(d.Unsaved) for kind, _ in told):
         asked = {"reason": before.save.reason.value} if before.save is not None else {}

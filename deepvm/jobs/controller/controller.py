@@ -23,7 +23,6 @@ from deepvm.jobs.controller.api import BusyError, application
 from deepvm.jobs.controller.briefing import Briefing
 from deepvm.jobs.controller.change_signal import ChangeSignal
 from deepvm.jobs.controller.changes import changed_states, has_changed, pass_points, rows_of
-from deepvm.jobs.controller.clock import SteadyClock
 from deepvm.jobs.controller.cloud_calls import CloudCalls
 from deepvm.jobs.controller.injector import Blow, Injector, Strike
 from deepvm.jobs.controller.messages import beat_of, can_know, event_of, lines_of, number_of, schedule_of, text
@@ -41,6 +40,7 @@ from deepvm.jobs.decisions.world import UNREADY, World
 from deepvm.jobs.history.downtime import LEAST_S, caught_up, last_seen_s
 from deepvm.jobs.history.history import MACHINE, EventRow, History
 from deepvm.jobs.history.log_files import add_line
+from deepvm.jobs.steady_clock import clock_of
 from deepvm.jobs.wire import USER, Receiver, secret_of, token_of
 
 _TICK_S, _ACK_S = 0.2, 8.0
@@ -86,7 +86,7 @@ class Controller:
         """
         self._job, self.world, self._cloud, self._history = job, world, cloud, history
         self._stored = world
-        self._clock = SteadyClock(world.now_s)
+        self._clock = clock_of(job.folder, world.now_s)
         self._unwritten_s: float | None = None
         """Since when the history cannot be written."""
         self.told: Callable[[EventRow], None] = lambda event: None

@@ -109,7 +109,11 @@ def _judged(world: World) -> _Step:
     if not world.formed or not world.exits or world.job.over:
         return world, []
     if set(world.exits) == set(world.members) and not any(world.exits.values()):
-        return replace(world, job=job_after(world.job, JobEvent.TRAINED), save=None), []
+        missing, end = _missing_steps(world), JobEvent.TRAINED
+        if missing:
+            end = JobEvent.STOP if world.ending else JobEvent.CRASHED
+        failure = missing if end is JobEvent.CRASHED else ""
+        return replace(world, job=job_after(world.job, end), failure=failure, save=None), []
     if not any(world.exits.values()) or _broken(world):
         return world, []
     if world.suspected_s is None:
@@ -134,6 +138,15 @@ def _judged(world: World) -> _Step:
 
 
 _KILLED, _MOST_KILLED = 137, 3
+
+
+def _missing_steps(world: World) -> str:
+    """What is wrong where trainers have ended well before the last step of the job file; empty if it is not known."""
+    steps = world.terms.steps
+    if steps is None or world.steps >= steps or world.progress_unknown:
+        return ""
+    done = f"the script ended with exit code 0 after {world.steps} of {steps} steps"
+    return f"{done}; if that is all, leave out 'steps'"
 
 
 def _hung(world: World) -> _Step:
@@ -355,6 +368,7 @@ def _formed(world: World) -> _Step:
     for name in members:
         world = world.with_machine(replace(world.machines[name], epoch=number))
     job = job_after(world.job, JobEvent.FORM)
+    world = replace(world, reports=world.has_reported, unplaced=world.is_unplaced)
     done = world.reached if any(m in members for m in world.members) else _done_unheard(world)
     world = replace(world, peak=max(done, world.peak or 0), reached=0, reached_s=None, given_up=frozenset(), pending=0)
     if world.anchors not in ((), anchors):

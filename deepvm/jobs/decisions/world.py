@@ -298,6 +298,8 @@ class World:
         unready: by role, machines in a row that never could train. pulse: whether training goes on.
         cold: machines whose next trainers still load while others run; heartbeats say it, nobody writes it down.
         between: what passed between steps, of the first trainer.
+        reports: whether trainers of an earlier generation have reported a step, or the checkpoint they continued from.
+        unplaced: whether an earlier generation reported steps after a restart, but not from which step it continued.
     """
 
     terms: Terms
@@ -346,6 +348,8 @@ class World:
     pulse: Pulse = field(default_factory=Pulse)
     cold: frozenset[str] = frozenset()
     between: Between = field(default_factory=Between)
+    reports: bool = False
+    unplaced: bool = False
 
     @property
     def notices(self) -> int:
@@ -361,6 +365,25 @@ class World:
     def steps(self) -> int:
         """Steps done, as far as they are known."""
         return max(self.reached, self.version if self.peak is None else self.peak)
+
+    @property
+    def has_reported(self) -> bool:
+        """Whether trainers report steps."""
+        return bool(self.reports or self.pulse.restored or self.pulse.stepped or self.steps)
+
+    @property
+    def is_unplaced(self) -> bool:
+        """Whether steps are reported of which the first is not known."""
+        return self.unplaced or bool(self.peak and self.pulse.stepped)
+
+    @property
+    def progress_unknown(self) -> str:
+        """Why the number of steps is not known; empty if it is: before any trainer has started it is 0."""
+        if self.is_unplaced:
+            return "this script does not report from which step it continues"
+        if self.has_reported or all(m.trained_s is None for m in self.machines.values()):
+            return ""
+        return "this script reports no steps" if self.job.over else "no steps reported yet"
 
     @property
     def usd(self) -> float:

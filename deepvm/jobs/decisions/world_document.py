@@ -52,6 +52,8 @@ _PLAIN = (
     "saving_s",
     "on_demand",
     "losses",
+    "reports",
+    "unplaced",
 )
 
 

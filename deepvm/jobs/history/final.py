@@ -13,6 +13,8 @@ from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import MachineRecord, Reason, World
 from deepvm.jobs.history.downtime import DOWNTIME, Downtime
 from deepvm.jobs.history.history import EventRow
+from deepvm.jobs.history.restarts import CAUSES as RESTART_CAUSES
+from deepvm.jobs.history.restarts import restarts
 from deepvm.jobs.history.spent import CAUSES, on_demand_usd, same_work_usd, spent, stood_s, unpriced
 
 SCHEMA = "deepvm.run/1"
@@ -47,22 +49,37 @@ def final_document(
     if not unknown:
         same = on_demand_usd(world, prices)
         work = same_work_usd(where, world, prices, without)
+    unknown_why = world.progress_unknown
+    again: dict[str, None] = {"recompute": None} if unknown_why else {}
+    causes = [restart.cause for restart in restarts(events)]
+    (restart_s, restart_usd), (before_s, before_usd) = where.restarted, where.before_restart
+    if not unknown_why:
+        before_s = before_usd = 0.0
     return {
         "schema_version": SCHEMA,
         "name": name,
         "state": _STATES.get(world.job, world.job.value),
         "why": world.failure or world.ending,
         "exit_code": exit_code(world),
-        "steps": world.steps,
+        "steps": None if unknown_why else world.steps,
+        "progress_unknown": unknown_why,
         "generations": world.generation,
+        "restarts": {
+            "count": len(causes),
+            "causes": {cause: causes.count(cause) for cause in RESTART_CAUSES},
+            "waiting_s": round(restart_s, 3),
+            "waiting_usd": round(restart_usd, 8),
+            "uncertain_s": round(before_s, 3),
+            "uncertain_usd": round(before_usd, 8),
+        },
         "preemptions": world.preemptions,
         "notices": world.notices,
-        "lost_steps": world.counts.lost_steps,
+        "lost_steps": None if unknown_why else world.counts.lost_steps,
         "saves": {reason.value: saves.get(reason, 0) for reason in Reason},
         "failed_saves": asdict(world.counts.failed),
         "version": world.version,
         "total_s": round(end_s - created_s - stood_s(world, events), 3),
-        "breakdown_s": {cause: round(where.seconds[cause], 3) for cause in CAUSES},
+        "breakdown_s": {cause: round(where.seconds[cause], 3) for cause in CAUSES} | again,
         "phases_s": phases_s(events),
         "between_steps": round(world.between.s / world.between.of_s, 4) if world.between.of_s else None,
         "downtime_s": round(where.seconds.get(DOWNTIME, 0.0), 3),
@@ -71,7 +88,7 @@ def final_document(
         "on_demand_cost_usd": None if same is None else round(same, 8),
         "same_work_on_demand_usd": None if work is None else round(work, 8),
         "unpriced_types": unknown,
-        "spent_usd": {cause: round(usd, 8) for cause, usd in {DOWNTIME: 0.0, **where.usd}.items()},
+        "spent_usd": {cause: round(usd, 8) for cause, usd in {DOWNTIME: 0.0, **where.usd}.items()} | again,
         "forecast": None,
         "unforeseen": "",
         "validation": None,

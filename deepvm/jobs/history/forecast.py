@@ -53,8 +53,10 @@ def forecast(
 
     done, terms = world.job is states.Job.DONE, world.terms
     steps, step_s = terms.steps or (world.steps if done else 0), step_time(world, events, without)
+    if world.progress_unknown:
+        raise UnforeseenError(world.progress_unknown)
     if not steps:
-        raise UnforeseenError("nobody has said how many steps there are ('steps' of the job file, --steps)")
+        raise UnforeseenError("the number of steps is unknown ('steps' of the job file, --steps)")
     if terms.least != terms.most:
         raise UnforeseenError("the simulator has no jobs that change their size")
     if terms.bought:
@@ -80,7 +82,7 @@ def forecast(
         "steps_given": terms.steps is not None,
         "step_s": round(step_s, 6),
         "start_s": round(job.preparation_s.mean, 3),
-        "mttp_s": job.mttp_s[0] if job.mttp_s[0] < math.inf else None,
+        "mttp_s": terms.mttp_s if job.mttp_s[0] < math.inf else None,
         **{name: {k: round(x, 8) for k, x in asdict(spread).items()} for name, spread in spreads.items()},
         "fact": fact,
         "off": off if done else None,

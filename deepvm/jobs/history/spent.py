@@ -1,14 +1,17 @@
 """Where the time and the money of a job went: what trained, and what was wasted, by cause.
 
 A job trains, or it waits: for machines, while fewer live than it needs (allocation), or for what they load
-(preparation). Of the time in which it trains, versions stalled a part (save), and the share of the steps that were done
-twice is recompute. Money follows the machines that the cloud counted meanwhile; what it counted after the last step,
-until all were gone, is release; that time belongs to preparation. While a job is stopped, until it is resumed, its time
+(preparation), trainers included: a generation trains from its first step until its trainers fail or hang; where no
+steps are reported, from the start of its trainers. From the last sign of life until a hang was noticed is hang. Of the
+time in which a job trains, saves stalled a part (save), and the share of the steps that were done twice is recompute,
+if it is known. Money follows the machines that the cloud counted meanwhile; what it counted after the last step, until
+all were gone, is release; that time belongs to preparation. While a job is stopped, until it is resumed, its time
 stands still. What happened while there was no controller counts as nothing but that (downtime).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
@@ -18,19 +21,27 @@ from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import MachineRecord, Role, World
 from deepvm.jobs.history.downtime import DOWNTIME, Downtime, cut
 from deepvm.jobs.history.history import EventRow
+from deepvm.jobs.history.restarts import restarts
 
-CAUSES = ("allocation", "preparation", "compute", "recompute", "save")
+CAUSES = ("allocation", "preparation", "compute", "recompute", "save", "hang")
 RELEASE = "release"
 _TRAINS = (Job.RUNNING.value, Job.SAVING.value)
 
 
 @dataclass(frozen=True)
 class Spent:
-    """By cause, or as downtime: seconds of the job, dollars, and what the machines that train cost on demand."""
+    """By cause, or as downtime: seconds of the job, dollars, and what the machines that train cost on demand.
+
+    ``first_s``: when training began, infinite if it has not. ``restarted``: seconds and dollars of waiting, loading and
+    hangs since then. ``before_restart``: of training before the last restart.
+    """
 
     seconds: Mapping[str, float]
     usd: Mapping[str, float]
     on_demand_usd: Mapping[str, float]
+    first_s: float
+    restarted: tuple[float, float]
+    before_restart: tuple[float, float]
 
 
 def spent(
@@ -45,10 +56,20 @@ def spent(
         part: dict.fromkeys((*CAUSES, *([DOWNTIME] if without else [])), 0.0)
         for part in ("seconds", "usd", "on_demand_usd")
     }
+    first_s, restarted, before_restart = math.inf, (0.0, 0.0), (0.0, 0.0)
+    last_restart_s = max((restart.at_s for restart in restarts(events)), default=-math.inf)
     for cause, from_s, to_s in cut(_stretches(created_s, world, events), without):
-        found["seconds"][cause] += to_s - from_s
-        found["usd"][cause] += _over(world, from_s, to_s, lambda m: m.pool.usd_per_hour / 3600)
-        found["usd"][cause] += sum(head.usd_between(from_s, to_s) for head in world.heads)
+        span_s = to_s - from_s
+        usd = _over(world, from_s, to_s, lambda m: m.pool.usd_per_hour / 3600)
+        usd += sum(head.usd_between(from_s, to_s) for head in world.heads)
+        if cause == "compute" and span_s > 0:
+            first_s = min(first_s, from_s)
+            if to_s <= last_restart_s:
+                before_restart = before_restart[0] + span_s, before_restart[1] + usd
+        elif cause != DOWNTIME and from_s >= first_s:
+            restarted = restarted[0] + span_s, restarted[1] + usd
+        found["seconds"][cause] += span_s
+        found["usd"][cause] += usd
         found["on_demand_usd"][cause] += _over(world, from_s, to_s, lambda m: _on_demand(m, prices) / 3600)
     trained_s = found["seconds"]["compute"]
     save_s = min(world.saving_s, trained_s)
@@ -58,25 +79,56 @@ def spent(
         each = part["compute"] / trained_s if trained_s else 0.0
         part["recompute"], part["save"] = again_s * each, save_s * each
         part["compute"] -= part["recompute"] + part["save"]
-        if world.job is Job.FAILED and not world.steps + lost:  # what never did a step has trained nothing
-            part["preparation"] += part["compute"]
-            part["compute"] = 0.0
     found["seconds"]["preparation"] += max(world.now_s - _over_s(world, events), 0.0)
     found["usd"][RELEASE] = max(world.usd - sum(found["usd"].values()), 0.0)
-    return Spent(**found)
+    return Spent(**found, first_s=first_s, restarted=restarted, before_restart=before_restart)
 
 
 def _stretches(created_s: float, world: World, events: Sequence[EventRow]) -> Iterator[tuple[str, float, float]]:
     """(cause, from, to) from the start to the end of the last event, training as compute, without where it stood."""
-    since_s, state = created_s, Job.PENDING.value
+    since_s, state, generation = created_s, Job.PENDING.value, 0
     last_s = _over_s(world, events)
-    for at_s, then in [*((e.at_s, e.state) for e in events if e.at_s <= last_s), (last_s, world.job.value)]:
-        at_s = max(at_s, since_s)
+    firsts, ends = _first_steps(world, events), _ends(events)
+    blind = not firsts and bool(world.steps or world.counts.lost_steps or world.progress_unknown)
+    for event in [*(e for e in events if e.at_s <= last_s), EventRow(last_s, "", world.job.value, {})]:
+        at_s = max(event.at_s, since_s)
         if state in _TRAINS:
-            yield "compute", since_s, at_s
+            end_s, after = ends.get(generation, (math.inf, ""))
+            end_s = min(max(end_s, since_s), at_s)
+            first_s = firsts.get(generation, since_s if blind else math.inf)
+            first_s = min(max(first_s, since_s), end_s)
+            yield from (("preparation", since_s, first_s), ("compute", first_s, end_s))
+            yield from [(after, end_s, at_s)] if end_s < at_s else []
         elif not Job(state).over:
             yield from _waits(world, since_s, at_s)
-        since_s, state = at_s, then
+        since_s, state = at_s, event.state
+        generation = max(int(event.facts.get("generation", generation)), generation)
+
+
+def _first_steps(world: World, events: Sequence[EventRow]) -> dict[int, float]:
+    """When each generation began its first step; those left out made none, unless the history has it of none."""
+    step_s, started, found = float(world.facts.step_s), dict[int, float](), dict[int, float]()
+    for event in events:
+        generation = int(event.facts.get("generation", 0))
+        if event.kind == "started":
+            started.setdefault(generation, event.at_s)
+        elif event.kind == "stepped":  # the report of it may have been late
+            took_s = float(event.facts["took_s"])
+            ended_s = min(event.at_s, started.get(generation, event.at_s) + took_s)
+            found[generation] = ended_s - min(step_s, took_s)
+    return found
+
+
+def _ends(events: Sequence[EventRow]) -> dict[int, tuple[float, str]]:
+    """When trainers of a generation failed or gave their last sign of life, and as what the time after that counts."""
+    found = dict[int, tuple[float, str]]()
+    for event in events:
+        generation = int(event.facts.get("generation", 0))
+        if event.kind == "hung" and event.facts.get("since_s") is not None:
+            found[generation] = float(event.facts["since_s"]), "hang"
+        elif event.kind == "ended" and event.facts.get("code"):
+            found.setdefault(generation, (event.at_s, "preparation"))
+    return found
 
 
 def _over_s(world: World, events: Sequence[EventRow]) -> float:
@@ -135,13 +187,16 @@ def same_work_usd(
 ) -> float | None:
     """What the same steps would have cost on demand: they alone, and loading once on as many machines.
 
-    Those that were done without a controller count as long as the others; None if there are no others.
+    Those that were done without a controller count as long as the others; None if there are no others, or if it is not
+    known which were done twice.
     """
+    if world.progress_unknown:
+        return None
     seen = world.steps - sum(one.steps for one in without)
     if not found.seconds["compute"] or (without and seen <= 0):
         return None
     loads_usd = [
-        (m.trained_s - m.launched_s) * _on_demand(m, prices) / 3600
+        (max(m.trained_s, min(found.first_s, m.ended_s or math.inf)) - m.launched_s) * _on_demand(m, prices) / 3600
         for m in world.machines.values()
         if m.role is Role.TRAINER and m.launched_s is not None and m.trained_s is not None
     ]

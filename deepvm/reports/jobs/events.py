@@ -16,6 +16,7 @@ from deepvm.jobs.decisions.world import RELEASED, UNREADY, Terms
 from deepvm.jobs.history.downtime import DOWNTIME
 from deepvm.jobs.history.history import MACHINE, MARKET, STATE, EventRow
 from deepvm.jobs.submission import more_money, more_time
+from deepvm.reports.jobs.progress import steps_words
 
 SAVED = {
     "emergency": "before a preemption",
@@ -47,7 +48,7 @@ def event_line(event: EventRow) -> str:
         "rebalanced": lambda: f"{who} may be taken back sooner than the others",
         "deaf": lambda: f"{who} hears no notices of its cloud: {facts['why']}",
         "started": lambda: _started(facts),
-        "ended": lambda: f"{who}: trainers ended with exit code {facts['code']} after step {facts['step']}",
+        "ended": lambda: f"{who}: trainers ended with exit code {facts['code']}{_after(facts['step'])}",
         "safe": lambda: f"version {facts['version']} is safe, {SAVED[facts['reason']]}",
         "lasts": lambda: f"version {facts['version']} is safe without an anchor, too",
         "alone": lambda: facts["why"] and f"version {facts['version']} is in the anchor's memory alone: {facts['why']}",
@@ -85,8 +86,12 @@ def _left(seconds: float) -> str:
     return format_seconds(max(seconds, 0.0), digits=2)
 
 
+def _after(step: int) -> str:
+    return f" after step {step}" if step else ""
+
+
 def _hung(facts: Mapping[str, Any]) -> str:
-    again = f"; it begins anew after {counted(facts['version'], 'step')}" if facts["again"] else ""
+    again = f"; its trainers are restarted{_after(facts['version'])}" if facts["again"] else ""
     return f"{facts['why']}{again}"
 
 
@@ -118,10 +123,13 @@ def closing_lines(document: Mapping[str, Any], terms: Terms, last: Sequence[str]
     elif state == "stopped":
         if document["why"].startswith(NEVER_READY):
             yield from last
-        steps, version = counted(document["steps"], "step"), document["version"]
-        safe = f", {version or 'none'} of them safe" if version < document["steps"] else ""
+        steps, version = document["steps"], document["version"]
+        done = f"; {steps_words(document)}"
+        if steps is not None:
+            safe = f", {version or 'none'} of them safe" if version < steps else ""
+            done = f", after {steps_words(document)}{safe}"
         more = _more(document, terms)
-        yield f"{name}: {document['why']}, after {steps}{safe}; deepvm jobs resume {name}{more and ' '}{more} goes on"
+        yield f"{name}: {document['why']}{done}; deepvm jobs resume {name}{more and ' '}{more} goes on"
 
 
 def _more(document: Mapping[str, Any], terms: Terms) -> str:

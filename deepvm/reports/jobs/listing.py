@@ -19,6 +19,7 @@ from deepvm.jobs.standing import ELSEWHERE, GONE, JobLine
 from deepvm.reports.jobs.events import clock, event_line
 from deepvm.reports.jobs.money import print_money
 from deepvm.reports.jobs.phases import slow_parts
+from deepvm.reports.jobs.progress import restart_words, steps_words
 from deepvm.reports.jobs.validation import print_forecast, print_validation
 from deepvm.reports.plans.bills import bill_document
 from deepvm.reports.tables import Column, print_lines, print_table
@@ -58,7 +59,7 @@ def print_jobs(jobs: Sequence[JobLine]) -> None:
             job.name,
             state_words(job),
             _time(job.created_s),
-            str(job.steps),
+            "unknown" if job.steps is None else str(job.steps),
             str(job.preemptions),
             str(job.machines),
             f"{job.cost_usd:.4f}",
@@ -78,24 +79,27 @@ def saved_words(document: Mapping[str, Any]) -> Iterator[str]:
     """What is safe of a job, and what is not; documents of an older deepvm say nothing of the latter."""
     saves = ", ".join(f"{count} {reason}" for reason, count in document["saves"].items() if count) or "none"
     version = document.get("version", 0)
-    newest = f"; the newest has {counted(version, 'step')}" if version and version < document["steps"] else ""
+    newest = f"; the newest has {counted(version, 'step')}" if 0 < version < (document["steps"] or 0) else ""
     gone = "; none is safe any more" if document.get("version") == 0 and saves != "none" else ""
     yield f"saved versions: {saves}{newest}{gone}"
     if (failed := document.get("failed_saves")) and failed["total"]:
-        last = f", {failed['in_a_row']} since the newest version: {failed['why']}" if failed["in_a_row"] else ""
+        since = f", {failed['in_a_row']} since the newest version" if saves != "none" else ""
+        last = f"{since}: {failed['why']}" if failed["in_a_row"] else ""
         yield f"{counted(failed['total'], 'save')} failed{last}"
 
 
 def print_job(document: Mapping[str, Any], events: Sequence[EventRow]) -> None:
     """One job: in short, its machines, what happened last."""
-    away_s = document.get("downtime_s", 0.0)
+    away_s, lost = document.get("downtime_s", 0.0), document["lost_steps"]
+    took = ("; " if document["steps"] is None else " in ") + format_seconds(document["total_s"])
+    preempted = f"{counted(document['preemptions'], 'preemption')}, {document['notices']} with a notice"
     lines = [
         f"{document['name']}: {document['state']}{', ' + document['why'] if document['why'] else ''}",
-        f"{document['steps']} steps in {format_seconds(document['total_s'])}, "
+        f"{steps_words(document)}{took}, "
         + (f"{format_seconds(away_s, digits=3)} of it without a controller, " if away_s else "")
         + counted(document["generations"], "generation"),
-        f"{counted(document['preemptions'], 'preemption')}, {document['notices']} with a notice; "
-        f"{document['lost_steps']} steps lost",
+        preempted if lost is None else f"{preempted}; {counted(lost, 'step')} lost",
+        *restart_words(document),
         *saved_words(document),
         *slow_parts(document),
         f"{document['cost_usd']:.4f} $ paid"

@@ -101,7 +101,7 @@ def live_lines(
     yield from _packed(
         [f"{name}: {world.job.value}", f"generation {world.generation}", *_progress(world, limits)], width
     )
-    yield from _packed([*_money(world, limits), f"version {world.version} is safe", *_counts(world)], width)
+    yield from _packed([*_money(world, limits), _newest(world), *_counts(world)], width)
     yield from _table(world, width)
     yield from events
 
@@ -120,11 +120,18 @@ def _packed(parts: Sequence[str], width: int) -> Iterator[str]:
 
 def _progress(world: World, limits: Limits) -> Iterator[str]:
     step_s, total = float(world.facts.step_s), limits.steps
+    if world.progress_unknown:
+        yield f"progress unknown: {world.progress_unknown}"
+        return
     yield f"step {world.steps}" + (f" of {total} ({world.steps / total:.0%})" if total else "")
     if step_s:
         yield f"{1 / step_s:.3g} steps/s"
     if step_s and total and not world.job.over:
         yield f"{format_seconds(max(total - world.steps, 0) * step_s, digits=2)} left"
+
+
+def _newest(world: World) -> str:
+    return f"version {world.version} is safe" if world.version else "no checkpoint yet"
 
 
 def _money(world: World, limits: Limits) -> Iterator[str]:
@@ -134,7 +141,7 @@ def _money(world: World, limits: Limits) -> Iterator[str]:
         return
     yield f"{world.usd_per_second * 3600:.3f} $/h now"
     step_s, total = float(world.facts.step_s), limits.steps
-    if step_s and total:
+    if step_s and total and not world.progress_unknown:
         expected = world.usd + max(total - world.steps, 0) * step_s * world.usd_per_second
         yield f"{expected:.4f} $ expected"
 
@@ -149,7 +156,7 @@ def _counts(world: World) -> Iterator[str]:
         yield f"the newest version is in the anchor's memory alone: {world.alone}"
     if world.preemptions:
         yield counted(world.preemptions, "preemption")
-    if world.counts.lost_steps:
+    if world.counts.lost_steps and not world.progress_unknown:
         yield f"{counted(world.counts.lost_steps, 'step')} lost"
 
 

@@ -16,6 +16,7 @@ _WORDS = {
     "save": "saving versions",
     "allocation": "waiting for machines",
     "preparation": "loading",
+    "hang": "hung trainers",
     "downtime": "no controller",
     "release": "until all were gone",
 }
@@ -25,13 +26,16 @@ def print_money(document: Mapping[str, Any]) -> None:
     """As a table; nothing where nothing was paid."""
     usd = {DOWNTIME: 0.0, **document["spent_usd"]}
     seconds = {**document["breakdown_s"], DOWNTIME: document.get("downtime_s", 0.0)}
+    compute = {"compute": "training, steps unknown"} if document["steps"] is None else {}
     paid = document["cost_usd"]
     if not paid:
         return
     print_lines(["", *_compared(document)])
     rows = []
-    for cause, words in _WORDS.items():
-        if usd[cause] or seconds.get(cause):
+    for cause, words in (_WORDS | compute).items():
+        if cause in usd and usd[cause] is None:
+            rows.append([words, "unknown", "unknown", ""])
+        elif usd.get(cause) or seconds.get(cause):
             time = "" if cause not in seconds else format_seconds(seconds[cause], digits=3)
             rows.append([words, time, f"{usd[cause]:.4f}", f"{100 * usd[cause] / paid:.1f} %"])
     print_table([Column(""), *(Column(name, "right") for name in ("time", "$", ""))], rows)

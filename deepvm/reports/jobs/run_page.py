@@ -24,6 +24,7 @@ from deepvm.reports.jobs.events import event_group, event_line
 from deepvm.reports.jobs.job_charts import cost_chart, losses, paid, steps_chart
 from deepvm.reports.jobs.money import unpriced_words
 from deepvm.reports.jobs.phases import slow_parts
+from deepvm.reports.jobs.progress import restart_words, steps_words
 from deepvm.reports.jobs.timeline import Trained, timeline
 from deepvm.reports.jobs.validation import FORECAST_COLUMNS, forecast_cells, forecast_said, unforeseen_said
 from deepvm.reports.markup import Html, joined, table, tag, visible
@@ -41,8 +42,11 @@ _CAUSES = {
     "save": ("saves", "training stood still"),
     "allocation": ("allocation", "no machine yet"),
     "preparation": ("preparation", "booting, loading, joining"),
+    "hang": ("hang", "until it was noticed"),
     DOWNTIME: ("no controller", "nobody watched; machines may have trained on"),
 }
+_UNKNOWN_CAUSES = {"compute": ("training", "an unknown number of steps")}
+"""Where no steps were reported."""
 GROUPS = {"machines": "Machines", "versions": "Versions", "training": "Training", "trouble": "Trouble"}
 """Kinds of events to choose from, with their names on the page."""
 
@@ -93,16 +97,23 @@ class RunPage:
         job, machines = self.job, list(self.job.world.machines.values())
         document, spec = job.document, job.row.spec
         budget = (spec.get("budget") or {}).get("total_usd")
-        total = spec.get("steps")
+        total, known = spec.get("steps"), document["steps"] is not None
+        unknown = tag("p", f"P{steps_words(document)[1:]}.")
         return {
             "head": joined(*self._head()),
-            "time": joined(self._breakdown(), *(tag("p", s) for s in slow_parts(document)), *self._forecast()),
+            "time": joined(
+                self._breakdown(),
+                *(tag("p", s) for s in (*restart_words(document), *slow_parts(document))),
+                *self._forecast(),
+            ),
             "machines": timeline(machines, self.times, self.trained),
             "machine-table": self._machine_table(),
             "steps": steps_chart(
                 self.times, job.samples, job.events, total if isinstance(total, int) else None, job.without
-            ),
-            "step-table": self._step_table(),
+            )
+            if known
+            else unknown,
+            "step-table": self._step_table() if known else unknown,
             "money": cost_chart(self.times, job.world, document, budget),
             "money-table": self._money_table(),
             "file": self._file(),
@@ -137,8 +148,9 @@ class RunPage:
             yield tag("p", "Its controller runs elsewhere, or its folder was removed.", class_="quiet")
         failed = document.get("failed_saves", {})
         if failed.get("in_a_row"):
-            count, since = counted(failed["in_a_row"], "save"), f"the newest that is safe: {failed['why']}"
-            yield tag("p", visible(f"{count} failed since version {document['version']}, {since}"), class_="alarm")
+            since = f" since version {document['version']}, the newest that is safe" if document["version"] else ""
+            text = f"{counted(failed['in_a_row'], 'save')} failed{since}: {failed['why']}"
+            yield tag("p", visible(text), class_="alarm")
         yield tag("p", self._rented(), class_="quiet")
         yield tag("dl", *(self._card(*card) for card in self._cards()), class_="cards")
 
@@ -158,9 +170,10 @@ class RunPage:
         job, document = self.job, self.job.document
         total = job.row.spec.get("steps")
         step_s = float(job.world.facts.step_s)
-        of = f"of {number(total)}, {document['steps'] / total:.0%}" if isinstance(total, int) and total else ""
+        steps, unknown = document["steps"], document.get("progress_unknown", "")
+        of = f"of {number(total)}, {steps / total:.0%}" if isinstance(total, int) and total and not unknown else ""
         speed = f"{1 / step_s:.3g} steps/s" if step_s else ""
-        yield "Steps", number(document["steps"]), ", ".join(t for t in (of, speed) if t)
+        yield "Steps", number(steps), ", ".join(t for t in (unknown, of, speed) if t)
         time = elapsed(float(document["total_s"]))
         without = document.get("downtime_s", 0.0)
         away = f"{elapsed(without)} of it without a controller" if without else ""
@@ -171,8 +184,12 @@ class RunPage:
             less = f"{1 - cost / on_demand:.0%} less than on demand, {money(on_demand)}"
             beside = less if cost <= on_demand else f"on demand {money(on_demand)}"
         yield "Paid", money(cost), beside
-        lost, done = document["lost_steps"], max(document["steps"], 1)
-        yield "Steps lost", number(lost), f"{lost / done:.1%} of the steps" if lost else "nothing was done twice"
+        lost = document["lost_steps"]
+        again = f"{lost / max(steps or 0, 1):.1%} of the steps" if lost else "nothing was done twice"
+        yield "Steps lost", number(lost), unknown or again
+        if restarts := document.get("restarts"):
+            causes = ", ".join(f"{count} {cause}" for cause, count in restarts["causes"].items() if count)
+            yield "Restarts", number(restarts["count"]), causes
         notices = f"{document['notices']} with a notice" if document["preemptions"] else "no machine was taken back"
         yield "Preemptions", number(document["preemptions"]), notices
         reasons = ", ".join(f"{count} {reason}" for reason, count in document["saves"].items() if count)
@@ -180,24 +197,27 @@ class RunPage:
 
     def _breakdown(self) -> Html:
         known = {**self.job.document["breakdown_s"], DOWNTIME: self.job.document.get("downtime_s", 0.0)}
-        spent = {cause: float(known.get(cause, 0.0)) for cause in _CAUSES if cause != DOWNTIME or known[cause]}
+        causes = _CAUSES | ({} if self.job.document["steps"] is not None else _UNKNOWN_CAUSES)
+        unknown = [cause for cause in causes if cause in known and known[cause] is None]
+        spent = {c: float(known.get(c) or 0.0) for c in causes if known.get(c) or c not in (DOWNTIME, "hang", *unknown)}
         whole = sum(spent.values())
         if not whole:
             return tag("p", "Nothing yet.")
-        shown = {c: f"{_CAUSES[c][0]}: {format_seconds(s, digits=3)}, {s / whole:.1%}" for c, s in spent.items()}
+        shown = {c: f"{causes[c][0]}: {format_seconds(s, digits=3)}, {s / whole:.1%}" for c, s in spent.items()}
         bar = stacked(
             [(cause, seconds / whole, shown[cause]) for cause, seconds in spent.items()],
             f"Where the time went: {'; '.join(shown.values())}",
         )
         rows = [
             [
-                joined(tag("i", class_=f"key share {cause}", aria_hidden="true"), _CAUSES[cause][0]),
+                joined(tag("i", class_=f"key share {cause}", aria_hidden="true"), causes[cause][0]),
                 format_seconds(seconds, digits=3),
                 f"{seconds / whole:.1%}",
-                _CAUSES[cause][1],
+                causes[cause][1],
             ]
             for cause, seconds in spent.items()
         ]
+        rows += [[causes[cause][0], "unknown", "unknown", causes[cause][1]] for cause in unknown]
         made = table("All of the time, by what it went into", ["cause", "time", "share", "what it is"], rows)
         return joined(bar, wide(made, "Where the time went"))
 
@@ -320,9 +340,9 @@ def _shown(spec: Mapping[str, Any]) -> dict[str, Any]:
     return shown
 
 
-def number(value: int) -> str:
-    """A count with its thousands apart."""
-    return f"{value:,}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+def number(value: int | None) -> str:
+    """A count with its thousands apart; None is unknown."""
+    return "unknown" if value is None else f"{value:,}".replace(",", "\N{NARROW NO-BREAK SPACE}")
 
 
 def money(usd: float) -> str:

@@ -14,9 +14,13 @@ from deepvm.reports.tables import Column, print_lines, print_table
 def forecast_said(document: Mapping[str, Any]) -> str:
     """From what a job's forecast was made."""
     found = document["forecast"]
-    lives = "no preemptions" if found["mttp_s"] is None else f"lives of {format_seconds(found['mttp_s'], digits=2)}"
+    lives = "no preemptions"
+    if found["mttp_s"] is not None:
+        lives = f"a mean lifetime of {format_seconds(found['mttp_s'], digits=2)}"
     start = f"starts of {format_seconds(found['start_s'], digits=2)}"
-    steps = counted(found["steps"], "step") + ("" if found.get("steps_given", True) else " (as many as were done)")
+    steps = counted(found["steps"], "step")
+    if not found.get("steps_given", True):
+        steps = f"the {steps} completed"
     said = f"forecast for {steps}, with {lives} and {start} on average"
     left_out_s = document["total_s"] - found.get("fact", document)["total_s"]
     return f"{said}; {format_seconds(left_out_s, digits=2)} without a controller are left out" if left_out_s else said

@@ -36,14 +36,20 @@ class RunFailedSaves(TypedDict):
     why: Annotated[str, "why the last of those did not come, empty without any"]
 
 
-class RunBreakdown(TypedDict):
-    """What the time went into; with downtime_s it adds up to total_s."""
+class RunParts(TypedDict):
+    """What the time went into, as the simulator counts."""
 
     allocation: Annotated[float, "waiting for machines, seconds"]
     preparation: Annotated[float, "booting, loading, joining, seconds"]
-    compute: Annotated[float, "steps that count, seconds"]
-    recompute: Annotated[float, "steps that were lost and done again, seconds"]
+    compute: Annotated[float, "steps that count, seconds; all training where progress is unknown"]
+    recompute: Annotated[float | None, "steps that were lost and done again, seconds, null if unknown"]
     save: Annotated[float, "saves, while training stood still, seconds"]
+
+
+class RunBreakdown(RunParts):
+    """What the time went into; with downtime_s it adds up to total_s."""
+
+    hang: Annotated[float, "from the last sign of life until a hang was noticed, seconds"]
 
 
 class RunSpent(TypedDict):
@@ -51,9 +57,10 @@ class RunSpent(TypedDict):
 
     allocation: Annotated[Usd, "machines that waited for others"]
     preparation: Annotated[Usd, "booting, loading, joining"]
-    compute: Annotated[Usd, "steps that count"]
-    recompute: Annotated[Usd, "steps that were lost and done again"]
+    compute: Annotated[Usd, "steps that count; all training where progress is unknown"]
+    recompute: Annotated[float | None, "steps that were lost and done again, US dollars, null if unknown"]
     save: Annotated[Usd, "saves, while training stood still"]
+    hang: Annotated[Usd, "from the last sign of life until a hang was noticed"]
     downtime: Annotated[Usd, "machines that lived while there was no controller"]
     release: Annotated[Usd, "from the last step until all machines were gone"]
 
@@ -92,11 +99,13 @@ class RunForecast(TypedDict):
     """What ``simulate`` says of the job by what was known before it began, but for the time of a step."""
 
     runs: Annotated[int, "simulated ones"]
-    steps: Annotated[int, "all of the job; of a job that is done, as many as it did if nobody said"]
-    steps_given: Annotated[bool, "whether somebody said, by the job file or --steps"]
+    steps: Annotated[int, "all of the job; of a job that is done, as many as it did if no number was given"]
+    steps_given: Annotated[bool, "whether the job file or --steps says so"]
     step_s: Annotated[float, "one step, as measured, seconds"]
     start_s: Annotated[float, "from the request for a machine until it trains, as earlier ones took, seconds"]
-    mttp_s: Annotated[float | None, "mean life of a machine, seconds, null for no end"]
+    mttp_s: Annotated[
+        float | None, "mean lifetime of a machine, by inject from its first training, seconds, null: no end"
+    ]
     total_s: Annotated[Spread, "from the submission to the last step, seconds"]
     cost_usd: Annotated[Spread, "of all machines, US dollars"]
     preemptions: Annotated[Spread, "machines that are taken back"]
@@ -111,7 +120,7 @@ class RunFigures(TypedDict):
     cost_usd: Annotated[Usd, "of the machines that train, until then"]
     lost_steps: Annotated[int, "steps that were done again"]
     preemptions: Annotated[int, "machines that were taken back or lost"]
-    breakdown_s: RunBreakdown
+    breakdown_s: RunParts
 
 
 class RunMeasured(TypedDict):
@@ -139,6 +148,29 @@ class RunValidation(_RunValidation, total=False):
     why: Annotated[str, "why there is no forecast"]
 
 
+class RunRestartCauses(TypedDict):
+    """Restarts by cause."""
+
+    preemption: Annotated[int, "a machine was preempted or lost"]
+    hang: Annotated[int, "trainers gave no sign of life"]
+    crash: Annotated[int, "trainers failed"]
+    resize: Annotated[int, "machines joined or were exchanged"]
+    resume: Annotated[int, "the job was resumed after its end"]
+
+
+class RunRestarts(TypedDict):
+    """How often trainers were started again, and what that cost besides steps that were done again."""
+
+    count: Annotated[int, "in all"]
+    causes: RunRestartCauses
+    waiting_s: Annotated[float, "waiting, loading and hangs since training first began, seconds"]
+    waiting_usd: Annotated[Usd, "the same in money"]
+    uncertain_s: Annotated[
+        float, "where progress is unknown, training before the last restart, which may have been done twice, seconds"
+    ]
+    uncertain_usd: Annotated[Usd, "the same in money"]
+
+
 class RunPhases(TypedDict):
     """What comes before the steps on a machine, on average, in seconds; null if no machine has said so."""
 
@@ -159,11 +191,13 @@ class Run(TypedDict):
     exit_code: Annotated[
         int | None, "of run: 0 done, 1 failed, 3 stopped, 4 its data cannot be had; null before the end"
     ]
-    steps: Annotated[int, "steps done"]
+    steps: Annotated[int | None, "steps done, null if unknown"]
+    progress_unknown: Annotated[str, "why the number of steps is unknown, empty if it is known"]
     generations: Annotated[int, "memberships that trained"]
+    restarts: RunRestarts
     preemptions: Annotated[int, "machines that were taken back or lost"]
     notices: Annotated[int, "of those, how many were announced"]
-    lost_steps: Annotated[int, "steps that were done again"]
+    lost_steps: Annotated[int | None, "steps that were done again, null if unknown"]
     saves: RunSaves
     failed_saves: RunFailedSaves
     version: Annotated[int, "steps of the newest version that is safe"]
@@ -242,7 +276,7 @@ class ListedJob(TypedDict):
     state: Annotated[str, "of the job"]
     controller: Annotated[str, "alive, gone, elsewhere (its folder is not here), or over where none is needed"]
     created: Annotated[Time, "when it was submitted"]
-    steps: Annotated[int, "steps done"]
+    steps: Annotated[int | None, "steps done, null if unknown"]
     preemptions: Annotated[int, "machines that were taken back or lost"]
     machines: Annotated[int, "that cost something now"]
     cost_usd: Annotated[Usd, "what was paid until now"]

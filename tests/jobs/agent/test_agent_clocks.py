@@ -13,6 +13,7 @@ from support.jobs.runs import Home, until
 
 from deepvm.jobs.clouds.local import LocalCloud
 from deepvm.jobs.decisions.states import Job
+from deepvm.jobs.standing import ALIVE, controller_in
 
 pytestmark = pytest.mark.slow  # whole jobs
 
@@ -56,6 +57,32 @@ def test_nothing_is_lost(home: Home, kind: str, jump_s: int) -> None:
     assert found["saves"]["emergency"] == 2
     results = {(home.result / "final-0").read_text()}
     assert results == {final_of(3000)} or kind == "torch"
+
+
+@pytest.mark.parametrize("jump_s", [3600, -3600])
+def test_a_job_costs_what_it_took(home: Home, jump_s: int) -> None:
+    """The clock is set while a job with a budget and a deadline runs, and again while it has no controller."""
+    home.env["JOBS_CLOCK_OF_ALL"] = "1"
+    began_s = time.monotonic()
+    budget = {"total_usd": 0.1, "deadline": "40min"}
+    process = home.start("run", str(home.job("set", "exec python chain.py 3000;", budget=budget)))
+    until(lambda: _runs(home) == 1, 60)
+    (home.folder / "clock").write_text(str(jump_s))
+    LocalCloud(home.jobs).preempt("set", "m1", None)
+    until(lambda: _runs(home) == 2, 60)  # a machine from before, and one from after
+    process.kill()
+    process.communicate()
+    (home.folder / "clock").write_text(str(2 * jump_s))
+    assert 0 < home.document("jobs", "show", "set")["cost_usd"] < 0.02
+    resumed = home.start("jobs", "resume", "set")
+    until(lambda: controller_in(home.jobs / "set") == ALIVE, 30)
+    home.hurry()
+    _, printed = resumed.communicate(timeout=90)
+    assert resumed.returncode == 0, printed
+    took_s = time.monotonic() - began_s
+    found = nothing_is_left(home, "set")
+    assert found["state"] == "done" and 1 < found["total_s"] < took_s + 5
+    assert len(found["machines"]) == 2 and all(0 < m["usd"] < 0.005 for m in found["machines"])
 
 
 def _runs(home: Home) -> int:

@@ -33,6 +33,18 @@ def cloud(tmp_path: Path) -> Iterator[LocalCloud]:
     found.release("job", "m1")
 
 
+@pytest.mark.parametrize("by_s", [3600.0, -3600.0])
+def test_lives_are_as_long_as_they_were_whoever_sets_the_clock(
+    cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch, by_s: float
+) -> None:
+    launched_s, true = cloud.listing("job").alive["m1"], time.time
+    monkeypatch.setattr(time, "time", lambda: true() + by_s)
+    assert cloud.listing("job").alive == {"m1": launched_s}
+    cloud.release("job", "m1")
+    (times,) = cloud.listing("job").ended.values()
+    assert times[0] == launched_s and 0 <= times[1] - times[0] < 30
+
+
 @pytest.mark.parametrize("kind", [LocalCloud, HostCloud])
 def test_what_its_processes_take_for_the_metadata_service(
     kind: type[LocalCloud], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,83 @@
+"""Time that passes evenly, whoever sets the clock on the wall, also while the computer sleeps.
+
+The times of a job, and of its machines, are by one such clock. Processes of one boot share it, by a file of the job's
+folder. After a reboot, or on another computer, another one is started by the wall clock, but not before what was
+written down last.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+
+from deepvm.io.atomic_write import write_bytes
+
+CLOCK = "clock.json"
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True)
+class SteadyClock:
+    """Seconds since the epoch, as the wall clock had it when this one was started, and what has passed since.
+
+    ``boot``: of which boot it is. ``zero_s``: when that began.
+    """
+
+    boot: str
+    zero_s: float
+
+    @classmethod
+    def start(cls, least_s: float = 0.0) -> SteadyClock:
+        """Start at the wall clock's time, or at ``least_s``: what was written down before lies in the past."""
+        return cls(_boot(), max(time.time(), least_s) - _since_boot_s())
+
+    @classmethod
+    def load(cls, path: Path) -> SteadyClock | None:
+        """The clock of a file; None without one, or after a reboot."""
+        try:
+            found = cls(**json.loads(path.read_bytes()))
+        except (OSError, ValueError, TypeError):
+            return None
+        return found if found.boot and found.boot == _boot() else None
+
+    def save(self, path: Path) -> None:
+        """Have other processes of this boot go by it. Raises DataError."""
+        write_bytes(path, json.dumps(asdict(self)).encode())
+
+    def now_s(self) -> float:
+        """Now."""
+        return self.zero_s + _since_boot_s()
+
+    def of_wall_s(self, wall_s: float) -> float:
+        """The time of this clock at what is, or will be, ``wall_s`` by the wall clock as it goes now."""
+        return wall_s + self.now_s() - time.time()
+
+
+def clock_of(folder: Path, least_s: float = 0.0) -> SteadyClock:
+    """The clock of the job in a folder, started if there is none. Raises DataError: it cannot be written down."""
+    clock = SteadyClock.load(folder / CLOCK)
+    if clock is None or clock.now_s() < least_s:
+        clock = SteadyClock.start(least_s)
+        clock.save(folder / CLOCK)
+    return clock
+
+
+def job_time_s(folder: Path, wall_s: float) -> float:
+    """What the wall clock shows, by the clock of the job in a folder, if it has one."""
+    clock = SteadyClock.load(folder / CLOCK)
+    return wall_s if clock is None else clock.of_wall_s(wall_s)
+
+
+@cache
+def _boot() -> str:
+    try:
+        return _BOOT.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _since_boot_s() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

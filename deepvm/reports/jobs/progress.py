@@ -1,0 +1,30 @@
+"""How far a job is, and what its restarts cost, in words; what is not known is printed as unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from deepvm.core.spelling import joined
+from deepvm.core.units import counted, format_seconds
+
+_CAUSES = {"crash": ("crash", "crashes"), "resize": ("change of machines", "changes of machines")}
+
+
+def steps_words(document: Mapping[str, Any]) -> str:
+    """The number of steps, or why it is not known."""
+    steps = document["steps"]
+    return f"progress unknown: {document['progress_unknown']}" if steps is None else counted(steps, "step")
+
+
+def restart_words(document: Mapping[str, Any]) -> Iterator[str]:
+    """Restarts by cause, and what they cost; nothing where there were none, or the document is of an older deepvm."""
+    found = document.get("restarts")
+    if not found or not found["count"]:
+        return
+    causes = joined([counted(n, *_CAUSES.get(cause, (cause,))) for cause, n in found["causes"].items() if n], "and")
+    waited = f"{format_seconds(found['waiting_s'], digits=3)} and ${found['waiting_usd']:.4f} of waiting and loading"
+    yield f"{counted(found['count'], 'restart')} ({causes}): {waited}"
+    if document["steps"] is None:
+        trained = f"{format_seconds(found['uncertain_s'], digits=3)} (${found['uncertain_usd']:.4f}) of training"
+        yield f"steps lost: unknown; up to {trained} may have been done twice"
