@@ -31,7 +31,7 @@ from deepvm.jobs.decisions.events import (
     Tick,
     Unsaved,
 )
-from deepvm.jobs.decisions.pool_choice import refused, rested
+from deepvm.jobs.decisions.pool_choice import refused
 from deepvm.jobs.decisions.states import JobEvent, Machine, MachineEvent, job_after, machine_after
 from deepvm.jobs.decisions.world import (
     LOST,
@@ -79,11 +79,8 @@ def known(world: World, event: Event) -> World:
         return _failed(world, machine, event)
     if isinstance(event, Noticed):
         first = machine.noticed_s is None and not machine.state.over and machine.state is not Machine.RELEASING
-        moved = with_event(world, machine, MachineEvent.NOTICE)
-        if not first:
-            return moved
-        moved = rested(moved, machine.pool)
-        return moved.with_machine(replace(moved.machines[machine.id], noticed_s=now, taken_s=event.taken_s))
+        machine = replace(machine, noticed_s=now, taken_s=event.taken_s) if first else machine
+        return with_event(world, machine, MachineEvent.NOTICE)
     assert isinstance(event, Heard)
     if machine.state.over:
         return world
