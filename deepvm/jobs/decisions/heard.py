@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from deepvm.jobs.decisions import hangs
@@ -142,11 +143,17 @@ def why_not_saved(world: World) -> str:
 def _failed(world: World, machine: MachineRecord, event: Failed) -> World:
     """With a machine on which nothing can be trained: its own fault, or that of the job, which ends."""
     gone = machine.state.over or machine.state in (Machine.RELEASING, Machine.LOST)
-    # What has succeeded on another machine is this one's fault; one that is taken away may fail for that.
-    succeeded = any(m.ready_s is not None for m in world.machines.values() if m.role is machine.role)
-    if not (event.own or gone or succeeded):
+    known_as, alike = world.unready.get(machine.role, Unready()), list(world.of(machine.role, *Machine))
+    first_s = math.inf if known_as.failed_s is None else known_as.failed_s
+    # What has succeeded on another machine, or still may, is this one's fault; one that is preempted may fail for that.
+    succeeded = any(m.ready_s is not None for m in alike)
+    may = any(
+        m.id != machine.id and (m.state.coming or m.state is Machine.SUSPECT) and m.requested_s < first_s for m in alike
+    )
+    if not (event.own or gone or succeeded or may):
         return replace(world, job=job_after(world.job, JobEvent.CRASHED), failure=event.why, no_data=event.data)
-    known_as = replace(world.unready.get(machine.role, Unready()), why=f"{machine.id}: {event.why}")
+    failed_s = known_as.failed_s if event.own or gone else min(first_s, world.now_s)
+    known_as = replace(known_as, why=f"{machine.id}: {event.why}", failed_s=failed_s)
     world = replace(world, unready={**world.unready, machine.role: known_as})
     return world if gone else with_event(world, replace(machine, end_reason=UNREADY), MachineEvent.RELEASE)
 
