@@ -53,7 +53,8 @@ def known(world: World, event: Event) -> World:
     if isinstance(event, Listed):
         return _listed(world, event)
     if isinstance(event, Stop):
-        return world.to_end(event.why)
+        world = world.to_end(event.why)
+        return replace(world, job=job_after(world.job, JobEvent.STOP)) if event.at_once else world
     if isinstance(event, SaveNow | Rebalanced):
         wanted = isinstance(event, SaveNow) or (event.id in world.members and world.terms.policy.saves)
         if why_not_saved(world) or not wanted:
