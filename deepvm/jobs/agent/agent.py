@@ -82,7 +82,7 @@ class Agent:
         """The newest versions of which trainers said that they are safe, not only begun; and without an anchor, too."""
         self._wish: Wish | None = None
         self._warned_s = 0.0
-        """When the save was asked for of which it was said that it is too late."""
+        """When the save was requested that has been logged as too late."""
         self._alone, self._there = False, 0
         """Whether trainers may hold for what no controller has asked; the version that the controller asks for now."""
         self._lock = threading.Lock()

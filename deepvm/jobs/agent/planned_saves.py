@@ -21,7 +21,7 @@ class PlannedSaves:
     """Says on a board when the policy wants a version, for the trainers of one machine after the other.
 
     Attributes:
-        facts: what versions cost here, as trainers have told. safe: the newest step that is known to be safe, as the
+        facts: what versions cost here, as trainers report. safe: the newest step that is known to be safe, as the
             board counts steps; None: nothing is known, as where rank 0 is on another machine.
     """
 

@@ -180,10 +180,10 @@ def test_machines_that_are_left_are_named(
         row = history.job(JOB)
         assert row is not None and row.result is None
     assert getattr(ended.value, "exit_code", getattr(ended.value, "code", None)) == 143
-    said = capsys.readouterr().err
+    output = capsys.readouterr().err
     resume = f"'deepvm jobs resume {JOB}'"
     if keeps:
-        assert said == f"Note: {JOB} trains on, for 0.3 $/h; {resume} watches it again\n"
+        assert output == f"Note: {JOB} trains on, for 0.3 $/h; {resume} watches it again\n"
     else:
         left = f"m2; 'deepvm jobs orphans --release {JOB}' ends them, {resume} continues the job"
-        assert said == f"Note: interrupted by SIGTERM; may still be rented, for $0.3/h: {left}\n"
+        assert output == f"Note: interrupted by SIGTERM; may still be rented, for $0.3/h: {left}\n"
