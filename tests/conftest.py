@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 from support.effort import examples
 from support.places import TESTS
+from support.reaper import watch_this_process
 
 # Nothing of the machine's own reaches a test: no credentials, no settings, no cache; processes that tests start inherit
 # this. The folder is empty and goes with the process.
@@ -32,6 +33,9 @@ os.environ |= {
     # Programs in tests/support/ find one another as the tests do.
     "PYTHONPATH": os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")])),
 }
+
+# Nothing that tests start outlives an interrupted run.
+_reaper = watch_this_process()
 
 # Begun inside a test, this process would be taken for one that the test has left, and be ended; the next process that
 # is started would warn of it.

@@ -20,16 +20,18 @@ _QUICK_S, _LINE_S = 0.7, 15.0
 
 @contextlib.contextmanager
 def cleaning_up() -> Iterator[None]:
-    """Turn SIGTERM into an exception, so that temporary files and processes are cleaned up."""
+    """Turn SIGTERM and SIGHUP into an exception, so that temporary files and processes are cleaned up."""
 
     def on_signal(number: int, _: object) -> None:
         raise SystemExit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, on_signal)
+    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, on_signal) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

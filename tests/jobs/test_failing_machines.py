@@ -216,6 +216,37 @@ def test_a_setup_that_has_succeeded_once_is_the_machine_s_fault() -> None:
     assert world.job is Job.FAILED
 
 
+def test_a_setup_that_fails_while_another_may_succeed_is_the_machines_fault() -> None:
+    """The other machine, silent for a moment or not, has not been reported ready yet."""
+    for silent in (False, True):
+        world = begun(Terms(2, 2))
+        world, _ = react(world, [d.Heard("m1"), d.Heard("m2"), *([d.Silent("m2")] if silent else [])], 5.0)
+        world, acts = react(world, d.Failed("m1", SETUP), 10.0)
+        assert not world.job.over and acts == (d.Release("m1"), d.Request("m3"))
+        world, _ = react(world, [d.Heard("m2", warm=True), d.Heard("m3", warm=True)], 20.0)
+        assert world.formed and world.members == ("m2", "m3") and world.machines["m1"].end_reason == "unready"
+
+
+def test_a_setup_that_fails_on_all_machines_is_the_jobs_fault() -> None:
+    """Replacements that were requested after the first failure are not waited for."""
+    world = begun(Terms(3, 3))
+    for n in (1, 2):
+        world, _ = react(world, d.Failed(f"m{n}", SETUP), 10.0 + n)
+        assert not world.job.over
+    again = from_document(json.loads(json.dumps(to_document(world))), world.machines)
+    for known in (world, again):
+        failed, _ = react(known, d.Failed("m3", SETUP), 20.0)
+        assert (failed.job, failed.failure, failed.requests) == (Job.FAILED, SETUP, 5)
+
+
+def test_a_replacement_that_fails_is_judged_as_the_first_one_was() -> None:
+    world, _ = react(begun(Terms(2, 2)), d.Failed("m1", SETUP), 10.0)
+    world, _ = react(world, d.Failed("m3", SETUP), 20.0)  # m2 may still succeed
+    assert not world.job.over and coming(world) == ["m2", "m4"]
+    world, _ = react(world, d.Listed({"m4": 20.0}, {"m2": (0.0, 30.0)}, taken=frozenset(["m2"])), 30.0)
+    assert react(world, d.Failed("m4", SETUP), 40.0)[0].job is Job.FAILED
+
+
 def test_anchors_count_by_themselves() -> None:
     """The machines that train get ready in between, and cannot begin without the anchor."""
     anchor = Pool("m7g.large", "z", "on-demand", 0.1)

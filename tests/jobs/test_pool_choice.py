@@ -123,12 +123,31 @@ def test_a_pool_rests_after_a_notice_where_there_is_another() -> None:
     assert free_pools(refused(refused(after, A), B)) == []
 
 
-def test_the_replacement_comes_from_elsewhere() -> None:
+@pytest.mark.parametrize(
+    ("event", "at_s"),
+    [
+        (d.Noticed("m1", 122.0), 3.0),
+        (d.Listed({}, {"m1": (1.0, 3.0)}, taken=frozenset(["m1"])), 3.0),
+        (d.Listed({}, {"m1": (1.0, 3.0)}), 3.0),
+        (d.Listed({}), 70.0),  # the cloud does not list it any more
+        (d.Tick(), 60.0),  # its agent has been silent for too long
+    ],
+)
+def test_the_replacement_comes_from_elsewhere_with_or_without_a_notice(event: d.Event, at_s: float) -> None:
     now, first = react(world(A, B), d.Tick(), 1.0)
     assert [now.machines[r.id].pool for r in first if isinstance(r, d.Request)] == [A]
     now, _ = react(now, [d.Launched("m1", 1.0), d.Heard("m1", warm=True)], 2.0)
-    now, acts = react(now, d.Noticed("m1", 122.0), 3.0)
+    if isinstance(event, d.Tick):
+        now, _ = react(now, d.Silent("m1"), 17.0)
+    now, acts = react(now, event, at_s)
     assert [now.machines[r.id].pool for r in acts if isinstance(r, d.Request)] == [B]
+    assert free_pools(now) == [B] and A in free_pools(replace(now, now_s=at_s + 300.0))
+
+
+def test_a_pool_rests_again_after_each_loss() -> None:
+    once = rested(world(A, B), A)
+    again = rested(replace(once, now_s=1000.0), A)
+    assert free_pools(replace(again, now_s=1299.0)) == [B] and free_pools(replace(again, now_s=1300.0)) == [A, B]
 
 
 def test_what_the_cloud_has_chosen_is_written_down() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -153,14 +154,34 @@ def test_a_job_that_has_failed_is_resumed(home: Home) -> None:
     assert done.returncode == 2 and "failed is done" in done.stderr, done.stderr
 
 
-def test_ctrl_c_saves_and_releases(home: Home) -> None:
-    job = home.job("ctrl-c", "exec python own.py 1000 0.05;")
-    process = home.start("run", str(job))
+@pytest.mark.parametrize(
+    ("number", "times", "keeps"),
+    sampled(
+        [
+            (signal.SIGINT, 5, False),
+            (signal.SIGINT, 1, False),
+            (signal.SIGTERM, 1, False),
+            (signal.SIGHUP, 2, False),
+            (signal.SIGTERM, 1, True),
+        ],
+        every=5,
+    ),
+)
+def test_signals_release_the_machines(home: Home, number: int, times: int, keeps: bool) -> None:
+    """One lets the job save first, more do not; with --keep the machines stay."""
+    job = home.job("ended", "exec python own.py 1000 0.05;")
+    process = home.start("run", str(job), *(["--keep"] if keeps else []))
     until(lambda: (home.result / "starts-0").exists())
-    os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=30)
-    assert process.returncode == 130, said
-    assert b"jobs resume ctrl-c goes on" in said
+    for _ in range(times):
+        os.killpg(process.pid, number)
+        time.sleep(0.05)  # signals that come at once count as one
+    output = process.communicate(timeout=30)[1].decode()
+    assert process.returncode == 128 + number and "Traceback" not in output, output
+    if keeps:
+        assert "ended trains on, for 0." in output and home.document("jobs", "orphans")["orphans"]
+        return
+    # The first one may be done before the second is seen.
+    assert (times > 1 or "another checkpoint" not in output) and "jobs resume ended" in output
     assert nothing_is_left(home)
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from deepvm.cli.interrupts import INTERRUPTED
 from deepvm.cli.output import Output, note, print_as
 from deepvm.cli.parameters import CLOUDS, arg, flag, opt
 from deepvm.errors import DataError, RequestError
@@ -147,7 +146,7 @@ def detached(job: Submitted, *options: str) -> None:
     told_before = place.stat().st_size if place.exists() else 0
     with place.open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "deepvm.cli.main", "jobs", "resume", job.name, *options],
+            [sys.executable, "-m", "deepvm.cli.main", "jobs", "resume", job.name, "--keep", *options],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -169,16 +168,38 @@ def detached(job: Submitted, *options: str) -> None:
 @contextmanager
 def only_controller(name: str, folder: Path) -> Iterator[None]:
     """Be the only controller of a job. Raises DataError: there is another."""
+    from deepvm.cli.long_runs import cleaning_up
     from deepvm.io.file_lock import FileLock
+    from deepvm.jobs.history.history import History
     from deepvm.jobs.standing import LOCK
 
     lock = FileLock(folder / LOCK)
     if not lock.take(shared=False, limit_s=1.0):  # somebody may be looking whether there is one
         raise DataError(f"another process is the controller of {name}; see 'deepvm jobs show {name}'")
     try:
-        yield
+        with cleaning_up():
+            yield
+    except (KeyboardInterrupt, SystemExit):
+        with History.open() as history:
+            note(_rented(name, history.world(name)))
+        raise
     finally:
         lock.release()
+
+
+def _rented(name: str, world: World) -> str:
+    """Which machines of a job may live without a controller, and what to do about them."""
+    left = [machine.id for machine in world.machines.values() if not machine.state.over]
+    resume = f"'deepvm jobs resume {name}' continues the job"
+    if not left:
+        return f"no machine of {name} is rented; {resume}"
+    ends = f"'deepvm jobs orphans --release {name}' ends them"
+    return f"may still be rented, for ${_rate(world):.4g}/h: {', '.join(left)}; {ends}, {resume}"
+
+
+def _rate(world: World) -> float:
+    """What the machines cost that are not known to have ended, $/h."""
+    return sum(machine.pool.usd_per_hour for machine in world.machines.values() if not machine.state.over)
 
 
 def control(
@@ -189,15 +210,8 @@ def control(
 
     from deepvm.jobs.cloud import Headed
     from deepvm.jobs.controller.controller import Controller
-    from deepvm.jobs.decisions.states import Job
     from deepvm.jobs.head.mirror_keeper import keeper_of
-    from deepvm.jobs.history.downtime import downtimes
-    from deepvm.jobs.history.final import final_document
-    from deepvm.jobs.history.forecast import forecast_of
-    from deepvm.jobs.standing import on_demand_prices
     from deepvm.jobs.submission import cloud_of
-    from deepvm.reports.jobs.events import closing_lines
-    from deepvm.reports.jobs.listing import print_job
     from deepvm.reports.jobs.live import LiveView, limits_of
 
     row = history.job(job.name)
@@ -209,14 +223,47 @@ def control(
         controller.world = keeper.take(world, history, cloud, controller.nonce)
         controller.kept = keeper.kept
     controller.keeps = keep
-    with LiveView(job.name, lambda: controller.world, limits_of(row.spec)) as view:
-        controller.told = view.told
-        with _cured(f"training goes on; then 'deepvm jobs resume {job.name}' goes on with it"):
-            end = asyncio.run(_run(controller, keeper))
-    if not end.job.over:
-        rate = end.usd_per_second * 3600
-        note(f"{job.name} trains on, for {rate:.4g} $/h; 'deepvm jobs resume {job.name}' watches it again")
-        raise typer.Exit(INTERRUPTED)
+    with controller.signals:
+        try:
+            with LiveView(job.name, lambda: controller.world, limits_of(row.spec)) as view:
+                controller.told = view.told
+                with _cured(f"training goes on; then 'deepvm jobs resume {job.name}' goes on with it"):
+                    end = asyncio.run(_run(controller, keeper))
+        except Exception:
+            note(_rented(job.name, controller.world))
+            raise
+        if not end.job.over or any(not machine.state.over for machine in end.machines.values()):
+            _leave(job.name, controller, end)
+        _conclude(job, controller, end, history, output, validate=validate)
+
+
+def _leave(name: str, controller: Controller, world: World) -> NoReturn:
+    """End the controller of a job whose machines still live."""
+    import os
+    import sys
+
+    if controller.keeps and not world.job.over:
+        note(f"{name} trains on, for {_rate(world):.4g} $/h; 'deepvm jobs resume {name}' watches it again")
+        raise typer.Exit(controller.signals.exit_code)
+    note(f"{controller.signals.reason}; {_rented(name, world)}")
+    sys.stderr.flush()
+    os._exit(controller.signals.exit_code)  # calls to the cloud that hang would keep the process
+
+
+def _conclude(
+    job: Submitted, controller: Controller, end: World, history: History, output: str, *, validate: bool
+) -> None:
+    """Write down and show the result of a job, and exit as its state says."""
+    from deepvm.jobs.decisions.states import Job
+    from deepvm.jobs.history.downtime import downtimes
+    from deepvm.jobs.history.final import final_document
+    from deepvm.jobs.history.forecast import forecast_of
+    from deepvm.jobs.standing import on_demand_prices
+    from deepvm.reports.jobs.events import closing_lines
+    from deepvm.reports.jobs.listing import print_job
+
+    row = history.job(job.name)
+    assert row is not None
     does = "writes down its result" if end.job is Job.DONE else "goes on with it"
     with _cured(f"the job is over; then 'deepvm jobs resume {job.name}' {does}"):
         events = history.events(job.name)
@@ -237,8 +284,8 @@ def control(
         note(line)
     if page is not None:
         note(f"all of it in a browser: {page}")
-    if controller.interrupted:
-        raise typer.Exit(INTERRUPTED)
+    if controller.signals.numbers and end.job is not Job.DONE:
+        raise typer.Exit(controller.signals.exit_code)
     if document["exit_code"]:
         raise typer.Exit(document["exit_code"])
 

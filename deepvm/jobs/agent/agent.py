@@ -41,6 +41,8 @@ _SCHEDULED_S, _SCHEDULED_ALONE_S = 10.0, 3.0
 """For how long the controller may have a step announced; the second where the ranks can do so themselves."""
 _PREPARING_S = 1.0
 _WARM_AGAIN_S = 0.5
+_BEFORE_END_S = 1.0
+"""So long before the end of its machine the agent says what is not saved."""
 _UNHEARD_S = 1.5
 """For how long a notice waits for the controller before the ranks save by themselves."""
 
@@ -79,6 +81,8 @@ class Agent:
         self._safe = self._lasts = 0
         """The newest versions of which trainers said that they are safe, not only begun; and without an anchor, too."""
         self._wish: Wish | None = None
+        self._warned_s = 0.0
+        """When the save was requested that has been logged as too late."""
         self._alone, self._there = False, 0
         """Whether trainers may hold for what no controller has asked; the version that the controller asks for now."""
         self._lock = threading.Lock()
@@ -238,7 +242,10 @@ class Agent:
                     if self._board is not None:
                         wanted = self._base + self._board.of_rank(0, RankWord.STEP)
                         self._board.request(SaveReason.STOP, int((time.time() + ORPHAN_SAVE_S) * 1000))
-                if self._has_saved(wanted) or time.monotonic() > saved_for_nobody_s:
+                if self._has_saved(wanted):
+                    return
+                if time.monotonic() > saved_for_nobody_s:
+                    self._warn_of_unsaved("this machine ends")
                     return
             else:
                 saved_for_nobody_s = None
@@ -251,6 +258,13 @@ class Agent:
                 self._follow()
                 self._plan_saves()
             self._over.wait(_TICK_S)
+
+    def _warn_of_unsaved(self, when: str) -> None:
+        """Say in the logs of this machine and of its trainers which steps are not saved."""
+        unsaved = "" if self._board is None else self._plan.unsaved_steps(self._board, self._base)
+        if unsaved and self._is_first(self._orders):
+            log.warning("%s: %s", when, unsaved)
+            self._reporter.add(LINE, local_rank=0, text=f"deepvm: {when}: {unsaved}", generation=self._running)
 
     def _has_saved(self, wanted: int) -> bool:
         """Whether what this machine has to give outlives all others; only rank 0 says so of whole versions."""
@@ -292,6 +306,7 @@ class Agent:
         self._running = orders.generation
         self._alone, self._there, self._safe, self._lasts = False, 0, 0, 0
         self._plan.restored(0)
+        self._plan.safe = None
         mine = next(r for r in orders.ranks if r["machine"] == self._around.machine)
         world = sum(r["processes"] for r in orders.ranks)
         common = {
@@ -343,6 +358,10 @@ class Agent:
                 point("agent.before-request")
                 number = board.request(reason, int(orders.save["limit_s"] * 1000))
             self._request = asked_s, number
+        late = time.time() >= orders.save["limit_s"] - _BEFORE_END_S
+        if late and self._warned_s != asked_s and reason in (SaveReason.EMERGENCY, SaveReason.STOP):
+            self._warned_s = asked_s
+            self._warn_of_unsaved("the time to save is over")
         if self._there and (self._lasts if reason.ends else self._safe) >= self._there:
             self._report_safe(self._there, reason, 0.0, 0.0)
             self._there = 0
@@ -409,6 +428,8 @@ class Agent:
                 return
             code, last = (1, [unsaved]) if unsaved else (0, [])
         step = self._base + board.of_rank(0, RankWord.STEP)
+        if code and self._request is not None:
+            self._warn_of_unsaved("trainers ended while they were to save")
         trainers.kill()
         point("agent.ended")
         self._reporter.add("ended", generation=self._running, code=code, step=step, lines=last)
@@ -476,8 +497,8 @@ class Agent:
             self._reporter.add("unsaved", generation=self._running, reason=reason, why=message["error"])
             return {}
         took_s, stall_s = float(message["took_s"]), float(message["stall_s"])
-        self._plan.told(stall_s, took_s)
         self._safe = int(message["version"])
+        self._plan.told(self._safe - self._base, stall_s, took_s)
         self._lasts = self._safe if message.get("lasts", True) else self._lasts  # as backups of scripts do
         point("agent.before-saved")
         self._report_safe(self._safe, reason, stall_s, took_s, pending=bool(message.get("pending")))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import http.client
 import logging
+import math
 import os
 import signal
 import tempfile
@@ -32,6 +33,9 @@ GRACE_S = 25.0
 """Slurm and Kubernetes kill 30 s after SIGTERM, unless told otherwise."""
 _POLL_S, _LOOK_S = 1.0, 0.01
 _DEAF_AFTER = 3
+_CONFIRM_S, _BEFORE_END_S = 1.0, 1.0
+"""How long ranks hold before an agent acts that has not received that their checkpoint is safe; how long before the end
+of its machine it says what is lost."""
 
 log = logging.getLogger("deepvm.agent")
 
@@ -61,6 +65,8 @@ class LoneAgent:
         self._plan, self._known = PlannedSaves(policy, grace_s), SaveFacts(mttp_s=mttp_s)
         self._over = threading.Event()
         self._base = 0
+        self._preempted_s = math.inf
+        self._warned = ""
         self._ended = threading.Event()
 
     def run(self, words: Sequence[str]) -> int:
@@ -81,23 +87,47 @@ class LoneAgent:
                 sockets.close()
 
     def _watch(self, command: ProcessGroup, signals: list[int]) -> int:
-        """Wait for the command, and pass signals on: SIGTERM after a version is safe, or when its grace is over."""
-        until_s: float | None = None
+        """Wait for the command, and pass signals on: SIGTERM after a checkpoint is safe, or when its grace is over.
+
+        Returns its exit code, or 1 where that is 0 although steps that were to be saved after SIGTERM are not.
+        """
+        until_s, held_s, terminated, all_safe = math.inf, math.inf, False, False
         while (code := command.wait(_LOOK_S)) is None:
             self._plan.look(self._board, self._known)
+            now_s = time.monotonic()
             while signals:
                 number = signals.pop(0)
-                if number == signal.SIGTERM and until_s is None and self._ranks():
-                    until_s = time.monotonic() + self._grace_s
+                if number == signal.SIGTERM and not terminated and self._ranks():
+                    terminated, until_s = True, now_s + self._grace_s
                     self._save_before_end()
                 else:
                     command.signal(number)
-            if until_s is not None and (self._safe() or time.monotonic() >= until_s):
+            held_s = min(held_s, now_s) if self._safe() else math.inf
+            held = held_s < math.inf and (not self._unsaved_steps() or now_s - held_s >= _CONFIRM_S)
+            if time.time() >= self._preempted_s - _BEFORE_END_S:
+                self._warn("the cloud takes this machine back now")
+                self._preempted_s = math.inf
+            if now_s >= until_s or (until_s < math.inf and held):
+                all_safe = not self._warn("SIGTERM is passed on now")
                 command.signal(signal.SIGTERM)
                 # Scripts that end by themselves after a step are not kept from it.
                 self._board.words[Word.RESUMED] = 2**63
-                until_s = float("inf")
+                until_s = math.inf
+        if terminated and not all_safe and self._warn("the command has ended") and self._plan.safe is not None:
+            return code or 1
         return code
+
+    def _unsaved_steps(self) -> str:
+        """Which steps are not saved; empty where only rank 0's agent can know."""
+        return "" if self._plan.safe is None and self._safe() else self._plan.unsaved_steps(self._board, self._base)
+
+    def _warn(self, when: str) -> bool:
+        """Say which steps are not saved, once; whether there are any."""
+        unsaved = self._unsaved_steps()
+        if unsaved and unsaved != self._warned:
+            log.error("%s: %s", when, unsaved)
+        self._warned = unsaved
+        return bool(unsaved)
 
     def _last_backup(self, signals: list[int]) -> int:
         """Wait until what the command had backed up last is safe; returns 1 if it will not be, else 0.
@@ -136,7 +166,7 @@ class LoneAgent:
                 notice = self._notices.poll()
                 unheard = 0
                 if notice is not None and abs(notice.taken_s - told_s) > _POLL_S:
-                    told_s = notice.taken_s
+                    told_s = self._preempted_s = notice.taken_s
                     left_s = max(told_s - time.time(), 0.0)
                     log.warning(
                         "the cloud takes this machine back in %.0f s (%s): trainers save", left_s, notice.action
@@ -174,7 +204,7 @@ class LoneAgent:
             self._plan.told_of_failure()
             log.warning("version %s is not safe: %s", message["version"], message["error"])
         elif kind == "saved":
-            self._plan.told(float(message["stall_s"]), float(message["took_s"]))
+            self._plan.told(int(message["version"]), float(message["stall_s"]), float(message["took_s"]))
         return {}
 
     def _back_up(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -188,7 +218,7 @@ class LoneAgent:
             if not message["rank"] and error:
                 self._plan.told_of_failure()
             elif not message["rank"]:
-                self._plan.told(float(message.get("stall_s", 0.0)), took_s)
+                self._plan.told(step, float(message.get("stall_s", 0.0)), took_s)
 
         others = Others(int(message["world"]), went_on, reason.holds, save.limit_ms / 1000 if reason.holds else None)
         found = self._backups.add(Path(message["path"]), self._part(message, reason.automatic), done, others)

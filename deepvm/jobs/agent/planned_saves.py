@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 
 from deepvm.core.preemption.savepolicy import SaveContext, SaveFacts, SavePolicy
+from deepvm.core.units import counted
 from deepvm.io.agent_board import Board, RankWord, Word
 
 _BEGUN_STEPS = 3
@@ -20,7 +21,8 @@ class PlannedSaves:
     """Says on a board when the policy wants a version, for the trainers of one machine after the other.
 
     Attributes:
-        facts: what versions cost here, as trainers have told.
+        facts: what versions cost here, as trainers report. safe: the newest step that is known to be safe, as the
+            board counts steps; None: nothing is known, as where rank 0 is on another machine.
     """
 
     def __init__(self, policy: SavePolicy, grace_s: float) -> None:
@@ -30,6 +32,7 @@ class PlannedSaves:
         self._last, self._told_s = (0, time.monotonic()), 0.0
         """The newest version that was begun, and when; when trainers last said what became of one."""
         self._step = self._version = 0
+        self.safe: int | None = None
         self._vain = 0
         """How often trainers were asked since the last version that came."""
 
@@ -40,11 +43,12 @@ class PlannedSaves:
 
     def restored(self, version: int) -> None:
         """Training goes on from there; what it took to load is no training."""
-        self._last = version, time.monotonic()
+        self._last, self.safe = (version, time.monotonic()), version
 
-    def told(self, stall_s: float, took_s: float) -> None:
+    def told(self, version: int, stall_s: float, took_s: float) -> None:
         """A version is safe."""
         self._look_for_begun()
+        self.safe = max(version, self.safe or 0)
         self._told_s, self._vain = time.monotonic(), 0
         self.facts = replace(self.facts, save_s=stall_s, backup_s=took_s, emergency_s=took_s)
 
@@ -52,6 +56,18 @@ class PlannedSaves:
         """A version will not come."""
         self._look_for_begun()
         self._told_s, self._vain = time.monotonic(), self._vain + 1
+
+    def unsaved_steps(self, board: Board, base: int) -> str:
+        """Which steps are in no safe checkpoint, in words; empty if there are none. ``base``: where boards start."""
+        step, safe = board.of_rank(0, RankWord.STEP), self.safe
+        if step <= (safe or 0):
+            return ""
+        if safe is None:
+            return f"step {base + step} is not known to be safe, nor is an older one"
+        unsaved = counted(step - safe, "step")
+        if base + safe:
+            return f"the newest checkpoint that is safe is of step {base + safe}; not saved: {unsaved} after it"
+        return f"no checkpoint is safe; not saved: {unsaved}"
 
     def _look_for_begun(self) -> None:
         version = 0 if self._board is None else self._board.of_rank(0, RankWord.VERSION)

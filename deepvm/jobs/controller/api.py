@@ -61,7 +61,7 @@ def application(handler: Handler, receiver: Receiver, known: Callable[[Any], Non
                 if len(body) > LARGEST:
                     return PlainTextResponse("too large", 413, {"Connection": "close"})
                 message = receiver.opened(body, request.headers.get(HEADER, ""))
-            except (ClientDisconnect, asyncio.TimeoutError):
+            except (ClientDisconnect, asyncio.TimeoutError, asyncio.CancelledError):  # or the controller leaves
                 return PlainTextResponse("", 400, {"Connection": "close"})
             except WireError as error:
                 return PlainTextResponse(str(error), 401)
@@ -72,7 +72,7 @@ def application(handler: Handler, receiver: Receiver, known: Callable[[Any], Non
                 found = await _unless_gone(request, answer(machine, message))
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 return PlainTextResponse(f"{type(error).__name__}: {error}", 400)
-            except BusyError as error:
+            except (BusyError, asyncio.CancelledError) as error:
                 return PlainTextResponse(str(error), 503)
             if found is None:
                 if kind == "beat":  # who waits for another answer may have given it up

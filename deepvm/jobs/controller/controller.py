@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import secrets
-import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -28,6 +28,7 @@ from deepvm.jobs.controller.injector import Blow, Injector, Strike
 from deepvm.jobs.controller.messages import beat_of, can_know, event_of, lines_of, number_of, schedule_of, text
 from deepvm.jobs.controller.samples import Sampler
 from deepvm.jobs.controller.server import Strangers, listening, server_of
+from deepvm.jobs.controller.stop_signals import StopSignals
 from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions import hangs
 from deepvm.jobs.decisions.heard import between_steps, further, why_not_saved
@@ -50,6 +51,8 @@ _PIECE = 300_000
 _LONGEST_LINE = 1000
 _STALL_S = 1.0
 _AGAIN_S, _UNWRITTEN_S, _LOCKED_S = 1.0, 300.0, 0.3
+RELEASE_LIMIT_S = 15.0
+"""After a second interruption machines may take so long to be released."""
 _QUIET = (d.Tick, d.Heard, d.Listed, d.Silent)
 """Events of which only what follows is written down."""
 
@@ -81,8 +84,8 @@ class Controller:
         """Start nothing yet.
 
         ``told`` is called with each event that is written down. ``kept`` returns once all that is written down is safe
-        wherever else it must be; nothing follows from it before. ``keeps``: an interruption ends only the controller;
-        machines train on, and another controller adopts them.
+        wherever else it must be; nothing follows from it before. ``signals``: those that interrupt the job. ``keeps``:
+        they end only the controller; machines train on, and another controller adopts them.
         """
         self._job, self.world, self._cloud, self._history = job, world, cloud, history
         self._stored = world
@@ -92,7 +95,8 @@ class Controller:
         self.told: Callable[[EventRow], None] = lambda event: None
         self.kept: Callable[[], Awaitable[None]] = _nowhere_else
         self._receiver = Receiver(job.secret)
-        self.interrupted, self.keeps = False, False
+        self.signals, self.keeps = StopSignals(), False
+        self._interrupts, self._leaves_s = 0, math.inf
         self._briefing = Briefing(job.spec, self._clock)
         self._change = ChangeSignal()
         self._tasks = set[asyncio.Task[None]]()
@@ -201,9 +205,18 @@ class Controller:
     # --- the loop ----------------------------------------------------------------------------------------------------
 
     async def run(self) -> World:
-        """Run until the job is over and nothing lives."""
+        """Run until the job is over and nothing lives; after a second interruption at most for ``RELEASE_LIMIT_S``."""
         with self._history.hurried(_LOCKED_S):  # heartbeats are to be answered meanwhile
-            return await self._run()
+            work = asyncio.create_task(self._run())
+            try:
+                while not work.done() and time.monotonic() < self._leaves_s:
+                    await asyncio.wait({work}, timeout=_TICK_S)
+                    if len(self.signals.numbers) > 1:
+                        self._leaves_s = min(self._leaves_s, time.monotonic() + RELEASE_LIMIT_S)
+            finally:
+                work.cancel()
+                await asyncio.wait({work})
+            return self.world if work.cancelled() else work.result()
 
     async def _run(self) -> World:
         events = self._history.events(self._job.name)
@@ -223,8 +236,6 @@ class Controller:
         if isinstance(self._cloud, Distant):
             await self._calls.call(self._cloud.announce, self._job.name, self._url)
         point(f"job.{self.world.job.value}.begun")
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGINT, self._interrupt)
         last_s, samples = self._clock.now_s(), self._history.samples(self._job.name)
         if self.world.machines:
             self._was_away(last_s - last_seen_s(self.world, samples))
@@ -245,6 +256,7 @@ class Controller:
                 over = self._is_over
                 if not over and self._calls.is_list_due(self._job.list_s):
                     self._start(self._calls.list())
+                self._take_signals()
                 if self._stop:
                     self.feed(d.Stop(self._stop))
                     self._stop = ""
@@ -252,7 +264,7 @@ class Controller:
                 self.feed(d.Tick())
                 sampler.take(self.world)
                 self._strike()
-                if self.interrupted and self.keeps:
+                if self.signals.numbers and self.keeps and not over:
                     sampler.close()
                     return self.world
                 if over and not self._tasks:
@@ -268,8 +280,7 @@ class Controller:
                     return self.world
                 await asyncio.sleep(_TICK_S if not over else 0.01)
         finally:
-            loop.remove_signal_handler(signal.SIGINT)
-            server.should_exit = True
+            server.should_exit, server.force_exit = True, bool(self.signals.numbers)
             with contextlib.suppress(asyncio.CancelledError):
                 await serving
             self._calls.close()
@@ -292,13 +303,16 @@ class Controller:
         if for_s >= LEAST_S and not self.world.job.over:
             self.feed(d.Downtime(self._clock.now_s() - for_s))
 
-    def _interrupt(self) -> None:
-        """Ctrl-C: save, release, end, unless machines are kept; a second one ends the controller at once."""
-        if self.interrupted:
-            raise KeyboardInterrupt
-        self.interrupted = True
-        if not self.keeps:
-            self.stop("interrupted")
+    def _take_signals(self) -> None:
+        """The first one: save, release, end, unless machines are kept; the second one waits for no checkpoint."""
+        count, before = len(self.signals.numbers), self._interrupts
+        self._interrupts = count
+        if self.world.job.over or self.keeps:
+            return
+        if count and not before:
+            self.feed(d.Stop(self.signals.reason))
+        if count > 1 and before < 2:
+            self.feed(d.Stop("interrupted again", at_once=True))
 
     def stop(self, why: str) -> None:
         """End the job with a version."""

@@ -195,9 +195,10 @@ class Unsaved:
 
 @dataclass(frozen=True)
 class Stop:
-    """The user ends the job; with a version first."""
+    """The user ends the job; with a checkpoint first, unless ``at_once``."""
 
     why: str
+    at_once: bool = False
 
 
 @dataclass(frozen=True)

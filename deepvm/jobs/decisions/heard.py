@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from deepvm.jobs.decisions import hangs
@@ -31,7 +32,7 @@ from deepvm.jobs.decisions.events import (
     Tick,
     Unsaved,
 )
-from deepvm.jobs.decisions.pool_choice import refused, rested
+from deepvm.jobs.decisions.pool_choice import refused
 from deepvm.jobs.decisions.states import JobEvent, Machine, MachineEvent, job_after, machine_after
 from deepvm.jobs.decisions.world import (
     LOST,
@@ -52,7 +53,8 @@ def known(world: World, event: Event) -> World:
     if isinstance(event, Listed):
         return _listed(world, event)
     if isinstance(event, Stop):
-        return world.to_end(event.why)
+        world = world.to_end(event.why)
+        return replace(world, job=job_after(world.job, JobEvent.STOP)) if event.at_once else world
     if isinstance(event, SaveNow | Rebalanced):
         wanted = isinstance(event, SaveNow) or (event.id in world.members and world.terms.policy.saves)
         if why_not_saved(world) or not wanted:
@@ -79,11 +81,8 @@ def known(world: World, event: Event) -> World:
         return _failed(world, machine, event)
     if isinstance(event, Noticed):
         first = machine.noticed_s is None and not machine.state.over and machine.state is not Machine.RELEASING
-        moved = with_event(world, machine, MachineEvent.NOTICE)
-        if not first:
-            return moved
-        moved = rested(moved, machine.pool)
-        return moved.with_machine(replace(moved.machines[machine.id], noticed_s=now, taken_s=event.taken_s))
+        machine = replace(machine, noticed_s=now, taken_s=event.taken_s) if first else machine
+        return with_event(world, machine, MachineEvent.NOTICE)
     assert isinstance(event, Heard)
     if machine.state.over:
         return world
@@ -145,11 +144,17 @@ def why_not_saved(world: World) -> str:
 def _failed(world: World, machine: MachineRecord, event: Failed) -> World:
     """With a machine on which nothing can be trained: its own fault, or that of the job, which ends."""
     gone = machine.state.over or machine.state in (Machine.RELEASING, Machine.LOST)
-    # What has succeeded on another machine is this one's fault; one that is taken away may fail for that.
-    succeeded = any(m.ready_s is not None for m in world.machines.values() if m.role is machine.role)
-    if not (event.own or gone or succeeded):
+    known_as, alike = world.unready.get(machine.role, Unready()), list(world.of(machine.role, *Machine))
+    first_s = math.inf if known_as.failed_s is None else known_as.failed_s
+    # What has succeeded on another machine, or still may, is this one's fault; one that is preempted may fail for that.
+    succeeded = any(m.ready_s is not None for m in alike)
+    may = any(
+        m.id != machine.id and (m.state.coming or m.state is Machine.SUSPECT) and m.requested_s < first_s for m in alike
+    )
+    if not (event.own or gone or succeeded or may):
         return replace(world, job=job_after(world.job, JobEvent.CRASHED), failure=event.why, no_data=event.data)
-    known_as = replace(world.unready.get(machine.role, Unready()), why=f"{machine.id}: {event.why}")
+    failed_s = known_as.failed_s if event.own or gone else min(first_s, world.now_s)
+    known_as = replace(known_as, why=f"{machine.id}: {event.why}", failed_s=failed_s)
     world = replace(world, unready={**world.unready, machine.role: known_as})
     return world if gone else with_event(world, replace(machine, end_reason=UNREADY), MachineEvent.RELEASE)
 

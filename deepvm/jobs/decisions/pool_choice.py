@@ -12,9 +12,9 @@ from deepvm.jobs.decisions.world import LOST, PREEMPTED, REFUSED, Pool, World
 # --- left alone for a while ------------------------------------------------------------------------------------------
 
 _RESTS = 0
-"""How often a pool has refused that only rests, after a notice: it is better than none."""
+"""How often a pool has refused that only rests, after a preemption: it is better than none."""
 _REST_COOLS = 10
-"""A notice says more than a refusal: where one machine is taken back, the next often is soon."""
+"""A preemption means more than a refusal: where one machine is preempted, the next often is soon."""
 
 
 def refused(world: World, pool: Pool) -> World:
@@ -30,12 +30,21 @@ def refused(world: World, pool: Pool) -> World:
 
 
 def rested(world: World, pool: Pool) -> World:
-    """With a pool that is left alone for a while after a notice, if there are others of its type."""
+    """With a pool that is not asked for a while after a preemption, if there are others of its type."""
     known = next((p for p in world.pools if p.place == pool.place), None)
     alike = [p for p in world.pools if p != known and p.instance_type == pool.instance_type]
-    if known is None or known in world.blocked or not alike:
+    if known is None or world.blocked.get(known, (0.0, _RESTS))[0] > world.now_s or not alike:
         return world
     return replace(world, blocked={**world.blocked, known: (world.now_s + _REST_COOLS * world.terms.cool_s, _RESTS)})
+
+
+def rested_after_losses(before: World, world: World) -> World:
+    """With the pools resting whose machines have got a preemption notice since, or were lost without one."""
+    for m in before.machines.values():
+        now = world.machines[m.id]
+        if _is_taken(now.noticed_s, now.end_reason) and not _is_taken(m.noticed_s, m.end_reason):
+            world = rested(world, now.pool)
+    return world
 
 
 def free_pools(world: World, of: Sequence[Pool] | None = None) -> list[Pool]:

@@ -21,6 +21,7 @@ from deepvm.jobs.decisions import markets
 from deepvm.jobs.decisions.events import Act, Event, Failed, Listed, Release, Request
 from deepvm.jobs.decisions.hangs import begun, is_hung, noted
 from deepvm.jobs.decisions.heard import known, unsaved, with_event
+from deepvm.jobs.decisions.pool_choice import rested_after_losses
 from deepvm.jobs.decisions.states import Job, JobEvent, Machine, MachineEvent, job_after
 from deepvm.jobs.decisions.waiting import further_s, idlers, is_in_vain, let_go, timed, waited_s
 from deepvm.jobs.decisions.world import MachineRecord, Pool, Reason, Role, Save, World
@@ -67,7 +68,7 @@ def begun_anew(world: World) -> World:
 
 def react(world: World, events: Event | Sequence[Event], now_s: float) -> tuple[World, tuple[Act, ...]]:
     """What is known after an event, or several at once, and what is to be done about it."""
-    world = replace(world, now_s=max(now_s, world.now_s))
+    start = world = replace(world, now_s=max(now_s, world.now_s))
     acts: list[Act] = []
     for event in events if isinstance(events, Sequence) else (events,):
         before, world = world, known(world, event)
@@ -76,7 +77,9 @@ def react(world: World, events: Event | Sequence[Event], now_s: float) -> tuple[
         if isinstance(event, Failed):
             acts += _given_back(before, world)
     heard = world
-    for rule in (_watched, _judged, _hung, _limited, _marketed, _saved_first, _formed, _ended, _wanted):
+    world, late = _watched(world)
+    world, acts = rested_after_losses(start, world), acts + late
+    for rule in (_judged, _hung, _limited, _marketed, _saved_first, _formed, _ended, _wanted):
         world, more = rule(world)
         acts += more
     return _missed(heard, world), tuple(acts)

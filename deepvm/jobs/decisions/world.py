@@ -225,11 +225,15 @@ class Save:
 
 @dataclass(frozen=True)
 class Unready:
-    """Machines of a role in a row that ended before they could train: how many, when the last did, and why if known."""
+    """Machines of a role in a row that ended before they could train: how many, when the last did, and why if known.
+
+    ``failed_s``: when the first of them failed in a way that may be the job's fault.
+    """
 
     count: int = 0
     last_s: float = 0.0
     why: str = ""
+    failed_s: float | None = None
 
 
 @dataclass(frozen=True)

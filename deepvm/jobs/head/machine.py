@@ -109,7 +109,7 @@ class HeadMachine:
 
     def _control(self) -> None:
         """Run a controller until it ends, or hangs; one that cannot be started now has ended at once."""
-        words = [sys.executable, "-m", "deepvm.cli.main", "jobs", "resume", self._job]
+        words = [sys.executable, "-m", "deepvm.cli.main", "jobs", "resume", self._job, "--keep"]
         try:
             (self._folder / PULSE).unlink(missing_ok=True)
             with (self._folder / CRASHES).open("ab") as file:

@@ -54,7 +54,7 @@ def event_line(event: EventRow) -> str:
         "alone": lambda: facts["why"] and f"version {facts['version']} is in the anchor's memory alone: {facts['why']}",
         "unsaved": lambda: f"no version was saved: {facts['why']}",
         "hung": lambda: _hung(facts),
-        "stop": lambda: f"the job will stop: {facts['why']}",
+        "stop": lambda: f"the job {_stops(facts)}: {facts['why']}",
         "savenow": lambda: "a version was asked for",
         "failed": lambda: f"{who}: {facts['why']}",
         DOWNTIME: lambda: f"there was no controller for {_left(event.at_s - facts['since_s'])}",
@@ -93,6 +93,10 @@ def _after(step: int) -> str:
 def _hung(facts: Mapping[str, Any]) -> str:
     again = f"; its trainers are restarted{_after(facts['version'])}" if facts["again"] else ""
     return f"{facts['why']}{again}"
+
+
+def _stops(facts: Mapping[str, Any]) -> str:
+    return "stops without another checkpoint" if facts.get("at_once") else "will stop"
 
 
 def _started(facts: Mapping[str, Any]) -> str:

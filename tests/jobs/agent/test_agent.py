@@ -18,7 +18,7 @@ from deepvm.io.agent_board import RankWord, SaveReason, Scheduled, Word
 from deepvm.io.agent_link import AgentLink
 from deepvm.jobs.agent.agent import Agent
 from deepvm.jobs.agent.backups import Backups
-from deepvm.jobs.agent.controller_client import Orders
+from deepvm.jobs.agent.controller_client import LINE, Orders
 from deepvm.jobs.agent.preparation import Surroundings
 
 WHOLE = pytest.mark.slow  # a whole agent
@@ -165,9 +165,9 @@ class Rank:
         self.link = AgentLink(folder, rank=rank, local_rank=0, world=world, local_world=1, epoch=1)
         self._holding = threading.Thread()
 
-    def told(self, asked_s: float | None) -> None:
+    def told(self, asked_s: float | None, left_s: float = 60.0) -> None:
         """What the next heartbeat brings."""
-        save = None if asked_s is None else {"reason": SaveReason.EMERGENCY, "asked_s": asked_s, "left_s": 60.0}
+        save = None if asked_s is None else {"reason": SaveReason.EMERGENCY, "asked_s": asked_s, "left_s": left_s}
         self.agent._obey(replace(self.orders, save=save))
         self.agent._save(self.agent._orders)
 
@@ -232,6 +232,28 @@ def test_ranks_of_other_machines_go_on_with_it(tmp_path: Path) -> None:
     assert rank.steps(Scheduled(SaveReason.EMERGENCY, int((time.time() + 60) * 1000), 2)) is not None
     assert not rank.goes_on()
     rank.close()
+
+
+@pytest.mark.parametrize(("safe", "unsaved"), [(None, "step 7"), (4, "not saved: 3 steps after it"), (7, "")])
+def test_steps_that_are_not_saved_in_time_are_named_in_the_logs(
+    safe: int | None, unsaved: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """That of the machine, and that of the trainers; once."""
+    agent = agent_of(tmp_path, "m1")
+    rank = Rank(agent, 0, 1)
+    rank.board.set_of_rank(0, RankWord.STEP, 7)
+    if safe is not None:
+        agent._told_of_save({"version": safe, "save": list(Scheduled(SaveReason.NONE)), "took_s": 0, "stall_s": 0})
+    rank.told(1.0)
+    assert not caplog.messages
+    for _ in range(2):
+        rank.told(2.0, left_s=0.5)
+    lines = [event["text"] for event in agent._reporter._events if event["event"] == LINE]
+    assert len(lines) == bool(unsaved) and lines == [f"deepvm: {message}" for message in caplog.messages]
+    assert all(unsaved in line and line.startswith("deepvm: the time to save is over: ") for line in lines)
+    rank.close()
+    agent._over.set()
+    agent._reporter.join()
 
 
 def test_a_backup_that_is_refused_at_once_has_failed(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from support.effort import sampled
 from support.jobs.metadata_services import Imds
 from support.jobs.runs import until
 from support.pages import blocks
@@ -185,15 +186,30 @@ def test_the_hook_that_the_guide_has_for_skypilot_saves_first(tmp_path: Path) ->
     assert (tmp_path / "saved").read_text().strip() == (tmp_path / "reached").read_text()
 
 
-def test_a_trainer_that_cannot_save_hears_sigterm_when_the_grace_is_over(tmp_path: Path) -> None:
-    slow = train(tmp_path, pause=0.02)
-    script = (tmp_path / "train.py").read_text()
-    (tmp_path / "train.py").write_text(script.replace("time.sleep(pause)", "time.sleep(pause if step < 3 else 60)"))
-    agent = start(tmp_path, *slow, grace="1s")
-    reached(tmp_path, 3)
+FOURTH = "the newest checkpoint that is safe is of step 4; not saved: 1 step after it"
+HANDLED = "signal.signal(signal.SIGTERM, lambda *_: sys.exit()); time.sleep(60)"
+UNSAVED = [
+    ("static:2", "time.sleep(60)", 1, 143, f"SIGTERM is passed on now: {FOURTH}"),
+    ("none", "time.sleep(60)", 1, 143, "SIGTERM is passed on now: no checkpoint is safe; not saved: 5 steps"),
+    ("static:2", HANDLED, 1, 1, FOURTH),
+    ("static:2", "time.sleep(2); os._exit(9)", 20, 9, f"the command has ended: {FOURTH}"),
+]
+
+
+@pytest.mark.parametrize(("policy", "end", "grace", "code", "line"), sampled(UNSAVED, every=4))
+def test_unsaved_steps_are_named_after_sigterm(
+    policy: str, end: str, grace: int, code: int, line: str, tmp_path: Path
+) -> None:
+    words = train(tmp_path)
+    script = TRAINS.replace("time.sleep(pause)", f"time.sleep(0.1)\n        if step == 5: {end}")
+    (tmp_path / "train.py").write_text(script)
+    agent = start(tmp_path, *words, grace=f"{grace}s", DEEPVM_SAVE_POLICY=policy)
+    reached(tmp_path, 5)
     began = time.monotonic()
     agent.send_signal(signal.SIGTERM)
-    assert ended(agent)[0] == 143 and 0.9 < time.monotonic() - began < 10
+    returned, output = ended(agent)
+    assert returned == code and 0.9 < time.monotonic() - began < 10
+    assert line in output and output.count("not saved") == 1, output
 
 
 def test_a_second_sigterm_is_passed_on_at_once(tmp_path: Path) -> None:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import signal
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from support.jobs.controllers import JOB, Messages
 from support.jobs.worlds import spec
 
 from deepvm.cli.jobs.run import control
 from deepvm.errors import DataError
-from deepvm.jobs.cloud import Listing
+from deepvm.jobs.cloud import Listing, UnknownError
 from deepvm.jobs.controller import controller
 from deepvm.jobs.controller.controller import Controller, Submitted
-from deepvm.jobs.decisions.states import Job
-from deepvm.jobs.decisions.world import Pool, Terms, World
+from deepvm.jobs.decisions.states import Job, Machine
+from deepvm.jobs.decisions.world import MachineRecord, Pool, Terms, World
 from deepvm.jobs.history.downtime import DOWNTIME
 from deepvm.jobs.history.history import PLACE, EventRow, History
 from deepvm.jobs.wire import new_secret
@@ -114,3 +117,73 @@ def test_where_its_result_cannot_be_written_it_is_said_what_to_do(
             control(job, world, history, "table")
             row = history.job(JOB)
             assert row is not None and row.result is not None
+
+
+class Stubborn(Slow):
+    """Releases nothing."""
+
+    def release(self, job: str, machine: str) -> None:
+        self.done.append(f"release {machine}")
+        raise UnknownError("the cloud does not answer")
+
+
+@pytest.mark.parametrize(
+    ("times", "cloud", "limit_s"), [(1, Slow(0.0), 0.1), (2, Slow(0.0), 15.0), (5, Stubborn(0.0), 0.3)]
+)
+def test_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int, cloud: Slow, limit_s: float) -> None:
+    """What cannot be released is left after a while, and is known."""
+    monkeypatch.setattr(controller, "RELEASE_LIMIT_S", limit_s)
+
+    async def interrupted() -> World:
+        running = asyncio.create_task(found.run())
+        while not cloud.alive:
+            await asyncio.sleep(0.01)
+        for _ in range(times):
+            os.kill(os.getpid(), signal.SIGINT)
+        return await asyncio.wait_for(running, 10)
+
+    with History.open({PLACE: str(tmp_path / "history.db")}) as history:
+        world = World(Terms(1, 1, absent_s=0.5), time.time(), pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),))
+        history.add_job(JOB, 1.0, tmp_path, {}, world)
+        job = Submitted(JOB, tmp_path, new_secret(), {"per_machine": 1, "tiers": [], "orphan_after_s": 1e9}, list_s=0.1)
+        found = Controller(job, world, cloud, history)  # type: ignore[arg-type]
+        with found.signals:
+            end = asyncio.run(interrupted())
+        stops = [event.facts["at_once"] for event in history.events(JOB) if event.kind == "stop"]
+    assert (end.job, end.ending, stops) == (Job.STOPPED, "interrupted", [False, True][:times])
+    assert end.machines["m1"].state.over != bool(cloud.alive)
+    assert "release m1" in cloud.done and ("finish" in cloud.done) != bool(cloud.alive)
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_machines_that_are_left_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], keeps: bool
+) -> None:
+    monkeypatch.setenv("DEEPVM_DATA_DIR", str(tmp_path))
+    pool = Pool("g4dn.xlarge", "z", "spot", 0.3)
+    machines = {m: MachineRecord(m, pool, 1.0, s) for m, s in (("m1", Machine.ENDED), ("m2", Machine.RELEASING))}
+    world = World(Terms(1, 1), 1.0, Job.RUNNING if keeps else Job.STOPPED, machines, pools=(pool,))
+
+    async def run(controller: Controller) -> World:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return controller.world
+
+    def leave(code: int) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(Controller, "run", run)
+    monkeypatch.setattr(os, "_exit", leave)
+    with History.open({PLACE: str(tmp_path / "history.db")}) as history:
+        history.add_job(JOB, 1.0, tmp_path, spec(cloud="local"), world)
+        with pytest.raises((SystemExit, typer.Exit)) as ended:
+            control(Submitted(JOB, tmp_path, new_secret(), {}), world, history, "table", keep=keeps)
+        row = history.job(JOB)
+        assert row is not None and row.result is None
+    assert getattr(ended.value, "exit_code", getattr(ended.value, "code", None)) == 143
+    output = capsys.readouterr().err
+    resume = f"'deepvm jobs resume {JOB}'"
+    if keeps:
+        assert output == f"Note: {JOB} trains on, for 0.3 $/h; {resume} watches it again\n"
+    else:
+        left = f"m2; 'deepvm jobs orphans --release {JOB}' ends them, {resume} continues the job"
+        assert output == f"Note: interrupted by SIGTERM; may still be rented, for $0.3/h: {left}\n"
