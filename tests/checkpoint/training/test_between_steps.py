@@ -172,7 +172,7 @@ def test_the_optimizer_that_steps_last_is_to_be_given(tmp_path: Path, caplog: py
         if last == "generator":
             assert not caplog.records
     (record,) = caplog.records
-    assert "extra['generator'] steps after the optimizer that was given" in record.message
+    assert "extra['generator'] changed in a step that follows the step of the optimizer given" in record.message
 
 
 def test_weights_changed_through_data_after_a_step_are_those_of_the_version(tmp_path: Path) -> None:
