@@ -43,8 +43,8 @@ class ResumableLoader:
             inputs, targets = next(data)
             ...
 
-    Without ``ck.steps``, as in ``for batch in loader``, a version that is due is taken before the next batch is fetched,
-    or when the next pass starts.
+    Without ``ck.steps``, as in ``for batch in loader``, a version that is due is taken before the next batch is
+    fetched, or when the next pass starts.
 
     A resumed pass has the samples that were left of it, in the same order, each once; random changes of samples
     (augmentation) are the same, in workers too; and random states are those of the version when the first batch
