@@ -11,6 +11,7 @@ from typing import ClassVar, TextIO
 from deepvm.checkpoint.checkpointer import Checkpointer
 from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.training.save_handle import Handle
+from deepvm.errors import CheckpointError
 from deepvm.lab.strategies.state import State
 from deepvm.lab.strategies.strategy import CheckpointRow, Setting, Strategy, due
 
@@ -118,9 +119,17 @@ class Deepvm(Strategy):
         self.setting.record(row)
 
     def close(self) -> None:
-        """Finish what is in flight; who calls it measures for how long training waits, and no row has that again."""
+        """Finish what is in flight; the caller measures how long training waits for that, and no row has it again.
+
+        A newest checkpoint that is lost is recorded as such: the training has ended all the same.
+        """
         self._look(in_step=False)
-        self._made.close()
+        try:
+            self._made.close()
+        except CheckpointError as error:
+            if not any(handle.lost for handle in self._made.handles[-1:]):
+                raise
+            self.setting.note("warned", text=str(error))
         self._record_done()
 
 
