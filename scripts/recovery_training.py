@@ -39,9 +39,9 @@ def main() -> None:
     optimizer = torch.optim.Adam(model.parameters())
     checkpointer = Checkpointer(model=model, optimizer=optimizer, every=10)
     began = time.perf_counter()
-    first = checkpointer.restore_latest()
+    checkpointer.restore_latest()
     note(f"restored {time.perf_counter() - began:.6f}")
-    for step in range(first, steps):
+    for step in checkpointer.steps(steps):
         optimizer.zero_grad()
         model(torch.ones(8, 64) * (step % 7)).square().mean().backward()
         optimizer.step()

@@ -86,12 +86,11 @@ class ResumableSampler:
 
         sampler = ResumableSampler(len(dataset), global_batch=64, rank=rank, world=world, seed=7)
         checkpointer = Checkpointer(model=model, optimizer=optimizer, extra={"sampler": sampler})
-        checkpointer.restore_latest()
-        while sampler.epoch < 90:
-            for batch in DataLoader(dataset, batch_sampler=sampler):  # what is left of the epoch
-                ...
-                sampler.step()  # before optimizer.step(), after which the checkpointer reads the sampler
-                optimizer.step()
+        for step in checkpointer.steps(90 * sampler.geometry.steps_per_epoch):
+            ids = next(batches)  # of a generator that repeats ``yield from sampler``
+            ...
+            optimizer.step()
+            sampler.step()
     """
 
     def __init__(self, dataset_size: int, *, global_batch: int, rank: int = 0, world: int = 1, seed: int = 0) -> None:

@@ -36,7 +36,7 @@ def test_all_python_is_run() -> None:
     assert pages_with("python") == ["README.md", "docs/guide/python.md"]
     assert pages_with("python training") == ["README.md", CHECKPOINT]
     assert pages_with("python dcp") == pages_with("python loggers") == pages_with("python sharded") == [CHECKPOINT]
-    assert pages_with("python fully-sharded") == [CHECKPOINT]
+    assert pages_with("python fully-sharded") == pages_with("python batches") == [CHECKPOINT]
     for kind in ("loop", "huggingface", "lightning", "accelerate"):
         assert pages_with(f"python {kind}") == [TRAINERS]
 
@@ -131,6 +131,23 @@ def test_the_training_example_trains_and_goes_on(page: str, tmp_path: Path, monk
         signal.signal(signal.SIGTERM, usual)
     assert sorted(p.name for p in (tmp_path / "kept").glob("*.pt")) == ["job-000000000003.pt", "job-000000000005.pt"]
     assert ("scheduler" in names) == (page == CHECKPOINT)
+
+
+def test_the_loop_over_a_loader_resumes_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    (example,) = blocks(CHECKPOINT, "python batches")
+
+    def weights(place: str, steps: int) -> Any:
+        torch.manual_seed(0)
+        code = example.replace("10_000", str(steps)).replace("file:///mnt/ckpt", (tmp_path / place).as_uri())
+        exec(compile(code, CHECKPOINT, "exec"), names := {"__name__": "train"})
+        assert names["ck"].version == steps
+        return names["model"].weight
+
+    whole = weights("whole", 21)
+    for steps in (8, 13, 21):  # an epoch has 8
+        resumed = weights("parts", steps)
+    assert torch.equal(resumed, whole)
 
 
 def trained(kind: str, kept: Path, names: dict[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class CommitRecord:
     """A complete version.
 
     Attributes:
-        job: whose it is. version: optimizer steps that it contains. world: ranks that wrote it.
+        job: whose it is. version: iterations that it contains. world: ranks that wrote it.
         size: bytes of the file. chunk_bytes: bytes that share a checksum. crcs: CRC-32 of each chunk, in order.
         layout: digest of its layout, empty when unknown. created: UTC, ISO 8601.
         best: marked as the best so far when it was saved; the newest of those is kept.

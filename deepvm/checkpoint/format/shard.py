@@ -51,7 +51,7 @@ class Shard:
     """One rank's part of a version, in the trainer's memory; what is ready does not change until the tier has returned.
 
     Attributes:
-        job: whose it is. version: optimizer steps that it contains. rank: whose part.
+        job: whose it is. version: iterations that it contains. rank: whose part.
         layout: of the whole version. image: the whole file's address space; only the rank's own segments are filled.
         ready: waits until the own bytes below a position are final; to be called before they are read. Raises
             CheckpointError: they will never be.

@@ -48,7 +48,7 @@ class AccelerateState:
 
 
 class AcceleratedRun(TrainingRun):
-    """A loop with Accelerate that goes on where the newest version was taken.
+    """A loop with Accelerate that continues where the newest version was taken.
 
     Attributes:
         loader: the prepared one, which may as well be iterated over by its own name.
@@ -71,7 +71,7 @@ def checkpointed(
     sigterm: bool = True,
     **options: Any,
 ) -> AcceleratedRun:
-    """A loop with Accelerate that resumes by itself, in the middle of an epoch too, bit for bit.
+    """A loop with Accelerate that resumes without help, in the middle of an epoch too, bit for bit.
 
     Example::
 
@@ -84,8 +84,9 @@ def checkpointed(
                         ...
 
     The scaler, what ``register_for_checkpointing()`` was given, and what Accelerate counts are saved too. No
-    ``save_state()``, ``skip_first_batches()`` or seedable sampler is needed. See
-    :func:`deepvm.checkpoint.training_run` for the rest.
+    ``save_state()``, ``skip_first_batches()`` or seedable sampler is needed. A version is taken after an optimizer
+    step, before the next batch is fetched; for what that means, and the rest, see
+    :func:`deepvm.checkpoint.training_run`.
 
     Args:
         accelerator: the one that has prepared the others.

@@ -33,10 +33,11 @@ class DeepVMCallback(TrainerCallback):  # type: ignore[misc]
         Trainer(..., callbacks=[DeepVMCallback(tiers=["tcp://10.0.0.7:7070"], every=100)]).train()
 
     In a version are the model, the optimizer, the scheduler, the scaler, the position in the data with all random
-    states, the Trainer's state with its log, and the states of callbacks that have one. ``trainer.train()`` goes on
-    with the newest version; ``resume_from_checkpoint`` is not needed, and refused. The Trainer's own checkpoints can
-    be switched off: ``save_strategy="no"``. After SIGTERM the version of the next step is saved, then the process ends
-    with exit code 143.
+    states, the Trainer's state with its log, and the states of callbacks that have one. It is taken before the next
+    batch is fetched: evaluations, logs and callbacks after the step are in it. ``trainer.train()`` continues from the
+    newest version; ``resume_from_checkpoint`` is not needed, and refused. The Trainer's own checkpoints can be switched
+    off: ``save_strategy="no"``. After SIGTERM the state after the next step is saved, then the process ends with exit
+    code 143.
     """
 
     def __init__(self, *, extra: Mapping[str, Stateful] | None = None, sigterm: bool = True, **options: Any) -> None:

@@ -31,9 +31,10 @@ class DeepVMCallback(Callback):  # type: ignore[misc]
         Trainer(..., callbacks=[DeepVMCallback(tiers=["tcp://10.0.0.7:7070"], every=100)]).fit(module, loader)
 
     In a version are the module, its optimizers and schedulers, the scaler, the position in the data with all random
-    states, the progress of Lightning's loops, and what callbacks, the module and the data module save. ``fit()`` goes
-    on with the newest version; ``ckpt_path`` is not needed, and refused. Lightning's own checkpoints can be switched
-    off: ``enable_checkpointing=False``. After SIGTERM the state after the batch, with accumulated gradients after the
+    states, the progress of Lightning's loops, and what callbacks, the module and the data module save. It is taken
+    before the next batch is fetched: validation and callbacks after the step are in it. ``fit()`` continues from the
+    newest version; ``ckpt_path`` is not needed, and refused. Lightning's own checkpoints can be switched off:
+    ``enable_checkpointing=False``. After SIGTERM the state after the batch, with accumulated gradients after the
     optimizer's step, is saved, and Lightning ends.
 
     Means over an epoch that the module logs are of the batches since the start of the process: Lightning does not

@@ -1,4 +1,4 @@
-"""A training loop of one's own, with nothing to remember: :func:`training_run`."""
+"""Your own training loop, with nothing to remember: :func:`training_run`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deepvm.errors import CheckpointError, RequestError
 
 
 class TrainingRun:
-    """A training loop that goes on where the newest version was taken; :func:`training_run` makes it.
+    """A training loop that continues where the newest version was taken; :func:`training_run` makes it.
 
     Attributes:
         loader: the data; a pass over it is an epoch. checkpointer: whose ``save()`` may be called between batches.
@@ -38,7 +38,7 @@ class TrainingRun:
 
     @property
     def step(self) -> int:
-        """Optimizer steps done."""
+        """Optimizer steps done, those of the restored version included."""
         return self.checkpointer.version
 
     def epochs(self) -> Iterator[int]:
@@ -82,7 +82,7 @@ def training_run(
     sigterm: bool = True,
     **options: Any,
 ) -> TrainingRun:
-    """A training loop that resumes by itself, in the middle of an epoch too, bit for bit.
+    """A training loop that resumes without help, in the middle of an epoch too, bit for bit.
 
     Example::
 
@@ -97,8 +97,11 @@ def training_run(
                     ...
                 validate()
 
-    Versions are taken between batches: all of the training is in them as it is then. After SIGTERM the version of the
-    next step is saved, and when it is safe the process ends with exit code 143.
+    A version is taken between two batches, before the next one is fetched: all that the body of the loop did is in it,
+    and nothing of the next batch. One that is due at the last batch of an epoch is taken when the next epoch fetches
+    its first: it has what follows the inner loop. What precedes the inner loop runs again when an epoch is resumed in
+    the middle; it must not change what is saved. Nor is what the loop keeps in local variables in a version. After
+    SIGTERM the state after the next step is saved, and when it is safe the process ends with exit code 143.
 
     Args:
         loader: a loader of torch or torchdata, see :class:`ResumableLoader`.

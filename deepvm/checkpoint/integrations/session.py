@@ -30,7 +30,7 @@ log = logging.getLogger("deepvm.checkpoint")
 
 
 class Session:
-    """Saves between the batches of a loader, and ends the process after SIGTERM when the version is safe.
+    """Saves before the next batch of a loader is fetched, and ends the process after SIGTERM when the version is safe.
 
     Attributes:
         checkpointer: the one that it has made. loader: what the training iterates over.
@@ -51,7 +51,7 @@ class Session:
             loader: the data.
             extra: what the user wants to be saved besides.
             sigterm: whether SIGTERM saves and ends the training.
-            own: what a trainer wants to be saved, under names that nobody else may use.
+            own: what a trainer wants to be saved, under names that are taken then.
             **options: those of Checkpointer.
 
         Raises:
@@ -96,7 +96,7 @@ class Session:
         raise SystemExit(ENDED)
 
     def restore(self) -> int:
-        """Go on with the newest version; returns it. Raises as :meth:`Checkpointer.restore_latest`."""
+        """Continue from the newest version; returns it. Raises as :meth:`Checkpointer.restore_latest`."""
         self._restored = self.checkpointer.restore_latest()
         return self._restored
 

@@ -32,12 +32,19 @@ class ResumableLoader:
     """Wraps a ``DataLoader`` of torch, or a ``StatefulDataLoader`` of torchdata, so that a checkpoint has its position.
 
     Its batches are those of the loader, with the same random numbers. It goes into the checkpointer's ``extra``; after
-    ``restore_latest()`` the loop goes on where the version was taken::
+    a restore the next pass has the batches that are left::
 
-        loader = ResumableLoader(DataLoader(data, batch_size=32, shuffle=True, num_workers=2))
-        for epoch in range(loader.epoch, epochs):
-            for inputs, targets in loader:
-                ...
+        def batches():
+            while True:
+                yield from loader
+
+        data = batches()
+        for step in ck.steps(10_000):
+            inputs, targets = next(data)
+            ...
+
+    Without ``ck.steps``, as in ``for batch in loader``, a version that is due is taken before the next batch is
+    fetched, or when the next pass starts.
 
     A resumed pass has the samples that were left of it, in the same order, each once; random changes of samples
     (augmentation) are the same, in workers too; and random states are those of the version when the first batch

@@ -30,7 +30,7 @@ class Handle:
     """A version in flight.
 
     Attributes:
-        version: optimizer steps that it contains.
+        version: iterations that it contains.
         snapshot_done: resolves when training cannot change it any more: it is copied, or safe without a copy.
         local_done: resolves when a tier has it: it survives the end of this process, perhaps nothing more.
         remote_done: resolves when it survives the loss of this machine.

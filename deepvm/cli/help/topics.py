@@ -122,15 +122,16 @@ TOPICS = (
     ),
     Topic(
         ("checkpoints", "state", "saving", "save", "resume"),
-        "Save a training while it runs, and go on after a loss.",
+        "Checkpoint a training run and resume it after a preemption.",
         (
             "Checkpointer of deepvm.checkpoint saves in the background, to a file, a bucket or the memory of another "
-            "machine (deepvm memory-node serve), and restores the newest version that is complete and undamaged. "
-            "'deepvm ckpt' lists, verifies and cleans up versions.",
+            "machine (deepvm memory-node serve). A loop over its steps, 'for step in ck.steps(10_000):', restores the "
+            "newest version that is complete and undamaged, and saves between two iterations: all that an iteration "
+            "did, and nothing of the next. 'deepvm ckpt' lists, verifies and cleans up versions.",
             "For a plan, only the size matters; it follows from the model.",
         ),
         (
-            ("--checkpoint-size 1.4GB", "of a plan: yours, in place of the model's"),
+            ("--checkpoint-size 1.4GB", "of a plan: yours, not the model's"),
             ("--save-policy every:10min", "of a plan with a job: when versions are saved"),
         ),
         ("deepvm ckpt --help", "deepvm recommend 3 --checkpoint-size 1.4GB"),

@@ -11,6 +11,7 @@ from typing import ClassVar, TextIO
 from deepvm.checkpoint.checkpointer import Checkpointer
 from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.training.save_handle import Handle
+from deepvm.errors import CheckpointError
 from deepvm.lab.strategies.state import State
 from deepvm.lab.strategies.strategy import CheckpointRow, Setting, Strategy, due
 
@@ -36,10 +37,9 @@ def _warnings(note: Callable[..., None]) -> Iterator[None]:
 
 
 class Deepvm(Strategy):
-    """``Checkpointer`` into a folder: it hooks into the optimizer, and a save needs no call."""
+    """``Checkpointer`` into a folder: checkpoints are taken between two iterations of ``Checkpointer.steps``."""
 
     all_ranks_write: ClassVar[bool] = True
-    saves_in_step: ClassVar[bool] = True
     heeds_orchestrator: ClassVar[bool] = True
 
     def __init__(self, state: State, setting: Setting) -> None:
@@ -58,6 +58,7 @@ class Deepvm(Strategy):
             keep=setting.keep,
             slots=max(2, setting.most_in_flight // 2),
         )
+        self._steps: Iterator[int] = iter(())
         self._open: list[Handle] = []
         self._seen = 0
         self._stalls: dict[int, float] = {}
@@ -68,34 +69,42 @@ class Deepvm(Strategy):
         there = VersionFolder(self.setting.folder).found(_JOB) if not self.state.rank else ()
         with _warnings(self.setting.note):
             step = self._made.restore_latest(allow_fresh=True)
+            self._steps = self._made.steps()
+            next(self._steps)
         damaged = sum(one.manifest is not None and one.version > step for one in there)
         if damaged:  # else a newer one that is recorded would have been taken
             self.setting.note("damaged", checkpoints=damaged)
         return step
 
     def save(self, step: int) -> None:
-        """It has begun at the optimizer's step, unless ranks end here by plan."""
-        if not due(step, self.setting.every):
-            self._made.save(block=True)
+        """It is taken as the iteration ends, unless ranks end here by plan: then after the loop."""
         self.stepped(step)
+        if not due(step, self.setting.every):
+            self._steps = iter(())  # leaves the loop, as break does
+            self._made.save(block=True)
+            self._look(in_step=False)
 
     def stepped(self, step: int) -> None:
-        """Record the versions that are done."""
+        """End the iteration, at which a checkpoint is taken if one is due, and record those that are done."""
+        self._look(in_step=True)
+        if self._made.version < step:
+            next(self._steps, None)
+        self._look(in_step=False)
+
+    def _look(self, *, in_step: bool) -> None:
+        """Record what has become of checkpoints since the last look; ``in_step``: the optimizer has stepped since."""
         if self.state.rank:
             return
         for handle in self._made.handles:
             if handle.version > self._seen:
                 self._seen = handle.version
                 self._open.append(handle)
-        self._note_stalls()
-        self._record_done()
-
-    def _note_stalls(self) -> None:
         for handle in self._open:
             before_s, now_s = self._stalls.get(handle.version, 0.0), handle.stall_s
             if now_s > before_s:
                 self._stalls[handle.version] = now_s
-                self.stalled(handle.version, now_s - before_s, snapshot_s=now_s - before_s)
+                self.stalled(handle.version, now_s - before_s, snapshot_s=now_s - before_s, in_step=in_step)
+        self._record_done()
 
     def _record_done(self) -> None:
         for handle in [one for one in self._open if one.done]:
@@ -110,9 +119,17 @@ class Deepvm(Strategy):
         self.setting.record(row)
 
     def close(self) -> None:
-        """Finish what is in flight; who calls it measures for how long training waits, and no row has that again."""
-        self.stepped(self._made.version)
-        self._made.close()
+        """Finish what is in flight; the caller measures how long training waits for that, and no row has it again.
+
+        A newest checkpoint that is lost is recorded as such: the training has ended all the same.
+        """
+        self._look(in_step=False)
+        try:
+            self._made.close()
+        except CheckpointError as error:
+            if not any(handle.lost for handle in self._made.handles[-1:]):
+                raise
+            self.setting.note("warned", text=str(error))
         self._record_done()
 
 

@@ -64,8 +64,6 @@ class Strategy(ABC):
     """Whether it needs a memory node."""
     all_ranks_write: ClassVar[bool] = False
     """Whether each rank writes to files, not rank 0 alone."""
-    saves_in_step: ClassVar[bool] = False
-    """Whether training waits for it in the optimizer's step, which is timed, and not after it."""
     heeds_orchestrator: ClassVar[bool] = False
     """Whether the agent of ``deepvm run`` can ask it for a version."""
 
@@ -85,13 +83,15 @@ class Strategy(ABC):
         """A step has ended at which none is due."""
         return
 
-    def stalled(self, step: int, seconds: float, *, snapshot_s: float = 0.0, write_s: float = 0.0) -> None:
-        """Note that training has waited just now for the checkpoint of a step, whatever becomes of that; on rank 0.
+    def stalled(
+        self, step: int, seconds: float, *, snapshot_s: float = 0.0, write_s: float = 0.0, in_step: bool = False
+    ) -> None:
+        """Note that training has waited for the checkpoint of a step, which may still fail; on rank 0.
 
-        ``snapshot_s``, ``write_s``: parts of it.
+        ``snapshot_s``, ``write_s``: parts of it. ``in_step``: during an optimizer step, which is timed.
         """
         parts = {"seconds": seconds, "snapshot_s": snapshot_s, "write_s": write_s}
-        self.setting.note("stalled", step=step, in_step=self.saves_in_step, **parts)
+        self.setting.note("stalled", step=step, in_step=in_step, **parts)
 
     @abstractmethod
     def close(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypedDict
 
-Version = Annotated[int, "optimizer steps that it contains"]
+Version = Annotated[int, "iterations that it contains; without Checkpointer.steps optimizer steps"]
 
 
 class StoredVersion(TypedDict):

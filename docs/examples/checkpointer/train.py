@@ -15,7 +15,7 @@ torch.manual_seed(0)
 model = torch.nn.Linear(16, 1)
 optimizer = torch.optim.Adam(model.parameters())
 with Checkpointer(model=model, optimizer=optimizer) as checkpointer:
-    for step in range(checkpointer.restore_latest(), steps):
+    for step in checkpointer.steps(steps):
         inputs = torch.rand(32, 16, generator=torch.Generator().manual_seed(step))  # the same after a restart
         loss = (model(inputs) - inputs.sum(1, keepdim=True)).square().mean()
         optimizer.zero_grad()

@@ -1,4 +1,4 @@
-"""Two machines with DistributedDataParallel: whichever of them is taken back, both save the same step."""
+"""Two machines with DistributedDataParallel: whichever of them is preempted, both save the same step."""
 
 import argparse
 import time
@@ -18,7 +18,7 @@ torch.manual_seed(0)
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 with Checkpointer(model=model, optimizer=optimizer) as checkpointer:
-    for step in range(checkpointer.restore_latest(), steps):
+    for step in checkpointer.steps(steps):
         inputs = torch.rand(32, 16, generator=torch.Generator().manual_seed(2 * step + rank))
         loss = (model(inputs) - inputs.sum(1, keepdim=True)).square().mean()
         optimizer.zero_grad()

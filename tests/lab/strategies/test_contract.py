@@ -88,6 +88,7 @@ class Training:
             state.optimizer.step()
             state.scheduler.step()
             state.optimizer.zero_grad(set_to_none=True)
+            torch.rand(3)  # an iteration may draw after its step: that is in its checkpoint, too
             self.done += 1
             if self.strategy is not None:
                 is_due = due(self.done, EVERY)
