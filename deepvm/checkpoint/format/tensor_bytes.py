@@ -15,3 +15,10 @@ def bytes_of(tensor: torch.Tensor) -> bytes:
 def as_tensor(data: bytes) -> torch.Tensor:
     """Bytes as a tensor."""
     return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+
+
+def as_bytes(storage: torch.UntypedStorage) -> torch.Tensor | None:
+    """A storage as a tensor of bytes that shares its memory; None when it is empty."""
+    if not storage.nbytes():
+        return None
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)

@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
-from deepvm.checkpoint.snapshot.host_buffer import Slot, Sources, as_bytes, groups
+from deepvm.checkpoint.format.tensor_bytes import as_bytes
+from deepvm.checkpoint.snapshot.host_buffer import Slot, Sources, groups
 from deepvm.checkpoint.snapshot.loan import Loan
 from deepvm.checkpoint.snapshot.pipeline import Pipeline
 from deepvm.checkpoint.snapshot.strategies import Strategy

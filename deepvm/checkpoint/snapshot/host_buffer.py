@@ -224,10 +224,3 @@ def checksum(sources: Sources, pieces: Sequence[Piece]) -> int:
         # Without numpy there is no other way to the bytes of a tensor that does not copy them.
         crc = crc32(memoryview((ctypes.c_ubyte * piece.length).from_address(part.data_ptr())).cast("B"), crc)
     return crc
-
-
-def as_bytes(storage: torch.UntypedStorage) -> torch.Tensor | None:
-    """A storage as a tensor of bytes that shares its memory; None when it is empty."""
-    if not storage.nbytes():
-        return None
-    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)

@@ -11,13 +11,14 @@ from typing import Any
 
 import torch
 
+from deepvm.checkpoint.format.byte_samples import ByteSamples
 from deepvm.checkpoint.format.flatten import FlatState
 from deepvm.checkpoint.format.layout import Layout, Segment
 from deepvm.checkpoint.format.sharded import Part, holders_of, is_sharded, local, parts_of, storage_of, writers
+from deepvm.checkpoint.format.tensor_bytes import as_bytes
 from deepvm.checkpoint.format.torch_zip import Image, lay_out
-from deepvm.checkpoint.snapshot.byte_samples import ByteSamples
 from deepvm.checkpoint.snapshot.copying import Copying
-from deepvm.checkpoint.snapshot.host_buffer import Filling, Piece, Slot, as_bytes, checksum, pieces_of
+from deepvm.checkpoint.snapshot.host_buffer import Filling, Piece, Slot, checksum, pieces_of
 from deepvm.checkpoint.training.ranks import Ranks, shards
 from deepvm.checkpoint.training.save_handle import Handle
 from deepvm.checkpoint.training.state import Owned, TrainingState, tensors_of

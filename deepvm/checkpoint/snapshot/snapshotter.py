@@ -17,13 +17,13 @@ from typing import Any
 
 import torch
 
+from deepvm.checkpoint.format.byte_samples import ByteSamples
 from deepvm.checkpoint.format.flatten import FlatState, flatten
 from deepvm.checkpoint.format.shard import Shard
 from deepvm.checkpoint.format.sharded import storage_of
-from deepvm.checkpoint.format.tensor_bytes import bytes_of
-from deepvm.checkpoint.snapshot.byte_samples import ByteSamples
+from deepvm.checkpoint.format.tensor_bytes import as_bytes, bytes_of
 from deepvm.checkpoint.snapshot.copying import Copying, LayerSlots, StorageBytes
-from deepvm.checkpoint.snapshot.host_buffer import Slot, Sources, as_bytes, checksum
+from deepvm.checkpoint.snapshot.host_buffer import Slot, Sources, checksum
 from deepvm.checkpoint.snapshot.pending_snapshot import PendingSnapshot, SnapshotLayout, changed_since, seen_now
 from deepvm.checkpoint.snapshot.pipeline import Pipeline
 from deepvm.checkpoint.training.hooks import without_autograd

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
+from deepvm.checkpoint.format.byte_samples import ByteSamples, sample
 from deepvm.checkpoint.format.flatten import flatten
 from deepvm.checkpoint.format.sharded import is_sharded, storage_of
-from deepvm.checkpoint.snapshot.byte_samples import ByteSamples, sample
-from deepvm.checkpoint.snapshot.host_buffer import as_bytes
+from deepvm.checkpoint.format.tensor_bytes import as_bytes
 from deepvm.checkpoint.training.random_draws import Draws, draws_between
 from deepvm.checkpoint.training.state import TrainingState, random_state, tensors_of
 from deepvm.errors import RequestError

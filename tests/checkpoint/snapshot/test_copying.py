@@ -20,10 +20,11 @@ from support.checkpoint.trainings import Fill, contents, model_of  # noqa: E402
 from deepvm.checkpoint import Checkpointer  # noqa: E402
 from deepvm.checkpoint.format.flatten import flatten  # noqa: E402
 from deepvm.checkpoint.format.layout import Layout, Segment  # noqa: E402
+from deepvm.checkpoint.format.tensor_bytes import as_bytes  # noqa: E402
 from deepvm.checkpoint.format.torch_zip import plan_image  # noqa: E402
 from deepvm.checkpoint.snapshot import host_buffer  # noqa: E402
 from deepvm.checkpoint.snapshot.copying import Copying  # noqa: E402
-from deepvm.checkpoint.snapshot.host_buffer import Slot, as_bytes  # noqa: E402
+from deepvm.checkpoint.snapshot.host_buffer import Slot  # noqa: E402
 from deepvm.checkpoint.snapshot.strategies import CloneFirst, Cuda, Strategy  # noqa: E402
 from deepvm.errors import CheckpointError  # noqa: E402
 

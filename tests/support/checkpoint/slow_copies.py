@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from deepvm.checkpoint.format.byte_samples import ByteSamples
 from deepvm.checkpoint.snapshot import snapshotter
-from deepvm.checkpoint.snapshot.byte_samples import ByteSamples
 from deepvm.checkpoint.snapshot.host_buffer import Slot
 
 

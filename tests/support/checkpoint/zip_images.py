@@ -10,8 +10,9 @@ import pytest
 torch = pytest.importorskip("torch")
 from deepvm.checkpoint.format.checksums import finish  # noqa: E402
 from deepvm.checkpoint.format.flatten import flatten  # noqa: E402
+from deepvm.checkpoint.format.tensor_bytes import as_bytes  # noqa: E402
 from deepvm.checkpoint.format.torch_zip import plan_image  # noqa: E402
-from deepvm.checkpoint.snapshot.host_buffer import Slot, as_bytes  # noqa: E402
+from deepvm.checkpoint.snapshot.host_buffer import Slot  # noqa: E402
 
 
 def write(tree: Any, path: Path, template: Any = None) -> None:
