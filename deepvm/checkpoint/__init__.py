@@ -9,17 +9,19 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["Checkpointer", "ResumableLoader", "TrainingRun", "training_run"]
+__all__ = ["Checkpointer", "ResumableLoader", "TrainingRun", "inspect_latest", "training_run"]
 
 _HOMES = {
     "Checkpointer": "deepvm.checkpoint.checkpointer",
     "ResumableLoader": "deepvm.checkpoint.loading.resumable_loader",
+    "inspect_latest": "deepvm.checkpoint.inspection",
     "TrainingRun": "deepvm.checkpoint.integrations.plain_loop",
     "training_run": "deepvm.checkpoint.integrations.plain_loop",
 }
 
 if TYPE_CHECKING:
     from deepvm.checkpoint.checkpointer import Checkpointer
+    from deepvm.checkpoint.inspection import inspect_latest
     from deepvm.checkpoint.integrations.plain_loop import TrainingRun, training_run
     from deepvm.checkpoint.loading.resumable_loader import ResumableLoader
 
