@@ -14,16 +14,16 @@ __all__ = ["Checkpointer", "ResumableLoader", "TrainingRun", "inspect_latest", "
 _HOMES = {
     "Checkpointer": "deepvm.checkpoint.checkpointer",
     "ResumableLoader": "deepvm.checkpoint.loading.resumable_loader",
-    "inspect_latest": "deepvm.checkpoint.inspection",
+    "inspect_latest": "deepvm.checkpoint.restore",
     "TrainingRun": "deepvm.checkpoint.integrations.plain_loop",
     "training_run": "deepvm.checkpoint.integrations.plain_loop",
 }
 
 if TYPE_CHECKING:
     from deepvm.checkpoint.checkpointer import Checkpointer
-    from deepvm.checkpoint.inspection import inspect_latest
     from deepvm.checkpoint.integrations.plain_loop import TrainingRun, training_run
     from deepvm.checkpoint.loading.resumable_loader import ResumableLoader
+    from deepvm.checkpoint.restore import inspect_latest
 
 
 def __getattr__(name: str) -> Any:

@@ -11,9 +11,11 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from deepvm.checkpoint import arguments
 from deepvm.checkpoint.arguments import FORMER_DEFAULT
 from deepvm.checkpoint.files.file_names import file_name
 from deepvm.checkpoint.format.contents import check_contents
@@ -55,7 +57,7 @@ def restore_newest(
     Returns the version, 0 if there is none. Raises CheckpointError on all ranks: no tier answers, the version is of
     another model, or none that exists can be read.
     """
-    found = ranks.by_first(lambda: candidates(tiers, job))
+    found = ranks.by_first(lambda: _candidates(tiers, job))
     machines = ranks.gather_objects(_machine())
     first = machines.index(machines[ranks.rank])
     withheld: Exception | None = None
@@ -123,6 +125,52 @@ def restore_newest(
     ranks.by_first(lambda: _set_aside(tiers, job, left))
     log.warning("%s starts over at 0; what is left of its versions was set aside: %s", job, text)
     return 0
+
+
+def inspect_latest(
+    *, tiers: str | Path | Tier | Sequence[str | Path | Tier] | None = None, job: str | None = None
+) -> dict[str, Any] | None:
+    """The newest undamaged checkpoint, with tensors on the device ``meta``: names, shapes and types without values.
+
+    For a training whose model or optimizer is built differently after some step: pruned, with more parameter groups,
+    with buffers that have grown. Read this, build them as they were, then restore::
+
+        saved = inspect_latest(tiers=tiers)
+        if saved and len(saved["optimizer"]["param_groups"]) > 1:
+            optimizer.add_param_group({"params": model.head.parameters()})
+
+    Args:
+        tiers: where checkpoints are, as for :class:`Checkpointer`.
+        job: name of the training job, as for :class:`Checkpointer`.
+
+    Returns:
+        What the file holds, ``{"model", "optimizer", "extra", "version"}`` (``version`` is the step), or None if there
+        is no checkpoint.
+
+    Raises:
+        RequestError: an argument is invalid.
+        CheckpointError: no tier answers, or checkpoints exist but none can be read.
+    """
+    name = arguments.name_of(job)[0]
+    opened = arguments.open_all(arguments.check_tiers(tiers), secrets.token_hex(8), 0, 0)
+    problem: CheckpointError | None = None
+    try:
+        for manifest, number in _candidates(opened, name):
+            try:
+                with tempfile.TemporaryDirectory(prefix="deepvm-") as folder:
+                    path = opened[number].fetch(manifest, Path(folder))
+                    tree = torch.load(path, map_location="meta", mmap=True, weights_only=True)
+            except CheckpointError as error:
+                problem = problem or error
+                continue
+            check_contents(tree)
+            return dict(tree)
+    finally:
+        for tier in opened:
+            tier.close()
+    if problem is not None:
+        raise problem
+    return None
 
 
 def _fetched(tier: Tier, manifest: CommitRecord, folder: Path, problems: list[Exception]) -> Path | None:
@@ -210,7 +258,7 @@ def _set_aside(tiers: Sequence[Tier], job: str, left: Collection[tuple[int, str]
         raise CheckpointError(f"{error}; this training run does not overwrite damaged versions") from error
 
 
-def candidates(tiers: Sequence[Tier], job: str) -> list[tuple[CommitRecord, int]]:
+def _candidates(tiers: Sequence[Tier], job: str) -> list[tuple[CommitRecord, int]]:
     """Complete versions with the index of their tier, newest first; of equal ones, the first tier's comes first."""
     found: list[tuple[CommitRecord, int]] = []
     silent: list[Exception] = []

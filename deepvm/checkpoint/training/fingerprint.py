@@ -26,17 +26,17 @@ class Fingerprint:
     """Of a training's objects.
 
     Attributes:
-        settings: of optimizers and schedulers, by place, as they were when they were seen first.
+        settings: of optimizers and schedulers, by place, as they were when :meth:`text` saw them first.
     """
 
     def __init__(
         self, model: torch.nn.Module, optimizers: Mapping[str, torch.optim.Optimizer], extra: Mapping[str, Any]
     ) -> None:
-        """Take the settings, before a step changes them."""
+        """Look at nothing yet."""
         self._model, self._optimizers = model, optimizers
         schedulers = torch.optim.lr_scheduler.LRScheduler
         self._schedulers = {f"extra[{n!r}]": v for n, v in extra.items() if isinstance(v, schedulers)}
-        self.settings = self._settings()
+        self.settings: dict[str, Any] = {}
         self._built: list[Any] = []
         self._text = ""
 
