@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from deepvm.checkpoint.files.file_names import check_job
-from deepvm.checkpoint.job_name import derived_name
+from deepvm.checkpoint.files.job_name import derived_name
 from deepvm.checkpoint.snapshot.strategies import CloneFirst, IntoFile, Strategy
 from deepvm.checkpoint.tiers.base import Tier, without_secrets
 from deepvm.checkpoint.tiers.file import FileTier

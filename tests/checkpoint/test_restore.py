@@ -85,7 +85,7 @@ def test_what_earlier_releases_called_job_is_neither_lost_nor_continued_silently
     assert restored(tmp_path) == 2
 
 
-NAME = "from deepvm.checkpoint.job_name import derived_name\nimport os, multiprocessing as m\n{}\n"
+NAME = "from deepvm.checkpoint.files.job_name import derived_name\nimport os, multiprocessing as m\n{}\n"
 
 
 def test_a_restart_has_the_same_name_however_it_is_started(tmp_path: Path) -> None:
