@@ -9,11 +9,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["Checkpointer", "ResumableLoader", "TrainingRun", "training_run"]
+__all__ = ["Checkpointer", "ResumableLoader", "TrainingRun", "inspect_latest", "training_run"]
 
 _HOMES = {
     "Checkpointer": "deepvm.checkpoint.checkpointer",
     "ResumableLoader": "deepvm.checkpoint.loading.resumable_loader",
+    "inspect_latest": "deepvm.checkpoint.restore",
     "TrainingRun": "deepvm.checkpoint.integrations.plain_loop",
     "training_run": "deepvm.checkpoint.integrations.plain_loop",
 }
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from deepvm.checkpoint.checkpointer import Checkpointer
     from deepvm.checkpoint.integrations.plain_loop import TrainingRun, training_run
     from deepvm.checkpoint.loading.resumable_loader import ResumableLoader
+    from deepvm.checkpoint.restore import inspect_latest
 
 
 def __getattr__(name: str) -> Any:

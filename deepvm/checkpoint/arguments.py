@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from deepvm.checkpoint.files.file_names import check_job
+from deepvm.checkpoint.files.job_name import derived_name
 from deepvm.checkpoint.snapshot.strategies import CloneFirst, IntoFile, Strategy
 from deepvm.checkpoint.tiers.base import Tier, without_secrets
 from deepvm.checkpoint.tiers.file import FileTier
@@ -20,8 +21,8 @@ from deepvm.core.units import parse_seconds
 from deepvm.errors import RequestError
 from deepvm.io.agent_link import EPOCH, SAVE_EVERY
 
-JOB, _DEFAULT = "DEEPVM_JOB", "job"
-"""Environment variable with the name of the training job, and the name without it."""
+JOB, FORMER_DEFAULT = "DEEPVM_JOB", "job"
+"""Environment variable with the name of the training job, and the name of all without one in releases before this."""
 PLACES = "DEEPVM_TIERS"
 """Environment variable with the tiers of training jobs that name none, separated by blanks."""
 KEPT, _KEEP = "DEEPVM_KEEP", 2
@@ -35,11 +36,7 @@ log = logging.getLogger("deepvm.checkpoint")
 
 
 def check(model: Any, tiers: Any, slots: Any, keep: Any, keep_every: Any, journal: Any) -> list[str | Tier]:
-    """Check these arguments by name; returns the tiers as a list, paths as URLs. Raises RequestError.
-
-    Without ``tiers`` those of :data:`PLACES` count.
-    """
-    tiers = os.environ.get(PLACES, "").split() if tiers is None else tiers
+    """Check these arguments by name; returns what :func:`check_tiers` does. Raises RequestError."""
     if not isinstance(model, torch.nn.Module):
         raise RequestError("model", model, "a torch.nn.Module")
     if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
@@ -50,6 +47,12 @@ def check(model: Any, tiers: Any, slots: Any, keep: Any, keep_every: Any, journa
     for place in journals(journal):
         if not (isinstance(place, (str, os.PathLike)) or callable(place)):
             raise RequestError("journal", place, "the name of a file, a function of an event and its facts, or several")
+    return check_tiers(tiers)
+
+
+def check_tiers(tiers: Any) -> list[str | Tier]:
+    """The tiers as a list, paths as URLs; without ``tiers`` those of :data:`PLACES`. Raises RequestError."""
+    tiers = os.environ.get(PLACES, "").split() if tiers is None else tiers
     several = isinstance(tiers, Sequence) and not isinstance(tiers, str)
     rows = list(tiers) if several else [] if tiers is None else [tiers]
     if not rows:
@@ -75,12 +78,15 @@ def open_all(tiers: Sequence[str | Tier], session: str, keep: int, keep_every: i
     return opened
 
 
-def name_of(job: Any) -> tuple[str, bool]:
-    """The name of the training job, and whether it was given one. Raises RequestError."""
+def name_of(job: Any, default: str = "") -> tuple[str, bool]:
+    """The name of the training job, else the default or the script's, and whether it was given one.
+
+    Raises RequestError.
+    """
     name = job or os.environ.get(JOB)
     if name and not isinstance(name, str):
         raise RequestError("job", name, "a string")
-    return check_job(name or _DEFAULT), bool(name)
+    return check_job(name or default or derived_name()), bool(name)
 
 
 def keep_of(keep: Any) -> Any:
@@ -111,14 +117,13 @@ def epoch() -> int | None:
     return int(text) if text else None
 
 
-def warn_of_no_name(tiers: Sequence[Tier]) -> None:
-    """Warn if a training job without a name uses a shared tier, where another one would be taken for it."""
-    places = [without_secrets(tier.url) for tier in tiers if tier.shared]
-    if places:
+def warn_of_no_name(tiers: Sequence[Tier], name: str) -> None:
+    """Warn that another training job without a name can have the same one at these tiers."""
+    if tiers:
         log.warning(
-            "this training job has no name of its own, it is '%s'; another without a name at %s would be taken for it: "
-            "give each a name with job= or %s",
-            *(_DEFAULT, ", ".join(places), JOB),
+            "this training job was given no name, so it is '%s'; another one without a name at %s can have the same "
+            "and would be taken for it: name each with job= or %s",
+            *(name, ", ".join(without_secrets(tier.url) for tier in tiers), JOB),
         )
 
 

@@ -111,7 +111,8 @@ class Checkpointer:
                 :class:`deepvm.core.preemption.savepolicy.Auto`); or another policy of 'deepvm simulate' by name, such
                 as "exact" or "hazard", without that limit. None: the steps of ``DEEPVM_SAVE_EVERY``, which ``deepvm
                 run`` sets from the job file, else only when :meth:`save` is called or the agent's save policy says so.
-            job: name of this training job; default ``DEEPVM_JOB``, else ``job``, with a warning where tiers are shared.
+            job: name of this training job; default ``DEEPVM_JOB``, else a name from the script's path, the same after a
+                restart, with a warning where tiers are shared.
             keep: how many of the newest versions a folder or bucket keeps; a memory node decides for itself. None:
                 ``DEEPVM_KEEP``, else 2.
             keep_every: keep one more version per so many steps; 0 for none.
@@ -129,7 +130,7 @@ class Checkpointer:
         """
         keep, every = arguments.keep_of(keep), arguments.every_of(every)
         places = arguments.check(model, tiers, slots, keep, keep_every, journal)
-        self.job, named = arguments.name_of(job)
+        self.job, self._named = arguments.name_of(job)
         self._ranks = Ranks()
         self._state = TrainingState(model, optimizer, extra)
         if strategy == "layerwise" and any(isinstance(v, ResumableLoader) for v in self._state.extra.values()):
@@ -141,10 +142,12 @@ class Checkpointer:
         self._ranks.together(self._state.check)  # what cannot be saved is refused now, not at step 100
         self._schedule, self._given = arguments.parse_every(every), (every, strategy)
         self._mtbf_s, self._since = arguments.mtbf_s(self._schedule), time.monotonic()
-        session = self._ranks.broadcast(secrets.token_hex(8))
+        fingerprint = self._state.fingerprint
+        facts = self._ranks.broadcast((secrets.token_hex(8), self.job, fingerprint.settings))
+        session, self.job, fingerprint.settings = facts
         opened = arguments.open_all(places, session, keep, keep_every)
-        if not (named or self._ranks.rank):
-            arguments.warn_of_no_name(opened)
+        if not (self._named or self._ranks.rank):
+            arguments.warn_of_no_name([tier for tier in opened if tier.shared], self.job)
         self._epoch = arguments.epoch()
         if self._epoch is not None:
             for tier in opened:
@@ -425,14 +428,18 @@ class Checkpointer:
 
         Raises:
             CheckpointError: no tier answers, the version is of another model, versions exist but none is readable, or
-                those in flight do not finish. Training never silently restarts.
+                those in flight do not finish. Training never silently restarts. If the job was given no name: the
+                version was saved with other settings of optimizer, schedulers or modules (with a name, a warning).
         """
         self._before_load()
         self._snapshotter.settle()
         if self._layers.updates is not None:
             self._layers.updates.reset()
         self._version = restore_newest(
-            *(self._state, self._pipeline.tiers, self.job, self._ranks), allow_fresh=allow_fresh, epoch=self._epoch
+            *(self._state, self._pipeline.tiers, self.job, self._ranks),
+            named=self._named,
+            allow_fresh=allow_fresh,
+            epoch=self._epoch,
         )
         self._stepping, self._due = False, None
         self._updated, self._asked, self._again = False, None, False

@@ -28,7 +28,7 @@ from torch.distributed.checkpoint.planner import LoadPlan, SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from deepvm.checkpoint.arguments import epoch, keep_of, name_of, warn_of_no_name
+from deepvm.checkpoint.arguments import FORMER_DEFAULT, epoch, keep_of, name_of, warn_of_no_name
 from deepvm.checkpoint.dcp_folder import DATA_NAME, NAME, FolderReader, FolderWriter, done, seal, unseal
 from deepvm.checkpoint.format.checksums import crc32
 from deepvm.checkpoint.format.layout import Layout, Segment
@@ -115,7 +115,7 @@ class TierWriter(FolderWriter):
         """See :class:`FolderWriter`; nothing is connected yet. Raises RequestError."""
         super().__init__(".", direct=direct)
         self._url = str(path)
-        self._job, self._named = name_of(job or None)
+        self._job, self._named = name_of(job, FORMER_DEFAULT)  # readers are other scripts
         open_tier(self._url, secrets.token_hex(8), option="path").close()  # refuse what is no place now
         self._version: int | None = None
         self._plans: dict[tuple[int, ...], tuple[Image, Layout]] = {}
@@ -130,7 +130,7 @@ class TierWriter(FolderWriter):
         session = _OPEN_TIERS.session(self._url, self._job)
         tier = _OPEN_TIERS.tier(self._url, self._job, session)
         if not (self._named or _OPEN_TIERS.attempts):  # before the first save
-            warn_of_no_name([tier])
+            warn_of_no_name([tier], self._job)
         version = self._version
         if version is None:
             version = max((m.version for m in tier.versions(self._job)), default=0) + 1
@@ -308,7 +308,7 @@ class TierReader(FolderReader):
     def __init__(self, path: str | os.PathLike[str], *, job: str = "") -> None:
         """See :class:`FolderReader`. Raises RequestError."""
         super().__init__(".")
-        self._url, self._job = str(path), name_of(job or None)[0]
+        self._url, self._job = str(path), name_of(job, FORMER_DEFAULT)[0]
         open_tier(self._url, secrets.token_hex(8), option="path").close()
         self._version: int | None = None
         self._save_id = ""

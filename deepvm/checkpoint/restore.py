@@ -7,21 +7,32 @@ import os
 import secrets
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from deepvm.checkpoint import arguments
+from deepvm.checkpoint.arguments import FORMER_DEFAULT
+from deepvm.checkpoint.files.file_names import file_name
 from deepvm.checkpoint.format.contents import check_contents
 from deepvm.checkpoint.format.manifest import CommitRecord
-from deepvm.checkpoint.tiers.base import Tier, without_secrets
+from deepvm.checkpoint.tiers.base import Store, Tier, without_secrets
 from deepvm.checkpoint.training.ranks import Ranks
 from deepvm.checkpoint.training.state import TrainingState
 from deepvm.core.units import format_bytes, format_seconds
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
 _MOST_SHOWN, _LONGEST = 4, 300
+_CHANGED = (
+    "this training has other settings than the one that saved the version: %s. Optimizers and schedulers continue with "
+    "the old values, which are in force now; modules are as built here. To use the new values, set them after "
+    "restore_latest(), in optimizer.param_groups and in the schedulers. To start at 0 with them, give this training "
+    "another name (job= or DEEPVM_JOB). The next version records the new settings, which ends this warning"
+)
 
 log = logging.getLogger("deepvm.checkpoint")
 
@@ -32,14 +43,16 @@ def restore_newest(
     job: str,
     ranks: Ranks,
     *,
+    named: bool = True,
     allow_fresh: bool = False,
     epoch: int | None = None,
 ) -> int:
     """Restore the newest version that every rank can read; damaged and unreachable ones are skipped and logged.
 
     Training never silently restarts: if something is left of a version, a record or a file of its name (see
-    :meth:`Tier.damaged`), only the user may start at 0 (``allow_fresh``: what is left is set aside). ``epoch``: the
-    generation that goes on, for the log. Collective.
+    :meth:`Tier.damaged`), only the user may start at 0 (``allow_fresh``: what is left is set aside). ``named``: whether
+    the user gave the job its name; if not, it does not continue what may be another training's. ``epoch``: the
+    generation that continues, for the log. Collective.
 
     Returns the version, 0 if there is none. Raises CheckpointError on all ranks: no tier answers, the version is of
     another model, or none that exists can be read.
@@ -69,14 +82,17 @@ def restore_newest(
                     path.unlink()  # there may be no room for two
                 continue
             assert path is not None
-            version, failed = _load(path, state, ranks)
+            version, failed, changes = _load(path, state, ranks, "" if named else job)
             if not ranks.minimum([failed is None])[0]:  # nor may one train on while another cannot
                 why = failed or "another rank cannot load it, see its error"
                 raise CheckpointError(f"version {manifest.version} of {job} on {where}: {why}") from failed
             if not ranks.rank:
                 size, saved = format_bytes(manifest.size), _saved(manifest.created)
                 who = f"job {job}" if epoch is None else f"job {job}, generation {epoch}"
+                who += f", file {file_name(manifest.job, manifest.version)}"
                 _tell(f"resumed from version {manifest.version} of {where} ({who}, {saved}, {size})")
+                if changes:
+                    log.warning(_CHANGED, "; ".join(changes))
             return version
     # A node that dies meanwhile comes back with what it acknowledged: starting at 0 now would lose all of it.
     if not ranks.minimum([withheld is None])[0]:
@@ -86,8 +102,17 @@ def restore_newest(
         ) from withheld
     damaged |= ranks.by_first(lambda: _evidence(tiers, job))
     if ranks.minimum([not damaged])[0]:
+        others = [] if named else ranks.by_first(lambda: _other_jobs(tiers, job))
+        where = ", ".join(without_secrets(tier.url) for tier in tiers)
+        if FORMER_DEFAULT in others and not allow_fresh:
+            raise CheckpointError(
+                f"{where}: there are versions of '{FORMER_DEFAULT}', which is what earlier releases of deepvm called "
+                f"each training job without a name; this one was given none and is now '{job}'. To continue them, set "
+                f"DEEPVM_JOB={FORMER_DEFAULT} (or job='{FORMER_DEFAULT}'); to start at 0, set another name"
+            )
         if not ranks.rank:
-            _tell(f"no version at {', '.join(without_secrets(tier.url) for tier in tiers)} (job {job}): starts at 0")
+            more = f"; other jobs there: {', '.join(others)}" if others else ""
+            _tell(f"no version at {where} (job {job}): starts at 0{more}")
         return 0
     text = _described(damaged)
     if not allow_fresh:
@@ -100,6 +125,52 @@ def restore_newest(
     ranks.by_first(lambda: _set_aside(tiers, job, left))
     log.warning("%s starts over at 0; what is left of its versions was set aside: %s", job, text)
     return 0
+
+
+def inspect_latest(
+    *, tiers: str | Path | Tier | Sequence[str | Path | Tier] | None = None, job: str | None = None
+) -> dict[str, Any] | None:
+    """The newest undamaged checkpoint, with tensors on the device ``meta``: names, shapes and types without values.
+
+    For a training whose model or optimizer is built differently after some step: pruned, with more parameter groups,
+    with buffers that have grown. Read this, build them as they were, then restore::
+
+        saved = inspect_latest(tiers=tiers)
+        if saved and len(saved["optimizer"]["param_groups"]) > 1:
+            optimizer.add_param_group({"params": model.head.parameters()})
+
+    Args:
+        tiers: where checkpoints are, as for :class:`Checkpointer`.
+        job: name of the training job, as for :class:`Checkpointer`.
+
+    Returns:
+        What the file holds, ``{"model", "optimizer", "extra", "version"}`` (``version`` is the step), or None if there
+        is no checkpoint.
+
+    Raises:
+        RequestError: an argument is invalid.
+        CheckpointError: no tier answers, or checkpoints exist but none can be read.
+    """
+    name = arguments.name_of(job)[0]
+    opened = arguments.open_all(arguments.check_tiers(tiers), secrets.token_hex(8), 0, 0)
+    problem: CheckpointError | None = None
+    try:
+        for manifest, number in _candidates(opened, name):
+            try:
+                with tempfile.TemporaryDirectory(prefix="deepvm-") as folder:
+                    path = opened[number].fetch(manifest, Path(folder))
+                    tree = torch.load(path, map_location="meta", mmap=True, weights_only=True)
+            except CheckpointError as error:
+                problem = problem or error
+                continue
+            check_contents(tree)
+            return dict(tree)
+    finally:
+        for tier in opened:
+            tier.close()
+    if problem is not None:
+        raise problem
+    return None
 
 
 def _fetched(tier: Tier, manifest: CommitRecord, folder: Path, problems: list[Exception]) -> Path | None:
@@ -130,14 +201,33 @@ def _saved(created: str) -> str:
     return f"saved {when}, {format_seconds(max(round(age_s), 0))} ago"
 
 
-def _load(path: Path, state: TrainingState, ranks: Ranks) -> tuple[int, Exception | None]:
-    """Load a version's file into the training; returns the version and, if that failed, the error."""
+def _load(path: Path, state: TrainingState, ranks: Ranks, unnamed: str) -> tuple[int, Exception | None, list[str]]:
+    """Load a version's file into the training; returns the version and, if that failed, the error; what has changed.
+
+    ``unnamed``: the job's name if it was given none.
+    """
     try:
         tree = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
         check_contents(tree)
-        return state.restore(tree, ranks.rank, ranks.world), None
+        changes = state.fingerprint.changes(tree)
+        if changes and unnamed:
+            raise CheckpointError(
+                f"it was saved with other settings: {'; '.join(changes)}. If this is another training, give it a name "
+                f"of its own, in job= or DEEPVM_JOB; to continue the same one all the same, set DEEPVM_JOB={unnamed}"
+            )
+        return state.restore(tree, ranks.rank, ranks.world), None, changes
     except Exception as error:
-        return 0, error
+        return 0, error, []
+
+
+def _other_jobs(tiers: Sequence[Tier], job: str) -> list[str]:
+    """What else has versions there, as far as that is known: a memory node is asked about one job only."""
+    found = set[str]()
+    for tier in tiers:
+        with suppress(CheckpointError, RequestError):
+            found |= tier.jobs() if isinstance(tier, Store) else set()
+            found |= {FORMER_DEFAULT} if tier.versions(FORMER_DEFAULT) else set()
+    return sorted(found - {job})
 
 
 def _evidence(tiers: Sequence[Tier], job: str) -> dict[tuple[int, str], str]:

@@ -14,6 +14,14 @@ from support.checkpoint.memory_nodes import WAYS, NodeDisk
 from deepvm.checkpoint.files import durable_write
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_name() -> Iterator[None]:
+    """A name for training jobs that are given none: that of the test runner's script would differ between machines."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DEEPVM_JOB", "job")
+        yield
+
+
 @pytest.fixture
 def mappable(tmp_path: Path) -> Iterator[Path]:
     """A folder whose files can be mapped and filled (strategy D): not on the overlay of a container."""

@@ -127,7 +127,7 @@ def test_saves_without_a_name_warn_at_a_node_once(
     assert "no name" not in caplog.text
     for step in ("1", "2"):
         dcp.save(state(1), checkpoint_id=step, storage_writer=DeepVMWriter(url(node)))
-    assert caplog.text.count("this training job has no name of its own") == 1
+    assert caplog.text.count("this training job was given no name") == 1
 
 
 @pytest.mark.slow

@@ -219,7 +219,7 @@ def test_a_shared_place_wants_a_name(
     monkeypatch.setenv("DEEPVM_TOKEN_FILE", str(tmp_path / "token"))
     monkeypatch.delenv("DEEPVM_JOB", raising=False)
     by_argument = training(tmp_path.as_uri() if place == "file" else place, job=job or None)[2]
-    assert ("'job'" in caplog.text and "DEEPVM_JOB" in caplog.text and place in caplog.text) is warned
+    assert (f"'{by_argument.job}'" in caplog.text and "DEEPVM_JOB" in caplog.text and place in caplog.text) is warned
     by_argument.close()
     caplog.clear()
     monkeypatch.setenv("DEEPVM_JOB", "mine")

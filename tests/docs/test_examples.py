@@ -129,7 +129,7 @@ def test_the_training_example_trains_and_goes_on(page: str, tmp_path: Path, monk
         assert names["ck"].version == steps
         assert "scheduler" not in names or names["scheduler"].last_epoch == steps
         signal.signal(signal.SIGTERM, usual)
-    assert sorted(p.name for p in (tmp_path / "kept").glob("*.pt")) == ["job-000000000003.pt", "job-000000000005.pt"]
+    assert sorted(p.name[-16:] for p in (tmp_path / "kept").glob("*.pt")) == ["-000000000003.pt", "-000000000005.pt"]
     assert ("scheduler" in names) == (page == CHECKPOINT)
 
 
@@ -260,6 +260,20 @@ def test_the_example_with_loggers_tells_them(
     assert "durable 1" in lines and any(line.startswith("checkpoint/durable/seconds 0.") for line in lines)
 
 
+def test_the_example_of_a_model_that_changes_continues_after_the_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    (example,) = blocks(CHECKPOINT, "python changing")
+    for start, end, groups in ((0, 8, 1), (8, 13, 2), (13, 20, 2)):
+        names: dict[str, Any] = {}
+        exec(compile(example.replace(", 20)", f", {end})"), CHECKPOINT, "exec"), names)
+        saved = names["saved"]
+        assert (0 if saved is None else saved["version"], names["ck"].version) == (start, end)
+        assert len(names["optimizer"].param_groups) == groups
+
+
 def test_the_example_with_a_fully_sharded_model_trains_on_two_ranks(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     (example,) = blocks(CHECKPOINT, "python fully-sharded")
@@ -274,7 +288,7 @@ def test_the_example_with_a_fully_sharded_model_trains_on_two_ranks(tmp_path: Pa
     words = [sys.executable, str(tmp_path / "train.py")]
     ranks = [subprocess.Popen(words, env={**environ, "RANK": rank}) for rank in "01"]
     assert [rank.wait(120) for rank in ranks] == [0, 0]
-    tree = torch.load(kept / "job-000000000006.pt", weights_only=True)
+    tree = torch.load(next(kept.glob("train-*-000000000006.pt")), weights_only=True)
     assert tree["model"]["0.weight"].shape == (64, 32)
 
 

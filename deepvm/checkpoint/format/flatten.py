@@ -6,6 +6,8 @@ What ``torch.load(weights_only=True)`` would refuse is refused here, with its pl
 
 from __future__ import annotations
 
+import io
+import re
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
@@ -18,6 +20,15 @@ from deepvm.errors import RequestError
 
 _INT64 = range(-(2**63), 2**63)
 _CONSTANTS = (str, bytes, bool, type(None), torch.dtype, torch.device, torch.Size)
+_WAYS_OUT = {
+    "ndarray": "torch.from_numpy(x) makes one of it, and .numpy() an array again in load_state_dict; or x.tolist()",
+    "deque": "list(x) makes one of it, and deque(state, maxlen=...) a deque again in load_state_dict",
+    "defaultdict": "dict(x) makes one of it",
+    "set": "sorted(x) makes one of it",
+    "frozenset": "sorted(x) makes one of it",
+    "complex": "[x.real, x.imag] makes one of it",
+    "Generator": "x.get_state() makes one of it, and x.set_state(state) restores it in load_state_dict",
+}
 _MAPPINGS: tuple[type, ...] = (dict, OrderedDict, Counter)
 
 
@@ -48,9 +59,26 @@ class FlatState:
 def flatten(tree: Any) -> FlatState:
     """Flatten a tree. Raises RequestError: torch would not load something in it safely; names its place."""
     parts = FlatState()
-    _visit(tree, parts, ())
+    try:
+        _visit(tree, parts, ())
+    except RecursionError:
+        raise RequestError("state", "something nested in itself, or too deeply", "some hundred levels") from None
     check_runs(parts.regions.values())
     return parts
+
+
+def check_readable(record: bytes, what: str) -> None:
+    """Raise RequestError about ``what`` if plain ``torch.load`` would not read a record back."""
+    try:
+        torch.load(io.BytesIO(record), map_location="cpu", weights_only=True)
+    except Exception as error:  # of unpickling, of any kind
+        found = re.search(r"GLOBAL ([\w.]+)", str(error))
+        raise RequestError(
+            what,
+            found[1] if found else str(error).splitlines()[0],
+            "tensors, numbers, text, and lists, tuples and dictionaries of them: no version with anything else could "
+            "be restored",
+        ) from None
 
 
 def map_leaves(tree: Any, tensor: Callable[[torch.Tensor], Any], number: Callable[[int | float], Any]) -> Any:
@@ -96,9 +124,10 @@ def _visit(tree: Any, parts: FlatState, place: _Place) -> None:
         for number, value in enumerate(tree):
             _visit(value, parts, (place, number))
     else:
-        hint = ""
-        if kind.__module__ == "numpy":
-            hint = f": {'torch.from_numpy(...)' if kind.__name__ == 'ndarray' else '.item()'} makes one of it"
+        other = (
+            "x.item() makes one of it" if kind.__module__ == "numpy" else "save its fields, and build it again on load"
+        )
+        hint = f": {_WAYS_OUT.get(kind.__name__, other)}"
         raise _refused(place, kind.__name__, "tensors, numbers, strings, lists, tuples, dicts of them; at {at}" + hint)
 
 
@@ -132,6 +161,12 @@ def _visit_tensor(tensor: torch.Tensor, parts: FlatState, place: _Place) -> None
 
 def _problem(tensor: torch.Tensor) -> tuple[str, str] | None:
     """What a tensor is that cannot be saved as it is, and what to do about it."""
+    if torch.nn.parameter.is_lazy(tensor):
+        return type(
+            tensor
+        ).__name__, "run one forward, model(example), before the Checkpointer is made: it gives shapes"
+    if tensor.is_nested:
+        return "a nested tensor", ".unbind() makes plain ones of it"
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         return type(tensor).__name__, "a state_dict that gives plain tensors"
     if tensor.is_meta:

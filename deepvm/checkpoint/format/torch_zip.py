@@ -22,7 +22,7 @@ from typing import IO, Any
 
 import torch
 
-from deepvm.checkpoint.format.flatten import FlatState, flatten, map_leaves
+from deepvm.checkpoint.format.flatten import FlatState, check_readable, flatten, map_leaves
 from deepvm.checkpoint.format.layout import ChecksumField, Layout, Segment
 from deepvm.checkpoint.format.sharded import Region, Run, local, whole_strides
 from deepvm.errors import CheckpointError
@@ -110,6 +110,7 @@ def lay_out(tree: Any, parts: FlatState, world: int) -> Image:
     stream = io.BytesIO()
     torch.save(tree, stream)
     data = stream.getvalue()
+    check_readable(data, "state")
     return Image(len(data), ((0, data),), (), (), (), (), Segment(0, 0), (), lasting=False)
 
 

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 
 from deepvm.checkpoint.checkpointer import Checkpointer
+from deepvm.checkpoint.format.flatten import check_readable
 from deepvm.checkpoint.loading.resumable_loader import ResumableLoader
 from deepvm.checkpoint.training.save_handle import Handle
-from deepvm.checkpoint.training.state import Stateful, check_readable, pack, unpack
+from deepvm.checkpoint.training.state import Stateful, pack, unpack
 from deepvm.core.spelling import one_of
 from deepvm.errors import CheckpointError, RequestError
 

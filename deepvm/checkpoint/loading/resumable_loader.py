@@ -14,10 +14,11 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from deepvm.checkpoint.format.flatten import check_readable
 from deepvm.checkpoint.format.tensor_bytes import as_tensor, bytes_of
 from deepvm.checkpoint.loading.random_states import GeneratorStates, generators_of, packed, restore
 from deepvm.checkpoint.loading.worker_states import Collate, History, Indexes, Marked, StartWorker
-from deepvm.checkpoint.training.state import check_readable, pack, unpack
+from deepvm.checkpoint.training.state import pack, unpack
 from deepvm.errors import CheckpointError, RequestError
 
 _GRAIN = 2**16

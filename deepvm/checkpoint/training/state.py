@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import logging
 import random
-import re
 import struct
 import sys
 from collections import OrderedDict
@@ -18,13 +18,19 @@ import torch
 from deepvm.checkpoint.format.flatten import flatten, map_leaves
 from deepvm.checkpoint.format.sharded import check_runs, is_sharded, region_of, sharded_as, storage_of
 from deepvm.checkpoint.format.tensor_bytes import bytes_of
+from deepvm.checkpoint.training.fingerprint import FINGERPRINT, Fingerprint, other_model
 from deepvm.checkpoint.training.hooks import without_autograd
 from deepvm.errors import CheckpointError, RequestError
 
 RANDOM = "rng"
 """Key of the random states among the extras."""
 _ANEW = "start over under another name (job= or DEEPVM_JOB)"
-_NEXT = f"build all as it was when the version was saved, or {_ANEW}"
+_NEXT = (
+    "build all as it was when the version was saved: before that, saved = deepvm.checkpoint.inspect_latest(tiers=...) "
+    "gives its step, saved['version'], the names and shapes in saved['model'], and "
+    f"saved['optimizer']['param_groups']; or {_ANEW}"
+)
+_CLONE = "tensors with memory for each element: .clone(), outside of inference_mode, makes one of it"
 _MOST_LINES = 3
 _MARKED = 8
 
@@ -79,6 +85,7 @@ class TrainingState:
         self.optimizers = {"optimizer": optimizer, **more}
         self.read_after_step = {name for name, value in self.extra.items() if _is_data_position(value)}
         """Names of extras that are read right after a step. Hooks add those that change before the first forward."""
+        self.fingerprint = Fingerprint(self.model, self.optimizers, self.extra)
 
     @property
     def sharded(self) -> bool:
@@ -93,7 +100,14 @@ class TrainingState:
             allowed = "one made after the model was sharded: it updates none of its parameters"
             raise RequestError("optimizer", kind, allowed)
         with without_autograd():
-            found = flatten(self.tree(0, self.early()))
+            tree = self.tree(0, self.early())
+            found = flatten(tree)
+            for place, state in (("model", tree["model"]), *tree["extra"].items()):
+                flatten({f"_metadata of {place}": dict(getattr(state, "_metadata", {}))})
+            modules = {"model": self.model, **{f"extra[{n!r}]": v for n, v in self.extra.items()}}
+            for place, module in modules.items():
+                if isinstance(module, torch.nn.Module):
+                    _check_memory(place, module)
         updated = [p for p in self._updated() if is_sharded(p) and p.requires_grad] if not self.optimizer.state else []
         check_runs([*found.regions.values(), *[region_of(p) for p in updated] * _states_to_come(self.optimizer)])
 
@@ -121,6 +135,7 @@ class TrainingState:
             "optimizer": self.optimizer.state_dict(),
             "extra": {**late, **early},
             "version": version,
+            FINGERPRINT: self.fingerprint.text(),
         }
 
     def record(self) -> bytes:
@@ -175,6 +190,7 @@ class TrainingState:
         If the number of ranks has changed, extras of single ranks (samplers) come from rank 0, and random states are
         restored only on ranks that saved one.
         """
+        saved_model = tree["model"]  # a record's buffers are other memory
         tree, own = _with_record(tree, rank, world)
         missing = [name for name in self.extra if name not in tree["extra"]]
         if missing:
@@ -182,6 +198,8 @@ class TrainingState:
         for name in tree["extra"].keys() - self.extra.keys() - {RANDOM}:
             log.warning("the version has a state of extra %s, which this training does not: it is not restored", name)
         self._compare_optimizers(tree)
+        if not self.sharded and (other := other_model(saved_model, self.model.state_dict())):
+            raise CheckpointError(f"it is of another model: {other}; {_NEXT}")
         with ExitStack() as back:  # undo what was done, last first
             try:
                 self._take(tree, back)
@@ -249,20 +267,6 @@ def unpack(tensor: torch.Tensor) -> dict[str, Any]:
     data = bytes_of(tensor)
     (length,) = struct.unpack_from("<Q", data)
     return dict(torch.load(io.BytesIO(data[8 : 8 + length]), map_location="cpu", weights_only=True))
-
-
-def check_readable(record: bytes, what: str) -> None:
-    """Raise RequestError about ``what`` if plain ``torch.load`` would not read a record back."""
-    try:
-        torch.load(io.BytesIO(record), map_location="cpu", weights_only=True)
-    except Exception as error:  # of unpickling, of any kind
-        found = re.search(r"GLOBAL ([\w.]+)", str(error))
-        raise RequestError(
-            what,
-            found[1] if found else str(error).splitlines()[0],
-            "tensors, numbers, text, and lists, tuples and dictionaries of them: no version with anything else could "
-            "be restored",
-        ) from None
 
 
 def _with_record(tree: Mapping[str, Any], rank: int, world: int) -> tuple[Mapping[str, Any], bool]:
@@ -349,6 +353,19 @@ def _check_sharded(place: str, optimizer: torch.optim.Optimizer) -> None:
                     raise RequestError(place, shown, allowed)
 
 
+def _check_memory(place: str, module: torch.nn.Module) -> None:
+    """Raise RequestError if ``load_state_dict`` could not write to a tensor."""
+    for name, tensor in module.state_dict().items():
+        if not isinstance(tensor, torch.Tensor) or not tensor.numel():
+            continue
+        if tensor.is_inference():
+            raise RequestError(
+                f"{place}.{name}", "a tensor of inference_mode, which nothing can be restored into", _CLONE
+            )
+        if any(size > 1 and not stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+            raise RequestError(f"{place}.{name}", "an expanded tensor, which nothing can be restored into", _CLONE)
+
+
 def _shapes(state: Mapping[str, Any]) -> dict[str, Any]:
     plain = (torch.Tensor, torch.nn.Parameter)
     return {k: v.shape if type(v) in plain or is_sharded(v) else None for k, v in state.items()}
@@ -359,8 +376,12 @@ def _copied(tree: Any, device: str | None = None) -> Any:
 
 
 def _detached(saved: Any) -> Any:
-    """A copy of a state that was read from a file; parts of sharded tensors are copies already."""
-    return map_leaves(saved, lambda t: t if is_sharded(t) else t.detach().clone(), lambda number: number)
+    """A copy of a state that was read from a file, where tensors that share memory share it still.
+
+    Parts of sharded tensors are copies already.
+    """
+    known: dict[int, Any] = {}
+    return map_leaves(saved, lambda t: t if is_sharded(t) else copy.deepcopy(t.detach(), known), lambda number: number)
 
 
 def _shortened(text: str) -> str:

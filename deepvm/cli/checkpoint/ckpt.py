@@ -102,7 +102,7 @@ def list_versions(
     """
     from deepvm.reports.tables import Column, print_table
 
-    where = versions.path_or_url(place)
+    where, given = versions.path_or_url(place), job
     if isinstance(where, Path):
         rows = [
             _row(f.job, f.version, str(f.path), f.size, f.problem, f.manifest.created if f.manifest else "")
@@ -130,7 +130,7 @@ def list_versions(
     ]
     print_as(output, lambda: print_table(columns, cells, also="-o json"), lambda: rows, name="ckpt-ls")
     if not rows:
-        say(f"{without_secrets(str(where))}: no version{f' of job {job}' if job else ''}")
+        say(f"{without_secrets(str(where))}: no version{versions.of_job(job, given)}")
 
 
 def _row(job: str, version: int, path: str, size: int, problem: str, created: str) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def verify_versions(place: PlaceOrFile, job: Job = "", output: Output = "table")
 
     Example: deepvm ckpt verify /mnt/ckpt
     """
-    where = versions.path_or_url(place)
+    where, given = versions.path_or_url(place), job
     words = ""
     if isinstance(where, Path) and not where.is_dir():
         damaged, good, words = _verify_file(versions.existing(where))
@@ -174,7 +174,7 @@ def verify_versions(place: PlaceOrFile, job: Job = "", output: Output = "table")
     if damaged:
         raise DamagedError("\n".join(damaged))
     if not good:
-        raise CheckpointError(f"{where}: there is no complete version{f' of job {job}' if job else ''}")
+        raise CheckpointError(f"{where}: there is no complete version{versions.of_job(job, given)}")
 
 
 def _verify_file(file: Path) -> tuple[list[str], int, str]:
@@ -281,7 +281,7 @@ def _get(where: Path | str, job: str, version: int | None, folder: Path, more: l
             raise RequestError("job", job, f"{manifest.job}, whose version this file holds")
         return where, manifest
     folders = [versions.open_folder(where), *map(versions.open_folder, more)] if isinstance(where, Path) else []
-    jobs = jobs_in(folders)
+    jobs, given = jobs_in(folders), job
     job = versions.wanted_job(job, jobs[0] if len(jobs) == 1 else "" if jobs else "job")
     if not job:
         raise RequestError("job", job, f"one of {', '.join(jobs)}")
@@ -300,4 +300,4 @@ def _get(where: Path | str, job: str, version: int | None, folder: Path, more: l
     hint = f"; {damaged} damaged, see 'deepvm ckpt verify'" if damaged else ""
     if any((whole_job(f.job) or ("",))[0] == job for place in folders for f in place.found()):
         hint += "; not all its parts are here, name the folders of the other memory nodes with --parts"
-    raise DataError(f"{tier.url}: {what}{'' if version is None else f' {version}'} of job {job}{hint}")
+    raise DataError(f"{tier.url}: {what}{'' if version is None else f' {version}'}{versions.of_job(job, given)}{hint}")

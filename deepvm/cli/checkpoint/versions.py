@@ -57,6 +57,13 @@ def open_folder(place: str | Path) -> VersionFolder:
     return VersionFolder(folder)
 
 
+def of_job(job: str, given: str) -> str:
+    """Whose versions are missing, for messages; ``given``: by the option."""
+    named = bool(given or os.environ.get("DEEPVM_JOB"))
+    hint = "" if named else " (--job names another; a training without a name logs the one it uses)"
+    return f" of job {job}{hint}" if job else ""
+
+
 def wanted_job(job: str, default: str = "job") -> str:
     """The job that the option, the environment or else the default names."""
     return job or os.environ.get("DEEPVM_JOB") or default

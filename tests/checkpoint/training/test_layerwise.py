@@ -129,7 +129,7 @@ def test_training_is_the_same_bit_by_bit_and_so_is_every_version(make: Any, tmp_
     assert len(paths) >= 3
     for path in paths:
         tree = torch.load(path, weights_only=True)
-        assert set(tree) == {"model", "optimizer", "extra", "version"}
+        assert set(tree) == {"model", "optimizer", "extra", "version", "fingerprint"}
         groups, tensors = expected[tree["version"]]
         assert_same(dict(tree["model"]), tensors)
         assert_same(json.loads(json.dumps(tree["optimizer"]["param_groups"])), groups)

@@ -54,7 +54,7 @@ def contents(folder: Path) -> dict[int, set[float]]:
     found = {}
     for path in folder.glob("*.pt"):
         tree = torch.load(path, weights_only=True)
-        assert set(tree) == {"model", "optimizer", "extra", "version"}
+        assert set(tree) == {"model", "optimizer", "extra", "version", "fingerprint"}
         found[tree["version"]] = numbers_in(tree["model"]) | numbers_in(tree["optimizer"])
     return found
 

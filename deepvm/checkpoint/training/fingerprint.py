@@ -1,0 +1,165 @@
+"""What a checkpoint was made with: settings of optimizers and schedulers, the model's modules; compared on restore."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from deepvm.errors import CheckpointError
+
+FINGERPRINT = "fingerprint"
+"""Key of the fingerprint, a text, in a checkpoint's file. Older releases ignore it, and their files have none."""
+_SHOWN = 4
+_PROGRESS = {"last_epoch", "_step_count", "_last_lr", "_is_initial", "_get_lr_called_within_step", "best", "T_cur"} | {
+    "num_bad_epochs",
+    "cooldown_counter",
+}
+"""What schedulers count or compute; the rest of their state is settings."""
+_WRAPPED = ("_orig_mod", "_checkpoint_wrapped_module")
+"""Where modules that compile or recompute another one have it; they do not show in names."""
+
+
+class Fingerprint:
+    """Of a training's objects.
+
+    Attributes:
+        settings: of optimizers and schedulers, by place, as they were when :meth:`text` saw them first.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, optimizers: Mapping[str, torch.optim.Optimizer], extra: Mapping[str, Any]
+    ) -> None:
+        """Look at nothing yet."""
+        self._model, self._optimizers = model, optimizers
+        schedulers = torch.optim.lr_scheduler.LRScheduler
+        self._schedulers = {f"extra[{n!r}]": v for n, v in extra.items() if isinstance(v, schedulers)}
+        self.settings: dict[str, Any] = {}
+        self._built: list[Any] = []
+        self._text = ""
+
+    def text(self) -> str:
+        """As JSON, with what was added since, such as a parameter group."""
+        built = [*map(type, self._model.modules())] + [len(o.param_groups) for o in self._optimizers.values()]
+        if built != self._built:
+            self._built = built
+            self.settings = {**self._settings(), **self.settings}
+            document = {"settings": self.settings, "modules": self._modules(), "parameters": self._parameters()}
+            self._text = json.dumps(document, sort_keys=True)
+        return self._text
+
+    def changes(self, tree: Mapping[str, Any]) -> list[str]:
+        """What is set differently here than in a loaded checkpoint, but for what will be in force; for people.
+
+        Raises CheckpointError: an optimizer has the same parameters in another order, and would mix up their states.
+        """
+        saved, own = json.loads(tree.get(FINGERPRINT) or "{}"), json.loads(self.text())
+        for place, names in saved.get("parameters", {}).items():
+            here = own["parameters"].get(place, [])
+            if names != here and sorted(names) == sorted(here):
+                old, new = next(pair for pair in zip(names, here, strict=True) if pair[0] != pair[1])
+                raise CheckpointError(
+                    f"its {place} has the same parameters in another order, {old} where {new} is here: their states "
+                    "would be mixed up; give them to it in the order of the checkpoint"
+                )
+        states = [tree["optimizer"], *(v for v in tree["extra"].values() if isinstance(v, Mapping))]
+        places = ["optimizer", *(f"extra[{n!r}]" for n, v in tree["extra"].items() if isinstance(v, Mapping))]
+        in_force: dict[str, Any] = {}
+        for place, state in zip(places, states, strict=True):
+            in_force |= _of_groups(place, state.get("param_groups", ()))
+        found = []
+        for kind in ("settings", "modules"):
+            for place, old in saved.get(kind, {}).items():
+                new = own[kind].get(place, old)
+                if not (_equal(old, new) or _equal(in_force.get(place, old), new)):
+                    found.append(f"{place}: {old} -> {new}")
+        return found[:_SHOWN] + [f"{len(found) - _SHOWN} more"] * (len(found) > _SHOWN)
+
+    def _settings(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for place, optimizer in self._optimizers.items():
+            found[f"class of {place}"] = type(optimizer).__name__
+            found |= _of_groups(place, optimizer.param_groups)
+        for place, scheduler in self._schedulers.items():
+            found[f"class of {place}"] = type(scheduler).__name__
+            state = {k: _plain(v) for k, v in scheduler.state_dict().items() if k not in _PROGRESS}
+            found |= {f"{place}.{key}": value for key, value in state.items() if value is not None}
+        return found
+
+    def _modules(self) -> dict[str, str]:
+        modules = self._model.named_modules(remove_duplicate=False)
+        return {
+            f"model.{_name(n)}".rstrip("."): _module(m) for n, m in modules if m._modules.keys().isdisjoint(_WRAPPED)
+        }
+
+    def _parameters(self) -> dict[str, list[str]]:
+        names = {id(p): _name(n) for n, p in self._model.named_parameters()}
+        return {
+            place: [names.get(id(p), "?") for group in optimizer.param_groups for p in group["params"]]
+            for place, optimizer in self._optimizers.items()
+        }
+
+
+def other_model(saved: Mapping[str, Any], present: Mapping[str, Any]) -> str:
+    """Why a state is of another model, where ``load_state_dict`` would take it silently; empty if it is not."""
+    plain = (torch.Tensor, torch.nn.Parameter)
+    common = {n: (v, present[n]) for n, v in saved.items() if type(v) in plain and type(present.get(n)) in plain}
+    for name, (old, new) in common.items():
+        if old.dtype is not new.dtype:
+            return f"{name} is of {old.dtype}, here of {new.dtype}"
+    there, here = (_tied({n: pair[side] for n, pair in common.items()}) for side in (0, 1))
+    for names in there ^ here:
+        where = "in the checkpoint, not here" if names in there else "here, not in the checkpoint"
+        return f"{' and '.join(sorted(names))} are tied {where}"
+    return ""
+
+
+def _tied(tensors: Mapping[str, torch.Tensor]) -> set[frozenset[str]]:
+    """The names of tensors that are the same memory."""
+    found: dict[Any, set[str]] = {}
+    for name, tensor in tensors.items():
+        if tensor.numel():
+            key = tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride()
+            found.setdefault(key, set()).add(name)
+    return {frozenset(names) for names in found.values() if len(names) > 1}
+
+
+def _of_groups(place: str, groups: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for number, group in enumerate(groups):
+        # Schedulers keep the learning rate that they change in initial_lr.
+        for key, value in {**group, "lr": group.get("initial_lr", group.get("lr"))}.items():
+            plain = None if key in ("params", "param_names", "initial_lr") else _plain(value)
+            if plain is not None:
+                found[f"{place}.param_groups[{number}][{key!r}]"] = plain
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it, None for what it has not."""
+    if isinstance(value, torch.Tensor):
+        return value.item() if value.numel() == 1 and not value.is_complex() else None
+    if isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    return {str(k): _plain(v) for k, v in value.items()} if isinstance(value, dict) else None
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return bool(one == other) or repr(one) == repr(other)  # NaN
+
+
+def _name(name: str) -> str:
+    return ".".join(part for part in name.split(".") if part not in _WRAPPED)
+
+
+def _module(module: torch.nn.Module) -> str:
+    """A module's class, and what torch's own print in their repr; fully_shard puts a class before it."""
+    classes = [c for c in type(module).__mro__ if not c.__name__.startswith("FSDP")]
+    kind = classes[0]
+    return (
+        f"{kind.__name__}({module.extra_repr()})" if kind.__module__.startswith("torch.nn.modules") else kind.__name__
+    )
