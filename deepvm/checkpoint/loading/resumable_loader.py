@@ -145,7 +145,7 @@ class ResumableLoader:
     def _begin(self, resume: _Resume) -> Iterator[Any]:
         """The iterator of torch, with the batch that comes next as its first."""
         batch = resume.batch
-        start = self._start_of(batch) if resume.own is None else batch
+        start = batch if self._stateful and resume.own is not None else self._start_of(batch)
         persistent = self._workers > 0 and self.loader.persistent_workers
         if self._copy is None or not persistent:
             self._copy = self._copied(resume)
@@ -185,13 +185,13 @@ class ResumableLoader:
         try:
             return iter(self._copy)  # type: ignore[arg-type]
         except Exception as error:
-            if resume.own is None:
+            if not self._stateful or resume.own is None:
                 raise
             reason = (str(error).splitlines() or [""])[0]
             name = type(self.loader.dataset).__name__
             raise CheckpointError(
-                f"epoch {self._epoch}: {name} cannot load the state that it has saved: {type(error).__name__}: {reason}; "
-                "try: a DataLoader of torch, for which batches are read again"
+                f"epoch {self._epoch}: {name} cannot load the state that it has saved: {type(error).__name__}: {reason}"
+                "; try: a DataLoader of torch, with which batches are read again"
             ) from error
 
     def _start_of(self, batch: int) -> int:
@@ -338,20 +338,20 @@ class ResumableLoader:
         except Exception as error:  # whatever unpickling raises
             reason = (str(error).splitlines() or [""])[0]
             raise CheckpointError(f"this is no position of a data loader: {type(error).__name__}: {reason}") from error
-        resume.order = record.get("read") if self._reads else resume.order
-        resume.own = resume.own if self._stateful else None
+        if self._reads:
+            resume.order = record.get("read")
         world, size, workers = _world(), _batch_size(self.loader), self._workers
         before, had, had_workers = record["world"], record.get("batch_size"), record.get("num_workers", workers)
         resized = bool(size and had and size != had)
-        if workers != had_workers and (self._stream or self._stateful):
-            resume.own = resume.order = None
         if self._stream and resume.inside and (before != world or workers != had_workers or (resized and workers)):
             log.warning(
-                "epoch %d: the stream was read with workers: %d, ranks: %d, batch size: %s; now with workers: %d, ranks: "
-                "%d, batch size: %s. If they divide it, some samples are missing or repeated in what is left of it; "
-                "to be exact, continue with the same numbers",
+                "epoch %d: the stream was read with workers: %d, ranks: %d, batch size: %s; now with workers: %d, "
+                "ranks: %d, batch size: %s. If they divide it, some samples are missing or repeated in what is left of "
+                "it; to be exact, continue with the same numbers",
                 *(epoch, had_workers, before, had, workers, world, size),
             )
+        if workers != had_workers and (self._stream or self._stateful):
+            resume.own = resume.order = None
         if before != world or resized:
             if not (size and had):
                 log.warning(
@@ -361,20 +361,18 @@ class ResumableLoader:
                 )
                 size = had = 1
             # Samplers that split data deal it out in turn: what one had, others have now.
-            batch = batch * had * before // (size * world)
-            resume = _Resume(
-                *(resume.now, batch),
-                inside=resume.inside,
-                made=resume.made if before == world else None,
-                began=resume.began,
-                first=resume.first,
-                alone=before != world,
-            )
-        if batch and resume.own is None and (self._missing or self._stateful):
-            cause = f"leaves out {self._missing}" if self._missing else "is of another loader, or not in the checkpoint"
+            batch = resume.batch = batch * had * before // (size * world)
+            resume.own, resume.order, resume.workers, resume.ahead = None, None, {}, ()
+        if before != world:
+            resume.alone, resume.made, resume.dataset = True, None, None
+        if batch and (self._missing or (self._stateful and resume.own is None)):
+            name = type(self.loader.dataset).__name__
+            reason = f"the checkpoint has no state of {name} for this batch size, these workers and ranks"
+            if self._missing:
+                reason = f"the state of {name} leaves out {self._missing}"
             log.warning(
-                "epoch %d: %d batches are read again, which takes as long as loading them did: the state of %s %s",
-                *(epoch, batch, type(self.loader.dataset).__name__, cause),
+                "epoch %d: %d batches are read again, which takes as long as loading them did: %s",
+                *(epoch, batch, reason),
             )
         self._epoch, self._running, self._fetched, self._least = epoch, False, 0, 0
         self._resume, self._restored = resume, dict(state_dict)
