@@ -183,7 +183,10 @@ class ResumableLoader:
 
     def _iterator(self, resume: _Resume) -> Iterator[Any]:
         try:
-            return iter(self._copy)  # type: ignore[arg-type]
+            found = iter(self._copy)  # type: ignore[arg-type]
+            at_its_end = self._stream and self._stateful and not resume.batch
+            loaded = resume.own is not None or resume.dataset is not None
+            return self._or_once_more(found, resume) if at_its_end and loaded else found
         except Exception as error:
             if not self._stateful or resume.own is None:
                 raise
@@ -193,6 +196,18 @@ class ResumableLoader:
                 f"epoch {self._epoch}: {name} cannot load the state that it has saved: {type(error).__name__}: {reason}"
                 "; try: a DataLoader of torch, with which batches are read again"
             ) from error
+
+    def _or_once_more(self, found: Iterator[Any], resume: _Resume) -> Iterator[Any]:
+        """The batches of a stream between two passes: many keep the state of the last one's end until they yield."""
+        first = next(found, _END)
+        if first is _END:
+            resume.now.put_back(self._generators)
+            found = iter(self._copy)  # type: ignore[arg-type]
+            if resume.inside:
+                restore(resume.now.shared)
+        else:
+            yield first
+        yield from found
 
     def _start_of(self, batch: int) -> int:
         """The batch that is read first to come to this one; all before it are skipped."""
@@ -340,6 +355,8 @@ class ResumableLoader:
             raise CheckpointError(f"this is no position of a data loader: {type(error).__name__}: {reason}") from error
         if self._reads:
             resume.order = record.get("read")
+        if not batch and is_hugging_face(self.loader.dataset):
+            resume.own = None  # until it yields, it has the state of the last pass's end
         world, size, workers = _world(), _batch_size(self.loader), self._workers
         before, had, had_workers = record["world"], record.get("batch_size"), record.get("num_workers", workers)
         resized = bool(size and had and size != had)
