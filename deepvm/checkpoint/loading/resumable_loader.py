@@ -15,7 +15,15 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from deepvm.checkpoint.format.tensor_bytes import as_tensor, bytes_of
-from deepvm.checkpoint.loading.random_states import GeneratorStates, generators_of, packed, restore
+from deepvm.checkpoint.loading.random_states import (
+    GeneratorStates,
+    counters_of,
+    generators_of,
+    own_generators,
+    packed,
+    restore,
+    restore_counters,
+)
 from deepvm.checkpoint.loading.streams import digest, is_hugging_face, missing_from_state
 from deepvm.checkpoint.loading.worker_states import Collate, History, Indexes, Marked, StartWorker
 from deepvm.checkpoint.training.state import check_readable, pack, unpack
@@ -80,6 +88,9 @@ class ResumableLoader:
         self._epoch = self._fetched = self._least = 0
         self._running = False
         self._known_generators: list[torch.Generator] = []
+        self._initial_counters = counters_of(loader)
+        self._counters: dict[str, int] = {}
+        """Those that the samplers have changed, as of the beginning of this pass."""
         self._made: GeneratorStates | None = None
         """Random states when the iterator was made, and with it the workers."""
         self._began: GeneratorStates | None = None
@@ -98,6 +109,7 @@ class ResumableLoader:
         self._resume: _Resume | None = None
         self._restored: dict[str, Any] = {}
         """The state that was loaded, until a pass begins with it."""
+        self._warned = False
         self._checked = -1
         """Bytes of the record that was last seen to be readable."""
 
@@ -156,6 +168,7 @@ class ResumableLoader:
         else:
             self._worker_states = self._history.newest
         self._began, self._first, self._calls = resume.began, resume.first, 0
+        self._counters = self._changed_counters()
         if resume.made is not None and not resume.inside:  # the workers are older than this pass
             self._began = resume.now
         self._putting_back = resume if resume.inside or self._began is not None else None
@@ -179,6 +192,13 @@ class ResumableLoader:
         self._least = batch
         if resume.inside:
             restore(resume.now.shared)
+        if not self._stateful and not self._warned and (names := own_generators(self.loader.dataset)):
+            self._warned = True
+            log.warning(
+                "%s has random generators that no checkpoint has (%s): what it draws from them differs after a resume; "
+                "draw from the global ones of random, NumPy or torch, or seed them with the number of the sample",
+                *(type(self.loader.dataset).__name__, ", ".join(names)),
+            )
         return found
 
     def _iterator(self, resume: _Resume) -> Iterator[Any]:
@@ -320,12 +340,14 @@ class ResumableLoader:
                 "first": _saved(self._first),
                 "read" if self._reads else "order": self._history.at(batch)[1],
                 "ahead": [_saved(each) for each, _ in ahead],
+                "counters": self._counters,
             }
             if self._stateful:
                 record["own"] = ahead[0][1] if ahead else self._own_state()
             elif not start:
                 states = self._worker_states
         else:
+            record["counters"] = self._changed_counters()
             states = self._history.newest
             keeps = self._stateful and not is_hugging_face(self.loader.dataset)
             if keeps and not self._workers and self._copy is not None:
@@ -391,10 +413,15 @@ class ResumableLoader:
                 "epoch %d: %d batches are read again, which takes as long as loading them did: %s",
                 *(epoch, batch, reason),
             )
+        restore_counters(self.loader, record.get("counters", {}))
         self._epoch, self._running, self._fetched, self._least = epoch, False, 0, 0
         self._resume, self._restored = resume, dict(state_dict)
         self._copy = self._made = self._indexes = None
         self._history.begin(0, {})
+
+    def _changed_counters(self) -> dict[str, int]:
+        counters = counters_of(self.loader)
+        return {key: value for key, value in counters.items() if self._initial_counters.get(key) != value}
 
     @property
     def _workers(self) -> int:
