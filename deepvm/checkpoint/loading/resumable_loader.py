@@ -192,7 +192,7 @@ class ResumableLoader:
         self._least = batch
         if resume.inside:
             restore(resume.now.shared)
-        if not self._stateful and not self._warned and (names := own_generators(self.loader.dataset)):
+        if not (self._stream or self._stateful or self._warned) and (names := own_generators(self.loader.dataset)):
             self._warned = True
             log.warning(
                 "%s has random generators that no checkpoint has (%s): what it draws from them differs after a resume; "
