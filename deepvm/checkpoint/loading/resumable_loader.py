@@ -85,6 +85,10 @@ class ResumableLoader:
         self._missing = missing_from_state(loader) if own and self._stream else ""
         self._stateful = own and not self._missing
         self._reads = self._stream and not self._stateful
+        self._order_key = "read" if self._reads else "order"
+        """By it a record says what must be the same again."""
+        if self._stateful and hasattr(loader.dataset, "epoch") and is_hugging_face(loader.dataset):
+            self._order_key = "epoch_of_dataset"
         self._epoch = self._fetched = self._least = 0
         self._running = False
         self._known_generators: list[torch.Generator] = []
@@ -186,7 +190,7 @@ class ResumableLoader:
                 for _ in islice(_Pass(self, found, resume, silent=True), batch - start):
                     pass
                 if self._reads:
-                    self._compare(resume, self._history.at(batch)[1])
+                    self._compare(resume, self._order(batch))
             self._fetches.clear()
             self._putting_back = None
         self._least = batch
@@ -249,6 +253,8 @@ class ResumableLoader:
         for name, value in changes.items():
             object.__setattr__(made, name, value)  # torch forbids some of these, as they would not reach the workers
         if self._stateful and resume.own is not None:
+            if self._order_key == "epoch_of_dataset":
+                self._compare(resume, self._order(0))
             made.load_state_dict(resume.own)  # type: ignore[attr-defined]
         elif self._stateful and is_hugging_face(made.dataset):
             made.dataset.load_state_dict(None)  # type: ignore[attr-defined]  # a state that was loaded starts all passes
@@ -276,13 +282,13 @@ class ResumableLoader:
         if not self._workers:  # the first batch is about to be read
             restore((resume.ahead[0] if resume.ahead else resume.now).shared)
 
-    def _compare(self, resume: _Resume, order: int) -> None:
+    def _compare(self, resume: _Resume, order: int | None) -> None:
         if resume.order is None or order == resume.order:
             return
-        if self._reads:
+        if self._stream:
             log.warning(
                 "epoch %d: the dataset does not yield the same batches again, so some samples are repeated or missing "
-                "in what is left of it; give the dataset a seed, and the same data",
+                "in what is left of it; give it the same data, a seed, and this epoch if it has set_epoch()",
                 self._epoch,
             )
         else:
@@ -291,6 +297,12 @@ class ResumableLoader:
                 "not at all in what is left of it; give the sampler a generator of its own, and the same data",
                 self._epoch,
             )
+
+    def _order(self, batch: int) -> int | None:
+        """The checksum of the batches before this one; of a stream of datasets that is not read again, its epoch."""
+        if self._order_key == "epoch_of_dataset":
+            return int(self.loader.dataset.epoch)  # type: ignore[attr-defined]
+        return None if self._stateful else self._history.at(batch)[1]
 
     def _fetch(self, found: Iterator[Any], silent: bool) -> Any:
         """The next batch; :data:`_END` after the last."""
@@ -338,7 +350,7 @@ class ResumableLoader:
             record |= {
                 "began": _saved(self._began),
                 "first": _saved(self._first),
-                "read" if self._reads else "order": self._history.at(batch)[1],
+                self._order_key: self._order(batch),
                 "ahead": [_saved(each) for each, _ in ahead],
                 "counters": self._counters,
             }
@@ -375,8 +387,7 @@ class ResumableLoader:
         except Exception as error:  # whatever unpickling raises
             reason = (str(error).splitlines() or [""])[0]
             raise CheckpointError(f"this is no position of a data loader: {type(error).__name__}: {reason}") from error
-        if self._reads:
-            resume.order = record.get("read")
+        resume.order = record.get(self._order_key)
         if not batch and is_hugging_face(self.loader.dataset):
             resume.own = None  # until it yields, it has the state of the last pass's end
         world, size, workers = _world(), _batch_size(self.loader), self._workers

@@ -215,6 +215,18 @@ def test_what_is_read_again_has_a_line_with_the_reason(caplog: pytest.LogCapture
 
 
 @needs_torchdata
+@pytest.mark.parametrize("loader", [stateful, DataLoader])
+@pytest.mark.parametrize("epoch", [0, 2])
+def test_a_stream_in_the_wrong_epoch_is_reported(loader: Any, epoch: int, caplog: pytest.LogCaptureFixture) -> None:
+    first, second = (loader(hugging_face("plain"), 4, collate_fn=_numbers) for _ in range(2))
+    first.dataset.set_epoch(2)
+    second.dataset.set_epoch(epoch)
+    with caplog.at_level(logging.WARNING):
+        before, after = resumed(first, second, 3)
+    assert ("set_epoch" in caplog.text) is (sorted(before + after) != [*range(ROWS)]) is (epoch != 2)
+
+
+@needs_torchdata
 @pytest.mark.parametrize("first", [stateful, DataLoader])
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_a_stream_with_state_continues_with_another_batch_size_or_loader(first: Any, size: int) -> None:
