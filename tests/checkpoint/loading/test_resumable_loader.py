@@ -18,7 +18,6 @@ from torch.utils.data import (  # noqa: E402
     DataLoader,
     Dataset,
     DistributedSampler,
-    IterableDataset,
     TensorDataset,
 )
 
@@ -253,19 +252,6 @@ def test_the_layout_of_a_state_stays() -> None:
         for _ in loader:
             sizes.add(loader.state_dict()["record"].numel())
         assert len(sizes) == 1, workers
-
-
-def test_streams_are_read_again() -> None:
-    class Numbers(IterableDataset[Any]):
-        def __iter__(self) -> Any:
-            return iter(range(20))
-
-    first = ResumableLoader(DataLoader(Numbers(), 4))
-    found = iter(first)
-    assert [next(found).tolist() for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    second = ResumableLoader(DataLoader(Numbers(), 4))
-    second.load_state_dict(first.state_dict())
-    assert next(iter(second)).tolist() == [8, 9, 10, 11]
 
 
 class CountingSampler(torch.utils.data.Sampler[list[int]]):

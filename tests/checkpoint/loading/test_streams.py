@@ -154,7 +154,9 @@ class CountingPasses(Counting):
 
 
 @needs_torchdata
-@pytest.mark.parametrize("dataset", [Counting, Rewound, CountingPasses])
+@pytest.mark.parametrize(
+    "dataset", [Rewound, *(pytest.param(d, marks=pytest.mark.slow) for d in (Counting, CountingPasses))]
+)
 @pytest.mark.parametrize(
     ("cuts", "ahead"), [([3, 8, 9], 0), pytest.param([*range(18)], 1, marks=pytest.mark.slow)], ids=["few", "ahead"]
 )
@@ -164,7 +166,7 @@ def test_cut_streams_with_state(dataset: type[Counting], cuts: list[int], ahead:
 
 
 @needs_torchdata
-@pytest.mark.parametrize("name", ["plain", "shuffled", *(pytest.param(n, marks=pytest.mark.slow) for n in STREAMS[2:])])
+@pytest.mark.parametrize("name", ["plain", *(pytest.param(n, marks=pytest.mark.slow) for n in STREAMS[1:])])
 @pytest.mark.parametrize("loader", [stateful, pytest.param(DataLoader, marks=pytest.mark.slow)])
 def test_cut_streams_of_datasets(name: str, loader: Callable[..., Any]) -> None:
     """Bit for bit, in later passes too: what brought one pass back must not start the next ones in the middle."""
@@ -197,7 +199,8 @@ class Wrapper(IterableDataset[Any]):
 
 
 @needs_torchdata
-@pytest.mark.parametrize("name", ["shuffled", pytest.param("plain", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["shuffled", "plain"])
 def test_a_stream_in_a_dataset_of_the_user(name: str) -> None:
     check(lambda: stateful(Wrapper(name), 4, collate_fn=_numbers), [3, 8])
 
