@@ -7,6 +7,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -106,7 +107,7 @@ def own_generators(dataset: Any) -> list[str]:
 
 
 def _attributes(holder: Any) -> list[tuple[str, Any]]:
-    return [*getattr(holder, "__dict__", {}).items()]
+    return [] if isinstance(holder, ModuleType) else [*getattr(holder, "__dict__", {}).items()]
 
 
 def _samplers(path: str, holder: Any, depth: int = _DEEPEST) -> Iterator[tuple[str, Any]]:

@@ -424,7 +424,8 @@ class ResumableLoader:
                 "epoch %d: %d batches are read again, which takes as long as loading them did: %s",
                 *(epoch, batch, reason),
             )
-        restore_counters(self.loader, record.get("counters", {}))
+        if "counters" in record:
+            restore_counters(self.loader, {**self._initial_counters, **record["counters"]})
         self._epoch, self._running, self._fetched, self._least = epoch, False, 0, 0
         self._resume, self._restored = resume, dict(state_dict)
         self._copy = self._made = self._indexes = None

@@ -53,12 +53,16 @@ def _stages(top: Any) -> Iterator[Any]:
         stage = waiting.pop()
         if is_hugging_face(stage):
             yield stage
-        for value in vars(stage).values():
-            values = value.values() if isinstance(value, dict) else value
-            for part in values if isinstance(values, (list, tuple, type({}.values()))) else [value]:
-                if is_hugging_face(part) and id(part) not in known:
-                    known.add(id(part))
-                    waiting.append(part)
+        parts = [*vars(stage).values()]
+        for value in [*parts]:
+            if isinstance(value, dict):
+                parts += value.values()
+            elif isinstance(value, (list, tuple)):
+                parts += value
+        for part in parts:
+            if is_hugging_face(part) and id(part) not in known:
+                known.add(id(part))
+                waiting.append(part)
 
 
 def digest(batch: Any) -> int:

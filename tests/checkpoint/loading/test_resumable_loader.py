@@ -283,6 +283,17 @@ def test_a_sampler_that_counts_its_passes(sampler: str) -> None:
     check(made, [3, 8, 9, 11])
 
 
+def test_a_sampler_goes_back_in_the_same_process() -> None:
+    def numbers(rows: Any) -> list[int]:
+        return [number for number, _ in rows]
+
+    loader = ResumableLoader(DataLoader(Items(), batch_sampler=CountingSampler(), collate_fn=numbers))
+    state = loader.state_dict()
+    first, second = [*loader], [*loader]
+    loader.load_state_dict(state)
+    assert [*loader] == first != second
+
+
 def test_a_sampler_of_another_number_of_ranks_keeps_its_own_rank() -> None:
     first = ResumableLoader(DataLoader(range(8), 2, sampler=DistributedSampler(range(8), 2, 1)))  # type: ignore[arg-type]
     first.loader.sampler.set_epoch(5)
@@ -295,7 +306,7 @@ def test_a_sampler_of_another_number_of_ranks_keeps_its_own_rank() -> None:
 def test_a_dataset_with_a_generator_that_is_not_saved_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     class Augmented(Items):
         def __init__(self) -> None:
-            self.rng, self.rows, self.transform = random.Random(0), [1, 2], torch.nn.Dropout()
+            self.rng, self.rows, self.transform, self.module = random.Random(0), [1, 2], torch.nn.Dropout(), random
 
     with caplog.at_level(logging.WARNING):
         for dataset in (Items(), Augmented(), Remembering()):
