@@ -215,6 +215,10 @@ class VersionGoneError(CheckpointError):
     """A memory node has lost, or given up, what it had of a version."""
 
 
+class MemoryOnlyError(CheckpointError):
+    """A memory node has a version, and has no disk that it will ever be on."""
+
+
 class DamagedError(CheckpointError):
     """A version does not match its commit record."""
 

@@ -17,6 +17,7 @@ import pytest
 from support.pages import PAGES, ROOT, commands, pages_with, printed, text_of
 
 from deepvm.cli.app import COMMANDS, load
+from deepvm.lab.certify.hints import _abort
 
 CONSOLE = re.compile(r"```console\n\$ (deepvm [^\n]*)\n(.*?)```", re.DOTALL)
 NOT_HERE = ("sh node", "sh aws", "sh traces", "sh lab", "sh audit")
@@ -96,6 +97,16 @@ def test_an_audits_options_come_before_the_script() -> None:
         words = shlex.split(line.partition(" -- ")[0])
         script = next(number for number, word in enumerate(words) if word.endswith(".py"))
         assert not known & {*words[script:]}, line
+
+
+def test_what_ends_a_process_at_once_comes_after_the_last_save() -> None:
+    """``os._exit`` runs no exit hooks: a checkpoint that is still being written is lost."""
+    texts = [text_of(page) for page in PAGES]
+    texts += [path.read_text() for path in sorted((ROOT / "docs" / "examples").rglob("*.py"))]
+    ends = [part for text in [*texts, _abort("SIGABRT")] for part in text.split("\n\n") if "os._exit(0)" in part]
+    assert len(ends) >= 2
+    for part in ends:
+        assert "ck.close()" in part.partition("os._exit(0)")[0], part
 
 
 def test_a_wrong_option_is_seen() -> None:

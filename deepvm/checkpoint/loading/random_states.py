@@ -6,7 +6,8 @@ import random
 import struct
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -69,17 +70,49 @@ class GeneratorStates(NamedTuple):
 def generators_of(loader: DataLoader[Any]) -> list[torch.Generator]:
     """The generators that the loader and its samplers, in whatever they are wrapped, draw from."""
     found: list[torch.Generator] = []
-
-    def look(at: Any, depth: int) -> Iterator[torch.Generator]:
-        generator = getattr(at, "generator", None)
-        if isinstance(generator, torch.Generator):
-            yield generator
-        for name in ("batch_sampler", "sampler"):
-            inner = getattr(at, name, None)
-            if inner is not None and depth:
-                yield from look(inner, depth - 1)
-
-    for generator in look(loader, _DEEPEST):
-        if not any(generator is known for known in found):
+    for _, sampler in _samplers("", loader):
+        generator = getattr(sampler, "generator", None)
+        if isinstance(generator, torch.Generator) and not any(generator is known for known in found):
             found.append(generator)
     return found
+
+
+def counters_of(loader: DataLoader[Any]) -> dict[str, int]:
+    """The integers that the samplers keep, such as an epoch that each pass increments, by their paths."""
+    return {
+        f"{path}.{name}": value
+        for path, sampler in _samplers("", loader)
+        if sampler is not loader
+        for name, value in getattr(sampler, "__dict__", {}).items()
+        if type(value) is int
+    }
+
+
+def restore_counters(loader: DataLoader[Any], counters: Mapping[str, int]) -> None:
+    """Set those that the samplers still have."""
+    samplers = dict(_samplers("", loader))
+    for key in counters_of(loader).keys() & counters.keys():
+        path, _, name = key.rpartition(".")
+        setattr(samplers[path], name, counters[key])
+
+
+def own_generators(dataset: Any) -> list[str]:
+    """The attributes of a dataset, and of the objects in it, that are random generators: no checkpoint has these."""
+    return [
+        f"{prefix}{name}"
+        for prefix, holder in [("", dataset), *((f"{name}.", part) for name, part in _attributes(dataset))]
+        for name, value in _attributes(holder)
+        if isinstance(value, (random.Random, torch.Generator)) or type(value).__module__.startswith("numpy.random")
+    ]
+
+
+def _attributes(holder: Any) -> list[tuple[str, Any]]:
+    return [] if isinstance(holder, ModuleType) else [*getattr(holder, "__dict__", {}).items()]
+
+
+def _samplers(path: str, holder: Any, depth: int = _DEEPEST) -> Iterator[tuple[str, Any]]:
+    yield path, holder
+    for name in ("batch_sampler", "sampler"):
+        inner = getattr(holder, name, None)
+        if inner is not None and depth:
+            yield from _samplers(f"{path}.{name}", inner, depth - 1)

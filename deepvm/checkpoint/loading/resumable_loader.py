@@ -16,7 +16,16 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from deepvm.checkpoint.format.flatten import check_readable
 from deepvm.checkpoint.format.tensor_bytes import as_tensor, bytes_of
-from deepvm.checkpoint.loading.random_states import GeneratorStates, generators_of, packed, restore
+from deepvm.checkpoint.loading.random_states import (
+    GeneratorStates,
+    counters_of,
+    generators_of,
+    own_generators,
+    packed,
+    restore,
+    restore_counters,
+)
+from deepvm.checkpoint.loading.streams import digest, is_hugging_face, missing_from_state
 from deepvm.checkpoint.loading.worker_states import Collate, History, Indexes, Marked, StartWorker
 from deepvm.checkpoint.training.state import pack, unpack
 from deepvm.errors import CheckpointError, RequestError
@@ -53,13 +62,9 @@ class ResumableLoader:
 
     To get there, the sampler is drawn from again, which takes microseconds a batch. A dataset is only read where it has
     no places to skip: what an ``IterableDataset`` yields is read again and thrown away, unless the loader is a
-    ``StatefulDataLoader`` and the dataset has ``state_dict``. What cannot be exact:
-
-    - a sampler that draws single indexes from a global generator which something else draws from too (a warning says
-      so), and an ``IterableDataset`` that does so in the training's own process (``num_workers=0``): give it a
-      generator of its own;
-    - what a dataset keeps in itself, other than by ``state_dict`` in a ``StatefulDataLoader``;
-    - persistent workers, if a pass is left before its end and they draw random numbers.
+    ``StatefulDataLoader`` and the dataset has ``state_dict``. It is read again in that case, too, where this state is
+    known to be incomplete: a shuffle buffer of Hugging Face ``datasets``, for example. What cannot be exact is listed
+    in the guide: docs/guide/trainers.md, "Data loaders".
 
     Attributes:
         loader: what it wraps; other attributes are those of it.
@@ -83,14 +88,24 @@ class ResumableLoader:
             raise RequestError("loader", "in_order=False", "a loader that keeps the order, so that it can be repeated")
         self.loader, self.before_batch = loader, _nothing
         self._ahead = ahead
+        self._stream = isinstance(loader.dataset, IterableDataset)
         own = all(hasattr(loader.dataset, name) for name in ("state_dict", "load_state_dict"))
-        self._by_itself = own and hasattr(loader, "load_state_dict")
-        self._reads = isinstance(loader.dataset, IterableDataset) and not self._by_itself
+        own = own and hasattr(loader, "load_state_dict")
+        self._missing = missing_from_state(loader) if own and self._stream else ""
+        self._stateful = own and not self._missing
+        self._reads = self._stream and not self._stateful
+        self._order_key = "read" if self._reads else "order"
+        """By it a record says what must be the same again."""
+        if self._stateful and hasattr(loader.dataset, "epoch") and is_hugging_face(loader.dataset):
+            self._order_key = "epoch_of_dataset"
         self._epoch = self._fetched = self._least = 0
         self._running = False
         self._length: int | None = None
         """Batches of this pass, where that is certain."""
         self._known_generators: list[torch.Generator] = []
+        self._initial_counters = counters_of(loader)
+        self._counters: dict[str, int] = {}
+        """Those that the samplers have changed, as of the beginning of this pass."""
         self._made: GeneratorStates | None = None
         """Random states when the iterator was made, and with it the workers."""
         self._began: GeneratorStates | None = None
@@ -109,6 +124,7 @@ class ResumableLoader:
         self._resume: _Resume | None = None
         self._restored: dict[str, Any] = {}
         """The state that was loaded, until a pass begins with it."""
+        self._warned = False
         self._checked = -1
         """Bytes of the record that was last seen to be readable."""
 
@@ -146,7 +162,7 @@ class ResumableLoader:
             resume.now = GeneratorStates(packed(), resume.now.own)
         if not resume.inside:
             resume.now.put_back(self._generators)
-            if resume.dataset is not None:
+            if resume.dataset is not None and not is_hugging_face(self.loader.dataset):
                 self.loader.dataset.load_state_dict(resume.dataset)  # type: ignore[attr-defined]
         return self._pass(resume)
 
@@ -155,7 +171,8 @@ class ResumableLoader:
 
     def _begin(self, resume: _Resume) -> Iterator[Any]:
         """The iterator of torch, with the batch that comes next as its first."""
-        batch, start = resume.batch, self._start_of(resume.batch)
+        batch = resume.batch
+        start = batch if self._stateful and resume.own is not None else self._start_of(batch)
         persistent = self._workers > 0 and self.loader.persistent_workers
         if self._copy is None or not persistent:
             self._copy = self._copied(resume)
@@ -166,33 +183,71 @@ class ResumableLoader:
         else:
             self._worker_states = self._history.newest
         self._began, self._first, self._calls = resume.began, resume.first, 0
+        self._counters = self._changed_counters()
         if resume.made is not None and not resume.inside:  # the workers are older than this pass
             self._began = resume.now
         self._putting_back = resume if resume.inside or self._began is not None else None
         if self._indexes is not None:
             self._indexes.skip = start
             self._indexes.skipped = _weak(self._skipped, resume)
-            self._indexes.known = 0 if resume.order is None else batch
+            self._indexes.known = 0 if resume.order is None or self._reads else batch
             self._indexes.compare = _weak(self._compare, resume)
-        self._history.begin(batch if self._by_itself else start, self._worker_states)
-        found = iter(self._copy)
+        self._history.begin(start, self._worker_states)
+        found = self._iterator(resume)
         self._fetches.clear()
-        self._running, self._fetched = True, batch if self._by_itself else start
+        self._running, self._fetched = True, start
         self._length = _length_of(self.loader)
-        if self._reads or self._workers:
+        if self._stream or self._stateful or self._workers:
             if self._fetched < batch:  # the workers take turns, so this begins with the first one's
                 for _ in islice(_Pass(self, found, resume, silent=True), batch - start):
                     pass
+                if self._reads:
+                    self._compare(resume, self._order(batch))
             self._fetches.clear()
             self._putting_back = None
         self._least = batch
         if resume.inside:
             restore(resume.now.shared)
+        if not (self._stream or self._stateful or self._warned) and (names := own_generators(self.loader.dataset)):
+            self._warned = True
+            log.warning(
+                "%s has random generators that no checkpoint has (%s): what it draws from them differs after a resume; "
+                "draw from the global ones of random, NumPy or torch, or seed them with the number of the sample",
+                *(type(self.loader.dataset).__name__, ", ".join(names)),
+            )
         return found
+
+    def _iterator(self, resume: _Resume) -> Iterator[Any]:
+        try:
+            found = iter(self._copy)  # type: ignore[arg-type]
+            at_its_end = self._stream and self._stateful and not resume.batch
+            loaded = resume.own is not None or resume.dataset is not None
+            return self._or_once_more(found, resume) if at_its_end and loaded else found
+        except Exception as error:
+            if not self._stateful or resume.own is None:
+                raise
+            reason = (str(error).splitlines() or [""])[0]
+            name = type(self.loader.dataset).__name__
+            raise CheckpointError(
+                f"epoch {self._epoch}: {name} cannot load the state that it has saved: {type(error).__name__}: {reason}"
+                "; try: a DataLoader of torch, with which batches are read again"
+            ) from error
+
+    def _or_once_more(self, found: Iterator[Any], resume: _Resume) -> Iterator[Any]:
+        """The batches of a stream between two passes: many keep the state of the last one's end until they yield."""
+        first = next(found, _END)
+        if first is _END:
+            resume.now.put_back(self._generators)
+            found = iter(self._copy)  # type: ignore[arg-type]
+            if resume.inside:
+                restore(resume.now.shared)
+        else:
+            yield first
+        yield from found
 
     def _start_of(self, batch: int) -> int:
         """The batch that is read first to come to this one; all before it are skipped."""
-        return 0 if self._reads or self._by_itself else batch - batch % max(self._workers, 1)
+        return 0 if self._reads or self._stateful else batch - batch % max(self._workers, 1)
 
     def _copied(self, resume: _Resume) -> DataLoader[Any]:
         made = copy.copy(self.loader)
@@ -203,14 +258,18 @@ class ResumableLoader:
         }
         if hasattr(made, "_initial_iter_for_state_dict"):
             changes["_initial_iter_for_state_dict"] = False
-        if not self._by_itself:
+        if not self._stateful:
             name = "sampler" if self.loader.batch_sampler is None else "batch_sampler"
             inner = getattr(self.loader, name)
             changes[name] = self._indexes = Indexes(inner, _weak(self._before_sampler), _weak(self._before_first))
         for name, value in changes.items():
             object.__setattr__(made, name, value)  # torch forbids some of these, as they would not reach the workers
-        if self._by_itself and resume.own is not None:
+        if self._stateful and resume.own is not None:
+            if self._order_key == "epoch_of_dataset":
+                self._compare(resume, self._order(0))
             made.load_state_dict(resume.own)  # type: ignore[attr-defined]
+        elif self._stateful and is_hugging_face(made.dataset):
+            made.dataset.load_state_dict(None)  # type: ignore[attr-defined]  # a state that was loaded starts all passes
         return made
 
     def _before_sampler(self) -> None:
@@ -235,29 +294,45 @@ class ResumableLoader:
         if not self._workers:  # the first batch is about to be read
             restore((resume.ahead[0] if resume.ahead else resume.now).shared)
 
-    def _compare(self, resume: _Resume, order: int) -> None:
-        if order != resume.order:
+    def _compare(self, resume: _Resume, order: int | None) -> None:
+        if resume.order is None or order == resume.order:
+            return
+        if self._stream:
+            log.warning(
+                "epoch %d: the dataset does not yield the same batches again, so some samples are repeated or missing "
+                "in what is left of it; give it the same data, a seed, and this epoch if it has set_epoch()",
+                self._epoch,
+            )
+        else:
             log.warning(
                 "epoch %d: the sampler has not drawn the same order again, so some samples come twice and others "
                 "not at all in what is left of it; give the sampler a generator of its own, and the same data",
                 self._epoch,
             )
 
+    def _order(self, batch: int) -> int | None:
+        """The checksum of the batches before this one; of a stream of datasets that is not read again, its epoch."""
+        if self._order_key == "epoch_of_dataset":
+            return int(self.loader.dataset.epoch)  # type: ignore[attr-defined]
+        return None if self._stateful else self._history.at(batch)[1]
+
     def _fetch(self, found: Iterator[Any], silent: bool) -> Any:
         """The next batch; :data:`_END` after the last."""
         if not silent and not self._is_over():
             self.before_batch()
-        if self._ahead and (self._by_itself or not self._workers):
-            own = self._own_state() if self._by_itself else None
+        if self._ahead and (self._stateful or not self._workers):
+            own = self._own_state() if self._stateful else None
             self._fetches.append((GeneratorStates.now(self._generators), own))
         batch = next(found, _END)
         if batch is _END:
-            self._ended()
+            if not silent:
+                self._ended()
             return batch
         self._fetched += 1
         drawn = self._indexes.drawn if self._indexes is not None else None
         marked = batch if isinstance(batch, Marked) else Marked(batch, 0, None)
-        self._history.add(marked, drawn.popleft() if drawn else 0)
+        checksum = drawn.popleft() if drawn else 0
+        self._history.add(marked, digest(marked.batch) if self._reads else checksum)
         return marked.batch
 
     def _is_over(self) -> bool:
@@ -285,31 +360,35 @@ class ResumableLoader:
             "now": _saved(GeneratorStates.now(self._generators)),
             "world": _world(),
             "batch_size": _batch_size(self.loader),
+            "num_workers": self._workers,
         }
         if self._running:
             start = self._start_of(batch)
-            states, _ = self._history.at(batch if self._by_itself else start)
+            states, _ = self._history.at(batch if self._stateful else start)
             ahead = list(self._fetches)[-(self._fetched - batch) :] if self._fetched > batch else []
             record |= {
                 "began": _saved(self._began),
                 "first": _saved(self._first),
-                "order": self._history.at(batch)[1],
+                self._order_key: self._order(batch),
                 "ahead": [_saved(each) for each, _ in ahead],
+                "counters": self._counters,
             }
-            if self._by_itself:
+            if self._stateful:
                 record["own"] = ahead[0][1] if ahead else self._own_state()
             elif not start:
                 states = self._worker_states
         else:
+            record["counters"] = self._changed_counters()
             states = self._history.newest
-            if self._by_itself and not self._workers and self._copy is not None:
+            keeps = self._stateful and not is_hugging_face(self.loader.dataset)
+            if keeps and not self._workers and self._copy is not None:
                 record["dataset"] = copy.deepcopy(self.loader.dataset.state_dict())  # type: ignore[attr-defined]
         if self._running or (self._workers and self.loader.persistent_workers and self._copy is not None):
             record |= {"made": _saved(self._made), "workers": {w: as_tensor(s) for w, s in states.items()}}
         stream = io.BytesIO()
         torch.save(record, stream)
         data = stream.getvalue()
-        if self._by_itself and len(data) != self._checked:  # the dataset's state may have anything in it
+        if self._stateful and len(data) != self._checked:  # the dataset's state may have anything in it
             check_readable(data, f"state_dict() of {type(self.loader.dataset).__name__}")
             self._checked = len(data)
         size = max(-(-(len(data) + 8) // _GRAIN), 1 + self._workers // _WORKERS_A_GRAIN) * _GRAIN
@@ -327,9 +406,22 @@ class ResumableLoader:
         except Exception as error:  # whatever unpickling raises
             reason = (str(error).splitlines() or [""])[0]
             raise CheckpointError(f"this is no position of a data loader: {type(error).__name__}: {reason}") from error
-        world, size = _world(), _batch_size(self.loader)
-        before, had = record["world"], record.get("batch_size")
-        if before != world or (size and had and size != had):
+        resume.order = record.get(self._order_key)
+        if not batch and is_hugging_face(self.loader.dataset):
+            resume.own = None  # until it yields, it has the state of the last pass's end
+        world, size, workers = _world(), _batch_size(self.loader), self._workers
+        before, had, had_workers = record["world"], record.get("batch_size"), record.get("num_workers", workers)
+        resized = bool(size and had and size != had)
+        if self._stream and resume.inside and (before != world or workers != had_workers or (resized and workers)):
+            log.warning(
+                "epoch %d: the stream was read with workers: %d, ranks: %d, batch size: %s; now with workers: %d, "
+                "ranks: %d, batch size: %s. If they divide it, some samples are missing or repeated in what is left of "
+                "it; to be exact, continue with the same numbers",
+                *(epoch, had_workers, before, had, workers, world, size),
+            )
+        if workers != had_workers and (self._stream or self._stateful):
+            resume.own = resume.order = None
+        if before != world or resized:
             if not (size and had):
                 log.warning(
                     "epoch %d: how large the batches of %d ranks were is not known: %d ranks go on as if theirs were as"
@@ -338,18 +430,29 @@ class ResumableLoader:
                 )
                 size = had = 1
             # Samplers that split data deal it out in turn: what one had, others have now.
-            batch = batch * had * before // (size * world)
-            resume = _Resume(
-                *(resume.now, batch),
-                inside=resume.inside,
-                began=resume.began,
-                first=resume.first,
-                alone=before != world,
+            batch = resume.batch = batch * had * before // (size * world)
+            resume.own, resume.order, resume.workers, resume.ahead = None, None, {}, ()
+        if before != world:
+            resume.alone, resume.made, resume.dataset = True, None, None
+        if batch and (self._missing or (self._stateful and resume.own is None)):
+            name = type(self.loader.dataset).__name__
+            reason = f"the checkpoint has no state of {name} for this batch size, these workers and ranks"
+            if self._missing:
+                reason = f"the state of {name} leaves out {self._missing}"
+            log.warning(
+                "epoch %d: %d batches are read again, which takes as long as loading them did: %s",
+                *(epoch, batch, reason),
             )
+        if "counters" in record:
+            restore_counters(self.loader, {**self._initial_counters, **record["counters"]})
         self._epoch, self._running, self._fetched, self._least = epoch, False, 0, 0
         self._resume, self._restored = resume, dict(state_dict)
         self._copy = self._made = self._indexes = None
         self._history.begin(0, {})
+
+    def _changed_counters(self) -> dict[str, int]:
+        counters = counters_of(self.loader)
+        return {key: value for key, value in counters.items() if self._initial_counters.get(key) != value}
 
     @property
     def _workers(self) -> int:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from deepvm.checkpoint.format.shard import Level
 from deepvm.checkpoint.network.client import Link
 from deepvm.checkpoint.network.protocol import BrokenError, Kind, Refused
-from deepvm.errors import CheckpointError, VersionGoneError
+from deepvm.errors import CheckpointError, MemoryOnlyError, VersionGoneError
 
 _LOG = logging.getLogger(__name__)
 _POLL_S = 5.0
@@ -54,7 +54,7 @@ class Pending:
             while self.wanted and (self.wanted[0] is level or level is Level.DURABLE):
                 self.acknowledged(self.wanted.pop(0))
                 if not self.wanted and self.lacks:
-                    self.lost(CheckpointError(f"version {self.version} is in the node's memory only: {self.lacks}"))
+                    self.lost(MemoryOnlyError(f"version {self.version} is in the node's memory only: {self.lacks}"))
             return not self.wanted
 
 

@@ -18,7 +18,7 @@ from deepvm.checkpoint.format.shard import Loan, Shard
 from deepvm.checkpoint.snapshot.host_buffer import Filling, Slot
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.training.save_handle import Handle
-from deepvm.errors import CheckpointError, TierBusyError
+from deepvm.errors import CheckpointError, MemoryOnlyError, TierBusyError
 
 log = logging.getLogger("deepvm.checkpoint")
 
@@ -39,6 +39,7 @@ class Pipeline:
         self._closing = False
         self._under_way = 0
         self._urgent, self._alone = 0, False
+        self._warned_of_memory = False
 
     @property
     def under_way(self) -> int:
@@ -134,6 +135,12 @@ class Pipeline:
         with self._change:
             self._under_way -= 1
             self._change.notify_all()
+
+    def warn_of_memory(self, reason: MemoryOnlyError) -> None:
+        """Warn once that no disk has any checkpoint of this training."""
+        if not self._warned_of_memory:
+            self._warned_of_memory = True
+            log.warning("%s; or add a folder or a bucket to tiers: until then, training is lost with the node", reason)
 
     def give_back(self, slot: Slot) -> None:
         """Take back an unused slot; one whose memory became a version is replaced."""
@@ -268,7 +275,11 @@ class _Sending:
             if self._left or len(self._lost) < len(self._tiers):
                 return
         # The reason of a tier away from this machine, if any, which could have promised most.
-        self._handle.failed(min(self._lost.items(), key=lambda lost: not self._tiers[lost[0]].away)[1])
+        reason = min(self._lost.items(), key=lambda lost: not self._tiers[lost[0]].away)[1]
+        self._handle.failed(reason)
+        durable = self._handle.durable.exception() is None  # perhaps in a folder of this machine
+        if isinstance(reason, MemoryOnlyError) and not durable and not self._shard.rank:
+            self._pipeline.warn_of_memory(reason)
 
     def _done(self, error: CheckpointError | None = None) -> None:
         """The copy, or a tier, no longer needs the slot."""

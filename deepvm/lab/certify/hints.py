@@ -40,7 +40,7 @@ def _abort(lines: str) -> str:
         return ""
     return (
         "if training was over, the process aborted as it ended, as torch's gloo does now and then on a busy machine: "
-        "end the script with os._exit(0) after destroy_process_group()"
+        "end the script with ck.close(), or what else waits for its saves, destroy_process_group() and os._exit(0)"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import random
 from itertools import islice
 from typing import Any
 
@@ -17,7 +18,6 @@ from torch.utils.data import (  # noqa: E402
     DataLoader,
     Dataset,
     DistributedSampler,
-    IterableDataset,
     TensorDataset,
 )
 
@@ -254,14 +254,63 @@ def test_the_layout_of_a_state_stays() -> None:
         assert len(sizes) == 1, workers
 
 
-def test_streams_are_read_again() -> None:
-    class Numbers(IterableDataset[Any]):
-        def __iter__(self) -> Any:
-            return iter(range(20))
+class CountingSampler(torch.utils.data.Sampler[list[int]]):
+    """Another order in each pass, by a counter of its own."""
 
-    first = ResumableLoader(DataLoader(Numbers(), 4))
-    found = iter(first)
-    assert [next(found).tolist() for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    second = ResumableLoader(DataLoader(Numbers(), 4))
-    second.load_state_dict(first.state_dict())
-    assert next(iter(second)).tolist() == [8, 9, 10, 11]
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        return 6
+
+    def __iter__(self) -> Any:
+        generator = torch.Generator().manual_seed(self.epoch)
+        self.epoch += 1
+        order = torch.randperm(22, generator=generator).tolist()
+        return iter([order[at : at + 4] for at in range(0, 22, 4)])
+
+
+@pytest.mark.parametrize("sampler", ["a counter", "torchdata", "set_epoch is not called"])
+def test_a_sampler_that_counts_its_passes(sampler: str) -> None:
+    def made() -> Any:
+        if sampler == "a counter":
+            return DataLoader(Items(), batch_sampler=CountingSampler())
+        if sampler == "torchdata":
+            stateful = pytest.importorskip("torchdata.stateful_dataloader.sampler")
+            return DataLoader(Items(), 4, sampler=stateful.StatefulDistributedSampler(Items(), 1, 0))
+        return DataLoader(Items(), 4, sampler=DistributedSampler(Items(), 1, 0))
+
+    check(made, [3, 8, 9, 11])
+
+
+def test_a_sampler_goes_back_in_the_same_process() -> None:
+    def numbers(rows: Any) -> list[int]:
+        return [number for number, _ in rows]
+
+    loader = ResumableLoader(DataLoader(Items(), batch_sampler=CountingSampler(), collate_fn=numbers))
+    state = loader.state_dict()
+    first, second = [*loader], [*loader]
+    loader.load_state_dict(state)
+    assert [*loader] == first != second
+
+
+def test_a_sampler_of_another_number_of_ranks_keeps_its_own_rank() -> None:
+    first = ResumableLoader(DataLoader(range(8), 2, sampler=DistributedSampler(range(8), 2, 1)))  # type: ignore[arg-type]
+    first.loader.sampler.set_epoch(5)
+    next(iter(first))
+    sampler = DistributedSampler(range(8), 1, 0)  # type: ignore[arg-type, var-annotated]
+    ResumableLoader(DataLoader(range(8), 2, sampler=sampler)).load_state_dict(first.state_dict())  # type: ignore[arg-type]
+    assert (sampler.epoch, sampler.rank, sampler.num_replicas) == (5, 0, 1)
+
+
+def test_a_dataset_with_a_generator_that_is_not_saved_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    class Augmented(Items):
+        def __init__(self) -> None:
+            self.rng, self.rows, self.transform, self.module = random.Random(0), [1, 2], torch.nn.Dropout(), random
+
+    with caplog.at_level(logging.WARNING):
+        for dataset in (Items(), Augmented(), Remembering()):
+            loader = ResumableLoader(DataLoader(dataset, 4))
+            next(iter(loader))
+            next(iter(loader))
+    assert [record.args for record in caplog.records] == [("Augmented", "rng")]

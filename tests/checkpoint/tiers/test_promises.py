@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from deepvm.checkpoint.node import flusher  # noqa: E402
 from deepvm.checkpoint.node.version_registry import VersionRegistry  # noqa: E402
 from deepvm.checkpoint.tiers.base import Tier  # noqa: E402
 from deepvm.checkpoint.tiers.file import FileTier  # noqa: E402
+from deepvm.checkpoint.tiers.replicated import ReplicatedTier  # noqa: E402
 from deepvm.checkpoint.training.save_handle import Handle  # noqa: E402
 from deepvm.errors import CheckpointError  # noqa: E402
 
@@ -55,12 +57,27 @@ def test_a_promise_that_does_not_come_in_time(monkeypatch: pytest.MonkeyPatch) -
         handle.await_safe(True, 0.01)
 
 
-def test_a_node_without_a_disk() -> None:
-    with running() as node, saver_of(tier(node)) as saver:
-        handle = saver.save(block=True)
-        assert handle.remote_done.result(0) == 0
-        assert "--persist" in why_not_durable(handle)
-        assert handle.snapshot_done.result(SOON_S) == 0
+@pytest.mark.parametrize(
+    ("disks", "count", "folder", "warned"),
+    [(False, 1, False, True), (False, 2, False, True), (True, 1, False, False), (False, 1, True, False)],
+    ids=["no disk", "no disk, replicas", "a node with a disk", "a folder, too"],
+)
+def test_a_training_in_the_memory_of_nodes_only_is_warned_once(
+    disks: bool, count: int, folder: bool, warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ExitStack() as stack:
+        nodes = [stack.enter_context(running(persist=tmp_path / f"p{n}" if disks else None)) for n in range(count)]
+        places: list[Tier] = [tier(nodes[0]) if count == 1 else ReplicatedTier([tier(node) for node in nodes], count)]
+        saver = stack.enter_context(saver_of(*places, *([FileTier(tmp_path / "f")] if folder else [])))
+        for version in range(2):
+            saver._version = version
+            handle = saver.save(block=True)
+            wait([handle.durable], SOON_S)
+            assert handle.remote_done.result(0) == handle.snapshot_done.result(SOON_S) == version
+            assert (handle.durable.exception(0) is None) is not warned
+    lines = [record for record in caplog.records if "lost with" in record.message]
+    assert [line.levelname for line in lines] == ["WARNING"] * warned
+    assert all("--persist" in line.message and "tiers" in line.message for line in lines)
 
 
 def test_a_node_whose_folder_is_in_memory(memory_folder: Path) -> None:
@@ -78,11 +95,6 @@ def test_a_node_whose_folder_is_in_memory(memory_folder: Path) -> None:
         assert link.settle(SOON_S) and acks.levels == [Level.REMOTE]
         link.close()
     assert list(memory_folder.glob("*.pt"))
-
-
-def test_a_folder_beside_it_makes_it_durable(tmp_path: Path) -> None:
-    with running() as node, saver_of(tier(node), FileTier(tmp_path)) as saver:
-        assert saver.save(block=True).durable.result(SOON_S) == 0
 
 
 class Held(Tier):

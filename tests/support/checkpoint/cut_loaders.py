@@ -51,8 +51,7 @@ def cut(made: Callable[[], Any], at: int, ahead: int = 0) -> tuple[list[Any], di
         pass
     stream = io.BytesIO()
     torch.save(loader.state_dict(), stream)
-    del loader
-    gc.collect()  # workers that live on while others are forked take 5 s to end
+    _end_workers(loader)
     stream.seek(0)
     return seen, torch.load(stream, weights_only=True)
 
@@ -77,9 +76,15 @@ def resumed(made: Callable[[], Any], state: dict[str, Any], ahead: int = 0) -> l
         for batch in looked_ahead(loader) if ahead else loader:
             step(batch, seen)
         noise()
-    del loader
-    gc.collect()
+    _end_workers(loader)
     return seen
+
+
+def _end_workers(loader: ResumableLoader) -> None:
+    """Workers that still run while others are forked take 5 s to end."""
+    if loader.num_workers:
+        loader._copy = None
+        gc.collect()
 
 
 def check(made: Callable[[], Any], cuts: list[int], ahead: int = 0) -> None:
