@@ -69,8 +69,8 @@ class BetweenSteps:
         if self._main_first:
             self._warn(
                 [name],
-                "{} changed in a step that follows the step of the optimizer given as optimizer=: checkpoints are taken "
-                "between the two, and after a resume the iteration starts again; give the one that steps last",
+                "{} changed in a step that follows the step of the optimizer given as optimizer=: checkpoints are "
+                "taken between the two, and after a resume the iteration starts again; give the one that steps last",
             )
 
     def due(self) -> None:
