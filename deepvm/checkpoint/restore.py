@@ -212,8 +212,8 @@ def _load(path: Path, state: TrainingState, ranks: Ranks, unnamed: str) -> tuple
         changes = state.fingerprint.changes(tree)
         if changes and unnamed:
             raise CheckpointError(
-                f"it was saved with other settings: {'; '.join(changes)}. If this is another training, give it a name "
-                f"of its own, in job= or DEEPVM_JOB; to continue the same one all the same, set DEEPVM_JOB={unnamed}"
+                f"it was saved with other settings: {'; '.join(changes)}. If this is another training, give it "
+                f"another name (job= or DEEPVM_JOB); if it continues the same one, set DEEPVM_JOB={unnamed}"
             )
         return state.restore(tree, ranks.rank, ranks.world), None, changes
     except Exception as error:

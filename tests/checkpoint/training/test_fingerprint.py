@@ -144,7 +144,7 @@ def test_another_learning_rate_is_refused_without_a_name_and_warned_of_with_one(
     assert run(0.1)[:2] == (0, 0.1)
     start, _, name = run(0.1)
     assert start == 1 and "settings" not in caplog.text
-    with pytest.raises(CheckpointError, match=rf"0\.1 -> 0\.2\..*name of its own.*set DEEPVM_JOB={name}"):
+    with pytest.raises(CheckpointError, match=rf"0\.1 -> 0\.2\..*another name.*set DEEPVM_JOB={name}"):
         run(0.2)
     assert run(0.2, name)[:2] == (2, 0.1)
     assert "['lr']: 0.1 -> 0.2" in caplog.text and "old values, which are in force now" in caplog.text
