@@ -13,12 +13,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from deepvm.jobs.agent.process_group import exit_code
+from deepvm.jobs.agent.rank_connections import are_connected, children_of
 from deepvm.jobs.agent.warm import READY, can_warm
 
 TORCHRUN = "torchrun"
@@ -98,7 +99,7 @@ class Trainers:
         """Those that wait, each with the pipe by which it says that it is ready; -1: it has."""
         self._cannot_wait = False
         self.running: list[Trainer] = []
-        self._others = set(_children())
+        self._others = set(children_of(os.getpid()))
         """What this process has started before is no trainer's."""
         # What trainers leave behind becomes a child of this process, which can end it.
         with contextlib.suppress(OSError, AttributeError):
@@ -222,8 +223,7 @@ class Trainers:
     def _read(self, trainer: Trainer) -> None:
         source: IO[bytes] | Any = trainer.process.stdout
         with source:
-            for line in iter(lambda: source.readline(_LINE), b""):
-                text = line.decode("utf-8", "replace").rstrip("\n")
+            for text in lines_of(source):
                 trainer.last = [*trainer.last[1 - _LAST_LINES :], text]
                 self._said(trainer.local_rank, text)
 
@@ -233,6 +233,14 @@ class Trainers:
         if not codes or (None in codes and not any(codes)):
             return None
         return next((exit_code(c) for c in codes if c), 0)
+
+    def are_connected(self, port: int, peers: Collection[str]) -> bool:
+        """Whether they have formed a process group, as far as can be seen; see :mod:`rank_connections`."""
+        roots = [trainer.process.pid for trainer in self.running]
+        direct = self.command.launcher != TORCHRUN
+        if not direct:  # torchrun itself is connected to its store
+            roots = [pid for root in roots for pid in children_of(root)]
+        return are_connected(roots, port, peers, count_closed=direct)
 
     def last_lines(self) -> list[str]:
         """What the trainer that failed first, or else the first, printed last."""
@@ -259,6 +267,12 @@ class Trainers:
             waiting, self._warm = self._warm, []
         for process, told in waiting:
             _end(process, told)
+
+
+def lines_of(source: IO[bytes]) -> Iterator[str]:
+    """The lines of a stream as text, very long ones in pieces."""
+    for line in iter(lambda: source.readline(_LINE), b""):
+        yield line.decode("utf-8", "replace").rstrip("\n")
 
 
 def _python(name: str, env: Mapping[str, str]) -> str:
@@ -290,7 +304,7 @@ def _reap_strays(spared: set[int]) -> None:
     """End what trainers have left: as their subreaper this process is its parent now."""
     deadline = time.monotonic() + _GONE_S
     while time.monotonic() < deadline:
-        strays = [pid for pid in _children() if pid not in spared]
+        strays = [pid for pid in children_of(os.getpid()) if pid not in spared]
         if not strays:
             return
         for pid in strays:
@@ -299,11 +313,3 @@ def _reap_strays(spared: set[int]) -> None:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
         time.sleep(0.005)
-
-
-def _children() -> list[int]:
-    found = []
-    for task in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):
-            found += [int(pid) for pid in (task / "children").read_text().split()]
-    return found
