@@ -26,14 +26,14 @@ from deepvm.io.failpoints import point
 from deepvm.io.free_port import free_port
 from deepvm.jobs.agent.backups import LAST_S, Backups, Others
 from deepvm.jobs.agent.controller_client import LINE, ControllerClient, Orders, Reporter, Unheard
-from deepvm.jobs.agent.group_watch import GroupWatch, explanation
+from deepvm.jobs.agent.group_watch import LATE_S, GroupWatch, explanation
 from deepvm.jobs.agent.notices import MetadataError, NoticeSource
 from deepvm.jobs.agent.planned_saves import PlannedSaves
 from deepvm.jobs.agent.preparation import ORPHAN_SAVE_S, Orphaned, Preparation, Surroundings
 from deepvm.jobs.agent.process_layout import ProcessLayout
 from deepvm.jobs.agent.signs_of_life import Progress, Silence
 from deepvm.jobs.agent.trainer_socket import TrainerSocket
-from deepvm.jobs.agent.trainers import Command, Trainers
+from deepvm.jobs.agent.trainers import TORCHRUN, Command, Trainers
 from deepvm.jobs.storage.backup_store import Part
 from deepvm.jobs.wire import WireError
 
@@ -392,13 +392,16 @@ class Agent:
             self._group = None
         elif group.has_failed or steps:
             trainers.kill()
-            why = self._ungrouped("by their first step")
-            self._reporter.add("ended", generation=self._running, code=1, step=0, lines=[why])
+            lines = [self._ungrouped("by their first step")]
+            self._reporter.add("ended", generation=self._running, code=1, step=0, lines=lines)
         elif group.is_late():
-            self._said(0, self._ungrouped("after a minute"))
+            self._ungrouped(f"within {LATE_S:.0f} s")
 
     def _ungrouped(self, when: str) -> str:
-        return explanation(self._layout.processes, self._around.machine, when)
+        """What is wrong with trainers without a group; in the log, too."""
+        text = explanation(self._layout.processes, self._around.machine, when)
+        self._said(0, text)
+        return text
 
     def _follow(self) -> None:
         """See whether trainers make progress, or wait for a version that they have begun."""
@@ -433,7 +436,8 @@ class Agent:
             if unsaved is None:
                 return
             if not unsaved and self._group is not None and not self._group.is_formed(now=True):
-                unsaved = self._ungrouped("until they ended")
+                ungrouped = self._ungrouped("before they ended")
+                unsaved = "" if trainers.command.launcher == TORCHRUN else ungrouped
             code, last = (1, [unsaved]) if unsaved else (0, [])
         step = self._base + board.of_rank(0, RankWord.STEP)
         trainers.kill()

@@ -3,6 +3,7 @@
 Each of them would train a copy of the model, and all would write the same files. Nobody knows how long a script loads
 before it forms its group, so time is no reason to stop it: after ``LATE_S`` the log has a warning. A reported step is
 one, the first step of a torch optimizer (:mod:`deepvm.jobs.agent.warm`) is one, and so is the end of all trainers.
+Under torchrun the end is none: its own connections hide those of ranks that have ended.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable, Collection
 from deepvm.jobs.agent.trainers import Trainers
 
 LATE_S = 60.0
-_LOOK_S = 0.25
+_LOOK_S = 0.1
 
 
 class GroupWatch:
@@ -56,9 +57,9 @@ class GroupWatch:
 
 
 def explanation(processes: int, machine: str, when: str) -> str:
-    """What is wrong with trainers without a group, and what to do."""
+    """What is wrong with trainers that formed no group by a time, and what to do."""
     return (
-        f"{processes} processes run on {machine}, and {when} they formed no process group: each trains a copy of its "
-        "own, and all write the same files; try: torch.distributed.init_process_group() and DistributedDataParallel in "
-        "the script, or --processes-per-machine 1 for one process, or --independent-processes for separate trainings"
+        f"{processes} processes run on {machine} and formed no process group {when}: each trains a copy of its own, "
+        "and all write the same files; try: torch.distributed.init_process_group() and DistributedDataParallel in the "
+        "script, --processes-per-machine 1 for one process, or --independent-processes for separate trainings"
     )
