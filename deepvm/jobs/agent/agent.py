@@ -30,10 +30,9 @@ from deepvm.jobs.agent.group_watch import LATE_S, GroupWatch, explanation
 from deepvm.jobs.agent.notices import MetadataError, NoticeSource
 from deepvm.jobs.agent.planned_saves import PlannedSaves
 from deepvm.jobs.agent.preparation import ORPHAN_SAVE_S, Orphaned, Preparation, Surroundings
-from deepvm.jobs.agent.process_layout import ProcessLayout
 from deepvm.jobs.agent.signs_of_life import Progress, Silence
 from deepvm.jobs.agent.trainer_socket import TrainerSocket
-from deepvm.jobs.agent.trainers import TORCHRUN, Command, Trainers
+from deepvm.jobs.agent.trainers import TORCHRUN, Command, ProcessLayout, Trainers
 from deepvm.jobs.storage.backup_store import Part
 from deepvm.jobs.wire import WireError
 
@@ -315,7 +314,7 @@ class Agent:
         each = [common | self._layout.variables(local, first + local) for local in range(trainers.command.processes)]
         if self._layout.forms_group:
             peers = {r["address"] for r in orders.ranks} - {mine["address"]}
-            self._group = GroupWatch(trainers, orders.port, peers)
+            self._group = GroupWatch(lambda: trainers.are_connected(orders.port, peers))
         point("agent.before-trainers")
         try:
             trainers.start(each)

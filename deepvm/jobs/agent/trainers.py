@@ -18,11 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from deepvm.io.agent_link import INDEPENDENT
+from deepvm.jobs.agent.group_watch import are_connected, children_of
 from deepvm.jobs.agent.process_group import exit_code
-from deepvm.jobs.agent.rank_connections import are_connected, children_of
 from deepvm.jobs.agent.warm import READY, can_warm
 
 TORCHRUN = "torchrun"
+GPUS = "CUDA_VISIBLE_DEVICES"
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 _GONE_S = 10.0
 _LINE = 64 * 1024
@@ -75,6 +77,55 @@ class Command:
     def processes(self) -> int:
         """How many the agent starts."""
         return 1 if self.launcher == TORCHRUN else self.per_machine
+
+
+@dataclass(frozen=True)
+class ProcessLayout:
+    """How the processes of a machine share its GPUs, and what each finds in its environment.
+
+    Processes of one group have what torchrun gives them: ``LOCAL_RANK`` is the number of the process's GPU, and each
+    sees all GPUs, as ``torch.cuda.set_device(LOCAL_RANK)`` and NCCL expect. A script that calls ``.cuda()`` without
+    choosing a device gets the same GPU, because :mod:`deepvm.jobs.agent.warm` makes it the default of the process.
+
+    An independent process sees its own share of the GPUs only, and its ``LOCAL_RANK`` is 0: ``.cuda()``,
+    ``set_device(LOCAL_RANK)`` and programs that take every GPU they see all use that share. ``RANK`` and
+    ``WORLD_SIZE`` still tell the processes apart.
+
+    ``gpus``: as ``CUDA_VISIBLE_DEVICES`` names them. ``job``: the job's name.
+    """
+
+    processes: int
+    gpus: tuple[str, ...]
+    independent: bool
+    job: str
+
+    @classmethod
+    def of(cls, spec: Mapping[str, Any], environ: Mapping[str, str]) -> ProcessLayout:
+        """By what the controller sends; a machine, or the job's ``env``, may already limit the GPUs."""
+        names = environ[GPUS].split(",") if environ.get(GPUS) else map(str, range(int(spec.get("gpus", 0))))
+        return cls(int(spec["per_machine"]), tuple(names), bool(spec.get("independent")), str(spec["name"]))
+
+    @property
+    def forms_group(self) -> bool:
+        """Whether several processes here are expected to form a process group."""
+        return self.processes > 1 and not self.independent
+
+    def variables(self, local: int, rank: int) -> dict[str, str]:
+        """Those of the process with this number on this machine, and this rank of all."""
+        if not self.independent:
+            found = {"RANK": str(rank), "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(self.processes)}
+            return found | ({GPUS: ",".join(self.gpus)} if self.gpus else {})
+        found = {"RANK": str(rank), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", INDEPENDENT: str(local)}
+        if rank:  # their checkpoints must not replace one another
+            found["DEEPVM_JOB"] = f"{self.job}-{rank}"
+        return found | ({GPUS: ",".join(self._share(local))} if self.gpus else {})
+
+    def _share(self, local: int) -> tuple[str, ...]:
+        """The GPUs of an independent process: as many for each, or one for several."""
+        each = len(self.gpus) // self.processes
+        if not each:
+            return (self.gpus[local % len(self.gpus)],)
+        return self.gpus[local * each : (local + 1) * each]
 
 
 @dataclass(eq=False)
@@ -235,7 +286,7 @@ class Trainers:
         return next((exit_code(c) for c in codes if c), 0)
 
     def are_connected(self, port: int, peers: Collection[str]) -> bool:
-        """Whether they have formed a process group, as far as can be seen; see :mod:`rank_connections`."""
+        """Whether they have formed a process group, as far as can be seen."""
         roots = [trainer.process.pid for trainer in self.running]
         direct = self.command.launcher != TORCHRUN
         if not direct:  # torchrun itself is connected to its store

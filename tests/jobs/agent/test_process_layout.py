@@ -12,7 +12,7 @@ import torch
 
 from deepvm.io.agent_board import BOARD, Board
 from deepvm.io.agent_link import INDEPENDENT, AgentLink
-from deepvm.jobs.agent.process_layout import GPUS, ProcessLayout
+from deepvm.jobs.agent.trainers import GPUS, ProcessLayout
 from deepvm.jobs.agent.warm import use_own_gpu, watch_first_step
 
 OPTIMIZER: Any = import_module("torch.optim.optimizer")

@@ -74,8 +74,8 @@ def test_lines_that_come_too_fast_are_counted(
         reporter.add("ended", code=0)
     until(lambda: commander.heard("ended"), 20)
     texts = [report["text"] for report in commander.heard("line")]
-    assert texts[:100] == [str(n) for n in range(100)] and texts[101:] == [str(n) for n in range(950, 1000)]
-    assert texts[100] == "[850 lines are missing here: they came faster than they could be sent]"
+    assert texts[:100] == [str(n) for n in range(100)] and texts[101:] == [str(n) for n in range(951, 1000)]
+    assert texts[100] == "[851 lines are missing here: they came faster than they could be sent]"
 
 
 def test_a_report_that_is_too_large_after_all_is_dropped(commander: Commander, reporter: Reporter) -> None:

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from deepvm.io.free_port import free_port
-from deepvm.jobs.agent.group_watch import LATE_S, GroupWatch
-from deepvm.jobs.agent.rank_connections import are_connected, children_of
+from deepvm.jobs.agent.group_watch import LATE_S, GroupWatch, are_connected, children_of
 
 LISTENS = "import socket, sys; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); print(flush=True); c = {}"
 ACCEPTS = LISTENS.format("s.accept()") + "; sys.stdin.read()"
@@ -99,31 +98,31 @@ def test_what_cannot_be_known_stops_nobody(ranks: Ranks) -> None:
     assert are_connected([ranks.start(IDLE)], ranks.port, ["no.such.host.invalid"])
 
 
-class Trainers:
-    """Trainers that are connected or not."""
+class Ties:
+    """Connections that there are, or are not."""
 
-    looks, connected = 0, False
+    looks, there = 0, False
 
-    def are_connected(self, port: int, peers: object) -> bool:
+    def __call__(self) -> bool:
         self.looks += 1
-        return self.connected
+        return self.there
 
 
 def test_a_watch_looks_until_there_is_a_group() -> None:
-    trainers, now_s = Trainers(), [0.0]
-    watch = GroupWatch(trainers, 1, (), lambda: now_s[0])  # type: ignore[arg-type]
-    assert not watch.is_formed() and not watch.is_formed() and trainers.looks == 1
+    ties, now_s = Ties(), [0.0]
+    watch = GroupWatch(ties, lambda: now_s[0])
+    assert not watch.is_formed() and not watch.is_formed() and ties.looks == 1
     assert not watch.is_late()
     now_s[0] = LATE_S
     assert watch.is_late() and not watch.is_late()
-    trainers.connected = True
-    assert watch.is_formed() and not watch.first_step() and watch.is_formed(now=True) and trainers.looks == 2
+    ties.there = True
+    assert watch.is_formed() and not watch.first_step() and watch.is_formed(now=True) and ties.looks == 2
 
 
 def test_a_first_step_decides_once() -> None:
-    """A trainer that has been told to wait is ended, whatever is seen later."""
-    trainers = Trainers()
-    watch = GroupWatch(trainers, 1, ())  # type: ignore[arg-type]
+    """A trainer that waits for its end gets it, whatever is seen later."""
+    ties = Ties()
+    watch = GroupWatch(ties)
     assert watch.first_step()
-    trainers.connected = True
+    ties.there = True
     assert watch.first_step() and watch.has_failed
