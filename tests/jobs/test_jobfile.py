@@ -15,9 +15,9 @@ from pydantic import BaseModel
 from support.places import ROOT
 
 from deepvm.cli.main import main
-from deepvm.errors import DataError, DeepVMError, JobFormatError
+from deepvm.errors import DataError, DeepVMError, JobFormatError, RequestError
 from deepvm.jobs.history.history import History
-from deepvm.jobs.jobfile import JobFile, Range, job_of_plan, parse_job_file, read_job_file
+from deepvm.jobs.jobfile import JobFile, Range, changed, job_of_plan, parse_job_file, read_job_file, remarks
 from deepvm.jobs.submission import check_script, rented_of, submit
 
 WHOLE = """
@@ -311,3 +311,23 @@ def test_a_budget_alone_buys_what_recommend_names(tmp_path: Path, capsys: pytest
 )
 def test_a_command_names_its_job(command: str, name: str) -> None:
     assert job_of_plan(Path("plan.json"), command.split()).name == name
+
+
+@pytest.mark.parametrize(("more", "said"), [("", True), (", count: 3", False), (", grace: 0.5s", False)])
+def test_lives_shorter_than_what_follows_a_notice_are_named(more: str, said: bool) -> None:
+    """Each machine is paid for far longer than it trains."""
+    grace = "" if "grace" in more else ", grace: 10min"
+    job = parse_job_file(base(inject="{mttp: 1s" + grace + more + "}"), "job.yaml")
+    pair = "machines train for 1 s on average (inject.mttp or lives), then last 10 min more (inject.grace)"
+    assert list(remarks(job)) == [pair] * said
+
+
+def test_processes_by_the_command_line() -> None:
+    job = parse_job_file(base(launcher="torchrun"), "job.yaml")
+    assert job.processes_per_machine == "gpus" and not job.independent_processes
+    assert changed(job, processes_per_machine="3").processes_per_machine == 3
+    for value in ("0", "201", "all", "-1", "1.5"):
+        with pytest.raises(RequestError, match="allowed: gpus, or a whole number from 1 to 200"):
+            changed(job, processes_per_machine=value)
+    with pytest.raises(RequestError, match="only with launcher: direct"):
+        changed(job, independent_processes=True)

@@ -38,6 +38,7 @@ def test_copies_that_report_steps_are_stopped_at_the_first(home: Home) -> None:
     """One that forms no group is seen from outside; the log has the explanation, too."""
     done = home.run("run", str(home.job("copies", "exec python own.py 500 0.1;", machines=MACHINES)))
     assert done.returncode == 1 and "4 processes run on m1 and formed no process group" in done.stderr
+    assert done.stderr.startswith("Note: each machine starts 4 processes, which must form a process group; ")
     assert "--processes-per-machine 1" in done.stderr and "--independent-processes" in done.stderr
     assert not list(home.result.glob("done-*"))
     assert "formed no process group" in home.run("jobs", "logs", "copies").stdout

@@ -104,6 +104,10 @@ def run(
             refuse_unlike(world_of(found, job.parent, 0.0).terms)
     with History.open() as history:
         submitted, world = submit(found, job, history, detach=detach)
+        processes = submitted.spec["per_machine"]
+        if processes > 1 and not found.independent_processes:
+            one = "for a script that uses one GPU: --processes-per-machine 1"
+            note(f"each machine starts {processes} processes, which must form a process group; {one}")
         if detach and not _on_a_head(submitted.name, history):
             detached(submitted)
         elif not detach:
