@@ -144,13 +144,11 @@ def _interrupted() -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    first, lines = "Error:", f"Error: {message}"
-    if sys.stderr.isatty() or os.environ.get("FORCE_COLOR"):
-        from deepvm.reports.terminal import ERROR, fitted, paint
+    from deepvm.reports.terminal import ERROR, fitted, paint
 
-        lines = fitted(lines, sys.stderr)
-        lines = paint(first, ERROR, sys.stderr) + lines.removeprefix(first)
-    sys.stderr.write(f"{lines}\n")
+    first = "Error:"
+    lines = fitted(f"{first} {message}", sys.stderr)
+    sys.stderr.write(f"{paint(first, ERROR, sys.stderr)}{lines.removeprefix(first)}\n")
     return code
 
 

@@ -25,12 +25,10 @@ OutputOrPage = Annotated[
 
 def say(text: str) -> None:
     """Print a message, after what was already written to stdout; a terminal's width is kept."""
-    sys.stdout.flush()
-    if sys.stderr.isatty():
-        from deepvm.reports.terminal import fitted
+    from deepvm.reports.terminal import fitted
 
-        text = fitted(text, sys.stderr)
-    sys.stderr.write(f"{text}\n")
+    sys.stdout.flush()
+    sys.stderr.write(f"{fitted(text, sys.stderr)}\n")
 
 
 def warn(text: str) -> None:

@@ -25,6 +25,8 @@ EPOCH = "DEEPVM_EPOCH"
 """Environment variable: the number of the generation. What bears a lower one is refused."""
 SAVE_EVERY = "DEEPVM_SAVE_EVERY"
 """Environment variable: after how many steps scripts save that do not say when."""
+INDEPENDENT = "DEEPVM_INDEPENDENT"
+"""Environment variable: the number on its machine of a process that trains without the others."""
 _ANSWER_S = 30.0
 _POLL_S = 0.005
 _LAST_S = 5.0
@@ -74,6 +76,8 @@ class AgentLink:
         try:
             rank, local_rank, world = (int(environ.get(name, default)) for name, default in _RANKS)
             local_world = int(environ.get("LOCAL_WORLD_SIZE", "0"))  # who does not say may be on several machines
+            if environ.get(INDEPENDENT):
+                rank, local_rank, world, local_world = 0, int(environ[INDEPENDENT]), 1, 1
             epoch = int(environ.get(EPOCH, "0"))
             return cls(
                 Path(folder), rank=rank, local_rank=local_rank, world=world, local_world=local_world, epoch=epoch

@@ -11,13 +11,14 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
 
 from deepvm.catalog.documents import yaml_file
-from deepvm.catalog.documents.yaml_file import Lines, YamlFormat
+from deepvm.catalog.documents.yaml_file import Cause, Lines, YamlFormat
 from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.core.spelling import joined
-from deepvm.core.units import MOST_USD, parse_seconds
+from deepvm.core.units import MOST_USD, format_seconds, parse_seconds
 from deepvm.errors import JobFormatError, RequestError
+from deepvm.io.agent_board import MOST_RANKS
 from deepvm.jobs.clouds.registry import CLOUDS, clouds_that_cut, clouds_that_preempt, find_cloud
-from deepvm.jobs.decisions.injection import FATES
+from deepvm.jobs.decisions.injection import FATES, Injection
 from deepvm.jobs.storage import git_code
 
 SCHEMA_VERSION = "deepvm.job/1"
@@ -68,16 +69,23 @@ def _cloud(value: str) -> str:
     return value
 
 
-def _variables(value: object) -> object:
-    """Values of variables may be written as numbers, but not as true and false, of which nobody knows the spelling."""
-    if not isinstance(value, dict):
-        raise ValueError("no variables")
-    for name, text in value.items():
-        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise ValueError(f"{name!r} is no name of a variable")
-        if isinstance(text, bool) or not isinstance(text, (str, int, float)) or "\0" in str(text):
-            raise ValueError(f"the value of {name} must be text")
-    return {name: str(text) for name, text in value.items()}
+def _variable_name(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value):
+        raise Cause("no name of a variable; allowed: letters, digits and _, no digit first")
+    return value
+
+
+def _variable(value: object) -> str:
+    """The value of a variable, which may be written as a number."""
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        kind = _YAML_KINDS.get(type(value), type(value).__name__)
+        raise Cause(f"YAML reads this value as {kind}, not as text; put it in quotes")
+    if "\0" in str(value):
+        raise Cause("a NUL character, which no variable can hold")
+    return str(value)
+
+
+_YAML_KINDS = {bool: "true or false", type(None): "nothing", list: "a list", dict: "an object"}
 
 
 def _data_name(value: str) -> str:
@@ -190,9 +198,13 @@ class JobFile(_Strict):
     launcher: Literal["direct", "torchrun"] = _said("direct or torchrun", "direct")
     code: Annotated[Text, AfterValidator(_code)] | None = _said("a folder, or git: URL@REF", None)
     setup: Text | None = _said("a command that is run once on each machine", None)
-    env: Annotated[dict[str, str], BeforeValidator(_variables)] = _said(
+    env: dict[Annotated[str, AfterValidator(_variable_name)], Annotated[str, BeforeValidator(_variable)]] = _said(
         "names of variables with texts, such as {OMP_NUM_THREADS: '1'}", {}
     )
+    processes_per_machine: Literal["gpus"] | Annotated[Count, Field(le=MOST_RANKS)] = _said(
+        f"gpus, or a whole number from 1 to {MOST_RANKS}", "gpus"
+    )
+    independent_processes: bool = _said("true or false", False)
     data: dict[Annotated[str, AfterValidator(_data_name)], Annotated[str | dict[str, str], PlainValidator(_source)]] = (
         _said(
             "names with s3://bucket/prefix, file:///folder or an absolute path, such as {train: s3://bucket/train}; or "
@@ -276,9 +288,15 @@ def changed(
     total_usd: float | None = None,
     max_price: float | None = None,
     steps: int | None = None,
+    processes_per_machine: str | None = None,
+    independent_processes: bool | None = None,
 ) -> JobFile:
     """A job with what the command line says. Raises RequestError."""
+    processes: str | int | None = processes_per_machine
+    if processes_per_machine is not None and processes_per_machine.isdecimal():
+        processes = int(processes_per_machine)
     said: dict[str, Any] = {"cloud": cloud, "name": name, "steps": steps}
+    said |= {"processes_per_machine": processes, "independent_processes": independent_processes}
     given = {key: value for key, value in said.items() if value is not None}
     known = job.model_dump(by_alias=True, exclude_unset=True)
     money = {"total_usd": total_usd, "max_price": max_price}
@@ -294,7 +312,25 @@ def changed(
         raise RequestError(path[-1], value, FORMAT.allowed(*path)) from None
     if found.inject is not None and found.cloud not in (able := _clouds_for(found.inject)):
         raise RequestError("cloud", found.cloud, f"{joined(able, 'or')}, as the file's inject needs")
+    if found.independent_processes and found.launcher != "direct":
+        raise RequestError("independent_processes", True, _ONE_GROUP)
     return found
+
+
+def remarks(job: JobFile) -> Iterator[str]:
+    """What to know of a job before it starts."""
+    machines = job.machines
+    if machines.type is None and machines.plan is None and machines.hosts is None:
+        better = f"deepvm recommend --pw {job.budget.usd_per_hour:g} --model MODEL -o json > plan.json"
+        yield f"these machines train a ResNet-50 fastest; for your model: {better}, and machines: {{plan: plan.json}}"
+    if job.budget.deadline is not None and job.steps is None and job.machines.market == "spot":
+        stop = "the deadline only stops the job in time"
+        yield f"{stop}; with 'steps: N', the steps of all the work, spot and on-demand VMs are chosen so that it is met"
+    if job.inject is not None and job.inject.count is None:
+        life_s, grace_s = Injection.of(job.inject.model_dump()).mean_s, job.inject.grace
+        if life_s < grace_s:
+            mean, grace = (format_seconds(seconds, digits=2) for seconds in (life_s, grace_s))
+            yield f"machines train for {mean} on average (inject.mttp or lives), then last {grace} more (inject.grace)"
 
 
 def line_of(file: Path, key: str) -> int | None:
@@ -329,11 +365,22 @@ def _contradictions(found: JobFile, lines: Lines) -> Iterator[str]:
     for key in ("launcher", "python"):
         if getattr(machines, key) and not machines.hosts:
             yield f"{lines.said('machines', key)}only with hosts"
-    if found.inject is not None:
-        for key, problem in _impossible(found.inject, found.cloud):
-            yield f"{lines.said('inject', key)}{problem}"
+    if found.independent_processes and found.launcher != "direct":
+        yield f"{lines.said('independent_processes')}{_ONE_GROUP}"
+    if found.inject is None:
+        return
+    for key, problem in _impossible(found.inject, found.cloud):
+        yield f"{lines.said('inject', key)}{problem}"
+    grace, limit = found.inject.grace, found.step_timeout
+    if limit != "none" and limit < grace:
+        short, long = (format_seconds(seconds, digits=2) for seconds in (limit, grace))
+        yield (
+            f"{lines.said('step_timeout')}{short} is shorter than inject.grace, {long}: trainers may wait so long "
+            f"without a step after a notice; allowed: at least {long}, or a shorter inject.grace"
+        )
 
 
+_ONE_GROUP = "only with launcher: direct; torchrun starts the processes of one group"
 FORMAT = YamlFormat(JobFile, _WANTED, "docs/reference/run-file.md", _contradictions, _refused)
 
 

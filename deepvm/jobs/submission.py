@@ -175,17 +175,6 @@ def world_of(job: JobFile, beside: Path, now_s: float, lives: Iterable[Mapping[s
     return within_budget(world, wanted.usd_per_hour, {wanted.type, wanted.anchor})
 
 
-def remarks(job: JobFile) -> Iterator[str]:
-    """What to know of a job before it starts."""
-    machines = job.machines
-    if machines.type is None and machines.plan is None and machines.hosts is None:
-        better = f"deepvm recommend --pw {job.budget.usd_per_hour:g} --model MODEL -o json > plan.json"
-        yield f"these machines train a ResNet-50 fastest; for your model: {better}, and machines: {{plan: plan.json}}"
-    if job.budget.deadline is not None and job.steps is None and job.machines.market == "spot":
-        stop = "the deadline only stops the job in time"
-        yield f"{stop}; with 'steps: N', the steps of all the work, spot and on-demand VMs are chosen so that it is met"
-
-
 @dataclass(frozen=True)
 class Rented:
     """What a job rents: machines of one type, so many of them on demand, and those that keep versions.
@@ -488,6 +477,8 @@ def secret_in(folder: Path) -> str:
 def submitted(name: str, folder: Path, spec: Mapping[str, Any]) -> Submitted:
     """A job as its controller runs it, from what was written down. Raises DataError."""
     inject, hosts, cloud = spec["inject"], OwnHosts.load(folder), cloud_of(spec["cloud"])
+    gpus, processes = (hosts.slots if hosts else 0), spec.get("processes_per_machine", "gpus")
+    gpus = gpus or _gpus(spec["instance_type"], known=hosts is None)
     own = [cloud.tier(name)] if isinstance(cloud, Distant) else [(folder / "versions").as_uri()]
     # A folder of this computer is of no use to other hosts.
     tiers = list(spec["tiers"]) or ([] if hosts and not hosts.reach.local else own)
@@ -502,7 +493,9 @@ def submitted(name: str, folder: Path, spec: Mapping[str, Any]) -> Submitted:
         "save_every_steps": spec["save_every_steps"],
         "data": spec["data"],
         "grace_s": inject["grace"] if inject is not None else _GRACE_S,
-        "per_machine": (hosts.slots if hosts else 0) or _gpus(spec["instance_type"], known=hosts is None) or 1,
+        "per_machine": (gpus or 1) if processes == "gpus" else processes,
+        "gpus": gpus,
+        "independent": spec.get("independent_processes", False),
         "orphan_after_s": spec.get("orphan_after", ORPHAN_AFTER_S),
         "anchor_memory": (spec["anchor"].get("memory") if isinstance(spec["anchor"], dict) else None) or _MEMORY,
     }

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TextIO
 
-from deepvm.reports.terminal import BEST, paint, pieces, print_lines, room_of, width_of, wrapped
+from deepvm.reports.terminal import BEST, paint, pieces, print_lines, room_of, width_of, without_controls, wrapped
 
 __all__ = ["Column", "fitting", "print_items", "print_lines", "print_table"]
 
@@ -47,6 +47,7 @@ def print_table(
     first column is called ``#`` or nothing, has its first row in colour.
     """
     stream = stream or sys.stdout
+    rows = [[without_controls(cell) for cell in row] for row in rows]
     width, left_out = width_of(stream), []
     if width:
         shown = fitting(columns, rows, width)

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
+from deepvm.reports.markup import visible
+
 USUAL_WIDTH = 80
 BEST, WARNING, ERROR = "1;32", "33", "1;31"
 """Colours, as a terminal is told them: the first row of a ranking, what to be careful with, what went wrong."""
@@ -78,9 +80,24 @@ def wrapped(line: str, width: int, indent: str = "  ") -> list[str]:
     return lines or [""]
 
 
+_SEQUENCE = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colors, and where the cursor goes
+    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"  # titles, links, clipboards
+    r"|\x1b[ -/]*[0-OQ-WYZ\\`-~]"
+)
+
+
+def without_controls(text: str) -> str:
+    """A text that a terminal only shows: no control sequence is left, and of a progress bar its last state."""
+    if text.isprintable():
+        return text
+    lines = _SEQUENCE.sub("", text).split("\n")
+    return visible("\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines))
+
+
 def fitted(text: str, stream: TextIO) -> str:
     """A text of one line or several as a stream shows it."""
-    width = width_of(stream)
+    text, width = without_controls(text), width_of(stream)
     return "\n".join(part for line in text.split("\n") for part in (wrapped(line, width) if width else [line]))
 
 

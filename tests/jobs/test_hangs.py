@@ -149,6 +149,12 @@ def test_the_closing_line_names_the_option_that_helps() -> None:
     assert said.endswith("; if it only takes longer, deepvm jobs resume job --step-timeout none goes on")
 
 
+def test_a_reason_that_was_printed_is_said_once() -> None:
+    document = {"name": "job", "state": "failed", "why": "OSError: no space", "steps": 0, "version": 0}
+    lines = list(closing_lines(document, Terms(1, 1), ["Traceback", "OSError: no space"], Path("/x")))
+    assert lines[0] == "Traceback" and [("no space" in line) for line in lines] == [False, True, False]
+
+
 # --- one that stops stepping -----------------------------------------------------------------------------------------
 
 

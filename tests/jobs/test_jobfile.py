@@ -15,9 +15,9 @@ from pydantic import BaseModel
 from support.places import ROOT
 
 from deepvm.cli.main import main
-from deepvm.errors import DataError, DeepVMError, JobFormatError
+from deepvm.errors import DataError, DeepVMError, JobFormatError, RequestError
 from deepvm.jobs.history.history import History
-from deepvm.jobs.jobfile import JobFile, Range, job_of_plan, parse_job_file, read_job_file
+from deepvm.jobs.jobfile import JobFile, Range, changed, job_of_plan, parse_job_file, read_job_file, remarks
 from deepvm.jobs.submission import check_script, rented_of, submit
 
 WHOLE = """
@@ -140,8 +140,18 @@ BAD = [
     (base(machines="{type: a, market: sport}"), "machines.market: 'sport' cannot be used; allowed: spot or on-demand"),
     (base(machines="[a]"), "machines: a list of 1 cannot be used"),
     (base(machines="{type: a, cuont: 3}"), "machines.cuont: there is no such key; did you mean count?"),
-    (base(env="{A: true}"), "env: an object cannot be used; allowed: names of variables"),
-    (base(env="{1A: x}"), "env: an object cannot be used"),
+    (base(env="{A: true}"), "line 4: env.A: YAML reads this value as true or false, not as text; put it in quotes"),
+    (base(env="{A: }"), "env.A: YAML reads this value as nothing, not as text; put it in quotes"),
+    (base(env="{A: 2026-11-28}"), "env.A: YAML reads this value as date, not as text; put it in quotes"),
+    (base(env='{A: "x\\0"}'), "env.A: a NUL character, which no variable can hold"),
+    (base(env="{1A: x}"), "env.1A: no name of a variable; allowed: letters, digits and _"),
+    (base(processes_per_machine="0"), "processes_per_machine: 0 cannot be used; allowed: gpus, or a whole number"),
+    (base(independent_processes="4"), "independent_processes: 4 cannot be used; allowed: true or false"),
+    (base(independent_processes="true", launcher="torchrun"), "independent_processes: only with launcher: direct"),
+    (
+        base(step_timeout="1s", inject="{mttp: 1s, grace: 10min}"),
+        "line 4: step_timeout: 1 s is shorter than inject.grace, 10 min: trainers may wait so long without a step",
+    ),
     (base(env="[A=1]"), "env: a list of 1 cannot be used"),
     (base(data="{train: 5}"), "data.train: 5 cannot be used; allowed: names with s3://bucket/prefix"),
     (base(data="{train: relative/path}"), "data.train: 'relative/path' cannot be used"),
@@ -301,3 +311,23 @@ def test_a_budget_alone_buys_what_recommend_names(tmp_path: Path, capsys: pytest
 )
 def test_a_command_names_its_job(command: str, name: str) -> None:
     assert job_of_plan(Path("plan.json"), command.split()).name == name
+
+
+@pytest.mark.parametrize(("more", "said"), [("", True), (", count: 3", False), (", grace: 0.5s", False)])
+def test_lives_shorter_than_what_follows_a_notice_are_named(more: str, said: bool) -> None:
+    """Each machine is paid for far longer than it trains."""
+    grace = "" if "grace" in more else ", grace: 10min"
+    job = parse_job_file(base(inject="{mttp: 1s" + grace + more + "}"), "job.yaml")
+    pair = "machines train for 1 s on average (inject.mttp or lives), then last 10 min more (inject.grace)"
+    assert list(remarks(job)) == [pair] * said
+
+
+def test_processes_by_the_command_line() -> None:
+    job = parse_job_file(base(launcher="torchrun"), "job.yaml")
+    assert job.processes_per_machine == "gpus" and not job.independent_processes
+    assert changed(job, processes_per_machine="3").processes_per_machine == 3
+    for value in ("0", "201", "all", "-1", "1.5"):
+        with pytest.raises(RequestError, match="allowed: gpus, or a whole number from 1 to 200"):
+            changed(job, processes_per_machine=value)
+    with pytest.raises(RequestError, match="only with launcher: direct"):
+        changed(job, independent_processes=True)

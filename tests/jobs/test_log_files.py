@@ -5,9 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.jobs.controllers import JOB, Messages
 
 from deepvm.errors import DataError
-from deepvm.jobs.history.log_files import LogReader, add_line
+from deepvm.jobs.controller.controller import Controller, Submitted
+from deepvm.jobs.decisions.world import Pool, Terms, World
+from deepvm.jobs.history.history import PLACE, History
+from deepvm.jobs.history.log_files import FOLDER, LogReader, add_line
+from deepvm.jobs.wire import new_secret
 
 
 def said(reader: LogReader, *, last: bool = False) -> list[str]:
@@ -54,3 +59,19 @@ def test_a_folder_that_is_gone(tmp_path: Path) -> None:
 
 def test_a_job_that_has_printed_nothing(tmp_path: Path) -> None:
     assert said(LogReader(tmp_path), last=True) == []
+
+
+def test_lines_that_could_not_be_written_are_counted(tmp_path: Path) -> None:
+    """As on a full disk: training goes on, and the log says what it lacks."""
+    spec = {"per_machine": 1, "tiers": [], "orphan_after_s": 1e9}
+    with History.open({PLACE: str(tmp_path / "history.db")}) as history:
+        world = World(Terms(1, 1), 1.0, pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),))
+        job = Submitted(JOB, tmp_path, new_secret(), spec)
+        controller = Controller(job, world, Messages(), history)  # type: ignore[arg-type]
+        (tmp_path / FOLDER).write_text("in the way")
+        for line in ("a", "b"):
+            controller._line("m1", line)
+        (tmp_path / FOLDER).unlink()
+        for line in ("c", "d"):
+            controller._line("m1", line)
+    assert said(LogReader(tmp_path)) == ["m1 [2 lines are missing here: File exists]", "m1 c", "m1 d"]

@@ -72,9 +72,11 @@ def test_what_a_machine_says_is_bounded() -> None:
 
 
 def test_a_setup(tmp_path: Path) -> None:
-    said = list[str]()
-    failed, last = run_setup("seq 50; exit 3", tmp_path, {"PATH": "/usr/bin:/bin"}, said.append)
+    said, printed = list[str](), list[str]()
+    environ = {"PATH": "/usr/bin:/bin"}
+    failed, last = run_setup("seq 50; exit 3", tmp_path, environ, said.append, printed=printed.append)
     assert failed == 3 and last == [str(n) for n in range(11, 51)]
+    assert printed == [f"setup: {n}" for n in range(1, 51)]
     assert said[0] == "runs setup" and said[-1] == "runs setup, 50 lines so far"
 
 

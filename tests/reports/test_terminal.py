@@ -10,7 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepvm.reports.terminal import BEST, USUAL_WIDTH, coloured, fitted, paint, pieces, print_lines, width_of, wrapped
+from deepvm.reports.terminal import (
+    BEST,
+    USUAL_WIDTH,
+    coloured,
+    fitted,
+    paint,
+    pieces,
+    print_lines,
+    width_of,
+    without_controls,
+    wrapped,
+)
 
 
 class Terminal(io.StringIO):
@@ -113,3 +124,25 @@ def test_doubts_are_in_colour(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stream.getvalue() == (
         "\x1b[33m! old prices, months\x1b[0m\n\x1b[33m  and months\x1b[0m\nplain\n\x1b[33mDoubt: what?\x1b[0m\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[31mred\x1b[0m \x1b[2J\x1b[1;1H", "red "),
+        ("\x1b]0;title\x07a \x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "a link"),
+        ("\x9b31mred \x1b(Bb \x1bc", "red b "),
+        ("\x1b]0;no end", "\u241b]0;no end"),
+        ("\x07 \x08 \x7f \x85 \u202e", "\u2407 \u2408 \u2421 \ufffd \ufffd"),
+        ("\r 1 %\r 50 %\r 100 %", " 100 %"),
+        ("windows\r\nlines\r", "windows\nlines"),
+        ("tab\tand \u65e5\u672c", "tab\tand \u65e5\u672c"),
+    ],
+)
+def test_a_terminal_obeys_nothing_that_trainers_print(text: str, shown: str) -> None:
+    assert without_controls(text) == shown == fitted(text, io.StringIO())
+
+
+@given(st.text(st.characters(max_codepoint=0x9F) | st.sampled_from("\x1b\x9b[]0;m\x07"), max_size=60))
+def test_no_control_character_is_left(text: str) -> None:
+    assert not [c for c in without_controls(text) if c not in "\t\n" and (ord(c) < 32 or 0x7F <= ord(c) < 0xA0)]

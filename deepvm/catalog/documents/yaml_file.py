@@ -30,6 +30,10 @@ class _NotYamlError(ValueError):
     """What cannot be read, with its line."""
 
 
+class Cause(ValueError):
+    """Why a validator refuses a value, where what is allowed would not explain it."""
+
+
 @dataclass(frozen=True)
 class Lines:
     """The lines of the keys of a file."""
@@ -138,6 +142,8 @@ class YamlFormat(Generic[Model]):
                 continue
             elif one["type"] == "missing":
                 yield f"{where}{name}: missing; allowed: {self.allowed(*path)}"
+            elif isinstance(cause := one.get("ctx", {}).get("error"), Cause):
+                yield f"{where}{name}: {cause}"
             else:
                 yield f"{where}{name}: {_shown(_at(document, path))} cannot be used; allowed: {self.allowed(*path)}"
 

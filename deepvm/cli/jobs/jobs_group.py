@@ -83,6 +83,7 @@ def logs(
     from deepvm.jobs.history.history import History
     from deepvm.jobs.history.log_files import LogReader
     from deepvm.jobs.standing import GONE, OVER, controller_of
+    from deepvm.reports.terminal import without_controls
 
     if tail is not None and tail < 0:
         raise RequestError("tail", tail, "a whole number from 0")
@@ -96,7 +97,7 @@ def logs(
             ended = (controller := controller_of(_row(history, name))) == OVER
             lines = reader.more(last=ended or not follow)
             for line in lines if tail is None else deque(lines, tail):
-                typer.echo(f"{line.stamp + ' ' if timestamps else ''}{line.machine}: {line.text}")
+                typer.echo(f"{line.stamp + ' ' if timestamps else ''}{line.machine}: {without_controls(line.text)}")
             tail = None
             if ended or not follow:
                 return

@@ -42,6 +42,12 @@ def run(
     steps: Annotated[
         int | None, opt("Steps of all the work: shows how far it is, and a forecast; default: the job file's.", "N")
     ] = None,
+    processes_per_machine: Annotated[
+        str | None, opt("Copies of the command on each machine: a number, or gpus; default: the job's.", "N|gpus")
+    ] = None,
+    independent_processes: Annotated[
+        bool, flag("--independent-processes", "Separate trainings: each process sees its GPU only, and forms no group.")
+    ] = False,
     detach: Detach = False,
     dry_run: Annotated[bool, flag("--dry-run", "Show what would be rented, and rent nothing.")] = False,
     keep: Keep = False,
@@ -62,12 +68,21 @@ def run(
     from deepvm.jobs.cloud import Distant
     from deepvm.jobs.history.history import History
     from deepvm.jobs.history.validation import refuse_unlike
-    from deepvm.jobs.jobfile import changed, job_of_plan, read_job_file
-    from deepvm.jobs.submission import about, checked, head_pool, remarks, submit, world_of
+    from deepvm.jobs.jobfile import changed, job_of_plan, read_job_file, remarks
+    from deepvm.jobs.submission import about, checked, head_pool, submit, world_of
     from deepvm.reports.jobs import listing
 
     found = job_of_plan(job, command) if command else read_job_file(job)
-    found = changed(found, cloud=cloud, name=name, total_usd=total_usd, max_price=max_price, steps=steps)
+    found = changed(
+        found,
+        cloud=cloud,
+        name=name,
+        total_usd=total_usd,
+        max_price=max_price,
+        steps=steps,
+        processes_per_machine=processes_per_machine,
+        independent_processes=independent_processes or None,
+    )
     if command:
         job = Path(job.name)  # what is named below is in this folder
         if cloud is None:
@@ -88,6 +103,10 @@ def run(
             refuse_unlike(world_of(found, job.parent, 0.0).terms)
     with History.open() as history:
         submitted, world = submit(found, job, history, detach=detach)
+        processes = submitted.spec["per_machine"]
+        if processes > 1 and not found.independent_processes:
+            one = "for a script that uses one GPU: --processes-per-machine 1"
+            note(f"each machine starts {processes} processes, which must form a process group; {one}")
         if detach and not _on_a_head(submitted.name, history):
             detached(submitted)
         elif not detach:

@@ -26,12 +26,13 @@ from deepvm.io.failpoints import point
 from deepvm.io.free_port import free_port
 from deepvm.jobs.agent.backups import LAST_S, Backups, Others
 from deepvm.jobs.agent.controller_client import LINE, ControllerClient, Orders, Reporter, Unheard
+from deepvm.jobs.agent.group_watch import LATE_S, GroupWatch, explanation
 from deepvm.jobs.agent.notices import MetadataError, NoticeSource
 from deepvm.jobs.agent.planned_saves import PlannedSaves
 from deepvm.jobs.agent.preparation import ORPHAN_SAVE_S, Orphaned, Preparation, Surroundings
 from deepvm.jobs.agent.signs_of_life import Progress, Silence
 from deepvm.jobs.agent.trainer_socket import TrainerSocket
-from deepvm.jobs.agent.trainers import Command, Trainers
+from deepvm.jobs.agent.trainers import TORCHRUN, Command, ProcessLayout, Trainers
 from deepvm.jobs.storage.backup_store import Part
 from deepvm.jobs.wire import WireError
 
@@ -45,6 +46,7 @@ _BEFORE_END_S = 1.0
 """So long before the end of its machine the agent says what is not saved."""
 _UNHEARD_S = 1.5
 """For how long a notice waits for the controller before the ranks save by themselves."""
+_NO_BACKUP = "of independent processes only the first of each machine keeps backups; a Checkpointer saves in all"
 
 log = logging.getLogger("deepvm.agent")
 
@@ -72,6 +74,9 @@ class Agent:
         self._request: tuple[float, int] | None = None
         self._board: Board | None = None
         self._trainers: Trainers | None = None
+        self._layout = ProcessLayout(1, (), independent=False, job="")
+        self._group: GroupWatch | None = None
+        """While several trainers run here, and have formed no process group."""
         self._warmed_s = 0.0
         self._plan = PlannedSaves(Never(), 0.0)
         self._base = 0
@@ -127,11 +132,12 @@ class Agent:
         spec = preparation.job()
         threading.Thread(target=self._beats, daemon=True, name="beats").start()
         code, environ = preparation.have_code(spec), preparation.environ(spec)
-        command = Command(spec["train"], int(spec["per_machine"]), spec["env"], code, spec["launcher"])
+        self._layout = ProcessLayout.of(spec, {**environ, **spec["env"]})
+        command = Command(spec["train"], self._layout.processes, spec["env"], code, spec["launcher"])
         self._plan = PlannedSaves(parse_policy(spec["save_policy"]), float(spec["grace_s"]))
         here = self._around.folder / "backups"
         self._backups = Backups.at(spec["tiers"], spec["name"], here, int(spec["keep"]))
-        preparation.set_up(spec["setup"], code, {**environ, **spec["env"]})
+        preparation.set_up(spec["setup"], code, {**environ, **spec["env"]}, lambda text: self._said(0, text))
         preparation.have_data(spec["data"], lambda text: self._said(0, text))
         self._trainers = Trainers(command, environ, self._said)
         preparation.load(self._trainers.warm_up)
@@ -254,6 +260,7 @@ class Agent:
                     self._change(orders)
                 self._save(orders)
                 self._save_unheard()
+                self._check_group()
                 self._watch()
                 self._follow()
                 self._plan_saves()
@@ -291,7 +298,7 @@ class Agent:
             trainers.kill()
             done = 0 if self._board is None else self._base + self._board.of_rank(0, RankWord.STEP)
             point("agent.after-kill")
-        self._running, self._request = 0, None
+        self._running, self._request, self._group = 0, None, None
         trainers.warm_up()
         if not orders.generation:
             return
@@ -312,7 +319,6 @@ class Agent:
         common = {
             EPOCH: str(orders.generation),
             "WORLD_SIZE": str(world),
-            "LOCAL_WORLD_SIZE": str(mine["processes"]),
             "MASTER_ADDR": orders.ranks[0]["address"],
             "MASTER_PORT": str(orders.port),
             "DEEPVM_TIERS": " ".join(orders.tiers),
@@ -320,10 +326,10 @@ class Agent:
         if self._around.interface:
             common |= {"GLOO_SOCKET_IFNAME": self._around.interface, "NCCL_SOCKET_IFNAME": self._around.interface}
         first = sum(r["processes"] for r in orders.ranks[: orders.ranks.index(mine)])
-        each = [
-            {**common, "RANK": str(first + local), "LOCAL_RANK": str(local)}
-            for local in range(trainers.command.processes)
-        ]
+        each = [common | self._layout.variables(local, first + local) for local in range(trainers.command.processes)]
+        if self._layout.forms_group:
+            peers = {r["address"] for r in orders.ranks} - {mine["address"]}
+            self._group = GroupWatch(lambda: trainers.are_connected(orders.port, peers))
         point("agent.before-trainers")
         try:
             trainers.start(each)
@@ -394,6 +400,27 @@ class Agent:
             log.warning("the controller does not hear of it: the ranks save by themselves")
             board.request(wish.reason, int(wish.limit_s * 1000))
 
+    def _check_group(self) -> None:
+        """End trainers that are at their first step without a process group."""
+        group, board, trainers = self._group, self._board, self._trainers
+        if group is None or board is None or trainers is None or not trainers.running:
+            return
+        steps = any(board.of_rank(rank, RankWord.STEP) for rank in range(self._layout.processes))
+        if not group.has_failed and group.is_formed(now=steps):
+            self._group = None
+        elif group.has_failed or steps:
+            trainers.kill()
+            lines = [self._ungrouped("by their first step")]
+            self._reporter.add("ended", generation=self._running, code=1, step=0, lines=lines)
+        elif group.is_late():
+            self._ungrouped(f"within {LATE_S:.0f} s")
+
+    def _ungrouped(self, when: str) -> str:
+        """What is wrong with trainers without a group; in the log, too."""
+        text = explanation(self._layout.processes, self._around.machine, when)
+        self._said(0, text)
+        return text
+
     def _follow(self) -> None:
         """See whether trainers make progress, or wait for a version that they have begun."""
         board, trainers, save = self._board, self._trainers, self._orders.save
@@ -426,6 +453,9 @@ class Agent:
             unsaved = self._unsaved()
             if unsaved is None:
                 return
+            if not unsaved and self._group is not None and not self._group.is_formed(now=True):
+                ungrouped = self._ungrouped("before they ended")
+                unsaved = "" if trainers.command.launcher == TORCHRUN else ungrouped
             code, last = (1, [unsaved]) if unsaved else (0, [])
         step = self._base + board.of_rank(0, RankWord.STEP)
         if code and self._request is not None:
@@ -464,6 +494,10 @@ class Agent:
         kind = message.get("ask") or message.get("tell")
         if message.get("epoch") != self._running:  # of trainers that were killed meanwhile
             return {"error": f"generation {message.get('epoch')} is over: {self._running} runs here"}
+        if kind == "first-step":
+            return {"stop": self._group is not None and self._group.first_step()}
+        if self._layout.independent and message["local_rank"]:
+            return {} if kind != "backup" else {"error": _NO_BACKUP}
         if kind == "restored":
             self._plan.restored(int(message["version"]))
             self._reporter.add("started", generation=self._running, version=int(message["version"]))

@@ -22,7 +22,7 @@ CONNECT_S = 3.0
 LINE = "line"
 """The event of a line that a trainer has printed."""
 _MOST_WAITING = 10_000
-"""Events that wait for the controller; beyond it the oldest lines are dropped."""
+"""Events that wait for the controller; beyond it the oldest lines are dropped, and a line says how many."""
 _LONGEST, _MOST_TOGETHER, _MOST_BYTES = 2_000, 100, LARGEST // 2
 """Characters of a text, events of a message, and their bytes: trainers may print megabytes without an end of line."""
 
@@ -158,10 +158,19 @@ class Reporter:
             self._number += 1
             self._events.append({"event": kind, "of": self._number, "at": time.time(), **facts})
             if len(self._events) > _MOST_WAITING and kind == LINE:
-                place = next(n for n, event in enumerate(self._events) if event["event"] == LINE)
-                del self._events[place]
+                self._drop_line()
             self._change.notify()
             return self._number
+
+    def _drop_line(self) -> None:
+        """Drop the oldest line that is not being sent now; another line says how many are missing there."""
+        lines = (n for n in range(_MOST_TOGETHER, len(self._events)) if self._events[n]["event"] == LINE)
+        first, second = next(lines, None), next(lines, None)
+        if first is None or second is None:
+            return
+        dropped = self._events.pop(first).get("dropped", 1) + 1
+        text = f"[{dropped} lines are missing here: they came faster than they could be sent]"
+        self._events[second - 1] |= {"text": text, "dropped": dropped}
 
     def forget(self, generation: int) -> None:
         """Drop what generations before this one had to say: nobody wants to hear it."""
@@ -213,17 +222,26 @@ class Reporter:
 def _cut(key: str, value: Any) -> Any:
     """Texts that are short enough: the end of what was printed, the beginning of others."""
     if isinstance(value, str):
-        return value[-_LONGEST:] if key == "text" else value[:_LONGEST]
+        return _end_of(value) if key == "text" else _start_of(value)
     if not isinstance(value, list):
         return value
     found, size = list[str](), 0
-    for line in reversed(value):
-        line = line[-_LONGEST:]
+    for line in map(_end_of, reversed(value)):
         size += len(json.dumps(line)) + 2
         if size > _MOST_BYTES:
             break
         found.append(line)
     return found[::-1]
+
+
+def _end_of(text: str) -> str:
+    cut = len(text) - _LONGEST
+    return text if cut <= 0 else f"[{cut} characters cut] {text[-_LONGEST:]}"
+
+
+def _start_of(text: str) -> str:
+    cut = len(text) - _LONGEST
+    return text if cut <= 0 else f"{text[:_LONGEST]} [{cut} characters cut]"
 
 
 def _first(events: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ from deepvm.io.failpoints import point
 from deepvm.jobs.agent.controller_client import ControllerClient, Reporter, Unheard
 from deepvm.jobs.agent.process_group import exit_code
 from deepvm.jobs.agent.signs_of_life import Silence
+from deepvm.jobs.agent.trainers import lines_of
 from deepvm.jobs.storage.code_archive import unpack
 from deepvm.jobs.storage.data import have_data
 from deepvm.jobs.wire import WireError
@@ -118,15 +119,18 @@ class Preparation:
             point("agent.after-code")
         return code
 
-    def set_up(self, command: str, code: Path, environ: Mapping[str, str]) -> None:
-        """Run the job's setup, once on a machine; nothing is trained after one that fails."""
+    def set_up(self, command: str, code: Path, environ: Mapping[str, str], printed: Doing) -> None:
+        """Run the job's setup, once on a machine; nothing is trained after one that fails.
+
+        ``printed`` is called with each line of it.
+        """
         done = self._around.folder / "setup-done"
         if not command or done.exists():
             return
         point("agent.before-setup")
         try:
             with self._timed("setup_s"):
-                failed, last = run_setup(command, code, environ, self._does, self._runs)
+                failed, last = run_setup(command, code, environ, self._does, self._runs, printed)
         except OSError as error:
             self.give_up("unusable", why=f"setup: {error}")
         if failed:
@@ -204,11 +208,13 @@ def run_setup(
     environ: Mapping[str, str],
     doing: Doing,
     runs: Callable[[subprocess.Popen[bytes] | None], None] = lambda process: None,
+    printed: Doing = lambda line: None,
 ) -> tuple[int, list[str]]:
     """Run a job's setup in a shell; returns its exit code as a shell gives it, and its last lines. Raises OSError.
 
     ``doing`` is called with each line: a setup that prints nothing for ``Terms.start_s`` hangs, as far as anybody sees.
-    ``runs`` is called with its process, which leads a session of its own, and with None at its end.
+    ``runs`` is called with its process, which leads a session of its own, and with None at its end; ``printed`` with
+    each line for the log.
     """
     doing("runs setup")
     process = subprocess.Popen(
@@ -224,9 +230,10 @@ def run_setup(
     assert process.stdout is not None
     last, lines = list[str](), 0
     with process.stdout as said:
-        for line in said:
+        for line in lines_of(said):
             lines += 1
-            last = [*last[1 - _LAST_LINES :], line.decode("utf-8", "replace").rstrip("\n")]
+            last = [*last[1 - _LAST_LINES :], line]
+            printed(f"setup: {line}")
             doing(f"runs setup, {lines} lines so far")
     code = process.wait()
     runs(None)

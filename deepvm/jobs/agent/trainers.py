@@ -13,15 +13,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from deepvm.io.agent_link import INDEPENDENT
+from deepvm.jobs.agent.group_watch import are_connected, children_of
 from deepvm.jobs.agent.process_group import exit_code
 from deepvm.jobs.agent.warm import READY, can_warm
 
 TORCHRUN = "torchrun"
+GPUS = "CUDA_VISIBLE_DEVICES"
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 _GONE_S = 10.0
 _LINE = 64 * 1024
@@ -76,6 +79,55 @@ class Command:
         return 1 if self.launcher == TORCHRUN else self.per_machine
 
 
+@dataclass(frozen=True)
+class ProcessLayout:
+    """How the processes of a machine share its GPUs, and what each finds in its environment.
+
+    Processes of one group have what torchrun gives them: ``LOCAL_RANK`` is the number of the process's GPU, and each
+    sees all GPUs, as ``torch.cuda.set_device(LOCAL_RANK)`` and NCCL expect. A script that calls ``.cuda()`` without
+    choosing a device gets the same GPU, because :mod:`deepvm.jobs.agent.warm` makes it the default of the process.
+
+    An independent process sees its own share of the GPUs only, and its ``LOCAL_RANK`` is 0: ``.cuda()``,
+    ``set_device(LOCAL_RANK)`` and programs that take every GPU they see all use that share. ``RANK`` and
+    ``WORLD_SIZE`` still tell the processes apart.
+
+    ``gpus``: as ``CUDA_VISIBLE_DEVICES`` names them. ``job``: the job's name.
+    """
+
+    processes: int
+    gpus: tuple[str, ...]
+    independent: bool
+    job: str
+
+    @classmethod
+    def of(cls, spec: Mapping[str, Any], environ: Mapping[str, str]) -> ProcessLayout:
+        """By what the controller sends; a machine, or the job's ``env``, may already limit the GPUs."""
+        names = environ[GPUS].split(",") if environ.get(GPUS) else map(str, range(int(spec.get("gpus", 0))))
+        return cls(int(spec["per_machine"]), tuple(names), bool(spec.get("independent")), str(spec["name"]))
+
+    @property
+    def forms_group(self) -> bool:
+        """Whether several processes here are expected to form a process group."""
+        return self.processes > 1 and not self.independent
+
+    def variables(self, local: int, rank: int) -> dict[str, str]:
+        """Those of the process with this number on this machine, and this rank of all."""
+        if not self.independent:
+            found = {"RANK": str(rank), "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(self.processes)}
+            return found | ({GPUS: ",".join(self.gpus)} if self.gpus else {})
+        found = {"RANK": str(rank), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", INDEPENDENT: str(local)}
+        if rank:  # their checkpoints must not replace one another
+            found["DEEPVM_JOB"] = f"{self.job}-{rank}"
+        return found | ({GPUS: ",".join(self._share(local))} if self.gpus else {})
+
+    def _share(self, local: int) -> tuple[str, ...]:
+        """The GPUs of an independent process: as many for each, or one for several."""
+        each = len(self.gpus) // self.processes
+        if not each:
+            return (self.gpus[local % len(self.gpus)],)
+        return self.gpus[local * each : (local + 1) * each]
+
+
 @dataclass(eq=False)
 class Trainer:
     """A process: one rank, or torchrun."""
@@ -98,7 +150,7 @@ class Trainers:
         """Those that wait, each with the pipe by which it says that it is ready; -1: it has."""
         self._cannot_wait = False
         self.running: list[Trainer] = []
-        self._others = set(_children())
+        self._others = set(children_of(os.getpid()))
         """What this process has started before is no trainer's."""
         # What trainers leave behind becomes a child of this process, which can end it.
         with contextlib.suppress(OSError, AttributeError):
@@ -222,8 +274,7 @@ class Trainers:
     def _read(self, trainer: Trainer) -> None:
         source: IO[bytes] | Any = trainer.process.stdout
         with source:
-            for line in iter(lambda: source.readline(_LINE), b""):
-                text = line.decode("utf-8", "replace").rstrip("\n")
+            for text in lines_of(source):
                 trainer.last = [*trainer.last[1 - _LAST_LINES :], text]
                 self._said(trainer.local_rank, text)
 
@@ -233,6 +284,14 @@ class Trainers:
         if not codes or (None in codes and not any(codes)):
             return None
         return next((exit_code(c) for c in codes if c), 0)
+
+    def are_connected(self, port: int, peers: Collection[str]) -> bool:
+        """Whether they have formed a process group, as far as can be seen."""
+        roots = [trainer.process.pid for trainer in self.running]
+        direct = self.command.launcher != TORCHRUN
+        if not direct:  # torchrun itself is connected to its store
+            roots = [pid for root in roots for pid in children_of(root)]
+        return are_connected(roots, port, peers, count_closed=direct)
 
     def last_lines(self) -> list[str]:
         """What the trainer that failed first, or else the first, printed last."""
@@ -259,6 +318,12 @@ class Trainers:
             waiting, self._warm = self._warm, []
         for process, told in waiting:
             _end(process, told)
+
+
+def lines_of(source: IO[bytes]) -> Iterator[str]:
+    """The lines of a stream as text, very long ones in pieces."""
+    for line in iter(lambda: source.readline(_LINE), b""):
+        yield line.decode("utf-8", "replace").rstrip("\n")
 
 
 def _python(name: str, env: Mapping[str, str]) -> str:
@@ -290,7 +355,7 @@ def _reap_strays(spared: set[int]) -> None:
     """End what trainers have left: as their subreaper this process is its parent now."""
     deadline = time.monotonic() + _GONE_S
     while time.monotonic() < deadline:
-        strays = [pid for pid in _children() if pid not in spared]
+        strays = [pid for pid in children_of(os.getpid()) if pid not in spared]
         if not strays:
             return
         for pid in strays:
@@ -299,11 +364,3 @@ def _reap_strays(spared: set[int]) -> None:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
         time.sleep(0.005)
-
-
-def _children() -> list[int]:
-    found = []
-    for task in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):
-            found += [int(pid) for pid in (task / "children").read_text().split()]
-    return found

@@ -15,8 +15,12 @@ import runpy
 import socket
 import sys
 import time
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+from deepvm.io.agent_link import INDEPENDENT, AgentLink
+from deepvm.io.agent_peers import distributed
 from deepvm.io.failpoints import point
 
 READY = b"warm\n"
@@ -42,6 +46,52 @@ def await_first(environ: Mapping[str, str]) -> None:
         with contextlib.suppress(OSError), socket.create_connection(where, left_s):
             return
         time.sleep(_LOOK_S)
+
+
+def use_own_gpu(environ: Mapping[str, str]) -> None:
+    """Make the GPU of this rank the default once CUDA is used: all are visible, and not every script chooses one."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    local_rank = int(environ.get("LOCAL_RANK", "0"))
+    if cuda is None or not local_rank:
+        return
+
+    def choose() -> None:
+        if local_rank < cuda.device_count():  # a machine that is simulated here has fewer
+            cuda.set_device(local_rank)
+
+    with contextlib.suppress(AttributeError):  # a torch that has it no more
+        cuda._lazy_call(choose)
+
+
+_OTHER_GROUPS = ("byteps", "horovod", "mpi4py", "ray")
+"""Libraries that join processes without ``torch.distributed``."""
+
+
+def watch_first_step(environ: Mapping[str, str]) -> None:
+    """Have the agent know of a first optimizer step in a process that has formed no group with the others."""
+    optimizer: Any = sys.modules.get("torch.optim.optimizer")
+    compiler = getattr(sys.modules.get("torch"), "compiler", None)
+    if optimizer is None or compiler is None or environ.get("WORLD_SIZE", "1") == "1" or environ.get(INDEPENDENT):
+        return
+
+    done = False
+
+    def before(*_: object) -> None:
+        nonlocal done
+        if done or compiler.is_compiling():
+            return
+        done = True
+        if list(optimizer._global_optimizer_pre_hooks.values()) == [before]:
+            optimizer._global_optimizer_pre_hooks = OrderedDict()  # the old one is iterated over, and must not change
+        if distributed() is not None or any(name in sys.modules for name in _OTHER_GROUPS):
+            return
+        link = AgentLink.find()
+        answer = None if link is None else link.ask({"ask": "first-step"})
+        while answer is not None and answer.get("stop"):  # until the agent ends this process
+            time.sleep(1.0)
+
+    with contextlib.suppress(AttributeError):
+        optimizer.register_optimizer_step_pre_hook(before)
 
 
 def main() -> None:
@@ -70,6 +120,8 @@ def main() -> None:
     os.environ.clear()
     os.environ.update(order["env"])
     os.chdir(order["folder"])
+    use_own_gpu(order["env"])
+    watch_first_step(order["env"])
     await_first(order["env"])
     _, first, *rest = order["words"]
     sys.modules.pop("__main__", None)

@@ -109,6 +109,8 @@ class Controller:
         self._wrong: Exception | None = None
         self._waiting: dict[str, asyncio.TimerHandle] = {}
         self.last_lines: list[str] = []
+        self._lost_lines: dict[str, tuple[int, str]] = {}
+        """Lines of a machine that its log lacks, since one could be written, and why."""
         self._stop = ""
         self._gone_s = _GONE_NEAR_S if cloud.near else _GONE_S
         self._calls = CloudCalls(cloud, job.name, self.feed)
@@ -549,10 +551,16 @@ class Controller:
         self.feed(*found)
 
     def _line(self, machine: str, line: str) -> None:
+        lost, why = self._lost_lines.get(machine, (0, ""))
         try:
+            if lost:
+                missing = f"[{lost} lines are missing here: {why}]"
+                add_line(self._job.folder, machine, missing, time.time())
+                del self._lost_lines[machine]
             add_line(self._job.folder, machine, line, time.time())
         except OSError as error:  # a full disk stops no training
             log.debug("a line of %s is lost: %s", machine, error)
+            self._lost_lines[machine] = lost + 1, error.strerror or str(error)
 
 
 async def _nowhere_else() -> None:

@@ -113,6 +113,8 @@ def _started(facts: Mapping[str, Any]) -> str:
 def closing_lines(document: Mapping[str, Any], terms: Terms, last: Sequence[str], folder: Path) -> Iterator[str]:
     """What to know of a job that has not trained to its end, and what to do next."""
     name, state = document["name"], document["state"]
+    if last and document["why"].endswith(last[-1]):
+        last = last[:-1]  # it is the reason, which follows
     if state == "failed":
         yield from last
         why = document["why"] or "training failed"

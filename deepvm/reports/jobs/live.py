@@ -13,8 +13,8 @@ from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.world import REFUSED, MachineRecord, Role, World
 from deepvm.jobs.history.history import EventRow
 from deepvm.reports.jobs.events import clock, event_line
-from deepvm.reports.markup import visible
 from deepvm.reports.tables import Column, fitting
+from deepvm.reports.terminal import without_controls
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -81,7 +81,7 @@ class LiveView:
         line = event_line(event)
         if not line:
             return
-        text = f"{clock(event.at_s)} {visible(line)}"
+        text = f"{clock(event.at_s)} {without_controls(line)}"
         self._events.append(text)
         if self._live is None:
             print(text, file=self._stream, flush=True)
@@ -91,7 +91,7 @@ class LiveView:
         from rich.text import Text
 
         lines = live_lines(self._name, self._world(), self._limits, self._events, width)
-        return Group(*(Text(line, no_wrap=True, overflow="ellipsis") for line in lines))
+        return Group(*(Text(without_controls(line), no_wrap=True, overflow="ellipsis") for line in lines))
 
 
 def live_lines(

@@ -104,8 +104,8 @@ CASES = {
     ),
     "tiers-of-objects": (plus("tiers:\n  - s3://a\n  - {url: s3://b}\n"), "line 6: tiers[1]: an object cannot be used"),
     "data-of-lists": (plus("data:\n  a: [x]\n"), "line 5: data.a: a list of 1 cannot be used"),
-    "env-of-lists": (plus("env:\n  A: [x]\n"), "line 4: env: an object cannot be used"),
-    "env-true": (plus("env: {A: yes}\n"), "line 4: env: an object cannot be used"),
+    "env-of-lists": (plus("env:\n  A: [x]\n"), "line 5: env.A: YAML reads this value as a list"),
+    "env-true": (plus("env: {A: yes}\n"), "line 4: env.A: YAML reads this value as true or false, not as text; put it"),
     "inject-number": (plus("inject: 5\n"), "line 4: inject: 5 cannot be used"),
     "inject-missed": (plus("inject:\n  mttp: 3s\n  missed: 1.5\n"), "line 6: inject.missed: 1.5 cannot be used"),
     "grace-number": (

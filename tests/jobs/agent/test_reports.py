@@ -58,6 +58,24 @@ def test_long_lines_of_any_kind_are_cut(commander: Commander, reporter: Reporter
     (failed,) = commander.heard("setup-failed")
     assert [line[-2:] for line in failed["lines"]][-3:] == ["97", "98", "99"] and len(failed["lines"]) >= 20
     assert len(commander.heard("line")) == 300 and commander.heard("unusable")[0]["why"].startswith("no disk")
+    assert failed["lines"][-1].startswith("[63538 characters cut] ")
+    assert commander.heard("line")[0]["text"].startswith("[63536 characters cut] ")
+    assert commander.heard("unusable")[0]["why"].endswith(f"? [{LARGEST + 7 - 2000} characters cut]")
+
+
+def test_lines_that_come_too_fast_are_counted(
+    commander: Commander, reporter: Reporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are missing in the log, which says how many and where; the newest, and all else, are there."""
+    monkeypatch.setattr(controller_client, "_MOST_WAITING", 150)
+    with reporter._change:  # nothing is sent meanwhile
+        for n in range(1000):
+            reporter.add("line", text=str(n))
+        reporter.add("ended", code=0)
+    until(lambda: commander.heard("ended"), 20)
+    texts = [report["text"] for report in commander.heard("line")]
+    assert texts[:100] == [str(n) for n in range(100)] and texts[101:] == [str(n) for n in range(951, 1000)]
+    assert texts[100] == "[851 lines are missing here: they came faster than they could be sent]"
 
 
 def test_a_report_that_is_too_large_after_all_is_dropped(commander: Commander, reporter: Reporter) -> None:

@@ -108,10 +108,10 @@ def test_limits_of_a_job_file() -> None:
 def test_a_line_for_each_event_where_there_is_no_terminal() -> None:
     out = io.StringIO()
     with LiveView("resnet-7", world, LIMITS, out) as view:
-        view.told(EventRow(S, "unsaved", "running", {"why": "\x1b[2Jno room"}))
+        view.told(EventRow(S, "unsaved", "running", {"why": "\x1b[2Jno \x07room"}))
         view.told(EventRow(S, "started", "running", {"id": "m2", "version": None, "generation": 1}))
     (line,) = out.getvalue().splitlines()
-    assert line.endswith("no version was saved: \u241b[2Jno room")
+    assert line.endswith("no version was saved: no \u2407room")
 
 
 class Terminal(io.StringIO):

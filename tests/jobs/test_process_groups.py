@@ -1,0 +1,82 @@
+"""Scripts on machines with four GPUs: those that train together, and four copies of one that does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.jobs.runs import Home
+
+MACHINES = {"type": "g4dn.12xlarge"}
+PLAIN = """
+import os, torch
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(5):
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    open(f"{os.environ['RESULT']}/stepped-{os.environ['RANK']}", "a").write(".")
+print(os.environ["RANK"], os.environ["LOCAL_RANK"], os.environ["CUDA_VISIBLE_DEVICES"])
+"""
+GROUP = """
+import os, sys, torch
+torch.distributed.init_process_group("gloo", init_method=sys.argv[1], rank=int(os.environ["RANK"]), world_size=4)
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    found = Home(tmp_path)
+    (found.code / "plain.py").write_text(PLAIN)
+    (found.code / "group.py").write_text(GROUP + PLAIN)
+    yield found
+    found.end()
+
+
+def test_copies_that_report_steps_are_stopped_at_the_first(home: Home) -> None:
+    """One that forms no group is seen from outside; the log has the explanation, too."""
+    done = home.run("run", str(home.job("copies", "exec python own.py 500 0.1;", machines=MACHINES)))
+    assert done.returncode == 1 and "4 processes run on m1 and formed no process group" in done.stderr
+    assert done.stderr.startswith("Note: each machine starts 4 processes, which must form a process group; ")
+    assert "--processes-per-machine 1" in done.stderr and "--independent-processes" in done.stderr
+    assert not list(home.result.glob("done-*"))
+    assert "formed no process group" in home.run("jobs", "logs", "copies").stdout
+
+
+@pytest.mark.slow  # four processes load torch
+def test_copies_of_a_plain_script_are_stopped_before_their_first_step(home: Home) -> None:
+    """It neither knows of deepvm nor reports anything."""
+    done = home.run("run", str(home.job("plain", "python plain.py", machines=MACHINES)))
+    assert done.returncode == 1 and "formed no process group by their first step" in done.stderr
+    assert not list(home.result.glob("stepped-*"))
+
+
+@pytest.mark.slow
+def test_separate_trainings_on_purpose(home: Home) -> None:
+    job = str(home.job("sweep", "python plain.py", machines=MACHINES))
+    done = home.run("run", job, "--independent-processes")
+    assert done.returncode == 0, done.stderr
+    lines = home.run("jobs", "logs", "sweep").stdout.splitlines()
+    assert sorted(lines) == [f"m1: {rank} 0 {rank}" for rank in range(4)]
+
+
+@pytest.mark.slow
+def test_one_process_on_a_machine_with_four_gpus(home: Home) -> None:
+    job = str(home.job("one", "python plain.py", machines=MACHINES))
+    assert home.run("run", job, "--processes-per-machine", "1").returncode == 0
+    assert home.run("jobs", "logs", "one").stdout == "m1: 0 0 0,1,2,3\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["direct", "torchrun"])
+@pytest.mark.parametrize("method", ["env://", "file"])
+def test_no_group_is_stopped(home: Home, launcher: str, method: str) -> None:
+    """Wherever its ranks meet: at the usual place, or over a file."""
+    method = f"file://{home.result}/meeting" if method == "file" else method
+    for train in (f"python group.py {method}", f"exec python group.py {method};")[: 1 + (launcher == "direct")]:
+        name = f"group-{len(train)}"
+        done = home.run("run", str(home.job(name, train, machines=MACHINES, launcher=launcher)))
+        assert done.returncode == 0, done.stderr
+        (home.result / "meeting").unlink(missing_ok=True)
+    assert (home.result / "stepped-3").read_text() == "." * 5 * (1 + (launcher == "direct"))
