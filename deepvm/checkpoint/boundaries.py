@@ -87,7 +87,7 @@ class Boundaries:
         # With loaders, versions are taken before a batch is fetched: nothing of the next iteration has happened.
         self._between = BetweenSteps(self._state, looks=not self._loaders, switches=self._ranks.world == 1)
         self._due: tuple[float | None, Scheduled | None] | None = None
-        """With loaders: the deadline and the agent's wish of the version that is taken before the next batch."""
+        """The deadline and the agent's request of a version that waits: for the next batch, or for gradients to be used."""
         self._due_at, self._told_unfetched = 0, False
         self._changed = False
         """Since that version was due something else has changed the state."""
@@ -128,8 +128,8 @@ class Boundaries:
         unknown = self._state.unknown_parameters()
         if unknown:
             log.warning(
-                "%d parameters that can be trained, %s for one, belong to no optimizer that is known here; optimizers "
-                "beside the first go into extra",
+                "%d parameters that can be trained, %s for one, belong to no optimizer that is known here; further "
+                "optimizers go into extra",
                 *(len(unknown), unknown[0]),
             )
         self._between.started()

@@ -46,6 +46,18 @@ def missing_from_state(loader: DataLoader[Any]) -> str:
     return (known or [f"the rows in {name}" for name in sorted(names)] or [""])[0]
 
 
+def warn_of_incomplete(extra: Mapping[str, Any]) -> None:
+    """Warn of stateful loaders without a :class:`ResumableLoader` whose own state loses rows."""
+    for name, loader in extra.items():
+        if isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset):
+            if missing := missing_from_state(loader):
+                log.warning(
+                    "extra[%r]: the state of the %s does not have %s, so a resume loses or repeats rows; put "
+                    "ResumableLoader(loader) into extra, and iterate over that",
+                    *(name, type(loader).__name__, missing),
+                )
+
+
 def _stages(top: Any) -> Iterator[Any]:
     """The streams of ``datasets`` that an object consists of, itself included."""
     waiting, known = [top], {id(top)}
