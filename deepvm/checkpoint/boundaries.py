@@ -16,6 +16,7 @@ import torch
 
 from deepvm.checkpoint import arguments
 from deepvm.checkpoint.loading.resumable_loader import ResumableLoader
+from deepvm.checkpoint.loading.streams import warn_of_incomplete
 from deepvm.checkpoint.snapshot.copying import Copying, LayerSlots
 from deepvm.checkpoint.snapshot.pipeline import Pipeline
 from deepvm.checkpoint.snapshot.snapshotter import COMPARE_EVERY, WAIT_S, Snapshotter
@@ -87,7 +88,7 @@ class Boundaries:
         # With loaders, versions are taken before a batch is fetched: nothing of the next iteration has happened.
         self._between = BetweenSteps(self._state, looks=not self._loaders, switches=self._ranks.world == 1)
         self._due: tuple[float | None, Scheduled | None] | None = None
-        """The deadline and the agent's request of a version that waits: for the next batch, or for gradients to be used."""
+        """The deadline and the agent's request of a version that waits for the next batch, or for a step."""
         self._due_at, self._told_unfetched = 0, False
         self._changed = False
         """Since that version was due something else has changed the state."""
@@ -125,6 +126,7 @@ class Boundaries:
             self._hooks.append(other.register_load_state_dict_pre_hook(Hook(self._before_change)))
         for loader in self._loaders:
             loader.before_batch = Hook(self._before_batch)
+        warn_of_incomplete(state.extra)
         unknown = self._state.unknown_parameters()
         if unknown:
             log.warning(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 from zlib import crc32
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from deepvm.checkpoint.format.tensor_bytes import bytes_of
+
+log = logging.getLogger("deepvm.checkpoint")
 
 _EXACT = {
     f"{stage}ExamplesIterable"
@@ -50,7 +53,8 @@ def warn_of_incomplete(extra: Mapping[str, Any]) -> None:
     """Warn of stateful loaders without a :class:`ResumableLoader` whose own state loses rows."""
     for name, loader in extra.items():
         if isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset):
-            if missing := missing_from_state(loader):
+            missing = missing_from_state(loader)
+            if missing:
                 log.warning(
                     "extra[%r]: the state of the %s does not have %s, so a resume loses or repeats rows; put "
                     "ResumableLoader(loader) into extra, and iterate over that",

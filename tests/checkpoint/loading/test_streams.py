@@ -9,6 +9,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ torch = pytest.importorskip("torch")
 from support.checkpoint.cut_loaders import WORKERS, check, seed  # noqa: E402
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info  # noqa: E402
 
-from deepvm.checkpoint import ResumableLoader  # noqa: E402
+from deepvm.checkpoint import Checkpointer, ResumableLoader  # noqa: E402
 from deepvm.checkpoint.loading.streams import digest  # noqa: E402
 from deepvm.errors import CheckpointError  # noqa: E402
 
@@ -366,3 +367,17 @@ def test_digests_of_what_cannot_be_compared_are_the_same() -> None:
     assert digest(Opaque(1)) == digest(Opaque(2))
     array = pytest.importorskip("numpy").arange(4)
     assert digest(array) == digest(array.copy()) != digest(array + 1)
+
+
+@needs_torchdata
+def test_a_stateful_loader_by_its_own_state_is_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """In ``extra`` as it is: what is in its shuffle buffer would be lost."""
+    datasets = pytest.importorskip("datasets")
+    rows = datasets.Dataset.from_dict({"row": range(ROWS)}).to_iterable_dataset()
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for stream, loses in ((rows, False), (rows.shuffle(seed=1, buffer_size=8), True)):
+        caplog.clear()
+        extra = {"data": stateful(stream, 2)}
+        Checkpointer(model=model, optimizer=optimizer, extra=extra, tiers=tmp_path, job="job").close()
+        assert ("extra['data']" in caplog.text and "the rows in its shuffle buffer" in caplog.text) == loses
