@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from deepvm.core.cluster.cluster import NodeGroup
-from deepvm.core.cluster.instances import InstanceType, Market
+from deepvm.core.cluster.instances import InstanceType
 from deepvm.core.spelling import joined, listed
 from deepvm.core.units import MICRO_USD, MOST_USD, counted, format_bytes, format_seconds, format_usd
 from deepvm.planner.architectures import REGISTRY, Architecture
@@ -82,16 +81,14 @@ def infeasible(candidates: Candidates, cheapest: Choice | None) -> Infeasible:
         zones = sorted({z for g in candidates.gpus for z in zone_ids(g.instance)})
         reason = f"no memory node is offered in a zone that has the types that train: {', '.join(zones)}"
         return Infeasible("zone", reason, "choose another zone, or allow other memory nodes or architectures")
-    limited = _without_quotas(candidates, roomy)
-    if limited is not None:
-        return limited
-    # There are candidates and no plan at any price: only the quotas of its parts together can forbid that.
-    reason = "the quotas allow no cluster: they must cover " + ", or ".join(_smallest(a, candidates) for a in roomy)
-    return Infeasible("quota", reason, _HIGHER_QUOTA)
+    return _without_quotas(candidates, roomy)
 
 
-def _without_quotas(candidates: Candidates, architectures: Sequence[Architecture]) -> Infeasible | None:
-    """What forbids every cluster even without quotas: nothing trains on so many VMs, or the most memory nodes."""
+def _without_quotas(candidates: Candidates, architectures: Sequence[Architecture]) -> Infeasible:
+    """What forbids every cluster even without quotas, else the quotas that the smallest clusters need.
+
+    Without quotas, either nothing trains on so many VMs, or versions would be split over too many memory nodes.
+    """
     tier, rule = candidates.tier, candidates.catalog.memory_nodes
     plain = replace(candidates.request, objective=Objective.THROUGHPUT, work=None, quotas=())
     most = np.full(len(tier), rule.most_nodes or UNLIMITED, dtype=np.int64)
@@ -101,8 +98,11 @@ def _without_quotas(candidates: Candidates, architectures: Sequence[Architecture
         least = min(architectures, key=lambda a: a.smallest_count)
         reason = f"a {least.name} cluster trains on at least {least.smallest_count} VMs, and no type trains on so many"
         return Infeasible("architecture", reason, "allow other architectures")
-    if rule.most_nodes is None or len(Enumeration.build(blocks)):
-        return None
+    plans = Enumeration.build(blocks)
+    if len(plans):
+        # There are plans, and with quotas none at any price: the quotas of their parts together forbid that.
+        needs = ", or ".join(_smallest(plans.only(plans.block == index)) for index in np.unique(plans.block).tolist())
+        return Infeasible("quota", f"the quotas allow no cluster: they must cover {needs}", _HIGHER_QUOTA)
     sizes = min((b.sizes for b in blocks), key=lambda s: int(s.count.min()))
     row = int(np.argmin(sizes.count))
     counts = tier.needed(sizes.count[[row]], sizes.n_sat[[row]])[0]
@@ -326,24 +326,17 @@ def _possible(architecture: Architecture, candidates: Candidates) -> bool:
     return any(not architecture.lacks(g.instance) for g in candidates.gpus)
 
 
-def _smallest(architecture: Architecture, candidates: Candidates) -> str:
-    """What the quotas must cover for the cluster of an architecture with the fewest training vCPUs."""
-    unlimited = replace(candidates, request=replace(candidates.request, quotas=()))
-    sizes, tier = unlimited.sizes(architecture), candidates.tier
-    vcpus = np.array([t.vcpus for t in sizes.types], dtype=np.int64)[sizes.type_index]
-    row = int(np.argmin(sizes.count * vcpus))
-    gpu = sizes.types[int(sizes.type_index[row])]
-    groups = [
-        NodeGroup(gpu, Market.SPOT, int(sizes.spot[row])),
-        NodeGroup(gpu, Market.ON_DEMAND, int(sizes.on_demand[row])),
-    ]
-    if architecture.tiered:
-        counts: Sequence[int] = tier.needed(sizes.count[[row]], sizes.n_sat[[row]])[0].tolist()
-        nodes = [NodeGroup(t, Market.ON_DEMAND, n) for n, t in zip(counts, tier.types, strict=True)]
-        groups.append(min(nodes, key=lambda g: g.count * g.instance.vcpus))
-    needed = [(g.count * g.instance.vcpus, g.market.value, g.instance.quota_family) for g in groups if g.count]
+def _smallest(plans: Enumeration) -> str:
+    """What the quotas must cover for the plan of an architecture with the fewest vCPUs, first of those that train."""
+    size, memory, nodes, _ = plans.plans
+    block = plans.blocks[int(plans.block[0])]
+    trains = np.array([t.vcpus for t in block.sizes.types], dtype=np.int64)[block.sizes.type_index[size]]
+    holds = np.array([0, *(t.vcpus for t in block.tier.types)], dtype=np.int64)[memory + 1]
+    row = int(np.lexsort((nodes * holds, trains * block.sizes.count[size]))[0])
+    groups = plans.choice(row).cluster.groups
+    needed = [(g.count * g.instance.vcpus, g.market.value, g.instance.quota_family) for g in groups]
     parts = [f"{vcpus} {market} vCPUs of {family}" for vcpus, market, family in needed]
-    return f"{' and '.join(parts)} for {architecture.name}"
+    return f"{' and '.join(parts)} for {block.architecture.name}"
 
 
 def _grouped(candidates: Candidates, *, gpu: bool) -> str:
