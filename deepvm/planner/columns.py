@@ -144,6 +144,11 @@ class MemoryNodeTable:
         return replace(self, types=kept, **{c: getattr(self, c)[rows] for c in columns})
 
     @property
+    def vcpus(self) -> IntArray:
+        """Of one VM, of shape (types,)."""
+        return np.array([t.vcpus for t in self.types], dtype=np.int64)
+
+    @property
     def for_memory(self) -> IntArray:
         """The fewest memory nodes that hold f x s together (eq. 6), of shape (types,); 1 where one alone does."""
         return np.asarray(np.maximum(1, -(-self.needed_bytes // np.maximum(self.share_bytes, 1))))

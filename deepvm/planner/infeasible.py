@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from deepvm.core.cluster.cluster import Rejection
 from deepvm.core.cluster.instances import InstanceType
 from deepvm.core.spelling import joined, listed
 from deepvm.core.units import MICRO_USD, MOST_USD, counted, format_bytes, format_seconds, format_usd
@@ -16,9 +17,10 @@ from deepvm.planner.architectures import REGISTRY, Architecture
 from deepvm.planner.candidates import Candidates, gather, zone_ids
 from deepvm.planner.describe import blocks_of
 from deepvm.planner.ranking import most_valuable
-from deepvm.planner.rejections import UNLIMITED
+from deepvm.planner.rejections import UNLIMITED, too_little_memory
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
 from deepvm.planner.search.enumeration import Choice, Enumeration
+from deepvm.planner.workload.laws import law_of
 
 if TYPE_CHECKING:
     from deepvm.core.training.workload import Workload
@@ -82,6 +84,31 @@ def infeasible(candidates: Candidates, cheapest: Choice | None) -> Infeasible:
         reason = f"no memory node is offered in a zone that has the types that train: {', '.join(zones)}"
         return Infeasible("zone", reason, "choose another zone, or allow other memory nodes or architectures")
     return _without_quotas(candidates, roomy)
+
+
+def lacks_memory(candidates: Candidates, name: str) -> Rejection | None:
+    """What memory a type lacks, where nothing else keeps clusters with it above the budget."""
+    request, own, rule = candidates.request, candidates.only(name), candidates.catalog.memory_nodes
+    if request.work is not None and request.work.constrained:
+        return None  # how long a cluster would take whose memory is too small is unknown
+    holds = candidates.catalog[name].gpu is None
+    if holds:
+        enough = np.maximum(own.tier.share_bytes, own.tier.needed_bytes)
+        tiered = tuple(a for a in own.architectures if a.tiered)
+        roomy = replace(own, architectures=tiered, tier=replace(own.tier, share_bytes=enough))
+    elif request.training is None or all((g.k > 0).all() for g in own.gpus):
+        return None
+    else:
+        plain = replace(request, objective=Objective.THROUGHPUT, work=None, training=None)
+        roomy = replace(own, request=plain, gpus=tuple(replace(g, k=np.ones(len(g.k))) for g in own.gpus))
+    plan = Enumeration.build(blocks_of(roomy)).cheapest()
+    if plan is None or plan.price > request.budget_micro_usd:
+        return None
+    if holds:
+        return Rejection(name, "memory", too_little_memory(candidates.catalog[name], request, rule))
+    law = law_of(own.gpus[0].curve)
+    needs = "" if law is None else law.speed_of(np.array([float(plan.cluster.gpu_count)])).needs
+    return Rejection(name, "gpu-memory", needs) if needs else None
 
 
 def _without_quotas(candidates: Candidates, architectures: Sequence[Architecture]) -> Infeasible:
@@ -331,7 +358,7 @@ def _smallest(plans: Enumeration) -> str:
     size, memory, nodes, _ = plans.plans
     block = plans.blocks[int(plans.block[0])]
     trains = np.array([t.vcpus for t in block.sizes.types], dtype=np.int64)[block.sizes.type_index[size]]
-    holds = np.array([0, *(t.vcpus for t in block.tier.types)], dtype=np.int64)[memory + 1]
+    holds = np.append(block.tier.vcpus, 0)[memory]  # the last one for -1, no memory nodes
     row = int(np.lexsort((nodes * holds, trains * block.sizes.count[size]))[0])
     groups = plans.choice(row).cluster.groups
     needed = [(g.count * g.instance.vcpus, g.market.value, g.instance.quota_family) for g in groups]

@@ -308,8 +308,7 @@ def _plans(enumeration: Enumeration, within: int) -> Plans:
         band[rows] = np.where(sizes.spot[size[rows]] > 0, np.array(bands, dtype=np.int64)[kinds], -1)
         trusted[rows], late[rows] = sizes.trusted[size[rows]], sizes.late[size[rows]]
         with_nodes = rows[memory[rows] >= 0]
-        of_node = np.array([t.vcpus for t in tier.types], dtype=np.int64)
-        vcpus[with_nodes] += of_node[memory[with_nodes]] * nodes[with_nodes] if len(of_node) else 0
+        vcpus[with_nodes] += tier.vcpus[memory[with_nodes]] * nodes[with_nodes]
 
     def doubts(rows: IntArray) -> Iterator[tuple[IntArray, Doubt]]:
         """The doubts in the speeds of some plans, and which of them they are."""

@@ -15,7 +15,7 @@ from deepvm.core.units import MICRO_USD, Money, format_seconds, format_usd
 from deepvm.planner.architectures import ON_DEMAND
 from deepvm.planner.candidates import Candidates, gather
 from deepvm.planner.describe import binding, block_of, blocks_of, describe, improvement
-from deepvm.planner.infeasible import Infeasible, infeasible
+from deepvm.planner.infeasible import Infeasible, infeasible, lacks_memory
 from deepvm.planner.ranking import CLOSE, cheapest_reaching, first, most_valuable, next_first, ranked
 from deepvm.planner.request import WORK_OBJECTIVES, Objective, PlanRequest, PolicyName, SolverName, with_tables
 from deepvm.planner.scoring import scoring
@@ -153,7 +153,7 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
     """Answer a validated request; see :func:`recommend`."""
     candidates = gather(catalog, request)
     request, blocks = candidates.request, blocks_of(candidates)
-    enumeration = Enumeration.build(blocks, request.top)
+    enumeration = Enumeration.build(blocks, request.plans_of_a_size)
     choices = ranked(enumeration, request, request.budget_micro_usd, request.top)
     status, solver, doubt = SolveStatus.OPTIMAL, "frontier", ""
     if request.solver is SolverName.ILP:
@@ -213,7 +213,7 @@ def _described(choices: Sequence[Choice], candidates: Candidates) -> Iterator[Re
 def ranking(catalog: Catalog, request: PlanRequest, count: int) -> Iterator[Recommendation]:
     """The best ``count`` clusters, best first; at most ``request.top`` that differ only in their memory nodes."""
     candidates = gather(catalog, request)
-    enumeration = Enumeration.build(blocks_of(candidates), request.top)
+    enumeration = Enumeration.build(blocks_of(candidates), request.plans_of_a_size)
     choices = ranked(enumeration, request, request.budget_micro_usd, count)
     for place, choice in enumerate(choices, start=1):
         yield describe(choice, candidates, place, binding(choice, candidates))
@@ -265,7 +265,10 @@ def _rejections(candidates: Candidates, enumeration: Enumeration) -> Iterator[Re
             yield Rejection(name, why.constraint, why.reason)
         elif cheapest > request.budget_micro_usd:
             detail = f"its cheapest cluster{request.within_limits} costs {format_usd(cheapest)} $/h{request.in_all}"
-            yield Rejection(name, "budget", detail)
+            lack = lacks_memory(candidates, name)
+            yield (
+                Rejection(name, "budget", detail) if lack is None else replace(lack, detail=f"{lack.detail}; {detail}")
+            )
 
 
 def _ends_first(candidates: Candidates, reserved: Reservation) -> str:
@@ -301,11 +304,14 @@ def _on_demand(enumeration: Enumeration, candidates: Candidates) -> Recommendati
     if request.work is None and request.policy is PolicyName.DEEPVM and ON_DEMAND in candidates.architectures:
         plans = enumeration.only(enumeration.block == candidates.architectures.index(ON_DEMAND))
     else:
-        request = replace(request, policy=PolicyName.DEEPVM)
+        request = replace(request, policy=PolicyName.DEEPVM, architectures=(ON_DEMAND.name,))
         if request.work is not None:
             from deepvm.core.preemption.savepolicy import Never
 
             request = replace(request, work=replace(request.work, policy=Never()))
+        if ON_DEMAND not in candidates.architectures:  # types that only these lack something for are candidates here
+            gathered = gather(candidates.catalog, request)
+            candidates = replace(gathered, reference=candidates.reference or gathered.reference)
         candidates = replace(candidates, request=request)
         plans = Enumeration.build([block_of(ON_DEMAND, candidates)])
     choice = first(plans, request, request.budget_micro_usd)

@@ -180,6 +180,11 @@ class PlanRequest:
         return asked and self.has_objective
 
     @property
+    def plans_of_a_size(self) -> int:
+        """How many of the ranked clusters may differ in their memory nodes alone."""
+        return 1 if self.ranks_machines else self.top
+
+    @property
     def weighs_doubt(self) -> bool:
         """Whether plans are ordered by :mod:`deepvm.planner.ranking`, and not to the last digit of their value."""
         return self.ranks_machines or (self.training is not None and self.has_objective)
