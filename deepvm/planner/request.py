@@ -370,7 +370,9 @@ def _choice(kinds: type[Enum]) -> _Reader:
 
 
 def _words(value: str | Sequence[str], option: str) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(value)
+    """Names or globs, also several in one text: ``g5.*,p5.*``; a comma in brackets is part of a glob."""
+    texts = [value] if isinstance(value, str) else value
+    return tuple(word.strip() for text in texts for word in re.split(r",(?![^\[]*\])", text))
 
 
 def _quotas(value: Iterable[Quota], option: str) -> tuple[Quota, ...]:

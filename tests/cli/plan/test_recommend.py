@@ -312,7 +312,7 @@ def test_a_time_limit_leaves_the_enumerations_answer(run: Run) -> None:
     assert "Not proven (time-limit)" in out
 
 
-@pytest.mark.parametrize("words", [["--pw", "3"], ["--pw", "3", "-o", "csv"], ["--pw", "0.01"]])
+@pytest.mark.parametrize("words", [["--pw", "3"], ["--pw", "3", "-o", "csv"], ["--pw", "3", "-o", "json"]])
 def test_a_time_limit_that_was_reached_is_named_in_every_answer(words: list[str], run: Run) -> None:
     trained = ["--catalog", "aws-us-east-1", "--model", "resnet50"]
     late = run("recommend", *words, *trained, "--time-limit", "0.000001")
