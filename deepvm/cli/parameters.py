@@ -58,7 +58,7 @@ class CheckedCommand(TyperCommand):
 
     def make_parser(self, ctx: Any) -> Any:
         """The option parser, whose result :meth:`take` sees before values are converted."""
-        parser = super().make_parser(ctx)
+        parser: Any = super().make_parser(ctx)
         parse = parser.parse_args
 
         def parse_args(args: list[str]) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +16,7 @@ from deepvm.core.spelling import joined, listed
 from deepvm.core.units import MICRO_USD, MOST_USD, counted, format_bytes, format_seconds, format_usd
 from deepvm.planner.architectures import REGISTRY, Architecture
 from deepvm.planner.candidates import Candidates, gather, zone_ids
+from deepvm.planner.columns import MemoryNodeTable
 from deepvm.planner.describe import blocks_of
 from deepvm.planner.ranking import most_valuable
 from deepvm.planner.rejections import UNLIMITED, too_little_memory
@@ -118,8 +120,9 @@ def _without_quotas(candidates: Candidates, architectures: Sequence[Architecture
     """
     tier, rule = candidates.tier, candidates.catalog.memory_nodes
     plain = replace(candidates.request, objective=Objective.THROUGHPUT, work=None, quotas=())
-    most = np.full(len(tier), rule.most_nodes or UNLIMITED, dtype=np.int64)
-    free = replace(candidates, request=plain, tier=replace(tier, max_count=most), architectures=tuple(architectures))
+    free = replace(
+        candidates, request=plain, tier=_with_limit(tier, rule.most_nodes), architectures=tuple(architectures)
+    )
     blocks = [b for b in blocks_of(free) if len(b.sizes)]
     if not blocks:
         least = min(architectures, key=lambda a: a.smallest_count)
@@ -138,6 +141,12 @@ def _without_quotas(candidates: Candidates, architectures: Sequence[Architecture
         f"{int(counts.min())} memory nodes; a version is split over at most {rule.most_nodes}"
     )
     return Infeasible("saturation", reason, "allow other architectures, or memory nodes with a faster network")
+
+
+@lru_cache(maxsize=2)
+def _with_limit(tier: MemoryNodeTable, most: int | None) -> MemoryNodeTable:
+    """The same table for every type that is asked about."""
+    return replace(tier, max_count=np.full(len(tier), most or UNLIMITED, dtype=np.int64))
 
 
 def _job_limits(candidates: Candidates, cheapest: Choice | None) -> Infeasible | None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, overload
 
+import numpy as np
+
 from deepvm.core.answer import Answer
 from deepvm.core.cluster.cluster import Recommendation, Rejection
 from deepvm.core.cluster.instances import Catalog, InstanceType, Reservation
@@ -16,10 +18,10 @@ from deepvm.planner.architectures import ON_DEMAND
 from deepvm.planner.candidates import Candidates, gather
 from deepvm.planner.describe import binding, block_of, blocks_of, describe, improvement
 from deepvm.planner.infeasible import Infeasible, infeasible, lacks_memory
-from deepvm.planner.ranking import CLOSE, cheapest_reaching, first, most_valuable, next_first, ranked
+from deepvm.planner.ranking import CLOSE, LITTLE, cheapest_reaching, first, most_valuable, next_first, ranked
 from deepvm.planner.request import WORK_OBJECTIVES, Objective, PlanRequest, PolicyName, SolverName, with_tables
 from deepvm.planner.scoring import scoring
-from deepvm.planner.search.enumeration import Choice, Enumeration
+from deepvm.planner.search.enumeration import Block, Choice, Enumeration
 from deepvm.planner.search.formulation import SolveStatus
 
 if TYPE_CHECKING:
@@ -152,7 +154,10 @@ def recommend(
 def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
     """Answer a validated request; see :func:`recommend`."""
     candidates = gather(catalog, request)
-    request, blocks = candidates.request, blocks_of(candidates)
+    request, everything = candidates.request, blocks_of(candidates)
+    blocks: Sequence[Block] = everything
+    if request.work is None:  # else larger clusters say how late the others are
+        blocks = [block.within(_NEAR * request.budget_micro_usd) for block in everything]
     enumeration = Enumeration.build(blocks, request.plans_of_a_size)
     choices = ranked(enumeration, request, request.budget_micro_usd, request.top)
     status, solver, doubt = SolveStatus.OPTIMAL, "frontier", ""
@@ -176,7 +181,7 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
         configurations=tuple(_described(choices, candidates)),
         alternatives=tuple(_alternatives(enumeration, candidates, choices[0])) if choices else (),
         rejections=tuple(_rejections(candidates, enumeration)),
-        next_change=_next_change(enumeration, candidates, choices[0] if choices else None),
+        next_change=_next_change(enumeration, everything, candidates, choices[0] if choices else None),
         nearly=_nearly(enumeration, candidates, choices[0]) if choices else None,
         on_demand=_on_demand(enumeration, candidates),
         status=status,
@@ -318,9 +323,23 @@ def _on_demand(enumeration: Enumeration, candidates: Candidates) -> Recommendati
     return None if choice is None else describe(choice, candidates)
 
 
-def _next_change(enumeration: Enumeration, candidates: Candidates, now: Choice | None) -> NextChange | None:
+_NEAR = 2
+"""Up to this many times the budget all clusters are looked at; beyond, those that are better than the first."""
+
+
+def _next_change(
+    enumeration: Enumeration, blocks: Sequence[Block], candidates: Candidates, now: Choice | None
+) -> NextChange | None:
+    """``enumeration``: as :func:`solve` makes it of the blocks."""
     request = candidates.request
-    change = next_first(enumeration, request, request.budget_micro_usd, now)
+    budget = request.budget_micro_usd
+    change = next_first(enumeration, request, budget, now)
+    if now is not None and (change is None or change.price > _NEAR * budget) and request.work is None:
+        floor = min(now.value * LITTLE, now.value / LITTLE)
+        trusted = request.weighs_doubt and bool(now.block.sizes.trusted[now.size])
+        wanted = floor if trusted or not request.weighs_doubt else -np.inf
+        far = [block.within(_NEAR * budget, wanted, trusted=trusted) for block in blocks]
+        change = next_first(Enumeration.build(far), request, budget, now)
     if change is None:
         return None
     gain = None if now is None else improvement(now, change, request)

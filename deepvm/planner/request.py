@@ -10,7 +10,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 from deepvm.core.bill.extras import Extras, ExtrasOptions
-from deepvm.core.cluster.instances import Catalog, Market, Quota, refuse_twice
+from deepvm.core.cluster.instances import Catalog, Quota, refuse_twice
 from deepvm.core.spelling import one_of
 from deepvm.core.units import Money, budget_micro_usd, format_bytes, parse_bytes, to_decimal
 from deepvm.errors import RequestError
@@ -191,9 +191,8 @@ class PlanRequest:
 
     def quotas_of(self, catalog: Catalog) -> tuple[Quota, ...]:
         """The account limits that apply: the request's, else the catalog's; and those of reserved pools."""
-        pools = [(i, i.reserved) for i in catalog if i.reserved is not None and self.pools_end]
-        reserved = [Quota(i.quota_family, Market.ON_DEMAND, r.count * i.vcpus) for i, r in pools]
-        return (*(catalog.quotas if self.quotas is None else self.quotas), *reserved)
+        limits = catalog.quotas if self.quotas is None else self.quotas
+        return (*limits, *(catalog.pool_quotas if self.pools_end else ()))
 
     def curves_of(self, catalog: Catalog) -> str:
         """The kind of curve for types without a default of their own: the request's, else the catalog's."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -29,6 +30,19 @@ class Block:
     sizes: TrainingTable
     tier: MemoryNodeTable
     scoring: Scoring
+
+    def within(self, most: int, value: float = np.inf, *, trusted: bool = False) -> Block:
+        """The sizes that cost at most so many micro-dollars an hour, and what may matter beyond.
+
+        That is the smallest size of each type and zone, the cheapest with it at all, and all that may have at least
+        this value; only if it is ``trusted``, where asked.
+        """
+        sizes = self.sizes
+        kept = (sizes.price <= most) | (np.diff(sizes.type_index, prepend=-1) != 0)
+        if value < np.inf:
+            better = self.scoring.values(np.arange(len(sizes)), sizes.price) >= value
+            kept |= better & (sizes.trusted | (not trusted))
+        return replace(self, sizes=sizes.take(kept), scoring=self.scoring.take(kept))
 
 
 @dataclass(frozen=True)
@@ -81,7 +95,11 @@ class Enumeration:
         # Blocks and tiers are sorted by name, so their indices sort like names.
         named = np.concatenate([np.zeros(0, dtype=np.int64), *(b.sizes.order[p[0]] for b, p in pairs)])
         _, memory, memory_count, price = plans
-        order = np.lexsort((memory, named, block, memory_count, price))
+        # One key behind the price: sorting by each column takes five times as long.
+        behind = memory_count
+        for column in (block, named, memory + 1):
+            behind = behind * (int(column.max(initial=0)) + 1) + column
+        order = np.lexsort((behind, price))
         value = value[order]
         return cls(tuple(blocks), block[order], plans[:, order], value, np.maximum.accumulate(value))
 
@@ -173,12 +191,15 @@ def _plans(block: Block, top: int) -> IntArray:
     return np.asarray(plans[:, plans[3] <= sizes.most_usd[plans[0]]])
 
 
-def useful_tier(tier: MemoryNodeTable, top: int, *more: IntArray) -> BoolArray:
+@lru_cache(maxsize=4)
+def useful_tier(tier: MemoryNodeTable, top: int, *, vcpus: bool = False) -> BoolArray:
     """Memory-node types that fewer than ``top`` others beat in price, n_sat, quota, memory, speed and zones at once.
 
-    Nor in the time until what is reserved ends, nor in what ``more`` counts, such as vCPUs.
+    Nor in the time until what is reserved ends, nor in ``vcpus``, where they matter. One table is asked about for each
+    type that trains.
     """
-    columns = [price_order(tier.price), -tier.n_sat, -tier.max_count, tier.for_versions, *more]
+    columns = [price_order(tier.price), -tier.n_sat, -tier.max_count, tier.for_versions]
+    columns += [tier.vcpus] if vcpus else []
     if any(t.reserved for t in tier.types):
         ends = np.array([t.left_s for t in tier.types], dtype=np.float64)
         columns.append(-np.unique(ends, return_inverse=True)[1].reshape(-1))
@@ -189,7 +210,7 @@ def useful_tier(tier: MemoryNodeTable, top: int, *more: IntArray) -> BoolArray:
 
 def _with_tiers(sizes: TrainingTable, tier: MemoryNodeTable, top: int) -> IntArray:
     """Each size with its memory tiers that matter, as in :func:`_plans`."""
-    useful = useful_tier(tier, top, tier.vcpus)
+    useful = useful_tier(tier, top, vcpus=True)
     kept, small = np.flatnonzero(useful), tier.take(useful)
     # What a tier costs depends on n, on the senders' n_sat and on the memory set: each such key is computed once.
     offered, sets = np.unique(small.offered, axis=1, return_inverse=True)
