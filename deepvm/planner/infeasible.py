@@ -12,6 +12,7 @@ import numpy as np
 
 from deepvm.core.cluster.cluster import Rejection
 from deepvm.core.cluster.instances import InstanceType
+from deepvm.core.cluster.prices import IMPLAUSIBLE
 from deepvm.core.spelling import joined, listed
 from deepvm.core.units import MICRO_USD, MOST_USD, counted, format_bytes, format_seconds, format_usd
 from deepvm.planner.architectures import REGISTRY, Architecture
@@ -235,6 +236,10 @@ def _no_gpu(candidates: Candidates) -> Infeasible:
     if "not-scaling" in reasons:
         advice = f"allow more than {request.max_nodes} nodes, or use another speed-up curve"
         return Infeasible("max-nodes", reason, advice)
+    refused = sum(n for o in catalog.provenance.origins for why, n in o.refused if why == IMPLAUSIBLE)
+    if refused and reasons & {"no-spot-price", "no-on-demand-price"}:
+        cure = "use '--prices snapshot', or '--catalog' with a file of yours, where any price counts"
+        return Infeasible("types", reason, f"{cure} (refused as implausible: {counted(refused, 'price')})")
     if len(candidates.architectures) < len(REGISTRY) and reasons & {"no-on-demand-price", "network-unknown"}:
         return Infeasible("types", reason, "allow another architecture, or give these types what is missing")
     rejected = [catalog[r.instance_type] for r in candidates.rejections]
