@@ -14,10 +14,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_origin
 
-from typer.core import TyperCommand
-
 from deepvm.cli.output import note
-from deepvm.cli.parameters import field_name
+from deepvm.cli.parameters import CheckedCommand, field_name
 from deepvm.cli.plan.help_groups import grouped
 from deepvm.cli.plan.options import RankFlags, SweepFlags
 from deepvm.core.spelling import did_you_mean, listed, nearest
@@ -50,7 +48,7 @@ NAMES = tuple(f.name for f in fields(RankFlags))
 """The options that may be set, as fields of :class:`~deepvm.cli.plan.options.RankFlags`, which has all of them."""
 
 _MAX_BYTES = 2**20
-_AMOUNT = re.compile(r"\$?\s*\.?[0-9].*")  # with a unit, too, so that the error is about that
+_AMOUNT = re.compile(r"\$?\s*\.?[0-9].*")  # also with a unit, so that the error is about the unit
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 _FILES = frozenset({"catalog", "quota", "tables", "job_file"})
 _FOLDERS = frozenset({"price_history"})
@@ -100,7 +98,7 @@ _used: dict[str, Setting] = {}  # by the running command; only tests run several
 class _Defaults(dict[str, Any]):
     """Settings as defaults of a command's options, read when the first option is missing on the command line."""
 
-    def __init__(self, command: TyperCommand) -> None:
+    def __init__(self, command: CheckedCommand) -> None:
         super().__init__()
         _used.clear()
         self._several = {str(p.name): bool(getattr(p, "multiple", False)) for p in command.params if p.name in NAMES}
@@ -119,16 +117,13 @@ class _Defaults(dict[str, Any]):
         return value
 
 
-class ConfiguredCommand(TyperCommand):
+class ConfiguredCommand(CheckedCommand):
     """A command that reads options missing on the command line from the environment and from files."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the options; an error about a value names where it was set."""
         if not ctx.resilient_parsing:  # the shell asks for completions: a broken file must not disturb it
             ctx.default_map = _Defaults(self)
-        if args and self._is_budget(args):
-            self._refuse_other_words(ctx, args)
-            args = ["--pw", *args]  # deepvm recommend 3
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
@@ -138,23 +133,27 @@ class ConfiguredCommand(TyperCommand):
                 error.message = f"{error.message} {setting}"
             raise
 
-    def _refuse_other_words(self, ctx: Any, args: list[str]) -> None:
-        """Fail for a first word that names a model, and for a second budget."""
-        from deepvm.cli.help.synonyms import meant_as_model
+    def take(self, ctx: Any, given: dict[str, Any], words: list[str]) -> None:
+        """Also take a budget without its option: ``deepvm recommend --model vit-b 3``; other words stay errors."""
+        super().take(ctx, given, words)
+        names = {p.name: p.param_type_name for p in self.params}
+        if not words or "pw" not in names:
+            return
+        argument = next((name for name, kind in names.items() if kind == "argument"), "")
+        if argument and _AMOUNT.fullmatch(str(given[argument])) and not _AMOUNT.fullmatch(words[0]):
+            given[argument], words[0] = words[0], given[argument]  # deepvm explain 3 g5.xlarge
+        amounts = [w for w in words if _AMOUNT.fullmatch(w)]
+        if len(amounts) + ("pw" in given) > 1:
+            ctx.fail(f"budget given twice: {' and '.join([*amounts, '--pw'][:2])}")
+        if not amounts and not argument and "pw" not in given:  # what is not a number is refused as one
+            from deepvm.cli.help.synonyms import meant_as_model
 
-        if {"--pw", "--budget"} & {a.partition("=")[0] for a in args}:
-            ctx.fail(f"two budgets: {args[0]}, and that of --pw or --budget")
-        model = "" if _AMOUNT.fullmatch(args[0]) else meant_as_model(args[0])
-        if model:
-            ctx.fail(f"{args[0]} is no budget; give one in $/h first: {ctx.command_path} 3 {model}")
-
-    def _is_budget(self, args: list[str]) -> bool:
-        """Whether the first word is one; what is no number is refused as one, where no other word is allowed."""
-        if not any(p.name == "pw" for p in self.params):
-            return False
-        takes_words = any(p.param_type_name == "argument" for p in self.params)
-        alone = not takes_words and not {"--pw", "--budget"} & {a.partition("=")[0] for a in args}
-        return bool(_AMOUNT.fullmatch(args[0])) or (alone and not args[0].startswith("-"))
+            if model := meant_as_model(words[0]):
+                ctx.fail(f"{words[0]} is not a budget in $/h; try: {ctx.command_path} 3 {model}")
+            amounts = words[:1]
+        if amounts:
+            given["pw"] = amounts[0]
+            words.remove(amounts[0])
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; an error names the settings that were used."""

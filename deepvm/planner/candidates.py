@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import groupby
 
 import numpy as np
 
@@ -65,11 +67,15 @@ class Candidates:
         """The account limits that apply."""
         return self.request.quotas_of(self.catalog)
 
+    @cached_property
+    def _by_name(self) -> dict[str, tuple[GpuCandidate, ...]]:
+        ordered = groupby(sorted(self.gpus, key=lambda g: g.instance.name), lambda g: g.instance.name)
+        return {name: tuple(gpus) for name, gpus in ordered}
+
     def only(self, name: str) -> Candidates:
         """Only one GPU type, or only one type of memory node."""
-        gpus = tuple(g for g in self.gpus if g.instance.name == name)
-        if gpus:
-            return replace(self, gpus=gpus)
+        if name in self._by_name:
+            return replace(self, gpus=self._by_name[name])
         return replace(self, tier=self.tier.take(np.array([t.name == name for t in self.tier.types], dtype=np.bool_)))
 
     def sizes(self, architecture: Architecture) -> TrainingTable:

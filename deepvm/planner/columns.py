@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -108,7 +109,7 @@ class TrainingTable:
         return replace(self, **{c: getattr(self, c)[rows] for c in columns})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MemoryNodeTable:
     """One row for each type that can be a memory node, ordered by name.
 
@@ -142,6 +143,11 @@ class MemoryNodeTable:
         kept = tuple(self.types[row] for row in np.arange(len(self))[rows].tolist())
         columns = ("price", "n_sat", "max_count", "share_bytes", "for_speed", "sold", "offered")
         return replace(self, types=kept, **{c: getattr(self, c)[rows] for c in columns})
+
+    @cached_property
+    def vcpus(self) -> IntArray:
+        """Of one VM, of shape (types,)."""
+        return np.array([t.vcpus for t in self.types], dtype=np.int64)
 
     @property
     def for_memory(self) -> IntArray:

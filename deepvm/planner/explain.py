@@ -17,7 +17,7 @@ from deepvm.core.units import MICRO_USD, Money, format_usd
 from deepvm.errors import RequestError
 from deepvm.planner.candidates import gather
 from deepvm.planner.describe import binding, blocks_of, describe, improvement
-from deepvm.planner.infeasible import infeasible
+from deepvm.planner.infeasible import infeasible, lacks_memory
 from deepvm.planner.ranking import CLOSE, LITTLE, SELDOM, cheapest_reaching, first
 from deepvm.planner.rejections import why_absent
 from deepvm.planner.request import MeasuredTables, Objective, PlanOptions, PlanRequest, PolicyName, with_tables
@@ -91,6 +91,10 @@ def _why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
             return WhyNot(catalog, name, f"{name} is in no cluster: {why.reason}", rejection=rejection)
         price = format_usd(cheapest.price)
         detail = f"its cheapest cluster{request.within_limits}, {cheapest.cluster}, costs {price} $/h{request.in_all}"
+        lack = lacks_memory(candidates, name)
+        if lack is not None:
+            rejection = replace(lack, detail=f"{lack.detail}; {detail}")
+            return WhyNot(catalog, name, f"{name} has too little memory: {rejection.detail}", rejection=rejection)
         rejection = Rejection(name, "budget", detail)
         return WhyNot(catalog, name, f"{name} is beyond the budget: {detail}", rejection=rejection)
     found = describe(best, candidates, binding=binding(best, candidates), elsewhere=True)

@@ -5,21 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from deepvm.core.cluster.cluster import NodeGroup
-from deepvm.core.cluster.instances import InstanceType, Market
+from deepvm.core.cluster.cluster import Rejection
+from deepvm.core.cluster.instances import InstanceType
+from deepvm.core.cluster.prices import IMPLAUSIBLE
 from deepvm.core.spelling import joined, listed
 from deepvm.core.units import MICRO_USD, MOST_USD, counted, format_bytes, format_seconds, format_usd
 from deepvm.planner.architectures import REGISTRY, Architecture
 from deepvm.planner.candidates import Candidates, gather, zone_ids
+from deepvm.planner.columns import MemoryNodeTable
 from deepvm.planner.describe import blocks_of
 from deepvm.planner.ranking import most_valuable
-from deepvm.planner.rejections import UNLIMITED
+from deepvm.planner.rejections import UNLIMITED, too_little_memory
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
 from deepvm.planner.search.enumeration import Choice, Enumeration
+from deepvm.planner.workload.laws import law_of
 
 if TYPE_CHECKING:
     from deepvm.core.training.workload import Workload
@@ -82,27 +86,54 @@ def infeasible(candidates: Candidates, cheapest: Choice | None) -> Infeasible:
         zones = sorted({z for g in candidates.gpus for z in zone_ids(g.instance)})
         reason = f"no memory node is offered in a zone that has the types that train: {', '.join(zones)}"
         return Infeasible("zone", reason, "choose another zone, or allow other memory nodes or architectures")
-    limited = _without_quotas(candidates, roomy)
-    if limited is not None:
-        return limited
-    # There are candidates and no plan at any price: only the quotas of its parts together can forbid that.
-    reason = "the quotas allow no cluster: they must cover " + ", or ".join(_smallest(a, candidates) for a in roomy)
-    return Infeasible("quota", reason, _HIGHER_QUOTA)
+    return _without_quotas(candidates, roomy)
 
 
-def _without_quotas(candidates: Candidates, architectures: Sequence[Architecture]) -> Infeasible | None:
-    """What forbids every cluster even without quotas: nothing trains on so many VMs, or the most memory nodes."""
+def lacks_memory(candidates: Candidates, name: str) -> Rejection | None:
+    """What memory a type lacks, where nothing else keeps clusters with it above the budget."""
+    request, own, rule = candidates.request, candidates.only(name), candidates.catalog.memory_nodes
+    if request.work is not None and request.work.constrained:
+        return None  # how long a cluster would take whose memory is too small is unknown
+    holds = candidates.catalog[name].gpu is None
+    if holds:
+        enough = np.maximum(own.tier.share_bytes, own.tier.needed_bytes)
+        tiered = tuple(a for a in own.architectures if a.tiered)
+        roomy = replace(own, architectures=tiered, tier=replace(own.tier, share_bytes=enough))
+    elif request.training is None or all((g.k > 0).all() for g in own.gpus):
+        return None
+    else:
+        plain = replace(request, objective=Objective.THROUGHPUT, work=None, training=None)
+        roomy = replace(own, request=plain, gpus=tuple(replace(g, k=np.ones(len(g.k))) for g in own.gpus))
+    plan = Enumeration.build(blocks_of(roomy)).cheapest()
+    if plan is None or plan.price > request.budget_micro_usd:
+        return None
+    if holds:
+        return Rejection(name, "memory", too_little_memory(candidates.catalog[name], request, rule))
+    law = law_of(own.gpus[0].curve)
+    needs = "" if law is None else law.speed_of(np.array([float(plan.cluster.gpu_count)])).needs
+    return Rejection(name, "gpu-memory", needs) if needs else None
+
+
+def _without_quotas(candidates: Candidates, architectures: Sequence[Architecture]) -> Infeasible:
+    """What forbids every cluster even without quotas, else the quotas that the smallest clusters need.
+
+    Without quotas, either nothing trains on so many VMs, or versions would be split over too many memory nodes.
+    """
     tier, rule = candidates.tier, candidates.catalog.memory_nodes
     plain = replace(candidates.request, objective=Objective.THROUGHPUT, work=None, quotas=())
-    most = np.full(len(tier), rule.most_nodes or UNLIMITED, dtype=np.int64)
-    free = replace(candidates, request=plain, tier=replace(tier, max_count=most), architectures=tuple(architectures))
+    free = replace(
+        candidates, request=plain, tier=_with_limit(tier, rule.most_nodes), architectures=tuple(architectures)
+    )
     blocks = [b for b in blocks_of(free) if len(b.sizes)]
     if not blocks:
         least = min(architectures, key=lambda a: a.smallest_count)
         reason = f"a {least.name} cluster trains on at least {least.smallest_count} VMs, and no type trains on so many"
         return Infeasible("architecture", reason, "allow other architectures")
-    if rule.most_nodes is None or len(Enumeration.build(blocks)):
-        return None
+    plans = Enumeration.build(blocks)
+    if len(plans):
+        # There are plans, and with quotas none at any price: the quotas of their parts together forbid that.
+        needs = ", or ".join(_smallest(plans.only(plans.block == index)) for index in np.unique(plans.block).tolist())
+        return Infeasible("quota", f"the quotas allow no cluster: they must cover {needs}", _HIGHER_QUOTA)
     sizes = min((b.sizes for b in blocks), key=lambda s: int(s.count.min()))
     row = int(np.argmin(sizes.count))
     counts = tier.needed(sizes.count[[row]], sizes.n_sat[[row]])[0]
@@ -111,6 +142,12 @@ def _without_quotas(candidates: Candidates, architectures: Sequence[Architecture
         f"{int(counts.min())} memory nodes; a version is split over at most {rule.most_nodes}"
     )
     return Infeasible("saturation", reason, "allow other architectures, or memory nodes with a faster network")
+
+
+@lru_cache(maxsize=2)
+def _with_limit(tier: MemoryNodeTable, most: int | None) -> MemoryNodeTable:
+    """The same table for every type that is asked about."""
+    return replace(tier, max_count=np.full(len(tier), most or UNLIMITED, dtype=np.int64))
 
 
 def _job_limits(candidates: Candidates, cheapest: Choice | None) -> Infeasible | None:
@@ -199,6 +236,10 @@ def _no_gpu(candidates: Candidates) -> Infeasible:
     if "not-scaling" in reasons:
         advice = f"allow more than {request.max_nodes} nodes, or use another speed-up curve"
         return Infeasible("max-nodes", reason, advice)
+    refused = sum(n for o in catalog.provenance.origins for why, n in o.refused if why == IMPLAUSIBLE)
+    if refused and reasons & {"no-spot-price", "no-on-demand-price"}:
+        cure = "use '--prices snapshot', or '--catalog' with a file of yours, where any price counts"
+        return Infeasible("types", reason, f"{cure} (refused as implausible: {counted(refused, 'price')})")
     if len(candidates.architectures) < len(REGISTRY) and reasons & {"no-on-demand-price", "network-unknown"}:
         return Infeasible("types", reason, "allow another architecture, or give these types what is missing")
     rejected = [catalog[r.instance_type] for r in candidates.rejections]
@@ -326,24 +367,17 @@ def _possible(architecture: Architecture, candidates: Candidates) -> bool:
     return any(not architecture.lacks(g.instance) for g in candidates.gpus)
 
 
-def _smallest(architecture: Architecture, candidates: Candidates) -> str:
-    """What the quotas must cover for the cluster of an architecture with the fewest training vCPUs."""
-    unlimited = replace(candidates, request=replace(candidates.request, quotas=()))
-    sizes, tier = unlimited.sizes(architecture), candidates.tier
-    vcpus = np.array([t.vcpus for t in sizes.types], dtype=np.int64)[sizes.type_index]
-    row = int(np.argmin(sizes.count * vcpus))
-    gpu = sizes.types[int(sizes.type_index[row])]
-    groups = [
-        NodeGroup(gpu, Market.SPOT, int(sizes.spot[row])),
-        NodeGroup(gpu, Market.ON_DEMAND, int(sizes.on_demand[row])),
-    ]
-    if architecture.tiered:
-        counts: Sequence[int] = tier.needed(sizes.count[[row]], sizes.n_sat[[row]])[0].tolist()
-        nodes = [NodeGroup(t, Market.ON_DEMAND, n) for n, t in zip(counts, tier.types, strict=True)]
-        groups.append(min(nodes, key=lambda g: g.count * g.instance.vcpus))
-    needed = [(g.count * g.instance.vcpus, g.market.value, g.instance.quota_family) for g in groups if g.count]
+def _smallest(plans: Enumeration) -> str:
+    """What the quotas must cover for the plan of an architecture with the fewest vCPUs, first of those that train."""
+    size, memory, nodes, _ = plans.plans
+    block = plans.blocks[int(plans.block[0])]
+    trains = np.array([t.vcpus for t in block.sizes.types], dtype=np.int64)[block.sizes.type_index[size]]
+    holds = np.append(block.tier.vcpus, 0)[memory]  # the last one for -1, no memory nodes
+    row = int(np.lexsort((nodes * holds, trains * block.sizes.count[size]))[0])
+    groups = plans.choice(row).cluster.groups
+    needed = [(g.count * g.instance.vcpus, g.market.value, g.instance.quota_family) for g in groups]
     parts = [f"{vcpus} {market} vCPUs of {family}" for vcpus, market, family in needed]
-    return f"{' and '.join(parts)} for {architecture.name}"
+    return f"{' and '.join(parts)} for {block.architecture.name}"
 
 
 def _grouped(candidates: Candidates, *, gpu: bool) -> str:

@@ -153,7 +153,7 @@ class Plans:
 
     def firsts(self, above: int) -> Iterator[tuple[int, int]]:
         """The first row of the cheapest n plans, for each n > ``above`` that a budget buys and where it may change."""
-        sound, numbers = self.sound, np.unique(np.searchsorted(self.price, self.price, side="right"))
+        sound, numbers = self.sound, _ends(self.price)
         start = int(np.argmax(sound)) if sound.any() else len(self)
         early = numbers[(numbers > above) & (numbers <= start)]
         if self.late[:start].any():  # until one is in time, what may come first changes with the budget
@@ -169,8 +169,8 @@ class Plans:
         kept = np.array([*self.kept(eligible)], dtype=np.int64)
         now = kept[np.maximum(np.searchsorted(kept, np.arange(len(self)), side="right") - 1, 0)]
         near = eligible & (_times(self.value[now], self.value) <= CLOSE)
-        changes = np.searchsorted(self.price, np.unique(self.price[near]), side="right")
-        for n in np.intersect1d(numbers, changes).tolist():
+        changes = np.searchsorted(self.price, self.price[near], side="right")
+        for n in numbers[np.isin(numbers, changes)].tolist():
             yield n, self.up_to(n).shown(eligible[:n], int(now[n - 1]))
 
     def shown(self, eligible: BoolArray, kept: int) -> int:
@@ -184,6 +184,11 @@ class Plans:
         # The band is in the value already: it decides between plans of about one price.
         order = np.lexsort((rows, self.price[rows], self.band[rows], self.vcpus[rows]))
         return int(rows[order[0]])
+
+
+def _ends(prices: IntArray) -> IntArray:
+    """Of prices that never fall: how many are up to each different one."""
+    return np.asarray(np.flatnonzero(np.diff(prices, append=-1)) + 1)
 
 
 def _times(value: FloatArray | float, other: FloatArray | float) -> FloatArray:
@@ -308,8 +313,7 @@ def _plans(enumeration: Enumeration, within: int) -> Plans:
         band[rows] = np.where(sizes.spot[size[rows]] > 0, np.array(bands, dtype=np.int64)[kinds], -1)
         trusted[rows], late[rows] = sizes.trusted[size[rows]], sizes.late[size[rows]]
         with_nodes = rows[memory[rows] >= 0]
-        of_node = np.array([t.vcpus for t in tier.types], dtype=np.int64)
-        vcpus[with_nodes] += of_node[memory[with_nodes]] * nodes[with_nodes] if len(of_node) else 0
+        vcpus[with_nodes] += tier.vcpus[memory[with_nodes]] * nodes[with_nodes]
 
     def doubts(rows: IntArray) -> Iterator[tuple[IntArray, Doubt]]:
         """The doubts in the speeds of some plans, and which of them they are."""

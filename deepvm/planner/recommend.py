@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, overload
 
+import numpy as np
+
 from deepvm.core.answer import Answer
 from deepvm.core.cluster.cluster import Recommendation, Rejection
 from deepvm.core.cluster.instances import Catalog, InstanceType, Reservation
@@ -15,11 +17,11 @@ from deepvm.core.units import MICRO_USD, Money, format_seconds, format_usd
 from deepvm.planner.architectures import ON_DEMAND
 from deepvm.planner.candidates import Candidates, gather
 from deepvm.planner.describe import binding, block_of, blocks_of, describe, improvement
-from deepvm.planner.infeasible import Infeasible, infeasible
-from deepvm.planner.ranking import CLOSE, cheapest_reaching, first, most_valuable, next_first, ranked
+from deepvm.planner.infeasible import Infeasible, infeasible, lacks_memory
+from deepvm.planner.ranking import CLOSE, LITTLE, cheapest_reaching, first, most_valuable, next_first, ranked
 from deepvm.planner.request import WORK_OBJECTIVES, Objective, PlanRequest, PolicyName, SolverName, with_tables
 from deepvm.planner.scoring import scoring
-from deepvm.planner.search.enumeration import Choice, Enumeration
+from deepvm.planner.search.enumeration import Block, Choice, Enumeration
 from deepvm.planner.search.formulation import SolveStatus
 
 if TYPE_CHECKING:
@@ -152,8 +154,11 @@ def recommend(
 def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
     """Answer a validated request; see :func:`recommend`."""
     candidates = gather(catalog, request)
-    request, blocks = candidates.request, blocks_of(candidates)
-    enumeration = Enumeration.build(blocks, request.top)
+    request, everything = candidates.request, blocks_of(candidates)
+    blocks: Sequence[Block] = everything
+    if request.work is None:  # else larger clusters say how late the others are
+        blocks = [block.within(_NEAR * request.budget_micro_usd) for block in everything]
+    enumeration = Enumeration.build(blocks, request.plans_of_a_size)
     choices = ranked(enumeration, request, request.budget_micro_usd, request.top)
     status, solver, doubt = SolveStatus.OPTIMAL, "frontier", ""
     if request.solver is SolverName.ILP:
@@ -176,7 +181,7 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
         configurations=tuple(_described(choices, candidates)),
         alternatives=tuple(_alternatives(enumeration, candidates, choices[0])) if choices else (),
         rejections=tuple(_rejections(candidates, enumeration)),
-        next_change=_next_change(enumeration, candidates, choices[0] if choices else None),
+        next_change=_next_change(enumeration, everything, candidates, choices[0] if choices else None),
         nearly=_nearly(enumeration, candidates, choices[0]) if choices else None,
         on_demand=_on_demand(enumeration, candidates),
         status=status,
@@ -213,7 +218,7 @@ def _described(choices: Sequence[Choice], candidates: Candidates) -> Iterator[Re
 def ranking(catalog: Catalog, request: PlanRequest, count: int) -> Iterator[Recommendation]:
     """The best ``count`` clusters, best first; at most ``request.top`` that differ only in their memory nodes."""
     candidates = gather(catalog, request)
-    enumeration = Enumeration.build(blocks_of(candidates), request.top)
+    enumeration = Enumeration.build(blocks_of(candidates), request.plans_of_a_size)
     choices = ranked(enumeration, request, request.budget_micro_usd, count)
     for place, choice in enumerate(choices, start=1):
         yield describe(choice, candidates, place, binding(choice, candidates))
@@ -265,7 +270,10 @@ def _rejections(candidates: Candidates, enumeration: Enumeration) -> Iterator[Re
             yield Rejection(name, why.constraint, why.reason)
         elif cheapest > request.budget_micro_usd:
             detail = f"its cheapest cluster{request.within_limits} costs {format_usd(cheapest)} $/h{request.in_all}"
-            yield Rejection(name, "budget", detail)
+            lack = lacks_memory(candidates, name)
+            yield (
+                Rejection(name, "budget", detail) if lack is None else replace(lack, detail=f"{lack.detail}; {detail}")
+            )
 
 
 def _ends_first(candidates: Candidates, reserved: Reservation) -> str:
@@ -301,20 +309,37 @@ def _on_demand(enumeration: Enumeration, candidates: Candidates) -> Recommendati
     if request.work is None and request.policy is PolicyName.DEEPVM and ON_DEMAND in candidates.architectures:
         plans = enumeration.only(enumeration.block == candidates.architectures.index(ON_DEMAND))
     else:
-        request = replace(request, policy=PolicyName.DEEPVM)
+        request = replace(request, policy=PolicyName.DEEPVM, architectures=(ON_DEMAND.name,))
         if request.work is not None:
             from deepvm.core.preemption.savepolicy import Never
 
             request = replace(request, work=replace(request.work, policy=Never()))
+        if ON_DEMAND not in candidates.architectures:  # types that only these lack something for are candidates here
+            gathered = gather(candidates.catalog, request)
+            candidates = replace(gathered, reference=candidates.reference or gathered.reference)
         candidates = replace(candidates, request=request)
         plans = Enumeration.build([block_of(ON_DEMAND, candidates)])
     choice = first(plans, request, request.budget_micro_usd)
     return None if choice is None else describe(choice, candidates)
 
 
-def _next_change(enumeration: Enumeration, candidates: Candidates, now: Choice | None) -> NextChange | None:
+_NEAR = 2
+"""Up to this many times the budget all clusters are looked at; beyond, those that are better than the first."""
+
+
+def _next_change(
+    enumeration: Enumeration, blocks: Sequence[Block], candidates: Candidates, now: Choice | None
+) -> NextChange | None:
+    """``enumeration``: as :func:`solve` makes it of the blocks."""
     request = candidates.request
-    change = next_first(enumeration, request, request.budget_micro_usd, now)
+    budget = request.budget_micro_usd
+    change = next_first(enumeration, request, budget, now)
+    if now is not None and (change is None or change.price > _NEAR * budget) and request.work is None:
+        floor = min(now.value * LITTLE, now.value / LITTLE)
+        trusted = request.weighs_doubt and bool(now.block.sizes.trusted[now.size])
+        wanted = floor if trusted or not request.weighs_doubt else -np.inf
+        far = [block.within(_NEAR * budget, wanted, trusted=trusted) for block in blocks]
+        change = next_first(Enumeration.build(far), request, budget, now)
     if change is None:
         return None
     gain = None if now is None else improvement(now, change, request)

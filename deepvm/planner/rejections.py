@@ -181,7 +181,7 @@ def memory_rejection(
         return Rejection(name, "network-unknown", "its network bandwidth is not known")
     least = rule.least_nodes(instance.memory_bytes or 0, request.checkpoint_bytes, request.buffers)
     if least is None:
-        return Rejection(name, "memory", _too_little_memory(instance, request, rule))
+        return Rejection(name, "memory", too_little_memory(instance, request, rule))
     if quota_count(quotas, instance, Market.ON_DEMAND) < least:
         said = quota_too_small(quotas, instance, Market.ON_DEMAND, least)
         held = f"; so many hold {request.held} together (eq. 6)" if least > 1 else ""
@@ -189,7 +189,8 @@ def memory_rejection(
     return None
 
 
-def _too_little_memory(instance: InstanceType, request: PlanRequest, rule: MemoryNodeRule) -> str:
+def too_little_memory(instance: InstanceType, request: PlanRequest, rule: MemoryNodeRule) -> str:
+    """What a memory node has, and what checkpoints need."""
     room = rule.room_bytes(instance.memory_bytes or 0)
     has = "unknown" if instance.memory_gib is None else f"{instance.memory_gib:g} GiB"
     if room < (instance.memory_bytes or 0):

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 from deepvm.core.bill.extras import Extras, ExtrasOptions
-from deepvm.core.cluster.instances import Catalog, Market, Quota, refuse_twice
+from deepvm.core.cluster.instances import Catalog, Quota, refuse_twice
 from deepvm.core.spelling import one_of
 from deepvm.core.units import Money, budget_micro_usd, format_bytes, parse_bytes, to_decimal
 from deepvm.errors import RequestError
@@ -180,15 +180,19 @@ class PlanRequest:
         return asked and self.has_objective
 
     @property
+    def plans_of_a_size(self) -> int:
+        """How many of the ranked clusters may differ in their memory nodes alone."""
+        return 1 if self.ranks_machines else self.top
+
+    @property
     def weighs_doubt(self) -> bool:
         """Whether plans are ordered by :mod:`deepvm.planner.ranking`, and not to the last digit of their value."""
         return self.ranks_machines or (self.training is not None and self.has_objective)
 
     def quotas_of(self, catalog: Catalog) -> tuple[Quota, ...]:
         """The account limits that apply: the request's, else the catalog's; and those of reserved pools."""
-        pools = [(i, i.reserved) for i in catalog if i.reserved is not None and self.pools_end]
-        reserved = [Quota(i.quota_family, Market.ON_DEMAND, r.count * i.vcpus) for i, r in pools]
-        return (*(catalog.quotas if self.quotas is None else self.quotas), *reserved)
+        limits = catalog.quotas if self.quotas is None else self.quotas
+        return (*limits, *(catalog.pool_quotas if self.pools_end else ()))
 
     def curves_of(self, catalog: Catalog) -> str:
         """The kind of curve for types without a default of their own: the request's, else the catalog's."""
@@ -365,7 +369,9 @@ def _choice(kinds: type[Enum]) -> _Reader:
 
 
 def _words(value: str | Sequence[str], option: str) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(value)
+    """Names or globs, also several in one text: ``g5.*,p5.*``; a comma in brackets is part of a glob."""
+    texts = [value] if isinstance(value, str) else value
+    return tuple(word.strip() for text in texts for word in re.split(r",(?![^\[]*\])", text))
 
 
 def _quotas(value: Iterable[Quota], option: str) -> tuple[Quota, ...]:

@@ -68,6 +68,52 @@ def test_what_was_meant(words: list[str], said: str, run: Run) -> None:
     assert err.count("did you mean") + err.count("Did you mean") <= 1
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["recommend", "3", "--model", "resnet50", "--top", "2"],
+        ["recommend", "--model", "resnet50", "3", "--top", "2"],
+        ["recommend", "--top", "2", "--model", "resnet50", "3"],
+        ["explain", "g5.xlarge", "3"],
+        ["explain", "3", "g5.xlarge"],
+        ["explain", "--model", "resnet50", "3", "g5.xlarge"],
+        ["sweep", "--model", "resnet50", "1:3:1"],
+    ],
+    ids=" ".join,
+)
+def test_a_budget_is_understood_anywhere(words: list[str], run: Run) -> None:
+    amount = next(w for w in words if w in ("3", "1:3:1"))
+    rest = [w for w in words if w != amount]
+    assert run(*words, "--catalog", "aws-us-east-1")[:2] == run(*rest, "--pw", amount, "--catalog", "aws-us-east-1")[:2]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["recommend", "3", "--top", "3", "5"], "budget given twice: 3 and 5"),
+        (["recommend", "--pw", "4", "--top", "3", "3"], "budget given twice: 3 and --pw"),
+        (["explain", "g5.xlarge", "3", "4"], "budget given twice: 3 and 4"),
+        (["recommend", "--offline", "resnet50"], "resnet50 is not a budget in $/h; try: deepvm recommend 3 --model"),
+        (["recommend", "--offline", "three"], "--pw: 'three' cannot be used"),
+        (["recommend", "3", "resnet50"], "(resnet50); did you mean --model resnet50?"),
+        (["recommend", "3", "--model", ""], "--model: not given or empty; allowed: NAME|FILE; leave the option out"),
+        (["recommend", "3", "--region="], "--region: not given or empty; allowed: NAME"),
+        (["gpus", "--cloud", ""], "--cloud: not given or empty; allowed: NAME"),
+        (["recommend", "3", "--exclude", "g5.*,zz*"], "--exclude: 'zz*' cannot be used"),
+    ],
+    ids=lambda w: " ".join(w) if isinstance(w, list) else "",
+)
+def test_words_that_are_no_budget_and_empty_values(words: list[str], message: str, run: Run) -> None:
+    code, out, err = run(*words)
+    assert (code, out) == (2, "") and message in err
+
+
+def test_several_names_in_one_value(run: Run) -> None:
+    together = run("recommend", "3", *PAPER, "--exclude", "g4dn.*, c5.*", "-o", "json")
+    assert together[:2] == run("recommend", "3", *PAPER, "--exclude", "g4dn.*", "--exclude", "c5.*", "-o", "json")[:2]
+    assert '"g4dn.xlarge"' not in json.dumps(json.loads(together[1])["configurations"])
+
+
 def test_what_is_missing_is_shown_by_an_example(run: Run) -> None:
     for words, said in (
         (["recommend"], "Missing option '--pw' / '--budget'. Example: deepvm recommend --pw 3"),

@@ -15,7 +15,7 @@ from support.effort import examples
 from support.planner.strategies import Case, cases, usd
 
 from deepvm.core.cluster.instances import Catalog, Market, Quota
-from deepvm.core.cluster.memory_nodes import SaturationTable
+from deepvm.core.cluster.memory_nodes import REAL_NODES, SaturationTable
 from deepvm.core.cluster.speedup import HybridSpeedup, RingSpeedup
 from deepvm.errors import RequestError
 from deepvm.planner.explain import WhyNot, why_not
@@ -300,6 +300,17 @@ class TestWhyNot:
         assert found.rejection.reason == "budget"
         assert "0.4682" in found.verdict
         assert why(paper(), "c6in.xlarge", "0.3").verdict.startswith("c6in.xlarge is beyond the budget")
+
+    @pytest.mark.parametrize(("more", "reason"), [(1.003, "memory"), (0.997, "budget")])
+    def test_a_little_too_little_memory_is_not_the_budget(self, more: float, reason: str) -> None:
+        """Two nodes hold together what one does not, and cost more than the budget."""
+        room = REAL_NODES.room_bytes(8 * 2**30)
+        found = replace(shop(memory_gib=8.0), memory_nodes=REAL_NODES)
+        budget = "0.3" if reason == "memory" else "0.29"
+        asked = why(found, "cpu.xlarge", budget, checkpoint_size=int(room * more), buffers=1, max_nodes=1)
+        assert asked.rejection is not None and asked.rejection.reason == reason
+        assert ("has too little memory: memory 8 GiB" in asked.verdict) == (reason == "memory")
+        assert "costs 0.5000 $/h" in asked.verdict or reason == "budget"
 
     def test_beyond_the_quotas(self) -> None:
         one_node = Quota("Standard", Market.ON_DEMAND, 4)

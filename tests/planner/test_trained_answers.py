@@ -16,6 +16,7 @@ from deepvm.core.training.speed import Training
 from deepvm.planner.explain import why_not
 from deepvm.planner.infeasible import Infeasible
 from deepvm.planner.recommend import Recommendations, recommend, solve
+from deepvm.planner.request import PlanRequest
 
 LINEAR = [10.0 * n for n in range(1, 13)]
 
@@ -54,6 +55,28 @@ class TestSpeeds:
             "nobody published it",
         )
         assert rejection(found, "small.x").reason == "gpu-memory"
+
+    @pytest.mark.parametrize("name", ["g5.48xlarge", "g6.48xlarge"])
+    def test_gpus_that_lack_a_little_memory_are_not_beyond_the_budget(self, name: str) -> None:
+        """One VM lacks 0.8 % of its memory, and two, which hold the model, cost too much."""
+        prices = load_catalog("aws-us-east-1")
+        training = Training(read_workload(model="llama-8b", method="fsdp"), PublishedPerformance())
+        budget = float(prices[name].spot_usd_per_hour or 0) * 1.5
+        request = PlanRequest.parse(budget, training=training, architecture="spot-storage")
+        for found in (why_not(prices, request, name).rejection, rejection(solve(prices, request), name)):
+            assert found is not None and found.reason == "gpu-memory"
+            assert "has 23.12 GB for a program, llama-8b needs 23.32 GB of each" in found.detail
+            assert "costs" in found.detail
+
+    def test_a_new_account_and_a_step_of_one_sample(self) -> None:
+        """One VM alone trains, so that no cluster with an anchor could, whatever the quotas."""
+        none = {(family, market): 0 for family in ("G", "Standard") for market in ("spot", "on-demand")}
+        found = reason(plain_shop({"g.x": plain_gpu([10.0])}, quotas=none))
+        assert found.constraint == "quota"
+        assert found.reason == (
+            "the quotas allow no cluster: they must cover 4 on-demand vCPUs of G for on-demand, or 4 spot vCPUs of G "
+            "for spot-storage"
+        )
 
     def test_nothing_fits(self) -> None:
         found = reason(plain_shop({"small.x": plain_gpu([None] * 12)}))

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.effort import THOROUGH, examples, sampled
 from support.planner.agreement import NumericalTrouble, blocks_for, by_ilp, enumerated, summary
-from support.planner.trained_cases import catalog_of, drawn, plain_gpu, plain_shop, request_of
+from support.planner.trained_cases import catalog_of, drawn, plain_gpu, plain_node, plain_shop, request_of
 from support.planner.trained_oracle import Plan, better_by, plans, ranked, weighed
 
 from deepvm.core.cluster.cluster import Cluster
@@ -23,7 +23,6 @@ from deepvm.planner.request import Rank, SolverName
 from deepvm.planner.search.enumeration import Enumeration
 
 CAMPAIGN, QUICK = 4000, 400
-ALL_TIERS = 9  # more than there are types of memory nodes
 
 
 def row_of(plan: Plan) -> tuple[Any, ...]:
@@ -45,14 +44,16 @@ def agree(shop: dict[str, Any]) -> tuple[int, bool]:
 
 
 def ranking_agrees(shop: dict[str, Any]) -> int:
-    """The ranking follows its rules, read plainly; how many types it has."""
+    """The ranking follows its rules, read plainly, however many rows it has; how many types it has."""
     found, types = plans(shop), 0
-    enumeration = Enumeration.build(blocks_for(catalog_of(shop), request_of(shop)), ALL_TIERS)
+    blocks = blocks_for(catalog_of(shop), request_of(shop))
     for rank in Rank:
-        request = replace(request_of(shop), rank=rank)
         expected = weighed(found, shop["budget"], 6, machines=rank is Rank.MACHINES)
-        choices = ranking.ranked(enumeration, request, shop["budget"], 6)
-        assert [summary(c) for c in choices] == [row_of(p) for p in expected]
+        for top in (1, 6):
+            request = replace(request_of(shop), rank=rank, top=top)
+            enumeration = Enumeration.build(blocks, request.plans_of_a_size)
+            choices = ranking.ranked(enumeration, request, shop["budget"], top)
+            assert [summary(c) for c in choices] == [row_of(p) for p in expected[:top]]
         types = max(types, len({p.gpu for p in expected}))
     return types
 
@@ -87,12 +88,21 @@ def next_by_trying(found: list[Plan], budget: int) -> Plan | None:
     return best
 
 
+@pytest.mark.parametrize("top", [1, 2, 3])
+def test_how_many_rows_are_asked_for_does_not_change_them(top: int) -> None:
+    """The memory node with the fewest vCPUs comes first, though three others are a little cheaper."""
+    nodes = {f"c{vcpus}.x": plain_node(on_demand=210_000 - 1000 * vcpus, vcpus=vcpus) for vcpus in (2, 4, 8, 9)}
+    shop = plain_shop({"g.x": plain_gpu([10.0])}, nodes=nodes, max_nodes=1, architectures=("tiering",))
+    first, *others = solve(catalog_of(shop), request_of(shop, rank="machines", top=top))
+    assert first.cluster.memory is not None and first.cluster.memory.instance.name == "c2.x" and not others
+
+
 @settings(max_examples=examples(200))
 @given(rng=st.randoms(use_true_random=False))
 def test_what_more_money_buys(rng: random.Random) -> None:
     shop = drawn(rng)
     request = replace(request_of(shop), rank=Rank.MACHINES)
-    enumeration = Enumeration.build(blocks_for(catalog_of(shop), request), ALL_TIERS)
+    enumeration = Enumeration.build(blocks_for(catalog_of(shop), request))
     found, expected = plans(shop), next_by_trying(plans(shop), shop["budget"])
     if not weighed(found, shop["budget"], 1):
         return  # what is next then is what can be had at all
@@ -107,7 +117,7 @@ def test_of_two_better_plans_more_money_buys_the_one_that_repays_more_of_it() ->
     gpus = {name: plain_gpu([speed], spot={"": price}, on_demand=None) for name, (speed, price) in speeds.items()}
     shop = plain_shop(gpus, nodes={}, max_nodes=1, architectures=("spot-storage",), budget=300_000)
     request = replace(request_of(shop), rank=Rank.MACHINES)
-    enumeration = Enumeration.build(blocks_for(catalog_of(shop), request), ALL_TIERS)
+    enumeration = Enumeration.build(blocks_for(catalog_of(shop), request))
     choice = ranking.next_first(
         enumeration, request, shop["budget"], ranking.first(enumeration, request, shop["budget"])
     )
@@ -120,7 +130,7 @@ def test_more_money_buys_nothing_slower() -> None:
     for shop in campaign("rising", 0):
         shop |= {"deadline_s": None, "most_usd": None, "extrapolate": True, "objective": "throughput"}
         request = replace(request_of(shop), rank=Rank.MACHINES)
-        enumeration = Enumeration.build(blocks_for(catalog_of(shop), request), ALL_TIERS)
+        enumeration = Enumeration.build(blocks_for(catalog_of(shop), request))
         found = [choice for _, choice in ranking.firsts(enumeration, 10**12)]
         assert all(b.value * 1.01**2 * (1 + 1e-9) >= a.value for a, b in pairwise(found))
         steps += len(found)
@@ -136,7 +146,7 @@ def campaign(name: str, share: int) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("share", sampled(range(4)))
 def test_a_campaign_of_seeds(share: int) -> None:
     done = [agree(shop) for shop in campaign("plans", share)]
-    assert sum(found > 0 for found, _ in done) > 0.55 * len(done), "few of them have an answer"
+    assert sum(found > 0 for found, _ in done) > 0.45 * len(done), "few of them have an answer"
     assert sum(proven for _, proven in done) >= 0.99 * len(done)
 
 

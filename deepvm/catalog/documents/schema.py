@@ -27,8 +27,12 @@ MAX_NODES = 1_000_000
 MAX_EFLOPS = 1e30
 _PRICE = re.compile(r"[0-9]+(\.[0-9]+)?", re.ASCII)
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
-# Line breaks would tear a CSV file apart, control characters a terminal, lone surrogates cannot be written at all.
-_UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+# Line breaks would tear a CSV file apart, control characters a terminal, lone surrogates cannot be written at all; the
+# rest reverses the text after it, or is invisible, so that two names look the same.
+_UNFIT = re.compile(
+    "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e007f]"
+)
 
 
 def _as_float(value: object) -> float:
@@ -113,13 +117,13 @@ def price(what: str, null: str = "") -> Any:
 def text(what: str, most: int = 2000, default: str = "") -> Any:
     """A field for one line of text that may be left out."""
     size = f"1 to {most}" if default else f"at most {most}"
-    description = f"{what}: one line of {size} characters without blanks at the ends"
+    description = f"{what}: one line of {size} visible characters without blanks at the ends"
     return Field(default, min_length=1 if default else 0, max_length=most, description=description)
 
 
 def name_of(what: str, null: str = "") -> Any:
     """A field for a :data:`Name`, required unless it may be null."""
-    return described(f"{what}: one line of 1 to 100 characters without blanks at the ends", null)
+    return described(f"{what}: one line of 1 to 100 visible characters without blanks at the ends", null)
 
 
 def rows(what: str, most: int, *, least: int = 0, required: bool = False, of: str = "objects") -> Any:

@@ -137,9 +137,15 @@ def assemble(
     if not instances and zone:
         sold = one_of(request.zone, sorted({z for zones in offered.values() for z in zones} - {zone}), ", ")
         raise RequestError("zone", request.zone, f"a zone in which something is offered: {sold}")
+    if not instances and doubted:  # to fetch the same prices again would not help
+        server = "unset AWS_ENDPOINT_URL if it names a test server, " if cloud.has_api else ""
+        raise MissingDataError(
+            f"no type has a price in region {region} that can be true; {'; '.join(doubted)}; try: {server}"
+            f"'--prices snapshot' for other prices, or '--catalog mine.json', where any price counts "
+            f"('deepvm catalog show {cloud.name} --prices snapshot -o json > mine.json' writes a file to edit)"
+        )
     if not instances:
-        which = "; ".join([f"no type has a price in region {region}", *doubted])
-        raise SignalMissingError(which, _PRICES, region, cloud)
+        raise SignalMissingError(f"no type has a price in region {region}", _PRICES, region, cloud)
     return Catalog(
         name=f"{cloud.name}-{region}",
         instances=tuple(instances),

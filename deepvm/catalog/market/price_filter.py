@@ -9,11 +9,8 @@ from typing import Any
 
 from deepvm.catalog.signals.signal import HISTORY, ON_DEMAND, SPECS, SPOT, Signal, base, title
 from deepvm.core.cluster.instances import Catalog
-from deepvm.core.cluster.prices import Doubt, Plausibility, PricedType
+from deepvm.core.cluster.prices import IMPLAUSIBLE, Doubt, Plausibility, PricedType
 from deepvm.core.units import counted
-
-IMPLAUSIBLE = "implausible price"
-"""The reason under which such rows are counted in ``Signal.refused``."""
 
 _NAMED = 4
 

@@ -237,7 +237,7 @@ class PlanFlags(WorkloadFlags):
     @property
     def regions(self) -> tuple[str, ...]:
         """The named regions, each once. Raises RequestError: ``all`` and another one."""
-        regions = tuple(dict.fromkeys(r for r in self.region if r))
+        regions = tuple(dict.fromkeys(r for text in self.region for word in text.split(",") if (r := word.strip())))
         if "all" in regions and len(regions) > 1:
             raise RequestError("region", "all", "all without other regions, or the regions without all")
         return regions

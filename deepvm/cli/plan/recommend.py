@@ -133,6 +133,8 @@ def _print(found: Comparison, why: WhyNot | None, placement: Placement | None, o
         if answer.infeasible is not None and not found.ranked:
             where = f"{found.place(answer.catalog)}: " if several else ""
             say(where + report.sentence(answer.infeasible))
+        if answer.doubt:
+            note(f"not proven: {answer.doubt}")
         for line in source_lines(answer.catalog, now):
             note(line)
     if why is not None and output not in ("json", "yaml"):

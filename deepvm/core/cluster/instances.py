@@ -306,6 +306,12 @@ class Catalog:
         ids = {zone: "" for i in self for zone in i.zones}
         return dict(sorted((ids | {z.zone: z.name for i in self for z in i.spot_zones}).items()))
 
+    @cached_property
+    def pool_quotas(self) -> tuple[Quota, ...]:
+        """A limit for each type of a reserved pool: the VMs that it has."""
+        pools = [(i, i.reserved) for i in self if i.reserved is not None]
+        return tuple(Quota(i.quota_family, Market.ON_DEMAND, r.count * i.vcpus) for i, r in pools)
+
     def within_zone(self, zone: str) -> Catalog:
         """The types sold in one zone, at its spot prices; the rest goes to ``absent``. Without zones, the same catalog.
 

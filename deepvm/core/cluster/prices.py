@@ -98,6 +98,9 @@ LEAST_SPOT_SHARE, MOST_SPOT_SHARE = Decimal("0.02"), Decimal(10)
 # of small families from the median of all types (3.3 below, 12.6 above).
 FAMILY_SPREAD, CATALOG_SPREAD = Decimal(25), Decimal(50)
 
+IMPLAUSIBLE = "implausible price"
+"""The reason under which refused prices are counted."""
+
 FEWEST_PEERS = 3  # a median of fewer prices may be the wrong price itself
 
 

@@ -1,13 +1,15 @@
 """Every plan that matters, enumerated exactly: one pass answers every budget.
 
-A plan's score does not depend on its memory nodes, so for each (type, n) only the few cheapest matter. The plans are
-sorted once by price; the best plan within a budget is then a look-up in a running maximum.
+A plan's score does not depend on its memory nodes, so for each (type, n) only those with the lowest prices and the
+fewest vCPUs matter. The plans are sorted once by price; the best plan within a budget is then a look-up in a running
+maximum.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -28,6 +30,19 @@ class Block:
     sizes: TrainingTable
     tier: MemoryNodeTable
     scoring: Scoring
+
+    def within(self, most: int, value: float = np.inf, *, trusted: bool = False) -> Block:
+        """The sizes that cost at most so many micro-dollars an hour, and what may matter beyond.
+
+        That is the smallest size of each type and zone, the cheapest with it at all, and all that may have at least
+        this value; only if it is ``trusted``, where asked.
+        """
+        sizes = self.sizes
+        kept = (sizes.price <= most) | (np.diff(sizes.type_index, prepend=-1) != 0)
+        if value < np.inf:
+            better = self.scoring.values(np.arange(len(sizes)), sizes.price) >= value
+            kept |= better & (sizes.trusted | (not trusted))
+        return replace(self, sizes=sizes.take(kept), scoring=self.scoring.take(kept))
 
 
 @dataclass(frozen=True)
@@ -67,7 +82,11 @@ class Enumeration:
 
     @classmethod
     def build(cls, blocks: Sequence[Block], top: int = 1) -> Enumeration:
-        """Enumerate blocks, in the order of their architectures' names; each size with its ``top`` cheapest tiers."""
+        """Enumerate blocks, in the order of their architectures' names.
+
+        Each size has the memory tiers that fewer than ``top`` others equal or beat in price and vCPUs. The ``top``
+        cheapest are among them, and whatever :mod:`deepvm.planner.ranking` may show of the size first.
+        """
         parts = [_plans(block, top) for block in blocks]
         plans = np.concatenate([np.zeros((4, 0), dtype=np.int64), *parts], axis=1)
         block = np.repeat(np.arange(len(blocks)), [part.shape[1] for part in parts])
@@ -76,7 +95,11 @@ class Enumeration:
         # Blocks and tiers are sorted by name, so their indices sort like names.
         named = np.concatenate([np.zeros(0, dtype=np.int64), *(b.sizes.order[p[0]] for b, p in pairs)])
         _, memory, memory_count, price = plans
-        order = np.lexsort((memory, named, block, memory_count, price))
+        # One key behind the price: sorting by each column takes five times as long.
+        behind = memory_count
+        for column in (block, named, memory + 1):
+            behind = behind * (int(column.max(initial=0)) + 1) + column
+        order = np.lexsort((behind, price))
         value = value[order]
         return cls(tuple(blocks), block[order], plans[:, order], value, np.maximum.accumulate(value))
 
@@ -164,16 +187,19 @@ def _plans(block: Block, top: int) -> IntArray:
         rows = np.arange(len(sizes), dtype=np.int64)
         plans = np.stack([rows, np.full_like(rows, -1), np.zeros_like(rows), sizes.price])
     else:
-        plans = _with_cheapest_tiers(sizes, block.tier, top) if len(sizes) and len(block.tier) else none
+        plans = _with_tiers(sizes, block.tier, top) if len(sizes) and len(block.tier) else none
     return np.asarray(plans[:, plans[3] <= sizes.most_usd[plans[0]]])
 
 
-def useful_tier(tier: MemoryNodeTable, top: int) -> BoolArray:
+@lru_cache(maxsize=4)
+def useful_tier(tier: MemoryNodeTable, top: int, *, vcpus: bool = False) -> BoolArray:
     """Memory-node types that fewer than ``top`` others beat in price, n_sat, quota, memory, speed and zones at once.
 
-    Nor in the time until what is reserved ends.
+    Nor in the time until what is reserved ends, nor in ``vcpus``, where they matter. One table is asked about for each
+    type that trains.
     """
     columns = [price_order(tier.price), -tier.n_sat, -tier.max_count, tier.for_versions]
+    columns += [tier.vcpus] if vcpus else []
     if any(t.reserved for t in tier.types):
         ends = np.array([t.left_s for t in tier.types], dtype=np.float64)
         columns.append(-np.unique(ends, return_inverse=True)[1].reshape(-1))
@@ -182,9 +208,9 @@ def useful_tier(tier: MemoryNodeTable, top: int) -> BoolArray:
     return skyband(np.column_stack(columns), top)
 
 
-def _with_cheapest_tiers(sizes: TrainingTable, tier: MemoryNodeTable, top: int) -> IntArray:
-    """Each size with its ``top`` cheapest memory tiers, as in :func:`_plans`."""
-    useful = useful_tier(tier, top)
+def _with_tiers(sizes: TrainingTable, tier: MemoryNodeTable, top: int) -> IntArray:
+    """Each size with its memory tiers that matter, as in :func:`_plans`."""
+    useful = useful_tier(tier, top, vcpus=True)
     kept, small = np.flatnonzero(useful), tier.take(useful)
     # What a tier costs depends on n, on the senders' n_sat and on the memory set: each such key is computed once.
     offered, sets = np.unique(small.offered, axis=1, return_inverse=True)
@@ -194,13 +220,24 @@ def _with_cheapest_tiers(sizes: TrainingTable, tier: MemoryNodeTable, top: int) 
     counts, n_sat = np.divmod(keys // columns, base)
     needed = small.needed(counts, n_sat)
     never = np.iinfo(np.int64).max
-    cost = np.where((needed <= small.max_count) & offered.T[keys % columns], needed * small.price, never)
-    order = np.lexsort((np.broadcast_to(np.arange(len(small)), cost.shape), needed, cost), axis=-1)[:, :top]
-    best_cost = np.take_along_axis(cost, order, axis=1)[pair]
-    feasible = best_cost < never
-    size = np.broadcast_to(np.arange(len(sizes), dtype=np.int64)[:, None], feasible.shape)[feasible]
-    count = np.take_along_axis(needed, order, axis=1)[pair][feasible]
-    return np.stack([size, kept[order][pair][feasible], count, best_cost[feasible] + sizes.price[size]])
+    allowed = (needed <= small.max_count) & offered.T[keys % columns]
+    cost, vcpus = (np.where(allowed, needed * each, never) for each in (small.price, small.vcpus))
+    order = np.lexsort((np.broadcast_to(np.arange(len(small)), cost.shape), needed, cost), axis=-1)
+    matters = _least(np.take_along_axis(vcpus, order, axis=1), top)
+    size, place = np.nonzero(matters[pair])
+    key = pair[size]
+    row = order[key, place]
+    return np.stack([size, kept[row], needed[key, row], cost[key, row] + sizes.price[size]])
+
+
+def _least(values: IntArray, top: int) -> BoolArray:
+    """[i, j]: fewer than ``top`` values before the j-th of row i are as low, and it is not the highest number."""
+    found = np.zeros(values.shape, dtype=np.bool_)
+    lowest = np.full((len(values), top), np.iinfo(np.int64).max)
+    for place, column in enumerate(values.T):
+        found[:, place] = column < lowest[:, -1]
+        lowest = np.sort(np.column_stack([lowest, column]), axis=1)[:, :top]
+    return found
 
 
 def skyband(costs: IntArray, depth: int) -> BoolArray:

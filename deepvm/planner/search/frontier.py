@@ -92,7 +92,7 @@ class Frontier:
 def frontier_of(answer: Recommendations) -> Frontier:
     """What the planner would answer to the same request at every budget, exactly and from one enumeration."""
     request, candidates = answer.request, gather(answer.catalog, answer.request)
-    enumeration = Enumeration.build(blocks_of(candidates), request.top)
+    enumeration = Enumeration.build(blocks_of(candidates))
     cheapest = enumeration.cheapest()
     most = AS_FAR_AS * max(request.budget_micro_usd, 0 if cheapest is None else cheapest.price)
     found = list(firsts(enumeration, most) if request.weighs_doubt else _bests(enumeration, most))

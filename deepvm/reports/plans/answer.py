@@ -21,6 +21,7 @@ from deepvm.planner.ranking import LITTLE
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Objective, PolicyName
+from deepvm.planner.search.formulation import SolveStatus
 from deepvm.planner.workload.measurement import measure_next
 from deepvm.reports.performance.predictions import in_short, short
 from deepvm.reports.plans.bills import bill_in_short
@@ -314,8 +315,11 @@ def few_steps(answer: Recommendations) -> Iterator[str]:
 
 
 def warnings_of(answer: Recommendations, now: datetime) -> Iterator[str]:
-    """Old prices, unknown quotas, doubtful figures: each with ``!`` in front and what to do about it behind ``->``."""
+    """What is not proven, old prices, unknown quotas, doubtful figures, each after ``!``; after ``->`` what to do."""
     catalog, first = answer.catalog, answer[0]
+    if answer.doubt:
+        cure = "  -> a higher --time-limit" if answer.status is SolveStatus.TIME_LIMIT else ""
+        yield f"! not proven: {answer.doubt}{cure}"
     days = _age_days(catalog, now)
     if days is not None and days > OLD_DAYS:
         yield f"! prices {days} days old ({catalog.region})  -> {refresh_command(catalog)}"

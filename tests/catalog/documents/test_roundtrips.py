@@ -25,8 +25,8 @@ from deepvm.core.cluster.provenance import Provenance
 from deepvm.core.cluster.speedup import HybridSpeedup, LogisticSpeedup, MeasuredSpeedup, RingSpeedup
 from deepvm.errors import DataError, RequestError
 
-# One line of text: no control characters, line separators or surrogates; blanks inside only.
-LETTERS = st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp"))
+# One line of text: no control or format characters, line separators or surrogates; blanks inside only.
+LETTERS = st.characters(exclude_categories=("Cc", "Cf", "Cs", "Zl", "Zp"))
 
 
 def text(least=0, most=30):

@@ -13,11 +13,11 @@ import pytest
 from deepvm.catalog.clouds import DEFAULT_CLOUD
 from deepvm.catalog.clouds.aws.responses import price_text
 from deepvm.catalog.market.build_catalog import MarketRequest, assemble
-from deepvm.catalog.market.price_filter import IMPLAUSIBLE, drop_implausible_prices
+from deepvm.catalog.market.price_filter import drop_implausible_prices
 from deepvm.catalog.signals.signal import Signal
 from deepvm.catalog.store import format_catalog, load_catalog
 from deepvm.core.cluster.instances import Catalog
-from deepvm.core.cluster.prices import PriceBasis
+from deepvm.core.cluster.prices import IMPLAUSIBLE, PriceBasis
 from deepvm.errors import MissingDataError
 from deepvm.planner.recommend import recommend
 
@@ -138,10 +138,23 @@ def test_a_bad_change_of_a_history_is_as_if_it_had_not_been(basis: PriceBasis) -
 
 
 def test_nothing_but_bad_prices_is_an_error_that_says_so() -> None:
-    with pytest.raises(
-        MissingDataError, match=r"no type has a price in region us-east-1; on-demand prices.*cannot be true"
-    ):
+    """With what was refused, the bound, and what helps: to ask the same server again does not."""
+    with pytest.raises(MissingDataError) as caught:
         joined(signals(spot=None, on_demand=dict.fromkeys(SPECS, TINY)))
+    text = str(caught.value)
+    assert "no type has a price in region us-east-1 that can be true; on-demand prices of us-east-1:" in text
+    assert "at 0.000001 $/h is below 0.0005 $/h, less than any VM costs" in text
+    assert "AWS_ENDPOINT_URL" in text and "'--prices snapshot'" in text and "'--catalog mine.json'" in text
+    assert "catalog refresh" not in text and caught.value.exit_code == 4
+
+
+def test_bad_spot_prices_alone_end_with_the_same_advice() -> None:
+    catalog = joined(signals(spot={name: {"use1-az1": [TINY, ""]} for name in SPECS}))
+    found = recommend(catalog, "3", architecture="spot-storage").infeasible
+    assert found is not None and found.constraint == "types"
+    assert "without a spot price" in found.reason
+    assert found.advice.startswith("use '--prices snapshot', or '--catalog' with a file of yours")
+    assert found.advice.endswith(f"(refused as implausible: {len(SPECS)} prices)")
 
 
 def test_such_a_price_never_leads_the_ranking() -> None:

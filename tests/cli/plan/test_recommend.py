@@ -312,6 +312,15 @@ def test_a_time_limit_leaves_the_enumerations_answer(run: Run) -> None:
     assert "Not proven (time-limit)" in out
 
 
+@pytest.mark.parametrize("words", [["--pw", "3"], ["--pw", "3", "-o", "csv"], ["--pw", "3", "-o", "json"]])
+def test_a_time_limit_that_was_reached_is_named_in_every_answer(words: list[str], run: Run) -> None:
+    trained = ["--catalog", "aws-us-east-1", "--model", "resnet50"]
+    late = run("recommend", *words, *trained, "--time-limit", "0.000001")
+    assert "not proven: the time limit ended the integer program" in late[1] + late[2]
+    proven = run("recommend", *words, *trained)
+    assert "not proven" not in proven[1] + proven[2] and proven[0] == late[0]
+
+
 def test_every_policy_states_gains_that_its_table_shows(run: Run) -> None:
     for policy in PolicyName:
         for budget in ("1.3", "3", "6.5"):

@@ -72,7 +72,7 @@ def test_price_order_is_the_place_in_a_stable_sort(values: list[int]) -> None:
 def test_the_tier_is_pruned_without_loss(case: Case) -> None:
     blocks = blocks_for(case.catalog, case.request)
     pruned = [summary(c) for c in enumerated(blocks, case.request)]
-    with mock.patch.object(enumeration, "useful_tier", lambda tier, top: np.ones(len(tier), dtype=np.bool_)):
+    with mock.patch.object(enumeration, "useful_tier", lambda tier, *_, **__: np.ones(len(tier), dtype=np.bool_)):
         whole = [summary(c) for c in enumerated(blocks, case.request)]
     assert pruned == whole
 

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import os
 import random
+import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pulp
 import pytest
+from packaging.specifiers import SpecifierSet
 from support import oracle
 from support.builders import catalog, cpu_type, gpu_type, paper
 from support.pace import soon
+from support.places import ROOT
+from support.planner import milp_oracle
 from support.planner.agreement import blocks_for
 
 from deepvm.core.cluster.instances import Catalog
@@ -321,6 +330,36 @@ class TestResults:
     def test_infeasible_by_both_solvers(self) -> None:
         for name in ("ilp", "frontier"):
             assert recommend(paper(), 0, solver=name).status is SolveStatus.INFEASIBLE
+
+
+ALLOWED = SpecifierSet(re.findall('"highspy(.*)"', (ROOT / "pyproject.toml").read_text())[0])
+MINORS = ("1.7", "1.8", "1.9", "1.10", "1.11", "1.12", "1.13", "1.14", "1.15", "1.16")
+
+
+class TestOracle:
+    """Every release of the solver that pyproject.toml allows finds what brute force does, and prints nothing."""
+
+    def test_the_installed_release(self) -> None:
+        assert milp_oracle.brute_force(milp_oracle.KNOWN) == pytest.approx(28.2)
+        assert milp_oracle.wrong(60) == []
+
+    @pytest.mark.parametrize("version", ["1.8.1", "1.12.0", "1.14.0", "1.16.0"])
+    def test_releases_that_answer_wrongly_or_print_are_excluded(self, version: str) -> None:
+        assert version not in ALLOWED
+        assert importlib.metadata.version("highspy") in ALLOWED
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("minor", MINORS)
+    def test_each_minor_release(self, minor: str, tmp_path: Path) -> None:
+        """Skips what the package index does not have for this Python."""
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:"]
+        got = subprocess.run([*pip, "--target", tmp_path, f"highspy=={minor}.*"], capture_output=True, text=True)
+        if got.returncode:
+            pytest.skip(f"highspy {minor} cannot be installed here: {got.stderr[-300:]}")
+        script = [sys.executable, milp_oracle.__file__, "1000"]
+        asked = subprocess.run(script, env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True)
+        right = asked.returncode == 0 and not asked.stdout
+        assert right == (f"{minor}.0" in ALLOWED), (asked.stdout + asked.stderr)[-2000:]
 
 
 def test_nothing_is_written_to_stdout(capfd: pytest.CaptureFixture[str]) -> None:

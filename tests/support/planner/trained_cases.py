@@ -74,14 +74,16 @@ def _price(rng: random.Random) -> int:
 
 
 def _speeds(rng: random.Random, most: int) -> Any:
-    """A table; the model may fit from some n on only, and more VMs may be slower."""
+    """A table; the model may fit from some n on only, its global batch up to some n, and more VMs may be slower."""
     if rng.random() < 0.1:
         return "nobody knows"
     first = rng.choice((1, 1, 1, 1, 2, 3, 5, most + 1))
+    last = rng.choice((first, 1)) if rng.random() < 0.1 else most
     one, cost = rng.choice((10.0, 10.0, 20.0, 37.7, 2e4)), rng.choice((0.0, 0.02, 0.1, 0.5, 1.2))
     noise = rng.choice((0.0, 0.0, 0.3))
     return [
-        None if n < first else one * n / (1 + cost * (n - 1)) * (1 + noise * rng.random()) for n in range(1, most + 1)
+        one * n / (1 + cost * (n - 1)) * (1 + noise * rng.random()) if first <= n <= last else None
+        for n in range(1, most + 1)
     ]
 
 
@@ -110,8 +112,9 @@ def _gpu(rng: random.Random, most: int) -> dict[str, Any]:
 
 
 def _node(rng: random.Random) -> dict[str, Any]:
+    price = rng.choice((_price(rng), 100_000, 101_000, 103_000, 108_000))  # often about the same: then vCPUs decide
     return {
-        "on_demand": None if rng.random() < 0.05 else _price(rng),
+        "on_demand": None if rng.random() < 0.05 else price,
         "gib": rng.choice((0.5, 2.0, 4.0, 8.0, 16.0, 16.0, 64.0, 256.0)),
         "network": None if rng.random() < 0.05 else rng.choice((0.1, 1.0, 5.0, 10.0, 25.0)),
         "baseline": rng.choice((None, None, 0.2, 0.7, 5.0)),
@@ -128,6 +131,8 @@ def drawn(rng: random.Random) -> dict[str, Any]:
     for place in (("G", "spot"), ("G", "on-demand"), ("Standard", "spot"), ("Standard", "on-demand")):
         if rng.random() < 0.15:
             quotas[place] = rng.choice((400, 96, 33, 32, 12, 4, 3, 1, 0))
+    if rng.random() < 0.03:  # a new account
+        quotas = dict.fromkeys((("G", "spot"), ("G", "on-demand"), ("Standard", "spot"), ("Standard", "on-demand")), 0)
     amount = rng.random() < 0.4
     objectives = ("throughput", "throughput", "flopp", "cost-per-work")
     shop: dict[str, Any] = {

@@ -160,7 +160,7 @@ def _plans(shop: dict[str, Any], only_on_demand: bool) -> Iterator[Plan]:
                 continue
             if only_on_demand:
                 found = _plan(shop, "on-demand", name, gpu, n, 0, n, speed, "", 0)
-                yield from [found] if found and _tiered_or_paid(shop, gpu, wanted) else []
+                yield from [found] if found else []
                 continue
             if "on-demand" in wanted:
                 found = _plan(shop, "on-demand", name, gpu, n, 0, n, speed, "", 0)
@@ -179,21 +179,6 @@ def _plans(shop: dict[str, Any], only_on_demand: bool) -> Iterator[Plan]:
                         continue
                     found = _plan(shop, "tiering", name, gpu, n, n, 0, speed, zone, price, (other, node, m))
                     yield from [found] if found else []
-
-
-def _tiered_or_paid(shop: dict[str, Any], gpu: dict[str, Any], wanted: Iterable[str]) -> bool:
-    """Whether the type is a candidate of any architecture that was asked for."""
-    paid, linked = gpu["on_demand"] is not None, gpu["network"] is not None
-    if "on-demand" in wanted and paid:
-        return True
-    if not gpu["spot"]:
-        return False
-    if not (("single-anchor" in wanted and paid) or "spot-storage" in wanted or ("tiering" in wanted and linked)):
-        return False
-    # All others rent spot VMs, and an account that may not rent one has no candidate of this type.
-    return within(shop, [(gpu, "spot", 1)]) and (
-        set(wanted) != {"single-anchor"} or within(shop, [(gpu, "on-demand", 1)])
-    )
 
 
 def _plan(
