@@ -313,13 +313,13 @@ def test_a_command_names_its_job(command: str, name: str) -> None:
     assert job_of_plan(Path("plan.json"), command.split()).name == name
 
 
-@pytest.mark.parametrize(("more", "said"), [("", True), (", count: 3", False), (", grace: 0.5s", False)])
-def test_lives_shorter_than_what_follows_a_notice_are_named(more: str, said: bool) -> None:
+@pytest.mark.parametrize(("more", "is_named"), [("", True), (", count: 3", False), (", grace: 0.5s", False)])
+def test_lives_shorter_than_what_follows_a_notice_are_named(more: str, is_named: bool) -> None:
     """Each machine is paid for far longer than it trains."""
     grace = "" if "grace" in more else ", grace: 10min"
     job = parse_job_file(base(inject="{mttp: 1s" + grace + more + "}"), "job.yaml")
     pair = "machines train for 1 s on average (inject.mttp or lives), then last 10 min more (inject.grace)"
-    assert list(remarks(job)) == [pair] * said
+    assert list(remarks(job)) == [pair] * is_named
 
 
 def test_processes_by_the_command_line() -> None:

@@ -2,9 +2,9 @@
 
 Each of them would train a copy of the model, and all would write the same files. Ranks that train together are
 connected: to the store at ``MASTER_PORT``, to one another, or to other machines of the job. The kernel's tables of TCP
-sockets show that for every framework.
+sockets show that for any library.
 
-How long a script loads before it forms its group is unknown, so time is no reason to stop it: after ``LATE_S`` the
+It is unknown how long a script loads before it forms its group, so time is no reason to stop it: after ``LATE_S`` the
 log has a warning. Reasons are a reported step, the first step of a torch optimizer (:mod:`deepvm.jobs.agent.warm`) and
 the end of all trainers. Under torchrun the end is no reason: its own connections hide those of ranks that have ended.
 """

@@ -120,7 +120,7 @@ def test_a_watch_looks_until_there_is_a_group() -> None:
 
 
 def test_a_first_step_decides_once() -> None:
-    """A trainer that waits for its end gets it, whatever is seen later."""
+    """A trainer that waits for its end gets it, even if there is a connection later."""
     ties = Ties()
     watch = GroupWatch(ties)
     assert watch.first_step()
