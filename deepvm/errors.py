@@ -216,7 +216,7 @@ class VersionGoneError(CheckpointError):
 
 
 class MemoryOnlyError(CheckpointError):
-    """A memory node has a version, and has no disk that it will ever be on."""
+    """A memory node has a version, and no disk to write it to."""
 
 
 class DamagedError(CheckpointError):

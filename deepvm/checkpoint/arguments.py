@@ -22,7 +22,7 @@ from deepvm.errors import RequestError
 from deepvm.io.agent_link import EPOCH, SAVE_EVERY
 
 JOB, FORMER_DEFAULT = "DEEPVM_JOB", "job"
-"""Environment variable with the name of the training job, and the name of all without one in releases before this."""
+"""Environment variable with the name of the training job, and the default of earlier releases."""
 PLACES = "DEEPVM_TIERS"
 """Environment variable with the tiers of training jobs that name none, separated by blanks."""
 KEPT, _KEEP = "DEEPVM_KEEP", 2
@@ -36,7 +36,7 @@ log = logging.getLogger("deepvm.checkpoint")
 
 
 def check(model: Any, tiers: Any, slots: Any, keep: Any, keep_every: Any, journal: Any) -> list[str | Tier]:
-    """Check these arguments by name; returns what :func:`check_tiers` does. Raises RequestError."""
+    """Check these arguments by name; returns the tiers as :func:`check_tiers` does. Raises RequestError."""
     if not isinstance(model, torch.nn.Module):
         raise RequestError("model", model, "a torch.nn.Module")
     if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
@@ -79,7 +79,7 @@ def open_all(tiers: Sequence[str | Tier], session: str, keep: int, keep_every: i
 
 
 def name_of(job: Any, default: str = "") -> tuple[str, bool]:
-    """The name of the training job, else the default or the script's, and whether it was given one.
+    """The name of the training job, else the default or the script's, and whether the user gave it.
 
     Raises RequestError.
     """

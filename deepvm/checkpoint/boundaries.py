@@ -34,19 +34,19 @@ from deepvm.errors import CheckpointError, RequestError
 from deepvm.io.agent_board import Scheduled
 
 _HURRY_S = 10.0
-"""With less time than this nothing is waited for."""
+"""With less time left than this, a version does not wait for a step."""
 _EVALUATION_S = 30.0
-"""With less time than this an evaluation is not left to end before a save."""
-_ACCUMULATED = 256
-"""Over so many iterations gradients may be added up: a version waits for the step that uses them."""
-_UNFETCHED = 200
+"""With less time left than this, a save does not wait for the end of an evaluation."""
+_MAX_ITERATIONS_PER_STEP = 256
+"""Iterations over which gradients may be added up: a version waits for the step that uses them."""
+_MAX_STEPS_PER_BATCH = 200
 """Steps that one batch may take; without a batch for longer, the training reads its data in another way."""
 
 log = logging.getLogger("deepvm.checkpoint")
 
 
 class Boundaries:
-    """What a :class:`~deepvm.checkpoint.checkpointer.Checkpointer` does while the training runs."""
+    """The part of a :class:`~deepvm.checkpoint.checkpointer.Checkpointer` that acts while the training runs."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Boundaries:
             state: what is saved.
             steppers: the optimizers whose steps can be hooked, by argument; ``optimizer`` is the one that is counted.
             pipeline: where versions go.
-            ranks: who saves them together.
+            ranks: those that save them together.
             layers: slots of a layerwise training.
             snapshotter: makes versions.
             schedule: when one is due.
@@ -89,20 +89,20 @@ class Boundaries:
         self._between = BetweenSteps(self._state, looks=not self._loaders, switches=self._ranks.world == 1)
         self._due: tuple[float | None, Scheduled | None] | None = None
         """The deadline and the agent's request of a version that waits for the next batch, or for a step."""
-        self._due_at, self._told_unfetched = 0, False
+        self._due_at, self._warned_unfetched = 0, False
         self._changed = False
         """Since that version was due something else has changed the state."""
         self._loop = 0
         """Number of the newest loop over :meth:`steps`; 0 outside of one."""
         self._loops, self._restored, self._consumer = 0, False, 0
-        self._unused = 0
+        self._iterations_since_step = 0
         """Iterations since an optimizer has stepped: gradients may be added up, which are in no version."""
-        self._used: list[tuple[int, int] | None] = []
-        """The gradients that it has used."""
+        self._used_gradients: list[tuple[int, int] | None] = []
+        """Marks of the gradients that this step has used."""
         self._updated = False
         """An optimizer has stepped in this iteration of the loop."""
         self._asked: Handle | None = None
-        """What save() has returned in this iteration of the loop."""
+        """The handle that save() has returned in this iteration of the loop."""
         self._again = self._rewound = False
         """Whether save() has taken this iteration before its end, and whether an older version was restored in it."""
         self._stepping = self._closed = False
@@ -169,7 +169,7 @@ class Boundaries:
 
     def _end_iteration(self) -> None:
         """All that the iteration does is done, and nothing of the next one."""
-        self._unused = 0 if self._updated else self._unused + 1
+        self._iterations_since_step = 0 if self._updated else self._iterations_since_step + 1
         self._version, self._updated = self._version + 1, False
         self._stepped()
         asked, self._asked = self._asked, None
@@ -205,7 +205,7 @@ class Boundaries:
             if handle is None and asked:
                 handle = self._requests.begun()
             handle = snapshots.begin(version, patience_s, best=best, handle=handle, at_boundary=True)
-            self._tell_of(handle, None)
+            self._notify_agent(handle, None)
             snapshots.finish(at_once=True)
             snapshots.gate()
         copied = handle.snapshot_done
@@ -246,9 +246,9 @@ class Boundaries:
             self._before_layer(())
 
     def _before_other_step(self, name: str) -> None:
-        """An optimizer in ``extra`` steps: as the first one does it, but in the same iteration."""
+        """An optimizer in ``extra`` steps, in the same iteration as the first one."""
         if self._loop:
-            self._updated, self._used = True, self._state.gradient_marks()
+            self._updated, self._used_gradients = True, self._state.gradient_marks()
         else:
             self._between.other_stepped(name)
         self._end_pass(in_step=True)
@@ -261,12 +261,12 @@ class Boundaries:
             snapshots.finish(in_step)
             return
         with without_autograd():
-            self._between.first_pass(in_step)
+            self._between.first_forward(in_step)
         pending = snapshots.pending is not None
         snapshots.finish(in_step)
         if pending:
             with without_autograd():
-                self._between.next_pass(set() if in_step else snapshots.changed, self._pipeline.background)
+                self._between.next_forward(set() if in_step else snapshots.changed, self._pipeline.background)
 
     def _before_layer(self, copies: Sequence[Copying]) -> None:
         self._end_pass(in_step=True)
@@ -279,7 +279,7 @@ class Boundaries:
             return
         self._stepping = False
         if self._loop:
-            self._updated, self._used = True, self._state.gradient_marks()
+            self._updated, self._used_gradients = True, self._state.gradient_marks()
             return
         self._version += 1
         self._between.main_stepped()
@@ -326,10 +326,10 @@ class Boundaries:
 
     def _accumulates(self, deadline: float | None) -> bool:
         """Whether a version waits, as gradients are being added up over iterations, and there is time. Collective."""
-        marks = self._state.gradient_marks() if self._unused else []
-        added = any(mark is not None for mark in marks) and marks != self._used
+        marks = self._state.gradient_marks() if self._iterations_since_step else []
+        added = any(mark is not None for mark in marks) and marks != self._used_gradients
         urgent = deadline is not None and deadline - time.time() < max(_HURRY_S, 3 * self._snapshotter.usual_s)
-        (ready,) = self._ranks.minimum([not added or urgent or self._unused > _ACCUMULATED])
+        (ready,) = self._ranks.minimum([not added or urgent or self._iterations_since_step > _MAX_ITERATIONS_PER_STEP])
         if ready and added:
             log.warning(
                 "version %d is saved without the gradients that were added up since the last step", self._version
@@ -339,7 +339,7 @@ class Boundaries:
     def _begin(self, deadline: float | None, scheduled: Scheduled | None, at_boundary: bool = False) -> None:
         handle = self._requests.begun()
         handle = self._snapshotter.begin(self._version, 0.0, handle=handle, deadline=deadline, at_boundary=at_boundary)
-        self._tell_of(handle, scheduled)
+        self._notify_agent(handle, scheduled)
 
     def _take(self, deadline: float | None, scheduled: Scheduled | None) -> None:
         """Save the state between two iterations."""
@@ -352,8 +352,8 @@ class Boundaries:
         self._changed = False
         if self._due is None:
             self._due_at = self._version
-        elif self._version - self._due_at >= _UNFETCHED and not self._told_unfetched:
-            self._told_unfetched = True
+        elif self._version - self._due_at >= _MAX_STEPS_PER_BATCH and not self._warned_unfetched:
+            self._warned_unfetched = True
             log.warning(
                 "nothing is saved: version %d was due, and no batch was fetched through the ResumableLoader in extra "
                 "since then; iterate over it, not over the loader that it was given",
@@ -362,7 +362,7 @@ class Boundaries:
         self._due = deadline, scheduled
 
     def _before_batch(self) -> None:
-        """A loader is about to fetch a batch, or to begin a pass: nothing of the next iteration has happened yet."""
+        """A loader is about to fetch a batch, or to start a pass: nothing of the next iteration has happened yet."""
         due, self._due = self._due, None
         if due is None or self._stepping or self._closed:
             return
@@ -370,20 +370,20 @@ class Boundaries:
             self._take(*due)
 
     def _give_up_due(self) -> None:
-        """The training is over: what waits for the next batch is not saved, and whoever asked for it hears so."""
+        """The training is over: a version that waits for the next batch is not saved, and its request fails."""
         due, self._due = self._due, None
         if due is None:
             return
-        why = "the state was changed since" if self._changed else "several ranks end without a save() by all of them"
-        log.warning("version %d was due and is not saved: %s", self._version, why)
-        self._requests.begun().failed(CheckpointError(f"version {self._version} was not saved: {why}"))
+        reason = "the state was changed since" if self._changed else "several ranks end without a save() by all of them"
+        log.warning("version %d was due and is not saved: %s", self._version, reason)
+        self._requests.begun().failed(CheckpointError(f"version {self._version} was not saved: {reason}"))
 
-    def _tell_of(self, handle: Handle, scheduled: Scheduled | None) -> None:
+    def _notify_agent(self, handle: Handle, scheduled: Scheduled | None) -> None:
         if self._agent is not None:
             self._agent.begun(handle, scheduled)
 
     def _look_ahead(self) -> None:
-        """Layerwise: take a slot for the next version, if one is due, before backward begins. Collective."""
+        """Layerwise: take a slot for the next version, if one is due, before backward starts. Collective."""
         snapshots, updates = self._snapshotter, self._layers.updates
         if updates is None or updates.ahead or not (snapshots.layout and snapshots.layout.image.lasting):
             return
@@ -394,12 +394,12 @@ class Boundaries:
             self._layers.prepare(snapshots.bytes.storages, self._ranks)
 
     def _context(self) -> SaveContext:
-        """What a policy may know."""
+        """The facts that a policy may use."""
         snapshots, last = self._snapshotter, self._snapshotter.last
         busy = max(last.times.values(), default=0.0) if last is not None else 0.0
         stall = max(last.stall_s - snapshots.layout_s, 0.0) if last is not None else 0.0  # a layout is made once
         now, mtbf = time.monotonic(), self._mtbf_s
-        # No notices reach the job, so policies insure. Before anything is learnt a Lomax scale is the mean life.
+        # No notices reach the job, so policies insure. Before there are data, the Lomax scale is the mean lifetime.
         facts = SaveFacts(save_s=stall, backup_s=busy, mttp_s=mtbf, scale_s=mtbf, age_s=now - self._since)
         return SaveContext(self._version, now, snapshots.last_step, snapshots.last_s, facts)
 
@@ -429,7 +429,7 @@ class Boundaries:
             self._agent.sent()
 
     def _passes(self) -> None:
-        """The next step may begin."""
+        """The next step may start."""
         if self._evaluations is not None:
             self._evaluations.forget()
 

@@ -185,14 +185,14 @@ class Checkpointer(Boundaries):
         return self._iterate(total)
 
     def save(self, block: bool = False, best: bool = False) -> Handle:
-        """Save the current state, whatever the schedule says. With several ranks, all of them call it.
+        """Save the current state, even if the schedule does not ask for it. With several ranks, all of them call it.
 
         It waits for a free slot, and until the state is copied: what changes afterwards is not in the version. In an
         iteration of :meth:`steps` the version is taken when that iteration has ended; with ``block`` at once, after an
         optimizer has stepped, and again at the end of the iteration if something has changed by then.
 
         Args:
-            block: wait until the version is remote (durable in a folder if the tiers away from here fail; local if all
+            block: wait until the version is remote (durable in a folder if the off-host tiers fail; local if all
                 tiers are in memory); the emergency save.
             best: mark it as the best so far: kept next to the newest until a better one is saved.
 

@@ -27,7 +27,7 @@ from deepvm.core.units import format_bytes, format_seconds
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
 _MOST_SHOWN, _LONGEST = 4, 300
-_CHANGED = (
+_CHANGED_SETTINGS = (
     "this training has other settings than the one that saved the version: %s. Optimizers and schedulers continue with "
     "the old values, which are in force now; modules are as built here. To use the new values, set them after "
     "restore_latest(), in optimizer.param_groups and in the schedulers. To start at 0 with them, give this training "
@@ -92,7 +92,7 @@ def restore_newest(
                 who += f", file {file_name(manifest.job, manifest.version)}"
                 _tell(f"resumed from version {manifest.version} of {where} ({who}, {saved}, {size})")
                 if changes:
-                    log.warning(_CHANGED, "; ".join(changes))
+                    log.warning(_CHANGED_SETTINGS, "; ".join(changes))
             return version
     # A node that dies meanwhile comes back with what it acknowledged: starting at 0 now would lose all of it.
     if not ranks.minimum([withheld is None])[0]:
@@ -202,7 +202,7 @@ def _saved(created: str) -> str:
 
 
 def _load(path: Path, state: TrainingState, ranks: Ranks, unnamed: str) -> tuple[int, Exception | None, list[str]]:
-    """Load a version's file into the training; returns the version and, if that failed, the error; what has changed.
+    """Load a version's file into the training; returns the version, the error if that failed, and changed settings.
 
     ``unnamed``: the job's name if it was given none.
     """
@@ -221,13 +221,13 @@ def _load(path: Path, state: TrainingState, ranks: Ranks, unnamed: str) -> tuple
 
 
 def _other_jobs(tiers: Sequence[Tier], job: str) -> list[str]:
-    """What else has versions there, as far as that is known: a memory node is asked about one job only."""
-    found = set[str]()
+    """Other jobs that have versions there, as far as known: a memory node is asked about one job only."""
+    names = set[str]()
     for tier in tiers:
         with suppress(CheckpointError, RequestError):
-            found |= tier.jobs() if isinstance(tier, Store) else set()
-            found |= {FORMER_DEFAULT} if tier.versions(FORMER_DEFAULT) else set()
-    return sorted(found - {job})
+            names |= tier.jobs() if isinstance(tier, Store) else set()
+            names |= {FORMER_DEFAULT} if tier.versions(FORMER_DEFAULT) else set()
+    return sorted(names - {job})
 
 
 def _evidence(tiers: Sequence[Tier], job: str) -> dict[tuple[int, str], str]:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
 
 from deepvm.catalog.documents import yaml_file
-from deepvm.catalog.documents.yaml_file import Cause, Lines, YamlFormat
+from deepvm.catalog.documents.yaml_file import InvalidValueError, Lines, YamlFormat
 from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.core.spelling import joined
 from deepvm.core.units import MOST_USD, format_seconds, parse_seconds
@@ -71,21 +71,21 @@ def _cloud(value: str) -> str:
 
 def _variable_name(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value):
-        raise Cause("no name of a variable; allowed: letters, digits and _, no digit first")
+        raise InvalidValueError("no name of a variable; allowed: letters, digits and _, no digit first")
     return value
 
 
 def _variable(value: object) -> str:
     """The value of a variable, which may be written as a number."""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        kind = _YAML_KINDS.get(type(value), type(value).__name__)
-        raise Cause(f"YAML reads this value as {kind}, not as text; put it in quotes")
+        type_name = _YAML_TYPES.get(type(value), type(value).__name__)
+        raise InvalidValueError(f"YAML reads this value as {type_name}, not as text; put it in quotes")
     if "\0" in str(value):
-        raise Cause("a NUL character, which no variable can hold")
+        raise InvalidValueError("a NUL character, which no variable can hold")
     return str(value)
 
 
-_YAML_KINDS = {bool: "true or false", type(None): "nothing", list: "a list", dict: "an object"}
+_YAML_TYPES = {bool: "true or false", type(None): "nothing", list: "a list", dict: "an object"}
 
 
 def _data_name(value: str) -> str:

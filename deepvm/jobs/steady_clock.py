@@ -1,8 +1,8 @@
-"""Time that passes evenly, whoever sets the clock on the wall, also while the computer sleeps.
+"""Time that passes evenly, even if the wall clock is set, and also while the computer sleeps.
 
 The times of a job, and of its machines, are by one such clock. Processes of one boot share it, by a file of the job's
-folder. After a reboot, or on another computer, another one is started by the wall clock, but not before what was
-written down last.
+folder. After a reboot, or on another computer, a new one starts at the wall clock's time, but not before the last time
+that was recorded.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True)
 class SteadyClock:
-    """Seconds since the epoch, as the wall clock had it when this one was started, and what has passed since.
+    """Seconds since the epoch: the wall clock's when this one was started, and those that have passed since.
 
-    ``boot``: of which boot it is. ``zero_s``: when that began.
+    ``boot``: the boot it belongs to. ``zero_s``: when that started.
     """
 
     boot: str
@@ -31,20 +31,20 @@ class SteadyClock:
 
     @classmethod
     def start(cls, least_s: float = 0.0) -> SteadyClock:
-        """Start at the wall clock's time, or at ``least_s``: what was written down before lies in the past."""
+        """Start at the wall clock's time, or at ``least_s``: all times recorded before are in the past."""
         return cls(_boot(), max(time.time(), least_s) - _since_boot_s())
 
     @classmethod
     def load(cls, path: Path) -> SteadyClock | None:
         """The clock of a file; None without one, or after a reboot."""
         try:
-            found = cls(**json.loads(path.read_bytes()))
+            clock = cls(**json.loads(path.read_bytes()))
         except (OSError, ValueError, TypeError):
             return None
-        return found if found.boot and found.boot == _boot() else None
+        return clock if clock.boot and clock.boot == _boot() else None
 
     def save(self, path: Path) -> None:
-        """Have other processes of this boot go by it. Raises DataError."""
+        """Share it with other processes of this boot. Raises DataError."""
         write_bytes(path, json.dumps(asdict(self)).encode())
 
     def now_s(self) -> float:
@@ -52,12 +52,12 @@ class SteadyClock:
         return self.zero_s + _since_boot_s()
 
     def of_wall_s(self, wall_s: float) -> float:
-        """The time of this clock at what is, or will be, ``wall_s`` by the wall clock as it goes now."""
+        """The time of this clock at what is, or will be, ``wall_s`` by the wall clock as it is set now."""
         return wall_s + self.now_s() - time.time()
 
 
 def clock_of(folder: Path, least_s: float = 0.0) -> SteadyClock:
-    """The clock of the job in a folder, started if there is none. Raises DataError: it cannot be written down."""
+    """The clock of the job in a folder, started if there is none. Raises DataError: it cannot be written."""
     clock = SteadyClock.load(folder / CLOCK)
     if clock is None or clock.now_s() < least_s:
         clock = SteadyClock.start(least_s)

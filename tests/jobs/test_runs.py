@@ -178,7 +178,7 @@ def test_signals_release_the_machines(home: Home, number: int, times: int, keeps
     output = process.communicate(timeout=30)[1].decode()
     assert process.returncode == 128 + number and "Traceback" not in output, output
     if keeps:
-        assert "ended trains on, for 0." in output and home.document("jobs", "orphans")["orphans"]
+        assert "ended trains on, for $0." in output and home.document("jobs", "orphans")["orphans"]
         return
     # The first one may be done before the second is seen.
     assert (times > 1 or "another checkpoint" not in output) and "jobs resume ended" in output
@@ -192,7 +192,7 @@ def test_ctrl_c_keeps_the_machines_where_that_is_wanted(home: Home) -> None:
     until(lambda: (home.result / "starts-0").exists())
     os.killpg(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=30)
-    assert process.returncode == 130 and b"kept trains on, for 0." in said, said
+    assert process.returncode == 130 and b"kept trains on, for $0." in said, said
     assert home.document("jobs", "ls")["jobs"][0]["controller"] == "gone"
     home.hurry()
     found = home.document("jobs", "resume", "kept")

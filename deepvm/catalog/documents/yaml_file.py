@@ -30,8 +30,8 @@ class _NotYamlError(ValueError):
     """What cannot be read, with its line."""
 
 
-class Cause(ValueError):
-    """Why a validator refuses a value, where what is allowed would not explain it."""
+class InvalidValueError(ValueError):
+    """The reason for which a validator refuses a value, where the allowed values would not explain it."""
 
 
 @dataclass(frozen=True)
@@ -142,8 +142,8 @@ class YamlFormat(Generic[Model]):
                 continue
             elif one["type"] == "missing":
                 yield f"{where}{name}: missing; allowed: {self.allowed(*path)}"
-            elif isinstance(cause := one.get("ctx", {}).get("error"), Cause):
-                yield f"{where}{name}: {cause}"
+            elif isinstance(reason := one.get("ctx", {}).get("error"), InvalidValueError):
+                yield f"{where}{name}: {reason}"
             else:
                 yield f"{where}{name}: {_shown(_at(document, path))} cannot be used; allowed: {self.allowed(*path)}"
 

@@ -20,7 +20,7 @@ from deepvm.errors import RequestError
 
 _INT64 = range(-(2**63), 2**63)
 _CONSTANTS = (str, bytes, bool, type(None), torch.dtype, torch.device, torch.Size)
-_WAYS_OUT = {
+_CONVERSIONS = {
     "ndarray": "torch.from_numpy(x) makes one of it, and .numpy() an array again in load_state_dict; or x.tolist()",
     "deque": "list(x) makes one of it, and deque(state, maxlen=...) a deque again in load_state_dict",
     "defaultdict": "dict(x) makes one of it",
@@ -67,15 +67,15 @@ def flatten(tree: Any) -> FlatState:
     return parts
 
 
-def check_readable(record: bytes, what: str) -> None:
-    """Raise RequestError about ``what`` if plain ``torch.load`` would not read a record back."""
+def check_readable(record: bytes, subject: str) -> None:
+    """Raise RequestError about ``subject`` if plain ``torch.load`` would not read a record back."""
     try:
         torch.load(io.BytesIO(record), map_location="cpu", weights_only=True)
     except Exception as error:  # of unpickling, of any kind
-        found = re.search(r"GLOBAL ([\w.]+)", str(error))
+        match = re.search(r"GLOBAL ([\w.]+)", str(error))
         raise RequestError(
-            what,
-            found[1] if found else str(error).splitlines()[0],
+            subject,
+            match[1] if match else str(error).splitlines()[0],
             "tensors, numbers, text, and lists, tuples and dictionaries of them: no version with anything else could "
             "be restored",
         ) from None
@@ -127,7 +127,7 @@ def _visit(tree: Any, parts: FlatState, place: _Place) -> None:
         other = (
             "x.item() makes one of it" if kind.__module__ == "numpy" else "save its fields, and build it again on load"
         )
-        hint = f": {_WAYS_OUT.get(kind.__name__, other)}"
+        hint = f": {_CONVERSIONS.get(kind.__name__, other)}"
         raise _refused(place, kind.__name__, "tensors, numbers, strings, lists, tuples, dicts of them; at {at}" + hint)
 
 

@@ -100,7 +100,7 @@ def training_run(
     A version is taken between two batches, before the next one is fetched: all that the body of the loop did is in it,
     and nothing of the next batch. One that is due at the last batch of an epoch is taken when the next epoch fetches
     its first: it has what follows the inner loop. What precedes the inner loop runs again when an epoch is resumed in
-    the middle; it must not change what is saved. Nor is what the loop keeps in local variables in a version. After
+    the middle; it must not change what is saved. Local variables of the loop are not in a version. After
     SIGTERM the state after the next step is saved, and when it is safe the process ends with exit code 143.
 
     Args:

@@ -89,7 +89,7 @@ def counters_of(loader: DataLoader[Any]) -> dict[str, int]:
 
 
 def restore_counters(loader: DataLoader[Any], counters: Mapping[str, int]) -> None:
-    """Set those that the samplers still have."""
+    """Set the counters that the samplers still have."""
     samplers = dict(_samplers("", loader))
     for key in counters_of(loader).keys() & counters.keys():
         path, _, name = key.rpartition(".")

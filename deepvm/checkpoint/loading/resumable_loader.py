@@ -68,7 +68,7 @@ class ResumableLoader:
 
     Attributes:
         loader: what it wraps; other attributes are those of it.
-        before_batch: called where the checkpointer may save: before a batch is fetched, and before a pass begins; not
+        before_batch: called where the checkpointer may save: before a batch is fetched, and before a pass starts; not
             at the end of a pass.
     """
 
@@ -95,7 +95,7 @@ class ResumableLoader:
         self._stateful = own and not self._missing
         self._reads = self._stream and not self._stateful
         self._order_key = "read" if self._reads else "order"
-        """By it a record says what must be the same again."""
+        """Key in a record of the value that must be the same after a restore."""
         if self._stateful and hasattr(loader.dataset, "epoch") and is_hugging_face(loader.dataset):
             self._order_key = "epoch_of_dataset"
         self._epoch = self._fetched = self._least = 0
@@ -105,7 +105,7 @@ class ResumableLoader:
         self._known_generators: list[torch.Generator] = []
         self._initial_counters = counters_of(loader)
         self._counters: dict[str, int] = {}
-        """Those that the samplers have changed, as of the beginning of this pass."""
+        """Counters that the samplers have changed, as of the start of this pass."""
         self._made: GeneratorStates | None = None
         """Random states when the iterator was made, and with it the workers."""
         self._began: GeneratorStates | None = None
@@ -219,10 +219,10 @@ class ResumableLoader:
 
     def _iterator(self, resume: _Resume) -> Iterator[Any]:
         try:
-            found = iter(self._copy)  # type: ignore[arg-type]
+            batches = iter(self._copy)  # type: ignore[arg-type]
             at_its_end = self._stream and self._stateful and not resume.batch
             loaded = resume.own is not None or resume.dataset is not None
-            return self._or_once_more(found, resume) if at_its_end and loaded else found
+            return self._restarted_if_empty(batches, resume) if at_its_end and loaded else batches
         except Exception as error:
             if not self._stateful or resume.own is None:
                 raise
@@ -233,17 +233,17 @@ class ResumableLoader:
                 "; try: a DataLoader of torch, with which batches are read again"
             ) from error
 
-    def _or_once_more(self, found: Iterator[Any], resume: _Resume) -> Iterator[Any]:
+    def _restarted_if_empty(self, batches: Iterator[Any], resume: _Resume) -> Iterator[Any]:
         """The batches of a stream between two passes: many keep the state of the last one's end until they yield."""
-        first = next(found, _END)
+        first = next(batches, _END)
         if first is _END:
             resume.now.put_back(self._generators)
-            found = iter(self._copy)  # type: ignore[arg-type]
+            batches = iter(self._copy)  # type: ignore[arg-type]
             if resume.inside:
                 restore(resume.now.shared)
         else:
             yield first
-        yield from found
+        yield from batches
 
     def _start_of(self, batch: int) -> int:
         """The batch that is read first to come to this one; all before it are skipped."""
@@ -338,7 +338,7 @@ class ResumableLoader:
     def _is_over(self) -> bool:
         """Whether it is known that this pass has no more batches: what follows an epoch belongs to its last iteration.
 
-        A version is then taken when the next pass begins, so loops that count epochs by steps start with the right one.
+        A version is then taken when the next pass starts, so loops that count epochs by steps start with the right one.
         """
         return self._length is not None and self.batch >= self._length
 

@@ -1,4 +1,4 @@
-"""Streams (``IterableDataset``): whether their own state brings a position back, and whether they repeat themselves."""
+"""Streams (``IterableDataset``): whether their own state restores a position, and whether they repeat their batches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EXACT = {
     f"{stage}ExamplesIterable"
     for stage in ("", "Arrow", "RebatchedArrow", "Step", "Mapped", "Filtered", "Skip", "Take", "Repeat", "Formatted")
 } | {"SelectColumnsIterable"}
-"""Stages of ``datasets`` whose state is exact, by the campaign of its tests."""
+"""Stages of ``datasets`` whose state is exact, as tests of each show."""
 _EXACT_WITHOUT_WORKERS = {
     f"{kind}MultiSourcesExamplesIterable"
     for kind in ("Cycling", "RandomlyCycling", "VerticallyConcatenated", "HorizontallyConcatenated")
@@ -30,7 +30,7 @@ _COMPARED_ITEMS = 64
 
 
 def is_hugging_face(dataset: Any) -> bool:
-    """Whether this is a stream of ``datasets``, or a stage of one."""
+    """Whether this is a stream of Hugging Face ``datasets``, or a stage of one."""
     return type(dataset).__module__.partition(".")[0] == "datasets" and "Iterable" in type(dataset).__name__
 
 
@@ -45,8 +45,8 @@ def missing_from_state(loader: DataLoader[Any]) -> str:
         return "where persistent workers start the next epoch"
     exact = _EXACT if loader.num_workers else _EXACT | _EXACT_WITHOUT_WORKERS
     names = {type(stage).__name__ for stage in stages} - exact - {"IterableDataset"}
-    known = [reason for name, reason in _REASONS.items() if name in names]
-    return (known or [f"the rows in {name}" for name in sorted(names)] or [""])[0]
+    reasons = [reason for name, reason in _REASONS.items() if name in names]
+    return (reasons or [f"the rows in {name}" for name in sorted(names)] or [""])[0]
 
 
 def warn_of_incomplete(extra: Mapping[str, Any]) -> None:

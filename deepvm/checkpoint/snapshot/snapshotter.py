@@ -40,7 +40,7 @@ _GATES, _SURELY, _FORGET = 8, 0.9, 0.95
 """The gate is expected as soon as after any of so many versions before, or that much sooner."""
 _RENEW_S = 5.0  # a version of a new layout waits for a slot: its slot of the old layout is freed at once
 _SMALL_BYTES = 4 * 2**20
-"""At a boundary so much host memory is copied at once: it takes a millisecond."""
+"""Host memory that is copied at once at a boundary: it takes a millisecond."""
 _CHANGED = (
     "{} tensors were changed in forward or backward, otherwise than by an optimizer, while they were copied; from now "
     "on training waits for their copies"
@@ -287,13 +287,13 @@ class Snapshotter:
 
     def _take_replaced(self, pending: PendingSnapshot) -> dict[int, torch.UntypedStorage]:
         """Take buffers into the version that were replaced since its step; returns the new memory by the old."""
-        found = {}
+        replaced = {}
         for name, buffer in self._state.model.named_buffers():
             before: Any = pending.model.get(name)
             if _is_on(before, pending.owned.buffers) and storage_of(before)._cdata != storage_of(buffer)._cdata:
-                found[storage_of(before)._cdata] = storage_of(buffer)
+                replaced[storage_of(before)._cdata] = storage_of(buffer)
                 pending.model[name] = buffer.detach()
-        return found
+        return replaced
 
     def _copy_changed(
         self, pending: PendingSnapshot, in_step: bool, replaced: dict[int, torch.UntypedStorage]
@@ -462,7 +462,7 @@ def _is_on(value: Any, storages: set[int]) -> bool:
     return isinstance(value, torch.Tensor) and storage_of(value)._cdata in storages
 
 
-def _is_small(slot: Slot, sources: Sources, which: Sequence[int]) -> bool:
+def _is_small(slot: Slot, sources: Sources, numbers: Sequence[int]) -> bool:
     """Whether these pieces are in host memory, and copied in a moment."""
-    parts = [slot.pieces[number] for number in which]
+    parts = [slot.pieces[number] for number in numbers]
     return sum(p.length for p in parts) <= _SMALL_BYTES and all(p.of(sources).device.type == "cpu" for p in parts)

@@ -28,8 +28,8 @@ _FOLLOW_THE_STEP: tuple[type, ...] = (
     torch.amp.GradScaler,
     torch.nn.Module,
 )
-"""They change after a step, if not after each; all else that does so now and then may be a position in the data."""
-_NAMED = 3
+"""They change after a step, if not after each; other objects that do so only sometimes may be positions in the data."""
+_MAX_NAMES = 3
 _USE_STEPS = "use `for step in ck.steps(total):`, which saves between iterations"
 
 log = logging.getLogger("deepvm.checkpoint")
@@ -45,7 +45,7 @@ class BetweenSteps:
         """
         self._state, self._looks, self._switch = state, looks, switches
         self._start: _Observation | None = None
-        self._opened: _Observation | None = None
+        self._at_step: _Observation | None = None
         self._usual_draws: Draws | None = None
         self._changed: dict[str, bool] = {}
         self._main_first: bool | None = None
@@ -56,7 +56,7 @@ class BetweenSteps:
     def started(self) -> None:
         """The loop starts, from a checkpoint or from nothing."""
         self._start = _Observation(self._state, model=True) if self._looks else None
-        self._opened = self._usual_draws = None
+        self._at_step = self._usual_draws = None
         self._changed, self._main_first, self._largest = {}, None, self._scales()
 
     def main_stepped(self) -> None:
@@ -83,9 +83,9 @@ class BetweenSteps:
                     "range(ck.restore_latest(), total) does one more after a resume",
                 )
             self._largest[name] = max(scale, self._largest[name])
-        self._opened = _Observation(self._state, model=False)
+        self._at_step = _Observation(self._state, model=False)
 
-    def first_pass(self, in_step: bool) -> None:
+    def first_forward(self, in_step: bool) -> None:
         """The first forward of this process starts; ``in_step``: there was none that could be seen before its step."""
         start, self._start = self._start, None
         if start is None:
@@ -107,18 +107,18 @@ class BetweenSteps:
             "checkpoints have the change of the next iteration, and it is repeated after a resume",
         )
 
-    def next_pass(self, storages: Collection[int], later: Callable[[Callable[[], None]], None]) -> None:
+    def next_forward(self, storages: Collection[int], later: Callable[[Callable[[], None]], None]) -> None:
         """A checkpoint is read, as the next forward starts.
 
         Args:
             storages: those of the model, by ``_cdata``, that have changed since its step.
             later: runs a function in the background.
         """
-        opened, self._opened = self._opened, None
-        if opened is None:
+        at_step, self._at_step = self._at_step, None
+        if at_step is None:
             return
         now = _Observation(self._state, model=False)
-        changed = {*opened.changed(now), *_names_of(self._state.model, storages)}
+        changed = {*at_step.changed(now), *_names_of(self._state.model, storages)}
         for name in self._changed.keys() | changed:
             usual = self._changed.setdefault(name, name in changed)
             if usual != (name in changed) and name not in self._exempt:
@@ -128,14 +128,14 @@ class BetweenSteps:
                     "forward finds it, so a change that belongs to the next iteration is repeated after a resume",
                 )
         self._warn(
-            [place for place, optimizer in self._state.optimizers.items() if _has_state_in(optimizer, storages)],
+            [label for label, optimizer in self._state.optimizers.items() if _has_state_in(optimizer, storages)],
             "the state of {} changed between a step and the next forward: it is saved as that forward finds it, so a "
             "change that belongs to the next iteration is repeated after a resume",
         )
-        for name in (n for n in opened.names if n not in self._changed):
+        for name in (n for n in at_step.names if n not in self._changed):
             self._changed[name] = False
-        if "random numbers" not in self._warned and opened.random_differs(now):
-            later(lambda: self._compare_draws(opened.random, now.random))
+        if "random numbers" not in self._warned and at_step.random_differs(now):
+            later(lambda: self._compare_draws(at_step.random, now.random))
 
     def _compare_draws(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
         draws, usual = draws_between(before, after), self._usual_draws
@@ -162,15 +162,15 @@ class BetweenSteps:
         fresh = [name for name in names if name not in self._warned]
         if fresh:
             self._warned.update(fresh)
-            more = f" and {len(fresh) - _NAMED} more" if len(fresh) > _NAMED else ""
-            log.warning("%s; %s", text.format(", ".join(fresh[:_NAMED]) + more), _USE_STEPS)
+            more = f" and {len(fresh) - _MAX_NAMES} more" if len(fresh) > _MAX_NAMES else ""
+            log.warning("%s; %s", text.format(", ".join(fresh[:_MAX_NAMES]) + more), _USE_STEPS)
 
 
 class _Observation:
     """The state of extras that follow a step, of random generators, and perhaps of the model.
 
     Attributes:
-        random: as in a checkpoint. names: of what was looked at, all but the model.
+        random: as in a checkpoint. names: of the observed objects, all but the model.
     """
 
     def __init__(self, state: TrainingState, *, model: bool) -> None:
@@ -181,8 +181,8 @@ class _Observation:
         self._tensors: dict[str, tuple[torch.Tensor, int]] = {}
         self._samples: ByteSamples | None = None
         if model:
-            for place, optimizer in state.optimizers.items():
-                self._facts[place] = _facts(optimizer)
+            for label, optimizer in state.optimizers.items():
+                self._facts[label] = _facts(optimizer)
             named = [(f"parameter {n!r}", p.detach()) for n, p in state.model.named_parameters()]
             named += [(f"buffer {n!r}", b) for n, b in state.model.named_buffers()]
             self._tensors = {name: (t, t._version) for name, t in named if not t.is_inference()}
@@ -192,15 +192,15 @@ class _Observation:
 
     def changed(self, now: _Observation) -> list[str]:
         """Names of what differs."""
-        found = {name for name, facts in self._facts.items() if name in now._facts and _differ(facts, now._facts[name])}
+        names = {name for name, facts in self._facts.items() if name in now._facts and _differ(facts, now._facts[name])}
         for name, (tensor, version) in now._tensors.items():
             before, version_before = self._tensors.get(name, (tensor, version))
             same_memory = storage_of(before)._cdata == storage_of(tensor)._cdata
             if not same_memory or version != version_before:
-                found.add(name)
+                names.add(name)
         if self._samples is not None and now._model is not None:
-            found.update(_names_of(now._model, self._samples.changed()))
-        return [name for name in (*self._facts, *now._tensors) if name in found]
+            names.update(_names_of(now._model, self._samples.changed()))
+        return [name for name in (*self._facts, *now._tensors) if name in names]
 
     def random_differs(self, now: _Observation) -> bool:
         """Whether some generator's state differs."""
@@ -215,8 +215,8 @@ def _names_of(model: torch.nn.Module, storages: Collection[int]) -> list[str]:
     """Names of the parameters and buffers in these storages, by ``_cdata``."""
     if not storages:
         return []
-    found = [f"parameter {name!r}" for name, p in model.named_parameters() if storage_of(p)._cdata in storages]
-    return found + [f"buffer {name!r}" for name, b in model.named_buffers() if storage_of(b)._cdata in storages]
+    names = [f"parameter {name!r}" for name, p in model.named_parameters() if storage_of(p)._cdata in storages]
+    return names + [f"buffer {name!r}" for name, b in model.named_buffers() if storage_of(b)._cdata in storages]
 
 
 def _has_state_in(optimizer: torch.optim.Optimizer, storages: Collection[int]) -> bool:
@@ -226,7 +226,7 @@ def _has_state_in(optimizer: torch.optim.Optimizer, storages: Collection[int]) -
 def _facts(value: Any) -> Any:
     try:
         return _facts_of(value.state_dict())
-    except RequestError:  # it cannot be saved, as is said when it is due
+    except RequestError:  # it cannot be saved, as an error says when it is due
         return None
 
 

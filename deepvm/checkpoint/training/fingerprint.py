@@ -12,27 +12,27 @@ from deepvm.errors import CheckpointError
 
 FINGERPRINT = "fingerprint"
 """Key of the fingerprint, a text, in a checkpoint's file. Older releases ignore it, and their files have none."""
-_SHOWN = 4
+_MAX_CHANGES = 4
 _PROGRESS = {"last_epoch", "_step_count", "_last_lr", "_is_initial", "_get_lr_called_within_step", "best", "T_cur"} | {
     "num_bad_epochs",
     "cooldown_counter",
 }
 """What schedulers count or compute; the rest of their state is settings."""
-_WRAPPED = ("_orig_mod", "_checkpoint_wrapped_module")
-"""Where modules that compile or recompute another one have it; they do not show in names."""
+_WRAPPED_IN = ("_orig_mod", "_checkpoint_wrapped_module")
+"""Attributes where modules that compile or recompute another one have it; names leave them out."""
 
 
 class Fingerprint:
-    """Of a training's objects.
+    """The settings and the structure of a training's objects.
 
     Attributes:
-        settings: of optimizers and schedulers, by place, as they were when :meth:`text` saw them first.
+        settings: of optimizers and schedulers, by argument, as they were when :meth:`text` saw them first.
     """
 
     def __init__(
         self, model: torch.nn.Module, optimizers: Mapping[str, torch.optim.Optimizer], extra: Mapping[str, Any]
     ) -> None:
-        """Look at nothing yet."""
+        """Read nothing yet."""
         self._model, self._optimizers = model, optimizers
         schedulers = torch.optim.lr_scheduler.LRScheduler
         self._schedulers = {f"extra[{n!r}]": v for n, v in extra.items() if isinstance(v, schedulers)}
@@ -51,54 +51,54 @@ class Fingerprint:
         return self._text
 
     def changes(self, tree: Mapping[str, Any]) -> list[str]:
-        """What is set differently here than in a loaded checkpoint, but for what will be in force; for people.
+        """Settings that differ from those of a loaded checkpoint, and from those that it restores; for people.
 
         Raises CheckpointError: an optimizer has the same parameters in another order, and would mix up their states.
         """
         saved, own = json.loads(tree.get(FINGERPRINT) or "{}"), json.loads(self.text())
-        for place, names in saved.get("parameters", {}).items():
-            here = own["parameters"].get(place, [])
+        for label, names in saved.get("parameters", {}).items():
+            here = own["parameters"].get(label, [])
             if names != here and sorted(names) == sorted(here):
                 old, new = next(pair for pair in zip(names, here, strict=True) if pair[0] != pair[1])
                 raise CheckpointError(
-                    f"its {place} has the same parameters in another order, {old} where {new} is here: their states "
+                    f"its {label} has the same parameters in another order, {old} where {new} is here: their states "
                     "would be mixed up; give them to it in the order of the checkpoint"
                 )
         states = [tree["optimizer"], *(v for v in tree["extra"].values() if isinstance(v, Mapping))]
-        places = ["optimizer", *(f"extra[{n!r}]" for n, v in tree["extra"].items() if isinstance(v, Mapping))]
+        labels = ["optimizer", *(f"extra[{n!r}]" for n, v in tree["extra"].items() if isinstance(v, Mapping))]
         in_force: dict[str, Any] = {}
-        for place, state in zip(places, states, strict=True):
-            in_force |= _of_groups(place, state.get("param_groups", ()))
-        found = []
-        for kind in ("settings", "modules"):
-            for place, old in saved.get(kind, {}).items():
-                new = own[kind].get(place, old)
-                if not (_equal(old, new) or _equal(in_force.get(place, old), new)):
-                    found.append(f"{place}: {old} -> {new}")
-        return found[:_SHOWN] + [f"{len(found) - _SHOWN} more"] * (len(found) > _SHOWN)
+        for label, state in zip(labels, states, strict=True):
+            in_force |= _of_groups(label, state.get("param_groups", ()))
+        changes = []
+        for section in ("settings", "modules"):
+            for label, old in saved.get(section, {}).items():
+                new = own[section].get(label, old)
+                if not (_equal(old, new) or _equal(in_force.get(label, old), new)):
+                    changes.append(f"{label}: {old} -> {new}")
+        return changes[:_MAX_CHANGES] + [f"{len(changes) - _MAX_CHANGES} more"] * (len(changes) > _MAX_CHANGES)
 
     def _settings(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for place, optimizer in self._optimizers.items():
-            found[f"class of {place}"] = type(optimizer).__name__
-            found |= _of_groups(place, optimizer.param_groups)
-        for place, scheduler in self._schedulers.items():
-            found[f"class of {place}"] = type(scheduler).__name__
+        settings: dict[str, Any] = {}
+        for label, optimizer in self._optimizers.items():
+            settings[f"class of {label}"] = type(optimizer).__name__
+            settings |= _of_groups(label, optimizer.param_groups)
+        for label, scheduler in self._schedulers.items():
+            settings[f"class of {label}"] = type(scheduler).__name__
             state = {k: _plain(v) for k, v in scheduler.state_dict().items() if k not in _PROGRESS}
-            found |= {f"{place}.{key}": value for key, value in state.items() if value is not None}
-        return found
+            settings |= {f"{label}.{key}": value for key, value in state.items() if value is not None}
+        return settings
 
     def _modules(self) -> dict[str, str]:
         modules = self._model.named_modules(remove_duplicate=False)
         return {
-            f"model.{_name(n)}".rstrip("."): _module(m) for n, m in modules if m._modules.keys().isdisjoint(_WRAPPED)
+            f"model.{_name(n)}".rstrip("."): _module(m) for n, m in modules if m._modules.keys().isdisjoint(_WRAPPED_IN)
         }
 
     def _parameters(self) -> dict[str, list[str]]:
         names = {id(p): _name(n) for n, p in self._model.named_parameters()}
         return {
-            place: [names.get(id(p), "?") for group in optimizer.param_groups for p in group["params"]]
-            for place, optimizer in self._optimizers.items()
+            label: [names.get(id(p), "?") for group in optimizer.param_groups for p in group["params"]]
+            for label, optimizer in self._optimizers.items()
         }
 
 
@@ -118,27 +118,27 @@ def other_model(saved: Mapping[str, Any], present: Mapping[str, Any]) -> str:
 
 def _tied(tensors: Mapping[str, torch.Tensor]) -> set[frozenset[str]]:
     """The names of tensors that are the same memory."""
-    found: dict[Any, set[str]] = {}
+    names_by_memory: dict[Any, set[str]] = {}
     for name, tensor in tensors.items():
         if tensor.numel():
             key = tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride()
-            found.setdefault(key, set()).add(name)
-    return {frozenset(names) for names in found.values() if len(names) > 1}
+            names_by_memory.setdefault(key, set()).add(name)
+    return {frozenset(names) for names in names_by_memory.values() if len(names) > 1}
 
 
-def _of_groups(place: str, groups: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _of_groups(label: str, groups: Any) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
     for number, group in enumerate(groups):
         # Schedulers keep the learning rate that they change in initial_lr.
         for key, value in {**group, "lr": group.get("initial_lr", group.get("lr"))}.items():
             plain = None if key in ("params", "param_names", "initial_lr") else _plain(value)
             if plain is not None:
-                found[f"{place}.param_groups[{number}][{key!r}]"] = plain
-    return found
+                settings[f"{label}.param_groups[{number}][{key!r}]"] = plain
+    return settings
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it, None for what it has not."""
+    """A value in a type of JSON; None if it has none."""
     if isinstance(value, torch.Tensor):
         return value.item() if value.numel() == 1 and not value.is_complex() else None
     if isinstance(value, (bool, int, float, str)):
@@ -153,13 +153,11 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _name(name: str) -> str:
-    return ".".join(part for part in name.split(".") if part not in _WRAPPED)
+    return ".".join(part for part in name.split(".") if part not in _WRAPPED_IN)
 
 
 def _module(module: torch.nn.Module) -> str:
-    """A module's class, and what torch's own print in their repr; fully_shard puts a class before it."""
+    """A module's class, with the arguments that torch's own show in their repr; fully_shard puts a class before it."""
     classes = [c for c in type(module).__mro__ if not c.__name__.startswith("FSDP")]
-    kind = classes[0]
-    return (
-        f"{kind.__name__}({module.extra_repr()})" if kind.__module__.startswith("torch.nn.modules") else kind.__name__
-    )
+    cls = classes[0]
+    return f"{cls.__name__}({module.extra_repr()})" if cls.__module__.startswith("torch.nn.modules") else cls.__name__

@@ -69,12 +69,12 @@ def stepper(optimizer: Any, name: str = "optimizer") -> torch.optim.Optimizer:
 
 
 def modules_called(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """The model, and if it has no forward that could be called (a ModuleDict of a generator and a critic) its parts."""
-    found = [model]
+    """The model, and if it has no forward to call (a ModuleDict of a generator and a critic), its parts."""
+    modules = [model]
     if type(model).forward is torch.nn.Module.forward and "forward" not in vars(model):
         for part in model.children():
-            found += modules_called(part)
-    return found
+            modules += modules_called(part)
+    return modules
 
 
 def is_nested_step(optimizer: torch.optim.Optimizer) -> bool:

@@ -1,4 +1,4 @@
-"""While a preemption is near and the training takes no step, each forward of another module is a place to save."""
+"""While a preemption is near and the training takes no step, each forward of another module may save."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-_LOOK_S = 0.1
+_POLL_S = 0.1
 
 
 class NoticeHook:
@@ -20,7 +20,7 @@ class NoticeHook:
     """
 
     def __init__(self, model: torch.nn.Module, left_s: Callable[[], float], save: Callable[[], None]) -> None:
-        """``left_s``: the seconds left, or infinity; any thread may ask. ``save``: a method, called before one."""
+        """``left_s``: the seconds left, or infinity; any thread may ask. ``save``: a method, called before forwards."""
         self._model, self._left_s, self._save = model, left_s, weakref.WeakMethod(save)
         self._half_s = math.inf
         self._hook: Any = None
@@ -36,7 +36,7 @@ class NoticeHook:
         self._set(hooked=False)
 
     def _watch(self) -> None:
-        while not self._ended.wait(_LOOK_S) and self._save() is not None:
+        while not self._ended.wait(_POLL_S) and self._save() is not None:
             left_s = self._left_s()
             if left_s == math.inf:
                 self._half_s = math.inf

@@ -11,9 +11,9 @@ from deepvm.checkpoint.format.tensor_bytes import bytes_of
 
 _WORDS, _MIDDLE = 624, 397
 _TORCH_LEFT, _TORCH_WORDS = slice(8, 12), slice(24, 24 + 8 * _WORDS)
-"""Where the state of torch's generator has how many words are left in a block, and the words."""
+"""Where the state of torch's generator has the number of words left in a block, and the words."""
 _MAX_BLOCKS = 2000
-"""So many blocks of 624 numbers are counted, which takes 0.1 s; more are unknown."""
+"""Blocks of 624 numbers that are counted, which takes 0.1 s; more are unknown."""
 
 Draws = dict[str, "int | None"]
 
@@ -41,10 +41,10 @@ def _twisters(state: Mapping[str, Any]) -> dict[str, tuple[torch.Tensor, int]]:
     python, torch_state = state["python"], bytes_of(state["torch"])
     words = torch.frombuffer(bytearray(torch_state[_TORCH_WORDS]), dtype=torch.int64)
     used = _WORDS + 1 - int.from_bytes(torch_state[_TORCH_LEFT], "little")
-    found = {"torch": (words, used), "python": (python[:_WORDS], int(python[_WORDS]))}
+    twisters = {"torch": (words, used), "python": (python[:_WORDS], int(python[_WORDS]))}
     if state.get("numpy", {}).get("name") == "MT19937":
-        found["numpy"] = state["numpy"]["keys"], int(state["numpy"]["position"])
-    return found
+        twisters["numpy"] = state["numpy"]["keys"], int(state["numpy"]["position"])
+    return twisters
 
 
 def _twister_draws(before: torch.Tensor, used_before: int, after: torch.Tensor, used_after: int) -> int | None:
@@ -60,11 +60,11 @@ def _twister_draws(before: torch.Tensor, used_before: int, after: torch.Tensor, 
 def _next_block(words: torch.Tensor) -> torch.Tensor:
     """The words that follow a block; see Matsumoto and Nishimura, "Mersenne Twister", 1998, section 2.1."""
     ahead = _WORDS - _MIDDLE
-    made = words.clone()
-    # Words that a part needs from this block must be made before it.
+    block = words.clone()
+    # Words that a part needs from the new block must be made before it.
     for start, end in ((0, ahead), (ahead, 2 * ahead), (2 * ahead, _WORDS - 1), (_WORDS - 1, _WORDS)):
-        following = made[:1] if end == _WORDS else words[start + 1 : end + 1]
+        following = block[:1] if end == _WORDS else words[start + 1 : end + 1]
         mixed = (words[start:end] & 0x80000000) | (following & 0x7FFFFFFF)
-        other = words[start + _MIDDLE : end + _MIDDLE] if end <= ahead else made[start - ahead : end - ahead]
-        made[start:end] = other ^ (mixed >> 1) ^ ((mixed & 1) * 0x9908B0DF)
-    return made
+        other = words[start + _MIDDLE : end + _MIDDLE] if end <= ahead else block[start - ahead : end - ahead]
+        block[start:end] = other ^ (mixed >> 1) ^ ((mixed & 1) * 0x9908B0DF)
+    return block

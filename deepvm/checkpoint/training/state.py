@@ -30,9 +30,9 @@ _NEXT = (
     "gives its step, saved['version'], the names and shapes in saved['model'], and "
     f"saved['optimizer']['param_groups']; or {_ANEW}"
 )
-_CLONE = "tensors with memory for each element: .clone(), outside of inference_mode, makes one of it"
+_CLONE_HINT = "tensors with memory for each element: .clone(), outside of inference_mode, makes one of it"
 _MOST_LINES = 3
-_MARKED = 8
+_MARKED_PARAMETERS = 8
 
 log = logging.getLogger("deepvm.checkpoint")
 
@@ -102,12 +102,12 @@ class TrainingState:
         with without_autograd():
             tree = self.tree(0, self.early())
             found = flatten(tree)
-            for place, state in (("model", tree["model"]), *tree["extra"].items()):
-                flatten({f"_metadata of {place}": dict(getattr(state, "_metadata", {}))})
+            for label, state in (("model", tree["model"]), *tree["extra"].items()):
+                flatten({f"_metadata of {label}": dict(getattr(state, "_metadata", {}))})
             modules = {"model": self.model, **{f"extra[{n!r}]": v for n, v in self.extra.items()}}
-            for place, module in modules.items():
+            for label, module in modules.items():
                 if isinstance(module, torch.nn.Module):
-                    _check_memory(place, module)
+                    _check_memory(label, module)
         updated = [p for p in self._updated() if is_sharded(p) and p.requires_grad] if not self.optimizer.state else []
         check_runs([*found.regions.values(), *[region_of(p) for p in updated] * _states_to_come(self.optimizer)])
 
@@ -115,7 +115,7 @@ class TrainingState:
         """Copies of what must be read right after a step: random states, samplers and loaders.
 
         The next batch advances these before the next forward. Everything else belongs to the step although it moves
-        after it, and is read when the next forward begins: schedulers, GradScalers, moving averages, and what is no
+        after it, and is read when the next forward starts: schedulers, GradScalers, moving averages, and what is no
         torch sampler and has no ``__iter__``, or is a module. Of that a file has one for all ranks.
         """
         states = {name: self.extra[name].state_dict() for name in self.extra if name in self.read_after_step}
@@ -181,7 +181,7 @@ class TrainingState:
     def gradient_marks(self) -> list[tuple[int, int] | None]:
         """Which gradients some parameters have, to see whether a backward has changed them."""
         parameters = [p for p in self._updated() if p.requires_grad]
-        gradients = [p.grad for p in parameters[:: len(parameters) // _MARKED + 1]]
+        gradients = [p.grad for p in parameters[:: len(parameters) // _MARKED_PARAMETERS + 1]]
         return [None if g is None else (id(g), g._version) for g in gradients]
 
     def restore(self, tree: Mapping[str, Any], rank: int = 0, world: int = 1) -> int:
@@ -353,17 +353,17 @@ def _check_sharded(place: str, optimizer: torch.optim.Optimizer) -> None:
                     raise RequestError(place, shown, allowed)
 
 
-def _check_memory(place: str, module: torch.nn.Module) -> None:
+def _check_memory(label: str, module: torch.nn.Module) -> None:
     """Raise RequestError if ``load_state_dict`` could not write to a tensor."""
     for name, tensor in module.state_dict().items():
         if not isinstance(tensor, torch.Tensor) or not tensor.numel():
             continue
         if tensor.is_inference():
             raise RequestError(
-                f"{place}.{name}", "a tensor of inference_mode, which nothing can be restored into", _CLONE
+                f"{label}.{name}", "a tensor of inference_mode, which nothing can be restored into", _CLONE_HINT
             )
         if any(size > 1 and not stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
-            raise RequestError(f"{place}.{name}", "an expanded tensor, which nothing can be restored into", _CLONE)
+            raise RequestError(f"{label}.{name}", "an expanded tensor, which nothing can be restored into", _CLONE_HINT)
 
 
 def _shapes(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def open_folder(place: str | Path) -> VersionFolder:
 
 
 def of_job(job: str, given: str) -> str:
-    """Whose versions are missing, for messages; ``given``: by the option."""
+    """The job whose versions are missing, for messages; ``given``: its name by the option."""
     named = bool(given or os.environ.get("DEEPVM_JOB"))
     hint = "" if named else " (--job names another; a training without a name logs the one it uses)"
     return f" of job {job}{hint}" if job else ""

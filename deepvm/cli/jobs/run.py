@@ -207,7 +207,7 @@ def only_controller(name: str, folder: Path) -> Iterator[None]:
 
 
 def _rented(name: str, world: World) -> str:
-    """Which machines of a job may live without a controller, and what to do about them."""
+    """Which machines of a job may run without a controller, and what to do about them."""
     left = [machine.id for machine in world.machines.values() if not machine.state.over]
     resume = f"'deepvm jobs resume {name}' continues the job"
     if not left:
@@ -257,12 +257,12 @@ def control(
 
 
 def _leave(name: str, controller: Controller, world: World) -> NoReturn:
-    """End the controller of a job whose machines still live."""
+    """End the controller of a job whose machines still run."""
     import os
     import sys
 
     if controller.keeps and not world.job.over:
-        note(f"{name} trains on, for {_rate(world):.4g} $/h; 'deepvm jobs resume {name}' watches it again")
+        note(f"{name} trains on, for ${_rate(world):.4g}/h; 'deepvm jobs resume {name}' watches it again")
         raise typer.Exit(controller.signals.exit_code)
     note(f"{controller.signals.reason}; {_rented(name, world)}")
     sys.stderr.flush()
@@ -349,8 +349,8 @@ def _validation(created_s: float, world: World, events: Sequence[EventRow]) -> d
 
     seen = observed(created_s, world, events) if world.job is Job.DONE else None
     if seen is None:
-        why = world.progress_unknown if world.job is Job.DONE else "the job has not trained to its end"
-        note(f"nothing is compared: {why or 'too little was measured'}")
+        reason = world.progress_unknown if world.job is Job.DONE else "the job has not trained to its end"
+        note(f"nothing is compared: {reason or 'too little was measured'}")
         return None
     return validation(seen, world.terms, world.terms.policy, world.pools[0].usd_per_hour)
 

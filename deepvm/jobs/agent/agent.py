@@ -43,7 +43,7 @@ _SCHEDULED_S, _SCHEDULED_ALONE_S = 10.0, 3.0
 _PREPARING_S = 1.0
 _WARM_AGAIN_S = 0.5
 _BEFORE_END_S = 1.0
-"""So long before the end of its machine the agent says what is not saved."""
+"""Time before the end of its machine when the agent logs the steps that are not saved."""
 _UNHEARD_S = 1.5
 """For how long a notice waits for the controller before the ranks save by themselves."""
 _NO_BACKUP = "of independent processes only the first of each machine keeps backups; a Checkpointer saves in all"
@@ -87,7 +87,7 @@ class Agent:
         """The newest versions of which trainers said that they are safe, not only begun; and without an anchor, too."""
         self._wish: Wish | None = None
         self._warned_s = 0.0
-        """When the save was requested that has been logged as too late."""
+        """Time of the request whose save has been logged as too late."""
         self._alone, self._there = False, 0
         """Whether trainers may hold for what no controller has asked; the version that the controller asks for now."""
         self._lock = threading.Lock()
@@ -267,7 +267,7 @@ class Agent:
             self._over.wait(_TICK_S)
 
     def _warn_of_unsaved(self, when: str) -> None:
-        """Say in the logs of this machine and of its trainers which steps are not saved."""
+        """Log for this machine and for its trainers which steps are not saved."""
         unsaved = "" if self._board is None else self._plan.unsaved_steps(self._board, self._base)
         if unsaved and self._is_first(self._orders):
             log.warning("%s: %s", when, unsaved)
@@ -410,13 +410,13 @@ class Agent:
             self._group = None
         elif group.has_failed or steps:
             trainers.kill()
-            lines = [self._ungrouped("by their first step")]
+            lines = [self._report_no_group("by their first step")]
             self._reporter.add("ended", generation=self._running, code=1, step=0, lines=lines)
         elif group.is_late():
-            self._ungrouped(f"within {LATE_S:.0f} s")
+            self._report_no_group(f"within {LATE_S:.0f} s")
 
-    def _ungrouped(self, when: str) -> str:
-        """What is wrong with trainers without a group; in the log, too."""
+    def _report_no_group(self, when: str) -> str:
+        """Log that trainers have formed no group; returns the text."""
         text = explanation(self._layout.processes, self._around.machine, when)
         self._said(0, text)
         return text
@@ -454,8 +454,8 @@ class Agent:
             if unsaved is None:
                 return
             if not unsaved and self._group is not None and not self._group.is_formed(now=True):
-                ungrouped = self._ungrouped("before they ended")
-                unsaved = "" if trainers.command.launcher == TORCHRUN else ungrouped
+                explained = self._report_no_group("before they ended")
+                unsaved = "" if trainers.command.launcher == TORCHRUN else explained
             code, last = (1, [unsaved]) if unsaved else (0, [])
         step = self._base + board.of_rank(0, RankWord.STEP)
         if code and self._request is not None:

@@ -34,8 +34,8 @@ GRACE_S = 25.0
 _POLL_S, _LOOK_S = 1.0, 0.01
 _DEAF_AFTER = 3
 _CONFIRM_S, _BEFORE_END_S = 1.0, 1.0
-"""How long ranks hold before an agent acts that has not received that their checkpoint is safe; how long before the end
-of its machine it says what is lost."""
+"""How long ranks hold before an agent acts that has no confirmation of their checkpoint; how long before the end of its
+machine it logs what is lost."""
 
 log = logging.getLogger("deepvm.agent")
 
@@ -105,7 +105,7 @@ class LoneAgent:
             held_s = min(held_s, now_s) if self._safe() else math.inf
             held = held_s < math.inf and (not self._unsaved_steps() or now_s - held_s >= _CONFIRM_S)
             if time.time() >= self._preempted_s - _BEFORE_END_S:
-                self._warn("the cloud takes this machine back now")
+                self._warn("the cloud preempts this machine now")
                 self._preempted_s = math.inf
             if now_s >= until_s or (until_s < math.inf and held):
                 all_safe = not self._warn("SIGTERM is passed on now")
@@ -122,7 +122,7 @@ class LoneAgent:
         return "" if self._plan.safe is None and self._safe() else self._plan.unsaved_steps(self._board, self._base)
 
     def _warn(self, when: str) -> bool:
-        """Say which steps are not saved, once; whether there are any."""
+        """Log which steps are not saved, once; returns whether there are any."""
         unsaved = self._unsaved_steps()
         if unsaved and unsaved != self._warned:
             log.error("%s: %s", when, unsaved)

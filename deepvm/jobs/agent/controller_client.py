@@ -22,7 +22,7 @@ CONNECT_S = 3.0
 LINE = "line"
 """The event of a line that a trainer has printed."""
 _MOST_WAITING = 10_000
-"""Events that wait for the controller; beyond it the oldest lines are dropped, and a line says how many."""
+"""Events that may wait for the controller; beyond it the oldest lines are dropped, and a line says how many."""
 _LONGEST, _MOST_TOGETHER, _MOST_BYTES = 2_000, 100, LARGEST // 2
 """Characters of a text, events of a message, and their bytes: trainers may print megabytes without an end of line."""
 

@@ -5,9 +5,8 @@ connected: to the store at ``MASTER_PORT``, to one another, or to other machines
 sockets show that for any library.
 
 It is unknown how long a script loads before it forms its group, so time is no reason to stop it: after ``LATE_S`` the
-log has a warning. A reported step is one, the first step of a torch optimizer (:mod:`deepvm.jobs.agent.warm`) is one,
-and so is the end of all trainers. Under torchrun the end is none: its own connections hide those of ranks that have
-ended.
+log has a warning. Reasons are a reported step, the first step of a torch optimizer (:mod:`deepvm.jobs.agent.warm`) and
+the end of all trainers. Under torchrun the end is no reason: its own connections hide those of ranks that have ended.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 LATE_S = 60.0
-_LOOK_S = 0.1
+_POLL_S = 0.1
 _SYN_SENT = 2
 _ADDRESS_DIGITS = 8
-"""Of an IPv4 address, also where a socket for IPv6 has it."""
+"""Digits of an IPv4 address, also where a socket for IPv6 has it."""
 _End: TypeAlias = tuple[str, int]
 
 
@@ -79,8 +78,8 @@ def _end(text: str) -> _End:
 
 def _as_in_table(address: str) -> str:
     """The address of a machine, in the kernel's words of 32 bits."""
-    family, *_, place = socket.getaddrinfo(address, None)[0]
-    word = socket.inet_pton(family, str(place[0]))[-4:]
+    family, *_, endpoint = socket.getaddrinfo(address, None)[0]
+    word = socket.inet_pton(family, str(endpoint[0]))[-4:]
     return f"{int.from_bytes(word, sys.byteorder):08X}"
 
 
@@ -93,15 +92,15 @@ def _family(root: int) -> Iterator[int]:
 
 def children_of(pid: int) -> list[int]:
     """The processes that one has started; none once it has ended."""
-    found = list[int]()
+    children = list[int]()
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         for task in Path(f"/proc/{pid}/task").iterdir():
-            found += map(int, (task / "children").read_text().split())
-    return found
+            children += map(int, (task / "children").read_text().split())
+    return children
 
 
 def _sockets(pid: int) -> Iterator[int]:
-    """The inodes of a process's sockets; none once it has ended. Raises OSError: they may not be looked at."""
+    """The inodes of a process's sockets; none once it has ended. Raises OSError: they may not be read."""
     folder = Path(f"/proc/{pid}")
     try:
         files = list((folder / "fd").iterdir())
@@ -133,7 +132,7 @@ class GroupWatch:
     def is_formed(self, *, now: bool = False) -> bool:
         """Whether there is a group; looks now and then, or ``now``."""
         with self._lock:
-            if not self._formed and (now or self._clock() - self._looked_s >= _LOOK_S):
+            if not self._formed and (now or self._clock() - self._looked_s >= _POLL_S):
                 self._looked_s = self._clock()
                 self._formed = self._look()
             return self._formed

@@ -101,7 +101,7 @@ class ProcessLayout:
 
     @classmethod
     def of(cls, spec: Mapping[str, Any], environ: Mapping[str, str]) -> ProcessLayout:
-        """By what the controller sends; a machine, or the job's ``env``, may already limit the GPUs."""
+        """The layout that the controller sends; a machine, or the job's ``env``, may already limit the GPUs."""
         names = environ[GPUS].split(",") if environ.get(GPUS) else map(str, range(int(spec.get("gpus", 0))))
         return cls(int(spec["per_machine"]), tuple(names), bool(spec.get("independent")), str(spec["name"]))
 
@@ -111,14 +111,14 @@ class ProcessLayout:
         return self.processes > 1 and not self.independent
 
     def variables(self, local: int, rank: int) -> dict[str, str]:
-        """Those of the process with this number on this machine, and this rank of all."""
+        """Variables of the process with this number on this machine, and this rank of all."""
         if not self.independent:
-            found = {"RANK": str(rank), "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(self.processes)}
-            return found | ({GPUS: ",".join(self.gpus)} if self.gpus else {})
-        found = {"RANK": str(rank), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", INDEPENDENT: str(local)}
+            values = {"RANK": str(rank), "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(self.processes)}
+            return values | ({GPUS: ",".join(self.gpus)} if self.gpus else {})
+        values = {"RANK": str(rank), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", INDEPENDENT: str(local)}
         if rank:  # their checkpoints must not replace one another
-            found["DEEPVM_JOB"] = f"{self.job}-{rank}"
-        return found | ({GPUS: ",".join(self._share(local))} if self.gpus else {})
+            values["DEEPVM_JOB"] = f"{self.job}-{rank}"
+        return values | ({GPUS: ",".join(self._share(local))} if self.gpus else {})
 
     def _share(self, local: int) -> tuple[str, ...]:
         """The GPUs of an independent process: as many for each, or one for several."""

@@ -59,7 +59,7 @@ def use_own_gpu(environ: Mapping[str, str]) -> None:
         if local_rank < cuda.device_count():  # a machine that is simulated here has fewer
             cuda.set_device(local_rank)
 
-    with contextlib.suppress(AttributeError):  # a torch that has it no more
+    with contextlib.suppress(AttributeError):  # a release of torch without it
         cuda._lazy_call(choose)
 
 
@@ -68,7 +68,7 @@ _OTHER_GROUPS = ("byteps", "horovod", "mpi4py", "ray")
 
 
 def watch_first_step(environ: Mapping[str, str]) -> None:
-    """Have the agent know of a first optimizer step in a process that has formed no group with the others."""
+    """Report a first optimizer step to the agent, in a process that has formed no group with the others."""
     optimizer: Any = sys.modules.get("torch.optim.optimizer")
     compiler = getattr(sys.modules.get("torch"), "compiler", None)
     if optimizer is None or compiler is None or environ.get("WORLD_SIZE", "1") == "1" or environ.get(INDEPENDENT):

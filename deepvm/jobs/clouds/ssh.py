@@ -44,7 +44,7 @@ _LIMIT_S = 40.0
 _LET_GO_S = 30.0
 _DEAF_S = 20.0
 _AT_ONCE = 32
-_CLOCKS_S = 60.0
+_MIN_CLOCK_DIFFERENCE_S = 60.0
 """Smaller differences between the clocks of hosts do not count: to ask one may take as long."""
 
 log = logging.getLogger("deepvm.jobs")
@@ -200,7 +200,7 @@ class SshCloud:
     def _behind_s(self, job: str, answer: Mapping[str, Any]) -> float:
         """By how many seconds the clock of a host is behind the job's; 0 if answers may have taken as long."""
         behind_s = round(self._now_s(job) - answer["now_s"]) if "now_s" in answer else 0
-        return float(behind_s) if abs(behind_s) >= _CLOCKS_S else 0.0
+        return float(behind_s) if abs(behind_s) >= _MIN_CLOCK_DIFFERENCE_S else 0.0
 
     def release(self, job: str, machine: str) -> None:
         """See :class:`Cloud`."""

@@ -52,7 +52,7 @@ _LONGEST_LINE = 1000
 _STALL_S = 1.0
 _AGAIN_S, _UNWRITTEN_S, _LOCKED_S = 1.0, 300.0, 0.3
 RELEASE_LIMIT_S = 15.0
-"""After a second interruption machines may take so long to be released."""
+"""How long releasing machines may take after a second interruption."""
 _QUIET = (d.Tick, d.Heard, d.Listed, d.Silent)
 """Events of which only what follows is written down."""
 
@@ -110,7 +110,7 @@ class Controller:
         self._waiting: dict[str, asyncio.TimerHandle] = {}
         self.last_lines: list[str] = []
         self._lost_lines: dict[str, tuple[int, str]] = {}
-        """Lines of a machine that its log lacks, since one could be written, and why."""
+        """Lines of a machine that its log lacks, since one could be written, and the reason."""
         self._stop = ""
         self._gone_s = _GONE_NEAR_S if cloud.near else _GONE_S
         self._calls = CloudCalls(cloud, job.name, self.feed)
@@ -551,10 +551,10 @@ class Controller:
         self.feed(*found)
 
     def _line(self, machine: str, line: str) -> None:
-        lost, why = self._lost_lines.get(machine, (0, ""))
+        lost, reason = self._lost_lines.get(machine, (0, ""))
         try:
             if lost:
-                missing = f"[{lost} lines are missing here: {why}]"
+                missing = f"[{lost} lines are missing here: {reason}]"
                 add_line(self._job.folder, machine, missing, time.time())
                 del self._lost_lines[machine]
             add_line(self._job.folder, machine, line, time.time())

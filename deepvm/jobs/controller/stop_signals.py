@@ -7,32 +7,32 @@ from typing import Any
 
 
 class StopSignals:
-    """In its context these signals end nothing; ``numbers`` has those that came, in their order."""
+    """In its context these signals end nothing; ``numbers`` has those received, in their order."""
 
     def __init__(self) -> None:
-        """None has come."""
+        """Start without signals."""
         self.numbers: list[int] = []
-        self._before: dict[int, Any] = {}
+        self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignals:
         """Count them, but for those that are ignored, as after ``nohup`` or ``&`` in a script."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
-                self._before[number] = signal.signal(number, lambda number, _: self.numbers.append(number))
+                self._previous[number] = signal.signal(number, lambda number, _: self.numbers.append(number))
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Have them do what they did before."""
-        for number, handler in self._before.items():
+        """Restore the previous handlers."""
+        for number, handler in self._previous.items():
             signal.signal(number, handler)
 
     @property
     def reason(self) -> str:
-        """Why a job ends by the first of them."""
+        """Why the job ends, by the first of them."""
         first = self.numbers[0]
         return "interrupted" if first == signal.SIGINT else f"interrupted by {signal.Signals(first).name}"
 
     @property
     def exit_code(self) -> int:
-        """As a shell gives it."""
+        """As a shell reports it."""
         return 128 + self.numbers[0]

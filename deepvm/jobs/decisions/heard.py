@@ -146,12 +146,12 @@ def _failed(world: World, machine: MachineRecord, event: Failed) -> World:
     gone = machine.state.over or machine.state in (Machine.RELEASING, Machine.LOST)
     known_as, alike = world.unready.get(machine.role, Unready()), list(world.of(machine.role, *Machine))
     first_s = math.inf if known_as.failed_s is None else known_as.failed_s
-    # What has succeeded on another machine, or still may, is this one's fault; one that is preempted may fail for that.
+    # If others have succeeded, or still may, it is this machine's fault; a preempted one may fail because of that.
     succeeded = any(m.ready_s is not None for m in alike)
-    may = any(
+    may_succeed = any(
         m.id != machine.id and (m.state.coming or m.state is Machine.SUSPECT) and m.requested_s < first_s for m in alike
     )
-    if not (event.own or gone or succeeded or may):
+    if not (event.own or gone or succeeded or may_succeed):
         return replace(world, job=job_after(world.job, JobEvent.CRASHED), failure=event.why, no_data=event.data)
     failed_s = known_as.failed_s if event.own or gone else min(first_s, world.now_s)
     known_as = replace(known_as, why=f"{machine.id}: {event.why}", failed_s=failed_s)

@@ -377,7 +377,7 @@ class World:
 
     @property
     def is_unplaced(self) -> bool:
-        """Whether steps are reported of which the first is not known."""
+        """Whether steps are reported whose first number is not known."""
         return self.unplaced or bool(self.peak and self.pulse.stepped)
 
     @property

@@ -49,11 +49,11 @@ def final_document(
     if not unknown:
         same = on_demand_usd(world, prices)
         work = same_work_usd(where, world, prices, without)
-    unknown_why = world.progress_unknown
-    again: dict[str, None] = {"recompute": None} if unknown_why else {}
+    unknown_reason = world.progress_unknown
+    again: dict[str, None] = {"recompute": None} if unknown_reason else {}
     causes = [restart.cause for restart in restarts(events)]
     (restart_s, restart_usd), (before_s, before_usd) = where.restarted, where.before_restart
-    if not unknown_why:
+    if not unknown_reason:
         before_s = before_usd = 0.0
     return {
         "schema_version": SCHEMA,
@@ -61,8 +61,8 @@ def final_document(
         "state": _STATES.get(world.job, world.job.value),
         "why": world.failure or world.ending,
         "exit_code": exit_code(world),
-        "steps": None if unknown_why else world.steps,
-        "progress_unknown": unknown_why,
+        "steps": None if unknown_reason else world.steps,
+        "progress_unknown": unknown_reason,
         "generations": world.generation,
         "restarts": {
             "count": len(causes),
@@ -74,7 +74,7 @@ def final_document(
         },
         "preemptions": world.preemptions,
         "notices": world.notices,
-        "lost_steps": None if unknown_why else world.counts.lost_steps,
+        "lost_steps": None if unknown_reason else world.counts.lost_steps,
         "saves": {reason.value: saves.get(reason, 0) for reason in Reason},
         "failed_saves": asdict(world.counts.failed),
         "version": world.version,

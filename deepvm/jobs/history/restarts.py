@@ -10,7 +10,7 @@ from deepvm.jobs.decisions.world import LOST, PREEMPTED
 from deepvm.jobs.history.history import MACHINE, EventRow
 
 CAUSES = ("preemption", "hang", "crash", "resize", "resume")
-"""Of several the first that applies: trainers also fail because a machine is gone."""
+"""If several apply, the first one counts: trainers also fail because a machine is gone."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Restart:
 
 
 def restarts(events: Sequence[EventRow]) -> Iterator[Restart]:
-    """All of a job, in order; the first start is none."""
+    """All restarts of a job, in order; the first start does not count."""
     newest, causes = 0, {"resize"}
     for event in events:
         generation = int(event.facts.get("generation", 0))
@@ -35,7 +35,7 @@ def restarts(events: Sequence[EventRow]) -> Iterator[Restart]:
 
 
 def _causes(event: EventRow) -> set[str]:
-    """What an event is a reason for."""
+    """The causes of a restart that an event stands for."""
     if Job(event.state).over:
         return {"resume"}
     gone = event.kind == MACHINE and event.facts.get("why") in (LOST, PREEMPTED)

@@ -5,7 +5,7 @@ A job trains, or it waits: for machines, while fewer live than it needs (allocat
 steps are reported, from the start of its trainers. From the last sign of life until a hang was noticed is hang. Of the
 time in which a job trains, saves stalled a part (save), and the share of the steps that were done twice is recompute,
 if it is known. Money follows the machines that the cloud counted meanwhile; what it counted after the last step, until
-all were gone, is release; that time belongs to preparation. While a job is stopped, until it is resumed, its time
+shutdown, is release; that time belongs to preparation. While a job is stopped, until it is resumed, its time
 stands still. What happened while there was no controller counts as nothing but that (downtime).
 """
 
@@ -32,8 +32,8 @@ _TRAINS = (Job.RUNNING.value, Job.SAVING.value)
 class Spent:
     """By cause, or as downtime: seconds of the job, dollars, and what the machines that train cost on demand.
 
-    ``first_s``: when training began, infinite if it has not. ``restarted``: seconds and dollars of waiting, loading and
-    hangs since then. ``before_restart``: of training before the last restart.
+    ``first_s``: when training started, infinite if it has not. ``restarted``: seconds and dollars of waiting, loading
+    and hangs since then. ``before_restart``: of training before the last restart.
     """
 
     seconds: Mapping[str, float]
@@ -106,8 +106,8 @@ def _stretches(created_s: float, world: World, events: Sequence[EventRow]) -> It
 
 
 def _first_steps(world: World, events: Sequence[EventRow]) -> dict[int, float]:
-    """When each generation began its first step; those left out made none, unless the history has it of none."""
-    step_s, started, found = float(world.facts.step_s), dict[int, float](), dict[int, float]()
+    """When each generation started its first step; one left out made none, unless the history has no first steps."""
+    step_s, started, first_steps = float(world.facts.step_s), dict[int, float](), dict[int, float]()
     for event in events:
         generation = int(event.facts.get("generation", 0))
         if event.kind == "started":
@@ -115,20 +115,20 @@ def _first_steps(world: World, events: Sequence[EventRow]) -> dict[int, float]:
         elif event.kind == "stepped":  # the report of it may have been late
             took_s = float(event.facts["took_s"])
             ended_s = min(event.at_s, started.get(generation, event.at_s) + took_s)
-            found[generation] = ended_s - min(step_s, took_s)
-    return found
+            first_steps[generation] = ended_s - min(step_s, took_s)
+    return first_steps
 
 
 def _ends(events: Sequence[EventRow]) -> dict[int, tuple[float, str]]:
     """When trainers of a generation failed or gave their last sign of life, and as what the time after that counts."""
-    found = dict[int, tuple[float, str]]()
+    ends = dict[int, tuple[float, str]]()
     for event in events:
         generation = int(event.facts.get("generation", 0))
         if event.kind == "hung" and event.facts.get("since_s") is not None:
-            found[generation] = float(event.facts["since_s"]), "hang"
+            ends[generation] = float(event.facts["since_s"]), "hang"
         elif event.kind == "ended" and event.facts.get("code"):
-            found.setdefault(generation, (event.at_s, "preparation"))
-    return found
+            ends.setdefault(generation, (event.at_s, "preparation"))
+    return ends
 
 
 def _over_s(world: World, events: Sequence[EventRow]) -> float:

@@ -121,7 +121,7 @@ class Deepvm(Strategy):
     def close(self) -> None:
         """Finish what is in flight; the caller measures how long training waits for that, and no row has it again.
 
-        A newest checkpoint that is lost is recorded as such: the training has ended all the same.
+        A newest checkpoint that is lost is recorded as such: the training has ended nevertheless.
         """
         self._look(in_step=False)
         try:

@@ -19,12 +19,12 @@ def steps_words(document: Mapping[str, Any]) -> str:
 
 def restart_words(document: Mapping[str, Any]) -> Iterator[str]:
     """Restarts by cause, and what they cost; nothing where there were none, or the document is of an older deepvm."""
-    found = document.get("restarts")
-    if not found or not found["count"]:
+    facts = document.get("restarts")
+    if not facts or not facts["count"]:
         return
-    causes = joined([counted(n, *_CAUSES.get(cause, (cause,))) for cause, n in found["causes"].items() if n], "and")
-    waited = f"{format_seconds(found['waiting_s'], digits=3)} and ${found['waiting_usd']:.4f} of waiting and loading"
-    yield f"{counted(found['count'], 'restart')} ({causes}): {waited}"
+    causes = joined([counted(n, *_CAUSES.get(cause, (cause,))) for cause, n in facts["causes"].items() if n], "and")
+    waited = f"{format_seconds(facts['waiting_s'], digits=3)} and ${facts['waiting_usd']:.4f} of waiting and loading"
+    yield f"{counted(facts['count'], 'restart')} ({causes}): {waited}"
     if document["steps"] is None:
-        trained = f"{format_seconds(found['uncertain_s'], digits=3)} (${found['uncertain_usd']:.4f}) of training"
+        trained = f"{format_seconds(facts['uncertain_s'], digits=3)} (${facts['uncertain_usd']:.4f}) of training"
         yield f"steps lost: unknown; up to {trained} may have been done twice"

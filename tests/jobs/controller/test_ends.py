@@ -183,7 +183,7 @@ def test_machines_that_are_left_are_named(
     output = capsys.readouterr().err
     resume = f"'deepvm jobs resume {JOB}'"
     if keeps:
-        assert output == f"Note: {JOB} trains on, for 0.3 $/h; {resume} watches it again\n"
+        assert output == f"Note: {JOB} trains on, for $0.3/h; {resume} watches it again\n"
     else:
         left = f"m2; 'deepvm jobs orphans --release {JOB}' ends them, {resume} continues the job"
         assert output == f"Note: interrupted by SIGTERM; may still be rented, for $0.3/h: {left}\n"
