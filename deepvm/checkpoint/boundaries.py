@@ -20,6 +20,7 @@ from deepvm.checkpoint.loading.streams import warn_of_incomplete
 from deepvm.checkpoint.snapshot.copying import Copying, LayerSlots
 from deepvm.checkpoint.snapshot.pipeline import Pipeline
 from deepvm.checkpoint.snapshot.snapshotter import COMPARE_EVERY, WAIT_S, Snapshotter
+from deepvm.checkpoint.training.accumulation import AccumulatedGradients
 from deepvm.checkpoint.training.agent_saves import AgentSaves
 from deepvm.checkpoint.training.between_steps import BetweenSteps
 from deepvm.checkpoint.training.evaluations import Evaluations
@@ -37,8 +38,6 @@ _HURRY_S = 10.0
 """With less time left than this, a version does not wait for a step."""
 _EVALUATION_S = 30.0
 """With less time left than this, a save does not wait for the end of an evaluation."""
-_MAX_ITERATIONS_PER_STEP = 256
-"""Iterations over which gradients may be added up: a version waits for the step that uses them."""
 _MAX_STEPS_PER_BATCH = 200
 """Steps that one batch may take; without a batch for longer, the training reads its data in another way."""
 
@@ -73,7 +72,7 @@ class Boundaries:
         """
         self._state, self._pipeline, self._ranks = state, pipeline, ranks
         self._layers, self._snapshotter, self._schedule = layers, snapshotter, schedule
-        steppers = dict(steppers)
+        all_steppers, steppers = steppers, dict(steppers)
         first = self._stepper = steppers.pop("optimizer")
         self._mtbf_s, self._since = arguments.mtbf_s(schedule), time.monotonic()
         self._requests, self._agent = SaveRequests(self._ranks), AgentSaves.find()
@@ -95,10 +94,7 @@ class Boundaries:
         self._loop = 0
         """Number of the newest loop over :meth:`steps`; 0 outside of one."""
         self._loops, self._restored, self._consumer = 0, False, 0
-        self._iterations_since_step = 0
-        """Iterations since an optimizer has stepped: gradients may be added up, which are in no version."""
-        self._used_gradients: list[tuple[int, int] | None] = []
-        """Marks of the gradients that this step has used."""
+        self._gradients, self._warned_gradients = AccumulatedGradients(all_steppers), False
         self._updated = False
         """An optimizer has stepped in this iteration of the loop."""
         self._asked: Handle | None = None
@@ -123,6 +119,7 @@ class Boundaries:
         for name, other in steppers.items():
             before = partial(self._before_other_step, name)
             self._hooks.append(other.register_step_pre_hook(Hook(before, step=True)))
+            self._hooks.append(other.register_step_post_hook(Hook(partial(self._note_step, name), step=True)))
             self._hooks.append(other.register_load_state_dict_pre_hook(Hook(self._before_change)))
         for loader in self._loaders:
             loader.before_batch = Hook(self._before_batch)
@@ -145,6 +142,8 @@ class Boundaries:
         if self._loop:  # an exception has left it, and something holds on to that
             self._end_loop()
         self._snapshotter.finish()
+        self._between.forget()
+        self._gradients.reset()
         self._loops += 1
         loop = self._loop = self._loops
         try:
@@ -157,39 +156,53 @@ class Boundaries:
                     raise RequestError("steps()", "a loop that another one has replaced", "one loop at a time")
                 if self._rewound:
                     self._rewound = False
+                    self._gradients.reset()
                 else:
                     self._end_iteration()
-            last = self._snapshotter.last_due
-            skipped = (last is not None and last.skipped) or self._due is not None  # by some ranks, perhaps
-            if self._ranks.minimum([-skipped])[0]:
-                self._save(WAIT_S, best=False)
+            last, asked = self._snapshotter.last_due, self._asked
+            missing = (last is not None and last.skipped) or self._due is not None or asked is not None
+            if self._ranks.minimum([-missing])[0]:  # some ranks may have skipped it
+                self._asked = None
+                self._save(WAIT_S, best=asked is not None and asked.best, handle=asked)
         finally:
             if self._loop == loop:
                 self._end_loop()
 
     def _end_iteration(self) -> None:
         """All that the iteration does is done, and nothing of the next one."""
-        self._iterations_since_step = 0 if self._updated else self._iterations_since_step + 1
+        self._gradients.end_iteration()
         self._version, self._updated = self._version + 1, False
         self._stepped()
-        asked, self._asked = self._asked, None
         again, self._again = self._again, False
-        if asked is not None or again:
-            self._save(WAIT_S, best=asked is not None and asked.best, handle=asked)
+        if again:
+            self._save(WAIT_S, best=False)
+        if self._asked is not None and not self._must_wait(None):
+            asked, self._asked = self._asked, None
+            self._save(WAIT_S, best=asked.best, handle=asked)
         self._take_if_due()
 
     def _end_loop(self) -> None:
-        """The loop has ended, perhaps within an iteration, which counts if it has changed the parameters."""
+        """The loop has ended, perhaps within an iteration, which counts if it has changed the parameters.
+
+        What waits for the end of an iteration is not saved: an exception may have left it anywhere, and other ranks may
+        not come here.
+        """
         self._loop = 0
         self._version, self._updated = self._number, False
         self._rewound = self._again = False
         asked, self._asked = self._asked, None
-        if asked is None:
+        if asked is None and self._due is None:
             return
-        try:
-            self._save(WAIT_S, best=asked.best, handle=asked)
-        except CheckpointError as error:  # nothing that a generator raises when it is left reaches the training
-            log.error("%s", error)
+        problem = f"version {self._version} is not saved: its iteration was left before the end"
+        log.error("%s; call save(block=True) after the loop", problem)
+        handles = [asked] if asked is not None else []
+        if self._due is not None:
+            self._due = None
+            handles.append(self._requests.begun())
+        for handle in handles:
+            handle.version = self._version
+            handle.failed(CheckpointError(problem))
+            self._snapshotter.last_due = handle
 
     def _save(self, patience_s: float, *, best: bool, handle: Handle | None = None) -> Handle:
         """Save the current state if it is not saved, and copy it before returning. Raises CheckpointError."""
@@ -201,9 +214,10 @@ class Boundaries:
             last = snapshots.last
             if same and last is not None and (last.best or not best):
                 return last
-            asked, self._due = self._due is not None, None  # what was due is this version
-            if handle is None and asked:
-                handle = self._requests.begun()
+            if self._due is not None:  # this is the version that was due
+                self._due, request = None, self._requests.begun()
+                handle = handle or request
+            self._warn_of_gradients()
             handle = snapshots.begin(version, patience_s, best=best, handle=handle, at_boundary=True)
             self._notify_agent(handle, None)
             snapshots.finish(at_once=True)
@@ -217,16 +231,6 @@ class Boundaries:
         self._passes()
         self._snapshotter.gate(*self._layers.copies.values())
         self._snapshotter.bytes.forget()
-
-    def _catch_up(self, limit_s: float) -> None:
-        """The training is over: if there was no slot for the newest version that was due, save the end instead."""
-        last = self._snapshotter.last_due
-        over = sys.exc_info()[0] is None and getattr(sys, "last_type", None) is None and not self._stepping
-        if last is not None and last.skipped and over and self._ranks.world == 1:
-            try:
-                self._save(limit_s, best=False)
-            except CheckpointError as error:
-                log.warning("%s", error)
 
     def _before_change(self) -> None:
         """Something other than the step changes the state: finish the pending version first."""
@@ -247,12 +251,16 @@ class Boundaries:
 
     def _before_other_step(self, name: str) -> None:
         """An optimizer in ``extra`` steps, in the same iteration as the first one."""
-        if self._loop:
-            self._updated, self._used_gradients = True, self._state.gradient_marks()
-        else:
+        if not self._loop:
             self._between.other_stepped(name)
         self._end_pass(in_step=True)
         self._wait()
+
+    def _note_step(self, name: str) -> None:
+        """An optimizer has stepped in an iteration of the loop."""
+        if self._loop:
+            self._updated = True
+            self._gradients.stepped(name)
 
     def _end_pass(self, in_step: bool) -> None:
         """Read what follows the step of a version that is due, and send it: the next iteration changes it."""
@@ -279,7 +287,9 @@ class Boundaries:
             return
         self._stepping = False
         if self._loop:
-            self._updated, self._used_gradients = True, self._state.gradient_marks()
+            self._note_step("optimizer")
+            if self._evaluations is not None:
+                self._evaluations.stepped()
             return
         self._version += 1
         self._between.main_stepped()
@@ -310,7 +320,7 @@ class Boundaries:
                 deadline = self._requests.deadline if self._requests.urgent else waiting and waiting[0]
                 if scheduled is not None and scheduled.reason.holds:
                     deadline = scheduled.limit_ms / 1000
-                if self._loop and self._accumulates(deadline):
+                if self._loop and self._must_wait(deadline):
                     self._due = deadline, scheduled
                 elif self._loop:
                     self._take(deadline, scheduled)
@@ -324,17 +334,22 @@ class Boundaries:
             if self._ranks.world > 1:
                 self._look_ahead()
 
-    def _accumulates(self, deadline: float | None) -> bool:
+    def _must_wait(self, deadline: float | None) -> bool:
         """Whether a version waits, as gradients are being added up over iterations, and there is time. Collective."""
-        marks = self._state.gradient_marks() if self._iterations_since_step else []
-        added = any(mark is not None for mark in marks) and marks != self._used_gradients
+        unused = bool(self._gradients.unused()) and not self._gradients.takes_too_long()
         urgent = deadline is not None and deadline - time.time() < max(_HURRY_S, 3 * self._snapshotter.usual_s)
-        (ready,) = self._ranks.minimum([not added or urgent or self._iterations_since_step > _MAX_ITERATIONS_PER_STEP])
-        if ready and added:
+        all_used, none_urgent = self._ranks.minimum([not unused, not urgent])
+        return bool(none_urgent and not all_used)
+
+    def _warn_of_gradients(self) -> None:
+        unused = self._gradients.unused() if self._loop else ""
+        if unused and not self._warned_gradients:
+            self._warned_gradients = True
             log.warning(
-                "version %d is saved without the gradients that were added up since the last step", self._version
+                "version %d is saved without the gradients of %s that were added up since its last step: put all "
+                "batches of a step into one iteration",
+                *(self._number, unused),
             )
-        return not ready
 
     def _begin(self, deadline: float | None, scheduled: Scheduled | None, at_boundary: bool = False) -> None:
         handle = self._requests.begun()
@@ -343,6 +358,7 @@ class Boundaries:
 
     def _take(self, deadline: float | None, scheduled: Scheduled | None) -> None:
         """Save the state between two iterations."""
+        self._warn_of_gradients()
         self._begin(deadline, scheduled, at_boundary=True)
         self._snapshotter.finish(at_once=True)
         if self._agent is not None:
@@ -363,6 +379,8 @@ class Boundaries:
 
     def _before_batch(self) -> None:
         """A loader is about to fetch a batch, or to start a pass: nothing of the next iteration has happened yet."""
+        if self._loop:  # it says itself where iterations end
+            return
         due, self._due = self._due, None
         if due is None or self._stepping or self._closed:
             return

@@ -119,7 +119,8 @@ class Checkpointer(Boundaries):
         arguments.mtbf_s(schedule)  # refuses what it cannot read before anything is opened
         fingerprint = state.fingerprint
         facts = ranks.broadcast((secrets.token_hex(8), self.job, fingerprint.settings))
-        session, self.job, fingerprint.settings = facts
+        session, self.job, settings = facts
+        fingerprint.adopt(settings)
         opened = arguments.open_all(places, session, keep, keep_every)
         if not (self._named or ranks.rank):
             arguments.warn_of_no_name([tier for tier in opened if tier.shared], self.job)
@@ -161,9 +162,10 @@ class Checkpointer(Boundaries):
 
         It restores the newest version first, unless :meth:`restore_latest` was called. What is due is saved when the
         body of the loop has ended, and with it what the iteration did: all optimizers, ``extra``, random states and
-        loaders at that moment. An iteration that is left early, by ``break`` or an exception, counts if an optimizer
-        has stepped in it. After :meth:`restore_latest` in the body the restored version's iteration comes next. What
-        the loop has in local variables, such as a batch that was fetched ahead, is not in a version.
+        loaders at that moment. An iteration that is left early, by ``break`` or an exception, counts if an optimizer has stepped in it, but
+        what waits for its end is not saved: call :meth:`save` with ``block`` after the loop. After
+        :meth:`restore_latest` in the body the restored version's iteration comes next. What the loop has in
+        local variables, such as a batch that was fetched ahead, is not in a version.
 
         Args:
             total: how many iterations there are, the restored ones included; None: until the loop is left.
@@ -217,7 +219,7 @@ class Checkpointer(Boundaries):
             raise RequestError("save()", "between backward and step, when some layers are a step ahead", later)
         if self._loop and not block:
             if self._asked is None:
-                self._asked = Handle(0)
+                self._asked = Handle(0) if self._due is None else self._requests.handle
             self._asked.best |= best
             return self._asked
         if self._loop and not self._updated:
@@ -307,7 +309,6 @@ class Checkpointer(Boundaries):
             self._give_up_due()
             self._unseen.look()
             self._snapshotter.finish()
-            self._catch_up(limit_s)
             self._closed = True
         finally:
             self._unseen.close()

@@ -94,17 +94,27 @@ def test_a_save_within_an_iteration_is_of_its_end(tmp_path: Path) -> None:
     assert {version: max(values) for version, values in contents(tmp_path).items()} == {2: 102.0, 3: 103.0}
 
 
-def test_a_loop_that_is_left_saves_what_was_asked_for(tmp_path: Path) -> None:
-    """The iteration counts: the optimizer has stepped in it."""
+@pytest.mark.parametrize("saved_after", [False, True])
+def test_a_loop_that_is_left_does_not_save_half_an_iteration(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, saved_after: bool
+) -> None:
+    """What was asked for in it fails, and ``close()`` raises, unless the state is saved after the loop."""
     _, optimizer, saver = large(tmp_path)
     for _ in saver.steps(10):
         optimizer.step()
         if saver.version == 2:
             handle = saver.save()
             break
-    assert handle.durable.result(30) == saver.version == 3
-    saver.close()
-    assert contents(tmp_path) == {3: {3.0}}
+    with pytest.raises(CheckpointError, match="version 3 is not saved: its iteration was left before the end"):
+        handle.durable.result(0)
+    assert "call save(block=True) after the loop" in caplog.text
+    if saved_after:
+        saver.save(block=True)
+        saver.close()
+    else:
+        with pytest.raises(CheckpointError, match="version 3 was due and is not safe"):
+            saver.close()
+    assert contents(tmp_path) == ({3: {3.0}} if saved_after else {})
 
 
 FULL = """

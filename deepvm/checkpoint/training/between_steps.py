@@ -59,6 +59,10 @@ class BetweenSteps:
         self._at_step = self._usual_draws = None
         self._changed, self._main_first, self._largest = {}, None, self._scales()
 
+    def forget(self) -> None:
+        """Compare nothing with what has been seen: ``ck.steps`` says where iterations end."""
+        self._start = self._at_step = None
+
     def main_stepped(self) -> None:
         """The optimizer whose steps are counted has stepped."""
         self._main_first = True if self._main_first is None else self._main_first

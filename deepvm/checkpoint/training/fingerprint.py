@@ -40,6 +40,10 @@ class Fingerprint:
         self._built: list[Any] = []
         self._text = ""
 
+    def adopt(self, settings: dict[str, Any]) -> None:
+        """Take rank 0's settings: all ranks save one text."""
+        self.settings, self._built = settings, []
+
     def text(self) -> str:
         """As JSON, with what was added since, such as a parameter group."""
         built = [*map(type, self._model.modules())] + [len(o.param_groups) for o in self._optimizers.values()]

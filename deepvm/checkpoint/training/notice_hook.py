@@ -43,6 +43,7 @@ class NoticeHook:
             elif self._half_s == math.inf:
                 self._half_s = left_s / 2
             self._set(hooked=left_s <= self._half_s < math.inf)
+        self._set(hooked=False)
 
     def _set(self, hooked: bool) -> None:
         if hooked and self._hook is None:

@@ -32,7 +32,6 @@ _NEXT = (
 )
 _CLONE_HINT = "tensors with memory for each element: .clone(), outside of inference_mode, makes one of it"
 _MOST_LINES = 3
-_MARKED_PARAMETERS = 8
 
 log = logging.getLogger("deepvm.checkpoint")
 
@@ -177,12 +176,6 @@ class TrainingState:
 
     def _updated(self) -> list[torch.Tensor]:
         return [p for o in self.optimizers.values() for group in o.param_groups for p in group["params"]]
-
-    def gradient_marks(self) -> list[tuple[int, int] | None]:
-        """Which gradients some parameters have, to see whether a backward has changed them."""
-        parameters = [p for p in self._updated() if p.requires_grad]
-        gradients = [p.grad for p in parameters[:: len(parameters) // _MARKED_PARAMETERS + 1]]
-        return [None if g is None else (id(g), g._version) for g in gradients]
 
     def restore(self, tree: Mapping[str, Any], rank: int = 0, world: int = 1) -> int:
         """Restore every object; returns the version. Raises CheckpointError: it is of another model or optimizer.

@@ -273,6 +273,39 @@ def test_an_evaluation_in_which_the_state_is_not_that_of_the_last_step_or_time_i
     assert told["version"] == steps + 1 and contents(tmp_path / "versions") == {steps + 1: {steps + 1.0}}
 
 
+@pytest.mark.parametrize("by_steps", [False, True])
+def test_a_notice_in_a_validation_within_an_iteration(agent: BareAgent, tmp_path: Path, *, by_steps: bool) -> None:
+    """What the last step left is saved with the number of the iteration, which counts as done."""
+    model = model_of(2, 64)
+    optimizer = Fill(model.parameters())
+    saver = Checkpointer(model=model, optimizer=optimizer, tiers=tmp_path / "versions")
+    iterations = saver.steps(5) if by_steps else range(saver.restore_latest(), 5)
+    over, passes = threading.Event(), threading.Event()
+    agent.board.words[Word.RESUMED] = 1
+
+    def train() -> None:
+        for step in iterations:
+            model(torch.zeros(1, 64)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if step == 2:
+                model.eval()
+                with torch.no_grad():
+                    while not over.wait(0.005):
+                        model(torch.zeros(1, 64))
+                        passes.set()
+                model.train()
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    assert passes.wait(20)
+    agent.board.request(SaveReason.EMERGENCY, int((time.time() + 20) * 1000))
+    until(lambda: contents(tmp_path / "versions") == {3: {3.0}})
+    over.set()
+    thread.join()
+    saver.close()
+
+
 @pytest.mark.parametrize("own_part", [False, True])
 def test_another_module_that_runs_with_gradients_does_not_keep_a_notice_waiting(
     agent: BareAgent, tmp_path: Path, *, own_part: bool
