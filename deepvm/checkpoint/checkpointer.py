@@ -162,10 +162,10 @@ class Checkpointer(Boundaries):
 
         It restores the newest version first, unless :meth:`restore_latest` was called. What is due is saved when the
         body of the loop has ended, and with it what the iteration did: all optimizers, ``extra``, random states and
-        loaders at that moment. An iteration that is left early, by ``break`` or an exception, counts if an optimizer has stepped in it, but
-        what waits for its end is not saved: call :meth:`save` with ``block`` after the loop. After
-        :meth:`restore_latest` in the body the restored version's iteration comes next. What the loop has in
-        local variables, such as a batch that was fetched ahead, is not in a version.
+        loaders at that moment. An iteration that is left early, by ``break`` or an exception, counts if an optimizer
+        has stepped in it, but what waits for its end is not saved: call :meth:`save` with ``block`` after the loop.
+        After :meth:`restore_latest` in the body the restored version's iteration comes next. What the loop has in local
+        variables, such as a batch that was fetched ahead, is not in a version.
 
         Args:
             total: how many iterations there are, the restored ones included; None: until the loop is left.
