@@ -85,7 +85,7 @@ class Enumeration:
         """Enumerate blocks, in the order of their architectures' names.
 
         Each size has the memory tiers that fewer than ``top`` others equal or beat in price and vCPUs. The ``top``
-        cheapest are among them, and whatever :mod:`deepvm.planner.ranking` may show of the size first.
+        cheapest are among them, and what :mod:`deepvm.planner.ranking` may show first of the size.
         """
         parts = [_plans(block, top) for block in blocks]
         plans = np.concatenate([np.zeros((4, 0), dtype=np.int64), *parts], axis=1)
