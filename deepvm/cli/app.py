@@ -9,8 +9,6 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperGroup
 
-from deepvm.cli.parameters import CheckedCommand
-
 
 class Entry(NamedTuple):
     """A command, or a group of commands, that is not loaded.
@@ -75,8 +73,7 @@ def load(entry: Entry) -> Any:
         width = {"max_content_width": 100}
         holder.command(entry.name, cls=ConfiguredCommand, context_settings=width)(found)
     else:
-        settings = getattr(found, "context_settings", None)
-        holder.command(entry.name, cls=CheckedCommand, context_settings=settings)(found)
+        holder.command(entry.name, context_settings=getattr(found, "context_settings", None))(found)
     # Not typer's get_command(), which would take a holder of one command apart.
     command = typer.main.get_group(holder).commands[entry.name]
     _keep_examples(command)

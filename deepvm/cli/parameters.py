@@ -8,9 +8,6 @@ from collections.abc import Callable
 from typing import Any, get_type_hints
 
 import typer
-from typer.core import TyperCommand
-
-from deepvm.errors import RequestError
 
 _OPTIONS = {"budget": "pw", "quotas": "quota", "time_limit_s": "time-limit", "cpu_architecture": "cpu-arch"}
 SAVE_POLICIES = "none, static:STEPS, every:TIME, auto, young, daly, exact, thesis, adaptive or hazard"
@@ -51,32 +48,6 @@ def option_name(argument: str) -> str:
 def field_name(argument: str) -> str:
     """The field of a dataclass of options that holds an argument of the planner: ``checkpoint_size``."""
     return option_name(argument).replace("-", "_")
-
-
-class CheckedCommand(TyperCommand):
-    """A command that refuses empty values which would count as not given."""
-
-    def make_parser(self, ctx: Any) -> Any:
-        """The option parser, whose result :meth:`take` sees before values are converted."""
-        parser: Any = super().make_parser(ctx)
-        parse = parser.parse_args
-
-        def parse_args(args: list[str]) -> Any:
-            given, words, order = parse(args=args)
-            if not ctx.resilient_parsing:  # the shell does not ask for completions
-                self.take(ctx, given, words)
-            return given, words, order
-
-        parser.parse_args = parse_args
-        return parser
-
-    def take(self, ctx: Any, given: dict[str, Any], words: list[str]) -> None:
-        """Check the options by parameter, and the words that belong to none; both may be changed in place."""
-        for parameter in self.params:
-            values, optional = given.get(str(parameter.name)), parameter.default in ("", None) or parameter.multiple
-            if optional and "" in (values if isinstance(values, list) else [values]):
-                allowed = f"{parameter.metavar or 'a value'}; leave the option out for its default"
-                raise RequestError(str(parameter.name), "", allowed)
 
 
 def takes_flags(function: Callable[..., None]) -> Callable[..., None]:

@@ -14,8 +14,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_origin
 
+from typer.core import TyperCommand
+
 from deepvm.cli.output import note
-from deepvm.cli.parameters import CheckedCommand, field_name
+from deepvm.cli.parameters import field_name
 from deepvm.cli.plan.help_groups import grouped
 from deepvm.cli.plan.options import RankFlags, SweepFlags
 from deepvm.core.spelling import did_you_mean, listed, nearest
@@ -98,7 +100,7 @@ _used: dict[str, Setting] = {}  # by the running command; only tests run several
 class _Defaults(dict[str, Any]):
     """Settings as defaults of a command's options, read when the first option is missing on the command line."""
 
-    def __init__(self, command: CheckedCommand) -> None:
+    def __init__(self, command: TyperCommand) -> None:
         super().__init__()
         _used.clear()
         self._several = {str(p.name): bool(getattr(p, "multiple", False)) for p in command.params if p.name in NAMES}
@@ -117,7 +119,7 @@ class _Defaults(dict[str, Any]):
         return value
 
 
-class ConfiguredCommand(CheckedCommand):
+class ConfiguredCommand(TyperCommand):
     """A command that reads options missing on the command line from the environment and from files."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -133,9 +135,31 @@ class ConfiguredCommand(CheckedCommand):
                 error.message = f"{error.message} {setting}"
             raise
 
-    def take(self, ctx: Any, given: dict[str, Any], words: list[str]) -> None:
-        """Also take a budget without its option: ``deepvm recommend --model vit-b 3``; other words stay errors."""
-        super().take(ctx, given, words)
+    def make_parser(self, ctx: Any) -> Any:
+        """The option parser; what it finds is looked at before values are converted."""
+        parser: Any = super().make_parser(ctx)
+        parse = parser.parse_args
+
+        def parse_args(args: list[str]) -> Any:
+            given, words, order = parse(args=args)
+            if not ctx.resilient_parsing:  # the shell does not ask for completions
+                self._refuse_empty(given)
+                self._take_budget(ctx, given, words)
+            return given, words, order
+
+        parser.parse_args = parse_args
+        return parser
+
+    def _refuse_empty(self, given: Mapping[str, Any]) -> None:
+        """Raise a RequestError for an empty value that would count as not given."""
+        for parameter in self.params:
+            values = given.get(str(parameter.name))
+            if not parameter.required and "" in (values if isinstance(values, list) else [values]):
+                allowed = f"{parameter.metavar or 'a value'}; leave the option out for its default"
+                raise RequestError(str(parameter.name), "", allowed)
+
+    def _take_budget(self, ctx: Any, given: dict[str, Any], words: list[str]) -> None:
+        """Take a budget without its option: ``deepvm recommend --model vit-b 3``; other words stay errors."""
         names = {p.name: p.param_type_name for p in self.params}
         if not words or "pw" not in names:
             return

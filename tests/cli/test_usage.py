@@ -98,7 +98,7 @@ def test_a_budget_is_understood_anywhere(words: list[str], run: Run) -> None:
         (["recommend", "3", "resnet50"], "(resnet50); did you mean --model resnet50?"),
         (["recommend", "3", "--model", ""], "--model: not given or empty; allowed: NAME|FILE; leave the option out"),
         (["recommend", "3", "--region="], "--region: not given or empty; allowed: NAME"),
-        (["gpus", "--cloud", ""], "--cloud: not given or empty; allowed: NAME"),
+        (["explain", "g5.xlarge", "3", "--cloud", ""], "--cloud: not given or empty; allowed: NAME"),
         (["recommend", "3", "--exclude", "g5.*,zz*"], "--exclude: 'zz*' cannot be used"),
     ],
     ids=lambda w: " ".join(w) if isinstance(w, list) else "",

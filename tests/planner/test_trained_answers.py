@@ -69,7 +69,7 @@ class TestSpeeds:
             assert "costs" in found.detail
 
     def test_a_new_account_and_a_step_of_one_sample(self) -> None:
-        """One VM alone trains, so that no cluster with an anchor could, whatever the quotas."""
+        """One VM alone trains, so that no cluster with an anchor could with any quota."""
         none = {(family, market): 0 for family in ("G", "Standard") for market in ("spot", "on-demand")}
         found = reason(plain_shop({"g.x": plain_gpu([10.0])}, quotas=none))
         assert found.constraint == "quota"

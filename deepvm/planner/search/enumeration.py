@@ -85,7 +85,7 @@ class Enumeration:
         """Enumerate blocks, in the order of their architectures' names.
 
         Each size has the memory tiers that fewer than ``top`` others equal or beat in price and vCPUs. The ``top``
-        cheapest are among them, and whatever :mod:`deepvm.planner.ranking` may show of the size first.
+        cheapest are among them, and what :mod:`deepvm.planner.ranking` may show first of the size.
         """
         parts = [_plans(block, top) for block in blocks]
         plans = np.concatenate([np.zeros((4, 0), dtype=np.int64), *parts], axis=1)
@@ -95,11 +95,11 @@ class Enumeration:
         # Blocks and tiers are sorted by name, so their indices sort like names.
         named = np.concatenate([np.zeros(0, dtype=np.int64), *(b.sizes.order[p[0]] for b, p in pairs)])
         _, memory, memory_count, price = plans
-        # One key behind the price: sorting by each column takes five times as long.
-        behind = memory_count
+        # One key after the price: sorting by each column takes five times as long.
+        ties = memory_count
         for column in (block, named, memory + 1):
-            behind = behind * (int(column.max(initial=0)) + 1) + column
-        order = np.lexsort((behind, price))
+            ties = ties * (int(column.max(initial=0)) + 1) + column
+        order = np.lexsort((ties, price))
         value = value[order]
         return cls(tuple(blocks), block[order], plans[:, order], value, np.maximum.accumulate(value))
 
