@@ -575,7 +575,7 @@ def _check_limits(name: str, world: World, now_s: float, total_usd: float | None
     if total_usd is None and (used_up or ending.startswith(BUDGET)):
         used = f"more than the budget of {terms.total_usd:g} $, which {name} has used up"
         raise RequestError("total_usd", None, f"{used}, such as {more_money(world.usd, terms)}")
-    if deadline_s is None and terms.end_s is not None and (now_s >= terms.end_s or ending == DEADLINE):
+    if deadline_s is None and terms.end_s is not None and (now_s >= terms.end_s or ending.startswith(DEADLINE)):
         passed = f"a time from now, as the deadline of {name} has passed"
         raise RequestError("deadline", None, f"{passed}, such as {more_time(terms)}")
 
