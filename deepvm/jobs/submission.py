@@ -587,6 +587,6 @@ def more_money(paid_usd: float, terms: Terms) -> str:
 
 
 def more_time(terms: Terms) -> str:
-    """The option with which a job goes on whose deadline has come: as long again."""
-    minutes = math.ceil(((terms.end_s or 0.0) - terms.begun_s) / 60)
+    """The option with which a job continues whose deadline ended it: as long again, and enough to start and save."""
+    minutes = math.ceil(max((terms.end_s or 0.0) - terms.begun_s, terms.restart_s + 2 * terms.version_s) / 60)
     return f"--deadline {minutes / 60:.3g}h" if minutes >= 60 else f"--deadline {max(minutes, 1)}min"

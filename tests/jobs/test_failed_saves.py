@@ -256,14 +256,13 @@ def test_a_deadline_without_time_to_start_a_machine_is_not_said_to_have_come(res
     if resumed:
         world, start_s = trains(Terms(1, 1)), 700.0
         world = after(world, [d.Listed({}, {"m1": (1.0, 650.0)})], 650.0)
-        world = replace(
-            world, terms=replace(terms, begun_s=start_s, end_s=start_s + 1.0), machines=dict(world.machines)
-        )
-        world = replace(world, machines={"m1": world.machines["m1"]})
+        earlier = {"m1": world.machines["m1"]}
+        world = replace(world, terms=replace(terms, begun_s=start_s, end_s=start_s + 1.0), machines=earlier)
     world, acts = react(world, d.Tick(), start_s)
-    assert world.ending == "the deadline leaves no time to start a machine; no machine was rented" and not acts
+    assert world.ending == "the deadline leaves no time to start a machine (none was rented)" and not acts
     document = {**final_document("job", 0.0, world, [], {}), "state": "stopped"}
-    assert "deepvm jobs resume job --deadline " in next(closing_lines(document, world.terms, [], Path("/x")))
+    advice = next(closing_lines(document, world.terms, [], Path("/x")))
+    assert "deepvm jobs resume job --deadline 7min goes on" in advice
     late = stops_at(trains(Terms(1, 1, end_s=1000.0)), most_s=1000.0)[1]
     assert late.ending == "the deadline has come"
 

@@ -172,7 +172,7 @@ def _limited(world: World) -> _Step:
         return world.to_end(f"{BUDGET} of {terms.total_usd:g} $ is used up"), []
     if terms.end_s is not None and world.now_s + last_s >= terms.end_s:
         if all(machine.requested_s < terms.begun_s for machine in world.machines.values()):
-            return world.to_end(f"{DEADLINE} leaves no time to start a machine; no machine was rented"), []
+            return world.to_end(f"{DEADLINE} leaves no time to start a machine (none was rented)"), []
         return world.to_end(f"{DEADLINE} has come"), []
     # A deadline for which machines may be bought decides itself how long spot is waited for.
     if not world.formed and not terms.bought and waited_s(world) >= terms.give_up_s:
