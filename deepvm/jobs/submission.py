@@ -575,7 +575,7 @@ def _check_limits(name: str, world: World, now_s: float, total_usd: float | None
     if total_usd is None and (used_up or ending.startswith(BUDGET)):
         used = f"more than the budget of {terms.total_usd:g} $, which {name} has used up"
         raise RequestError("total_usd", None, f"{used}, such as {more_money(world.usd, terms)}")
-    if deadline_s is None and terms.end_s is not None and (now_s >= terms.end_s or ending == DEADLINE):
+    if deadline_s is None and terms.end_s is not None and (now_s >= terms.end_s or ending.startswith(DEADLINE)):
         passed = f"a time from now, as the deadline of {name} has passed"
         raise RequestError("deadline", None, f"{passed}, such as {more_time(terms)}")
 
@@ -587,6 +587,6 @@ def more_money(paid_usd: float, terms: Terms) -> str:
 
 
 def more_time(terms: Terms) -> str:
-    """The option with which a job goes on whose deadline has come: as long again."""
-    minutes = math.ceil(((terms.end_s or 0.0) - terms.begun_s) / 60)
+    """The option with which a job continues whose deadline ended it: as long again, and enough to start and save."""
+    minutes = math.ceil(max((terms.end_s or 0.0) - terms.begun_s, terms.restart_s + 2 * terms.version_s) / 60)
     return f"--deadline {minutes / 60:.3g}h" if minutes >= 60 else f"--deadline {max(minutes, 1)}min"

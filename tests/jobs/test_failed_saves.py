@@ -249,6 +249,24 @@ def test_it_stops_while_a_version_still_fits(limit: dict[str, float], saved: boo
     assert late.job is Job.STOPPED, "what is left is the limit"
 
 
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_deadline_without_time_to_start_a_machine_is_not_said_to_have_come(resumed: bool) -> None:
+    terms, start_s = Terms(1, 1, end_s=1.0), 0.0
+    world = World(terms, 0.0, pools=(SPOT,))
+    if resumed:
+        world, start_s = trains(Terms(1, 1)), 700.0
+        world = after(world, [d.Listed({}, {"m1": (1.0, 650.0)})], 650.0)
+        earlier = {"m1": world.machines["m1"]}
+        world = replace(world, terms=replace(terms, begun_s=start_s, end_s=start_s + 1.0), machines=earlier)
+    world, acts = react(world, d.Tick(), start_s)
+    assert world.ending == "the deadline leaves no time to start a machine (none was rented)" and not acts
+    document = {**final_document("job", 0.0, world, [], {}), "state": "stopped"}
+    advice = next(closing_lines(document, world.terms, [], Path("/x")))
+    assert "deepvm jobs resume job --deadline 7min goes on" in advice
+    late = stops_at(trains(Terms(1, 1, end_s=1000.0)), most_s=1000.0)[1]
+    assert late.ending == "the deadline has come"
+
+
 def test_a_job_that_is_over_its_budget_still_may_save() -> None:
     """As when its controller was gone for a while."""
     world = trains(Terms(1, 1, total_usd=0.5, version_s=40.0))
@@ -279,10 +297,24 @@ def test_a_save_of_which_nothing_is_heard_has_failed(wanted: d.Event) -> None:
     while world.save is not None:
         second += 5.0
         before, world = world, after(world, [d.Heard("m1", 1, int(second), warm=True)], second)
-    assert second == 1201.0 and world.counts.failed == FailedSaves(1, 1, "nothing was heard of it in 10 min")
+    assert second == 1201.0 and world.counts.failed == FailedSaves(1, 1, silent("10 min"))
     (row,) = rows_of(before, world, [])
     assert row.facts["reason"] == before.save.reason.value  # the lab asks which save it was
-    assert row.kind == "unsaved" and event_line(row) == "no version was saved: nothing was heard of it in 10 min"
+    assert row.kind == "unsaved" and event_line(row) == f"no version was saved: {silent('10 min')}"
+
+
+def silent(took: str) -> str:
+    """Why there is no version where none of the job has ever come."""
+    return (
+        f"the script did not answer the request to save in {took}; one that uses neither Checkpointer nor "
+        "dt.check_save saves nothing, and restarts at its beginning"
+    )
+
+
+def test_a_script_that_has_saved_before_is_not_suspected_of_using_no_checkpointer() -> None:
+    world = after(trains(Terms(1, 1)), [d.Safe(1, 100, Reason.INSURANCE), d.SaveNow()], 601.0)
+    world = after(world, [d.Heard("m1", 1, 700, warm=True)], 1201.0)
+    assert world.counts.failed.why == "the script did not answer the request to save in 10 min"
 
 
 def told(before: World, events: Sequence[d.Event], now_s: float) -> tuple[World, list[str]]:
@@ -303,8 +335,8 @@ def test_an_emergency_version_that_never_comes_is_counted_and_told() -> None:
     world, said = told(noticed(), [d.Heard("m1", 1, 600, warm=True)], 719.0)
     assert world.counts.failed.total == 0 and not said
     world, said = told(world, [d.Heard("m1", 1, 601, warm=True)], 720.0)
-    assert world.counts.failed == FailedSaves(1, 1, "nothing was heard of it in 2 min")
-    assert said == ["no version was saved: nothing was heard of it in 2 min"]
+    assert world.counts.failed == FailedSaves(1, 1, silent("2 min"))
+    assert said == [f"no version was saved: {silent('2 min')}"]
     world, said = told(world, [d.Tick()], 721.0)
     assert world.counts.failed.total == 1 and not said
 

@@ -17,7 +17,8 @@ from deepvm.jobs.decisions.react import react
 from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.world import Between, Counts, MachineRecord, Pool, Reason, Role, Terms, World
 from deepvm.jobs.history.final import final_document
-from deepvm.jobs.history.history import PLACE, EventRow, History
+from deepvm.jobs.history.history import MACHINE, PLACE, EventRow, History
+from deepvm.jobs.history.restarts import restarts
 from deepvm.jobs.history.spent import spent
 from deepvm.reports.jobs.listing import print_job
 from deepvm.reports.jobs.progress import restart_words
@@ -273,3 +274,44 @@ def test_the_training_says_the_same(home: Home) -> None:
     assert steps_s <= took["compute"] + took["save"] <= 1.5 * steps_s + 3 * 0.7
     assert took["allocation"] >= 0.5 + 2 * 0.2  # half a second each; a part of it passes while the version is saved
     assert set(took) == set(final_document("x", 0.0, world(1.0), [], {})["breakdown_s"])
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_restart_after_the_end_is_a_resume_though_trainers_were_killed(code: int) -> None:
+    events = [
+        EventRow(10.0, "started", "running", {"id": "m1", "generation": 1}),
+        EventRow(20.0, "ended", "running", {"id": "m1", "generation": 1, "code": code, "step": 5}),
+        EventRow(20.0, "stop", "stopped", {"why": "stopped by the user", "at_once": True}),
+        EventRow(50.0, "started", "running", {"id": "m2", "generation": 2}),
+        EventRow(60.0, MACHINE, "forming", {"id": "m2", "state": "ended", "why": "lost"}),
+        EventRow(70.0, "started", "running", {"id": "m3", "generation": 3}),
+        EventRow(90.0, "started", "running", {"id": "m3", "generation": 4}),
+    ]
+    assert [restart.cause for restart in restarts(events)] == ["resume", "preemption", "resize"]
+
+
+@pytest.mark.parametrize(
+    ("job", "lost", "line"),
+    [
+        (Job.STOPPED, 0, "0 preemptions, 0 with a notice; 26 steps are not saved"),
+        (Job.FAILED, 3, "0 preemptions, 0 with a notice; 3 steps lost; 26 steps are not saved"),
+        (Job.DONE, 0, "0 preemptions, 0 with a notice; 0 steps lost; the last 26 steps are in no checkpoint"),
+        (Job.RUNNING, 0, "0 preemptions, 0 with a notice; 0 steps lost"),
+    ],
+)
+def test_steps_after_the_newest_checkpoint_are_not_called_safe(
+    job: Job, lost: int, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = replace(machine("m1", 0.0, 30.0), trained_s=2.0)
+    known = replace(world(30.0, one, reached=28, version=2, counts=Counts(lost_steps=lost)), job=job)
+    document = final_document("job", 0.0, known, [], {})
+    assert (document["unsaved_steps"], document["lost_steps"]) == (26, lost)
+    print_job(document, ())
+    assert line in capsys.readouterr().out.splitlines()
+    page = RunPage(replace(worlds.one_machine(), document={**worlds.one_machine().document, **document})).render()
+    assert ("26 steps are not saved" in page) == (job in (Job.STOPPED, Job.FAILED))
+    assert ("the last 26 steps are in no checkpoint" in page) == (job is Job.DONE)
+    assert ("nothing was done twice" in page) == (job is Job.RUNNING)
+    older = {key: value for key, value in document.items() if key != "unsaved_steps"}
+    print_job(older, ())
+    assert "steps lost" in capsys.readouterr().out

@@ -94,10 +94,10 @@ def test_starts_are_expected_as_earlier_ones_took() -> None:
 @pytest.mark.parametrize(
     ("terms", "why"),
     [
-        (Terms(1, 2, steps=100), "no forecast: the simulator has no jobs that change their size"),
+        (Terms(1, 2, steps=100), "no forecast: deepvm cannot simulate a job whose number of machines may change"),
         (
             Terms(1, 1, steps=100, bought=(STEADY,), end_s=1e9),
-            "no forecast: the simulator has no jobs whose market follows",
+            "no forecast: deepvm cannot simulate a job that may switch to on-demand machines to meet its deadline",
         ),
     ],
 )

@@ -223,7 +223,7 @@ def test_a_budget_that_is_used_up_is_not_used_again(history: History) -> None:
 
 
 def test_a_deadline_that_has_come_does_not_come_again(history: History) -> None:
-    row = ended(history, "late", submitted(history, "late", deadline="90min"), ending=DEADLINE)
+    row = ended(history, "late", submitted(history, "late", deadline="90min"), ending=f"{DEADLINE} has come")
     said = (
         "--deadline: not given; allowed: a time from now, as the deadline of late has passed, such as --deadline 1.5h"
     )

@@ -261,6 +261,7 @@ class _Sending:
     def _check(self, *, sending: bool) -> None:
         """Raise TierBusyError if a newer version has no time to wait for this one."""
         if self._pipeline.overtaken(self._shard.version, sending=sending):
+            self._handle.superseded = True
             raise TierBusyError("a newer version is saved before a preemption")
 
     def _lose(self, number: int, reason: CheckpointError) -> None:

@@ -80,6 +80,8 @@ class AgentSaves:
 
     def _tell(self, handle: Handle, save: Scheduled, announced_s: float) -> None:
         error = _why_unsafe(handle, ends=save.reason.ends)
+        if error is not None and handle.superseded:
+            return  # the report of the newer version counts
         lasts = handle.lasting.done() and handle.lasting.exception() is None
         pending = not handle.lasting.done()
         self._link.tell(

@@ -39,6 +39,7 @@ class Handle:
             with this machine.
         stall_s: seconds for which it stalled training. times: seconds from the start to each of the above.
         skipped: there was no free slot. best: the training marked it as the best. tell: called with each event.
+        superseded: a tier did not take it because a newer version is urgent.
         refused: why a tier did not take it, None if all have or may. size: its bytes, 0 before it is sent.
     """
 
@@ -51,6 +52,7 @@ class Handle:
     stall_s: float = 0.0
     times: dict[str, float] = field(default_factory=dict)
     skipped: bool = False
+    superseded: bool = False
     best: bool = False
     refused: BaseException | None = None
     size: int = 0

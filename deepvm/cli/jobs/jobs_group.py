@@ -246,7 +246,13 @@ def inject(
         cloud = _row(history, name).spec["cloud"]
     _command(name, {"command": "inject", "inject": checked_injection({**keys, **shares}, cloud)})
     lived = f"live for {mttp} on average" if mttp else f"live as {lives} says"
-    note(f"machines of {name} {lived} from now on, until the job ends")
+    if count == 0:
+        note(f"machines of {name} are not preempted on purpose from now on")
+        return
+    end = "the job ends"
+    if count is not None:
+        end = "1 of them is preempted" if count == 1 else f"{count} of them are preempted"
+    note(f"machines of {name} {lived} from now on, until {end}")
 
 
 def _row(history: History, name: str) -> JobRow:

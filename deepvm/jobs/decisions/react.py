@@ -171,7 +171,9 @@ def _limited(world: World) -> _Step:
     if terms.total_usd is not None and world.usd + world.usd_per_second * last_s >= terms.total_usd:
         return world.to_end(f"{BUDGET} of {terms.total_usd:g} $ is used up"), []
     if terms.end_s is not None and world.now_s + last_s >= terms.end_s:
-        return world.to_end(DEADLINE), []
+        if all(machine.requested_s < terms.begun_s for machine in world.machines.values()):
+            return world.to_end(f"{DEADLINE} leaves no time to start a machine (none was rented)"), []
+        return world.to_end(f"{DEADLINE} has come"), []
     # A deadline for which machines may be bought decides itself how long spot is waited for.
     if not world.formed and not terms.bought and waited_s(world) >= terms.give_up_s:
         return world.to_end("no machine is available"), []
@@ -194,7 +196,7 @@ _MORE_TRIES = 2
 """Machines that may fail in a row, besides as many as are started at once."""
 
 
-BUDGET, DEADLINE, NEVER_READY = "the budget", "the deadline has come", "machines keep failing"
+BUDGET, DEADLINE, NEVER_READY = "the budget", "the deadline", "machines keep failing"
 """How the reasons begin for which money, time and broken machines end a job."""
 
 
@@ -298,7 +300,10 @@ def _missed(before: World, world: World) -> World:
     if asked is None or world.save == asked or world.job is Job.DONE or _has_come(before, asked):
         return world
     if world.now_s >= asked.limit_s:
-        why = f"nothing was heard of it in {format_seconds(world.now_s - asked.asked_s, digits=2)}"
+        took = format_seconds(world.now_s - asked.asked_s, digits=2)
+        why = f"the script did not answer the request to save in {took}"
+        if not world.version and not world.counts.saves:
+            why += "; one that uses neither Checkpointer nor dt.check_save saves nothing, and restarts at its beginning"
     elif asked.reason.holds:
         why = "trainers ended before it was safe"
     else:  # another that is more urgent has taken its place

@@ -75,6 +75,7 @@ def final_document(
         "preemptions": world.preemptions,
         "notices": world.notices,
         "lost_steps": None if unknown_reason else world.counts.lost_steps,
+        "unsaved_steps": None if unknown_reason else max(world.steps - world.version, 0),
         "saves": {reason.value: saves.get(reason, 0) for reason in Reason},
         "failed_saves": asdict(world.counts.failed),
         "version": world.version,

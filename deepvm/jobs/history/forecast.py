@@ -58,9 +58,9 @@ def forecast(
     if not steps:
         raise UnforeseenError("the number of steps is unknown ('steps' of the job file, --steps)")
     if terms.least != terms.most:
-        raise UnforeseenError("the simulator has no jobs that change their size")
+        raise UnforeseenError("deepvm cannot simulate a job whose number of machines may change")
     if terms.bought:
-        raise UnforeseenError("the simulator has no jobs whose market follows from a deadline")
+        raise UnforeseenError("deepvm cannot simulate a job that may switch to on-demand machines to meet its deadline")
     if not step_s:
         raise UnforeseenError("no step was timed")
     start_s = _start_s(spec, created_s, world, machines)

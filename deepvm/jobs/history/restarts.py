@@ -9,8 +9,8 @@ from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import LOST, PREEMPTED
 from deepvm.jobs.history.history import MACHINE, EventRow
 
-CAUSES = ("preemption", "hang", "crash", "resize", "resume")
-"""If several apply, the first one counts: trainers also fail because a machine is gone."""
+CAUSES = ("resume", "preemption", "hang", "crash", "resize")
+"""If several apply, the first one counts: after its end a job only restarts because the user resumes it."""
 
 
 @dataclass(frozen=True)

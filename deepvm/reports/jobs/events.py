@@ -58,9 +58,7 @@ def event_line(event: EventRow) -> str:
         "savenow": lambda: "a version was asked for",
         "failed": lambda: f"{who}: {facts['why']}",
         DOWNTIME: lambda: f"there was no controller for {_left(event.at_s - facts['since_s'])}",
-        INJECTED: lambda: (
-            f"machines are taken back on purpose, after {_left(Injection.written(facts).mean_s)} of training on average"
-        ),
+        INJECTED: lambda: _injected(Injection.written(facts)),
         MARKET: lambda: f"machines are asked for {facts['market']}: {facts['why']}",
     }
     if kind != STATE:
@@ -93,6 +91,11 @@ def _after(step: int) -> str:
 def _hung(facts: Mapping[str, Any]) -> str:
     again = f"; its trainers are restarted{_after(facts['version'])}" if facts["again"] else ""
     return f"{facts['why']}{again}"
+
+
+def _injected(injection: Injection) -> str:
+    limit = "" if injection.count is None else f", {counted(injection.count, 'preemption')} of this job at most"
+    return f"machines are preempted on purpose, after {_left(injection.mean_s)} of training on average{limit}"
 
 
 def _stops(facts: Mapping[str, Any]) -> str:
@@ -142,7 +145,7 @@ def _more(document: Mapping[str, Any], terms: Terms) -> str:
     """What a job needs to go on, as options: what ended it once ends it again."""
     if document["why"].startswith(BUDGET):
         return more_money(document["cost_usd"], terms)
-    return more_time(terms) if document["why"] == DEADLINE else ""
+    return more_time(terms) if document["why"].startswith(DEADLINE) else ""
 
 
 def clock(at_s: float) -> str:

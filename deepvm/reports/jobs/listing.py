@@ -19,7 +19,7 @@ from deepvm.jobs.standing import ELSEWHERE, GONE, JobLine
 from deepvm.reports.jobs.events import clock, event_line
 from deepvm.reports.jobs.money import print_money
 from deepvm.reports.jobs.phases import slow_parts
-from deepvm.reports.jobs.progress import restart_words, steps_words
+from deepvm.reports.jobs.progress import lost_words, restart_words, steps_words
 from deepvm.reports.jobs.validation import print_forecast, print_validation
 from deepvm.reports.plans.bills import bill_document
 from deepvm.reports.tables import Column, print_lines, print_table
@@ -90,7 +90,7 @@ def saved_words(document: Mapping[str, Any]) -> Iterator[str]:
 
 def print_job(document: Mapping[str, Any], events: Sequence[EventRow]) -> None:
     """One job: in short, its machines, what happened last."""
-    away_s, lost = document.get("downtime_s", 0.0), document["lost_steps"]
+    away_s, lost = document.get("downtime_s", 0.0), lost_words(document)
     took = ("; " if document["steps"] is None else " in ") + format_seconds(document["total_s"])
     preempted = f"{counted(document['preemptions'], 'preemption')}, {document['notices']} with a notice"
     lines = [
@@ -98,7 +98,7 @@ def print_job(document: Mapping[str, Any], events: Sequence[EventRow]) -> None:
         f"{steps_words(document)}{took}, "
         + (f"{format_seconds(away_s, digits=3)} of it without a controller, " if away_s else "")
         + counted(document["generations"], "generation"),
-        preempted if lost is None else f"{preempted}; {counted(lost, 'step')} lost",
+        f"{preempted}; {lost}" if lost else preempted,
         *restart_words(document),
         *saved_words(document),
         *slow_parts(document),

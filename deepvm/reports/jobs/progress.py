@@ -17,6 +17,26 @@ def steps_words(document: Mapping[str, Any]) -> str:
     return f"progress unknown: {document['progress_unknown']}" if steps is None else counted(steps, "step")
 
 
+def unsaved_words(document: Mapping[str, Any]) -> str:
+    """Which steps of a job that has ended are in no checkpoint; empty if none, if unknown, or by an older deepvm."""
+    steps = document.get("unsaved_steps")
+    if not steps or document["state"] not in ("done", "stopped", "failed"):
+        return ""
+    one = steps == 1
+    if document["state"] == "done":
+        return "the last step is in no checkpoint" if one else f"the last {counted(steps, 'step')} are in no checkpoint"
+    return f"{counted(steps, 'step')} {'is' if one else 'are'} not saved"
+
+
+def lost_words(document: Mapping[str, Any]) -> str:
+    """Steps that were done again, and those that are not saved; empty if unknown."""
+    lost, unsaved = document["lost_steps"], unsaved_words(document)
+    if lost is None:
+        return ""
+    again = "" if unsaved and not lost and document["state"] != "done" else f"{counted(lost, 'step')} lost"
+    return "; ".join(words for words in (again, unsaved) if words)
+
+
 def restart_words(document: Mapping[str, Any]) -> Iterator[str]:
     """Restarts by cause, and what they cost; nothing where there were none, or the document is of an older deepvm."""
     facts = document.get("restarts")

@@ -24,7 +24,7 @@ from deepvm.reports.jobs.events import event_group, event_line
 from deepvm.reports.jobs.job_charts import cost_chart, losses, paid, steps_chart
 from deepvm.reports.jobs.money import unpriced_words
 from deepvm.reports.jobs.phases import slow_parts
-from deepvm.reports.jobs.progress import restart_words, steps_words
+from deepvm.reports.jobs.progress import restart_words, steps_words, unsaved_words
 from deepvm.reports.jobs.timeline import Trained, timeline
 from deepvm.reports.jobs.validation import FORECAST_COLUMNS, forecast_cells, forecast_said, unforeseen_said
 from deepvm.reports.markup import Html, joined, table, tag, visible
@@ -186,7 +186,11 @@ class RunPage:
         yield "Paid", money(cost), beside
         lost = document["lost_steps"]
         again = f"{lost / max(steps or 0, 1):.1%} of the steps" if lost else "nothing was done twice"
-        yield "Steps lost", number(lost), unknown or again
+        unsaved = unsaved_words(document)
+        if lost or not unsaved:
+            yield "Steps lost", number(lost), unknown or again
+        if unsaved:
+            yield "Steps not saved", number(document["unsaved_steps"]), unsaved
         if restarts := document.get("restarts"):
             causes = ", ".join(f"{count} {cause}" for cause, count in restarts["causes"].items() if count)
             yield "Restarts", number(restarts["count"]), causes

@@ -198,6 +198,7 @@ class Run(TypedDict):
     preemptions: Annotated[int, "machines that were taken back or lost"]
     notices: Annotated[int, "of those, how many were announced"]
     lost_steps: Annotated[int | None, "steps that were done again, null if unknown"]
+    unsaved_steps: Annotated[int | None, "steps after the newest safe checkpoint, null if unknown"]
     saves: RunSaves
     failed_saves: RunFailedSaves
     version: Annotated[int, "steps of the newest version that is safe"]

@@ -174,6 +174,25 @@ def test_training_holds_after_a_save_before_a_preemption(agent: BareAgent, tmp_p
     saver.close()
 
 
+def test_a_version_that_a_newer_urgent_one_replaces_is_not_reported_as_failed(agent: BareAgent) -> None:
+    tier = Slow()
+    step, saver = saver_of(tier, slots=1)
+    saver.restore_latest()
+    first = saver.request_save()
+    step()
+    step()
+    until(lambda: tier.begun == [1])
+    agent.board.words[Word.RESUMED] = 1
+    agent.board.request(SaveReason.EMERGENCY, int((time.time() + 0.001) * 1000))  # no time for both
+    step()
+    step()
+    assert isinstance(first.durable.exception(10), TierBusyError)
+    tier.open.set()
+    until(lambda: agent.told("saved"))
+    saver.close()
+    assert {(m["version"] > 1, m["error"]) for m in agent.told("saved")} == {(True, None)}
+
+
 class Evaluated:
     """A training that is evaluated for ever by another thread than the test's, once ``steps`` are done."""
 
