@@ -76,7 +76,7 @@ class Agent:
         self._trainers: Trainers | None = None
         self._layout = ProcessLayout(1, (), independent=False, job="")
         self._group: GroupWatch | None = None
-        """While several trainers run here, and have formed no process group."""
+        """While trainers of a world of several run here, and have formed no process group."""
         self._warmed_s = 0.0
         self._plan = PlannedSaves(Never(), 0.0)
         self._base = 0
@@ -324,19 +324,21 @@ class Agent:
             "DEEPVM_TIERS": " ".join(orders.tiers),
         }
         if self._around.interface:
-            common |= {"GLOO_SOCKET_IFNAME": self._around.interface, "NCCL_SOCKET_IFNAME": self._around.interface}
+            names = {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"} - trainers.command.env.keys()  # a user's own stay
+            common |= dict.fromkeys(names, self._around.interface)
         first = sum(r["processes"] for r in orders.ranks[: orders.ranks.index(mine)])
         each = [common | self._layout.variables(local, first + local) for local in range(trainers.command.processes)]
-        if self._layout.forms_group:
-            peers = {r["address"] for r in orders.ranks} - {mine["address"]}
-            self._group = GroupWatch(lambda: trainers.are_connected(orders.port, peers))
+        if world > 1 and not self._layout.independent:
+            peers = {r["address"] for r in orders.ranks if r is not mine}
+            self._group = GroupWatch(lambda: trainers.are_connected(orders.port, peers, orders.tiers))
         point("agent.before-trainers")
         try:
             trainers.start(each)
             point("agent.after-trainers")
         except OSError as error:
-            why = f"{error.filename or trainers.command.train}: {error.strerror or error}"
-            self._reporter.add("ended", generation=self._running, code=127, step=0, lines=[why])
+            reason = trainers.command.start_problem(error)
+            self._said(0, reason)
+            self._reporter.add("ended", generation=self._running, code=127, step=0, lines=[reason])
             return
         self._reporter.add("started", generation=self._running, done=done)
 
@@ -417,7 +419,7 @@ class Agent:
 
     def _report_no_group(self, when: str) -> str:
         """Log that trainers have formed no group; returns the text."""
-        text = explanation(self._layout.processes, self._around.machine, when)
+        text = explanation(self._layout.processes, self._around.machine, len(self._orders.ranks), when)
         self._said(0, text)
         return text
 
