@@ -30,7 +30,8 @@ open(f"{os.environ['RESULT']}/done-{os.environ['RANK']}", "w")
 REPORTS = "exec python reports.py;"
 GROUP = """
 import os, sys, torch
-torch.distributed.init_process_group("gloo", init_method=sys.argv[1], rank=int(os.environ["RANK"]), world_size=4)
+ranks = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
+torch.distributed.init_process_group("gloo", init_method=sys.argv[1], **ranks)
 """
 
 
@@ -110,3 +111,13 @@ def test_no_group_is_stopped(home: Home, launcher: str, method: str) -> None:
         assert done.returncode == 0, done.stderr
         (home.result / "meeting").unlink(missing_ok=True)
     assert (home.result / "stepped-3").read_text() == "." * 5 * (1 + (launcher == "direct"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["env://", "file"])
+def test_no_group_of_two_machines_is_stopped(home: Home, method: str) -> None:
+    """One process on each; without the warm process the only sign is their connection."""
+    method = f"file://{home.result}/meeting" if method == "file" else method
+    done = home.run("run", str(home.job("pair", f"exec python group.py {method};", count=2)))
+    assert done.returncode == 0, done.stderr
+    assert (home.result / "stepped-1").read_text() == "." * 5

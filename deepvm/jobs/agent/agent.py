@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from deepvm.jobs.agent.backups import LAST_S, Backups, Others
 from deepvm.jobs.agent.controller_client import LINE, ControllerClient, Orders, Reporter, Unheard
 from deepvm.jobs.agent.group_watch import LATE_S, GroupWatch, explanation
 from deepvm.jobs.agent.notices import MetadataError, NoticeSource
-from deepvm.jobs.agent.planned_saves import PlannedSaves
+from deepvm.jobs.agent.planned_saves import PlannedSaves, Wish
 from deepvm.jobs.agent.preparation import ORPHAN_SAVE_S, Orphaned, Preparation, Surroundings
 from deepvm.jobs.agent.signs_of_life import Progress, Silence
 from deepvm.jobs.agent.trainer_socket import TrainerSocket
@@ -49,16 +49,6 @@ _UNHEARD_S = 1.5
 _NO_BACKUP = "of independent processes only the first of each machine keeps backups; a Checkpointer saves in all"
 
 log = logging.getLogger("deepvm.agent")
-
-
-@dataclass(frozen=True)
-class Wish:
-    """A version that is asked for without the controller if that has not heard a report by ``until_s``, monotonic."""
-
-    report: int
-    reason: SaveReason
-    limit_s: float
-    until_s: float
 
 
 class Agent:
@@ -336,8 +326,7 @@ class Agent:
             trainers.start(each)
             point("agent.after-trainers")
         except OSError as error:
-            reason = trainers.command.start_problem(error)
-            self._said(0, reason)
+            self._said(0, reason := trainers.command.start_problem(error))
             self._reporter.add("ended", generation=self._running, code=127, step=0, lines=[reason])
             return
         self._reporter.add("started", generation=self._running, done=done)
