@@ -16,7 +16,8 @@ from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.core.spelling import joined
 from deepvm.core.units import MOST_USD, format_seconds, parse_seconds
 from deepvm.errors import JobFormatError, RequestError
-from deepvm.io.agent_board import MOST_RANKS
+from deepvm.io.agent_board import AGENT, MOST_RANKS
+from deepvm.io.agent_link import EPOCH, INDEPENDENT, SAVE_EVERY
 from deepvm.jobs.clouds.registry import CLOUDS, clouds_that_cut, clouds_that_preempt, find_cloud
 from deepvm.jobs.decisions.injection import FATES, Injection
 from deepvm.jobs.storage import git_code
@@ -72,7 +73,20 @@ def _cloud(value: str) -> str:
 def _variable_name(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value):
         raise InvalidValueError("no name of a variable; allowed: letters, digits and _, no digit first")
+    if value in _SET_BY_DEEPVM:
+        key = _SET_BY_DEEPVM[value]
+        cure = f"use the key {key!r} of the job file" if key else "leave it out"
+        raise InvalidValueError(f"deepvm sets {value} itself; {cure}")
     return value
+
+
+_SET_BY_DEEPVM = {
+    **dict.fromkeys(("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"), ""),
+    **dict.fromkeys((AGENT, EPOCH, INDEPENDENT), ""),
+    **{"DEEPVM_JOB": "name", "DEEPVM_TIERS": "tiers", "DEEPVM_DATA": "data"},
+    **{"DEEPVM_KEEP": "keep", SAVE_EVERY: "save_every_steps"},
+}
+"""Variables of trainers, with the key of a job file that is meant; empty if there is none."""
 
 
 def _variable(value: object) -> str:

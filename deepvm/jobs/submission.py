@@ -433,12 +433,17 @@ def submit(job: JobFile, file: Path, history: History, *, detach: bool = False) 
 
 def _other_name(known: JobRow, history: History) -> str:
     """What to do where a job of this name exists: go on with it, or start one of another name."""
-    taken, name = {row.name for row in history.jobs()}, known.name
-    free = next(f"{name[:36]}-{number}" for number in itertools.count(2) if f"{name[:36]}-{number}" not in taken)
-    cure = f"'--name {free}' starts a new job"
+    name = known.name
+    cure = f"'--name {free_name(name, history)}' starts a new job"
     if known.result is None or known.result["state"] != "done":
         cure = f"'deepvm jobs resume {name}' goes on with the job of this name, {cure}"
     return f"a name that no job has had; {cure}"
+
+
+def free_name(name: str, history: History) -> str:
+    """The name of another job like this one."""
+    taken = {row.name for row in history.jobs()}
+    return next(f"{name[:36]}-{number}" for number in itertools.count(2) if f"{name[:36]}-{number}" not in taken)
 
 
 def _with_lives(job: JobFile, world: World, history: History) -> World:

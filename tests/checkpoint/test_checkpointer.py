@@ -110,6 +110,10 @@ def test_a_place_that_takes_nothing_is_told_at_the_start(tmp_path: Path, monkeyp
         with pytest.raises(CheckpointError, match="no version can be written there: .*file is not a writable folder"):
             Job(wrong)
     assert Job(tmp_path / "not" / "yet" / "there").saver.restore_latest() == 0
+    for wrong in (Path("/proc/nothing"), Path("/proc")):  # root has the right to write there, and still cannot
+        with pytest.raises(CheckpointError, match="no version can be written there: /proc is not a writable folder"):
+            Job(wrong)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file"], "nothing was left by looking"
     monkeypatch.setattr(os, "access", lambda place, mode: False)  # root may do what it likes
     with pytest.raises(CheckpointError, match=f"{tmp_path} is not a writable folder"):
         Job(tmp_path / "new")

@@ -404,7 +404,7 @@ def test_what_people_see_of_it() -> None:
     assert list(saved_words(document))[1] == "2 saves failed, 2 since the newest version: the bucket is full"
     assert "version 100 is safe, 1 save, 2 saves failed since" in " ".join(live_lines("job", world, Limits(), [], 200))
     stopped = {**document, "state": "stopped", "why": "stopped by the user"}
-    assert "after 500 steps, 100 of them safe; " in next(closing_lines(stopped, world.terms, [], Path("/x")))
+    assert "after 500 steps, 100 of them safe; " in next(closing_lines(stopped, world.terms, [], Path("/x"), "job-2"))
     world = after(world, [d.Safe(1, 500, Reason.INSURANCE)], 602.0)
     document = final_document("job", 0.0, world, [], {})
     assert list(saved_words(document)) == ["saved versions: 2 insurance", "2 saves failed"]

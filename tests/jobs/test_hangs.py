@@ -142,16 +142,16 @@ def test_the_closing_line_names_the_option_that_helps() -> None:
         world = after(world, [d.Started("m1", again, 40), d.Started("m2", again)], world.now_s)
     assert world.job is Job.FAILED
     document = final_document("job", 0.0, world, [], {})
-    *_, said = closing_lines(document, world.terms, [], Path("/x"))
-    assert said.endswith("; if it only takes longer, deepvm jobs resume job --start-timeout none goes on")
+    *_, said = closing_lines(document, world.terms, [], Path("/x"), "job-2")
+    assert said.endswith("; if it only takes longer, deepvm jobs resume job --start-timeout none continues it")
     between = {**document, "why": "the training hangs on m1: no step in 30 min, since step 4 at 9 (step_timeout)"}
-    *_, said = closing_lines(between, world.terms, [], Path("/x"))
-    assert said.endswith("; if it only takes longer, deepvm jobs resume job --step-timeout none goes on")
+    *_, said = closing_lines(between, world.terms, [], Path("/x"), "job-2")
+    assert said.endswith("; if it only takes longer, deepvm jobs resume job --step-timeout none continues it")
 
 
 def test_a_reason_that_was_printed_is_said_once() -> None:
     document = {"name": "job", "state": "failed", "why": "OSError: no space", "steps": 0, "version": 0}
-    lines = list(closing_lines(document, Terms(1, 1), ["Traceback", "OSError: no space"], Path("/x")))
+    lines = list(closing_lines(document, Terms(1, 1), ["Traceback", "OSError: no space"], Path("/x"), "job-2"))
     assert lines[0] == "Traceback" and [("no space" in line) for line in lines] == [False, True, False]
 
 
@@ -364,7 +364,7 @@ def test_a_training_that_hangs_again_and_again_fails_and_costs_nothing_more(home
     assert done.returncode == 1
     assert "the training hangs on m1: no step in" in done.stderr and "since step 60 at 20" in done.stderr
     assert "always: the training does not begin on m1: no step in" in done.stderr, "it goes on from step 60"
-    assert "deepvm jobs resume always --start-timeout none goes on" in done.stderr
+    assert "deepvm jobs resume always --start-timeout none continues it" in done.stderr
     found = home.document("jobs", "show", "always")
     assert (found["state"], found["generations"]) == ("failed", 3)
     assert found["why"].startswith("the training does not begin on m1") and all(m["end"] for m in found["machines"])

@@ -145,6 +145,8 @@ BAD = [
     (base(env="{A: 2026-11-28}"), "env.A: YAML reads this value as date, not as text; put it in quotes"),
     (base(env='{A: "x\\0"}'), "env.A: a NUL character, which no variable can hold"),
     (base(env="{1A: x}"), "env.1A: no name of a variable; allowed: letters, digits and _"),
+    (base(env="{RANK: '3'}"), "line 4: env.RANK: deepvm sets RANK itself; leave it out"),
+    (base(env="{DEEPVM_JOB: x}"), "env.DEEPVM_JOB: deepvm sets DEEPVM_JOB itself; use the key 'name' of the job file"),
     (base(processes_per_machine="0"), "processes_per_machine: 0 cannot be used; allowed: gpus, or a whole number"),
     (base(independent_processes="4"), "independent_processes: 4 cannot be used; allowed: true or false"),
     (base(independent_processes="true", launcher="torchrun"), "independent_processes: only with launcher: direct"),

@@ -176,7 +176,7 @@ def test_a_noticed_machine_that_is_lost_while_the_job_ends(limits: dict[str, flo
     assert world.job is Job.STOPPED and world.machines[anchor].state is Machine.RELEASING
     document = final_document("job", 0.0, world, [], {})
     assert (document["steps"], document["version"], document["lost_steps"]) == (501, lasts, 0)
-    (said,) = closing_lines(document, world.terms, [], Path("/x"))
+    (said,) = closing_lines(document, world.terms, [], Path("/x"), "job-2")
     assert f"after 501 steps, {lasts or 'none'} of them safe; " in said
     saved, failed = saved_words(document)
     assert saved.endswith("; the newest has 400 steps" if lasts else "; none is safe any more")

@@ -1,4 +1,4 @@
-"""Scripts on machines with four GPUs: those that train together, and four copies of one that does not."""
+"""Scripts of several processes: those that train together, and copies of one that does not."""
 
 from __future__ import annotations
 
@@ -19,9 +19,19 @@ for step in range(5):
     open(f"{os.environ['RESULT']}/stepped-{os.environ['RANK']}", "a").write(".")
 print(os.environ["RANK"], os.environ["LOCAL_RANK"], os.environ["CUDA_VISIBLE_DEVICES"])
 """
+STEPS = """
+import os, time
+import deepvm.training as dt
+for _ in range(500):
+    with dt.step_context():
+        time.sleep(0.1)
+open(f"{os.environ['RESULT']}/done-{os.environ['RANK']}", "w")
+"""
+REPORTS = "exec python reports.py;"
 GROUP = """
 import os, sys, torch
-torch.distributed.init_process_group("gloo", init_method=sys.argv[1], rank=int(os.environ["RANK"]), world_size=4)
+ranks = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
+torch.distributed.init_process_group("gloo", init_method=sys.argv[1], **ranks)
 """
 
 
@@ -42,6 +52,27 @@ def test_copies_that_report_steps_are_stopped_at_the_first(home: Home) -> None:
     assert "--processes-per-machine 1" in done.stderr and "--independent-processes" in done.stderr
     assert not list(home.result.glob("done-*"))
     assert "formed no process group" in home.run("jobs", "logs", "copies").stdout
+    assert "the same command with --processes-per-machine 1 --name copies-2" in done.stderr
+
+
+@pytest.mark.parametrize("train", [REPORTS, "exec sleep 0.1;"], ids=["steps", "end"])
+def test_copies_on_two_machines_are_stopped(home: Home, train: str) -> None:
+    """One process on each, which never meets the other: at the first reported step, or at the end."""
+    (home.code / "reports.py").write_text(STEPS)
+    done = home.run("run", str(home.job("apart", train, count=2)))
+    assert done.returncode == 1 and "the other machines run one process each and formed no process group" in done.stderr
+    assert done.stderr.startswith("Note: 2 machines start 1 process each, which must form a process group; ")
+    assert "--processes-per-machine" not in done.stderr and not list(home.result.glob("done-*"))
+    assert "--name apart-2" in done.stderr
+
+
+def test_a_command_that_is_not_found(home: Home) -> None:
+    """The reason is in the failure and in the log."""
+    env = {"PATH": "/nonexistent"}
+    done = home.run("run", str(home.job("nopath", "python own.py 5 0", env=env)))
+    reason = "command not found: 'python', PATH=/nonexistent"
+    assert done.returncode == 1 and reason in done.stderr
+    assert reason in home.run("jobs", "logs", "nopath").stdout
 
 
 @pytest.mark.slow  # four processes load torch
@@ -80,3 +111,13 @@ def test_no_group_is_stopped(home: Home, launcher: str, method: str) -> None:
         assert done.returncode == 0, done.stderr
         (home.result / "meeting").unlink(missing_ok=True)
     assert (home.result / "stepped-3").read_text() == "." * 5 * (1 + (launcher == "direct"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["env://", "file"])
+def test_no_group_of_two_machines_is_stopped(home: Home, method: str) -> None:
+    """One process on each; without the warm process the only sign is their connection."""
+    method = f"file://{home.result}/meeting" if method == "file" else method
+    done = home.run("run", str(home.job("pair", f"exec python group.py {method};", count=2)))
+    assert done.returncode == 0, done.stderr
+    assert (home.result / "stepped-1").read_text() == "." * 5

@@ -143,7 +143,7 @@ def test_a_job_is_stopped_with_a_version_and_resumed_from_it(home: Home) -> None
 def test_a_job_that_has_failed_is_resumed(home: Home) -> None:
     job = home.job("failed", f"test -e {home.result}/mended || exit 3; exec python own.py 20 0.02;")
     done = home.run("run", str(job))
-    assert done.returncode == 1 and "deepvm jobs resume failed goes on" in done.stderr, done.stderr
+    assert done.returncode == 1 and "deepvm jobs resume failed continues it" in done.stderr, done.stderr
     again = home.run("run", str(job))
     assert again.returncode == 2 and "deepvm jobs resume failed" in again.stderr, again.stderr
     assert home.run("jobs", "resume", "failed").returncode == 1

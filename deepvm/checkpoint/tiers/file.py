@@ -6,9 +6,11 @@ They are as durable as the folder: the machine's own disk does not survive the l
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
+import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from io import BufferedReader
@@ -74,11 +76,21 @@ class FileTier(Store):
         if self.volatile:
             log.warning("%s is %s", self.url, durable_write.medium(self.folder.path))
         place = durable_write.existing(self.folder.path)
-        if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
+        if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK) and self._takes_folders(place)):
             raise CheckpointError(
                 f"{self.url}: no version can be written there: {place} is not a writable folder; "
                 "mount it for writing, give this user the right, or name another one"
             )
+
+    def _takes_folders(self, place: Path) -> bool:
+        """Whether one can be made in a folder: rights do not show that, as in ``/proc``; not tried over a network."""
+        if self.shared:
+            return True
+        try:
+            with tempfile.TemporaryDirectory(prefix=".deepvm-", dir=place):
+                return True
+        except OSError as error:
+            return error.errno in (errno.ENOSPC, errno.EDQUOT)  # old versions may still be restored, or give way
 
     def begin(self, job: str, epoch: int) -> None:
         """See :meth:`Tier.begin`."""

@@ -103,15 +103,25 @@ def run(
             refuse_unlike(world_of(found, job.parent, 0.0).terms)
     with History.open() as history:
         submitted, world = submit(found, job, history, detach=detach)
-        processes = submitted.spec["per_machine"]
-        if processes > 1 and not found.independent_processes:
-            one = "for a script that uses one GPU: --processes-per-machine 1"
-            note(f"each machine starts {processes} processes, which must form a process group; {one}")
+        if not found.independent_processes:
+            _note_group(submitted.spec["per_machine"], world.terms.most)
         if detach and not _on_a_head(submitted.name, history):
             detached(submitted)
         elif not detach:
             with only_controller(submitted.name, submitted.folder):
                 control(submitted, world, history, output, keep=keep, validate=validate)
+
+
+def _note_group(processes: int, machines: int) -> None:
+    """Say what a script must do that has several processes."""
+    group = "which must form a process group"
+    if processes > 1:
+        one = "for a script that uses one GPU: --processes-per-machine 1"
+        if machines > 1:
+            one += " and one machine"
+        note(f"each machine starts {processes} processes, {group}; {one}")
+    elif machines > 1:
+        note(f"{machines} machines start 1 process each, {group}; for a script that uses one GPU: one machine")
 
 
 def _on_a_head(name: str, history: History) -> bool:
@@ -278,6 +288,7 @@ def _conclude(
     from deepvm.jobs.history.final import final_document
     from deepvm.jobs.history.forecast import forecast_of
     from deepvm.jobs.standing import on_demand_prices
+    from deepvm.jobs.submission import free_name
     from deepvm.reports.jobs.events import closing_lines
     from deepvm.reports.jobs.listing import print_job
 
@@ -299,7 +310,7 @@ def _conclude(
         history.finish(job.name, document)
     page = write_page(job.name, history)
     print_as(output, lambda: print_job(document, ()), lambda: document)
-    for line in closing_lines(document, end.terms, controller.last_lines, job.folder):
+    for line in closing_lines(document, end.terms, controller.last_lines, job.folder, free_name(job.name, history)):
         note(line)
     if page is not None:
         note(f"all of it in a browser: {page}")

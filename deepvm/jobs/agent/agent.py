@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from deepvm.jobs.agent.backups import LAST_S, Backups, Others
 from deepvm.jobs.agent.controller_client import LINE, ControllerClient, Orders, Reporter, Unheard
 from deepvm.jobs.agent.group_watch import LATE_S, GroupWatch, explanation
 from deepvm.jobs.agent.notices import MetadataError, NoticeSource
-from deepvm.jobs.agent.planned_saves import PlannedSaves
+from deepvm.jobs.agent.planned_saves import PlannedSaves, Wish
 from deepvm.jobs.agent.preparation import ORPHAN_SAVE_S, Orphaned, Preparation, Surroundings
 from deepvm.jobs.agent.signs_of_life import Progress, Silence
 from deepvm.jobs.agent.trainer_socket import TrainerSocket
@@ -51,16 +51,6 @@ _NO_BACKUP = "of independent processes only the first of each machine keeps back
 log = logging.getLogger("deepvm.agent")
 
 
-@dataclass(frozen=True)
-class Wish:
-    """A version that is asked for without the controller if that has not heard a report by ``until_s``, monotonic."""
-
-    report: int
-    reason: SaveReason
-    limit_s: float
-    until_s: float
-
-
 class Agent:
     """The agent of one machine, from its start to the end of the machine."""
 
@@ -76,7 +66,7 @@ class Agent:
         self._trainers: Trainers | None = None
         self._layout = ProcessLayout(1, (), independent=False, job="")
         self._group: GroupWatch | None = None
-        """While several trainers run here, and have formed no process group."""
+        """While trainers of a world of several run here, and have formed no process group."""
         self._warmed_s = 0.0
         self._plan = PlannedSaves(Never(), 0.0)
         self._base = 0
@@ -324,19 +314,20 @@ class Agent:
             "DEEPVM_TIERS": " ".join(orders.tiers),
         }
         if self._around.interface:
-            common |= {"GLOO_SOCKET_IFNAME": self._around.interface, "NCCL_SOCKET_IFNAME": self._around.interface}
+            names = {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"} - trainers.command.env.keys()  # a user's own stay
+            common |= dict.fromkeys(names, self._around.interface)
         first = sum(r["processes"] for r in orders.ranks[: orders.ranks.index(mine)])
         each = [common | self._layout.variables(local, first + local) for local in range(trainers.command.processes)]
-        if self._layout.forms_group:
-            peers = {r["address"] for r in orders.ranks} - {mine["address"]}
-            self._group = GroupWatch(lambda: trainers.are_connected(orders.port, peers))
+        if world > 1 and not self._layout.independent:
+            peers = {r["address"] for r in orders.ranks if r is not mine}
+            self._group = GroupWatch(lambda: trainers.are_connected(orders.port, peers, orders.tiers))
         point("agent.before-trainers")
         try:
             trainers.start(each)
             point("agent.after-trainers")
         except OSError as error:
-            why = f"{error.filename or trainers.command.train}: {error.strerror or error}"
-            self._reporter.add("ended", generation=self._running, code=127, step=0, lines=[why])
+            self._said(0, reason := trainers.command.start_problem(error))
+            self._reporter.add("ended", generation=self._running, code=127, step=0, lines=[reason])
             return
         self._reporter.add("started", generation=self._running, done=done)
 
@@ -417,7 +408,7 @@ class Agent:
 
     def _report_no_group(self, when: str) -> str:
         """Log that trainers have formed no group; returns the text."""
-        text = explanation(self._layout.processes, self._around.machine, when)
+        text = explanation(self._layout.processes, self._around.machine, len(self._orders.ranks), when)
         self._said(0, text)
         return text
 

@@ -1,4 +1,4 @@
-"""Trainers that form no process group although several run on a machine: found, named and stopped.
+"""Trainers of one job that form no process group, on one machine or several: found, named and stopped.
 
 Each of them would train a copy of the model, and all would write the same files. Ranks that train together are
 connected: to the store at ``MASTER_PORT``, to one another, or to other machines of the job. The kernel's tables of TCP
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import sys
 import threading
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 LATE_S = 60.0
+ONE_PROCESS = "--processes-per-machine 1"
 _POLL_S = 0.1
 _SYN_SENT = 2
 _ADDRESS_DIGITS = 8
@@ -37,18 +39,27 @@ class _Connection(NamedTuple):
     inode: int
 
 
-def are_connected(roots: Sequence[int], port: int, peers: Collection[str] = (), *, count_closed: bool = True) -> bool:
+def are_connected(
+    roots: Sequence[int],
+    port: int,
+    peers: Collection[str] = (),
+    tiers: Collection[str] = (),
+    *,
+    count_closed: bool = True,
+) -> bool:
     """Whether ranks are connected; True also where that cannot be known.
 
     Args:
         roots: the process of each rank on this machine; what it has started belongs to it.
         port: of the store where the ranks are expected to meet.
-        peers: addresses of the job's other machines.
+        peers: addresses of the job's other machines; simulated ones have that of this machine.
+        tiers: URLs of memory nodes, which may run on those machines: connections to them are no group.
         count_closed: whether closed connections to the port count, which the kernel shows for a minute.
     """
     try:
         owners = {inode: rank for rank, root in enumerate(roots) for pid in _family(root) for inode in _sockets(pid)}
         others = {_as_in_table(address) for address in peers}
+        tier_ports = {int(number) for tier in tiers for number in re.findall(r":(\d+)", tier)}
         connections = list(_connections())
     except (OSError, ValueError):
         return True
@@ -57,7 +68,7 @@ def are_connected(roots: Sequence[int], port: int, peers: Collection[str] = (), 
     at_store = [c for c in connections if port in (c.local[1], c.remote[1])]
     return (
         any(c.inode in owners or (count_closed and not c.inode) for c in at_store)
-        or any(c.remote[0] in others for c in own)
+        or any(c.remote[0] in others and c.remote[1] not in tier_ports for c in own)
         or any(ends.get(c.remote, owners[c.inode]) != owners[c.inode] for c in own)
     )
 
@@ -149,10 +160,16 @@ class GroupWatch:
         return late
 
 
-def explanation(processes: int, machine: str, when: str) -> str:
+def explanation(processes: int, machine: str, machines: int, when: str) -> str:
     """What is wrong with trainers that formed no group by a time, and what to do."""
+    if processes > 1:
+        which, one = f"{processes} processes run on {machine} and", ONE_PROCESS
+    else:
+        which, one = f"{machine} and the other machines run one process each and", "one machine"
+    if processes > 1 < machines:
+        one += " and one machine"
     return (
-        f"{processes} processes run on {machine} and formed no process group {when}: each trains a copy of its own, "
+        f"{which} formed no process group {when}: each trains a copy of the model, "
         "and all write the same files; try: torch.distributed.init_process_group() and DistributedDataParallel in the "
-        "script, --processes-per-machine 1 for one process, or --independent-processes for separate trainings"
+        f"script, {one} for one process, or --independent-processes for separate trainings"
     )

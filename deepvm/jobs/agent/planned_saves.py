@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from deepvm.core.preemption.savepolicy import SaveContext, SaveFacts, SavePolicy
 from deepvm.core.units import counted
-from deepvm.io.agent_board import Board, RankWord, Word
+from deepvm.io.agent_board import Board, RankWord, SaveReason, Word
 
 _BEGUN_STEPS = 3
 """So many steps after it is due a version is begun, at the latest, if the trainers save at all."""
@@ -15,6 +15,16 @@ _MOST_DOUBLED = 6
 """Who does not save, or cannot, is asked less and less often, but at least once in 192 steps."""
 _UNTOLD_S = 600.0
 """For how long the first version is waited for before another one is to show what versions cost."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A checkpoint requested without the controller if it has not received a report by ``until_s``, monotonic."""
+
+    report: int
+    reason: SaveReason
+    limit_s: float
+    until_s: float
 
 
 class PlannedSaves:

@@ -232,8 +232,9 @@ def run_setup(
     with process.stdout as said:
         for line in lines_of(said):
             lines += 1
-            last = [*last[1 - _LAST_LINES :], line]
-            printed(f"setup: {line}")
+            text = f"setup: {line}"
+            last = [*last[1 - _LAST_LINES :], text]
+            printed(text)
             doing(f"runs setup, {lines} lines so far")
     code = process.wait()
     runs(None)

@@ -73,6 +73,13 @@ class Command:
         run = ["python", "-m", "torch.distributed.run", *(f"--{name}={value}" for name, value in options.items())]
         return [*run, *script]
 
+    def start_problem(self, error: OSError) -> str:
+        """Why its processes cannot be started."""
+        name = str(error.filename or self.train)
+        if not isinstance(error, FileNotFoundError) or "/" in name:
+            return f"{name}: {error.strerror or error}"
+        return f"command not found: {name!r}, PATH={self.env.get('PATH', os.environ.get('PATH', ''))}"
+
     @property
     def processes(self) -> int:
         """How many the agent starts."""
@@ -104,11 +111,6 @@ class ProcessLayout:
         """The layout that the controller sends; a machine, or the job's ``env``, may already limit the GPUs."""
         names = environ[GPUS].split(",") if environ.get(GPUS) else map(str, range(int(spec.get("gpus", 0))))
         return cls(int(spec["per_machine"]), tuple(names), bool(spec.get("independent")), str(spec["name"]))
-
-    @property
-    def forms_group(self) -> bool:
-        """Whether several processes here are expected to form a process group."""
-        return self.processes > 1 and not self.independent
 
     def variables(self, local: int, rank: int) -> dict[str, str]:
         """Variables of the process with this number on this machine, and this rank of all."""
@@ -285,13 +287,13 @@ class Trainers:
             return None
         return next((exit_code(c) for c in codes if c), 0)
 
-    def are_connected(self, port: int, peers: Collection[str]) -> bool:
+    def are_connected(self, port: int, peers: Collection[str], tiers: Collection[str]) -> bool:
         """Whether they have formed a process group, as far as can be seen."""
         roots = [trainer.process.pid for trainer in self.running]
         direct = self.command.launcher != TORCHRUN
         if not direct:  # torchrun itself is connected to its store
             roots = [pid for root in roots for pid in children_of(root)]
-        return are_connected(roots, port, peers, count_closed=direct)
+        return are_connected(roots, port, peers, tiers, count_closed=direct)
 
     def last_lines(self) -> list[str]:
         """What the trainer that failed first, or else the first, printed last."""

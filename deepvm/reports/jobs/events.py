@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.core.units import counted, format_seconds
+from deepvm.jobs.agent.group_watch import ONE_PROCESS
 from deepvm.jobs.controller.injector import INJECTED
 from deepvm.jobs.decisions.hangs import START_TIMEOUT, STEP_TIMEOUT
 from deepvm.jobs.decisions.injection import Injection
@@ -113,9 +114,12 @@ def _started(facts: Mapping[str, Any]) -> str:
     )
 
 
-def closing_lines(document: Mapping[str, Any], terms: Terms, last: Sequence[str], folder: Path) -> Iterator[str]:
-    """What to know of a job that has not trained to its end, and what to do next."""
+def closing_lines(
+    document: Mapping[str, Any], terms: Terms, last: Sequence[str], folder: Path, new_name: str
+) -> Iterator[str]:
+    """What to know of a job that has not trained to its end, and what to do next; ``new_name``: of a new job."""
     name, state = document["name"], document["state"]
+    is_one_process_enough = any(f"{ONE_PROCESS} for one process" in line for line in last)
     if last and document["why"].endswith(last[-1]):
         last = last[:-1]  # it is the reason, which follows
     if state == "failed":
@@ -124,11 +128,14 @@ def closing_lines(document: Mapping[str, Any], terms: Terms, last: Sequence[str]
         yield f"{name}: {why}; all that it printed: deepvm jobs logs {name} ({folder / 'logs'})"
         resume = f"deepvm jobs resume {name}"
         limit = next((key for key in (START_TIMEOUT, STEP_TIMEOUT) if why.endswith(f"({key})")), None)
+        again = f"with other code or options, start a new job: the same command with --name {new_name}"
+        if is_one_process_enough:
+            yield f"for a script that uses one GPU: the same command with {ONE_PROCESS} --name {new_name}"
         if limit is None:
-            yield f"with other code, start a new job; where something else was wrong, {resume} goes on"
+            yield f"{again}; where something else was wrong, {resume} continues it"
         else:
             option = f"--{limit.replace('_', '-')} none"
-            yield f"with other code, start a new job; if it only takes longer, {resume} {option} goes on"
+            yield f"{again}; if it only takes longer, {resume} {option} continues it"
     elif state == "stopped":
         if document["why"].startswith(NEVER_READY):
             yield from last

@@ -51,7 +51,7 @@ def test_a_setup_that_a_signal_ends(commander: Commander, tmp_path: Path) -> Non
     with running(commander, tmp_path / "m1") as agent:
         assert agent.wait(20) != 0
         (failed,) = commander.heard("setup-failed")
-        assert failed["code"] == 137 and failed["lines"] == ["too large"]
+        assert failed["code"] == 137 and failed["lines"] == ["setup: too large"]
     assert not (tmp_path / "m1" / "agent" / "setup-done").exists() and not (tmp_path / "trained").exists()
 
 

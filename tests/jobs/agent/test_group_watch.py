@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from deepvm.io.free_port import free_port
-from deepvm.jobs.agent.group_watch import LATE_S, GroupWatch, are_connected, children_of
+from deepvm.jobs.agent.group_watch import LATE_S, GroupWatch, are_connected, children_of, explanation
 
 LISTENS = "import socket, sys; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); print(flush=True); c = {}"
 ACCEPTS = LISTENS.format("s.accept()") + "; sys.stdin.read()"
@@ -75,6 +75,22 @@ def test_ranks_that_meet_elsewhere(ranks: Ranks) -> None:
     assert are_connected(roots[1:], free_port(), ["127.0.0.1"]) and not are_connected(
         roots[1:], free_port(), ["8.8.8.8"]
     )
+
+
+def test_a_memory_node_on_another_machine_is_no_rank(ranks: Ranks) -> None:
+    ranks.start(ACCEPTS)
+    roots = [ranks.start(CONNECTS + STAYS)]
+    assert not are_connected(roots, free_port(), ["127.0.0.1"], [f"tcp://127.0.0.1:{ranks.port}?replicas=2"])
+
+
+def test_the_explanation_names_what_helps() -> None:
+    """One process for each machine is no cure where each has one already."""
+    four = explanation(4, "m1", 1, "by their first step")
+    assert "4 processes run on m1" in four and "--processes-per-machine 1 for one process" in four
+    single = explanation(1, "m2", 3, "by their first step")
+    assert "m2 and the other machines" in single and "one machine for one process" in single
+    assert "--processes-per-machine" not in single and "--independent-processes" in single
+    assert "--processes-per-machine 1 and one machine for one process" in explanation(4, "m1", 2, "")
 
 
 def test_what_a_rank_has_started_belongs_to_it(ranks: Ranks) -> None:

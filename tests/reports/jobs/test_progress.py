@@ -71,7 +71,7 @@ def test_no_report_calls_it_known(capsys: pytest.CaptureFixture[str]) -> None:
     assert "unknown" in JobsPage([line]).render(nonce="x")
     stopped = replace(job.world, job=Job.STOPPED, ending="stopped by the user")
     document = final_document("plain", S, stopped, job.events, {})
-    (closing,) = closing_lines(document, stopped.terms, (), job.row.folder)
+    (closing,) = closing_lines(document, stopped.terms, (), job.row.folder, "job-2")
     assert f"stopped by the user; progress unknown: {WHY}; deepvm jobs resume" in closing
 
 

@@ -16,7 +16,27 @@ import yaml
 
 from deepvm.jobs.clouds.netns import NetnsCloud
 
-SCRIPT = """
+MEET = """
+import os, socket, time
+
+def meet():
+    \"\"\"Connect the machines of a job, as a process group does.\"\"\"
+    place = os.environ.get("MASTER_ADDR", ""), int(os.environ.get("MASTER_PORT", "0"))
+    if os.environ.get("WORLD_SIZE", "1") == os.environ.get("LOCAL_WORLD_SIZE", "1"):
+        return None
+    if os.environ["RANK"] == "0":
+        return socket.create_server(("", place[1]))
+    while True:
+        try:
+            return socket.create_connection(place)
+        except OSError:
+            time.sleep(0.01)
+
+connection = meet()
+"""
+SCRIPT = (
+    MEET
+    + """
 import os, sys, time
 import deepvm.training as dt
 
@@ -36,6 +56,7 @@ while step < steps:
         dt.backup(mine)
 open(f"{here}/done-{rank}", "a").write(f"{step} ")
 """
+)
 
 
 class Home:
