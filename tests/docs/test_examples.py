@@ -268,7 +268,7 @@ def test_the_example_of_a_model_that_changes_continues_after_the_change(
     (example,) = blocks(CHECKPOINT, "python changing")
     for start, end, groups in ((0, 8, 1), (8, 13, 2), (13, 20, 2)):
         names: dict[str, Any] = {}
-        exec(compile(example.replace(", 20)", f", {end})"), CHECKPOINT, "exec"), names)
+        exec(compile(example.replace("steps(20)", f"steps({end})"), CHECKPOINT, "exec"), names)
         saved = names["saved"]
         assert (0 if saved is None else saved["version"], names["ck"].version) == (start, end)
         assert len(names["optimizer"].param_groups) == groups
