@@ -15,6 +15,7 @@
     │   ├── Refused (protocol)     1  a memory node refuses: ``code`` says why
     │   ├── TierBusyError          1  a tier has no room now: this version is skipped
     │   ├── VersionGoneError       1  a memory node lost, or gave up, what it had of a version
+    │   ├── MemoryOnlyError        1  a memory node has a version, and no disk to write it to
     │   └── DamagedError           1  a version does not match its commit record: names what is damaged
     ├── MeasurementError           1  a machine could not be measured: says what failed there
     ├── SimulationError            3  a simulated job makes no progress: says how far it came and what would help

@@ -109,7 +109,11 @@ def optimizer(monkeypatch: pytest.MonkeyPatch) -> torch.optim.SGD:
     return torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])
 
 
-def test_a_first_step_without_a_group_is_asked_about_once(optimizer: torch.optim.SGD) -> None:
+def test_a_first_step_without_a_group_is_asked_about_once(
+    optimizer: torch.optim.SGD, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deepvm.jobs.agent.warm._OTHER_GROUPS", ())  # other tests may have imported one of them
+    monkeypatch.setattr("deepvm.jobs.agent.warm.distributed", lambda: None)
     watch_first_step({"WORLD_SIZE": "4"})
     for _ in range(3):
         optimizer.step()
