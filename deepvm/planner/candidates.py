@@ -97,7 +97,7 @@ class Candidates:
         more = self.surcharge
         spot_price, on_demand_price = prices(Market.SPOT), prices(Market.ON_DEMAND)
         eflops = np.array([t.eflops or 0.0 for t in types])[type_index]
-        nothing = np.zeros(len(count))
+        nothing, one = np.zeros(len(count)), np.ones(len(count))
         sizes = TrainingTable(
             types=types,
             type_index=type_index,
@@ -120,9 +120,9 @@ class Candidates:
             sound=np.ones(len(count), dtype=np.bool_),
             late=nothing,
             most_usd=np.full(len(count), UNLIMITED_USD),
-            kept=np.ones(len(count)),
-            kept_bad=np.ones(len(count)),
-            kept_good=np.ones(len(count)),
+            kept=one,
+            kept_bad=one,
+            kept_good=one,
             lost_per_s=nothing,
             trusted=np.concatenate([np.zeros(0, dtype=np.bool_), *(self._trusted(g, counts) for g in allowed)]),
         )

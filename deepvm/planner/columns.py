@@ -105,8 +105,9 @@ class TrainingTable:
         """Some of the rows."""
         if rows.dtype == np.bool_ and rows.all():  # most masks keep all rows, and there may be 100 000
             return self
-        columns = [f.name for f in fields(self) if f.name not in ("types", "curves", "quotas")]
-        return replace(self, **{c: getattr(self, c)[rows] for c in columns})
+        columns = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("types", "curves", "quotas")}
+        taken = {id(column): column[rows] for column in {id(c): c for c in columns.values()}.values()}
+        return replace(self, **{name: taken[id(column)] for name, column in columns.items()})
 
 
 @dataclass(frozen=True, eq=False)

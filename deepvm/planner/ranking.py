@@ -175,12 +175,17 @@ class Plans:
 
     def shown(self, eligible: BoolArray, kept: int) -> int:
         """Of what is as good as a kept plan for about its price, and of which nothing cheaper is better."""
-        value = np.where(eligible, self.value, -np.inf)
-        near = eligible & (_times(float(value[kept]), value) <= CLOSE) & (_times(value, float(value[kept])) <= CLOSE)
-        near &= _times(np.maximum.accumulate(value), value) <= CLOSE
-        near &= (self.price <= ABOUT * self.price[kept]) & (self.price * ABOUT >= self.price[kept])
-        near[kept] = True
-        rows = np.flatnonzero(near)
+        price = float(self.price[kept])
+        start, end = np.searchsorted(self.price, [int(price / ABOUT), int(price * ABOUT) + 1]).tolist()
+        cheaper = np.max(self.value[:start], where=eligible[:start], initial=-np.inf)
+        about = slice(start, end)  # of thousands of plans a few have about its price
+        value = np.where(eligible[about], self.value[about], -np.inf)
+        mine = float(value[kept - start])
+        near = eligible[about] & (_times(mine, value) <= CLOSE) & (_times(value, mine) <= CLOSE)
+        near &= _times(np.maximum(np.maximum.accumulate(value), cheaper), value) <= CLOSE
+        near &= self.price[about] * ABOUT >= self.price[kept]
+        near[kept - start] = True
+        rows = start + np.flatnonzero(near)
         # The band is in the value already: it decides between plans of about one price.
         order = np.lexsort((rows, self.price[rows], self.band[rows], self.vcpus[rows]))
         return int(rows[order[0]])

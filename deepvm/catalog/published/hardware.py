@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
+from fnmatch import translate
 from functools import lru_cache
 from typing import Any
 
@@ -56,10 +56,11 @@ def find_accelerator(name: str, memory_gib: float | None = None) -> Accelerator 
 
 
 @lru_cache(maxsize=1)
-def _networks() -> Sequence[dict[str, Any]]:
+def _networks() -> Sequence[tuple[re.Pattern[str], dict[str, Any]]]:
+    """The networks, each with a pattern of the names that have it: catalogs may have thousands of names."""
     raw = json.loads((data_folder() / "performance" / "networks.json").read_text(encoding="utf-8"))
     networks: Sequence[dict[str, Any]] = raw["networks"]
-    return networks
+    return [(re.compile("|".join(map(translate, entry["machines"]))), entry) for entry in networks]
 
 
 def interconnect(name: str, sustained_gbps: float | None, *, placement_group: bool = False) -> Interconnect:
@@ -68,8 +69,8 @@ def interconnect(name: str, sustained_gbps: float | None, *, placement_group: bo
     Where nothing is published: on EC2, 85 % of the geometric mean of one flow and what the network sustains; elsewhere,
     where no vendor limits a flow, half of what it sustains is assumed, and 50 Gbit/s at most.
     """
-    for entry in _networks():
-        if any(fnmatchcase(name, glob) for glob in entry["machines"]):
+    for names, entry in _networks():
+        if names.match(name):
             faster = 2.0 if placement_group and entry["kind"] == "ethernet" else 1.0
             return Interconnect(
                 kind=entry["kind"],

@@ -287,7 +287,7 @@ def parts_of(
     """The nominal steps, corrected by what was published."""
     steps, network = nominal_steps(workload, machine, precision, vms), machine.interconnect
     # Many types differ in nothing that published runs tell apart.
-    known = network.machine if f"{MACHINE}={network.machine}" in evidence.names else ""
+    known = _published_name(machine, evidence)
     same = replace(machine, interconnect=Interconnect(network.kind, known, 0.0), vcpus=None)
     corrections = _corrections(workload, same, precision, tuple(vms.tolist()), evidence, software)
     sync = steps.sync_s * corrections.sync
@@ -302,6 +302,12 @@ def parts_of(
         evidence=evidence,
         loadings=partial(_loadings, workload, machine, precision, vms, evidence, software),
     )
+
+
+def _published_name(machine: Machine, evidence: Evidence) -> str:
+    """The name of a type of VM on whose network runs were published; empty for all others."""
+    name = machine.interconnect.machine
+    return name if f"{MACHINE}={name}" in evidence.names else ""
 
 
 def _loadings(
@@ -364,13 +370,14 @@ def predict(
     published: bool,
 ) -> TrainingSpeed:
     """The nominal steps, corrected by what was published; ``published``: of this very model, GPU and precision."""
-    parts = parts_of(workload, machine, precision, vms, evidence, software=software)
+    network = machine.interconnect
+    same = replace(machine, interconnect=replace(network, machine=_published_name(machine, evidence), basis=""))
+    found = _timed(workload, same, precision, tuple(vms.tolist()), evidence, software, published)
+    loadings = partial(_loadings, workload, machine, precision, vms, evidence, software)
+    parts, waits = replace(found.parts, loadings=loadings), found.waits
     steps = parts.steps
-    step, reading = joined(parts.grad_s, parts.sync_s, OVERLAP), reading_s(workload, machine, steps.batch)
     doubt_of: Callable[[], Doubt] = parts.doubt
-    if reading.any():
-        waits = waiting(step, np.full(len(step), _PUBLISHED_SD if published else _DERIVED_SD), reading)
-        step = waits.step_s
+    if waits is not None:
         doubt_of = lambda: parts.doubt().where_reading(waits)  # noqa: E731  of what is shown only
     return TrainingSpeed(
         machine=machine,
@@ -378,8 +385,8 @@ def predict(
         precision=precision,
         vms=vms,
         fits=steps.memory.fits,
-        step_s=step,
-        throughput=workload.samples_of_step(steps.gpus) * workload.model.units_per_sample / step,
+        step_s=found.step_s,
+        throughput=found.throughput,
         checkpointing=steps.memory.checkpointing,
         micro_batch=steps.memory.micro_batch,
         batch=steps.batch,
@@ -389,6 +396,34 @@ def predict(
         parts=parts,
         software=software,
     )
+
+
+class _Timed(NamedTuple):
+    """What of a speed is the same for all machines that differ only in their names; arrays of shape (sizes,)."""
+
+    parts: Parts
+    waits: Waits | None
+    step_s: FloatArray
+    throughput: FloatArray
+
+
+@lru_cache(maxsize=256)
+def _timed(
+    workload: Workload,
+    machine: Machine,
+    precision: Precision,
+    vms: tuple[float, ...],
+    evidence: Evidence,
+    software: str,
+    published: bool,  # noqa: FBT001  a key of the cache
+) -> _Timed:
+    parts, waits = parts_of(workload, machine, precision, np.array(vms), evidence, software=software), None
+    step, reading = joined(parts.grad_s, parts.sync_s, OVERLAP), reading_s(workload, machine, parts.steps.batch)
+    if reading.any():
+        waits = waiting(step, np.full(len(step), _PUBLISHED_SD if published else _DERIVED_SD), reading)
+        step = waits.step_s
+    throughput = workload.samples_of_step(parts.steps.gpus) * workload.model.units_per_sample / step
+    return _Timed(parts, waits, step, throughput)
 
 
 def reading_s(workload: Workload, machine: Machine, batch: FloatArray) -> FloatArray:

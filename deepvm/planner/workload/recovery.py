@@ -72,16 +72,25 @@ def with_losses(sizes: TrainingTable, architecture: Architecture, request: PlanR
     """The sizes with what is kept of a model's throughput: usually, at a bad and at a good time."""
     if not len(sizes):
         return sizes
-    gbps = np.array([_gbps(t) for t in sizes.types])[sizes.type_index]
-    gpus = np.array([_gpus(t) for t in sizes.types])[sizes.type_index]
-    stall, moved = _saving(sizes.count.astype(np.float64), gpus, gbps, architecture, request)
-    lives = [lives_of(t, request) for t in sizes.types]
-    shares = []
-    for column in ("usual_s", "bad_s", "good_s"):
-        life = np.array([getattr(one, column) for one in lives])[sizes.type_index]
-        shares.append(np.where(sizes.spot > 0, kept_share(sizes.spot / life, stall, moved, START_S + moved), 1.0))
-    usual = sizes.spot / np.array([one.usual_s for one in lives])[sizes.type_index]
-    return replace(sizes, kept=shares[0], kept_bad=shares[1], kept_good=shares[2], lost_per_s=usual)
+    kinds: dict[tuple[float, int, Lives], int] = {}
+    kind = [kinds.setdefault((_gbps(t), _gpus(t), lives_of(t, request)), len(kinds)) for t in sizes.types]
+    # Of thousands of types many differ in nothing that matters here: each kind and number of VMs is computed once.
+    most = int(sizes.count.max()) + 1
+    key = np.array(kind)[sizes.type_index] * most + sizes.count
+    asked = np.zeros(len(kinds) * most, dtype=np.bool_)
+    asked[key] = True
+    of_kind, count = np.divmod(np.flatnonzero(asked), most)
+    place = (np.cumsum(asked) - 1)[key]
+    gbps, gpus, *lives = (
+        np.array(column)[of_kind]
+        for column in zip(*((g, n, life.usual_s, life.bad_s, life.good_s) for g, n, life in kinds), strict=True)
+    )
+    spot = count - architecture.on_demand(count)
+    stall, moved = _saving(count.astype(np.float64), gpus, gbps, architecture, request)
+    kept, bad, good = (
+        np.where(spot > 0, kept_share(spot / life, stall, moved, START_S + moved), 1.0)[place] for life in lives
+    )
+    return replace(sizes, kept=kept, kept_bad=bad, kept_good=good, lost_per_s=(spot / lives[0])[place])
 
 
 def as_counted(job: Job, cluster: Cluster, request: PlanRequest) -> Job:
