@@ -122,7 +122,7 @@ import contextlib, sys, torch
 from deepvm.checkpoint import Checkpointer
 model = torch.nn.Linear(256, 256)
 optimizer = torch.optim.Adam(model.parameters())
-ck = Checkpointer(model=model, optimizer=optimizer, tiers=sys.argv[1], every=1, job="job", slots=1)
+ck = Checkpointer(model=model, optimizer=optimizer, tiers=sys.argv[1], every=1, job="job", slots=9)
 for step in ck.steps(6):
     model(torch.ones(1, 256)).sum().backward()
     optimizer.step()
