@@ -281,6 +281,8 @@ class Checkpointer(Boundaries):
             epoch=self._epoch,
         )
         self._stepping, self._due = False, None
+        if self._asked is not None:
+            self._asked.failed(CheckpointError("not saved: a version was restored before the end of the iteration"))
         self._updated, self._asked, self._again = False, None, False
         self._restored, self._rewound = True, bool(self._loop)
         self._unseen.reset()

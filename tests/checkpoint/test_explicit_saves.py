@@ -117,6 +117,19 @@ def test_a_loop_that_is_left_does_not_save_half_an_iteration(
     assert contents(tmp_path) == ({3: {3.0}} if saved_after else {})
 
 
+def test_a_save_whose_iteration_is_given_up_by_a_restore_fails(tmp_path: Path) -> None:
+    _, optimizer, saver = large(tmp_path, every=1)
+    for step in saver.steps(3):
+        optimizer.step()
+        if step == 1 and not saver.handles[1:]:
+            handle = saver.save()
+            assert saver.restore_latest() == 1
+            break
+    with pytest.raises(CheckpointError, match="a version was restored before the end"):
+        handle.durable.result(0)
+    saver.close()
+
+
 FULL = """
 import contextlib, sys, torch
 from deepvm.checkpoint import Checkpointer
