@@ -261,7 +261,7 @@ def test_a_deadline_without_time_to_start_a_machine_is_not_said_to_have_come(res
     world, acts = react(world, d.Tick(), start_s)
     assert world.ending == "the deadline leaves no time to start a machine (none was rented)" and not acts
     document = {**final_document("job", 0.0, world, [], {}), "state": "stopped"}
-    advice = next(closing_lines(document, world.terms, [], Path("/x")))
+    advice = next(closing_lines(document, world.terms, [], Path("/x"), "job-2"))
     assert "deepvm jobs resume job --deadline 7min goes on" in advice
     late = stops_at(trains(Terms(1, 1, end_s=1000.0)), most_s=1000.0)[1]
     assert late.ending == "the deadline has come"
