@@ -8,7 +8,7 @@ import torch
 
 _WHOLE_BYTES = 2**14
 """Smaller storages are compared whole; of larger ones about so many bytes, spread evenly."""
-_SAMPLE_BYTES = 2**10
+_SAMPLE_BYTES = 2**8
 
 
 def sample(source: torch.Tensor) -> torch.Tensor:
