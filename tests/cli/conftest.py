@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
 import pytest
+from support.checkpoint.memory_nodes import running
 from support.command import Run
+from support.document_cases import Case, make_workshop
 
 from deepvm.cli.main import main
 
@@ -22,3 +28,24 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
         return int(end.value.code or 0), out, err
 
     return call
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with all that the cases of documents read; tests run in it."""
+    make_workshop(tmp_path, monkeypatch)
+    return tmp_path
+
+
+@pytest.fixture
+def call(run: Run, workshop: Path) -> Iterator[Any]:
+    """A command's stdout in one form; ``NODE`` is a memory node that runs."""
+    with running(persist=workshop / "kept") as node:
+
+        def printed(command: str, case: Case, form: str) -> str:
+            words = case.words.replace("NODE", str(node.address)).split()  # type: ignore[attr-defined]
+            code, out, err = run(*command.split(), "-o", form, *words)  # before the words of a script
+            assert code == case.code, err
+            return out
+
+        yield printed
