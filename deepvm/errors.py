@@ -23,7 +23,8 @@
     └── SolverError                1  no integer-program solver can run on this machine
 
 A budget for which nothing is feasible, or a solver that ran out of time, is a *result* (see
-:class:`deepvm.planner.recommend.Recommendations`), not an error. Only ``deepvm.cli.main`` prints errors.
+:class:`deepvm.planner.recommend.Recommendations`), not an error. Only ``deepvm.cli.main`` prints
+errors.
 """
 
 from __future__ import annotations
@@ -62,12 +63,16 @@ class RequestError(DeepVMError, ValueError):
         What was probably meant is shown with its option, to be copied.
         """
         found = f"{self.shown} cannot be used"
-        if self.value is None or self.value is False or self.value == "":  # no value that could be shown
+        # No value that could be shown
+        if self.value is None or self.value is False or self.value == "":
             found = "not given or empty" if self.value == "" else "not given"
         return f"{name}: {found}; allowed: {self._allowed_for(name)}"
 
     def _allowed_for(self, name: str) -> str:
-        """What is allowed; names that were probably meant stand behind an option, if ``name`` is one."""
+        """What is allowed.
+
+        Names that were probably meant stand behind an option, if ``name`` is one.
+        """
         before, meant, rest = self.allowed.partition("did you mean ")
         if not meant or not name.startswith("--") or rest.startswith("--"):
             return self.allowed
@@ -90,7 +95,8 @@ class MissingExtraError(RequestError):
     def __init__(self, option: str, library: str, extra: str) -> None:
         """``option`` is empty if the command itself needs the library."""
         self.library, self.extra = library, extra
-        pip = f"{shlex.quote(sys.executable or 'python')} -m pip install"  # of this Python, perhaps not that on PATH
+        # Of this Python, perhaps not that on PATH
+        pip = f"{shlex.quote(sys.executable or 'python')} -m pip install"
         cure = f"install it with: {pip} -e '.[{extra}]' (in a checkout) or {pip} 'deepvm[{extra}]'"
         super().__init__(option, library, cure)
 
@@ -100,7 +106,10 @@ class MissingExtraError(RequestError):
 
     def about(self, name: str) -> str:
         """As of :class:`RequestError`."""
-        return f"{name if self.option else 'this'} needs {self.library}, which is not installed; {self.allowed}"
+        return (
+            f"{name if self.option else 'this'} needs {self.library}, which is not installed;"
+            f" {self.allowed}"
+        )
 
 
 EXTRAS = {
@@ -156,7 +165,8 @@ class CatalogNotFoundError(DataError):
 class Problem:
     """One thing that is wrong in a file.
 
-    ``place``: ``instances[3].spot_usd_per_hour`` or ``line 7, column spot_usd_per_hour``; ``found`` is shortened.
+    ``place``: ``instances[3].spot_usd_per_hour`` or ``line 7, column spot_usd_per_hour``; ``found``
+    is shortened.
     """
 
     place: str
@@ -165,7 +175,11 @@ class Problem:
 
     def __str__(self) -> str:
         """One line: place, what was found, what is allowed."""
-        return f"{self.place}: {self.found}; {self.expected}" if self.found else f"{self.place}: {self.expected}"
+        return (
+            f"{self.place}: {self.found}; {self.expected}"
+            if self.found
+            else f"{self.place}: {self.expected}"
+        )
 
 
 class CatalogFormatError(DataError):
@@ -191,8 +205,8 @@ class CloudError(DeepVMError):
 
     Attributes:
         what: what was being done, such as ``ec2 DescribeInstanceTypes in us-east-1``.
-        why: ``credentials``, ``expired``, ``permission``, ``region``, ``clock``, ``throttled``, ``timeout``,
-            ``network`` or ``reply``, for programs.
+        why: ``credentials``, ``expired``, ``permission``, ``region``, ``clock``, ``throttled``,
+            ``timeout``, ``network`` or ``reply``, for programs.
         detail: the same for people, without secrets. advice: what to do about it.
     """
 
@@ -205,7 +219,10 @@ class CloudError(DeepVMError):
 
 
 class CheckpointError(DeepVMError):
-    """A checkpoint could not be saved, sent or read; the message names the place, the cause and the next step."""
+    """A checkpoint could not be saved, sent or read.
+
+    The message names the place, the cause and the next step.
+    """
 
 
 class TierBusyError(CheckpointError):

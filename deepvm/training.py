@@ -11,8 +11,9 @@ Example::
             save_checkpoint(path)
             dt.backup(path)
 
-Where no agent of ``deepvm run`` or ``deepvm agent`` is, every call is harmless and takes about a microsecond. Scripts
-with a :class:`deepvm.checkpoint.Checkpointer` need none of this. Only the standard library is imported.
+Where no agent of ``deepvm run`` or ``deepvm agent`` is, every call is harmless and takes about a
+microsecond. Scripts with a :class:`deepvm.checkpoint.Checkpointer` need none of this. Only the
+standard library is imported.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ class _Training:
         self.every = 0
         self.began_ns = self.ended_ns = 0
         self.between_ns = -1
-        """From the end of the last step until this one began; below 0: unknown, or it was a save."""
+        """From the end of the last step until this one began.
+
+        Below 0: unknown, or it was a save.
+        """
         self.due: Scheduled | None = None
         self.current: Scheduled | None = None
         """The save that the script was told of, or that its backup answers; for one step."""
@@ -99,7 +103,10 @@ class _Step(AbstractContextManager[None]):
         enter_step()
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if kind is None:
             exit_step()
@@ -114,7 +121,10 @@ def step_context() -> AbstractContextManager[None]:
 
 
 def enter_step() -> None:
-    """A training step begins. After a backup before a preemption it waits, because the step would be lost."""
+    """A training step begins.
+
+    After a backup before a preemption it waits, because the step would be lost.
+    """
     state = _training
     if state.agent() is None:
         return
@@ -139,7 +149,9 @@ def exit_step() -> None:
     state.steps += 1
     took_ns, between_ns = time.perf_counter_ns() - state.began_ns, state.between_ns
     known = between_ns >= 0
-    due = link.stepped(state.steps, took_ns, between_ns if known else 0, between_ns + took_ns if known else 0)
+    due = link.stepped(
+        state.steps, took_ns, between_ns if known else 0, between_ns + took_ns if known else 0
+    )
     if due is None and state.every and not (state.base + state.steps) % state.every:
         due = Scheduled(SaveReason.NONE)
     if due is not None:
@@ -150,7 +162,8 @@ def exit_step() -> None:
 def check_save() -> bool:
     """Whether to save now: a machine is about to go, the policy, a user or the job file's ``save_every_steps`` says so.
 
-    True once for each of them, on all ranks after the same step. A single rank hears of it outside of steps, too.
+    True once for each of them, on all ranks after the same step. A single rank hears of it outside
+    of steps, too.
     """
     state = _training
     link = state.agent()
@@ -164,9 +177,12 @@ def check_save() -> bool:
 
 
 def backup(path: str | Path) -> None:
-    """Have a file or folder uploaded in the background, under a checksum; older backups are removed afterwards.
+    """Have a file or folder uploaded in the background, under a checksum.
 
-    It must not be changed until :func:`check_save` is true again; give each save a path of its own if it may be.
+    Older backups are removed afterwards.
+
+    It must not be changed until :func:`check_save` is true again; give each save a path of its own
+    if it may be.
     """
     state = _training
     link = state.agent()
@@ -178,20 +194,38 @@ def backup(path: str | Path) -> None:
         state.told(due)
     save, stall_s = Scheduled(SaveReason.NONE), 0.0
     if state.current is not None and state.current_step == state.steps:
-        save, stall_s = state.current, link.announced_s + (time.perf_counter_ns() - state.due_ns) / 1e9
+        save, stall_s = (
+            state.current,
+            link.announced_s + (time.perf_counter_ns() - state.due_ns) / 1e9,
+        )
     state.saved_step = state.steps
-    found = link.ask({"ask": "backup", "path": place, "step": state.steps, "save": list(save), "stall_s": stall_s})
+    found = link.ask(
+        {
+            "ask": "backup",
+            "path": place,
+            "step": state.steps,
+            "save": list(save),
+            "stall_s": stall_s,
+        }
+    )
     if found is None or "error" in found:
-        log.error("%s is not backed up: %s", place, "the agent does not answer" if found is None else found["error"])
+        log.error(
+            "%s is not backed up: %s",
+            place,
+            "the agent does not answer" if found is None else found["error"],
+        )
         return
     link.saving(state.steps)
     state.holds = save.reason.holds
 
 
 def latest() -> Path | None:
-    """This rank's part of the newest backup, or rank 0's if that alone saved, fetched; None if there is none.
+    """This rank's part of the newest backup, or rank 0's if that alone saved, fetched.
 
-    Raises CheckpointError: it cannot be fetched, or other ranks have parts of it and this one has none.
+    None if there is none.
+
+    Raises CheckpointError: it cannot be fetched, or other ranks have parts of it and this one has
+    none.
     """
     link = _training.agent()
     if link is None:

@@ -4,9 +4,10 @@
     python scripts/bench.py            # about two minutes; `make bench`
     python scripts/bench.py --quick    # seconds, figures of no value: for the tests
 
-Prints two tables and writes ``growth.png`` and ``bench.json`` under ``--out`` (build/bench). Times are medians: of wall
-clock seconds for processes, which take turns, so that a busy minute of the machine falls on all lines alike; of CPU
-seconds for the growth. With ``--check`` the exit status is 1 when a goal is missed.
+Prints two tables and writes ``growth.png`` and ``bench.json`` under ``--out`` (build/bench). Times
+are medians: of wall clock seconds for processes, which take turns, so that a busy minute of the
+machine falls on all lines alike; of CPU seconds for the growth. With ``--check`` the exit status is
+1 when a goal is missed.
 """
 
 from __future__ import annotations
@@ -35,7 +36,16 @@ import numpy as np
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD
 from deepvm.catalog.signals.cache import Cache
-from deepvm.catalog.signals.signal import ADVISOR, OFFERINGS, ON_DEMAND, QUOTAS, SPECS, SPOT, ZONES, Signal
+from deepvm.catalog.signals.signal import (
+    ADVISOR,
+    OFFERINGS,
+    ON_DEMAND,
+    QUOTAS,
+    SPECS,
+    SPOT,
+    ZONES,
+    Signal,
+)
 from deepvm.catalog.store import save_catalog
 from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType
 from deepvm.core.cluster.speedup import RingSpeedup
@@ -62,8 +72,9 @@ class Plan:
         runs: processes for each line of the first table. copies: of the snapshot in the warm cache.
         big: GPU and CPU types of the large catalog.
         budgets: $/h asked of it.
-        grid: GPU types and max-nodes that grow together. cpu_types: the CPU types that grow, beside the third of the
-            grid; the grid grows beside the middle of these. repeats: timings for each point.
+        grid: GPU types and max-nodes that grow together. cpu_types: the CPU types that grow, beside
+            the third of the grid; the grid grows beside the middle of these. repeats: timings for
+            each point.
     """
 
     runs: int
@@ -92,8 +103,8 @@ class Timing:
     """One line of the first table.
 
     Attributes:
-        seconds: median of wall clock. fastest: of all runs. cpu: median of user and system time, which a busy machine
-            changes less. ratio: seconds over the floor's.
+        seconds: median of wall clock. fastest: of all runs. cpu: median of user and system time,
+            which a busy machine changes less. ratio: seconds over the floor's.
         goal: seconds that it must not exceed, None without one.
     """
 
@@ -131,7 +142,8 @@ class Growth:
     """The slope of log(time) over log(x).
 
     Attributes:
-        exponent: over all points. tail: over the larger half of them, where constants no longer hide the growth.
+        exponent: over all points. tail: over the larger half of them, where constants no longer
+            hide the growth.
     """
 
     axis: str
@@ -143,7 +155,8 @@ class Growth:
 def make_catalog(gpu_types: int, cpu_types: int, seed: int = SEED) -> Catalog:
     """An invented catalog that is shaped like a large region: prices in $/h that follow what they buy, with scatter.
 
-    The scatter matters: without it a few types would dominate all others, and there would be nothing to solve.
+    The scatter matters: without it a few types would dominate all others, and there would be
+    nothing to solve.
     """
     rng = random.Random(seed)
     networks = (5.0, 10.0, 12.5, 15.0, 25.0, 30.0, 50.0, 100.0)
@@ -153,8 +166,11 @@ def make_catalog(gpu_types: int, cpu_types: int, seed: int = SEED) -> Catalog:
         eflops = round(count * rng.uniform(80, 1500), 1)
         network = min(100.0, rng.choice(networks) * (1 if count < 4 else 2))
         on_demand = round((0.12 + eflops / rng.uniform(500, 900)) * rng.uniform(0.8, 1.3), 4)
-        # Bytes over bandwidth in units of the step time: faster VMs wait longer for the same network.
-        ring = RingSpeedup(round(eflops / network / rng.uniform(15, 60), 6), round(rng.uniform(0.005, 0.12), 6))
+        # Bytes over bandwidth in units of the step time: faster VMs wait longer for the same
+        # network.
+        ring = RingSpeedup(
+            round(eflops / network / rng.uniform(15, 60), 6), round(rng.uniform(0.005, 0.12), 6)
+        )
         instances.append(
             InstanceType(
                 name=f"g{index}.{count}xlarge",
@@ -184,7 +200,12 @@ def make_catalog(gpu_types: int, cpu_types: int, seed: int = SEED) -> Catalog:
                 spot_usd_per_hour=Decimal(f"{on_demand * rng.uniform(0.3, 0.7):.4f}"),
             )
         )
-    return Catalog("bench", tuple(instances), default_speedup="ring", description="Invented by scripts/bench.py.")
+    return Catalog(
+        "bench",
+        tuple(instances),
+        default_speedup="ring",
+        description="Invented by scripts/bench.py.",
+    )
 
 
 def fill_cache(folder: Path, copies: int) -> int:
@@ -194,14 +215,27 @@ def fill_cache(folder: Path, copies: int) -> int:
         How many types it has.
     """
     now, region = datetime.now(timezone.utc), "us-east-1"
-    found, cache = DEFAULT_CLOUD.snapshot(region), Cache(folder, DEFAULT_CLOUD.account_tag("", os.environ))
+    found, cache = (
+        DEFAULT_CLOUD.snapshot(region),
+        Cache(folder, DEFAULT_CLOUD.account_tag("", os.environ)),
+    )
 
     def copied(data: Mapping[str, Any]) -> dict[str, Any]:
-        return {name.replace(".", f"-{i}.") if i else name: v for name, v in data.items() for i in range(copies)}
+        return {
+            name.replace(".", f"-{i}.") if i else name: v
+            for name, v in data.items()
+            for i in range(copies)
+        }
 
     zones = {f"use1-az{i}": f"us-east-1{'abcdef'[i - 1]}" for i in range(1, 7)}
     specs, spot = copied(found[SPECS].data), copied(found[SPOT].data)
-    quota = {"family": "G and VT", "market": "spot", "code": "L-3819A6DF", "vcpus": 256, "in_use": 8}
+    quota = {
+        "family": "G and VT",
+        "market": "spot",
+        "code": "L-3819A6DF",
+        "vcpus": 256,
+        "in_use": 8,
+    }
     signals: dict[str, Any] = {
         SPECS: specs,
         OFFERINGS: {name: list(zones) for name in specs},
@@ -220,7 +254,11 @@ def fill_cache(folder: Path, copies: int) -> int:
 def deepvm_command() -> list[str]:
     """The installed command of this interpreter, or the same without it."""
     script = Path(sys.executable).with_name("deepvm")
-    return [str(script)] if script.exists() else [sys.executable, "-c", "from deepvm.cli.main import main; main()"]
+    return (
+        [str(script)]
+        if script.exists()
+        else [sys.executable, "-c", "from deepvm.cli.main import main; main()"]
+    )
 
 
 def run_once(command: Sequence[str]) -> tuple[float, float]:
@@ -229,7 +267,9 @@ def run_once(command: Sequence[str]) -> tuple[float, float]:
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     seconds, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode:
-        sys.exit(f"bench: {' '.join(command)}\nended with exit status {done.returncode}:\n{done.stderr}")
+        sys.exit(
+            f"bench: {' '.join(command)}\nended with exit status {done.returncode}:\n{done.stderr}"
+        )
     return seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
@@ -245,9 +285,24 @@ def time_processes(what: Plan, catalog: Path, cached: int) -> list[Timing]:
     big = f"{what.big[0]} x {what.big[1]} types"
     lines: list[tuple[str, list[str], float | None, str]] = [
         (f'import floor: python -c "{FLOOR}"', [sys.executable, "-c", FLOOR], None, ""),
-        ("recommend --pw 3, paper", [*deepvm, "recommend", "--pw", "3", "--catalog", "paper"], 1.6, "x floor"),
-        ("recommend --pw 3, snapshot", [*deepvm, "recommend", "--pw", "3", "--prices", "snapshot"], 2.5, "x floor"),
-        (f"recommend --pw 3, warm cache of {cached} types", [*deepvm, "recommend", "--pw", "3"], 2.5, "x floor"),
+        (
+            "recommend --pw 3, paper",
+            [*deepvm, "recommend", "--pw", "3", "--catalog", "paper"],
+            1.6,
+            "x floor",
+        ),
+        (
+            "recommend --pw 3, snapshot",
+            [*deepvm, "recommend", "--pw", "3", "--prices", "snapshot"],
+            2.5,
+            "x floor",
+        ),
+        (
+            f"recommend --pw 3, warm cache of {cached} types",
+            [*deepvm, "recommend", "--pw", "3"],
+            2.5,
+            "x floor",
+        ),
         (
             "sweep of 101 budgets, simulated",
             [*deepvm, "sweep", "--pw", "0:10:0.1", "--catalog", "simulated", "-o", "csv"],
@@ -256,7 +311,16 @@ def time_processes(what: Plan, catalog: Path, cached: int) -> list[Timing]:
         ),
         (
             "simulate, both of the thesis's jobs x 5 policies x 100 runs",
-            [*deepvm, "simulate", "--preset", "gpt-117m", "--preset", "gpt-1.3b", "--compare", POLICIES],
+            [
+                *deepvm,
+                "simulate",
+                "--preset",
+                "gpt-117m",
+                "--preset",
+                "gpt-1.3b",
+                "--compare",
+                POLICIES,
+            ],
             None,
             "",
         ),
@@ -269,8 +333,18 @@ def time_processes(what: Plan, catalog: Path, cached: int) -> list[Timing]:
     ]
     for solver, goal in (("ilp", 1.5), ("frontier", 0.5)):
         for budget in what.budgets:
-            asked = ["recommend", "--pw", str(budget), "--catalog", str(catalog), "--solver", solver]
-            lines.append((f"recommend --pw {budget} --solver {solver}, {big}", [*deepvm, *asked], goal, "s"))
+            asked = [
+                "recommend",
+                "--pw",
+                str(budget),
+                "--catalog",
+                str(catalog),
+                "--solver",
+                solver,
+            ]
+            lines.append(
+                (f"recommend --pw {budget} --solver {solver}, {big}", [*deepvm, *asked], goal, "s")
+            )
     for _, command, _, _ in lines[: -2 * len(what.budgets)]:
         run_once(command)  # compiles bytecode and fills the disk cache
     times: list[list[tuple[float, float]]] = [[] for _ in lines]
@@ -314,7 +388,9 @@ def time_growth(what: Plan) -> list[Point]:
             seconds = time_plan(make_catalog(gpus, cpus), solver, nodes, what.repeats)
             points["GPU types x sizes", solver, gpus * nodes] = seconds
         for count in what.cpu_types:
-            points["CPU types", solver, count] = time_plan(make_catalog(types, count), solver, most, what.repeats)
+            points["CPU types", solver, count] = time_plan(
+                make_catalog(types, count), solver, most, what.repeats
+            )
     return [Point(axis, solver, x, s) for (axis, solver, x), s in sorted(points.items())]
 
 
@@ -322,12 +398,16 @@ def fit(points: Sequence[Point]) -> list[Growth]:
     """Exponents of time against size, one for each axis and solver."""
 
     def slope(chosen: Sequence[Point]) -> float:
-        return float(np.polyfit(np.log([p.x for p in chosen]), np.log([p.seconds for p in chosen]), 1)[0])
+        return float(
+            np.polyfit(np.log([p.x for p in chosen]), np.log([p.seconds for p in chosen]), 1)[0]
+        )
 
     found = []
     for axis, solver in sorted({(p.axis, p.solver) for p in points}):
         own = sorted((p for p in points if (p.axis, p.solver) == (axis, solver)), key=lambda p: p.x)
-        found.append(Growth(axis, solver, slope(own), slope(own[-max(2, math.ceil(len(own) / 2)) :])))
+        found.append(
+            Growth(axis, solver, slope(own), slope(own[-max(2, math.ceil(len(own) / 2)) :]))
+        )
     return found
 
 
@@ -339,18 +419,30 @@ def draw_growth(points: Sequence[Point], growth: Sequence[Growth], path: Path) -
     figure = Figure(figsize=(10.5, 4.8), layout="constrained")
     FigureCanvasAgg(figure)
     axes = sorted({p.axis for p in points}, reverse=True)
-    for frame, axis in zip(figure.subplots(1, len(axes), sharey=True, squeeze=False)[0], axes, strict=True):
-        for solver, color, marker, dashes in (("ilp", "#0072B2", "o", "-"), ("frontier", "#D55E00", "s", "--")):
-            own = sorted((p for p in points if (p.axis, p.solver) == (axis, solver)), key=lambda p: p.x)
+    for frame, axis in zip(
+        figure.subplots(1, len(axes), sharey=True, squeeze=False)[0], axes, strict=True
+    ):
+        for solver, color, marker, dashes in (
+            ("ilp", "#0072B2", "o", "-"),
+            ("frontier", "#D55E00", "s", "--"),
+        ):
+            own = sorted(
+                (p for p in points if (p.axis, p.solver) == (axis, solver)), key=lambda p: p.x
+            )
             slope = next(g for g in growth if (g.axis, g.solver) == (axis, solver))
             label = f"{solver}: exponent {slope.exponent:.2f}, larger half {slope.tail:.2f}"
             x, y = [p.x for p in own], [p.seconds for p in own]
             frame.loglog(x, y, color=color, marker=marker, linestyle=dashes, label=label)
             if solver == "frontier":
-                # Down to the fastest point only: further down the line would set the scale of the axes.
+                # Down to the fastest point only: further down the line would set the scale of the
+                # axes.
                 low = max(x[0], x[-1] * min(y) / y[-1])
                 frame.loglog(
-                    [low, x[-1]], [y[-1] * low / x[-1], y[-1]], color="0.5", linestyle=":", label="slope 1 (linear)"
+                    [low, x[-1]],
+                    [y[-1] * low / x[-1], y[-1]],
+                    color="0.5",
+                    linestyle=":",
+                    label="slope 1 (linear)",
                 )
         frame.set_xlabel(axis)
         frame.set_xticks(x, [f"{n:,}" for n in x], fontsize="small", rotation=30)
@@ -372,16 +464,25 @@ def machine() -> dict[str, str]:
     return {
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "machine": f"{where}, {platform.system()} {platform.release()}",
-        "versions": f"Python {platform.python_version()}, " + ", ".join(f"{p} {version(p)}" for p in packages),
+        "versions": (
+            f"Python {platform.python_version()}, "
+            + ", ".join(f"{p} {version(p)}" for p in packages)
+        ),
     }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, draw."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="tiny catalogs, one run: only shows that it works")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="tiny catalogs, one run: only shows that it works"
+    )
     parser.add_argument("--runs", type=int, help=f"processes for each line (default {FULL.runs})")
-    parser.add_argument("--out", type=Path, default=Path("build/bench"), help="folder for growth.png and bench.json")
+    parser.add_argument(
+        "--out", type=Path, default=Path("build/bench"), help="folder for growth.png and bench.json"
+    )
     parser.add_argument("--check", action="store_true", help="exit status 1 when a goal is missed")
     options = parser.parse_args(arguments)
     # Neither the user's credentials nor settings may change what is measured.
@@ -403,21 +504,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
         timings = time_processes(what, catalog, fill_cache(Path(folder) / "cache", what.copies))
     busy = os.getloadavg()[0]
     if busy > 1.5:
-        print(f"note: load {busy:.1f}: others use this machine; 'fastest' and 'CPU' are nearer the truth than 'median'")
+        print(
+            f"note: load {busy:.1f}: others use this machine; 'fastest' and 'CPU' are nearer the"
+            " truth than 'median'"
+        )
     print(f"\nWhole processes, medians of {what.runs} runs:")
     print_table(
-        columns("process", right=("median (s)", "fastest (s)", "CPU (s)", "x floor", "goal", "met")),
+        columns(
+            "process", right=("median (s)", "fastest (s)", "CPU (s)", "x floor", "goal", "met")
+        ),
         [
-            [t.name, f"{t.seconds:.3f}", f"{t.fastest:.3f}", f"{t.cpu:.3f}", f"{t.ratio:.2f}", t.goal_text, t.met]
+            [
+                t.name,
+                f"{t.seconds:.3f}",
+                f"{t.fastest:.3f}",
+                f"{t.cpu:.3f}",
+                f"{t.ratio:.2f}",
+                t.goal_text,
+                t.met,
+            ]
             for t in timings
         ],
     )
     points = time_growth(what)
     growth = fit(points)
-    print(f"\nGrowth of solve() inside a process at {GROWTH_BUDGET} $/h, CPU time ~ size ^ exponent:")
+    print(
+        f"\nGrowth of solve() inside a process at {GROWTH_BUDGET} $/h, CPU time ~ size ^ exponent:"
+    )
     print_table(
         columns("size", "solver", right=("from", "to", "CPU (s)", "exponent", "larger half")),
-        [growth_row(g, [p for p in points if (p.axis, p.solver) == (g.axis, g.solver)]) for g in growth],
+        [
+            growth_row(g, [p for p in points if (p.axis, p.solver) == (g.axis, g.solver)])
+            for g in growth
+        ],
     )
     for g in growth:
         verdict = "FASTER than linear" if g.tail > SUPERLINEAR else "not faster than linear"
@@ -445,7 +564,11 @@ def columns(*left: str, right: Sequence[str]) -> list[Column]:
 def growth_row(growth: Growth, points: Sequence[Point]) -> list[str]:
     """One line of the second table."""
     first, *_, last = sorted(points, key=lambda p: p.x)
-    numbers = (f"{first.seconds:.4f} -> {last.seconds:.4f}", f"{growth.exponent:.2f}", f"{growth.tail:.2f}")
+    numbers = (
+        f"{first.seconds:.4f} -> {last.seconds:.4f}",
+        f"{growth.exponent:.2f}",
+        f"{growth.tail:.2f}",
+    )
     return [growth.axis, growth.solver, str(first.x), str(last.x), *numbers]
 
 

@@ -3,9 +3,9 @@
     python scripts/bench_controller.py             # a minute; `make bench-recovery`
     python scripts/bench_controller.py --agents 100 --seconds 5
 
-The controller is the real one, with its history on the disk; agents are real messages of one process, each with a
-heartbeat every 5 s and long polls in between. Prints the share of a core, and percentiles of the time of an answer;
-with ``--check`` the exit status is 1 when a goal is missed.
+The controller is the real one, with its history on the disk; agents are real messages of one
+process, each with a heartbeat every 5 s and long polls in between. Prints the share of a core, and
+percentiles of the time of an answer; with ``--check`` the exit status is 1 when a goal is missed.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ class InstantCloud:
 
 def control(folder: Path, secret: str, agents: int) -> None:
     """Be the controller, until killed."""
-    world = World(Terms(agents, agents), time.time(), pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),))
+    world = World(
+        Terms(agents, agents), time.time(), pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),)
+    )
     history = History.open({PLACE: str(folder / "history.db")})
     history.add_job("bench", time.time(), folder, {}, world)
     spec = {"per_machine": 1, "tiers": [], "orphan_after_s": 1e9}
@@ -85,11 +87,27 @@ class Agent:
         """A heartbeat; returns how long the answer took."""
         if not self.sender.nonce:
             self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)
-            self.sender.nonce = (await self._ask(b"GET /nonce HTTP/1.1\r\nHost: x\r\n\r\n"))[0].decode()
-        message: dict[str, Any] = {"generation": self.generation, "step": 1, "step_ns": 10**8, "warm": True}
-        message |= {"address": "127.0.0.1", "port": 1, "seen": self.seen, "scheduled": 0, "wait_s": wait_s}
+            self.sender.nonce = (await self._ask(b"GET /nonce HTTP/1.1\r\nHost: x\r\n\r\n"))[
+                0
+            ].decode()
+        message: dict[str, Any] = {
+            "generation": self.generation,
+            "step": 1,
+            "step_ns": 10**8,
+            "warm": True,
+        }
+        message |= {
+            "address": "127.0.0.1",
+            "port": 1,
+            "seen": self.seen,
+            "scheduled": 0,
+            "wait_s": wait_s,
+        }
         body, signature = self.sender.sealed(message)
-        head = f"POST /beat HTTP/1.1\r\nHost: x\r\n{HEADER}: {signature}\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = (
+            f"POST /beat HTTP/1.1\r\nHost: x\r\n{HEADER}: {signature}\r\nContent-Length:"
+            f" {len(body)}\r\n\r\n"
+        )
         began = time.perf_counter()
         data, headers = await self._ask(head.encode() + body)
         took_s = time.perf_counter() - began
@@ -102,7 +120,9 @@ class Agent:
         self.writer.write(data)
         await self.writer.drain()
         lines = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-        headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in lines[1:] if line)}
+        headers = {
+            k.lower(): v.strip() for k, _, v in (line.partition(":") for line in lines[1:] if line)
+        }
         assert " 200 " in lines[0], lines[0]
         return await self.reader.readexactly(int(headers["content-length"])), headers
 
@@ -129,7 +149,10 @@ async def load(agents: int, secret: str, port: int, seconds: float, process: int
     found = sorted(times)
     stop.set()
     p50, p99 = (1000 * found[int(share * (len(found) - 1))] for share in (0.5, 0.99))
-    print(f"{agents} agents, {formed} in a generation: {busy:.1%} of a core (goal: {MOST_OF_A_CORE:.0%})")
+    print(
+        f"{agents} agents, {formed} in a generation: {busy:.1%} of a core (goal:"
+        f" {MOST_OF_A_CORE:.0%})"
+    )
     print(f"an answer takes {p50:.1f} ms, p99 {p99:.1f} ms (goal: {MOST_P99_MS:g} ms)")
     for task in tasks:
         task.cancel()
@@ -143,7 +166,9 @@ def _cpu_s(process: int) -> float:
 
 def main() -> int:
     """Measure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--agents", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--check", action="store_true", help="exit with 1 when a goal is missed")

@@ -4,11 +4,12 @@
     python scripts/bench_notice.py           # about two minutes; `make bench-recovery`
     python scripts/bench_notice.py --quick   # small and few: figures of no value, for the tests
 
-Ranks train a model whose state has 139 MB (ACUTE's ResNet-18 with Adam) in processes of their own, with a memory node
-in another, all on this machine. A notice is written on the board as an agent does it, at a random time of a step;
-measured is the time until ``remote_done`` of the version on every rank. ``request_save(deadline=...)`` is the same
-without an agent. A takeover is measured while the older generation saves: until the newer one has begun, which shuts
-the older one out, and knows the versions; then until its first own one, of 1 MB, is acknowledged. With ``--check`` the
+Ranks train a model whose state has 139 MB (ACUTE's ResNet-18 with Adam) in processes of their own,
+with a memory node in another, all on this machine. A notice is written on the board as an agent
+does it, at a random time of a step; measured is the time until ``remote_done`` of the version on
+every rank. ``request_save(deadline=...)`` is the same without an agent. A takeover is measured
+while the older generation saves: until the newer one has begun, which shuts the older one out, and
+knows the versions; then until its first own one, of 1 MB, is acknowledged. With ``--check`` the
 exit status is 1 when a goal is missed.
 """
 
@@ -110,8 +111,19 @@ def memory_node(folder: Path) -> Iterator[str]:
     token.touch(0o600)
     token.write_text(TOKEN)
     os.environ["DEEPVM_TOKEN_FILE"] = str(token)
-    words = ["memory-node", "serve", "--listen", "127.0.0.1:0", "--memory", "1GiB", "--token-file", str(token)]
-    process = subprocess.Popen([sys.executable, "-m", "deepvm.cli.main", *words], stdout=subprocess.PIPE, text=True)
+    words = [
+        "memory-node",
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--memory",
+        "1GiB",
+        "--token-file",
+        str(token),
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "deepvm.cli.main", *words], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     try:
         line = next(line for line in process.stdout if line.startswith("listening on "))
@@ -129,11 +141,17 @@ def bucket() -> Iterator[str]:
 
     port = free_port()
     process = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "moto.server", "-p", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     try:
         endpoint = f"http://127.0.0.1:{port}"
-        keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "us-east-1"}
+        keys = {
+            "AWS_ACCESS_KEY_ID": "x",
+            "AWS_SECRET_ACCESS_KEY": "x",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }
         os.environ.update({**keys, "AWS_ENDPOINT_URL_S3": endpoint})
         for _ in range(200):
             with socket.socket() as probe:
@@ -164,7 +182,12 @@ class Ranks:
         self.sockets = TrainerSocket(folder, self._answer)
         self._heard: list[tuple[float, str, int]] = []
         self._ready, self._change = 0, threading.Condition()
-        env = {**os.environ, "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1"}
+        env = {
+            **os.environ,
+            "WORLD_SIZE": str(world),
+            "LOCAL_WORLD_SIZE": str(world),
+            "OMP_NUM_THREADS": "1",
+        }
         env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "DEEPVM_TIERS": tier}
         env |= {"DEEPVM_JOB": f"bench-{os.urandom(4).hex()}", "DEEPVM_EPOCH": "1"} | (
             {AGENT: str(folder)} if agent else {}
@@ -188,7 +211,9 @@ class Ranks:
     def _answer(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         if message.get("ask") == "schedule":
             reason, limit_ms, request = message["save"]
-            self.board.schedule(int(message["step"]), Scheduled(SaveReason(reason), int(limit_ms), int(request)))
+            self.board.schedule(
+                int(message["step"]), Scheduled(SaveReason(reason), int(limit_ms), int(request))
+            )
         return {}
 
     def _read(self, process: subprocess.Popen[str]) -> None:
@@ -251,7 +276,9 @@ def notices(world: int, size: int, reps: int, *, agent: bool) -> list[float]:
 def shard(job: str, version: int, size: int = 1_000_000) -> Shard:
     """A version of one rank, of which the bytes do not matter."""
     layout = Layout(size, ((Segment(0, size),),), ())
-    return Shard(job, version, 0, layout, memoryview(bytearray(random.Random(version).randbytes(size))))
+    return Shard(
+        job, version, 0, layout, memoryview(bytearray(random.Random(version).randbytes(size)))
+    )
 
 
 def takeovers(url: str, reps: int) -> list[tuple[float, float]]:
@@ -300,7 +327,9 @@ def measure(size: int, reps: int) -> list[Row]:
         for agent in (True, False):
             found = notices(world, size, reps, agent=agent)
             what = f"notice, {ranks}" + ("" if agent else ", request_save() without an agent")
-            rows.append(Row(what, statistics.median(found), max(found), GOALS_S[f"notice, {ranks}"]))
+            rows.append(
+                Row(what, statistics.median(found), max(found), GOALS_S[f"notice, {ranks}"])
+            )
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         places = {
             "a folder": Path(name, "versions").as_uri(),
@@ -318,18 +347,37 @@ def measure(size: int, reps: int) -> list[Row]:
 
 def main() -> int:
     """Measure, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="small and few: figures of no value")
-    parser.add_argument("--reps", type=int, default=7, help="of each quantity; the first of each is not counted")
+    parser.add_argument(
+        "--reps", type=int, default=7, help="of each quantity; the first of each is not counted"
+    )
     parser.add_argument("--check", action="store_true", help="exit with 1 when a goal is missed")
     parser.add_argument("--json", type=Path, help="write the figures there")
     options = parser.parse_args()
-    rows = measure(3_000_000 if options.quick else STATE_BYTES, 1 if options.quick else options.reps)
+    rows = measure(
+        3_000_000 if options.quick else STATE_BYTES, 1 if options.quick else options.reps
+    )
     print(f"{processor()}, {os.cpu_count()} cores; state {STATE_BYTES / 1e6:.0f} MB, seconds")
-    columns = [Column("what"), *(Column(name, "right") for name in ("median", "most", "goal")), Column("met")]
+    columns = [
+        Column("what"),
+        *(Column(name, "right") for name in ("median", "most", "goal")),
+        Column("met"),
+    ]
     print_table(
         columns,
-        [[r.what, f"{r.median_s:.3f}", f"{r.most_s:.3f}", f"{r.goal_s or ''}", "yes" if r.met else "NO"] for r in rows],
+        [
+            [
+                r.what,
+                f"{r.median_s:.3f}",
+                f"{r.most_s:.3f}",
+                f"{r.goal_s or ''}",
+                "yes" if r.met else "NO",
+            ]
+            for r in rows
+        ],
     )
     if options.json:
         options.json.write_text(json.dumps([vars(r) for r in rows], indent=1))

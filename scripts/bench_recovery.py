@@ -5,10 +5,11 @@
     python scripts/bench_recovery.py --quick     # two minutes, one repeat and no torchrun
     python scripts/bench_recovery.py --only notice --cloud netns --repeats 50
 
-Everything is real: ``deepvm run`` with local machines, and as root with machines that have a network of their own;
-torchrun with its store in a third process; the same training under both, in turn. Prints medians, the time in which
-nine of ten were done, the worst, and how often each figure kept its limit; with ``--check`` the exit status is 1 when
-one was not kept often enough. Figures mean something on a quiet machine only.
+Everything is real: ``deepvm run`` with local machines, and as root with machines that have a
+network of their own; torchrun with its store in a third process; the same training under both, in
+turn. Prints medians, the time in which nine of ten were done, the worst, and how often each figure
+kept its limit; with ``--check`` the exit status is 1 when one was not kept often enough. Figures
+mean something on a quiet machine only.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ class Figure:
     """One line of the table: what was measured, in seconds, each beside its own limit.
 
     Attributes:
-        allowed: the limit as text. share: of the samples that must keep it, half by default: others use this machine.
+        allowed: the limit as text. share: of the samples that must keep it, half by default: others
+            use this machine.
         note: what became of samples that are none.
     """
 
@@ -132,7 +134,7 @@ class Bench:
             run.end()
 
 
-# --- notices ---------------------------------------------------------------------------------------------------------
+# --- notices --------------------------------------------------------------------------------------
 
 
 def measure_notices(bench: Bench, cloud: str) -> None:
@@ -141,7 +143,9 @@ def measure_notices(bench: Bench, cloud: str) -> None:
         ranks = "one rank" if count == 1 else "two ranks"
         name = f"{cloud}, {ranks}: notice heard -> version confirmed"
         heard = bench.figure(name, "step + 1.5 x save + 0.3 s", 1.0)
-        published = bench.figure(f"{cloud}, {ranks}: notice published -> version confirmed", "the same + 1 s", 1.0)
+        published = bench.figure(
+            f"{cloud}, {ranks}: notice published -> version confirmed", "the same + 1 s", 1.0
+        )
         freed = bench.figure(f"{cloud}, {ranks}: notice published -> next machine's first step")
         with bench.job(count, cloud) as run:
             for _ in range(bench.repeats):
@@ -158,10 +162,12 @@ def measure_notices(bench: Bench, cloud: str) -> None:
                 freed.add(run.notes.first_step(count, safe.at_s).at_s - began_s)
 
 
-# --- losses ----------------------------------------------------------------------------------------------------------
+# --- losses ---------------------------------------------------------------------------------------
 
 
-def lose(bench: Bench, run: Run, count: int, name: str, deadline_s: float, end: Callable[[str], None]) -> None:
+def lose(
+    bench: Bench, run: Run, count: int, name: str, deadline_s: float, end: Callable[[str], None]
+) -> None:
     """One loss and the return of a machine, both as the survivors see it."""
     plus = f"{deadline_s:g} s + " if deadline_s else ""
     lost = bench.figure(f"{name}: loss -> first step of the smaller world", f"{plus}1 s + restore")
@@ -194,7 +200,14 @@ def measure_silence(bench: Bench) -> None:
         cloud = run.cloud
         assert isinstance(cloud, NetnsCloud)
         for _ in range(bench.repeats):
-            lose(bench, run, 2, "deepvm, 2 -> 1 machines, silent", SILENT_S, lambda m: cloud.cut(run.name, m))
+            lose(
+                bench,
+                run,
+                2,
+                "deepvm, 2 -> 1 machines, silent",
+                SILENT_S,
+                lambda m: cloud.cut(run.name, m),
+            )
 
 
 def lose_of_torchrun(bench: Bench, conf: str, name: str, return_s: float) -> None:
@@ -226,7 +239,7 @@ def lose_of_torchrun(bench: Bench, conf: str, name: str, return_s: float) -> Non
         run.end()
 
 
-# --- starts, requests, steps -----------------------------------------------------------------------------------------
+# --- starts, requests, steps ----------------------------------------------------------------------
 
 
 def measure_starts(bench: Bench) -> None:
@@ -275,7 +288,9 @@ while saves < int(sys.argv[1]):
 def measure_requests(bench: Bench, requests: int) -> None:
     """How long rank 0 waits until the agents of three machines know of a save."""
     figure = bench.figure("a save request across 3 ranks", "10 ms")
-    with bench.job(3, train=f"python train.py {requests}", save_policy="static:5", script=REQUESTS) as run:
+    with bench.job(
+        3, train=f"python train.py {requests}", save_policy="static:5", script=REQUESTS
+    ) as run:
         run.document()
         for note in run.notes.all():
             if note.restore_s is not None:
@@ -301,7 +316,7 @@ def measure_takeovers(bench: Bench) -> None:
             figure.add(measure(bench.place()), 0.2)
 
 
-# --- all of it -------------------------------------------------------------------------------------------------------
+# --- all of it ------------------------------------------------------------------------------------
 
 
 def say(what: str) -> None:
@@ -310,7 +325,10 @@ def say(what: str) -> None:
 
 
 def measure(bench: Bench, parts: Sequence[str], return_s: float, clouds: Sequence[str]) -> None:
-    """What was asked for; ours and torchrun's losses in turn. ``clouds``: where notices are measured."""
+    """What was asked for; ours and torchrun's losses in turn.
+
+    ``clouds``: where notices are measured.
+    """
     nets = "netns" if os.geteuid() == 0 and shutil.which("ip") else ""
     if "step" in parts:
         say("steps of deepvm.training")
@@ -354,7 +372,10 @@ def about() -> dict[str, str]:
     return {
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "machine": f"{where}, {platform.system()} {platform.release()}",
-        "versions": f"Python {platform.python_version()}, deepvm {version('deepvm')}, torch {version('torch')}",
+        "versions": (
+            f"Python {platform.python_version()}, deepvm {version('deepvm')}, torch"
+            f" {version('torch')}"
+        ),
     }
 
 
@@ -368,7 +389,11 @@ def _shown(seconds: float | None) -> str:
 
 def print_figures(rows: Sequence[dict[str, Any]]) -> None:
     """The table."""
-    head = [Column("what"), *(Column(h, "right") for h in ("median", "90 %", "worst", "limit", "kept")), Column("")]
+    head = [
+        Column("what"),
+        *(Column(h, "right") for h in ("median", "90 %", "worst", "limit", "kept")),
+        Column(""),
+    ]
     cells = []
     for row in rows:
         limit = row["limit"]
@@ -383,12 +408,25 @@ def print_figures(rows: Sequence[dict[str, Any]]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5, help="of each loss and notice (default 5)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=5, help="of each loss and notice (default 5)"
+    )
     parser.add_argument("--quick", action="store_true", help="one repeat, without torchrun")
-    parser.add_argument("--only", action="append", choices=PARTS, help="a part; may be given several times")
-    parser.add_argument("--cloud", choices=CLOUDS, help="where notices are measured (default: on both)")
-    parser.add_argument("--return-limit", type=float, default=30.0, help="seconds for torchrun's new node (default 30)")
+    parser.add_argument(
+        "--only", action="append", choices=PARTS, help="a part; may be given several times"
+    )
+    parser.add_argument(
+        "--cloud", choices=CLOUDS, help="where notices are measured (default: on both)"
+    )
+    parser.add_argument(
+        "--return-limit",
+        type=float,
+        default=30.0,
+        help="seconds for torchrun's new node (default 30)",
+    )
     parser.add_argument("--check", action="store_true", help="exit with 1 when a limit is not kept")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     asked = parser.parse_args(arguments)
@@ -412,7 +450,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, text in where.items():
             print(f"{name + ':':10}{text}")
         print_figures(rows)
-    return int(failed or asked.check and (not rows or any(row["verdict"] == "SHORT" for row in rows)))
+    return int(
+        failed or asked.check and (not rows or any(row["verdict"] == "SHORT" for row in rows))
+    )
 
 
 if __name__ == "__main__":

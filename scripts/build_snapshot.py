@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Make data/aws/regions/us-east-1.json, the embedded snapshot, from a table of types and prices.
 
-The table is a CSV file with the columns of CURATED below, one line for each type; current_generation is what AWS's
-DescribeInstanceTypes says (CurrentGeneration), whatever the numbers in the names suggest: in 2026 c5 and r7g are not
-current, c5n and m7g are. On-demand and spot prices may be of different days, so both are given. Run it again with a
-newer table to bring the snapshot up to date:
+The table is a CSV file with the columns of CURATED below, one line for each type;
+current_generation is what AWS's DescribeInstanceTypes says (CurrentGeneration), whatever the
+numbers in the names suggest: in 2026 c5 and r7g are not current, c5n and m7g are. On-demand and
+spot prices may be of different days, so both are given. Run it again with a newer table to bring
+the snapshot up to date:
 
-    python scripts/build_snapshot.py curated_us-east-1.csv --on-demand-of 2026-07-20 --spot-of 2026-08-10
+    python scripts/build_snapshot.py curated_us-east-1.csv --on-demand-of 2026-07-20 --spot-of
+    2026-08-10
 """
 
 from __future__ import annotations
@@ -80,10 +82,16 @@ def specs(row: dict[str, str]) -> dict[str, Any]:
 
 def main() -> None:
     """Read the table, write the snapshot."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("table", type=Path, help="CSV file")
-    parser.add_argument("--on-demand-of", required=True, help="day of the on-demand prices and specifications")
-    parser.add_argument("--spot-of", required=True, help="day of the spot prices and interruption bands")
+    parser.add_argument(
+        "--on-demand-of", required=True, help="day of the on-demand prices and specifications"
+    )
+    parser.add_argument(
+        "--spot-of", required=True, help="day of the spot prices and interruption bands"
+    )
     parser.add_argument("--region", default="us-east-1")
     parser.add_argument("--output", type=Path, help="default: data/aws/REGION.json")
     given = parser.parse_args()
@@ -107,14 +115,20 @@ def main() -> None:
             "advisor",
             given.spot_of,
             "AWS's public Spot Instance Advisor",
-            {r["instance_type"]: int(float(r["interruption_band"])) for r in rows if r["interruption_band"]},
+            {
+                r["instance_type"]: int(float(r["interruption_band"]))
+                for r in rows
+                if r["interruption_band"]
+            },
         ),
     ]
     document = {
         "schema_version": "deepvm.snapshot/1",
         "region": given.region,
-        "description": "Types of AWS and their prices on the days named: those with whole NVIDIA GPUs, and CPU types "
-        "that can be memory nodes. Prices in $/h, memory in GiB, network in Gbit/s.",
+        "description": (
+            "Types of AWS and their prices on the days named: those with whole NVIDIA GPUs, and CPU"
+            " types that can be memory nodes. Prices in $/h, memory in GiB, network in Gbit/s."
+        ),
         "signals": [
             {"kind": kind, "observed_at": f"{day}T00:00:00Z", "source": source, "data": data}
             for kind, day, source, data in signals
@@ -126,7 +140,9 @@ def main() -> None:
 
 
 def _prices(rows: list[dict[str, str]], column: str) -> dict[str, str]:
-    return {r["instance_type"]: price(r[column]) for r in rows if r[column] and float(r[column]) > 0}
+    return {
+        r["instance_type"]: price(r[column]) for r in rows if r[column] and float(r[column]) > 0
+    }
 
 
 if __name__ == "__main__":

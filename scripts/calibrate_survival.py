@@ -3,8 +3,8 @@
     git clone https://github.com/skypilot-org/spot-traces
     python scripts/calibrate_survival.py spot-traces [--picture FILE] [--write]
 
-prints the tables of ``docs/explain/survive.md``. ``--write`` also replaces ``data/survival/public_traces.json``, with
-which ``deepvm survive`` begins.
+prints the tables of ``docs/explain/survive.md``. ``--write`` also replaces
+``data/survival/public_traces.json``, with which ``deepvm survive`` begins.
 """
 
 from __future__ import annotations
@@ -29,10 +29,17 @@ def main() -> None:
     """Read the options, and do it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
-        "traces", nargs="+", type=Path, help="trace files, or folders of them; one folder, one campaign"
+        "traces",
+        nargs="+",
+        type=Path,
+        help="trace files, or folders of them; one folder, one campaign",
     )
-    parser.add_argument("--picture", type=Path, help="where to draw the reliability curve, as .png or .svg")
-    parser.add_argument("--write", action="store_true", help="replace the prior that comes with deepvm")
+    parser.add_argument(
+        "--picture", type=Path, help="where to draw the reliability curve, as .png or .svg"
+    )
+    parser.add_argument(
+        "--write", action="store_true", help="replace the prior that comes with deepvm"
+    )
     options = parser.parse_args()
     traces = read_traces(options.traces, lambda text: print(text, file=sys.stderr))
     today = datetime.now(timezone.utc).date().isoformat()

@@ -1,7 +1,8 @@
 """Show how much of each room the tests written for it cover, and name the modules below the limit.
 
-Lines and branches count together. For some rooms tests of other rooms count too (``BESIDE``), for some the slow ones
-(``SLOW``). It ends with 1 when a module or a room is below its limit, and with 2 when there is no such room.
+Lines and branches count together. For some rooms tests of other rooms count too (``BESIDE``), for
+some the slow ones (``SLOW``). It ends with 1 when a module or a room is below its limit, and with 2
+when there is no such room.
 
 Usage: python scripts/coverage_rooms.py [ROOM ...]     (``make coverage`` for all rooms)
 """
@@ -21,7 +22,11 @@ LEAST_MEAN = {"core": 95.0, "planner": 95.0}
 """Per cent of the mean over a room's modules: these rooms compute what money hangs on."""
 BESIDE = {
     "checkpoint": ["cli/checkpoint"],
-    "reports": ["cli", "profiling/checkpoint/test_bench.py", "simulator/traces/test_deadline_replay.py"],
+    "reports": [
+        "cli",
+        "profiling/checkpoint/test_bench.py",
+        "simulator/traces/test_deadline_replay.py",
+    ],
     "simulator": ["cli/simulate"],
 }
 """Tests elsewhere that were written for a room: what it prints is compared with the golden outputs of the commands."""
@@ -40,23 +45,45 @@ def covered(room: str) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "coverage.json"
         marks = ["-m", "not gpu"] if room in SLOW else []
-        tests = [f"tests/{name}" for name in [room, *BESIDE.get(room, [])] if (ROOT / "tests" / name).exists()]
-        command = [sys.executable, "-m", "pytest", "-q", "-n", "auto", *marks, *tests, f"--cov=deepvm/{room}"]
+        tests = [
+            f"tests/{name}"
+            for name in [room, *BESIDE.get(room, [])]
+            if (ROOT / "tests" / name).exists()
+        ]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-n",
+            "auto",
+            *marks,
+            *tests,
+            f"--cov=deepvm/{room}",
+        ]
         command += ["--cov-branch", f"--cov-report=json:{report}", "--cov-report="]
-        # Counting slows the processes that tests start, and warns on their stderr: the few tests of start-up and Ctrl-C
-        # that fail for it have still run their code. Whether tests pass is for `make test` to say.
+        # Counting slows the processes that tests start, and warns on their stderr: the few tests of
+        # start-up and Ctrl-C that fail for it have still run their code. Whether tests pass is for
+        # `make test` to say.
         ended = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL)
         if ended.returncode not in (0, 1) or not report.exists():
             sys.exit(f"the tests of {room} did not run: python -m pytest {' '.join(tests)}")
         files = json.loads(report.read_text())["files"]
-    return {name: own["summary"]["percent_covered"] for name, own in files.items() if own["summary"]["num_statements"]}
+    return {
+        name: own["summary"]["percent_covered"]
+        for name, own in files.items()
+        if own["summary"]["num_statements"]
+    }
 
 
 def main() -> int:
     """Print a row for each room, and one for each module below the limit."""
     low = False
     if unknown := set(sys.argv[1:]) - set(rooms()):
-        print(f"no such room: {', '.join(sorted(unknown))}; there are {', '.join(rooms())}", file=sys.stderr)
+        print(
+            f"no such room: {', '.join(sorted(unknown))}; there are {', '.join(rooms())}",
+            file=sys.stderr,
+        )
         return 2
     for room in sys.argv[1:] or rooms():
         modules = covered(room)

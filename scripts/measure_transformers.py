@@ -1,13 +1,15 @@
 """Train models of transformers and torchvision on one GPU: what predictions are compared with.
 
-    python scripts/measure_transformers.py --out runs.csv                 # all of them, about ten minutes
-    python scripts/measure_transformers.py --only llama-8b --out runs.csv # one model's
+    python scripts/measure_transformers.py --out runs.csv                 # all of them, about ten
+    minutes python scripts/measure_transformers.py --only llama-8b --out runs.csv # one model's
 
-It needs torch, transformers and torchvision, and peft for LoRA; not deepvm, and no network: models are built from
-their configurations with random weights. Each run has a process of its own, so that one without memory ends no other.
-A line says what was trained, how fast (tokens or images a second, by the median step), and the memory that PyTorch
-took: the peak of what was allocated and reserved. On 26 November 2026 all of them ran on an H100 and some on an H200:
-tests/recorded/gpu_runs.csv, and the source "deepvm" in data/performance/published.csv (BERT in samples a second).
+It needs torch, transformers and torchvision, and peft for LoRA; not deepvm, and no network: models
+are built from their configurations with random weights. Each run has a process of its own, so that
+one without memory ends no other. A line says what was trained, how fast (tokens or images a second,
+by the median step), and the memory that PyTorch
+took: the peak of what was allocated and reserved. On 26 November 2026 all of them ran on an H100
+and some on an H200: tests/recorded/gpu_runs.csv, and the source "deepvm" in
+data/performance/published.csv (BERT in samples a second).
 """
 
 from __future__ import annotations
@@ -84,7 +86,12 @@ def language(name: str, tokens: int) -> Any:
         )
     if name == "gpt2":
         return hf.GPT2LMHeadModel(hf.GPT2Config(use_cache=False))
-    large = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+    large = {
+        "hidden_size": 1024,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 16,
+        "intermediate_size": 4096,
+    }
     return hf.BertForMaskedLM(hf.BertConfig(**(large if name == "bert-large" else {})))
 
 
@@ -94,13 +101,17 @@ def images(name: str) -> tuple[Any, int]:
 
     if name.startswith("vit"):
         return (vision.vit_b_16() if name == "vit-b" else vision.vit_l_16()), 224
-    return getattr(vision, name.replace("-", "_"))(), (384 if name.startswith("efficientnet") else 224)
+    return getattr(vision, name.replace("-", "_"))(), (
+        384 if name.startswith("efficientnet") else 224
+    )
 
 
 def measure(run: Run, steps: int, warmup: int) -> dict[str, Any]:
     """Samples or tokens per second of the median step, and memory, of this process's GPU."""
     torch.backends.cudnn.benchmark = True
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = run.precision != "fp32"
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = (
+        run.precision != "fp32"
+    )
     torch.manual_seed(0)
     model: Any
     with torch.device("cuda"):
@@ -118,7 +129,9 @@ def measure(run: Run, steps: int, warmup: int) -> dict[str, Any]:
     if run.method == "lora":
         import peft
 
-        model = peft.get_peft_model(model, peft.LoraConfig(r=16, target_modules="all-linear", lora_dropout=0.0))
+        model = peft.get_peft_model(
+            model, peft.LoraConfig(r=16, target_modules="all-linear", lora_dropout=0.0)
+        )
     if run.checkpointing:
         model.enable_input_require_grads()
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -157,7 +170,9 @@ def measure(run: Run, steps: int, warmup: int) -> dict[str, Any]:
 
 def main() -> int:
     """Run them all, one after the other; or one, in this process."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, help="CSV file")
     parser.add_argument("--only", action="append", help="a model of the list; repeatable")
     parser.add_argument("--steps", type=int, default=10)
@@ -172,11 +187,18 @@ def main() -> int:
         if asked.only and run.model not in asked.only:
             continue
         own = [sys.executable, __file__, "--steps", str(asked.steps), "--warmup", str(asked.warmup)]
-        done = subprocess.run([*own, "--one", json.dumps(run._asdict())], capture_output=True, text=True)
+        done = subprocess.run(
+            [*own, "--one", json.dumps(run._asdict())], capture_output=True, text=True
+        )
         if done.returncode:
             why = done.stderr.strip().splitlines()[-1:] or ["no message"]
             print(f"{run}: {why[0][:300]}", file=sys.stderr, flush=True)
-            rows.append({**run._asdict(), "error": "out of memory" if "OutOfMemory" in done.stderr else why[0][:80]})
+            rows.append(
+                {
+                    **run._asdict(),
+                    "error": "out of memory" if "OutOfMemory" in done.stderr else why[0][:80],
+                }
+            )
         else:
             rows.append({**run._asdict(), **json.loads(done.stdout.splitlines()[-1]), "error": ""})
             print(rows[-1], file=sys.stderr, flush=True)

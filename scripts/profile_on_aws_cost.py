@@ -1,4 +1,7 @@
-"""What measuring on AWS takes and costs, by assumptions that are printed with it. See profile_on_aws.py."""
+"""What measuring on AWS takes and costs, by assumptions that are printed with it.
+
+See profile_on_aws.py.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,13 @@ _STEPS = 10 + 5 * 20
 
 
 def estimate(
-    trainers: tuple[str, int], receiver_type: str, *, models: int, runs: int, repeats: int, checkpoint_bytes: int
+    trainers: tuple[str, int],
+    receiver_type: str,
+    *,
+    models: int,
+    runs: int,
+    repeats: int,
+    checkpoint_bytes: int,
 ) -> str:
     """Expected time and cost, with what they rest on.
 
@@ -38,14 +47,19 @@ def estimate(
         f"saturation: {n * repeats} pushes of {push_s:.1f} s": 30 + n * repeats * push_s,
     }
     seconds = sum(parts.values())
-    lines = [f"Expected time: {seconds / 60:.0f} min ({'; '.join(f'{s / 60:.0f} min {t}' for t, s in parts.items())})"]
+    lines = [
+        f"Expected time: {seconds / 60:.0f} min"
+        f" ({'; '.join(f'{s / 60:.0f} min {t}' for t, s in parts.items())})"
+    ]
     unknown = [t for t in kinds if t not in catalog.by_name]
     for market, field in (("spot", "spot_usd_per_hour"), ("on demand", "on_demand_usd_per_hour")):
         fixed = {t: catalog[t].on_demand_usd_per_hour for t in kinds if t not in unknown}
         prices = {t: getattr(catalog[t], field) or fixed[t] for t in fixed}
         nameless = [*unknown, *(t for t, p in prices.items() if p is None)]
         if nameless:
-            lines.append(f"Expected cost, {market}: unknown, deepvm has no price of {', '.join(nameless)}")
+            lines.append(
+                f"Expected cost, {market}: unknown, deepvm has no price of {', '.join(nameless)}"
+            )
             continue
         hourly = sum((count * prices[t] for t, count in kinds.items()), Decimal(0))
         shown = " + ".join(
@@ -53,11 +67,14 @@ def estimate(
             + " (on demand: no spot price known)" * (getattr(catalog[t], field) is None)
             for t, count in kinds.items()
         )
-        lines.append(f"Expected cost, {market}: ${float(hourly) * seconds / 3600:.2f} (${hourly}/h: {shown})")
+        lines.append(
+            f"Expected cost, {market}: ${float(hourly) * seconds / 3600:.2f} (${hourly}/h: {shown})"
+        )
     lines.append(
-        f"Assumed: {_STEP_S} s a step ({_STEPS} steps a run; resnet50, batch 128 on a T4; other models and options "
-        f"after -- differ), {_RUN_START_S} s to start a run, {gbps or 1} Gbit/s at the receiver, VMs that end with "
-        "it, the prices of us-east-1 that came with deepvm; without booting, disks and traffic between zones. Slow "
-        "hosts and repeats of failed runs may double it."
+        f"Assumed: {_STEP_S} s a step ({_STEPS} steps a run; resnet50, batch 128 on a T4; other"
+        f" models and options after -- differ), {_RUN_START_S} s to start a run, {gbps or 1} Gbit/s"
+        " at the receiver, VMs that end with it, the prices of us-east-1 that came with deepvm;"
+        " without booting, disks and traffic between zones. Slow hosts and repeats of failed runs"
+        " may double it."
     )
     return "\n".join(lines)

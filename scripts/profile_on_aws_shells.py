@@ -1,4 +1,7 @@
-"""Lines for a shell, on several hosts at once: shown, run, and ended whatever happens. See profile_on_aws.py."""
+"""Lines for a shell, on several hosts at once: shown, run, and ended whatever happens.
+
+See profile_on_aws.py.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ def say(text: str) -> None:
 
 @dataclass(frozen=True)
 class Step:
-    """Lines for ``sh`` with ``"$host"`` in them, each with the hosts to run it for; all run at the same time."""
+    """Lines for ``sh`` with ``"$host"`` in them, each with the hosts to run it for.
+
+    All run at the same time.
+    """
 
     title: str
     lines: Mapping[str, Sequence[str]]
@@ -38,7 +44,9 @@ class Step:
         blocks = []
         for line, hosts in self.lines.items():
             each = f"on each of these {len(hosts)} hosts" if len(hosts) > 1 else "on this host"
-            blocks.append(f"# {self.title}, {each}\nfor host in {shlex.join(hosts)}; do\n    {line}\ndone\n")
+            blocks.append(
+                f"# {self.title}, {each}\nfor host in {shlex.join(hosts)}; do\n    {line}\ndone\n"
+            )
         return "\n".join(blocks)
 
 
@@ -56,10 +64,16 @@ class Runner:
         Raises:
             MeasurementError: names every host on which it failed, and why.
         """
-        lines = {host: f"host={shlex.quote(host)}; {line}" for line, hosts in step.lines.items() for host in hosts}
+        lines = {
+            host: f"host={shlex.quote(host)}; {line}"
+            for line, hosts in step.lines.items()
+            for host in hosts
+        }
         say(f"{step.title}: {len(lines)} hosts")
         with ThreadPoolExecutor(len(lines)) as pool:
-            waiting = {host: pool.submit(self._quiet, line, step.limit_s) for host, line in lines.items()}
+            waiting = {
+                host: pool.submit(self._quiet, line, step.limit_s) for host, line in lines.items()
+            }
             try:
                 while not all(f.done() for f in waiting.values()):
                     time.sleep(0.05)
@@ -69,7 +83,9 @@ class Runner:
         wrong = {name: why for name, f in waiting.items() if (why := f.result())}
         if wrong:
             reasons = "\n".join(f"  {name}: {why}" for name, why in wrong.items())
-            raise MeasurementError(f"{step.title} failed on {len(wrong)} of {len(waiting)}:\n{reasons}\n{step.advice}")
+            raise MeasurementError(
+                f"{step.title} failed on {len(wrong)} of {len(waiting)}:\n{reasons}\n{step.advice}"
+            )
 
     def _quiet(self, line: str, limit_s: float) -> str:
         """Run it; why it failed, "" when it did not."""
@@ -90,12 +106,15 @@ class Runner:
 
     def loud(self, line: str, limit_s: float) -> int:
         """Run it with its messages on this terminal; returns its exit code."""
-        process = self._start(f"exec {line}", None)  # what is ended is the program itself, not a shell around it
+        # What is ended is the program itself, not a shell around it
+        process = self._start(f"exec {line}", None)
         assert process is not None
         try:
             return process.wait(limit_s)
         except subprocess.TimeoutExpired:
-            raise MeasurementError(f"not done within {limit_s / 3600:.0f} h; the same command goes on") from None
+            raise MeasurementError(
+                f"not done within {limit_s / 3600:.0f} h; the same command goes on"
+            ) from None
         finally:  # it gets time to end what it has started, and to write down what it has measured
             self.end(grace_s=30.0)
 

@@ -4,8 +4,9 @@
     python scripts/proof_lab.py                # about 20 minutes on two cores; `make proof-lab`
     python scripts/proof_lab.py --only kills   # a part; may be given several times
 
-Prints a line for each part, with what it measured and its limit; the exit status is 1 unless all hold. Runs and pages
-stay in build/proof-lab/, and are not made again by the next call. Times mean something on a quiet machine only.
+Prints a line for each part, with what it measured and its limit; the exit status is 1 unless all
+hold. Runs and pages stay in build/proof-lab/, and are not made again by the next call. Times mean
+something on a quiet machine only.
 """
 
 from __future__ import annotations
@@ -44,16 +45,33 @@ steps: 80
 checkpoint_every: 5
 max_inflight: 4
 """
-"""ECRL's matrix: schedules and K are those of 1600 steps, divided by 20 and 10; images are made up, models narrow."""
+"""ECRL's matrix: schedules and K are those of 1600 steps, divided by 20 and 10.
+
+Images are made up, models narrow.
+"""
 
 Finding = tuple[str, str, bool]
 """(what was measured, its limit, whether it holds)"""
 
 
 def ran(matrix: str | Path, name: str) -> tuple[dict[str, Any], float]:
-    """Run a matrix into its folder; its report and the seconds it took. Raises SystemExit: it could not be run."""
+    """Run a matrix into its folder; its report and the seconds it took.
+
+    Raises SystemExit: it could not be run.
+    """
     began_s = time.monotonic()
-    words = [sys.executable, "-m", "deepvm", "lab", "run", str(matrix), "--out", str(OUT / name), "-o", "json"]
+    words = [
+        sys.executable,
+        "-m",
+        "deepvm",
+        "lab",
+        "run",
+        str(matrix),
+        "--out",
+        str(OUT / name),
+        "-o",
+        "json",
+    ]
     done = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode not in (0, 1):
         raise SystemExit(f"{' '.join(words)} ended with {done.returncode}")
@@ -63,10 +81,16 @@ def ran(matrix: str | Path, name: str) -> tuple[dict[str, Any], float]:
 def audited(name: str) -> Finding:
     """How many runs of a folder pass all gates."""
     words = [sys.executable, "-m", "deepvm", "lab", "check", str(OUT / name), "-o", "json"]
-    found = json.loads(subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False).stdout)
+    found = json.loads(
+        subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False).stdout
+    )
     for failure in found["failures"]:
         print_lines([f"{failure['run']}: {failure['gate']}: {failure['reason']}"])
-    return f"{found['passed']} of {found['runs']} runs pass all gates", "all", found["passed"] == found["runs"]
+    return (
+        f"{found['passed']} of {found['runs']} runs pass all gates",
+        "all",
+        found["passed"] == found["runs"],
+    )
 
 
 def matrix_of(name: str) -> Iterator[Finding]:
@@ -81,7 +105,10 @@ def quick() -> Iterator[Finding]:
     yield audited("quick")
     yield f"{took_s:.0f} s", "300 s", took_s <= 300
     starts = sorted(restarts_of("quick"))
-    said = f"restart of a forkserver's ranks: median {statistics.median(starts):.2f} s, longest {starts[-1]:.2f} s"
+    said = (
+        f"restart of a forkserver's ranks: median {statistics.median(starts):.2f} s, longest"
+        f" {starts[-1]:.2f} s"
+    )
     yield said, "0.5 s each", starts[-1] <= 0.5
 
 
@@ -96,7 +123,9 @@ def restarts_of(name: str) -> Iterator[float]:
 def selftest() -> Iterator[Finding]:
     """The negative controls."""
     began_s = time.monotonic()
-    done = subprocess.run([sys.executable, "-m", "deepvm", "lab", "selftest"], cwd=ROOT, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "deepvm", "lab", "selftest"], cwd=ROOT, check=False
+    )
     took_s = time.monotonic() - began_s
     yield "each negative control fails its own gate only", "all", done.returncode == 0
     yield f"{took_s:.0f} s", "180 s", took_s <= 180
@@ -112,18 +141,29 @@ def kills() -> Iterator[Finding]:
             attempts = json.loads(path.read_text())["attempts"]
             struck += sum(len(one["struck"]) for one in attempts)
             again += sum((one.get("replay_s") or 0) > 0 for one in attempts)
-        yield f"{variant}: {struck} kills, steps were done again after {again} of them", "100", struck == 100
+        yield (
+            f"{variant}: {struck} kills, steps were done again after {again} of them",
+            "100",
+            struck == 100,
+        )
 
 
 def paired() -> Iterator[Finding]:
-    """What strategies cost, six repeats side by side. Goodput is a result, never a gate; stalls have limits."""
+    """What strategies cost, six repeats side by side. Goodput is a result, never a gate.
+
+    Stalls have limits.
+    """
     report, _ = ran("paired", "paired")
     yield audited("paired")
     (suite,) = report["suites"]
     rows = []
     for name, one in suite["variants"].items():
         ratio = suite["paired"].get(f"{name}_over_blk")
-        shown = "" if ratio is None else f"{ratio['ratio']:.3f} ({ratio['low']:.3f} to {ratio['high']:.3f})"
+        shown = (
+            ""
+            if ratio is None
+            else f"{ratio['ratio']:.3f} ({ratio['low']:.3f} to {ratio['high']:.3f})"
+        )
         goodput = one["goodput"]
         times = [f"{one[key]:.3f}" for key in ("stall_s", "drain_s")]
         rows.append([name, f"{goodput['mean']:.2f}", shown, *times, str(goodput["n"])])
@@ -132,11 +172,18 @@ def paired() -> Iterator[Finding]:
         *(Column(text, "right") for text in ("steps/s", "over blk", "stall, s", "drain, s", "n")),
     ]
     print_table(head, rows)
-    stalls, drains = ({name: one[key] for name, one in suite["variants"].items()} for key in ("stall_s", "drain_s"))
+    stalls, drains = (
+        {name: one[key] for name, one in suite["variants"].items()}
+        for key in ("stall_s", "drain_s")
+    )
     for name, most in (("ovl", 0.5), ("deepvm", 0.1)):
         ratio = stalls[name] / stalls["blk"]
         drained = (stalls[name] + drains[name]) / (stalls["blk"] + drains["blk"])
-        yield f"stall of {name} over blk: {ratio:.3f}, with its drain {drained:.3f}", f"{most}", ratio <= most
+        yield (
+            f"stall of {name} over blk: {ratio:.3f}, with its drain {drained:.3f}",
+            f"{most}",
+            ratio <= most,
+        )
 
 
 def ecrl() -> Iterator[Finding]:
@@ -193,7 +240,14 @@ def written_run(folder: Path, *, steps: int, world: int) -> Path:
         "controls": [],
     }
     (folder / "config.json").write_text(json.dumps(config))
-    attempt = {"attempt": 0, "state": "completed", "struck": {}, "causes": [], "damaged": 0, "disk_errors": 0}
+    attempt = {
+        "attempt": 0,
+        "state": "completed",
+        "struck": {},
+        "causes": [],
+        "damaged": 0,
+        "disk_errors": 0,
+    }
     attempt |= {"resumed_step": 0, "reached_step": steps, "until": steps, "world": world}
     attempt |= {"began": 0.0, "detected": 1.0, "exits": [0] * world}
     supervisor = {"state": "completed", "restarts": 0, "wall_s": 1.0, "attempts": [attempt]}
@@ -206,7 +260,12 @@ def written_run(folder: Path, *, steps: int, world: int) -> Path:
                 if not cursor:
                     order = geometry.permutation(0, epoch)
                 ids = geometry.shard(geometry.window(order, cursor), rank, world)
-                row: dict[str, Any] = {"attempt": 0, "global_step": step, "epoch": epoch, "cursor_step": cursor}
+                row: dict[str, Any] = {
+                    "attempt": 0,
+                    "global_step": step,
+                    "epoch": epoch,
+                    "cursor_step": cursor,
+                }
                 row |= {
                     "rank": rank,
                     "sample_ids_hash": ids_hash(ids),
@@ -223,7 +282,11 @@ def matrix_kills() -> Iterator[Finding]:
     test = "tests/lab/running/test_matrix_runner.py::test_a_matrix_killed_at_random_moments_ends_as_if_it_had_not_been"
     words = [sys.executable, "-m", "pytest", "-q", "-m", "not gpu", test]
     done = subprocess.run(words, cwd=ROOT, env={**os.environ, "THOROUGH_TESTS": "1"}, check=False)
-    yield "killed at 20 random moments: the same gates, no run twice, no process left", "all", done.returncode == 0
+    yield (
+        "killed at 20 random moments: the same gates, no run twice, no process left",
+        "all",
+        done.returncode == 0,
+    )
 
 
 PARTS: Mapping[str, Callable[[], Iterator[Finding]]] = {
@@ -241,17 +304,35 @@ PARTS: Mapping[str, Callable[[], Iterator[Finding]]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", choices=list(PARTS), help="a part; may be given several times")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--only", action="append", choices=list(PARTS), help="a part; may be given several times"
+    )
     rows, short = [], False
     for name in parser.parse_args(arguments).only or PARTS:
         began_s = time.monotonic()
         found = list(PARTS[name]())
         took = f"{(time.monotonic() - began_s) / 60:.1f} min"
         for place, (what, limit, holds) in enumerate(found):
-            rows.append(["" if place else name, what, limit, "" if place else took, "ok" if holds else "SHORT"])
+            rows.append(
+                [
+                    "" if place else name,
+                    what,
+                    limit,
+                    "" if place else took,
+                    "ok" if holds else "SHORT",
+                ]
+            )
             short = short or not holds
-    head = [Column("part"), Column("measured"), Column("limit", "right"), Column("took", "right"), Column("")]
+    head = [
+        Column("part"),
+        Column("measured"),
+        Column("limit", "right"),
+        Column("took", "right"),
+        Column(""),
+    ]
     print_table(head, rows)
     return int(short)
 

@@ -4,8 +4,9 @@
     python scripts/proof_recovery.py                  # about an hour; `make proof-recovery`
     python scripts/proof_recovery.py --only history   # a part; may be given several times
 
-Prints a line for each part: how many of its runs have passed, and how long they took; the exit status is 1 unless all
-have. As root, because parts need machines with networks of their own; where these are lacking, that is said.
+Prints a line for each part: how many of its runs have passed, and how long they took; the exit
+status is 1 unless all have. As root, because parts need machines with networks of their own; where
+these are lacking, that is said.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ class Part:
 PARTS: Mapping[str, Part] = {
     "parameters": Part(
         "parameters after 6 preemptions: bit for bit",
-        ("tests/jobs/test_runs.py::test_parameters_after_six_preemptions_are_those_of_an_undisturbed_run",),
+        (
+            "tests/jobs/test_runs.py::test_parameters_after_six_preemptions_are_those_of_an_undisturbed_run",
+        ),
     ),
     "notices": Part(
         "100 notices of 5 s: each heeded, no step lost",
@@ -67,18 +70,30 @@ PARTS: Mapping[str, Part] = {
 
 
 def passed_of(report: Path) -> tuple[int, int]:
-    """How many tests have passed, and how many there were, by pytest's report; what was skipped has not passed."""
+    """How many tests have passed, and how many there were, by pytest's report.
+
+    What was skipped has not passed.
+    """
     suites = list(ElementTree.parse(report).iter("testsuite")) if report.exists() else []
     counts = {
-        key: sum(int(suite.get(key, 0)) for suite in suites) for key in ("tests", "failures", "errors", "skipped")
+        key: sum(int(suite.get(key, 0)) for suite in suites)
+        for key in ("tests", "failures", "errors", "skipped")
     }
-    return counts["tests"] - counts["failures"] - counts["errors"] - counts["skipped"], counts["tests"]
+    return (
+        counts["tests"] - counts["failures"] - counts["errors"] - counts["skipped"],
+        counts["tests"],
+    )
 
 
 def shown(part: Part) -> tuple[int, int]:
-    """Run a part, with what it prints; returns how many of its runs have passed, and how many there were."""
+    """Run a part, with what it prints.
+
+    Returns how many of its runs have passed, and how many there were.
+    """
     if not part.tests:
-        done = subprocess.run([sys.executable, ROOT / "scripts" / BENCH[0], *BENCH[1:]], cwd=ROOT, check=False)
+        done = subprocess.run(
+            [sys.executable, ROOT / "scripts" / BENCH[0], *BENCH[1:]], cwd=ROOT, check=False
+        )
         return int(done.returncode == 0), 1
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
@@ -90,16 +105,34 @@ def shown(part: Part) -> tuple[int, int]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", choices=list(PARTS), help="a part; may be given several times")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--only", action="append", choices=list(PARTS), help="a part; may be given several times"
+    )
     rows, short = [], False
     for name in parser.parse_args(arguments).only or PARTS:
         began_s = time.monotonic()
         passed, count = shown(PARTS[name])
         short = short or passed < max(count, 1)
         took = f"{(time.monotonic() - began_s) / 60:.1f} min"
-        rows.append([name, PARTS[name].claim, f"{passed} of {count}", took, "ok" if passed == count > 0 else "SHORT"])
-    head = [Column("part"), Column("claim"), Column("passed", "right"), Column("took", "right"), Column("")]
+        rows.append(
+            [
+                name,
+                PARTS[name].claim,
+                f"{passed} of {count}",
+                took,
+                "ok" if passed == count > 0 else "SHORT",
+            ]
+        )
+    head = [
+        Column("part"),
+        Column("claim"),
+        Column("passed", "right"),
+        Column("took", "right"),
+        Column(""),
+    ]
     print_table(head, rows)
     return int(short)
 

@@ -46,10 +46,17 @@ sys.stdin.read()
 
 def _python(code: str, *words: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", code, *words]
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("DEEPVM_")} | {"OMP_NUM_THREADS": "1"}
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("DEEPVM_")} | {
+        "OMP_NUM_THREADS": "1"
+    }
     pipe = subprocess.PIPE
     return subprocess.Popen(
-        command, env={**clean, **(env or {})}, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True
+        command,
+        env={**clean, **(env or {})},
+        stdin=pipe,
+        stdout=pipe,
+        stderr=subprocess.DEVNULL,
+        text=True,
     )
 
 
@@ -108,10 +115,22 @@ def node_takeover_s(folder: Path) -> float:
     token = folder / "token"
     token.write_text("a token of the bench, long enough\n")
     token.chmod(0o600)
-    words = ["memory-node", "serve", "--token-file", str(token), "--memory", "64MiB", "--listen", "127.0.0.1:0"]
+    words = [
+        "memory-node",
+        "serve",
+        "--token-file",
+        str(token),
+        "--memory",
+        "64MiB",
+        "--listen",
+        "127.0.0.1:0",
+    ]
     with tempfile.TemporaryFile() as said:
         node = subprocess.Popen(
-            [sys.executable, "-m", "deepvm.cli.main", *words], stdout=subprocess.PIPE, stderr=said, text=True
+            [sys.executable, "-m", "deepvm.cli.main", *words],
+            stdout=subprocess.PIPE,
+            stderr=said,
+            text=True,
         )
         try:
             assert node.stdout is not None

@@ -43,7 +43,9 @@ class Note:
         """Read one."""
         at_s, process, world, rank, what, *more = line.split()
         step = int(what) if what.isdigit() else 0
-        return cls(float(at_s), int(process), int(world), int(rank), step, float(more[0]) if more else None)
+        return cls(
+            float(at_s), int(process), int(world), int(rank), step, float(more[0]) if more else None
+        )
 
 
 class Late(Exception):
@@ -80,7 +82,11 @@ class Notes:
         """The first step of rank 0 in a world of a size after a time. Raises Late."""
 
         def found() -> Note | None:
-            steps = (n for n in self.all() if n.world == world and n.at_s >= since_s and n.step and not n.rank)
+            steps = (
+                n
+                for n in self.all()
+                if n.world == world and n.at_s >= since_s and n.step and not n.rank
+            )
             return next(steps, None)
 
         note = until(found, limit_s, f"step in a world of {world}")
@@ -89,11 +95,17 @@ class Notes:
 
     def before(self, note: Note) -> Note:
         """The last step of rank 0 that another process did before a note."""
-        return [n for n in self.all() if n.step and not n.rank and n.at_s < note.at_s and n.process != note.process][-1]
+        return [
+            n
+            for n in self.all()
+            if n.step and not n.rank and n.at_s < note.at_s and n.process != note.process
+        ][-1]
 
     def restore_s(self, process: int) -> float:
         """How long a process took to restore."""
-        return next(n.restore_s for n in self.all() if n.process == process and n.restore_s is not None)
+        return next(
+            n.restore_s for n in self.all() if n.process == process and n.restore_s is not None
+        )
 
     def begun_s(self, process: int) -> float:
         """When a process began."""
@@ -109,7 +121,13 @@ class Run:
     """A job of ``deepvm run`` in a home of its own."""
 
     def __init__(
-        self, folder: Path, count: Any, cloud: str = "local", train: str = "", script: str = "", **more: Any
+        self,
+        folder: Path,
+        count: Any,
+        cloud: str = "local",
+        train: str = "",
+        script: str = "",
+        **more: Any,
     ) -> None:
         """Start it. ``train``: the command, by default the training without an end; ``script``: another one."""
         self.folder, self.name = folder, f"bench{time.time_ns() % 10**10}"
@@ -129,13 +147,24 @@ class Run:
         (folder / "job.yaml").write_text(yaml.safe_dump(document))
         # Neither the user's history nor their jobs.
         self._env = {k: v for k, v in os.environ.items() if not k.startswith("DEEPVM_")}
-        self._env |= {f"XDG_{kind}_HOME": str(folder / kind.lower()) for kind in ("DATA", "CACHE", "CONFIG", "STATE")}
+        self._env |= {
+            f"XDG_{kind}_HOME": str(folder / kind.lower())
+            for kind in ("DATA", "CACHE", "CONFIG", "STATE")
+        }
         self.cloud = open_cloud(cloud, folder / "data" / "deepvm" / "jobs")
         assert isinstance(self.cloud, LocalCloud)
         self.began_s = time.time()
         self.said = (folder / "said").open("wb+")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "deepvm.cli.main", "run", str(folder / "job.yaml"), "-o", "json"],
+            [
+                sys.executable,
+                "-m",
+                "deepvm.cli.main",
+                "run",
+                str(folder / "job.yaml"),
+                "-o",
+                "json",
+            ],
             env=self._env,
             stdin=subprocess.DEVNULL,
             stdout=(folder / "document.json").open("wb"),
@@ -146,12 +175,16 @@ class Run:
     def command(self, *words: str) -> None:
         """Another command of deepvm about the job."""
         command = [sys.executable, "-m", "deepvm.cli.main", *words]
-        subprocess.run(command, env=self._env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=True)
+        subprocess.run(
+            command, env=self._env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=True
+        )
 
     @contextlib.contextmanager
     def history(self) -> Iterator[History]:
         """The history of this home."""
-        with History.open({"DEEPVM_HISTORY": str(self.folder / "data" / "deepvm" / "history.db")}) as found:
+        with History.open(
+            {"DEEPVM_HISTORY": str(self.folder / "data" / "deepvm" / "history.db")}
+        ) as found:
             yield found
 
     def events(self, kind: str, since_s: float = 0.0) -> list[EventRow]:
@@ -164,7 +197,9 @@ class Run:
 
         def found() -> EventRow | None:
             rows = self.events(kind, since_s)
-            return next((e for e in rows if all(e.facts.get(k) == v for k, v in facts.items())), None)
+            return next(
+                (e for e in rows if all(e.facts.get(k) == v for k, v in facts.items())), None
+            )
 
         row = until(found, limit_s, f"{kind} of {self.name}")
         assert isinstance(row, EventRow)
@@ -176,7 +211,10 @@ class Run:
             return history.world(self.name).members
 
     def whole(self, count: int) -> None:
-        """Wait until a generation of so many machines trains, and all are warm for another. Raises Late."""
+        """Wait until a generation of so many machines trains, and all are warm for another.
+
+        Raises Late.
+        """
 
         def is_whole() -> bool:
             with self.history() as history:
@@ -184,7 +222,11 @@ class Run:
             states = [world.machines[m].state for m in world.members]
             return len(states) == count and set(states) == {Machine.MEMBER}
 
-        until(lambda: (self.folder / "data/deepvm/jobs" / self.name / "controller").exists(), LIMIT_S, "controller")
+        until(
+            lambda: (self.folder / "data/deepvm/jobs" / self.name / "controller").exists(),
+            LIMIT_S,
+            "controller",
+        )
         since_s = time.time()
         until(is_whole, LIMIT_S, f"{count} machines")
         self.notes.first_step(count, since_s)
@@ -196,7 +238,10 @@ class Run:
         for place in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 words = (place / "cmdline").read_bytes().split(b"\0")
-                if b"deepvm.jobs.agent.warm" in words and str(self.folder).encode() in (place / "environ").read_bytes():
+                if (
+                    b"deepvm.jobs.agent.warm" in words
+                    and str(self.folder).encode() in (place / "environ").read_bytes()
+                ):
                     waiting += _waits(place, words[-2].decode())
         return waiting >= len(self.members())
 
@@ -224,7 +269,10 @@ def _waits(process: Path, tells: str) -> bool:
 
 
 TUNED = "keep_alive_interval=1,keep_alive_max_attempt=3,last_call_timeout=1,read_timeout=10"
-"""As fast as torchrun's rendezvous gets: numbers are whole seconds; fewer attempts lose nodes that are only slow."""
+"""As fast as torchrun's rendezvous gets: numbers are whole seconds.
+
+Fewer attempts lose nodes that are only slow.
+"""
 
 
 class Torchrun:
@@ -236,8 +284,8 @@ class Torchrun:
         folder.mkdir(parents=True)
         self.notes, self._conf, self._port = Notes(folder), conf, _free_port()
         store = (
-            f"import time, torch.distributed as d; s = d.TCPStore('127.0.0.1', {self._port}, is_master=True, "
-            "wait_for_workers=False); time.sleep(1e6)"
+            f"import time, torch.distributed as d; s = d.TCPStore('127.0.0.1', {self._port},"
+            " is_master=True, wait_for_workers=False); time.sleep(1e6)"
         )
         self._store = subprocess.Popen([sys.executable, "-c", store], start_new_session=True)
         until(self._serves, LIMIT_S, "store")
@@ -250,10 +298,23 @@ class Torchrun:
         return False
 
     def start(self) -> subprocess.Popen[bytes]:
-        """Start a node. Not in a jail: torchrun tells nodes of one host apart by the number of their process."""
+        """Start a node.
+
+        Not in a jail: torchrun tells nodes of one host apart by the number of their process.
+        """
         conf = ",".join(["is_host=0", *filter(None, [self._conf])])
-        words = ["--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=100", "--rdzv-backend=c10d", "--rdzv-id=bench"]
-        words += [f"--rdzv-endpoint=127.0.0.1:{self._port}", f"--rdzv-conf={conf}", "--local-addr=127.0.0.1"]
+        words = [
+            "--nnodes=1:2",
+            "--nproc-per-node=1",
+            "--max-restarts=100",
+            "--rdzv-backend=c10d",
+            "--rdzv-id=bench",
+        ]
+        words += [
+            f"--rdzv-endpoint=127.0.0.1:{self._port}",
+            f"--rdzv-conf={conf}",
+            "--local-addr=127.0.0.1",
+        ]
         env = {k: v for k, v in os.environ.items() if not k.startswith("DEEPVM_")}
         env |= {
             "NOTES": str(self.notes.file),
@@ -264,7 +325,15 @@ class Torchrun:
         env |= {"DEEPVM_TIERS": (self.folder / "versions").as_uri()}
         with (self.folder / "said").open("ab") as said:
             return subprocess.Popen(
-                [sys.executable, "-m", "torch.distributed.run", *words, str(TRAINING), "1000000", str(STEP_S)],
+                [
+                    sys.executable,
+                    "-m",
+                    "torch.distributed.run",
+                    *words,
+                    str(TRAINING),
+                    "1000000",
+                    str(STEP_S),
+                ],
                 env=env,
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
@@ -285,7 +354,10 @@ class Torchrun:
 
 
 def _kill_tree(process: subprocess.Popen[bytes]) -> None:
-    """End a process and all that it has started, at once; the first stands still, so that it starts no more."""
+    """End a process and all that it has started, at once.
+
+    The first stands still, so that it starts no more.
+    """
     tree = [process.pid]
     with contextlib.suppress(ProcessLookupError):
         os.kill(process.pid, signal.SIGSTOP)

@@ -2,8 +2,9 @@
 
     recovery_training.py STEPS PAUSE_S
 
-Each line of ``$NOTES`` has a time, the process, the world's size, the rank, and what happened: ``begin``, ``restored
-SECONDS``, or the number of a step. The same script runs under deepvm and under torchrun; both save each tenth step.
+Each line of ``$NOTES`` has a time, the process, the world's size, the rank, and what happened:
+``begin``, ``restored SECONDS``, or the number of a step. The same script runs under deepvm and
+under torchrun; both save each tenth step.
 """
 
 from __future__ import annotations

@@ -34,7 +34,9 @@ def cli_page() -> str:
     every = [found for entry in COMMANDS for found in commands(load(entry), f"deepvm {entry.name}")]
     text = f"{WRITTEN}\n# Commands\n\n`deepvm COMMAND --help` prints the same.\n"
     for words, command in every:
-        context = click.Context(command, info_name=words, terminal_width=WIDTH, help_option_names=["-h", "--help"])
+        context = click.Context(
+            command, info_name=words, terminal_width=WIDTH, help_option_names=["-h", "--help"]
+        )
         text += f"\n## {words}\n\n```text\n{command.get_help(context).rstrip()}\n```\n"
     return text
 
@@ -47,16 +49,23 @@ def shown(parameter: inspect.Parameter) -> str:
         text += f": {parameter.annotation}"
     if parameter.default is parameter.empty:
         return text
-    plain = parameter.default is None or isinstance(parameter.default, (bool, int, float, str, tuple))
+    plain = parameter.default is None or isinstance(
+        parameter.default, (bool, int, float, str, tuple)
+    )
     return f"{text} = {parameter.default!r}" if plain else f"{text} = ..."
 
 
 def signature(name: str, thing: Any) -> str:
-    """How the thing is called, one parameter a line; the members of an enumeration; the type of a property."""
+    """How the thing is called, one parameter a line; the members of an enumeration.
+
+    The type of a property.
+    """
     if isinstance(thing, property):
         return f"{name}: {inspect.signature(thing.fget).return_annotation}"  # type: ignore[arg-type]
     if isinstance(thing, enum.EnumMeta):
-        return "\n".join([f"class {name}:", *(f"    {m.name} = {json.dumps(m.value)}" for m in thing)])
+        return "\n".join(
+            [f"class {name}:", *(f"    {m.name} = {json.dumps(m.value)}" for m in thing)]
+        )
     if not inspect.isfunction(thing) and not dataclasses.is_dataclass(thing):
         thing = vars(thing).get("__init__")
         if thing is None:
@@ -67,7 +76,9 @@ def signature(name: str, thing: Any) -> str:
             lines.append("*")
         if parameter.name != "self":
             lines.append(shown(parameter))
-    return f"{name}(\n" + "".join(f"    {line},\n" for line in lines) + ")" if lines else f"{name}()"
+    return (
+        f"{name}(\n" + "".join(f"    {line},\n" for line in lines) + ")" if lines else f"{name}()"
+    )
 
 
 def text_of(thing: Any) -> str:
@@ -86,7 +97,11 @@ def entry(title: str, code: str, thing: Any) -> str:
 
 def attributes(thing: Any) -> str:
     """A dataclass that users read and never make: its public fields."""
-    fields = [f"    {f.name}: {f.type}" for f in dataclasses.fields(thing) if f.repr and not f.name.startswith("_")]
+    fields = [
+        f"    {f.name}: {f.type}"
+        for f in dataclasses.fields(thing)
+        if f.repr and not f.name.startswith("_")
+    ]
     return "\n".join([f"class {thing.__name__}:", *fields])
 
 
@@ -94,7 +109,9 @@ def api_page() -> str:
     """Every public name of the package and of its training side."""
     text = f"{WRITTEN}\n# Python API\n\nExamples: [Use deepvm from Python](../guide/python.md).\n"
     for name in deepvm.__all__:
-        text += entry(f"deepvm.{name}", signature(name, getattr(deepvm, name)), getattr(deepvm, name))
+        text += entry(
+            f"deepvm.{name}", signature(name, getattr(deepvm, name)), getattr(deepvm, name)
+        )
     return text + checkpoint_api()
 
 
@@ -108,10 +125,14 @@ def checkpoint_api() -> str:
     text = of_class("deepvm.checkpoint.Checkpointer", Checkpointer)
     text += entry("Handle", attributes(Handle), Handle)
     text += of_class("deepvm.checkpoint.ResumableLoader", ResumableLoader)
-    text += entry("deepvm.checkpoint.training_run", signature("training_run", training_run), training_run)
+    text += entry(
+        "deepvm.checkpoint.training_run", signature("training_run", training_run), training_run
+    )
     text += of_class("TrainingRun", TrainingRun)
     for thing in (DeepVMReader, DeepVMWriter, TensorBoard):
-        text += entry(f"{thing.__module__}.{thing.__name__}", signature(thing.__name__, thing), thing)
+        text += entry(
+            f"{thing.__module__}.{thing.__name__}", signature(thing.__name__, thing), thing
+        )
     return text
 
 
@@ -121,7 +142,9 @@ def of_class(full: str, kind: type) -> str:
     for name, member in vars(kind).items():
         if not name.startswith("_") and isinstance(member, (property, types.FunctionType)):
             place = f"{kind.__name__}.{name}"
-            text += entry(place, signature(place if isinstance(member, property) else name, member), member)
+            text += entry(
+                place, signature(place if isinstance(member, property) else name, member), member
+            )
     return text
 
 
@@ -140,14 +163,21 @@ CSV has all its columns even if it has no rows.
 
 def columns_of_answers() -> Iterator[tuple[str, list[str]]]:
     """The columns of answers, as CSV and as data frames."""
-    paper, snapshot = deepvm.load_catalog("paper"), deepvm.load_catalog("aws-us-east-1", prices="snapshot")
+    paper, snapshot = (
+        deepvm.load_catalog("paper"),
+        deepvm.load_catalog("aws-us-east-1", prices="snapshot"),
+    )
     answers = {
         "recommend": deepvm.recommend(paper, 3),
-        "recommend, with a model": deepvm.recommend(snapshot, 3, training=deepvm.workload(model="resnet50")),
+        "recommend, with a model": deepvm.recommend(
+            snapshot, 3, training=deepvm.workload(model="resnet50")
+        ),
         "recommend, with a job": deepvm.recommend(paper, 3, work=100, mttp="12h"),
         "explain": deepvm.explain(paper, 3, "g5.xlarge"),
         "sweep": deepvm.sweep(paper, [3]),
-        "sweep, with a model": deepvm.sweep(snapshot, [3], training=deepvm.workload(model="resnet50")),
+        "sweep, with a model": deepvm.sweep(
+            snapshot, [3], training=deepvm.workload(model="resnet50")
+        ),
         "sweep, with a job": deepvm.sweep(paper, [3], work=100, mttp="12h"),
         "gpus": deepvm.gpus(snapshot, model="resnet50"),
         "performance": deepvm.predict("H100", model="resnet50"),
@@ -171,7 +201,9 @@ def columns_of_documents() -> Iterator[tuple[str, Sequence[str]]]:
     yield "traces-replay", traces.REPLAY_HEADER
     yield "traces-deadline", deadlines.HEADER
     described = {name: found for name, found in DOCUMENTS.items() if isinstance(found, Described)}
-    yield from ((name, header_of(found)) for name, found in described.items() if found.row is not None)
+    yield from (
+        (name, header_of(found)) for name, found in described.items() if found.row is not None
+    )
 
 
 def documents_page() -> str:
@@ -180,13 +212,18 @@ def documents_page() -> str:
 
     text = f"{WRITTEN}\n# Documents\n{DOCUMENTS_INTRODUCTION}\n"
     text += "| `deepvm schema` | what it is | command or file |\n|---|---|---|\n"
-    text += "".join(f"| `{name}` | {found.text} | {found.where} |\n" for name, found in DOCUMENTS.items())
+    text += "".join(
+        f"| `{name}` | {found.text} | {found.where} |\n" for name, found in DOCUMENTS.items()
+    )
     for title, columns in (
         ("Columns of answers, in CSV and in data frames", columns_of_answers()),
         ("Columns of other CSV", columns_of_documents()),
     ):
         text += f"\n## {title}\n"
-        text += "".join(f"\n{name}: {', '.join(f'`{column}`' for column in header)}\n" for name, header in columns)
+        text += "".join(
+            f"\n{name}: {', '.join(f'`{column}`' for column in header)}\n"
+            for name, header in columns
+        )
     return text
 
 

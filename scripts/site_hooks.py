@@ -1,4 +1,7 @@
-"""MkDocs hooks: README, CONTRIBUTING, CHANGELOG and linked modules are part of the site; links lead there."""
+"""MkDocs hooks: README, CONTRIBUTING, CHANGELOG and linked modules are part of the site.
+
+Links lead there.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,17 @@ from typing import Any
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[1]
-ABOVE = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+ABOVE = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+}
 """Pages that stand above docs/, and what they are called on the site."""
 MODULE = re.compile(r"\]\(\.\./(deepvm/[\w/]+\.py)\)")
-"""A link from a page at the top of docs/ to a module; on the site the module is a text file, which browsers show."""
+"""A link from a page at the top of docs/ to a module.
+
+On the site the module is a text file, which browsers show.
+"""
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -20,7 +30,9 @@ def on_files(files: Any, config: Any) -> Any:
     for name, target in ABOVE.items():
         text = (ROOT / name).read_text().replace("](docs/", "](")
         files.append(File.generated(config, target, content=text))
-    for name in {name for page in (ROOT / "docs").glob("*.md") for name in MODULE.findall(page.read_text())}:
+    for name in {
+        name for page in (ROOT / "docs").glob("*.md") for name in MODULE.findall(page.read_text())
+    }:
         files.append(File.generated(config, f"{name}.txt", content=(ROOT / name).read_text()))
     return files
 

@@ -14,8 +14,8 @@ from support.effort import examples
 from support.places import TESTS
 from support.reaper import watch_this_process
 
-# Nothing of the machine's own reaches a test: no credentials, no settings, no cache; processes that tests start inherit
-# this. The folder is empty and goes with the process.
+# Nothing of the machine's own reaches a test: no credentials, no settings, no cache; processes that
+# tests start inherit this. The folder is empty and goes with the process.
 for _name in [n for n in os.environ if n.startswith(("AWS_", "DEEPVM_"))]:
     del os.environ[_name]
 _nowhere = tempfile.TemporaryDirectory(prefix="deepvm-tests-")
@@ -37,19 +37,22 @@ os.environ |= {
 # Nothing that tests start outlives an interrupted run.
 _reaper = watch_this_process()
 
-# Begun inside a test, this process would be taken for one that the test has left, and be ended; the next process that
-# is started would warn of it.
+# Begun inside a test, this process would be taken for one that the test has left, and be ended; the
+# next process that is started would warn of it.
 resource_tracker.ensure_running()
 
-# Times differ between machines, so no deadline; in CI the examples are the same in every run, so that a red build
-# means a change in the code. `print_blob` shows how to repeat a failing example elsewhere.
+# Times differ between machines, so no deadline; in CI the examples are the same in every run, so
+# that a red build means a change in the code. `print_blob` shows how to repeat a failing example
+# elsewhere.
 settings.register_profile("local", deadline=None, print_blob=True, max_examples=examples(100))
 settings.register_profile("repeatable", parent=settings.get_profile("local"), derandomize=True)
 settings.load_profile("repeatable" if os.environ.get("CI") == "true" else "local")
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:
-    """Bytes may hold the time of day (zip files, commit records), and all workers must collect the same names."""
+    """Bytes may hold the time of day (zip files, commit records), and all workers must collect the
+    same names.
+    """
     return "bytes" if isinstance(val, bytes) else None
 
 
@@ -58,7 +61,11 @@ def nothing_left_in_the_environment() -> Iterator[None]:
     """What a test sets there would reach the processes that all later tests start."""
 
     def ours() -> dict[str, str]:
-        return {name: value for name, value in os.environ.items() if name.startswith(("AWS_", "DEEPVM_"))}
+        return {
+            name: value
+            for name, value in os.environ.items()
+            if name.startswith(("AWS_", "DEEPVM_"))
+        }
 
     before = ours()
     yield
@@ -67,7 +74,9 @@ def nothing_left_in_the_environment() -> Iterator[None]:
 
 @pytest.fixture
 def one_core() -> Iterator[None]:
-    """Threads that wait for each other on a machine with other work to do make steps many times as long."""
+    """Threads that wait for each other on a machine with other work to do make steps many times as
+    long.
+    """
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
     yield
@@ -75,6 +84,8 @@ def one_core() -> Iterator[None]:
 
 
 def pytest_configure() -> None:
-    """Let Ctrl-C reach what the tests start: a shell tells all that runs behind an ``&`` to ignore it."""
+    """Let Ctrl-C reach what the tests start: a shell tells all that runs behind an ``&`` to ignore
+    it.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

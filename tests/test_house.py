@@ -1,4 +1,6 @@
-"""The house keeps its plan: floors, rooms for third-party libraries, a fast front door, tests that mirror it."""
+"""The house keeps its plan: floors, rooms for third-party libraries, a fast front door, tests that
+mirror it.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,8 @@ FLOORS = {
     "__main__": 9,
 }
 PLACES = {
-    # library: the only places (files or folders below deepvm/) that may import it; each of them does
+    # library: the only places (files or folders below deepvm/) that may import it; each of them
+    # does
     "pulp": ["planner/search/solver.py"],
     "highspy": ["planner/search/solver.py"],
     "boto3": ["catalog/clouds/aws/", "checkpoint/tiers/bucket.py"],
@@ -58,7 +61,10 @@ PLACES = {
     "isal": ["checkpoint/format/"],
     "safetensors": ["checkpoint/files/export.py", "lab/certify/final_file.py"],
     "torchsnapshot": ["profiling/checkpoint/methods.py"],
-    "accelerate": ["checkpoint/integrations/accelerate.py", "checkpoint/integrations/prepared_loader.py"],
+    "accelerate": [
+        "checkpoint/integrations/accelerate.py",
+        "checkpoint/integrations/prepared_loader.py",
+    ],
     "lightning": ["checkpoint/integrations/lightning.py"],
     "transformers": ["checkpoint/integrations/huggingface.py"],
     "mpi4py": ["profiling/saturation/", "checkpoint/network/mpi_streams.py"],
@@ -72,7 +78,12 @@ PLACES = {
     "sqlalchemy": ["jobs/history/history.py"],
     "starlette": ["jobs/controller/api.py", "jobs/controller/server.py", "reports/web/"],
     "uvicorn": ["jobs/controller/server.py", "reports/web/site.py"],
-    "yaml": ["reports/", "catalog/documents/yaml_file.py", "simulator/jobfile.py", "catalog/published/model_file.py"],
+    "yaml": [
+        "reports/",
+        "catalog/documents/yaml_file.py",
+        "simulator/jobfile.py",
+        "catalog/published/model_file.py",
+    ],
     "distributed": ["simulator/monte_carlo.py"],
     "platformdirs": ["io/"],
     "tomli": ["cli/settings.py"],
@@ -95,7 +106,17 @@ REGISTRIES = {
 USERS_OWN = {"profiling/workload/models.py"}
 """Modules that load what the user names: a model as ``module:function``."""
 # pydantic.main, not pydantic: typer imports the empty front of it, which costs nothing.
-SLOW_LIBRARIES = {"numpy", "pandas", "scipy", "pulp", "highspy", "boto3", "torch", "pydantic.main", "matplotlib"}
+SLOW_LIBRARIES = {
+    "numpy",
+    "pandas",
+    "scipy",
+    "pulp",
+    "highspy",
+    "boto3",
+    "torch",
+    "pydantic.main",
+    "matplotlib",
+}
 
 
 def modules() -> list[Path]:
@@ -108,7 +129,9 @@ def below(path: Path) -> str:
 
 
 def imports(path: Path) -> Iterator[tuple[str, bool]]:
-    """(dotted name, whether it stands at the top of the module) of every import, and of all that is loaded by name."""
+    """(dotted name, whether it stands at the top of the module) of every import, and of all that is
+    loaded by name.
+    """
     written, loaded = found_in(path)
     yield from written
     yield from ((name, False) for name in (*loaded, *REGISTRIES.get(below(path), ())) if name)
@@ -119,11 +142,14 @@ def room(parts: tuple[str, ...]) -> str:
 
 
 def arrow_is_wrong(source: Path, name: str) -> bool:
-    """Whether an import of one of our modules does not run downward, given the importing file below deepvm/."""
+    """Whether an import of one of our modules does not run downward, given the importing file below
+    deepvm/.
+    """
     parts = name.split(".")
     here = room(source.parts)
     if parts[0] != "deepvm" or len(parts) == 1 or here == "__init__":
-        return False  # the front door may name everything, because it imports a name when it is first used
+        # The front door may name everything, because it imports a name when it is first used
+        return False
     there = parts[1]
     if there not in FLOORS:
         return there in deepvm._HOMES  # a public name is a way up from any floor
@@ -140,12 +166,22 @@ def place_is_wrong(source: Path, name: str) -> bool:
 
 def wrong_arrows() -> list[tuple[str, str]]:
     """(module, what it imports) of every import that does not run downward."""
-    return [(below(p), n) for p in modules() for n, _ in imports(p) if arrow_is_wrong(p.relative_to(PACKAGE), n)]
+    return [
+        (below(p), n)
+        for p in modules()
+        for n, _ in imports(p)
+        if arrow_is_wrong(p.relative_to(PACKAGE), n)
+    ]
 
 
 def wrong_places() -> list[tuple[str, str]]:
     """(module, what it imports) of every third-party library outside its place."""
-    return [(below(p), n) for p in modules() for n, _ in imports(p) if place_is_wrong(p.relative_to(PACKAGE), n)]
+    return [
+        (below(p), n)
+        for p in modules()
+        for n, _ in imports(p)
+        if place_is_wrong(p.relative_to(PACKAGE), n)
+    ]
 
 
 def unused(places: Mapping[str, Collection[str]]) -> list[tuple[str, str]]:
@@ -167,7 +203,9 @@ def test_every_room_has_a_floor() -> None:
 def test_the_front_door_imports_nothing_by_itself() -> None:
     """Until the command line hears Ctrl-C, it is a traceback."""
     first = [PACKAGE / "__init__.py", PACKAGE / "cli" / "__init__.py", PACKAGE / "cli" / "main.py"]
-    found = {n for p in [*first, PACKAGE / "cli" / "interrupts.py"] for n, at_top in imports(p) if at_top}
+    found = {
+        n for p in [*first, PACKAGE / "cli" / "interrupts.py"] for n, at_top in imports(p) if at_top
+    }
     ours = {n for n in found if n.startswith("deepvm.cli.interrupts.")}
     assert found - ours <= {"__future__.annotations", "atexit", "gc", "os", "sys"}
 
@@ -185,7 +223,11 @@ def test_each_place_is_used() -> None:
 
 
 def test_a_place_that_is_not_used_is_seen() -> None:
-    places = {"pandas": ["reports/", "catalog/"], "requests": ["io/"], "torchsnapshot": ["profiling/"]}
+    places = {
+        "pandas": ["reports/", "catalog/"],
+        "requests": ["io/"],
+        "torchsnapshot": ["profiling/"],
+    }
     assert unused(places) == [("pandas", "catalog/"), ("requests", "io/")]
 
 
@@ -201,7 +243,10 @@ def test_tables_name_modules_that_exist() -> None:
     ("code", "found"),
     [
         ("import_module('pandas')", ["pandas"]),
-        ("def f():\n    return importlib.import_module('deepvm.cli.main').main", ["deepvm.cli.main"]),
+        (
+            "def f():\n    return importlib.import_module('deepvm.cli.main').main",
+            ["deepvm.cli.main"],
+        ),
         ("__import__('torch')", ["torch"]),
         ("pkgutil.resolve_name('deepvm.io.times:parse_time')", ["deepvm.io.times"]),
         ("import_module(HOMES[name])", [""]),
@@ -215,14 +260,22 @@ def test_a_load_by_name_is_seen(code: str, found: list[str]) -> None:
 
 def test_a_wrong_entry_of_a_table_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     table = "checkpoint/tiers/registry.py"
-    monkeypatch.setitem(REGISTRIES, table, {*REGISTRIES[table], "deepvm.reports.tables", "requests"})
-    assert wrong_arrows() == [(table, "deepvm.reports.tables")] and wrong_places() == [(table, "requests")]
+    monkeypatch.setitem(
+        REGISTRIES, table, {*REGISTRIES[table], "deepvm.reports.tables", "requests"}
+    )
+    assert wrong_arrows() == [(table, "deepvm.reports.tables")] and wrong_places() == [
+        (table, "requests")
+    ]
 
 
 def test_a_cycle_through_a_table_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "deepvm.reports.exports.skypilot" in arrows()["deepvm.reports.exports.registry"]
-    monkeypatch.setitem(REGISTRIES, "reports/exports/limits.py", {"deepvm.reports.exports.ec2_fleet"})
-    assert cycles(arrows()) == [{"deepvm.reports.exports.limits", "deepvm.reports.exports.ec2_fleet"}]
+    monkeypatch.setitem(
+        REGISTRIES, "reports/exports/limits.py", {"deepvm.reports.exports.ec2_fleet"}
+    )
+    assert cycles(arrows()) == [
+        {"deepvm.reports.exports.limits", "deepvm.reports.exports.ec2_fleet"}
+    ]
 
 
 @pytest.mark.parametrize(
@@ -258,15 +311,27 @@ def test_a_library_outside_its_place_is_seen(source: str, name: str) -> None:
 
 
 def test_the_core_keeps_scipy_inside_functions() -> None:
-    assert not [(str(p), n) for p in (PACKAGE / "core").rglob("*.py") for n, top in imports(p) if top and "scipy" in n]
+    assert not [
+        (str(p), n)
+        for p in (PACKAGE / "core").rglob("*.py")
+        for n, top in imports(p)
+        if top and "scipy" in n
+    ]
 
 
 def test_the_core_has_no_clock_no_environment_no_files() -> None:
     impure = {"os", "time", "random", "socket", "subprocess", "pathlib", "io", "logging", "sys"}
-    found = [(str(p), n) for p in (PACKAGE / "core").rglob("*.py") for n, _ in imports(p) if n.split(".")[0] in impure]
+    found = [
+        (str(p), n)
+        for p in (PACKAGE / "core").rglob("*.py")
+        for n, _ in imports(p)
+        if n.split(".")[0] in impure
+    ]
     assert not found
     clocks = [
-        str(p) for p in (PACKAGE / "core").rglob("*.py") if ".today(" in p.read_text() or ".now(" in p.read_text()
+        str(p)
+        for p in (PACKAGE / "core").rglob("*.py")
+        if ".today(" in p.read_text() or ".now(" in p.read_text()
     ]
     assert not clocks
 
@@ -275,12 +340,21 @@ def loaded(code: str) -> set[str]:
     """Modules in memory after running ``code`` in a fresh interpreter."""
     script = f"import sys, json\ntry:\n    {code}\nexcept SystemExit:\n    pass\n"
     script += "print(); print(json.dumps(sorted(sys.modules)))"
-    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    out = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
     return set(json.loads(out.stdout.splitlines()[-1]))
 
 
 @pytest.mark.parametrize(
-    "words", [["--help"], ["recommend", "--help"], ["sweep", "--help"], ["catalog", "--help"], ["--version"]]
+    "words",
+    [
+        ["--help"],
+        ["recommend", "--help"],
+        ["sweep", "--help"],
+        ["catalog", "--help"],
+        ["--version"],
+    ],
 )
 def test_help_loads_nothing_slow(words: list[str]) -> None:
     assert loaded(f"from deepvm.cli.main import main; main({words!r})") & SLOW_LIBRARIES == set()
@@ -292,7 +366,10 @@ def test_importing_the_package_loads_nothing_slow() -> None:
 
 def test_an_embedded_recommendation_loads_only_what_it_needs() -> None:
     unneeded = {"pandas", "scipy", "boto3", "torch", "pydantic.main", "matplotlib", "yaml"}
-    assert loaded("from deepvm.cli.main import main; main(['recommend', '--pw', '3'])") & unneeded == set()
+    assert (
+        loaded("from deepvm.cli.main import main; main(['recommend', '--pw', '3'])") & unneeded
+        == set()
+    )
 
 
 def test_public_names_are_sorted_lazy_and_real() -> None:
@@ -310,7 +387,9 @@ MOST_LINES = 600
 
 def lengths(folder: Path) -> dict[str, int]:
     """The lines of each Python file."""
-    return {str(p.relative_to(folder)): len(p.read_text().splitlines()) for p in folder.rglob("*.py")}
+    return {
+        str(p.relative_to(folder)): len(p.read_text().splitlines()) for p in folder.rglob("*.py")
+    }
 
 
 def too_long(folder: Path) -> list[str]:
@@ -319,7 +398,9 @@ def too_long(folder: Path) -> list[str]:
 
 def test_modules_and_their_tests_stay_short() -> None:
     assert not too_long(PACKAGE) + too_long(ROOT / "tests")
-    bodies = sorted(length for name, length in lengths(PACKAGE).items() if not name.endswith("__init__.py"))
+    bodies = sorted(
+        length for name, length in lengths(PACKAGE).items() if not name.endswith("__init__.py")
+    )
     assert 100 <= bodies[len(bodies) // 2] <= 250
 
 
@@ -336,7 +417,9 @@ BESIDE_THE_ROOMS = {"docs", "golden", "recorded", "support"}
 def unmirrored(tests: Path) -> set[str]:
     """Folders that have tests of no folder of the package."""
     folders = {p.parent.relative_to(tests) for p in tests.rglob("*.py")} - {Path()}
-    return {str(f) for f in folders if f.parts[0] not in BESIDE_THE_ROOMS and not (PACKAGE / f).is_dir()}
+    return {
+        str(f) for f in folders if f.parts[0] not in BESIDE_THE_ROOMS and not (PACKAGE / f).is_dir()
+    }
 
 
 def test_tests_mirror_the_package() -> None:
@@ -356,29 +439,45 @@ def test_folders_stay_small() -> None:
 
 
 def test_no_two_modules_of_a_room_have_one_name() -> None:
-    names = Counter((room(p.relative_to(PACKAGE).parts), p.stem) for p in modules() if p.name != "__init__.py")
+    names = Counter(
+        (room(p.relative_to(PACKAGE).parts), p.stem) for p in modules() if p.name != "__init__.py"
+    )
     assert not [pair for pair, n in names.items() if n > 1]
 
 
 def dotted(path: Path) -> str:
     """A module's name."""
-    return ".".join(("deepvm", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+    return ".".join(("deepvm", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(
+        ".__init__"
+    )
 
 
 def arrows() -> dict[str, set[str]]:
-    """Which of our modules each one imports; at the top, in functions, for types alone, and by name."""
+    """Which of our modules each one imports.
+
+    At the top, in functions, for types alone, and by name.
+    """
     known = {dotted(p) for p in modules()}
     found: dict[str, set[str]] = {}
     for path in modules():
         source = dotted(path)
         names = {n for n, _ in imports(path) if n.startswith("deepvm.")}
-        found[source] = {n if n in known else n.rpartition(".")[0] for n in names} & known - {source, "deepvm"}
+        found[source] = {n if n in known else n.rpartition(".")[0] for n in names} & known - {
+            source,
+            "deepvm",
+        }
     # The front door, and that of checkpointing, name what is behind them and load it on first use.
-    return {source: targets for source, targets in found.items() if source not in ("deepvm", "deepvm.checkpoint")}
+    return {
+        source: targets
+        for source, targets in found.items()
+        if source not in ("deepvm", "deepvm.checkpoint")
+    }
 
 
 def cycles(graph: Mapping[str, set[str]]) -> list[set[str]]:
-    """Sets of nodes that reach one another (the standard library's topological sort finds one such set only)."""
+    """Sets of nodes that reach one another (the standard library's topological sort finds one such
+    set only).
+    """
     reach: dict[str, set[str]] = {}
     for start in graph:
         seen, left = set[str](), list(graph[start])
@@ -388,7 +487,9 @@ def cycles(graph: Mapping[str, set[str]]) -> list[set[str]]:
                 seen.add(node)
                 left += graph.get(node, ())
         reach[start] = seen
-    found = {frozenset(m for m in reach[n] if n in reach.get(m, ())) for n in reach if n in reach[n]}
+    found = {
+        frozenset(m for m in reach[n] if n in reach.get(m, ())) for n in reach if n in reach[n]
+    }
     return [set(cycle) for cycle in found]
 
 
@@ -405,7 +506,9 @@ def test_the_folders_of_a_room_have_no_import_cycle() -> None:
     for source, targets in arrows().items():
         folder = _folder(source)
         graph.setdefault(folder, set()).update(
-            _folder(t) for t in targets if t.split(".")[1] == source.split(".")[1] and _folder(t) != folder
+            _folder(t)
+            for t in targets
+            if t.split(".")[1] == source.split(".")[1] and _folder(t) != folder
         )
     # What stands at the top of a room is its front or its ground: it counts by module, above.
     rooms = {f"deepvm.{r}" for r in FLOORS}
@@ -416,7 +519,9 @@ Arrows = set[tuple[str, str]]
 
 
 def drawn(text: str) -> dict[str, Arrows]:
-    """The arrows between the parts of each room in a picture: a room's name, then chains ``a, b -> c -> d``."""
+    """The arrows between the parts of each room in a picture: a room's name, then chains ``a, b ->
+    c -> d``.
+    """
     found: dict[str, Arrows] = {}
     name = ""
     for line in text.splitlines():
@@ -433,16 +538,28 @@ def drawn(text: str) -> dict[str, Arrows]:
 def picture() -> dict[str, Arrows]:
     """What docs/architecture.md draws of the directions inside rooms."""
     page = (ROOT / "docs" / "architecture.md").read_text()
-    return drawn(page.partition("Sub-rooms also import in one direction")[2].split("```")[1].removeprefix("text\n"))
+    return drawn(
+        page.partition("Sub-rooms also import in one direction")[2]
+        .split("```")[1]
+        .removeprefix("text\n")
+    )
 
 
 def inside(name: str) -> Arrows:
-    """The imports between the parts of a room: its folders, and its modules outside them. Its front has no name."""
+    """The imports between the parts of a room: its folders, and its modules outside them.
+
+    Its front has no name.
+    """
 
     def part(module: str) -> str:
         return f"{module}.".split(".")[2]
 
-    found = {(s, t) for s, targets in arrows().items() for t in targets if {s.split(".")[1], t.split(".")[1]} == {name}}
+    found = {
+        (s, t)
+        for s, targets in arrows().items()
+        for t in targets
+        if {s.split(".")[1], t.split(".")[1]} == {name}
+    }
     return {(part(s), part(t)) for s, t in found if part(s) != part(t)}
 
 
@@ -467,7 +584,9 @@ def test_the_page_draws_no_cycle_and_no_other_room() -> None:
 
 
 def test_an_import_against_the_picture_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(REGISTRIES, "checkpoint/tiers/base.py", {"deepvm.checkpoint.training.hooks"})
+    monkeypatch.setitem(
+        REGISTRIES, "checkpoint/tiers/base.py", {"deepvm.checkpoint.training.hooks"}
+    )
     assert inside("checkpoint") - downstream(picture()["checkpoint"]) == {("tiers", "training")}
 
 
@@ -498,12 +617,17 @@ def bound(tree: ast.Module) -> dict[str, str]:
                 first = alias.name.partition(".")[0]
                 found[alias.asname or first] = alias.name if alias.asname else first
         elif isinstance(node, ast.ImportFrom):
-            found |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {
+                alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names
+            }
     return found
 
 
 def meaning(node: ast.expr, names: Mapping[str, str]) -> str:
-    """The full name of what an expression reads, such as ``deepvm.io.times.parse_time``; empty if not imported."""
+    """The full name of what an expression reads, such as ``deepvm.io.times.parse_time``.
+
+    Empty if not imported.
+    """
     if isinstance(node, ast.Attribute):
         owner = meaning(node.value, names)
         return owner and f"{owner}.{node.attr}"
@@ -511,13 +635,19 @@ def meaning(node: ast.expr, names: Mapping[str, str]) -> str:
 
 
 def private_uses(source: Path, tree: ast.Module) -> set[str]:
-    """Private names of other rooms that a module (its path below deepvm/) imports, or reads from what it imports."""
+    """Private names of other rooms that a module (its path below deepvm/) imports, or reads from
+    what it imports.
+    """
     names = bound(tree)
     used = {n for n, _ in statements(tree)} | {
         meaning(n, names) for n in ast.walk(tree) if isinstance(n, ast.Attribute)
     }
     parts = [(name, name.split(".")) for name in used if name.startswith("deepvm.")]
-    return {name for name, (_, there, *rest) in parts if there != room(source.parts) and any(map(is_private, rest))}
+    return {
+        name
+        for name, (_, there, *rest) in parts
+        if there != room(source.parts) and any(map(is_private, rest))
+    }
 
 
 def test_private_names_stay_in_their_room() -> None:
@@ -532,7 +662,10 @@ def test_private_names_stay_in_their_room() -> None:
         ("from deepvm.io import times\ntimes._now()", "deepvm.io.times._now"),
         ("def f():\n    import deepvm.io.times as t\n    return t._ZONE", "deepvm.io.times._ZONE"),
         ("import deepvm.io.times\nx = deepvm.io.times._ZONE.name", "deepvm.io.times._ZONE.name"),
-        ("from deepvm.io.file_lock import FileLock\nFileLock._path", "deepvm.io.file_lock.FileLock._path"),
+        (
+            "from deepvm.io.file_lock import FileLock\nFileLock._path",
+            "deepvm.io.file_lock.FileLock._path",
+        ),
         ("from deepvm.core import units\nunits._table", ""),
         ("from deepvm.io.times import Span\nSpan._make(x)\nSpan.__name__", ""),
     ],
@@ -548,14 +681,21 @@ def test_every_room_has_tests() -> None:
 
 
 def test_there_is_one_way_up() -> None:
-    """Answers show themselves; only the floor of reports can write them, and the front door knows it."""
+    """Answers show themselves.
+
+    Only the floor of reports can write them, and the front door knows it.
+    """
     assert {below(p) for p in modules() if "deepvm.forms_of" in p.read_text()} == {"core/answer.py"}
 
 
 def test_only_the_command_line_prints() -> None:
     """Errors are printed by cli/main.py alone; reports write the answers."""
     allowed = {"cli", "reports"}
-    writers = [p for p in modules() if "sys.std" in p.read_text() and room(p.relative_to(PACKAGE).parts) not in allowed]
+    writers = [
+        p
+        for p in modules()
+        if "sys.std" in p.read_text() and room(p.relative_to(PACKAGE).parts) not in allowed
+    ]
     assert not writers
 
 

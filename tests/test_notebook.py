@@ -1,4 +1,6 @@
-"""The notebook of the paper's figures runs from a clean state, without a network, and says what the paper says."""
+"""The notebook of the paper's figures runs from a clean state, without a network, and says what the
+paper says.
+"""
 
 from __future__ import annotations
 
@@ -43,14 +45,19 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[list[Any]]:
         patch.setenv("JUPYTER_PLATFORM_DIRS", "1")
         notebook = nbformat.read(NOTEBOOK, as_version=4)
         client = nbclient.NotebookClient(
-            notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
+            notebook,
+            timeout=120,
+            kernel_name="python3",
+            resources={"metadata": {"path": str(folder)}},
         )
         client.execute()
     return [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
 
 
 def printed(outputs: list[list[Any]]) -> str:
-    return "".join(o.text for cell in outputs for o in cell if o.output_type == "stream" and o.name == "stdout")
+    return "".join(
+        o.text for cell in outputs for o in cell if o.output_type == "stream" and o.name == "stdout"
+    )
 
 
 def test_is_stored_without_outputs_counts_and_places(stored: dict[str, Any]) -> None:
@@ -58,7 +65,9 @@ def test_is_stored_without_outputs_counts_and_places(stored: dict[str, Any]) -> 
     for cell in stored["cells"]:
         if cell["cell_type"] == "code":
             assert cell["outputs"] == [] and cell["execution_count"] is None
-    assert not re.search(r"/(home|work|tmp|root|Users)/|site-packages|\\\\Users", json.dumps(stored))
+    assert not re.search(
+        r"/(home|work|tmp|root|Users)/|site-packages|\\\\Users", json.dumps(stored)
+    )
     assert set(stored["metadata"]["language_info"]) == {"name"}
 
 
@@ -76,11 +85,18 @@ def test_table_vii(outputs: list[list[Any]]) -> None:
 
 
 def test_three_figures(outputs: list[list[Any]]) -> None:
-    pictures = [o.data["image/png"] for cell in outputs for o in cell if "data" in o and "image/png" in o.data]
+    pictures = [
+        o.data["image/png"]
+        for cell in outputs
+        for o in cell
+        if "data" in o and "image/png" in o.data
+    ]
     assert len(pictures) == 3
     for picture in pictures:
         data = base64.b64decode(picture)
-        assert data.startswith(b"\x89PNG\r\n\x1a\n") and min(struct.unpack(">II", data[16:24])) > 500
+        assert (
+            data.startswith(b"\x89PNG\r\n\x1a\n") and min(struct.unpack(">II", data[16:24])) > 500
+        )
 
 
 def test_errors_of_the_curves(outputs: list[list[Any]]) -> None:
@@ -100,10 +116,16 @@ def test_errors_of_the_curves(outputs: list[list[Any]]) -> None:
 
 
 def test_deepvm_is_the_best_policy_at_every_budget(outputs: list[list[Any]]) -> None:
-    lines = [line for line in printed(outputs).splitlines() if line.startswith("objective throughput")]
+    lines = [
+        line for line in printed(outputs).splitlines() if line.startswith("objective throughput")
+    ]
     assert len(lines) == 3 and all("beats DeepVM at 0 of 101 budgets" in line for line in lines)
-    assert "objective flopp: performance-first beats DeepVM at 43 of 101 budgets" in printed(outputs)
+    assert "objective flopp: performance-first beats DeepVM at 43 of 101 budgets" in printed(
+        outputs
+    )
 
 
 def test_nothing_is_written_to_stderr(outputs: list[list[Any]]) -> None:
-    assert not [o for cell in outputs for o in cell if o.output_type == "stream" and o.name == "stderr"]
+    assert not [
+        o for cell in outputs for o in cell if o.output_type == "stream" and o.name == "stderr"
+    ]

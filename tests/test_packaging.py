@@ -1,4 +1,6 @@
-"""What a user gets from ``pip install .``: the data, the types, the licence and a command that works anywhere."""
+"""What a user gets from ``pip install .``: the data, the types, the licence and a command that
+works anywhere.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +21,33 @@ ROOT = Path(__file__).parents[1]
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    subprocess.run([*command, "--wheel-dir", str(folder), str(ROOT)], check=True, capture_output=True, timeout=300)
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+    ]
+    subprocess.run(
+        [*command, "--wheel-dir", str(folder), str(ROOT)],
+        check=True,
+        capture_output=True,
+        timeout=300,
+    )
     (found,) = folder.glob("deepvm-*.whl")
     return found
 
 
 def test_the_wheel_holds_data_types_and_licence(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    data = {f"deepvm/_data/{p.relative_to(ROOT / 'data')}" for p in (ROOT / "data").rglob("*") if p.is_file()}
+    data = {
+        f"deepvm/_data/{p.relative_to(ROOT / 'data')}"
+        for p in (ROOT / "data").rglob("*")
+        if p.is_file()
+    }
     page = {f"deepvm/reports/plans/plan_page.{kind}" for kind in ("css", "js")}
     assert data | page | {"deepvm/py.typed", "deepvm/cli/main.py"} <= names
     assert any(n.endswith("LICENSE") for n in names)
@@ -39,10 +59,22 @@ def test_the_installed_command_works_outside_the_checkout(wheel: Path, tmp_path:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
     script = (
-        "import deepvm, sys; assert 'site' in deepvm.__file__; from deepvm.cli.main import main; main(sys.argv[1:])"
+        "import deepvm, sys; assert 'site' in deepvm.__file__; from deepvm.cli.main import main;"
+        " main(sys.argv[1:])"
     )
     found = subprocess.run(
-        [sys.executable, "-c", script, "recommend", "--pw", "3", "-o", "json", "--prices", "snapshot"],
+        [
+            sys.executable,
+            "-c",
+            script,
+            "recommend",
+            "--pw",
+            "3",
+            "-o",
+            "json",
+            "--prices",
+            "snapshot",
+        ],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(site)},
         capture_output=True,
@@ -50,13 +82,17 @@ def test_the_installed_command_works_outside_the_checkout(wheel: Path, tmp_path:
         timeout=120,
     )
     assert found.returncode == 0, found.stderr
-    best = recommend(load_catalog("aws-us-east-1", prices="snapshot"), 3, training=workload(model="resnet50"))[0]
+    best = recommend(
+        load_catalog("aws-us-east-1", prices="snapshot"), 3, training=workload(model="resnet50")
+    )[0]
     assert json.loads(found.stdout)["configurations"][0]["usd_per_hour"] == float(best.usd_per_hour)
 
 
 @pytest.mark.slow
 def test_the_wheel_in_an_environment_of_its_own(wheel: Path, tmp_path: Path) -> None:
-    """As ``pipx install`` has it: nothing of this checkout, nothing of the test tools, the base libraries alone."""
+    """As ``pipx install`` has it: nothing of this checkout, nothing of the test tools, the base
+    libraries alone.
+    """
     home = tmp_path / "home"
     subprocess.run([sys.executable, "-m", "venv", str(home)], check=True, timeout=120)
     install = [
@@ -76,7 +112,9 @@ def test_the_wheel_in_an_environment_of_its_own(wheel: Path, tmp_path: Path) -> 
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         command = [str(home / "bin" / "deepvm"), *words]
-        return subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120)
+        return subprocess.run(
+            command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120
+        )
 
     found = run("recommend", "--pw", "3", "-o", "json", "--prices", "snapshot")
     assert found.returncode == 0 and json.loads(found.stdout)["configurations"], found.stderr

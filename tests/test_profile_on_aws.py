@@ -1,6 +1,8 @@
-"""``scripts/profile_on_aws.py``: every command is shown, hosts are made ready, a run goes on where it was ended.
+"""``scripts/profile_on_aws.py``: every command is shown, hosts are made ready, a run goes on where
+it was ended.
 
-The hosts are folders of this machine: an ``ssh`` of the tests' own runs what it is given in the home of the host.
+The hosts are folders of this machine: an ``ssh`` of the tests' own runs what it is given in the
+home of the host.
 """
 
 from __future__ import annotations
@@ -45,11 +47,26 @@ END
 chmod +x venv/bin/python
 """
 TINY = ["--model", "resnet18", "--repeats", "1", "--checkpoint-size", "2MB", "--yes", "--"]
-TINY += ["--batch", "2", "--windows", "3", "--seconds", "0.01", "--steps", "1", "--warmup", "0", "--device", "cpu"]
+TINY += [
+    "--batch",
+    "2",
+    "--windows",
+    "3",
+    "--seconds",
+    "0.01",
+    "--steps",
+    "1",
+    "--warmup",
+    "0",
+    "--device",
+    "cpu",
+]
 
 
 class Place:
-    """A folder with the hosts ``one``, ``two`` and ``mem`` in it, and how to start the script there."""
+    """A folder with the hosts ``one``, ``two`` and ``mem`` in it, and how to start the script
+    there.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.homes = folder, folder / "homes"
@@ -99,7 +116,9 @@ def place(tmp_path: Path) -> Place:
 
 
 def plain(text: str) -> str:
-    commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout
+    commit = subprocess.run(
+        ["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+    ).stdout
     shown = text.replace(commit.strip(), "COMMIT").replace(sys.executable, "PYTHON")
     return shown.replace(str(ROOT), "CLONE")
 
@@ -110,7 +129,8 @@ def test_a_dry_run_shows_every_command_and_asks_nobody(place: Place) -> None:
     assert plain(done.stdout) == GOLDEN.read_text()
     assert place.asked() == ""
     assert not (place.folder / "home.json.parts").exists()
-    # 2 x 0.526 + 0.199 $/h and 10 + 1 minutes and 6 runs of 85 s and 30 s and 6 pushes of 1 + 2.4 / 2.8 s
+    # 2 x 0.526 + 0.199 $/h and 10 + 1 minutes and 6 runs of 85 s and 30 s and 6 pushes of 1 + 2.4 /
+    # 2.8 s
     seconds = 600 + 60 + 6 * 85 + 30 + 6 * (1 + 2.4 / 2.8)
     assert f"Expected time: {seconds / 60:.0f} min" in done.stderr
     assert f"Expected cost, on demand: ${1.251 * seconds / 3600:.2f} ($1.251/h:" in done.stderr
@@ -120,13 +140,20 @@ def test_a_dry_run_shows_every_command_and_asks_nobody(place: Place) -> None:
 def test_every_line_is_for_a_shell(place: Place) -> None:
     text = place.run("--dry-run").stdout
     subprocess.run(["sh", "-n", "-c", text], check=True, timeout=10)
-    subprocess.run(["sh", "-n", str(ROOT / "scripts" / "profile_on_host.sh")], check=True, timeout=10)
+    subprocess.run(
+        ["sh", "-n", str(ROOT / "scripts" / "profile_on_host.sh")], check=True, timeout=10
+    )
     blocks = text.split("\n\n")
-    # Looking, copying, installing what trains, installing what receives, measuring; however many hosts there are.
+    # Looking, copying, installing what trains, installing what receives, measuring; however many
+    # hosts there are.
     assert len(blocks) == 5 and all(block.startswith("# ") for block in blocks)
     (place.folder / "hosts.txt").write_text("".join(f"ubuntu@vm{i}\n" for i in range(8)))
     more = place.run("--dry-run").stdout
-    assert len(more.split("\n\n")) == 5 and "on each of these 9 hosts" in more and len(more) < len(text) + 500
+    assert (
+        len(more.split("\n\n")) == 5
+        and "on each of these 9 hosts" in more
+        and len(more) < len(text) + 500
+    )
 
 
 def test_it_starts_only_when_somebody_says_so(place: Place) -> None:
@@ -148,7 +175,10 @@ def test_it_starts_only_when_somebody_says_so(place: Place) -> None:
 
 def test_mistyped_types_are_said(place: Place) -> None:
     done = place.run("--dry-run", "--trainer-type", "g4dn.xlrge")
-    assert "no catalog that comes with deepvm has a type g4dn.xlrge; did you mean g4dn.xlarge?" in done.stderr
+    assert (
+        "no catalog that comes with deepvm has a type g4dn.xlrge; did you mean g4dn.xlarge?"
+        in done.stderr
+    )
 
 
 def test_a_host_that_does_not_answer(place: Place) -> None:
@@ -176,7 +206,9 @@ def test_a_host_that_does_not_answer(place: Place) -> None:
         (["--ssh", "no-such-program"], "--ssh: 'no-such-program'"),
     ],
 )
-def test_wrong_usage(place: Place, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str) -> None:
+def test_wrong_usage(
+    place: Place, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str
+) -> None:
     """In this process: what a start of Python takes ten times is better spent."""
     monkeypatch.chdir(place.folder)
     monkeypatch.syspath_prepend(SCRIPT.parent)
@@ -196,8 +228,14 @@ def test_wrong_usage(place: Place, monkeypatch: pytest.MonkeyPatch, words: list[
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--sizes", "1,4"], "Error: --sizes: '1,4' cannot be used; allowed: 1, which speed-ups are relative to"),
-        (["--model", "resnet5"], "Error: --model: 'resnet5' cannot be used; allowed: resnet18, resnet50"),
+        (
+            ["--sizes", "1,4"],
+            "Error: --sizes: '1,4' cannot be used; allowed: 1, which speed-ups are relative to",
+        ),
+        (
+            ["--model", "resnet5"],
+            "Error: --model: 'resnet5' cannot be used; allowed: resnet18, resnet50",
+        ),
         (["--", "--stpes", "50"], "--stpes"),
         (["--", "--batch", "1"], "Error: --batch: 1 cannot be used"),
     ],
@@ -214,7 +252,9 @@ def test_wrong_usage_is_found_before_anything_is_installed(
 def test_paths_with_anything_in_them(place: Place) -> None:
     odd = 'it\'s a $(file) & "more"'
     (place.folder / "hosts.txt").rename(place.folder / f"{odd}.txt")
-    done = place.run("--dry-run", "--trainers", f"{odd}.txt", "--out", f"{odd}.json", "--python", "~/a b/python")
+    done = place.run(
+        "--dry-run", "--trainers", f"{odd}.txt", "--out", f"{odd}.json", "--python", "~/a b/python"
+    )
     assert done.returncode == 0, done.stderr
     line = done.stdout.splitlines()[-1]
     words = shlex.split(line)
@@ -245,10 +285,14 @@ def test_room_for_what_is_installed_is_asked_for_before_the_download(place: Plac
 
 def test_an_installed_deepvm_of_another_version_is_refused(place: Place) -> None:
     python = place.folder / "old"
-    python.write_text(f"#!/bin/sh\nshift 2\nexec {sys.executable} -c \"raise SystemExit('deepvm 0.0.1')\"\n")
+    python.write_text(
+        f"#!/bin/sh\nshift 2\nexec {sys.executable} -c \"raise SystemExit('deepvm 0.0.1')\"\n"
+    )
     python.chmod(0o755)
     done = place.run("--yes", "--python", str(python))
-    assert done.returncode == 1 and "deepvm 0.0.1" in done.stderr and "without --python" in done.stderr
+    assert (
+        done.returncode == 1 and "deepvm 0.0.1" in done.stderr and "without --python" in done.stderr
+    )
 
 
 def shim(place: Place, name: str, text: str) -> None:
@@ -258,7 +302,12 @@ def shim(place: Place, name: str, text: str) -> None:
 
 def shell(place: Place, line: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["sh", "-c", line], cwd=place.folder, env=place.environment, capture_output=True, text=True, timeout=120
+        ["sh", "-c", line],
+        cwd=place.folder,
+        env=place.environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
 
 
@@ -275,7 +324,11 @@ def test_the_printed_lines_install_on_a_fresh_host_once(place: Place) -> None:
     real = (place.homes / "bin" / "python3").read_text().partition("\n")[2]
     without = 'case "$*" in *ensurepip*) [ -e "$HOMES/venv" ] || exit 1;; esac\n'
     shim(place, "python3", without + real)
-    shim(place, "apt-get", 'echo "$*" >>"$HOMES/apt"; case "$*" in *install*) : >"$HOMES/venv";; esac')
+    shim(
+        place,
+        "apt-get",
+        'echo "$*" >>"$HOMES/apt"; case "$*" in *install*) : >"$HOMES/venv";; esac',
+    )
     for _ in range(2):
         for line in (copy, install):
             done = shell(place, line)
@@ -310,7 +363,8 @@ def test_a_gpu_that_torch_does_not_see(place: Place) -> None:
 def test_ended_in_the_middle_and_continued(place: Place) -> None:
     pytest.importorskip("torch")
     before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(before)})  # threads that wait for each other make steps many times as long
+    # Threads that wait for each other make steps many times as long
+    os.sched_setaffinity(0, {min(before)})
     try:
         _ended_and_continued(place)
     finally:
@@ -320,7 +374,9 @@ def test_ended_in_the_middle_and_continued(place: Place) -> None:
 def _ended_and_continued(place: Place) -> None:
     words = place.words(*TINY)
     pipe = subprocess.PIPE
-    with subprocess.Popen(words, cwd=place.folder, env=place.environment, stderr=pipe, text=True) as process:
+    with subprocess.Popen(
+        words, cwd=place.folder, env=place.environment, stderr=pipe, text=True
+    ) as process:
         assert process.stderr is not None
         seen = []
         for line in process.stderr:
@@ -335,10 +391,15 @@ def _ended_and_continued(place: Place) -> None:
     assert until(lambda: not marked(mark), 20), marked(mark)
     parts = place.folder / "home.json.parts"
     first = (parts / "eflops-resnet18.json").read_bytes()
-    assert not (place.folder / "home.json").exists() and not (place.folder / ".home.json.new").exists()
-    assert len((place.homes / "pip").read_text().splitlines()) == 5  # torch for two, deepvm for three
+    assert (
+        not (place.folder / "home.json").exists() and not (place.folder / ".home.json.new").exists()
+    )
+    # Torch for two, deepvm for three
+    assert len((place.homes / "pip").read_text().splitlines()) == 5
     pip = (place.homes / "pip").read_text()
-    assert pip.count("whl/cpu torch") == 2 and pip.count("./source[train]") == 2 and "source\n" in pip
+    assert (
+        pip.count("whl/cpu torch") == 2 and pip.count("./source[train]") == 2 and "source\n" in pip
+    )
 
     done = place.run(*TINY)
     assert done.returncode == 0, done.stderr
@@ -350,5 +411,7 @@ def _ended_and_continued(place: Place) -> None:
     assert "refuse (processes of one machine" in done.stderr
     assert "Now end the VMs" in done.stderr
     # torch's cache is torch's own.
-    assert [p.name for p in (place.folder / "tmp").iterdir() if not p.name.startswith("torchinductor")] == []
+    assert [
+        p.name for p in (place.folder / "tmp").iterdir() if not p.name.startswith("torchinductor")
+    ] == []
     assert marked(mark) == {}

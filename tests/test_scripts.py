@@ -68,8 +68,15 @@ def test_bench_refuses_a_bad_option(tmp_path: Path) -> None:
 
 def test_coverage_refuses_a_mistyped_room() -> None:
     script = BENCH.with_name("coverage_rooms.py")
-    done = subprocess.run([sys.executable, script, "core", "chekpoint"], capture_output=True, text=True, timeout=30)
-    assert done.returncode == 2 and "chekpoint" in done.stderr and "checkpoint" in done.stderr and not done.stdout
+    done = subprocess.run(
+        [sys.executable, script, "core", "chekpoint"], capture_output=True, text=True, timeout=30
+    )
+    assert (
+        done.returncode == 2
+        and "chekpoint" in done.stderr
+        and "checkpoint" in done.stderr
+        and not done.stdout
+    )
 
 
 @pytest.mark.parametrize(("seconds", "code"), [(0.9, 0), (1.1, 1)])
@@ -79,7 +86,9 @@ def test_bench_recovery_fails_where_a_limit_is_not_kept(
     monkeypatch.syspath_prepend(BENCH.parent)
     bench = importlib.import_module("bench_recovery")
     monkeypatch.setattr(bench.signal, "signal", lambda *_: None)
-    monkeypatch.setattr(bench, "measure", lambda bench, *_: bench.figure("a", "1 s").add(seconds, 1.0))
+    monkeypatch.setattr(
+        bench, "measure", lambda bench, *_: bench.figure("a", "1 s").add(seconds, 1.0)
+    )
     assert bench.main(["--check"]) == code and bench.main([]) == 0
 
 
@@ -95,7 +104,9 @@ def test_proof_recovery_names_tests_that_exist(proof: Any) -> None:
         assert f"def {name}(" in (proof.ROOT / file).read_text(), test
 
 
-@pytest.mark.parametrize(("second", "passed"), [("pass", 2), ("pytest.skip()", 1), ("assert False", 1)])
+@pytest.mark.parametrize(
+    ("second", "passed"), [("pass", 2), ("pytest.skip()", 1), ("assert False", 1)]
+)
 def test_proof_recovery_fails_where_a_test_has_not_passed(
     proof: Any,
     monkeypatch: pytest.MonkeyPatch,
@@ -106,9 +117,14 @@ def test_proof_recovery_fails_where_a_test_has_not_passed(
 ) -> None:
     script = f"import pytest\ndef test_one(): pass\ndef test_two(): {second}\n"
     (tmp_path / "test_it.py").write_text(script)
-    monkeypatch.setattr(proof, "PARTS", {"it": proof.Part("a claim", (str(tmp_path / "test_it.py"),))})
+    monkeypatch.setattr(
+        proof, "PARTS", {"it": proof.Part("a claim", (str(tmp_path / "test_it.py"),))}
+    )
     assert proof.main([]) == int(passed < 2)
-    assert f"{passed} of 2" in capsys.readouterr().out and proof.passed_of(tmp_path / "none") == (0, 0)
+    assert f"{passed} of 2" in capsys.readouterr().out and proof.passed_of(tmp_path / "none") == (
+        0,
+        0,
+    )
 
 
 @pytest.mark.slow
@@ -117,7 +133,9 @@ def test_bench_controller_prints_both_figures_with_their_goals() -> None:
     command = [sys.executable, str(script), "--agents", "100", "--seconds", "5"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"100 agents, 100 in a generation: \d+\.\d% of a core \(goal: 30%\)", done.stdout)
+    assert re.search(
+        r"100 agents, 100 in a generation: \d+\.\d% of a core \(goal: 30%\)", done.stdout
+    )
     assert re.search(r"an answer takes [\d.]+ ms, p99 [\d.]+ ms \(goal: 100 ms\)", done.stdout)
 
 

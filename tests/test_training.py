@@ -78,11 +78,15 @@ def test_what_passes_between_steps_is_on_the_board(agent: BareAgent, tmp_path: P
             dt.backup(tmp_path)
             time.sleep(0.2)
         time.sleep(0.03)
-    between_s, of_s = (agent.board.of_rank(0, word) / 1e9 for word in (RankWord.BETWEEN_NS, RankWord.OF_NS))
+    between_s, of_s = (
+        agent.board.of_rank(0, word) / 1e9 for word in (RankWord.BETWEEN_NS, RankWord.OF_NS)
+    )
     assert 3 * 0.03 <= between_s < 0.2 and between_s + 3 * 0.01 <= of_s < 0.3
 
 
-def test_the_steps_of_the_job_file(agent: BareAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_steps_of_the_job_file(
+    agent: BareAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They are counted from the very first one, by a script that goes on from a backup as well."""
     monkeypatch.setenv("DEEPVM_SAVE_EVERY", "4")
     agent.answers["latest"] = {"path": str(tmp_path), "step": 6}
@@ -96,7 +100,8 @@ def test_the_steps_of_the_job_file(agent: BareAgent, tmp_path: Path, monkeypatch
             dt.backup(tmp_path)
             assert not dt.check_save()
     assert due == [8, 12, 16]
-    assert {tuple(m["save"]) for m in agent.heard if m.get("ask") == "backup"} == {(0, 0, 0)}  # periodic
+    # Periodic
+    assert {tuple(m["save"]) for m in agent.heard if m.get("ask") == "backup"} == {(0, 0, 0)}
 
 
 def test_a_request_is_heard_in_an_evaluation_too(agent: BareAgent) -> None:
@@ -119,7 +124,11 @@ def test_a_backup_before_a_preemption_holds_the_training(agent: BareAgent, tmp_p
     assert dt.check_save()
     dt.backup(tmp_path / "mine")
     message = agent.heard[-1]
-    assert message["ask"] == "backup" and message["path"] == str(tmp_path / "mine") and message["step"] == 1
+    assert (
+        message["ask"] == "backup"
+        and message["path"] == str(tmp_path / "mine")
+        and message["step"] == 1
+    )
     assert message["save"][0] == SaveReason.EMERGENCY
     went_on = threading.Event()
 
@@ -175,7 +184,9 @@ def backups_of(agent: BareAgent) -> list[tuple[int, int]]:
 
 
 def test_the_documented_loop(agent: BareAgent, tmp_path: Path) -> None:
-    """``if i % 5 == 0 or check_save()``: the script's own saves are no answers to what was asked for before."""
+    """``if i % 5 == 0 or check_save()``: the script's own saves are no answers to what was asked
+    for before.
+    """
     for i in range(1, 13):
         if i == 3:
             agent.board.request(SaveReason.INSURANCE, 0)
@@ -184,8 +195,16 @@ def test_the_documented_loop(agent: BareAgent, tmp_path: Path) -> None:
         if i % 5 == 0 or dt.check_save():
             time.sleep(0.05)
             dt.backup(tmp_path)
-    assert backups_of(agent) == [(3, SaveReason.INSURANCE), (5, SaveReason.NONE), (10, SaveReason.NONE)]
-    assert [m["stall_s"] > 0 for m in agent.heard if m.get("ask") == "backup"] == [True, False, False]
+    assert backups_of(agent) == [
+        (3, SaveReason.INSURANCE),
+        (5, SaveReason.NONE),
+        (10, SaveReason.NONE),
+    ]
+    assert [m["stall_s"] > 0 for m in agent.heard if m.get("ask") == "backup"] == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_a_backup_at_a_step_that_is_due_is_enough(agent: BareAgent, tmp_path: Path) -> None:
@@ -212,12 +231,21 @@ def test_a_backup_of_its_own_before_a_preemption_holds(agent: BareAgent, tmp_pat
     assert not dt.check_save()
 
 
-def test_a_rank_that_saves_nothing_says_so(agent: BareAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before a preemption nobody must wait for its part; otherwise the next step of rank 0 shows it."""
+def test_a_rank_that_saves_nothing_says_so(
+    agent: BareAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a preemption nobody must wait for its part.
+
+    Otherwise the next step of rank 0 shows it.
+    """
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    for step, reason in ((2, SaveReason.EMERGENCY), (3, SaveReason.INSURANCE), (5, SaveReason.EMERGENCY)):
+    for step, reason in (
+        (2, SaveReason.EMERGENCY),
+        (3, SaveReason.INSURANCE),
+        (5, SaveReason.EMERGENCY),
+    ):
         agent.board.schedule(step, Scheduled(reason, 0, step))
     for step in range(1, 7):
         with dt.step_context():

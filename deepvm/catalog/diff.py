@@ -1,7 +1,8 @@
 """What changed between two catalogs: types, prices and figures.
 
-Types are matched by exact name, prices compared as exact decimals. Every field of a type is compared, except the
-catalog's name and origin, since when a zone has its price, and what an account calls the zone.
+Types are matched by exact name, prices compared as exact decimals. Every field of a type is
+compared, except the catalog's name and origin, since when a zone has its price, and what an account
+calls the zone.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from deepvm.core.cluster.speedup import SpeedupCurve
 Plain = str | int | float | bool | None
 """A printable figure; complex ones in words."""
 
-_NOT_FIGURES = frozenset({"name", "on_demand_usd_per_hour", "spot_usd_per_hour", "spot_zones", "gpu", "speedups"})
+_NOT_FIGURES = frozenset(
+    {"name", "on_demand_usd_per_hour", "spot_usd_per_hour", "spot_zones", "gpu", "speedups"}
+)
 _SIZES = (2, 4, 8, 16, 32)
 """VMs for which a curve that changed shows S(n): its parameters and its source say little to a person."""
 
@@ -41,7 +44,11 @@ class PriceChange:
     @property
     def percent(self) -> Decimal | None:
         """The same in % of the old price."""
-        return None if self.old is None or self.difference is None else self.difference / self.old * 100
+        return (
+            None
+            if self.old is None or self.difference is None
+            else self.difference / self.old * 100
+        )
 
 
 @dataclass(frozen=True)
@@ -59,7 +66,8 @@ class CatalogDiff:
     """What changed from one catalog to another.
 
     Attributes:
-        prices: of common types, the largest change first: those that came or went, then by the size in %, then in $/h.
+        prices: of common types, the largest change first: those that came or went, then by the size
+            in %, then in $/h.
         figures: all others, the catalog's own first, then in the order of the old catalog.
     """
 
@@ -112,7 +120,9 @@ def _price_changes(old: InstanceType, new: InstanceType) -> Iterator[PriceChange
             yield PriceChange(old.name, Market.SPOT, zones.get(zone), zones_now.get(zone), zone)
 
 
-def _changes(instance_type: str, old: Mapping[str, object], new: Mapping[str, object]) -> Iterator[FigureChange]:
+def _changes(
+    instance_type: str, old: Mapping[str, object], new: Mapping[str, object]
+) -> Iterator[FigureChange]:
     for figure in dict.fromkeys([*old, *new]):
         before, after = old.get(figure), new.get(figure)
         # Words are made of what differs alone: those of a curve take scipy.
@@ -121,23 +131,40 @@ def _changes(instance_type: str, old: Mapping[str, object], new: Mapping[str, ob
 
 
 def _figures(instance: InstanceType, gpu_parts: bool) -> dict[str, object]:
-    """All that is compared of a type, apart from prices; its GPUs as one figure where the other type has none."""
-    found = {f.name: getattr(instance, f.name) for f in fields(InstanceType) if f.name not in _NOT_FIGURES}
+    """All that is compared of a type, apart from prices.
+
+    Its GPUs as one figure where the other type has none.
+    """
+    found = {
+        f.name: getattr(instance, f.name)
+        for f in fields(InstanceType)
+        if f.name not in _NOT_FIGURES
+    }
     gpu = instance.gpu
     if gpu is not None and gpu_parts:
         found |= {f"gpu.{f.name}": getattr(gpu, f.name) for f in fields(Gpu)}
     elif gpu is not None:
         found["gpu"] = f"{gpu.count} x {gpu.name}"
     for c in instance.speedups:
-        found[f"speedup {c.kind} of {c.workload}" if c.workload is not None else f"speedup {c.kind}"] = c
+        found[
+            f"speedup {c.kind} of {c.workload}" if c.workload is not None else f"speedup {c.kind}"
+        ] = c
     return found
 
 
 def _catalog_figures(catalog: Catalog) -> dict[str, object]:
-    """All that is compared of a catalog beside its types. A limit of 0 is a limit; none in use is not worth a word."""
-    found = {name: getattr(catalog, name) for name in ("region", "description", "default_speedup", "eflops_unit")}
+    """All that is compared of a catalog beside its types. A limit of 0 is a limit.
+
+    None in use is not worth a word.
+    """
+    found = {
+        name: getattr(catalog, name)
+        for name in ("region", "description", "default_speedup", "eflops_unit")
+    }
     found["memory_nodes"] = catalog.memory_nodes.name
-    found |= {name: getattr(catalog.provenance, name) for name in ("prices_as_of", "source", "basis")}
+    found |= {
+        name: getattr(catalog.provenance, name) for name in ("prices_as_of", "source", "basis")
+    }
     for gbps, n_sat in zip(catalog.n_sat.network_gbps, catalog.n_sat.n_sat, strict=True):
         found[f"n_sat at {gbps:g} Gbit/s"] = n_sat
     for quota in catalog.quotas:
@@ -159,7 +186,9 @@ def _in_words(curve: SpeedupCurve) -> str:
     """S(n) at some sizes, then the parameters, then the source."""
     speedups = curve.speedup(np.array(_SIZES, dtype=np.float64))
     said = [f"S({n}) {float(s):.4g}" for n, s in zip(_SIZES, speedups, strict=True)]
-    return ", ".join([*said, *_parameters(curve), *([f"source {curve.source}"] if curve.source else [])])
+    return ", ".join(
+        [*said, *_parameters(curve), *([f"source {curve.source}"] if curve.source else [])]
+    )
 
 
 def _parameters(curve: SpeedupCurve) -> Iterator[str]:

@@ -24,13 +24,21 @@ def catalog_warnings(catalog: Catalog) -> tuple[str, ...]:
     no_nodes = [i for i in cpus if None in (i.memory_gib, i.network_gbps, i.on_demand_usd_per_hour)]
     groups = (
         ("without eflops, recommended for a model only", [i for i in gpus if i.eflops is None]),
-        ("without a spot price, recommended on demand only", [i for i in gpus if i.spot_usd_per_hour is None]),
-        (f"without a general {kind} curve, the default", [i for i in gpus if i.curve(kind) is None]),
+        (
+            "without a spot price, recommended on demand only",
+            [i for i in gpus if i.spot_usd_per_hour is None],
+        ),
+        (
+            f"without a general {kind} curve, the default",
+            [i for i in gpus if i.curve(kind) is None],
+        ),
         ("without memory, network or on-demand price, no memory nodes", no_nodes),
         ("dearer on the spot market than on demand", [i for i in catalog if _spot_is_dearer(i)]),
     )
     named = [
-        f"{counted(len(types), 'type')} {what}: {listed([i.name for i in types])}" for what, types in groups if types
+        f"{counted(len(types), 'type')} {what}: {listed([i.name for i in types])}"
+        for what, types in groups
+        if types
     ]
     return tuple([*named, *(w for i in gpus for c in i.speedups for w in _clamped(i, c))])
 
@@ -47,7 +55,10 @@ def _clamped(instance: InstanceType, curve: SpeedupCurve) -> Iterator[str]:
     except ModuleNotFoundError:
         return  # measured curves need scipy, and a file is valid without it
     which = f"{curve.kind} curve" + (f" of {curve.workload}" if curve.workload else "")
-    for sizes, meaning in ((n[raw < 0], "negative, counted as 0"), (n[raw > 1], "above n, counted as n")):
+    for sizes, meaning in (
+        (n[raw < 0], "negative, counted as 0"),
+        (n[raw > 1], "above n, counted as n"),
+    ):
         if sizes.size:
             yield f"{instance.name}: the {which} is {meaning} for n = {_ranges(sizes)}"
 

@@ -1,6 +1,7 @@
 """Find, load and save catalogs: embedded ones by name, the user's by file.
 
-Embedded catalogs are trusted (a test validates them) and load without pydantic; files are validated first.
+Embedded catalogs are trusted (a test validates them) and load without pydantic; files are validated
+first.
 """
 
 from __future__ import annotations
@@ -12,7 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from deepvm.catalog.clouds import REGISTRY, cloud_of, region_in
-from deepvm.catalog.documents.json_file import format_document, load_exact, parse_json, read_existing
+from deepvm.catalog.documents.json_file import (
+    format_document,
+    load_exact,
+    parse_json,
+    read_existing,
+)
 from deepvm.catalog.documents.serialization import build_catalog, build_quotas, document_of
 from deepvm.core.cluster.instances import Catalog, Quota
 from deepvm.core.spelling import did_you_mean
@@ -53,34 +59,43 @@ _QUOTAS = "allowed: a JSON file of quotas"
 @lru_cache(maxsize=1)
 def embedded_names() -> tuple[str, ...]:
     """Names of the catalogs that come with deepvm, sorted."""
-    return tuple(sorted(p.stem for p in data_folder().glob("*.json") if not p.name.endswith(".schema.json")))
+    return tuple(
+        sorted(p.stem for p in data_folder().glob("*.json") if not p.name.endswith(".schema.json"))
+    )
 
 
-def load_catalog(name_or_path: str | os.PathLike[str] = DEFAULT_CATALOG, **market: Unpack[MarketOptions]) -> Catalog:
+def load_catalog(
+    name_or_path: str | os.PathLike[str] = DEFAULT_CATALOG, **market: Unpack[MarketOptions]
+) -> Catalog:
     """Load AWS's market, an embedded catalog by its name, or a file that ends in ``.json`` or ``.csv``.
 
     Args:
-        name_or_path: ``aws`` for the user's region, ``aws-us-west-2`` for another, ``paper``, ``simulated``, or a file.
-        **market: for AWS only, by keyword, with their defaults:
+        name_or_path: ``aws`` for the user's region, ``aws-us-west-2`` for another, ``paper``,
+        ``simulated``, or a file. **market: for AWS only, by keyword, with their defaults:
 
-            - ``prices="auto"``: fresh cache, AWS if there are credentials, else expired cache or embedded snapshot,
-              whichever is newer;
+            - ``prices="auto"``: fresh cache, AWS if there are credentials, else expired cache or
+              embedded snapshot, whichever is newer;
               ``"live"``: AWS must answer; ``"snapshot"``: what came with deepvm;
             - ``offline=False``: never open a socket;
             - ``profile=""``: of AWS's configuration;
             - ``zone=""``: id or name of the only zone to use; empty for all of them;
-            - ``price_basis="current"``, or ``"p50"``, ``"p95"``, ``"max"`` of the spot prices of ``days=30`` days;
-            - ``source="auto"``: public catalogs where the cloud does not answer; ``"skypilot"`` or ``"gpuhunt"``: that
-              one and nothing else; ``"none"``;
-            - ``price_history=""``: a clone of skypilot-catalog, whose stored versions have these prices, without AWS;
-            - ``network="peak"``, or ``"baseline"``: which bandwidth is used (for every kind of catalog).
+            - ``price_basis="current"``, or ``"p50"``, ``"p95"``, ``"max"`` of the spot prices of
+              ``days=30`` days;
+            - ``source="auto"``: public catalogs where the cloud does not answer; ``"skypilot"`` or
+              ``"gpuhunt"``: that one and nothing else; ``"none"``;
+            - ``price_history=""``: a clone of skypilot-catalog, whose stored versions have these
+              prices, without AWS;
+            - ``network="peak"``, or ``"baseline"``: which bandwidth is used (for every kind of
+              catalog).
 
     Raises:
         RequestError: an option's value cannot be used.
         CloudError: AWS had to answer and did not.
         MissingDataError: nothing is known of the region.
-        CatalogNotFoundError: no embedded catalog has this name and no file either; suggests similar names.
-        CatalogFormatError: the file cannot be read or is not a valid catalog; lists every problem with its place.
+        CatalogNotFoundError: no embedded catalog has this name and no file either; suggests similar
+            names.
+        CatalogFormatError: the file cannot be read or is not a valid catalog; lists every problem
+            with its place.
     """
     name = os.fspath(name_or_path)
     if may_be_market(name):
@@ -121,7 +136,9 @@ def _load(name: str) -> Catalog:
 
 def catalog_names() -> tuple[str, ...]:
     """The catalogs that can be loaded without network: the embedded ones and the snapshots of clouds, sorted."""
-    snapshots = (f"{cloud.name}-{r}" for cloud in REGISTRY.values() for r in cloud.snapshot_regions())
+    snapshots = (
+        f"{cloud.name}-{r}" for cloud in REGISTRY.values() for r in cloud.snapshot_regions()
+    )
     return tuple(sorted((*embedded_names(), *snapshots)))
 
 
@@ -129,7 +146,8 @@ def load_quotas(path: str | os.PathLike[str]) -> tuple[Quota, ...]:
     """Load limits from a JSON file ``{"schema_version": "deepvm.quotas/1", "quotas": [{family, market, vcpus}]}``.
 
     Raises:
-        CatalogFormatError: the file is missing, cannot be read, or is not valid; lists every problem with its place.
+        CatalogFormatError: the file is missing, cannot be read, or is not valid; lists every
+            problem with its place.
     """
     from deepvm.catalog.documents.findings import json_place, quota_findings, refuse
 
@@ -140,7 +158,10 @@ def load_quotas(path: str | os.PathLike[str]) -> tuple[Quota, ...]:
 
 
 def format_catalog(catalog: Catalog, ending: str) -> tuple[str, tuple[str, ...]]:
-    """Format a catalog as ``.json``, which carries everything, or ``.csv``; also says what cannot be held."""
+    """Format a catalog as ``.json``, which carries everything, or ``.csv``.
+
+    Also says what cannot be held.
+    """
     if ending == ".csv":
         from deepvm.catalog.documents.csv_file import format_csv
 
@@ -149,7 +170,9 @@ def format_catalog(catalog: Catalog, ending: str) -> tuple[str, tuple[str, ...]]
 
 
 def save_catalog(catalog: Catalog, path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Write a catalog to a file, whole or not at all, and say what its format cannot hold; the ending decides it.
+    """Write a catalog to a file, whole or not at all, and say what its format cannot hold.
+
+    The ending decides it.
 
     Raises:
         RequestError: the name ends neither in ``.json`` nor in ``.csv``.

@@ -1,7 +1,8 @@
 """Checkpoints that survive the loss of a spot VM: a snapshot in the background, memory nodes, files that torch reads.
 
-Needs torch and the standard library alone, so that a training job can import it with nothing else installed. The method
-is that of ACUTE (remote memory, Check-Mem, Check-Trans, Check-Pack) and LightCheck (asynchronous copies, two slots).
+Needs torch and the standard library alone, so that a training job can import it with nothing else
+installed. The method is that of ACUTE (remote memory, Check-Mem, Check-Trans, Check-Pack) and
+LightCheck (asynchronous copies, two slots).
 """
 
 from __future__ import annotations

@@ -16,7 +16,13 @@ from deepvm.checkpoint.snapshot.strategies import CloneFirst, IntoFile, Strategy
 from deepvm.checkpoint.tiers.base import Tier, without_secrets
 from deepvm.checkpoint.tiers.file import FileTier
 from deepvm.checkpoint.tiers.registry import open_tier
-from deepvm.core.preemption.savepolicy import POLICIES, EverySeconds, Never, SavePolicy, parse_policy
+from deepvm.core.preemption.savepolicy import (
+    POLICIES,
+    EverySeconds,
+    Never,
+    SavePolicy,
+    parse_policy,
+)
 from deepvm.core.units import parse_seconds
 from deepvm.errors import RequestError
 from deepvm.io.agent_link import EPOCH, SAVE_EVERY
@@ -35,43 +41,73 @@ MTBF, MTBF_S = "DEEPVM_MTBF", 3600.0
 log = logging.getLogger("deepvm.checkpoint")
 
 
-def check(model: Any, tiers: Any, slots: Any, keep: Any, keep_every: Any, journal: Any) -> list[str | Tier]:
-    """Check these arguments by name; returns the tiers as :func:`check_tiers` does. Raises RequestError."""
+def check(
+    model: Any, tiers: Any, slots: Any, keep: Any, keep_every: Any, journal: Any
+) -> list[str | Tier]:
+    """Check these arguments by name; returns the tiers as :func:`check_tiers` does.
+
+    Raises RequestError.
+    """
     if not isinstance(model, torch.nn.Module):
         raise RequestError("model", model, "a torch.nn.Module")
     if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
-        raise RequestError("model", "FullyShardedDataParallel", "fully_shard(model), its successor in torch (FSDP2)")
+        raise RequestError(
+            "model",
+            "FullyShardedDataParallel",
+            "fully_shard(model), its successor in torch (FSDP2)",
+        )
     _whole("slots", slots, 1, "2 overlap one version with the next")
     _whole("keep", keep, 0, "0 keeps all")
     _whole("keep_every", keep_every, 0, "0 keeps none beside the newest")
     for place in journals(journal):
         if not (isinstance(place, (str, os.PathLike)) or callable(place)):
-            raise RequestError("journal", place, "the name of a file, a function of an event and its facts, or several")
+            raise RequestError(
+                "journal",
+                place,
+                "the name of a file, a function of an event and its facts, or several",
+            )
     return check_tiers(tiers)
 
 
 def check_tiers(tiers: Any) -> list[str | Tier]:
-    """The tiers as a list, paths as URLs; without ``tiers`` those of :data:`PLACES`. Raises RequestError."""
+    """The tiers as a list, paths as URLs; without ``tiers`` those of :data:`PLACES`.
+
+    Raises RequestError.
+    """
     tiers = os.environ.get(PLACES, "").split() if tiers is None else tiers
     several = isinstance(tiers, Sequence) and not isinstance(tiers, str)
     rows = list(tiers) if several else [] if tiers is None else [tiers]
     if not rows:
-        allowed = f"at least one, such as file:///mnt/checkpoints, here or in {PLACES}, separated by blanks"
+        allowed = (
+            f"at least one, such as file:///mnt/checkpoints, here or in {PLACES}, separated by"
+            " blanks"
+        )
         raise RequestError("tiers", tiers, allowed)
     rows = [Path(t).absolute().as_uri() if isinstance(t, os.PathLike) else t for t in rows]
     for row in rows:
         if not isinstance(row, (str, Tier)):
-            raise RequestError("tiers", row, "URLs such as file:///mnt/checkpoints or tcp://host:port")
+            raise RequestError(
+                "tiers", row, "URLs such as file:///mnt/checkpoints or tcp://host:port"
+            )
     return rows
 
 
 def journals(journal: Any) -> list[Any]:
     """The journals as a list."""
-    return list(journal) if isinstance(journal, (list, tuple)) else [] if journal is None else [journal]
+    return (
+        list(journal)
+        if isinstance(journal, (list, tuple))
+        else []
+        if journal is None
+        else [journal]
+    )
 
 
 def open_all(tiers: Sequence[str | Tier], session: str, keep: int, keep_every: int) -> list[Tier]:
-    """Open the tiers and check that each takes versions, as far as possible. Raises RequestError, CheckpointError."""
+    """Open the tiers and check that each takes versions, as far as possible.
+
+    Raises RequestError, CheckpointError.
+    """
     opened = [t if isinstance(t, Tier) else open_tier(t, session, keep, keep_every) for t in tiers]
     for tier in opened:
         tier.prove()
@@ -110,7 +146,10 @@ def every_of(every: int | str | None) -> int | str | None:
 
 
 def epoch() -> int | None:
-    """The number of this generation of the job, None outside of ``deepvm run``. Raises RequestError."""
+    """The number of this generation of the job, None outside of ``deepvm run``.
+
+    Raises RequestError.
+    """
     text = os.environ.get(EPOCH, "")
     if text and not (text.isascii() and text.isdigit()):
         raise RequestError(EPOCH, text, "a whole number; deepvm run sets it")
@@ -121,16 +160,20 @@ def warn_of_no_name(tiers: Sequence[Tier], name: str) -> None:
     """Warn that another training job without a name can have the same one at these tiers."""
     if tiers:
         log.warning(
-            "this training job was given no name, so it is '%s'; another one without a name at %s can have the same "
-            "and would be taken for it: name each with job= or %s",
+            "this training job was given no name, so it is '%s'; another one without a name at %s"
+            " can have the same and would be taken for it: name each with job= or %s",
             *(name, ", ".join(without_secrets(tier.url) for tier in tiers), JOB),
         )
 
 
 def parse_every(every: int | str | None) -> SavePolicy:
     """Read ``every``: None, steps (100), a time ("30s", "10min"), "auto", or a policy of the simulator by name."""
-    names = ", ".join(f'"{name}"' for name in (*POLICIES, "static:100", "every:10min") if name != "none")
-    allowed = f'a whole number of steps from 1, a time such as "30s", "10min" or "1h", or one of {names}'
+    names = ", ".join(
+        f'"{name}"' for name in (*POLICIES, "static:100", "every:10min") if name != "none"
+    )
+    allowed = (
+        f'a whole number of steps from 1, a time such as "30s", "10min" or "1h", or one of {names}'
+    )
     if every is None:
         return Never()
     if isinstance(every, bool) or not isinstance(every, (int, str)):
@@ -147,7 +190,10 @@ def parse_every(every: int | str | None) -> SavePolicy:
 
 
 def mtbf_s(policy: SavePolicy) -> float:
-    """The cluster's mean time between failures, seconds. Raises RequestError: :data:`MTBF` is not a time."""
+    """The cluster's mean time between failures, seconds.
+
+    Raises RequestError: :data:`MTBF` is not a time.
+    """
     # Other policies do not weigh the cost of saves against it.
     given = os.environ.get(MTBF, "").strip() if policy.shows_cost_first else ""
     return parse_seconds(given, MTBF, allowed="a time such as 2h") if given else MTBF_S
@@ -162,7 +208,9 @@ def choose_strategy(name: str, tiers: Sequence[Tier], job: str, world: int) -> S
     if name == "D":
         folders = [tier.folder for tier in tiers if isinstance(tier, FileTier)]
         if not folders:
-            raise RequestError("strategy", name, "with a file:///folder among the tiers; without one use C")
+            raise RequestError(
+                "strategy", name, "with a file:///folder among the tiers; without one use C"
+            )
         if world > 1:
             raise RequestError("strategy", name, f"for one rank; there are {world}: use C")
         return IntoFile(folders[0], job)

@@ -39,7 +39,10 @@ _HURRY_S = 10.0
 _EVALUATION_S = 30.0
 """With less time left than this, a save does not wait for the end of an evaluation."""
 _MAX_STEPS_PER_BATCH = 200
-"""Steps that one batch may take; without a batch for longer, the training reads its data in another way."""
+"""Steps that one batch may take.
+
+Without a batch for longer, the training reads its data in another way.
+"""
 
 log = logging.getLogger("deepvm.checkpoint")
 
@@ -62,7 +65,8 @@ class Boundaries:
 
         Args:
             state: what is saved.
-            steppers: the optimizers whose steps can be hooked, by argument; ``optimizer`` is the one that is counted.
+            steppers: the optimizers whose steps can be hooked, by argument; ``optimizer`` is the
+                one that is counted.
             pipeline: where versions go.
             ranks: those that save them together.
             layers: slots of a layerwise training.
@@ -81,11 +85,18 @@ class Boundaries:
         self._notice: NoticeHook | None = None
         if self._agent is not None and single:
             agent = self._agent
-            self._notice = NoticeHook(self._state.model, lambda: agent.left_s, self._before_evaluation)
+            self._notice = NoticeHook(
+                self._state.model, lambda: agent.left_s, self._before_evaluation
+            )
         self._version = 0
-        self._loaders = [value for value in self._state.extra.values() if isinstance(value, ResumableLoader)]
-        # With loaders, versions are taken before a batch is fetched: nothing of the next iteration has happened.
-        self._between = BetweenSteps(self._state, looks=not self._loaders, switches=self._ranks.world == 1)
+        self._loaders = [
+            value for value in self._state.extra.values() if isinstance(value, ResumableLoader)
+        ]
+        # With loaders, versions are taken before a batch is fetched: nothing of the next iteration
+        # has happened.
+        self._between = BetweenSteps(
+            self._state, looks=not self._loaders, switches=self._ranks.world == 1
+        )
         self._due: tuple[float | None, Scheduled | None] | None = None
         """The deadline and the agent's request of a version that waits for the next batch, or for a step."""
         self._due_at, self._warned_unfetched = 0, False
@@ -119,7 +130,9 @@ class Boundaries:
         for name, other in steppers.items():
             before = partial(self._before_other_step, name)
             self._hooks.append(other.register_step_pre_hook(Hook(before, step=True)))
-            self._hooks.append(other.register_step_post_hook(Hook(partial(self._note_step, name), step=True)))
+            self._hooks.append(
+                other.register_step_post_hook(Hook(partial(self._note_step, name), step=True))
+            )
             self._hooks.append(other.register_load_state_dict_pre_hook(Hook(self._before_change)))
         for loader in self._loaders:
             loader.before_batch = Hook(self._before_batch)
@@ -127,8 +140,8 @@ class Boundaries:
         unknown = self._state.unknown_parameters()
         if unknown:
             log.warning(
-                "%d parameters that can be trained, %s for one, belong to no optimizer that is known here; further "
-                "optimizers go into extra",
+                "%d parameters that can be trained, %s for one, belong to no optimizer that is"
+                " known here; further optimizers go into extra",
                 *(len(unknown), unknown[0]),
             )
         self._between.started()
@@ -153,14 +166,18 @@ class Boundaries:
                 if self._closed:
                     raise CheckpointError("ck.steps() cannot continue: the checkpointer is closed")
                 if self._loop != loop:
-                    raise RequestError("steps()", "a loop that another one has replaced", "one loop at a time")
+                    raise RequestError(
+                        "steps()", "a loop that another one has replaced", "one loop at a time"
+                    )
                 if self._rewound:
                     self._rewound = False
                     self._gradients.reset()
                 else:
                     self._end_iteration()
             last, asked = self._snapshotter.last_due, self._asked
-            missing = (last is not None and last.skipped) or self._due is not None or asked is not None
+            missing = (
+                (last is not None and last.skipped) or self._due is not None or asked is not None
+            )
             if self._ranks.minimum([-missing])[0]:  # some ranks may have skipped it
                 self._asked = None
                 self._save(WAIT_S, best=asked is not None and asked.best, handle=asked)
@@ -184,8 +201,8 @@ class Boundaries:
     def _end_loop(self) -> None:
         """The loop has ended, perhaps within an iteration, which counts if it has changed the parameters.
 
-        What waits for the end of an iteration is not saved: an exception may have left it anywhere, and other ranks may
-        not come here.
+        What waits for the end of an iteration is not saved: an exception may have left it anywhere,
+        and other ranks may not come here.
         """
         self._loop = 0
         self._version, self._updated = self._number, False
@@ -205,12 +222,17 @@ class Boundaries:
             self._snapshotter.last_due = handle
 
     def _save(self, patience_s: float, *, best: bool, handle: Handle | None = None) -> Handle:
-        """Save the current state if it is not saved, and copy it before returning. Raises CheckpointError."""
+        """Save the current state if it is not saved, and copy it before returning.
+
+        Raises CheckpointError.
+        """
         unseen = self._unseen.look()
         snapshots, version = self._snapshotter, self._number
         with without_autograd():
             snapshots.finish()
-            (same,) = self._ranks.minimum([snapshots.same(version) and not unseen and handle is None])
+            (same,) = self._ranks.minimum(
+                [snapshots.same(version) and not unseen and handle is None]
+            )
             last = snapshots.last
             if same and last is not None and (last.best or not best):
                 return last
@@ -218,7 +240,9 @@ class Boundaries:
                 self._due, request = None, self._requests.begun()
                 handle = handle or request
             self._warn_of_gradients()
-            handle = snapshots.begin(version, patience_s, best=best, handle=handle, at_boundary=True)
+            handle = snapshots.begin(
+                version, patience_s, best=best, handle=handle, at_boundary=True
+            )
             self._notify_agent(handle, None)
             snapshots.finish(at_once=True)
             snapshots.gate()
@@ -274,7 +298,9 @@ class Boundaries:
         snapshots.finish(in_step)
         if pending:
             with without_autograd():
-                self._between.next_forward(set() if in_step else snapshots.changed, self._pipeline.background)
+                self._between.next_forward(
+                    set() if in_step else snapshots.changed, self._pipeline.background
+                )
 
     def _before_layer(self, copies: Sequence[Copying]) -> None:
         self._end_pass(in_step=True)
@@ -306,7 +332,9 @@ class Boundaries:
     def _take_if_due(self) -> None:
         """Start to save the version that has just been reached, if the schedule, a request or the agent says so."""
         snapshots = self._snapshotter
-        scheduled = None if self._agent is None else self._agent.stepped(self._version, self._requests.ask)
+        scheduled = (
+            None if self._agent is None else self._agent.stepped(self._version, self._requests.ask)
+        )
         waiting = self._due if self._loop else None
         if waiting is not None:
             self._due, scheduled = None, scheduled or waiting[1]
@@ -317,7 +345,9 @@ class Boundaries:
             due = self._requests.due(self._version, due)
         with without_autograd():
             if due:
-                deadline = self._requests.deadline if self._requests.urgent else waiting and waiting[0]
+                deadline = (
+                    self._requests.deadline if self._requests.urgent else waiting and waiting[0]
+                )
                 if scheduled is not None and scheduled.reason.holds:
                     deadline = scheduled.limit_ms / 1000
                 if self._loop and self._must_wait(deadline):
@@ -337,7 +367,9 @@ class Boundaries:
     def _must_wait(self, deadline: float | None) -> bool:
         """Whether a version waits, as gradients are being added up over iterations, and there is time. Collective."""
         unused = bool(self._gradients.unused()) and not self._gradients.takes_too_long()
-        urgent = deadline is not None and deadline - time.time() < max(_HURRY_S, 3 * self._snapshotter.usual_s)
+        urgent = deadline is not None and deadline - time.time() < max(
+            _HURRY_S, 3 * self._snapshotter.usual_s
+        )
         all_used, none_urgent = self._ranks.minimum([not unused, not urgent])
         return bool(none_urgent and not all_used)
 
@@ -346,14 +378,18 @@ class Boundaries:
         if unused and not self._warned_gradients:
             self._warned_gradients = True
             log.warning(
-                "version %d is saved without the gradients of %s that were added up since its last step: put all "
-                "batches of a step into one iteration",
+                "version %d is saved without the gradients of %s that were added up since its last"
+                " step: put all batches of a step into one iteration",
                 *(self._number, unused),
             )
 
-    def _begin(self, deadline: float | None, scheduled: Scheduled | None, at_boundary: bool = False) -> None:
+    def _begin(
+        self, deadline: float | None, scheduled: Scheduled | None, at_boundary: bool = False
+    ) -> None:
         handle = self._requests.begun()
-        handle = self._snapshotter.begin(self._version, 0.0, handle=handle, deadline=deadline, at_boundary=at_boundary)
+        handle = self._snapshotter.begin(
+            self._version, 0.0, handle=handle, deadline=deadline, at_boundary=at_boundary
+        )
         self._notify_agent(handle, scheduled)
 
     def _take(self, deadline: float | None, scheduled: Scheduled | None) -> None:
@@ -371,8 +407,9 @@ class Boundaries:
         elif self._version - self._due_at >= _MAX_STEPS_PER_BATCH and not self._warned_unfetched:
             self._warned_unfetched = True
             log.warning(
-                "nothing is saved: version %d was due, and no batch was fetched through the ResumableLoader in extra "
-                "since then; iterate over it, not over the loader that it was given",
+                "nothing is saved: version %d was due, and no batch was fetched through the"
+                " ResumableLoader in extra since then; iterate over it, not over the loader that it"
+                " was given",
                 self._due_at,
             )
         self._due = deadline, scheduled
@@ -392,21 +429,37 @@ class Boundaries:
         due, self._due = self._due, None
         if due is None:
             return
-        reason = "the state was changed since" if self._changed else "several ranks end without a save() by all of them"
+        reason = (
+            "the state was changed since"
+            if self._changed
+            else "several ranks end without a save() by all of them"
+        )
         log.warning("version %d was due and is not saved: %s", self._version, reason)
-        self._requests.begun().failed(CheckpointError(f"version {self._version} was not saved: {reason}"))
+        self._requests.begun().failed(
+            CheckpointError(f"version {self._version} was not saved: {reason}")
+        )
 
     def _notify_agent(self, handle: Handle, scheduled: Scheduled | None) -> None:
         if self._agent is not None:
             self._agent.begun(handle, scheduled)
 
     def _look_ahead(self) -> None:
-        """Layerwise: take a slot for the next version, if one is due, before backward starts. Collective."""
+        """Layerwise: take a slot for the next version, if one is due, before backward starts.
+
+        Collective.
+        """
         snapshots, updates = self._snapshotter, self._layers.updates
-        if updates is None or updates.ahead or not (snapshots.layout and snapshots.layout.image.lasting):
+        if (
+            updates is None
+            or updates.ahead
+            or not (snapshots.layout and snapshots.layout.image.lasting)
+        ):
             return
-        # Replicas are compared while all of the state is unchanged; and only steps are known to all ranks beforehand.
-        if self._ranks.world > 1 and (not snapshots.taken % COMPARE_EVERY or not self._schedule.fixed_steps):
+        # Replicas are compared while all of the state is unchanged; and only steps are known to all
+        # ranks beforehand.
+        if self._ranks.world > 1 and (
+            not snapshots.taken % COMPARE_EVERY or not self._schedule.fixed_steps
+        ):
             return
         if self._schedule.due(replace(self._context(), step=self._version + 1)):
             self._layers.prepare(snapshots.bytes.storages, self._ranks)
@@ -415,16 +468,21 @@ class Boundaries:
         """The facts that a policy may use."""
         snapshots, last = self._snapshotter, self._snapshotter.last
         busy = max(last.times.values(), default=0.0) if last is not None else 0.0
-        stall = max(last.stall_s - snapshots.layout_s, 0.0) if last is not None else 0.0  # a layout is made once
+        # A layout is made once
+        stall = max(last.stall_s - snapshots.layout_s, 0.0) if last is not None else 0.0
         now, mtbf = time.monotonic(), self._mtbf_s
-        # No notices reach the job, so policies insure. Before there are data, the Lomax scale is the mean lifetime.
-        facts = SaveFacts(save_s=stall, backup_s=busy, mttp_s=mtbf, scale_s=mtbf, age_s=now - self._since)
+        # No notices reach the job, so policies insure. Before there are data, the Lomax scale is
+        # the mean lifetime.
+        facts = SaveFacts(
+            save_s=stall, backup_s=busy, mttp_s=mtbf, scale_s=mtbf, age_s=now - self._since
+        )
         return SaveContext(self._version, now, snapshots.last_step, snapshots.last_s, facts)
 
     def _before_forward(self) -> None:
         if self._agent is not None:
             self._agent.forwarded()
-        # Validation, perhaps with other weights, or statistics that are gathered: no iteration starts with that.
+        # Validation, perhaps with other weights, or statistics that are gathered: no iteration
+        # starts with that.
         if not (self._state.model.training and torch.is_grad_enabled()):
             if torch.is_grad_enabled():
                 self._passes()
@@ -441,7 +499,8 @@ class Boundaries:
     def _send(self) -> None:
         try:
             self._end_pass(in_step=False)
-        except Exception as error:  # in a transformation, or with tensors that are none: before the next step then
+        except Exception as error:
+            # In a transformation, or with tensors that are none: before the next step then
             log.debug("version %d is sent later: %s", self._version, error)
         if self._agent is not None:
             self._agent.sent()
@@ -463,15 +522,23 @@ class Boundaries:
         if self._stepping or not evaluations.stands():
             return
         log.warning(
-            "version %d is saved during an evaluation: what comes after that, such as a scheduler's step, is not in it",
+            "version %d is saved during an evaluation: what comes after that, such as a scheduler's"
+            " step, is not in it",
             self._number,
         )
         self._before_batch()
         with without_autograd():
             if (scheduled := agent.asked()) is not None:
                 handle = snapshots.last
-                if handle is None or handle.version != self._number or handle.skipped or handle.lost:
+                if (
+                    handle is None
+                    or handle.version != self._number
+                    or handle.skipped
+                    or handle.lost
+                ):
                     limit_s = scheduled.limit_ms / 1000
-                    handle = snapshots.begin(self._number, 0.0, handle=self._requests.begun(), deadline=limit_s)
+                    handle = snapshots.begin(
+                        self._number, 0.0, handle=self._requests.begun(), deadline=limit_s
+                    )
                 agent.begun(handle, scheduled)
         self._send()

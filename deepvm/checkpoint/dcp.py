@@ -5,7 +5,8 @@
     dcp.save(state, storage_writer=DeepVMWriter(folder))      # or async_save
     dcp.load(state, storage_reader=DeepVMReader(folder))      # on any number of ranks
 
-In place of a folder, memory nodes (``tcp://host:port``) and buckets (``s3://bucket/run``) keep each save as a version.
+In place of a folder, memory nodes (``tcp://host:port``) and buckets (``s3://bucket/run``) keep each
+save as a version.
 """
 
 from __future__ import annotations
@@ -18,35 +19,56 @@ from deepvm.errors import RequestError
 
 
 class DeepVMWriter(FolderWriter):
-    """Writes a checkpoint into a folder that all ranks share, replacing the previous one; or to a tier.
+    """Writes a checkpoint into a folder that all ranks share, replacing the previous one.
 
-    With a URL of memory nodes or a bucket, ``checkpoint_id`` is the step, and each save a version of its own; without
-    it the number is that after the newest version's. A save returns when the version is remote. ``job``: the training
-    job's name there; empty: ``DEEPVM_JOB``, else ``job``. A subclass writes to folders only.
+    Or to a tier.
+
+    With a URL of memory nodes or a bucket, ``checkpoint_id`` is the step, and each save a version
+    of its own; without it the number is that after the newest version's. A save returns when the
+    version is remote. ``job``: the training job's name there; empty: ``DEEPVM_JOB``, else ``job``.
+    A subclass writes to folders only.
     """
 
-    def __new__(cls, path: str | os.PathLike[str] = "", *, direct: bool = True, job: str = "") -> DeepVMWriter:
-        """A writer for this kind of place; without one as for :mod:`pickle`, which fills in the rest."""
+    def __new__(
+        cls, path: str | os.PathLike[str] = "", *, direct: bool = True, job: str = ""
+    ) -> DeepVMWriter:
+        """A writer for this kind of place.
+
+        Without one as for :mod:`pickle`, which fills in the rest.
+        """
         return super().__new__(_WriterToTier if cls is DeepVMWriter and "://" in str(path) else cls)
 
     def __init__(self, path: str | os.PathLike[str], *, direct: bool = True, job: str = "") -> None:
-        """See :class:`~deepvm.checkpoint.dcp_folder.FolderWriter`. Raises RequestError: for tiers only."""
+        """See :class:`~deepvm.checkpoint.dcp_folder.FolderWriter`.
+
+        Raises RequestError: for tiers only.
+        """
         _refuse_options_of_tiers(type(self), path, job)
         super().__init__(path, direct=direct)
 
 
 class DeepVMReader(FolderReader):
-    """Reads what :class:`DeepVMWriter` wrote, on any number of ranks; verifies each item before use.
+    """Reads what :class:`DeepVMWriter` wrote, on any number of ranks.
+
+    Verifies each item before use.
 
     A subclass reads from folders only.
     """
 
     def __new__(cls, path: str | os.PathLike[str] = "", *, job: str = "") -> DeepVMReader:
-        """A reader for this kind of place; without one as for :mod:`pickle`, which fills in the rest."""
-        return super().__new__(_ReaderFromTier if cls is DeepVMReader and "://" in str(path) else cls)
+        """A reader for this kind of place.
+
+        Without one as for :mod:`pickle`, which fills in the rest.
+        """
+        return super().__new__(
+            _ReaderFromTier if cls is DeepVMReader and "://" in str(path) else cls
+        )
 
     def __init__(self, path: str | os.PathLike[str], *, job: str = "") -> None:
-        """See :class:`~deepvm.checkpoint.dcp_folder.FolderReader`. Raises RequestError: for tiers only."""
+        """See :class:`~deepvm.checkpoint.dcp_folder.FolderReader`.
+
+        Raises RequestError: for tiers only.
+        """
         _refuse_options_of_tiers(type(self), path, job)
         super().__init__(path)
 
@@ -61,6 +83,10 @@ class _ReaderFromTier(TierReader, DeepVMReader):
 
 def _refuse_options_of_tiers(kind: type, path: object, job: str) -> None:
     if "://" in str(path):
-        raise RequestError("path", path, f"a folder: {kind.__name__} is a subclass, which takes no URL")
+        raise RequestError(
+            "path", path, f"a folder: {kind.__name__} is a subclass, which takes no URL"
+        )
     if job:
-        raise RequestError("job", job, f"none with a folder, which holds one checkpoint; file://{path} has jobs")
+        raise RequestError(
+            "job", job, f"none with a folder, which holds one checkpoint; file://{path} has jobs"
+        )

@@ -1,9 +1,10 @@
 """DCP checkpoints in folders: durable writes, whole versions, verified bytes; dcp.py is the front.
 
-Each rank writes one data file, past the page cache if possible; then rank 0 writes ``.metadata``, the commit record.
-Data files get new names in each save, so a killed save leaves the previous one readable. The layout is that of torch's
-own ``FileSystemWriter``, which can also read these folders, unverified: the checksums of every item and of the metadata
-follow the pickled metadata, where torch does not look.
+Each rank writes one data file, past the page cache if possible; then rank 0 writes ``.metadata``,
+the commit record. Data files get new names in each save, so a killed save leaves the previous one
+readable. The layout is that of torch's own ``FileSystemWriter``, which can also read these folders,
+unverified: the checksums of every item and of the metadata follow the pickled metadata, where torch
+does not look.
 """
 
 from __future__ import annotations
@@ -86,10 +87,15 @@ def seal(pickled: bytes, pieces: Collection[Piece]) -> bytes:
 
 
 def unseal(data: bytes, path: Path) -> tuple[Metadata, dict[tuple[str, int, int], int]]:
-    """The metadata in a file of :func:`seal`, and the CRC-32s by file, offset and length. Raises DamagedError."""
+    """The metadata in a file of :func:`seal`, and the CRC-32s by file, offset and length.
+
+    Raises DamagedError.
+    """
     end = len(data) - len(_MAGIC) - 4 - _TRAILER.size
     if end < 0 or not data.endswith(_MAGIC):
-        raise DamagedError(f"{path}: it has no checksums: it is damaged, or was written by something else")
+        raise DamagedError(
+            f"{path}: it has no checksums: it is damaged, or was written by something else"
+        )
     trailer = data[end : end + _TRAILER.size]
     length, crc = _TRAILER.unpack(trailer)
     own = struct.unpack_from("<I", data, end + _TRAILER.size)[0]
@@ -110,7 +116,9 @@ class _Unpickler(pickle.Unpickler):
     """Loads metadata and nothing that could run other code: a checksum says nothing about who wrote."""
 
     def find_class(self, module: str, name: str) -> Any:
-        if module == dcp_metadata.__name__ and isinstance(found := getattr(dcp_metadata, name, None), type):
+        if module == dcp_metadata.__name__ and isinstance(
+            found := getattr(dcp_metadata, name, None), type
+        ):
             return found
         if module == "torch" and isinstance(found := getattr(torch, name, None), torch.dtype):
             return found
@@ -125,8 +133,8 @@ class FolderWriter(StorageWriter):
     def __init__(self, path: str | os.PathLike[str], *, direct: bool = True) -> None:
         """Create nothing before the first save.
 
-        A writer reuses the memory in which it lays out its rank's data file: wait for an ``async_save`` to finish
-        before the next save with the same writer.
+        A writer reuses the memory in which it lays out its rank's data file: wait for an
+        ``async_save`` to finish before the next save with the same writer.
 
         Args:
             path: the folder; ``checkpoint_id`` of a save replaces it.
@@ -143,9 +151,14 @@ class FolderWriter(StorageWriter):
             self._path = Path(checkpoint_id)
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """See :class:`StorageWriter`. Raises RequestError: collectives are off, so nobody could commit."""
+        """See :class:`StorageWriter`.
+
+        Raises RequestError: collectives are off, so nobody could commit.
+        """
         if not kwargs.get("use_collectives", True):
-            raise RequestError("use_collectives", False, "True: one commit record stands for all ranks")
+            raise RequestError(
+                "use_collectives", False, "True: one commit record stands for all ranks"
+            )
         self._save_id = secrets.token_hex(8)
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
@@ -157,14 +170,19 @@ class FolderWriter(StorageWriter):
         return [replace(plan, storage_data=rank) for rank, plan in enumerate(plans)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Write this rank's items into one file, durably. Raises CheckpointError: it could not be written."""
+        """Write this rank's items into one file, durably.
+
+        Raises CheckpointError: it could not be written.
+        """
         # A new name here, because a planner may reuse a plan for several saves.
         name = DATA_NAME.format(plan.storage_data, secrets.token_hex(8))
         rows, size = self.lay_out(plan, planner)
         found: list[WriteResult] = []
         if size:
             view = self._room(size)
-            self._place(self._path / name, view, self.fill(rows, name, view, planner, found), "dcp.data")
+            self._place(
+                self._path / name, view, self.fill(rows, name, view, planner, found), "dcp.data"
+            )
         return done(found)
 
     def lay_out(self, plan: SavePlan, planner: SavePlanner) -> tuple[list[_Row], int]:
@@ -178,7 +196,8 @@ class FolderWriter(StorageWriter):
                 data = planner.resolve_data(item)
                 if not isinstance(data, io.BytesIO):
                     raise CheckpointError(
-                        f"{item.index.fqn}: the planner gives {type(data).__name__} in place of bytes"
+                        f"{item.index.fqn}: the planner gives {type(data).__name__} in place of"
+                        " bytes"
                     )
                 made = data.getbuffer()
             else:
@@ -189,9 +208,17 @@ class FolderWriter(StorageWriter):
         return rows, size
 
     def fill(
-        self, rows: list[_Row], name: str, view: memoryview, planner: SavePlanner, found: list[WriteResult]
+        self,
+        rows: list[_Row],
+        name: str,
+        view: memoryview,
+        planner: SavePlanner,
+        found: list[WriteResult],
     ) -> Iterator[int]:
-        """Put the items in place, each with its checksum in ``found``; yields where what is final ends."""
+        """Put the items in place, each with its checksum in ``found``.
+
+        Yields where what is final ends.
+        """
         for offset, length, item, made in rows:
             part = view[offset : offset + length]
             if isinstance(made, Image):
@@ -203,7 +230,10 @@ class FolderWriter(StorageWriter):
         yield len(view)
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Commit: write metadata and checksums, then remove the files of earlier saves. Raises CheckpointError."""
+        """Commit: write metadata and checksums, then remove the files of earlier saves.
+
+        Raises CheckpointError.
+        """
         pieces = {result.index: result.storage_data for rank in results for result in rank}
         ends: dict[str, int] = {}
         for piece in pieces.values():
@@ -211,8 +241,12 @@ class FolderWriter(StorageWriter):
         for name, end in ends.items():
             path = self._path / name
             if not path.is_file() or path.stat().st_size < end:
-                raise CheckpointError(f"{path}: the rank that wrote it has another folder; all ranks must share one")
-        metadata.storage_data = {i: _StorageInfo(p.name, p.offset, p.length) for i, p in pieces.items()}
+                raise CheckpointError(
+                    f"{path}: the rank that wrote it has another folder; all ranks must share one"
+                )
+        metadata.storage_data = {
+            i: _StorageInfo(p.name, p.offset, p.length) for i, p in pieces.items()
+        }
         metadata.storage_meta = self.storage_meta()
         if hasattr(metadata, "version"):
             metadata.version = _VERSION
@@ -240,7 +274,8 @@ class FolderWriter(StorageWriter):
 
     def _room(self, size: int) -> memoryview:
         if self._memory is None or len(self._memory) < size:
-            self._memory = mmap.mmap(-1, size)  # page-aligned, so that the file can be written past the page cache
+            # Page-aligned, so that the file can be written past the page cache
+            self._memory = mmap.mmap(-1, size)
         return memoryview(self._memory)[:size]
 
     def _place(self, target: Path, data: memoryview, final: Any, what: str) -> None:
@@ -263,7 +298,10 @@ class FolderWriter(StorageWriter):
 
 
 class FolderReader(FileSystemReader):
-    """Reads what :class:`FolderWriter` wrote, on any number of ranks; verifies each item before use."""
+    """Reads what :class:`FolderWriter` wrote, on any number of ranks.
+
+    Verifies each item before use.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Remember the folder; ``checkpoint_id`` of a load replaces it."""
@@ -277,25 +315,38 @@ class FolderReader(FileSystemReader):
         self._crcs, self._metadata = {}, None
 
     def read_metadata(self, *args: Any, **_: Any) -> Metadata:
-        """See :class:`StorageReader`. Raises DamagedError: the checkpoint is incomplete or damaged."""
+        """See :class:`StorageReader`.
+
+        Raises DamagedError: the checkpoint is incomplete or damaged.
+        """
         folder = Path(self.path)
         path = folder / METADATA
         with failing(path, "read", DamagedError):
             try:
                 data = path.read_bytes()
             except FileNotFoundError:
-                raise DamagedError(f"{folder}: it has no {METADATA}: no save here was completed") from None
+                raise DamagedError(
+                    f"{folder}: it has no {METADATA}: no save here was completed"
+                ) from None
         self._metadata, self._crcs = unseal(data, path)
         return self._metadata
 
-    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **_: Any) -> None:
-        """See :class:`StorageReader`; metadata may come from another rank, checksums are read here."""
+    def set_up_storage_reader(
+        self, metadata: Metadata, is_coordinator: bool, *args: Any, **_: Any
+    ) -> None:
+        """See :class:`StorageReader`.
+
+        Metadata may come from another rank, checksums are read here.
+        """
         self.storage_data = metadata.storage_data
         if metadata is not self._metadata:
             self.read_metadata()
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Read this rank's items. Raises DamagedError: bytes differ from what was saved; names file and item."""
+        """Read this rank's items. Raises DamagedError: bytes differ from what was saved.
+
+        Names file and item.
+        """
         by_place: dict[tuple[str, int, int], list[ReadItem]] = {}
         for item in plan.items:
             place = self.storage_data[item.storage_index]
@@ -321,7 +372,9 @@ class FolderReader(FileSystemReader):
             file.seek(offset)
             data = file.read(length)
         if len(data) != length or crc32(data) != crc:
-            raise DamagedError(f"{path}: item {item}, bytes {offset} to {offset + length - 1}, is damaged")
+            raise DamagedError(
+                f"{path}: item {item}, bytes {offset} to {offset + length - 1}, is damaged"
+            )
         return data
 
 
@@ -336,21 +389,31 @@ def _fill(part: memoryview, image: Image, data: Any, item: WriteItem) -> None:
     """Lay a tensor out as torch.save would, checksums included."""
     wanted = item.tensor_data
     assert wanted is not None
-    if not isinstance(data, torch.Tensor) or data.dtype != wanted.properties.dtype or data.shape != wanted.chunk.sizes:
+    if (
+        not isinstance(data, torch.Tensor)
+        or data.dtype != wanted.properties.dtype
+        or data.shape != wanted.chunk.sizes
+    ):
         raise CheckpointError(f"{item.index.fqn}: the planner gives another tensor than it planned")
     for offset, piece in image.pieces:
         part[offset : offset + len(piece)] = piece
     if data.numel():
-        target = torch.frombuffer(part, dtype=data.dtype, count=data.numel(), offset=image.storages[0])
+        target = torch.frombuffer(
+            part, dtype=data.dtype, count=data.numel(), offset=image.storages[0]
+        )
         target.view(data.shape).copy_(data.detach())
     finish(part, image.layout())
 
 
 def _put(planner: LoadPlanner, item: ReadItem, tensor: torch.Tensor) -> None:
-    for dimension, (start, length) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
+    for dimension, (start, length) in enumerate(
+        zip(item.storage_offsets, item.lengths, strict=True)
+    ):
         tensor = tensor.narrow(dimension, start, length)
     target = planner.resolve_tensor(item).detach()
     if target.shape != tensor.shape:
-        raise CheckpointError(f"{item.storage_index.fqn}: {tuple(tensor.shape)} does not fit {tuple(target.shape)}")
+        raise CheckpointError(
+            f"{item.storage_index.fqn}: {tuple(tensor.shape)} does not fit {tuple(target.shape)}"
+        )
     target.copy_(tensor)
     planner.commit_tensor(item, target)

@@ -1,8 +1,8 @@
 """DCP checkpoints in memory nodes and buckets: what ``DeepVMWriter("tcp://...")`` and ``DeepVMReader`` make.
 
-A checkpoint is one version, a torch file of ``{"ranks": [bytes of each rank], "metadata": bytes}``. Every rank sends
-its own bytes; rank 0 sends the metadata last, when all ranks have laid out theirs. A tier counts a version only when it
-has all parts, so a killed rank leaves the version before.
+A checkpoint is one version, a torch file of ``{"ranks": [bytes of each rank], "metadata": bytes}``.
+Every rank sends its own bytes; rank 0 sends the metadata last, when all ranks have laid out theirs.
+A tier counts a version only when it has all parts, so a killed rank leaves the version before.
 """
 
 from __future__ import annotations
@@ -29,7 +29,15 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from deepvm.checkpoint.arguments import FORMER_DEFAULT, epoch, keep_of, name_of, warn_of_no_name
-from deepvm.checkpoint.dcp_folder import DATA_NAME, NAME, FolderReader, FolderWriter, done, seal, unseal
+from deepvm.checkpoint.dcp_folder import (
+    DATA_NAME,
+    NAME,
+    FolderReader,
+    FolderWriter,
+    done,
+    seal,
+    unseal,
+)
 from deepvm.checkpoint.format.checksums import crc32
 from deepvm.checkpoint.format.layout import Layout, Segment
 from deepvm.checkpoint.format.shard import Level, Shard
@@ -52,7 +60,10 @@ _LEAST_METADATA, _ITEM_BYTES = 2**16, 256
 
 @dataclass(frozen=True)
 class _Ticket:
-    """What rank 0 tells each rank of a save: ``exchange`` names it among them; see :class:`Shard` for ``attempt``."""
+    """What rank 0 tells each rank of a save: ``exchange`` names it among them.
+
+    See :class:`Shard` for ``attempt``.
+    """
 
     rank: int
     world: int
@@ -97,7 +108,10 @@ _OPEN_TIERS = _OpenTiers()
 
 
 def _opened(url: str, job: str, session: str) -> Tier:
-    """The tier of this generation of the job. Raises RequestError, CheckpointError: a newer one has begun."""
+    """The tier of this generation of the job.
+
+    Raises RequestError, CheckpointError: a newer one has begun.
+    """
     tier, generation = open_tier(url, session, keep_of(None), option="path"), epoch()
     try:
         if generation is not None:
@@ -116,7 +130,8 @@ class TierWriter(FolderWriter):
         super().__init__(".", direct=direct)
         self._url = str(path)
         self._job, self._named = name_of(job, FORMER_DEFAULT)  # readers are other scripts
-        open_tier(self._url, secrets.token_hex(8), option="path").close()  # refuse what is no place now
+        # Refuse what is no place now
+        open_tier(self._url, secrets.token_hex(8), option="path").close()
         self._version: int | None = None
         self._plans: dict[tuple[int, ...], tuple[Image, Layout]] = {}
         self._sending: _Sending | None = None
@@ -126,7 +141,10 @@ class TierWriter(FolderWriter):
         self._version = None if checkpoint_id is None else number_of(checkpoint_id)
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """See :class:`StorageWriter`; on rank 0. Raises CheckpointError: the tier does not answer."""
+        """See :class:`StorageWriter`; on rank 0.
+
+        Raises CheckpointError: the tier does not answer.
+        """
         session = _OPEN_TIERS.session(self._url, self._job)
         tier = _OPEN_TIERS.tier(self._url, self._job, session)
         if not (self._named or _OPEN_TIERS.attempts):  # before the first save
@@ -135,13 +153,26 @@ class TierWriter(FolderWriter):
         if version is None:
             version = max((m.version for m in tier.versions(self._job)), default=0) + 1
         _OPEN_TIERS.attempts += 1
-        # The metadata is made last, and the layout first. It holds what the plans do, and where each item is.
-        size = 2 * len(pickle.dumps(plans)) + _ITEM_BYTES * sum(len(p.items) for p in plans) + _LEAST_METADATA
-        ticket = _Ticket(0, len(plans), session, secrets.token_hex(8), version, _OPEN_TIERS.attempts, size)
-        return [replace(plan, storage_data=replace(ticket, rank=rank)) for rank, plan in enumerate(plans)]
+        # The metadata is made last, and the layout first. It holds what the plans do, and where
+        # each item is.
+        size = (
+            2 * len(pickle.dumps(plans))
+            + _ITEM_BYTES * sum(len(p.items) for p in plans)
+            + _LEAST_METADATA
+        )
+        ticket = _Ticket(
+            0, len(plans), session, secrets.token_hex(8), version, _OPEN_TIERS.attempts, size
+        )
+        return [
+            replace(plan, storage_data=replace(ticket, rank=rank))
+            for rank, plan in enumerate(plans)
+        ]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Lay this rank's items out, and begin to send them. Raises CheckpointError, RequestError."""
+        """Lay this rank's items out, and begin to send them.
+
+        Raises CheckpointError, RequestError.
+        """
         ticket = plan.storage_data
         if not isinstance(ticket, _Ticket) or ticket.exchange in _OPEN_TIERS.begun:
             allowed = "a planner that makes a new plan for each save, without enable_plan_caching"
@@ -169,9 +200,14 @@ class TierWriter(FolderWriter):
         return done(found)
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Commit: send metadata and checksums, and wait until the tier has the version. Raises CheckpointError."""
+        """Commit: send metadata and checksums, and wait until the tier has the version.
+
+        Raises CheckpointError.
+        """
         pieces = {result.index: result.storage_data for rank in results for result in rank}
-        metadata.storage_data = {i: _StorageInfo(p.name, p.offset, p.length) for i, p in pieces.items()}
+        metadata.storage_data = {
+            i: _StorageInfo(p.name, p.offset, p.length) for i, p in pieces.items()
+        }
         metadata.storage_meta = self.storage_meta()
         assert self._sending is not None
         self._sending.commit(seal(pickle.dumps(metadata), set(pieces.values())))
@@ -181,7 +217,10 @@ class TierWriter(FolderWriter):
         return StorageMeta(checkpoint_id=without_secrets(self._url), save_id=self._save_id)
 
     def _view(self, size: int) -> memoryview:
-        """Memory for the whole file, of which only this rank's part takes room; of the last save if it is free."""
+        """Memory for the whole file, of which only this rank's part takes room.
+
+        Of the last save if it is free.
+        """
         free = self._sending is None or self._sending.over
         if self._memory is None or len(self._memory) != size or not free:
             self._memory = address_space(size, sparse=True)
@@ -193,7 +232,10 @@ class TierWriter(FolderWriter):
         if key not in self._plans:
             empty = [torch.empty(size, dtype=torch.uint8, device="cpu") for size in key]
             image = plan_image({"ranks": empty[:-1], "metadata": empty[-1]})
-            owned = [(Segment(o, n), r) for r, (o, n) in enumerate(zip(image.storages, image.sizes, strict=True))]
+            owned = [
+                (Segment(o, n), r)
+                for r, (o, n) in enumerate(zip(image.storages, image.sizes, strict=True))
+            ]
             owned[-1] = (owned[-1][0], 0)
             layout = Layout(image.size, shards(image.size, len(sizes), owned), image.fields)
             self._plans = {key: (image, layout)}
@@ -217,7 +259,11 @@ class _Sending:
         """Send the metadata, and wait until the whole version is safe. Raises CheckpointError."""
         size = self._ticket.metadata_bytes
         if _LENGTH.size + len(record) > size:
-            self._fail(CheckpointError(f"metadata of {len(record)} bytes do not fit into the {size} planned"))
+            self._fail(
+                CheckpointError(
+                    f"metadata of {len(record)} bytes do not fit into the {size} planned"
+                )
+            )
         at = self._metadata
         if self._error is None:
             self._shard.image[at : at + _LENGTH.size] = _LENGTH.pack(len(record))
@@ -234,9 +280,12 @@ class _Sending:
                     break
                 error = self._error or _failure(self._ticket)
             if error is None and time.monotonic() > deadline:
-                error = CheckpointError(f"{self._tier.url} did not take version {self._shard.version} in time")
+                error = CheckpointError(
+                    f"{self._tier.url} did not take version {self._shard.version} in time"
+                )
             if error is not None:
-                self._fail(error)  # else what waits for other ranks, here and there, would hold up the next save
+                # Else what waits for other ranks, here and there, would hold up the next save
+                self._fail(error)
                 _tell(self._ticket, error)
                 raise error
         point("dcp.tier.after-commit")
@@ -247,7 +296,10 @@ class _Sending:
         return not self._thread.is_alive()
 
     def give_up(self, why: str) -> None:
-        """Send nothing more; what was sent in full has a moment to see the version committed, unless that failed."""
+        """Send nothing more.
+
+        What was sent in full has a moment to see the version committed, unless that failed.
+        """
         if self._complete and (self.over or _failure(self._ticket) is None):
             self._thread.join(_SEEN_S)
         self._fail(CheckpointError(why))
@@ -264,7 +316,12 @@ class _Sending:
                 failed = CheckpointError(f"{type(error).__name__}: {error}")
             self._fail(failed)
             if self._ticket.rank:
-                log.warning("version %d: part %d was not sent: %s", self._shard.version, self._ticket.rank, error)
+                log.warning(
+                    "version %d: part %d was not sent: %s",
+                    self._shard.version,
+                    self._ticket.rank,
+                    error,
+                )
                 _tell(self._ticket, failed)
 
     def _put(self) -> None:
@@ -275,7 +332,10 @@ class _Sending:
                 return self._tier.put(self._shard, self._acknowledged)
             except TierBusyError:
                 with self._change:
-                    if self._change.wait_for(lambda: self._error, _BUSY_S) or time.monotonic() > deadline:
+                    if (
+                        self._change.wait_for(lambda: self._error, _BUSY_S)
+                        or time.monotonic() > deadline
+                    ):
                         raise
 
     def _acknowledged(self, level: Level) -> None:
@@ -320,7 +380,10 @@ class TierReader(FolderReader):
         self._crcs, self._metadata, self._data = {}, None, []
 
     def read_metadata(self, *args: Any, **_: Any) -> Metadata:
-        """See :class:`StorageReader`. Raises CheckpointError: there is no version, or none that can be read."""
+        """See :class:`StorageReader`.
+
+        Raises CheckpointError: there is no version, or none that can be read.
+        """
         tier = _opened(self._url, self._job, secrets.token_hex(8))
         problem: DamagedError | None = None
         try:
@@ -330,13 +393,21 @@ class TierReader(FolderReader):
                 try:
                     with tempfile.TemporaryDirectory(prefix="deepvm-") as folder:
                         return self._take(tier.fetch(record, Path(folder)))
-                except DamagedError as error:  # one that nobody can read now is no reason to go back
-                    log.warning("version %d on %s is skipped: %s", record.version, without_secrets(tier.url), error)
+                except DamagedError as error:
+                    # One that nobody can read now is no reason to go back
+                    log.warning(
+                        "version %d on %s is skipped: %s",
+                        record.version,
+                        without_secrets(tier.url),
+                        error,
+                    )
                     problem = problem or error
         finally:
             tier.close()
         which = "" if self._version is None else f" {self._version}"
-        raise problem or CheckpointError(f"{without_secrets(self._url)}: no version{which} of {self._job}")
+        raise problem or CheckpointError(
+            f"{without_secrets(self._url)}: no version{which} of {self._job}"
+        )
 
     def _take(self, path: Path) -> Metadata:
         """Map a version's file, which may be removed then."""
@@ -348,7 +419,9 @@ class TierReader(FolderReader):
             record = bytes_of(metadata)
             (length,) = _LENGTH.unpack_from(record)
         except Exception as error:
-            raise DamagedError(f"{path.name}: it is no checkpoint of DeepVMWriter: {error}") from None
+            raise DamagedError(
+                f"{path.name}: it is no checkpoint of DeepVMWriter: {error}"
+            ) from None
         self._metadata, self._crcs = unseal(record[_LENGTH.size : _LENGTH.size + length], path)
         self._data = data
         return self._metadata
@@ -359,7 +432,10 @@ class TierReader(FolderReader):
         return replace(plan, storage_data=self._metadata.storage_meta.save_id)
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """See :class:`StorageReader`. Raises CheckpointError: the ranks found different versions."""
+        """See :class:`StorageReader`.
+
+        Raises CheckpointError: the ranks found different versions.
+        """
         if len({plan.storage_data for plan in plans}) > 1:
             raise CheckpointError("the ranks read different versions; name one: checkpoint_id=STEP")
         return plans
@@ -367,7 +443,11 @@ class TierReader(FolderReader):
     def _read(self, name: str, offset: int, length: int, item: str) -> bytes:
         crc, found = self._crcs.get((name, offset, length)), NAME.fullmatch(name)
         rank = int(found[1]) if found is not None else -1
-        if crc is None or not 0 <= rank < len(self._data) or not 0 <= offset <= len(self._data[rank]) - length:
+        if (
+            crc is None
+            or not 0 <= rank < len(self._data)
+            or not 0 <= offset <= len(self._data[rank]) - length
+        ):
             raise DamagedError(f"{without_secrets(self._url)}: item {item} has no checksum")
         data = bytes_of(self._data[rank][offset : offset + length])
         if crc32(data) != crc:
@@ -400,10 +480,17 @@ def _store() -> Any:
 
 
 def _exchanged(ticket: _Ticket, size: int) -> list[int]:
-    """The sizes of all ranks' parts, which rank 0 collects. Raises CheckpointError: a rank fails, or says nothing."""
+    """The sizes of all ranks' parts, which rank 0 collects.
+
+    Raises CheckpointError: a rank fails, or says nothing.
+    """
     if ticket.world == 1:
         return [size]
-    store, own, every = _store(), f"deepvm/{ticket.exchange}/{ticket.rank}", f"deepvm/{ticket.exchange}/sizes"
+    store, own, every = (
+        _store(),
+        f"deepvm/{ticket.exchange}/{ticket.rank}",
+        f"deepvm/{ticket.exchange}/sizes",
+    )
     try:
         if ticket.rank:
             store.set(own, str(size))

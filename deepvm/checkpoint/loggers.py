@@ -1,7 +1,8 @@
 """Events of versions for TensorBoard, or for whatever else a training logs to.
 
-``Checkpointer(journal=...)`` takes the name of a file, a function of this kind, or several of both. Functions are
-called by a thread of their own: however long one takes, the training does not wait, and what it raises is logged once.
+``Checkpointer(journal=...)`` takes the name of a file, a function of this kind, or several of both.
+Functions are called by a thread of their own: however long one takes, the training does not wait,
+and what it raises is logged once.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ _NO_SERIES = ("version", "rank")
 class EventLogger(Protocol):
     """Gets every event.
 
-    These are ``snapshot``, ``sent``, ``local``, ``remote``, ``durable``, ``skipped``, ``failed``, ``restored`` and
-    ``closed``.
+    These are ``snapshot``, ``sent``, ``local``, ``remote``, ``durable``, ``skipped``, ``failed``,
+    ``restored`` and ``closed``.
     """
 
     def __call__(self, event: str, facts: Mapping[str, Any], /) -> None:
@@ -30,14 +31,19 @@ class EventLogger(Protocol):
 
 
 class TensorBoard:
-    """Scalars for a ``SummaryWriter``, or anything with its ``add_scalar``; the step is the version.
+    """Scalars for a ``SummaryWriter``, or anything with its ``add_scalar``.
 
-    ``checkpoint/durable/seconds`` is how long versions took to be durable, ``checkpoint/sent/bytes`` what was sent;
-    ``checkpoint/skipped`` and ``checkpoint/failed`` count.
+    The step is the version.
+
+    ``checkpoint/durable/seconds`` is how long versions took to be durable,
+    ``checkpoint/sent/bytes`` what was sent; ``checkpoint/skipped`` and ``checkpoint/failed`` count.
     """
 
     def __init__(self, writer: Any, prefix: str = "checkpoint") -> None:
-        """``writer``: yours, and yours to close, after the checkpointer. ``prefix``: of all tags."""
+        """``writer``: yours, and yours to close, after the checkpointer.
+
+        ``prefix``: of all tags.
+        """
         self._writer, self._prefix = writer, prefix
         self._counts = Counter[str]()
 
@@ -53,7 +59,10 @@ class TensorBoard:
 
 
 class Delivery:
-    """Calls a logger in a thread of its own, in the order of the events; any thread or signal handler may add one."""
+    """Calls a logger in a thread of its own, in the order of the events.
+
+    Any thread or signal handler may add one.
+    """
 
     def __init__(self, logger: EventLogger) -> None:
         """Wait for events."""
@@ -77,15 +86,22 @@ class Delivery:
         self._thread.join(limit_s)
         if self._broken:
             return
-        late = self._queue.qsize() if self._thread.is_alive() else 0  # with the end's mark, for that which it is at
+        # With the end's mark, for that which it is at
+        late = self._queue.qsize() if self._thread.is_alive() else 0
         if self._lost + late:
-            log.warning("%s did not take all events of the checkpoints: %d are lost", self._name, self._lost + late)
+            log.warning(
+                "%s did not take all events of the checkpoints: %d are lost",
+                self._name,
+                self._lost + late,
+            )
 
     def _deliver(self) -> None:
         for event, facts in iter(self._queue.get, None):
             try:
                 self._logger(event, facts)
             except Exception:
-                log.exception("%s failed at an event of the checkpoints; it gets no more of them", self._name)
+                log.exception(
+                    "%s failed at an event of the checkpoints; it gets no more of them", self._name
+                )
                 self._broken = True
                 return

@@ -28,10 +28,11 @@ from deepvm.errors import CheckpointError, DamagedError, RequestError
 
 _MOST_SHOWN, _LONGEST = 4, 300
 _CHANGED_SETTINGS = (
-    "this training has other settings than the one that saved the version: %s. Optimizers and schedulers continue with "
-    "the old values, which are in force now; modules are as built here. To use the new values, set them after "
-    "restore_latest(), in optimizer.param_groups and in the schedulers. To start at 0 with them, give this training "
-    "another name (job= or DEEPVM_JOB). The next version records the new settings, which ends this warning"
+    "this training has other settings than the one that saved the version: %s. Optimizers and"
+    " schedulers continue with the old values, which are in force now; modules are as built here."
+    " To use the new values, set them after restore_latest(), in optimizer.param_groups and in the"
+    " schedulers. To start at 0 with them, give this training another name (job= or DEEPVM_JOB)."
+    " The next version records the new settings, which ends this warning"
 )
 
 log = logging.getLogger("deepvm.checkpoint")
@@ -47,15 +48,17 @@ def restore_newest(
     allow_fresh: bool = False,
     epoch: int | None = None,
 ) -> int:
-    """Restore the newest version that every rank can read; damaged and unreachable ones are skipped and logged.
+    """Restore the newest version that every rank can read.
 
-    Training never silently restarts: if something is left of a version, a record or a file of its name (see
-    :meth:`Tier.damaged`), only the user may start at 0 (``allow_fresh``: what is left is set aside). ``named``: whether
-    the user gave the job its name; if not, it does not continue what may be another training's. ``epoch``: the
-    generation that continues, for the log. Collective.
+    Damaged and unreachable ones are skipped and logged.
 
-    Returns the version, 0 if there is none. Raises CheckpointError on all ranks: no tier answers, the version is of
-    another model, or none that exists can be read.
+    Training never silently restarts: if something is left of a version, a record or a file of its
+    name (see :meth:`Tier.damaged`), only the user may start at 0 (``allow_fresh``: what is left is
+    set aside). ``named``: whether the user gave the job its name; if not, it does not continue what
+    may be another training's. ``epoch``: the generation that continues, for the log. Collective.
+
+    Returns the version, 0 if there is none. Raises CheckpointError on all ranks: no tier answers,
+    the version is of another model, or none that exists can be read.
     """
     found = ranks.by_first(lambda: _candidates(tiers, job))
     machines = ranks.gather_objects(_machine())
@@ -77,7 +80,8 @@ def restore_newest(
                     withheld = withheld or error
                 log.warning("version %d on %s is skipped: %s", manifest.version, where, error)
             path = paths[first]
-            if not all(paths[rank] for rank in map(machines.index, machines)):  # all ranks restore it, or none
+            # All ranks restore it, or none
+            if not all(paths[rank] for rank in map(machines.index, machines)):
                 if first == ranks.rank and path is not None and path.parent == Path(folder):
                     path.unlink()  # there may be no room for two
                 continue
@@ -85,20 +89,25 @@ def restore_newest(
             version, failed, changes = _load(path, state, ranks, "" if named else job)
             if not ranks.minimum([failed is None])[0]:  # nor may one train on while another cannot
                 why = failed or "another rank cannot load it, see its error"
-                raise CheckpointError(f"version {manifest.version} of {job} on {where}: {why}") from failed
+                raise CheckpointError(
+                    f"version {manifest.version} of {job} on {where}: {why}"
+                ) from failed
             if not ranks.rank:
                 size, saved = format_bytes(manifest.size), _saved(manifest.created)
                 who = f"job {job}" if epoch is None else f"job {job}, generation {epoch}"
                 who += f", file {file_name(manifest.job, manifest.version)}"
-                _tell(f"resumed from version {manifest.version} of {where} ({who}, {saved}, {size})")
+                _tell(
+                    f"resumed from version {manifest.version} of {where} ({who}, {saved}, {size})"
+                )
                 if changes:
                     log.warning(_CHANGED_SETTINGS, "; ".join(changes))
             return version
-    # A node that dies meanwhile comes back with what it acknowledged: starting at 0 now would lose all of it.
+    # A node that dies meanwhile comes back with what it acknowledged: starting at 0 now would lose
+    # all of it.
     if not ranks.minimum([withheld is None])[0]:
         raise CheckpointError(
-            "checkpoints exist but none can be read now; training was not restarted from step 0. Retry when the "
-            f"storage answers: {withheld or 'see the log of another rank'}"
+            "checkpoints exist but none can be read now; training was not restarted from step 0."
+            f" Retry when the storage answers: {withheld or 'see the log of another rank'}"
         ) from withheld
     damaged |= ranks.by_first(lambda: _evidence(tiers, job))
     if ranks.minimum([not damaged])[0]:
@@ -106,9 +115,10 @@ def restore_newest(
         where = ", ".join(without_secrets(tier.url) for tier in tiers)
         if FORMER_DEFAULT in others and not allow_fresh:
             raise CheckpointError(
-                f"{where}: there are versions of '{FORMER_DEFAULT}', which is what earlier releases of deepvm called "
-                f"each training job without a name; this one was given none and is now '{job}'. To continue them, set "
-                f"DEEPVM_JOB={FORMER_DEFAULT} (or job='{FORMER_DEFAULT}'); to start at 0, set another name"
+                f"{where}: there are versions of '{FORMER_DEFAULT}', which is what earlier releases"
+                " of deepvm called each training job without a name; this one was given none and"
+                f" is now '{job}'. To continue them, set DEEPVM_JOB={FORMER_DEFAULT} (or"
+                f" job='{FORMER_DEFAULT}'); to start at 0, set another name"
             )
         if not ranks.rank:
             more = f"; other jobs there: {', '.join(others)}" if others else ""
@@ -117,9 +127,10 @@ def restore_newest(
     text = _described(damaged)
     if not allow_fresh:
         raise CheckpointError(
-            f"all versions of {job} are damaged: {text}. Look at them with 'deepvm ckpt verify', copy a good one there "
-            "from elsewhere, give this training job another name (job= or DEEPVM_JOB), or start over at 0 with "
-            "restore_latest(allow_fresh=True), which sets them aside"
+            f"all versions of {job} are damaged: {text}. Look at them with 'deepvm ckpt verify',"
+            " copy a good one there from elsewhere, give this training job another name (job= or"
+            " DEEPVM_JOB), or start over at 0 with restore_latest(allow_fresh=True), which sets"
+            " them aside"
         )
     left = {(manifest.version, tiers[number].url) for manifest, number in found} | damaged.keys()
     ranks.by_first(lambda: _set_aside(tiers, job, left))
@@ -132,8 +143,9 @@ def inspect_latest(
 ) -> dict[str, Any] | None:
     """The newest undamaged checkpoint, with tensors on the device ``meta``: names, shapes and types without values.
 
-    For a training whose model or optimizer is built differently after some step: pruned, with more parameter groups,
-    with buffers that have grown. Read this, build them as they were, then restore::
+    For a training whose model or optimizer is built differently after some step: pruned, with more
+    parameter groups, with buffers that have grown. Read this, build them as they were, then
+    restore::
 
         saved = inspect_latest(tiers=tiers)
         if saved and len(saved["optimizer"]["param_groups"]) > 1:
@@ -144,8 +156,8 @@ def inspect_latest(
         job: name of the training job, as for :class:`Checkpointer`.
 
     Returns:
-        What the file holds, ``{"model", "optimizer", "extra", "version"}`` (``version`` is the step), or None if there
-        is no checkpoint.
+        What the file holds, ``{"model", "optimizer", "extra", "version"}`` (``version`` is the
+        step), or None if there is no checkpoint.
 
     Raises:
         RequestError: an argument is invalid.
@@ -173,7 +185,9 @@ def inspect_latest(
     return None
 
 
-def _fetched(tier: Tier, manifest: CommitRecord, folder: Path, problems: list[Exception]) -> Path | None:
+def _fetched(
+    tier: Tier, manifest: CommitRecord, folder: Path, problems: list[Exception]
+) -> Path | None:
     """A version's file, or None and a problem, whatever it is: the other ranks wait for an answer."""
     try:
         return tier.fetch(manifest, folder)
@@ -185,7 +199,10 @@ def _fetched(tier: Tier, manifest: CommitRecord, folder: Path, problems: list[Ex
 def _machine() -> str:
     """Where temporary files are: ranks with the same answer see each other's."""
     try:
-        boot, folder = Path("/proc/sys/kernel/random/boot_id").read_text().strip(), os.stat(tempfile.gettempdir())
+        boot, folder = (
+            Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+            os.stat(tempfile.gettempdir()),
+        )
         return f"{boot} {folder.st_dev} {folder.st_ino} {os.getuid()}"
     except OSError:  # not on Linux
         return secrets.token_hex(8)
@@ -196,13 +213,18 @@ def _saved(created: str) -> str:
     when = created.replace("T", " ").replace("+00:00", " UTC")
     try:
         age_s = (datetime.now(timezone.utc) - datetime.fromisoformat(created)).total_seconds()
-    except (TypeError, ValueError):  # a record of a program that wrote no time, or another form of it
+    except (TypeError, ValueError):
+        # A record of a program that wrote no time, or another form of it
         return f"saved {when}"
     return f"saved {when}, {format_seconds(max(round(age_s), 0))} ago"
 
 
-def _load(path: Path, state: TrainingState, ranks: Ranks, unnamed: str) -> tuple[int, Exception | None, list[str]]:
-    """Load a version's file into the training; returns the version, the error if that failed, and changed settings.
+def _load(
+    path: Path, state: TrainingState, ranks: Ranks, unnamed: str
+) -> tuple[int, Exception | None, list[str]]:
+    """Load a version's file into the training.
+
+    Returns the version, the error if that failed, and changed settings.
 
     ``unnamed``: the job's name if it was given none.
     """
@@ -212,8 +234,9 @@ def _load(path: Path, state: TrainingState, ranks: Ranks, unnamed: str) -> tuple
         changes = state.fingerprint.changes(tree)
         if changes and unnamed:
             raise CheckpointError(
-                f"it was saved with other settings: {'; '.join(changes)}. If this is another training, give it "
-                f"another name (job= or DEEPVM_JOB); if it continues the same one, set DEEPVM_JOB={unnamed}"
+                f"it was saved with other settings: {'; '.join(changes)}. If this is another"
+                " training, give it another name (job= or DEEPVM_JOB); if it continues the same"
+                f" one, set DEEPVM_JOB={unnamed}"
             )
         return state.restore(tree, ranks.rank, ranks.world), None, changes
     except Exception as error:
@@ -235,13 +258,18 @@ def _evidence(tiers: Sequence[Tier], job: str) -> dict[tuple[int, str], str]:
     try:
         return {(d.version, tier.url): d.problem for tier in tiers for d in tier.damaged(job)}
     except (CheckpointError, RequestError) as error:
-        raise CheckpointError(f"{error}; a version may be there, so this training run does not start over") from error
+        raise CheckpointError(
+            f"{error}; a version may be there, so this training run does not start over"
+        ) from error
 
 
 def _described(damaged: Mapping[tuple[int, str], str]) -> str:
     """The newest of them, for people."""
     rows = sorted(damaged.items(), key=lambda row: (-row[0][0], row[0][1]))
-    first = [(version, without_secrets(url), problem[:_LONGEST]) for (version, url), problem in rows[:_MOST_SHOWN]]
+    first = [
+        (version, without_secrets(url), problem[:_LONGEST])
+        for (version, url), problem in rows[:_MOST_SHOWN]
+    ]
     shown = [f"version {version} on {url}: {problem}" for version, url, problem in first]
     more = f", and {len(rows) - _MOST_SHOWN} more" if len(rows) > _MOST_SHOWN else ""
     return ("; ".join(shown) or "another rank cannot read them, see its log") + more
@@ -255,27 +283,38 @@ def _set_aside(tiers: Sequence[Tier], job: str, left: Collection[tuple[int, str]
             if numbers:
                 tier.set_aside(job, numbers)
     except (CheckpointError, RequestError) as error:
-        raise CheckpointError(f"{error}; this training run does not overwrite damaged versions") from error
+        raise CheckpointError(
+            f"{error}; this training run does not overwrite damaged versions"
+        ) from error
 
 
 def _candidates(tiers: Sequence[Tier], job: str) -> list[tuple[CommitRecord, int]]:
-    """Complete versions with the index of their tier, newest first; of equal ones, the first tier's comes first."""
+    """Complete versions with the index of their tier, newest first.
+
+    Of equal ones, the first tier's comes first.
+    """
     found: list[tuple[CommitRecord, int]] = []
     silent: list[Exception] = []
     for number, tier in enumerate(tiers):
         try:
             found += [(manifest, number) for manifest in tier.versions(job)]
-        except (CheckpointError, RequestError) as error:  # such as a job name that is too long for its parts
+        except (CheckpointError, RequestError) as error:
+            # Such as a job name that is too long for its parts
             silent.append(error)
     if silent and not found:  # starting at 0 would overwrite what may be there
-        raise CheckpointError(f"{silent[0]}; a version may be there, so this training run does not start over")
+        raise CheckpointError(
+            f"{silent[0]}; a version may be there, so this training run does not start over"
+        )
     for problem in silent:
         log.warning("a newer version may exist where nobody answers: %s", problem)
     return sorted(found, key=lambda pair: -pair[0].version)
 
 
 def _tell(text: str) -> None:
-    """Log what users want to read at the start; without a handler INFO would be lost, so write to stderr."""
+    """Log what users want to read at the start.
+
+    Without a handler INFO would be lost, so write to stderr.
+    """
     if log.hasHandlers():
         log.info("%s", text)
     else:

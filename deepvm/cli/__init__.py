@@ -1,1 +1,4 @@
-"""The command line: one folder per group of commands; each command imports what it needs when it runs."""
+"""The command line: one folder per group of commands.
+
+Each command imports what it needs when it runs.
+"""

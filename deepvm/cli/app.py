@@ -14,8 +14,10 @@ class Entry(NamedTuple):
     """A command, or a group of commands, that is not loaded.
 
     Attributes:
-        help: its line in ``deepvm --help``. module: below ``deepvm.cli``. attribute: a function, or a group's app.
-        configured: whether files and the environment may set its options, see :mod:`deepvm.cli.settings`.
+        help: its line in ``deepvm --help``. module: below ``deepvm.cli``. attribute: a function, or
+            a group's app.
+        configured: whether files and the environment may set its options, see
+            :mod:`deepvm.cli.settings`.
     """
 
     name: str
@@ -26,34 +28,119 @@ class Entry(NamedTuple):
 
 
 COMMANDS = (
-    Entry("recommend", "Rank the clusters that train fastest for a budget.", "plan.recommend", "recommend", True),
-    Entry("explain", "Say why a type is not in the best cluster.", "plan.recommend", "explain", True),
-    Entry("gpus", "List GPUs: memory, prices, and how fast they train a model.", "plan.gpus", "gpus"),
-    Entry("sweep", "Recommend for a range of budgets under four policies.", "plan.sweep", "sweep", True),
-    Entry("catalog", "Refresh, list, show, compare, validate and convert catalogs.", "catalog.group", "app"),
-    Entry("simulate", "Train under preemption, before you pay: time and bill.", "simulate.simulate", "simulate"),
-    Entry("survive", "Say whether spot VMs can be had, and how long all live.", "simulate.survive", "survive"),
-    Entry("export", "Write a plan for SkyPilot, EC2 Fleet, Terraform or torchrun.", "plan.export", "export"),
-    Entry("run", "Train on machines that vanish: save, replace, resume.", "jobs.run", "run"),
-    Entry("jobs", "List, watch, save, stop and resume jobs of deepvm run.", "jobs.jobs_group", "app"),
-    Entry("agent", "Run a command that saves before its machine is taken back.", "jobs.agent", "agent"),
-    Entry("audit", "Certify that a training script resumes correctly after kills.", "lab.audit", "audit"),
-    Entry("inject", "Take machines of a job back on purpose.", "jobs.jobs_group", "inject"),
-    Entry("history", "Show how long machines lived, by type, zone and market.", "jobs.history", "app"),
-    Entry("profile", "Measure your own machines: eFLOPS, speed-up, saturation.", "profile.profile_group", "app"),
     Entry(
-        "performance", "Predict how fast GPUs train a model, and check that.", "performance.performance_group", "app"
+        "recommend",
+        "Rank the clusters that train fastest for a budget.",
+        "plan.recommend",
+        "recommend",
+        True,
     ),
-    Entry("tables", "List, show, compare, import and export what you measured.", "profile.tables", "app"),
-    Entry("memory-node", "Keep checkpoints in the memory of another machine.", "checkpoint.memory_node", "app"),
-    Entry("ckpt", "List, verify, prune, restore and benchmark checkpoints.", "checkpoint.ckpt", "app"),
-    Entry("traces", "Show spot traces, fit lifetimes, replay save policies.", "simulate.traces", "app"),
+    Entry(
+        "explain", "Say why a type is not in the best cluster.", "plan.recommend", "explain", True
+    ),
+    Entry(
+        "gpus", "List GPUs: memory, prices, and how fast they train a model.", "plan.gpus", "gpus"
+    ),
+    Entry(
+        "sweep",
+        "Recommend for a range of budgets under four policies.",
+        "plan.sweep",
+        "sweep",
+        True,
+    ),
+    Entry(
+        "catalog",
+        "Refresh, list, show, compare, validate and convert catalogs.",
+        "catalog.group",
+        "app",
+    ),
+    Entry(
+        "simulate",
+        "Train under preemption, before you pay: time and bill.",
+        "simulate.simulate",
+        "simulate",
+    ),
+    Entry(
+        "survive",
+        "Say whether spot VMs can be had, and how long all live.",
+        "simulate.survive",
+        "survive",
+    ),
+    Entry(
+        "export",
+        "Write a plan for SkyPilot, EC2 Fleet, Terraform or torchrun.",
+        "plan.export",
+        "export",
+    ),
+    Entry("run", "Train on machines that vanish: save, replace, resume.", "jobs.run", "run"),
+    Entry(
+        "jobs", "List, watch, save, stop and resume jobs of deepvm run.", "jobs.jobs_group", "app"
+    ),
+    Entry(
+        "agent", "Run a command that saves before its machine is taken back.", "jobs.agent", "agent"
+    ),
+    Entry(
+        "audit",
+        "Certify that a training script resumes correctly after kills.",
+        "lab.audit",
+        "audit",
+    ),
+    Entry("inject", "Take machines of a job back on purpose.", "jobs.jobs_group", "inject"),
+    Entry(
+        "history", "Show how long machines lived, by type, zone and market.", "jobs.history", "app"
+    ),
+    Entry(
+        "profile",
+        "Measure your own machines: eFLOPS, speed-up, saturation.",
+        "profile.profile_group",
+        "app",
+    ),
+    Entry(
+        "performance",
+        "Predict how fast GPUs train a model, and check that.",
+        "performance.performance_group",
+        "app",
+    ),
+    Entry(
+        "tables",
+        "List, show, compare, import and export what you measured.",
+        "profile.tables",
+        "app",
+    ),
+    Entry(
+        "memory-node",
+        "Keep checkpoints in the memory of another machine.",
+        "checkpoint.memory_node",
+        "app",
+    ),
+    Entry(
+        "ckpt", "List, verify, prune, restore and benchmark checkpoints.", "checkpoint.ckpt", "app"
+    ),
+    Entry(
+        "traces", "Show spot traces, fit lifetimes, replay save policies.", "simulate.traces", "app"
+    ),
     Entry("lab", "Prove that training resumes correctly after failures.", "lab.lab_group", "app"),
-    Entry("reproduce", "Compute the papers' figures again, and compare.", "reproduce.reproduce", "reproduce"),
+    Entry(
+        "reproduce",
+        "Compute the papers' figures again, and compare.",
+        "reproduce.reproduce",
+        "reproduce",
+    ),
     Entry("schema", "Print the JSON Schema of a document or a file.", "schema", "schema"),
     Entry("config", "Show the settings from the environment and from files.", "config", "app"),
-    Entry("doctor", "Check what live prices need: credentials, permissions, quotas.", "catalog.live", "doctor", True),
-    Entry("help", "Show the help of a command or a topic, or list them.", "help.help_command", "help_of"),
+    Entry(
+        "doctor",
+        "Check what live prices need: credentials, permissions, quotas.",
+        "catalog.live",
+        "doctor",
+        True,
+    ),
+    Entry(
+        "help",
+        "Show the help of a command or a topic, or list them.",
+        "help.help_command",
+        "help_of",
+    ),
 )
 """In the order of ``deepvm --help``; a new command is one line here."""
 
@@ -64,7 +151,9 @@ _EXAMPLE = re.compile(r"(Examples?: )?deepvm ")
 def load(entry: Entry) -> Any:
     """The command as the option parser knows it."""
     found = getattr(import_module(f"deepvm.cli.{entry.module}"), entry.attribute)
-    holder = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
+    holder = typer.Typer(
+        rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False
+    )
     if isinstance(found, typer.Typer):
         holder.add_typer(found, name=entry.name)
     elif entry.configured:
@@ -83,7 +172,9 @@ def load(entry: Entry) -> Any:
 def _keep_examples(command: Any) -> None:
     """Let help texts show each example on a line of its own, however narrow the terminal: people copy them."""
     paragraphs = (command.help or "").split("\n\n")
-    command.help = "\n\n".join(f"\b\n{' '.join(p.split())}" if _EXAMPLE.match(p) else p for p in paragraphs)
+    command.help = "\n\n".join(
+        f"\b\n{' '.join(p.split())}" if _EXAMPLE.match(p) else p for p in paragraphs
+    )
     for one in getattr(command, "commands", {}).values():
         _keep_examples(one)
 
@@ -115,14 +206,20 @@ app = typer.Typer(
     name="deepvm",
     cls=LazyGroup,
     no_args_is_help=True,
-    # Plain help: rich's boxes are unreadable in a pipe, and loading them takes longer than everything else.
+    # Plain help: rich's boxes are unreadable in a pipe, and loading them takes longer than
+    # everything else.
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Which cluster of spot and on-demand VMs trains my model fastest for this much money an hour?",
-    epilog="Topics, such as budget, models, spot or prices: deepvm help. "
-    "Exit codes: 0 success, 1 other error, 2 wrong usage, 3 nothing feasible, 4 data missing or unreadable, "
-    "5 cloud or network, 130 interrupted, 141 broken pipe.",
+    help=(
+        "Which cluster of spot and on-demand VMs trains my model fastest for this much money an"
+        " hour?"
+    ),
+    epilog=(
+        "Topics, such as budget, models, spot or prices: deepvm help. Exit codes: 0 success, 1"
+        " other error, 2 wrong usage, 3 nothing feasible, 4 data missing or unreadable, 5 cloud or"
+        " network, 130 interrupted, 141 broken pipe."
+    ),
 )
 
 
@@ -137,8 +234,13 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _globals(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Show the version and exit."
+        ),
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback on errors; works anywhere.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show a traceback on errors; works anywhere.")
+    ] = False,
 ) -> None:
     """Options that stand before the command."""

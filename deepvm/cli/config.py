@@ -19,13 +19,16 @@ app = group("Show the settings from the environment and from files.")
 def show(output: Output = "table") -> None:
     """Show each setting, its value, and where it was set.
 
-    In order of precedence: an option on the command line, a variable such as DEEPVM_CHECKPOINT_SIZE, deepvm.toml in the
-    current folder, the user's own file (DEEPVM_CONFIG names another one), the default.
+    In order of precedence: an option on the command line, a variable such as
+    DEEPVM_CHECKPOINT_SIZE, deepvm.toml in the current folder, the user's own file (DEEPVM_CONFIG
+    names another one), the default.
     """
     from deepvm.catalog.clouds import REGISTRY
 
     found = settings.read_settings(os.environ)
-    secrets = [s for cloud in REGISTRY.values() for s in cloud.secrets_of(os.environ) if len(s) >= 4]
+    secrets = [
+        s for cloud in REGISTRY.values() for s in cloud.secrets_of(os.environ) if len(s) >= 4
+    ]
 
     def masked(value: Any) -> Any:
         if isinstance(value, list):
@@ -50,7 +53,9 @@ def _print_settings(rows: Sequence[Mapping[str, Any]], files: Mapping[str, bool]
     columns = [Column("setting"), Column("value"), Column("set by", drop=1)]
     cells = [[r["key"], _plain(r["value"]) or "-", _plain(r["source"])] for r in rows]
     print_table(columns, cells, also="-o json")
-    looked = ", ".join(f"{_plain(path)} ({'read' if there else 'not there'})" for path, there in files.items())
+    looked = ", ".join(
+        f"{_plain(path)} ({'read' if there else 'not there'})" for path, there in files.items()
+    )
     say(f"Files: {looked}")
 
 

@@ -1,8 +1,8 @@
 """Ctrl-C ends the command with exit code 130 and at most one line, at any moment.
 
-Python's own KeyboardInterrupt is right only while a command runs, which may have to tidy up. While modules are loaded
-or taken down it is shown with a traceback, lost, or turned into another exception. This is loaded first, so it imports
-next to nothing.
+Python's own KeyboardInterrupt is right only while a command runs, which may have to tidy up. While
+modules are loaded or taken down it is shown with a traceback, lost, or turned into another
+exception. This is loaded first, so it imports next to nothing.
 """
 
 from __future__ import annotations
@@ -38,15 +38,17 @@ class Interrupts:
         try:
             import signal  # takes a while, in which Ctrl-C must not show a traceback either
 
-            # Behind `&` in a script, or from some supervisors, SIGINT is ignored and has to stay so.
+            # Behind `&` in a script, or from some supervisors, SIGINT is ignored and has to stay
+            # so.
             if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
                 return
             signal.signal(signal.SIGINT, _end)
         except KeyboardInterrupt:
             _end()
         self._ours = True
-        # Registered first, called last: soon after it the interpreter restores the system's handler, which would end
-        # the process without our exit code although all of its work is done.
+        # Registered first, called last: soon after it the interpreter restores the system's
+        # handler, which would end the process without our exit code although all of its work is
+        # done.
         atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
         sys.unraisablehook = _unraisable
 

@@ -25,7 +25,9 @@ def cleaning_up() -> Iterator[None]:
     def on_signal(number: int, _: object) -> None:
         raise SystemExit(128 + number)
 
-    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
+    numbers = [
+        n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN
+    ]
     before = {number: signal.signal(number, on_signal) for number in numbers}
     try:
         yield
@@ -36,19 +38,29 @@ def cleaning_up() -> Iterator[None]:
 
 @contextlib.contextmanager
 def filling(place: Path | None, command: str) -> Iterator[None]:
-    """Lock the file or folder that a command fills, if any; on an interrupt, say that it keeps the results so far.
+    """Lock the file or folder that a command fills, if any.
+
+    On an interrupt, say that it keeps the results so far.
 
     Raises RequestError: another process holds the lock, and would overwrite the results.
     """
     lock = None
     if place is not None and place.parent.is_dir():  # else writing the result will say why
-        # A file is replaced after each measurement, so the lock is on a hidden one, removed at the end.
-        lock = FileLock(place / ".lock" if place.is_dir() else place.with_name(f".{place.name}.lock"))
+        # A file is replaced after each measurement, so the lock is on a hidden one, removed at the
+        # end.
+        lock = FileLock(
+            place / ".lock" if place.is_dir() else place.with_name(f".{place.name}.lock")
+        )
         try:
             if not lock.take(shared=False):
-                raise RequestError("out", str(place), f"a place that no other '{command}' is writing to now")
+                raise RequestError(
+                    "out", str(place), f"a place that no other '{command}' is writing to now"
+                )
         except OSError as error:  # some network file systems have no locks
-            note(f"{place} cannot be locked ({error.strerror}): start no second command that writes there")
+            note(
+                f"{place} cannot be locked ({error.strerror}): start no second command that writes"
+                " there"
+            )
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
@@ -61,7 +73,10 @@ def filling(place: Path | None, command: str) -> Iterator[None]:
 
 
 class Progress:
-    """Shows progress on stderr: a bar on a terminal, else a line now and then; nothing for short work."""
+    """Shows progress on stderr: a bar on a terminal, else a line now and then.
+
+    Nothing for short work.
+    """
 
     def __init__(self, total: int, unit: str) -> None:
         """Args: how many of what, such as ``runs``."""
@@ -94,7 +109,10 @@ class Progress:
                 self._bar.add_task(self._unit, total=self._total, completed=done)
                 self._bar.start()
             elif done:
-                say(f"{done} of {self._total} {self._unit}, about {took_s * (self._total / done - 1):.0f} s left")
+                say(
+                    f"{done} of {self._total} {self._unit}, about"
+                    f" {took_s * (self._total / done - 1):.0f} s left"
+                )
             else:
                 say(f"none of {self._total} {self._unit} after {took_s:.0f} s")
 

@@ -24,9 +24,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     interrupts = Interrupts()
     if arguments is None:
         interrupts.take()
-        gc.set_threshold(100_000)  # by default, a short run spends a twentieth of its time looking for garbage
+        # By default, a short run spends a twentieth of its time looking for garbage
+        gc.set_threshold(100_000)
     words = list(sys.argv[1:] if arguments is None else arguments)
-    # Taken out by hand, so that it also works behind the command, where people add it after a failure.
+    # Taken out by hand, so that it also works behind the command, where people add it after a
+    # failure.
     debug = "--debug" in words
     words = [w for w in words if w != "--debug"]
     if sys.stdout is None or sys.stderr is None:  # closed by whoever started this
@@ -44,9 +46,15 @@ def _write_anything() -> None:
     def escape(error: UnicodeError) -> tuple[str, int]:
         if not isinstance(error, UnicodeEncodeError):
             raise error
-        # As JSON writes them, so that a document stays one, and gives the same name when it is read.
+        # As JSON writes them, so that a document stays one, and gives the same name when it is
+        # read.
         pairs = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
-        return "".join(f"\\u{high:02x}{low:02x}" for high, low in zip(pairs[::2], pairs[1::2], strict=True)), error.end
+        return (
+            "".join(
+                f"\\u{high:02x}{low:02x}" for high, low in zip(pairs[::2], pairs[1::2], strict=True)
+            ),
+            error.end,
+        )
 
     codecs.register_error("deepvm", escape)
     for stream in (sys.stdout, sys.stderr):
@@ -83,9 +91,11 @@ def _run(words: list[str]) -> int:
     except typer.Abort:
         return INTERRUPTED
     except SystemExit as end:
-        # The option parser leaves by itself after shell completion, and when the reader of a pipe went away; then it
-        # has put a wrapper of that name in the place of stdout.
-        return PIPE_CLOSED if type(sys.stdout).__name__ == "PacifyFlushWrapper" else int(end.code or 0)
+        # The option parser leaves by itself after shell completion, and when the reader of a pipe
+        # went away; then it has put a wrapper of that name in the place of stdout.
+        return (
+            PIPE_CLOSED if type(sys.stdout).__name__ == "PacifyFlushWrapper" else int(end.code or 0)
+        )
     return code if isinstance(code, int) else 0
 
 
@@ -100,20 +110,22 @@ def _report(error: BaseException, words: list[str]) -> int:
     if isinstance(error, DeepVMError):
         text = str(error)
         if isinstance(error, RequestError):
-            # A name in capitals is an argument, as in the usage line, or a variable of the environment; one with blanks
-            # says where a file has the value.
+            # A name in capitals is an argument, as in the usage line, or a variable of the
+            # environment; one with blanks says where a file has the value.
             no_option = error.option.isupper() or " " in error.option
             text = error.about(error.option if no_option else f"--{option_name(error.option)}")
         # Notes are from deepvm.cli.settings: who set the value that was refused.
         lines = [text, *getattr(error, "__notes__", ()), *single_dashes(words)]
         return _fail("\n".join(lines), error.exit_code)
-    # Usage errors of the option parser; its classes moved between releases of typer, their shape did not.
+    # Usage errors of the option parser; its classes moved between releases of typer, their shape
+    # did not.
     show, exit_code = getattr(error, "show", None), getattr(error, "exit_code", None)
     if show is not None and isinstance(exit_code, int):
         explain(error, words)
         usage, _, message = _shown(show).partition("Error: ")
         sys.stderr.write(usage)
-        said = [] if type(error).__name__ == "NoSuchOption" else single_dashes(words)  # which has said so
+        # Which has said so
+        said = [] if type(error).__name__ == "NoSuchOption" else single_dashes(words)
         return _fail("\n".join([message.rstrip("\n"), *said]), exit_code) if message else exit_code
     if isinstance(error, OSError):
         return _fail(f"{error.filename or 'standard output'}: {error.strerror or error}", 1)
@@ -137,7 +149,8 @@ def _interrupted() -> int:
     import signal
     from contextlib import suppress
 
-    # Who holds the keys down has been heard; the interpreter, on its way out, would show where it is.
+    # Who holds the keys down has been heard; the interpreter, on its way out, would show where it
+    # is.
     with suppress(ValueError):  # only the main thread may say what signals do
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     return _fail("interrupted", INTERRUPTED)
@@ -157,7 +170,8 @@ def _leave(code: int, *, ours: bool) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
     except (OSError, ValueError):
-        # What could not be written once must not be tried again by the interpreter's own flush at exit.
+        # What could not be written once must not be tried again by the interpreter's own flush at
+        # exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = code or PIPE_CLOSED
     if ours:

@@ -17,9 +17,12 @@ def _output(forms: str) -> Any:
 
 
 Output = Annotated[Literal["table", "json", "yaml", "csv"], _output("table, json, yaml or csv")]
-OutputOrWide = Annotated[Literal["table", "wide", "json", "yaml", "csv"], _output("table, wide, json, yaml or csv")]
+OutputOrWide = Annotated[
+    Literal["table", "wide", "json", "yaml", "csv"], _output("table, wide, json, yaml or csv")
+]
 OutputOrPage = Annotated[
-    Literal["table", "wide", "json", "yaml", "csv", "html"], _output("table, wide, json, yaml, csv, or html: a page")
+    Literal["table", "wide", "json", "yaml", "csv", "html"],
+    _output("table, wide, json, yaml, csv, or html: a page"),
 ]
 
 
@@ -65,8 +68,8 @@ def print_as(
 ) -> None:
     """Print an answer in the form that ``--output`` names.
 
-    ``csv`` makes header and rows; without it they are those of the document, as ``deepvm schema`` describes it by the
-    name in its ``schema_version`` or, without one, by ``name``.
+    ``csv`` makes header and rows; without it they are those of the document, as ``deepvm schema``
+    describes it by the name in its ``schema_version`` or, without one, by ``name``.
     """
     if output == "table":
         table()
@@ -96,7 +99,10 @@ def _checked(plot: str) -> str:
 
 
 def draw(plot: str, figure: Callable[[], Any]) -> None:
-    """Write the picture that ``--plot`` names, if any; ``figure`` makes a matplotlib figure. Raises DataError."""
+    """Write the picture that ``--plot`` names, if any; ``figure`` makes a matplotlib figure.
+
+    Raises DataError.
+    """
     if plot:
         from deepvm.reports.pictures import save_picture
 

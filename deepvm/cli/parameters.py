@@ -9,10 +9,18 @@ from typing import Any, get_type_hints
 
 import typer
 
-_OPTIONS = {"budget": "pw", "quotas": "quota", "time_limit_s": "time-limit", "cpu_architecture": "cpu-arch"}
-SAVE_POLICIES = "none, static:STEPS, every:TIME, auto, young, daly, exact, thesis, adaptive or hazard"
+_OPTIONS = {
+    "budget": "pw",
+    "quotas": "quota",
+    "time_limit_s": "time-limit",
+    "cpu_architecture": "cpu-arch",
+}
+SAVE_POLICIES = (
+    "none, static:STEPS, every:TIME, auto, young, daly, exact, thesis, adaptive or hazard"
+)
 CLOUDS = "local, netns, ssh or aws"
-_KEYWORD = inspect.Parameter.KEYWORD_ONLY  # so that a required option may stand behind one that is not
+# So that a required option may stand behind one that is not
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
 
 def opt(help: str, metavar: str | None = None, *names: str, **more: Any) -> Any:
@@ -51,7 +59,10 @@ def field_name(argument: str) -> str:
 
 
 def takes_flags(function: Callable[..., None]) -> Callable[..., None]:
-    """Let typer see the fields of the command's dataclass parameter as options; the command receives an instance."""
+    """Let typer see the fields of the command's dataclass parameter as options.
+
+    The command receives an instance.
+    """
     given = inspect.signature(function, eval_str=True).parameters.values()
     taken = next((p for p in given if dataclasses.is_dataclass(p.annotation)), None)
     if taken is None:
@@ -63,7 +74,9 @@ def takes_flags(function: Callable[..., None]) -> Callable[..., None]:
         default = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
-        fields.append(inspect.Parameter(field.name, _KEYWORD, default=default, annotation=types[field.name]))
+        fields.append(
+            inspect.Parameter(field.name, _KEYWORD, default=default, annotation=types[field.name])
+        )
     parameters: list[inspect.Parameter] = []
     for parameter in given:
         parameters += fields if parameter is taken else [parameter.replace(kind=_KEYWORD)]
@@ -72,6 +85,10 @@ def takes_flags(function: Callable[..., None]) -> Callable[..., None]:
         flags = record(**{f.name: values.pop(f.name) for f in fields})
         function(**values, **{taken.name: flags})
 
-    command.__name__, command.__doc__, command.__module__ = function.__name__, function.__doc__, function.__module__
+    command.__name__, command.__doc__, command.__module__ = (
+        function.__name__,
+        function.__doc__,
+        function.__module__,
+    )
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return command

@@ -16,10 +16,13 @@ def _complete(incomplete: str) -> list[str]:
 
 def schema(
     name: Annotated[
-        str, arg("[NAME]", "Such as recommend; without one, all are listed.", autocompletion=_complete)
+        str,
+        arg("[NAME]", "Such as recommend; without one, all are listed.", autocompletion=_complete),
     ] = "",
 ) -> None:
-    """Print the JSON Schema of a document that a command prints, or of a file; each value with its unit.
+    """Print the JSON Schema of a document that a command prints, or of a file.
+
+    Each value with its unit.
 
     NAME is what stands in the document's schema_version: deepvm.NAME/1. YAML holds the same.
 

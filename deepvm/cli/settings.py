@@ -1,7 +1,7 @@
 """Settings: options from the environment and from files.
 
-In order of precedence: the command line, ``DEEPVM_*`` variables, ``deepvm.toml`` in the current folder, the user's own
-file, the default. A :class:`ConfiguredCommand` has them as its defaults.
+In order of precedence: the command line, ``DEEPVM_*`` variables, ``deepvm.toml`` in the current
+folder, the user's own file, the default. A :class:`ConfiguredCommand` has them as its defaults.
 """
 
 from __future__ import annotations
@@ -32,13 +32,31 @@ CONFIG_VARIABLE = "DEEPVM_CONFIG"
 NO_FILE = "none"  # DEEPVM_CONFIG for no file of the user's own
 
 OTHER_VARIABLES = {
-    *(CONFIG_VARIABLE, "DEEPVM_CACHE_DIR", "DEEPVM_DATA_DIR", "DEEPVM_ADVISOR_URL", "DEEPVM_CHECKPOINT_KILL_AT"),
+    *(
+        CONFIG_VARIABLE,
+        "DEEPVM_CACHE_DIR",
+        "DEEPVM_DATA_DIR",
+        "DEEPVM_ADVISOR_URL",
+        "DEEPVM_CHECKPOINT_KILL_AT",
+    ),
     *("DEEPVM_SKYPILOT_URL", "DEEPVM_GPUHUNT_URL"),
     *("DEEPVM_JOB", "DEEPVM_MTBF", "DEEPVM_TOKEN_FILE", "DEEPVM_ALLOW_WEAK_TOKEN", "DEEPVM_TLS_CA"),
     *("DEEPVM_AUDIT_DIR", "DEEPVM_AUDIT_KILL", "DEEPVM_AUDIT_LOG"),
-    *("DEEPVM_AGENT", "DEEPVM_CONTROLLER_HOST", "DEEPVM_CONTROLLER_PORT", "DEEPVM_DATA", "DEEPVM_EPOCH"),
+    *(
+        "DEEPVM_AGENT",
+        "DEEPVM_CONTROLLER_HOST",
+        "DEEPVM_CONTROLLER_PORT",
+        "DEEPVM_DATA",
+        "DEEPVM_EPOCH",
+    ),
     "DEEPVM_INDEPENDENT",
-    *("DEEPVM_AWS_AMI", "DEEPVM_AWS_ANCHOR_AMI", "DEEPVM_AWS_BUCKET", "DEEPVM_AWS_INSTALL", "DEEPVM_AWS_PYTHON"),
+    *(
+        "DEEPVM_AWS_AMI",
+        "DEEPVM_AWS_ANCHOR_AMI",
+        "DEEPVM_AWS_BUCKET",
+        "DEEPVM_AWS_INSTALL",
+        "DEEPVM_AWS_PYTHON",
+    ),
     *("DEEPVM_AWS_HEAD_PROFILE", "DEEPVM_AWS_HEAD_TYPE", "DEEPVM_AWS_INSTANCE_PROFILE"),
     *("DEEPVM_AWS_SECURITY_GROUP", "DEEPVM_AWS_SUBNETS"),
     *("DEEPVM_HISTORY", "DEEPVM_KEEP", "DEEPVM_KILL_POINTS", "DEEPVM_SAVE_EVERY", "DEEPVM_TIERS"),
@@ -54,8 +72,14 @@ _AMOUNT = re.compile(r"\$?\s*\.?[0-9].*")  # also with a unit, so that the error
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 _FILES = frozenset({"catalog", "quota", "tables", "job_file"})
 _FOLDERS = frozenset({"price_history"})
-_SECRET = re.compile(r"secret|token|passw|credential|session|(access|private|api)[_-]?key", re.IGNORECASE)
-_FORMS = {list: "text in quotes, or a list of texts", bool: "true or false", str: "text in quotes, or a number"}
+_SECRET = re.compile(
+    r"secret|token|passw|credential|session|(access|private|api)[_-]?key", re.IGNORECASE
+)
+_FORMS = {
+    list: "text in quotes, or a list of texts",
+    bool: "true or false",
+    str: "text in quotes, or a number",
+}
 
 Value = str | bool | list[str]  # of a setting; numbers stay text, because the planner reads them
 
@@ -74,7 +98,10 @@ class Setting:
         return f"--{key_of(self.name)} was set by {self.source}."
 
     def value_for(self, *, several: bool) -> Value:
-        """The value for a command; DataError or RequestError for a list where the option is not repeatable."""
+        """The value for a command.
+
+        DataError or RequestError for a list where the option is not repeatable.
+        """
         if isinstance(self.value, bool) or isinstance(self.value, list) == several:
             return self.value
         if isinstance(self.value, str):
@@ -84,7 +111,9 @@ class Setting:
         shown, allowed = _shortened(self.value), "a single value; only 'sweep' takes several"
         if self.kind == "environment":
             raise RequestError(self.source, shown, allowed)
-        raise DataError(f"{self.source}: {key_of(self.name)}: {shown!r} cannot be used; allowed: {allowed}")
+        raise DataError(
+            f"{self.source}: {key_of(self.name)}: {shown!r} cannot be used; allowed: {allowed}"
+        )
 
 
 class Settings(NamedTuple):
@@ -103,7 +132,11 @@ class _Defaults(dict[str, Any]):
     def __init__(self, command: TyperCommand) -> None:
         super().__init__()
         _used.clear()
-        self._several = {str(p.name): bool(getattr(p, "multiple", False)) for p in command.params if p.name in NAMES}
+        self._several = {
+            str(p.name): bool(getattr(p, "multiple", False))
+            for p in command.params
+            if p.name in NAMES
+        }
         self._settings: Settings | None = None
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -124,12 +157,14 @@ class ConfiguredCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the options; an error about a value names where it was set."""
-        if not ctx.resilient_parsing:  # the shell asks for completions: a broken file must not disturb it
+        # The shell asks for completions: a broken file must not disturb it
+        if not ctx.resilient_parsing:
             ctx.default_map = _Defaults(self)
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
-            # Usage errors of the option parser; its classes moved between releases of typer, their shape did not.
+            # Usage errors of the option parser; its classes moved between releases of typer, their
+            # shape did not.
             setting = _used.get(str(getattr(getattr(error, "param", None), "name", "")))
             if setting is not None and hasattr(error, "message"):
                 error.message = f"{error.message} {setting}"
@@ -159,7 +194,10 @@ class ConfiguredCommand(TyperCommand):
                 raise RequestError(str(parameter.name), "", allowed)
 
     def _take_budget(self, ctx: Any, given: dict[str, Any], words: list[str]) -> None:
-        """Take a budget without its option: ``deepvm recommend --model vit-b 3``; other words stay errors."""
+        """Take a budget without its option: ``deepvm recommend --model vit-b 3``.
+
+        Other words stay errors.
+        """
         names = {p.name: p.param_type_name for p in self.params}
         if not words or "pw" not in names:
             return
@@ -169,7 +207,8 @@ class ConfiguredCommand(TyperCommand):
         amounts = [w for w in words if _AMOUNT.fullmatch(w)]
         if len(amounts) + ("pw" in given) > 1:
             ctx.fail(f"budget given twice: {' and '.join([*amounts, '--pw'][:2])}")
-        if not amounts and not argument and "pw" not in given:  # what is not a number is refused as one
+        # What is not a number is refused as one
+        if not amounts and not argument and "pw" not in given:
             from deepvm.cli.help.synonyms import meant_as_model
 
             if model := meant_as_model(words[0]):
@@ -216,7 +255,10 @@ class ConfiguredCommand(TyperCommand):
 
 
 def set_elsewhere(name: str) -> str:
-    """Which file or variable set an option of the running command; empty for the command line and for defaults."""
+    """Which file or variable set an option of the running command.
+
+    Empty for the command line and for defaults.
+    """
     return _used[name].source if name in _used else ""
 
 
@@ -231,7 +273,9 @@ def variable_of(name: str) -> str:
 
 
 def read_settings(environ: Mapping[str, str]) -> Settings:
-    """Read the environment, ``deepvm.toml`` in the current folder, and the user's own file; note misspelt variables.
+    """Read the environment, ``deepvm.toml`` in the current folder, and the user's own file.
+
+    Note misspelt variables.
 
     Raises DataError about a file, RequestError about a variable.
     """
@@ -251,10 +295,16 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
 
 def _forms_of(name: str) -> Collection[type]:
     """What the option takes, in one command or another: text, a list, or true and false."""
-    kinds = [get_args(f.type)[0] for flags in (RankFlags, SweepFlags) for f in fields(flags) if f.name == name]
+    kinds = [
+        get_args(f.type)[0]
+        for flags in (RankFlags, SweepFlags)
+        for f in fields(flags)
+        if f.name == name
+    ]
     truths = [kind is bool or bool in get_args(kind) for kind in kinds]
     return {
-        list if get_origin(kind) is list else bool if truth else str for kind, truth in zip(kinds, truths, strict=True)
+        list if get_origin(kind) is list else bool if truth else str
+        for kind, truth in zip(kinds, truths, strict=True)
     }
 
 
@@ -282,7 +332,9 @@ def _user_file(environ: Mapping[str, str]) -> Path | None:
         return folder and folder / "config.toml"
     path = Path(os.path.expanduser(named))
     if named != NO_FILE and not os.path.lexists(path):
-        raise RequestError(CONFIG_VARIABLE, named, f"a TOML file that exists, or {NO_FILE} for none")
+        raise RequestError(
+            CONFIG_VARIABLE, named, f"a TOML file that exists, or {NO_FILE} for none"
+        )
     return None if named == NO_FILE else path
 
 
@@ -291,9 +343,13 @@ def _read(path: Path) -> str | None:
     if not os.path.lexists(path):
         return None
     try:
-        return read_text(path, 'allowed: a text file with settings, such as: region = ["us-east-1"]', _MAX_BYTES)
+        return read_text(
+            path, 'allowed: a text file with settings, such as: region = ["us-east-1"]', _MAX_BYTES
+        )
     except FileNotFoundError:
-        raise DataError(f"{path}: is a link to a file that does not exist; correct or remove it") from None
+        raise DataError(
+            f"{path}: is a link to a file that does not exist; correct or remove it"
+        ) from None
     except CatalogFormatError as error:
         problem = error.problems[0]
         if problem.found == "is empty":
@@ -312,10 +368,17 @@ def _of_file(path: Path, text: str) -> Iterator[Setting]:
             some = f"allowed: {listed(keys, 8)}, which 'deepvm config show' lists"
             hint = did_you_mean(key.replace("_", "-"), keys) or some
             if isinstance(value, Mapping):
-                hint = "there are no sections: write one setting per line, without [...] headers and dots"
-            raise DataError(f"{path}: {_shortened(key)!r}{_line(text, key)} is not a setting; {hint}")
+                hint = (
+                    "there are no sections: write one setting per line, without [...] headers and"
+                    " dots"
+                )
+            raise DataError(
+                f"{path}: {_shortened(key)!r}{_line(text, key)} is not a setting; {hint}"
+            )
         if name in seen:
-            raise DataError(f"{path}: {key!r}{_line(text, key)}: given twice, with - and with _; remove one")
+            raise DataError(
+                f"{path}: {key!r}{_line(text, key)}: given twice, with - and with _; remove one"
+            )
         seen.add(name)
         forms = _forms_of(name)
         try:
@@ -323,8 +386,12 @@ def _of_file(path: Path, text: str) -> Iterator[Setting]:
         except ValueError:
             allowed = next(text for form, text in _FORMS.items() if form in forms)
             place = f"{path}: {key}{_line(text, key)}"
-            raise DataError(f"{place}: {_shown(value)} cannot be used; allowed: {allowed}") from None
-        is_file = isinstance(taken, str) and taken.lower().endswith((".json", ".csv", ".yaml", ".yml"))
+            raise DataError(
+                f"{place}: {_shown(value)} cannot be used; allowed: {allowed}"
+            ) from None
+        is_file = isinstance(taken, str) and taken.lower().endswith(
+            (".json", ".csv", ".yaml", ".yml")
+        )
         if isinstance(taken, str) and taken and (name in _FOLDERS or (name in _FILES and is_file)):
             # Relative to the settings file that names it, not to the working folder.
             taken = str(path.parent / os.path.expanduser(taken))
@@ -339,7 +406,9 @@ def _parsed(path: Path, text: str) -> Mapping[str, Any]:
     try:
         return tomllib.loads(text)
     except RecursionError:
-        raise DataError(f'{path}: is nested too deeply; settings are single lines such as: prices = "live"') from None
+        raise DataError(
+            f'{path}: is nested too deeply; settings are single lines such as: prices = "live"'
+        ) from None
     except ValueError as error:
         # Texts of TOML errors name places and keys, never values.
         advice = 'each line is like: prices = "live", with texts in quotes'
@@ -349,8 +418,9 @@ def _parsed(path: Path, text: str) -> Mapping[str, Any]:
 def _refuse_secrets(path: Path, key: str, value: Any) -> None:
     if _SECRET.search(key) and key.replace("-", "_") not in NAMES:
         raise DataError(
-            f"{path}: {_shortened(key)!r}: credentials do not belong here, and deepvm reads none from this file; "
-            'remove them, keep them in an AWS profile, and name that one: profile = "..."'
+            f"{path}: {_shortened(key)!r}: credentials do not belong here, and deepvm reads none"
+            " from this file; remove them, keep them in an AWS profile, and name that one: profile"
+            ' = "..."'
         )
     if isinstance(value, Mapping):
         for inner, below in value.items():
@@ -364,11 +434,16 @@ def _line(text: str, key: str) -> str:
 
 
 def _taken(value: Any, forms: Collection[type]) -> Value:
-    """The value in the form that the option takes. Raises ValueError: another form, or too long an integer."""
+    """The value in the form that the option takes.
+
+    Raises ValueError: another form, or too long an integer.
+    """
     if bool in forms and isinstance(value, bool):
         return value
     words = value if isinstance(value, list) and list in forms else [value]
-    if bool in forms or not all(isinstance(w, str | int | float) and not isinstance(w, bool) for w in words):
+    if bool in forms or not all(
+        isinstance(w, str | int | float) and not isinstance(w, bool) for w in words
+    ):
         raise ValueError
     # A single word is a list of one, unless the option also takes single words.
     return str(value) if words is not value and str in forms else [str(w) for w in words]

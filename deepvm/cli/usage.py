@@ -1,4 +1,7 @@
-"""Suggestions for mistyped commands and options, to be copied; the parser's own know no slips and no meanings."""
+"""Suggestions for mistyped commands and options, to be copied.
+
+The parser's own know no slips and no meanings.
+"""
 
 from __future__ import annotations
 
@@ -57,12 +60,17 @@ def _longest(parameter: Any) -> str:
 
 
 def _meant_command(name: str, words: Sequence[str], context: Any) -> str:
-    """The command line that was meant, in whole if one word is misspelt; empty when nobody can tell."""
+    """The command line that was meant, in whole if one word is misspelt.
+
+    Empty when nobody can tell.
+    """
     at_root, helps = context.parent is None, words[:1] == ["help"]
     known = [n for n in context.command.list_commands(context) if n]
     if at_root and helps:
         known += topic_names()
-    path = context.command_path.replace("deepvm", "deepvm help", 1) if helps else context.command_path
+    path = (
+        context.command_path.replace("deepvm", "deepvm help", 1) if helps else context.command_path
+    )
     found = meant(name, COMMANDS if at_root else SUBCOMMANDS, [*known, *_options(context.command)])
     if found:
         return f"{path} {found}"
@@ -70,13 +78,19 @@ def _meant_command(name: str, words: Sequence[str], context: Any) -> str:
         return f"{path} help {name}"
     near = nearest(name, known) or [o for o in _options(context.command) if o == f"--{name}"]
     rest = list(words[words.index(name) + 1 :]) if name in words else []
-    plain = shlex.join(rest) == " ".join(rest)  # nothing in quotes within the quotes around all of it
+    # Nothing in quotes within the quotes around all of it
+    plain = shlex.join(rest) == " ".join(rest)
     return " ".join([path, near[0], *(rest if plain else [])]) if near else ""
 
 
 def _no_such_option(option: str, words: Sequence[str], command: Any) -> str:
-    """The parser names only the first letter of ``-pw``; show the whole word and how to write it."""
-    at = next((i for i, w in enumerate(words) if _ONE_DASH.fullmatch(w) and w.startswith(option)), None)
+    """The parser names only the first letter of ``-pw``.
+
+    Show the whole word and how to write it.
+    """
+    at = next(
+        (i for i, w in enumerate(words) if _ONE_DASH.fullmatch(w) and w.startswith(option)), None
+    )
     if not option.startswith("--"):
         if at is None:
             return f"No such option: {option}"
@@ -84,7 +98,9 @@ def _no_such_option(option: str, words: Sequence[str], command: Any) -> str:
     else:
         at = next((i for i, w in enumerate(words) if w.partition("=")[0] == option), None)
     known = _options(command)
-    found = meant(option.lstrip("-"), OPTIONS, known) or next(iter(nearest(f"--{option.lstrip('-')}", known)), "")
+    found = meant(option.lstrip("-"), OPTIONS, known) or next(
+        iter(nearest(f"--{option.lstrip('-')}", known)), ""
+    )
     shown = option if at is None or option.startswith("--") else words[at]
     if not found:
         return f"No such option: {shown}"

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class WorkloadFlags:
-    """What is trained; numbers stay text, :func:`deepvm.catalog.published.workloads.read_workload` reads them."""
+    """What is trained.
+
+    Numbers stay text, :func:`deepvm.catalog.published.workloads.read_workload` reads them.
+    """
 
     model: Annotated[
         str,
@@ -25,20 +28,31 @@ class WorkloadFlags:
             autocompletion=complete_model,
         ),
     ] = ""
-    params: Annotated[str | None, opt("Instead: a language model of this size, such as 7B.", "COUNT")] = None
+    params: Annotated[
+        str | None, opt("Instead: a language model of this size, such as 7B.", "COUNT")
+    ] = None
     seq: Annotated[str | None, opt("Tokens of a sample; default: the model's.", "TOKENS")] = None
     method: Annotated[
-        Literal["auto", "ddp", "fsdp", "lora"], opt("All on each GPU, sharded, or adapters only; auto: by size.")
+        Literal["auto", "ddp", "fsdp", "lora"],
+        opt("All on each GPU, sharded, or adapters only; auto: by size."),
     ] = "auto"
     precision: Annotated[
         Literal["auto", "fp32", "tf32", "fp16", "bf16", "fp8"],
         opt("auto, bf16, fp16, fp8, tf32 or fp32.", "NAME"),
     ] = "auto"
-    batch_per_gpu: Annotated[str | None, opt("Samples of a step on each GPU; default: the model's.", "N")] = None
-    global_batch: Annotated[str | None, opt("Instead: samples of a step on all GPUs together.", "N")] = None
+    batch_per_gpu: Annotated[
+        str | None, opt("Samples of a step on each GPU; default: the model's.", "N")
+    ] = None
+    global_batch: Annotated[
+        str | None, opt("Instead: samples of a step on all GPUs together.", "N")
+    ] = None
     activation_checkpointing: Annotated[
         bool | None,
-        opt("Recompute activations to save memory.", None, "--activation-checkpointing/--no-activation-checkpointing"),
+        opt(
+            "Recompute activations to save memory.",
+            None,
+            "--activation-checkpointing/--no-activation-checkpointing",
+        ),
     ] = None
 
     def given(self, model: str = "") -> "WorkloadOptions":

@@ -1,7 +1,8 @@
 """What the functions of the Python API return: also a document, a data frame, and a table in notebooks.
 
-How an answer is written is known on the floor of reports, far above the classes of answers. They reach it through the
-front door, the package itself, which loads it when it is first asked: the only call upward in the house.
+How an answer is written is known on the floor of reports, far above the classes of answers. They
+reach it through the front door, the package itself, which loads it when it is first asked: the only
+call upward in the house.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ class Answer:
         return deepvm.forms_of(self).document()
 
     def to_frame(self) -> pandas.DataFrame:
-        """The rows of ``-o csv`` as a data frame, unknown values missing. Raises MissingExtraError: no pandas."""
+        """The rows of ``-o csv`` as a data frame, unknown values missing.
+
+        Raises MissingExtraError: no pandas.
+        """
         return deepvm.forms_of(self).frame()
 
     def _repr_html_(self) -> str:

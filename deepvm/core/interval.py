@@ -30,7 +30,10 @@ class Interval:
         return cls(value, value, value)
 
     def probability_above(self, value: float) -> float:
-        """That the figure is above a value > 0, where its logarithm is normal; 0 or 1 for a figure without doubt."""
+        """That the figure is above a value > 0, where its logarithm is normal.
+
+        0 or 1 for a figure without doubt.
+        """
         sd = math.log(self.high / self.low) / (2 * Z80)
         if sd == 0:
             return float(self.value >= value)

@@ -1,7 +1,7 @@
 """What people call models, GPUs and instance types elsewhere, and which of our names they mean.
 
-Edit distance (:mod:`deepvm.core.spelling`) does not know that Llama 3.1 8B is llama-8b. What is meant is returned as
-people write it on the command line; empty when nobody can tell.
+Edit distance (:mod:`deepvm.core.spelling`) does not know that Llama 3.1 8B is llama-8b. What is
+meant is returned as people write it on the command line; empty when nobody can tell.
 """
 
 from __future__ import annotations
@@ -106,7 +106,9 @@ def plain(name: str) -> str:
 
 def meant_model(name: str, known: Collection[str]) -> str:
     """The preset that is meant: by its plain name, its family and size, or its family alone."""
-    text = re.sub(_VARIANT, "", name.strip().casefold().rpartition("/")[2].replace("_", "-").replace(" ", "-"))
+    text = re.sub(
+        _VARIANT, "", name.strip().casefold().rpartition("/")[2].replace("_", "-").replace(" ", "-")
+    )
     same = [one for one in known if plain(one) == plain(text)]
     if same:
         return same[0]
@@ -144,7 +146,10 @@ def _bare(gpu: str) -> str:
 
 
 def not_rented(name: str, known: Collection[str]) -> str:
-    """Why no catalog has this accelerator, and what comes nearest, as an option; empty if nothing is known of it."""
+    """Why no catalog has this accelerator, and what comes nearest, as an option.
+
+    Empty if nothing is known of it.
+    """
     bare = _bare(name)
     for pattern, (maker, near) in NOT_RENTED.items():
         if re.fullmatch(pattern, bare):
@@ -172,4 +177,11 @@ def meant_type(name: str, known: Collection[str], *, glob: bool = False) -> str:
 
 def gpu_of_type(name: str) -> str:
     """The GPU in a type of another cloud; empty if unknown."""
-    return next((gpu for pattern, gpu in OTHER_CLOUDS.items() if re.fullmatch(pattern, name.strip().casefold())), "")
+    return next(
+        (
+            gpu
+            for pattern, gpu in OTHER_CLOUDS.items()
+            if re.fullmatch(pattern, name.strip().casefold())
+        ),
+        "",
+    )

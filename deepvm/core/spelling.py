@@ -28,10 +28,12 @@ def edits(left: str, right: str, most: int) -> int:
 
 
 def nearest(name: str, known: Iterable[str], most: int = 1, *, share: float = 0.4) -> list[str]:
-    """The names that are most probably meant, the best first, at most ``most``; none when nothing is near.
+    """The names that are most probably meant, the best first, at most ``most``.
 
-    Case does not matter. Names with few typing errors (at most ``share`` of the letters, or one) come before those that
-    begin with what was typed.
+    None when nothing is near.
+
+    Case does not matter. Names with few typing errors (at most ``share`` of the letters, or one)
+    come before those that begin with what was typed.
     """
     typed = name[:_LONGEST].casefold()
     if len(typed) < 2:
@@ -51,14 +53,20 @@ def nearest(name: str, known: Iterable[str], most: int = 1, *, share: float = 0.
 def did_you_mean(name: str, known: Iterable[str], meant: str = "") -> str:
     """``did you mean us-east-1?``, empty when nothing is near.
 
-    ``meant``: what the name means (:mod:`deepvm.core.meanings`); without it :func:`nearest` decides.
+    ``meant``: what the name means (:mod:`deepvm.core.meanings`); without it :func:`nearest`
+    decides.
     """
     near = [meant] if meant else [for_a_shell(n) for n in nearest(name, known)]
     return f"did you mean {near[0]}?" if near else ""
 
 
-def one_of(name: object, known: Iterable[str], between: str = " or ", *, also: str = "", meant: str = "") -> str:
-    """What an error says is allowed, ``also`` included: ``tiering or single-anchor; did you mean tiering?``."""
+def one_of(
+    name: object, known: Iterable[str], between: str = " or ", *, also: str = "", meant: str = ""
+) -> str:
+    """What an error says is allowed, ``also`` included: ``tiering or single-anchor.
+
+    Did you mean tiering?``.
+    """
     names = list(known)
     guess = did_you_mean(name, names, meant) if isinstance(name, str) else ""
     return between.join(names) + also + (f"; {guess}" if guess else "")
@@ -90,7 +98,8 @@ def joined(words: Iterable[str], last: str = "and") -> str:
 def a_or_an(name: str) -> str:
     """A name with its article as it is read: ``an A100``, ``an L4``, ``a T4``."""
     first = name[:1].upper()
-    spelt = len(name) > 1 and (name[1].isdigit() or name[:2].isupper())  # letters are named one by one
+    # Letters are named one by one
+    spelt = len(name) > 1 and (name[1].isdigit() or name[:2].isupper())
     return f"{'an' if first in ('AEFHILMNORSX' if spelt else 'AEIOU') else 'a'} {name}"
 
 

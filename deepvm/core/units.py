@@ -1,7 +1,7 @@
 """Units: reading, converting, showing.
 
-The planner counts money in whole micro-dollars: where a plan costs exactly 8.80 $/h, a float sum may say
-8.800000000000001 and refuse it.
+The planner counts money in whole micro-dollars: where a plan costs exactly 8.80 $/h, a float sum
+may say 8.800000000000001 and refuse it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from deepvm.core.spelling import nearest
 from deepvm.errors import RequestError
 
 MICRO_USD = 1_000_000  # in a dollar
-MOST_USD = 1_000_000_000  # that is read; any sum of micro-dollars below it times 4096 VMs fits 64 bits
+# That is read; any sum of micro-dollars below it times 4096 VMs fits 64 bits
+MOST_USD = 1_000_000_000
 GIB = 2**30
 
 MICRO = Decimal("0.000001")  # dollars; prices have no more decimals
 
 Money = Decimal | int | float | str  # in dollars; floats are read by their shortest decimal form
 
-# Two digits of an exponent: Decimal() refuses 1e999999999999999999999, and 1e-99999 is written with 99999 zeros.
+# Two digits of an exponent: Decimal() refuses 1e999999999999999999999, and 1e-99999 is written with
+# 99999 zeros.
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,2})?", re.ASCII | re.IGNORECASE)
 _MONEY_WORDS = r"\s*(\$|usd|us-?dollars?|dollars?|bucks|(/|per|an)\s*(hours?|hr|h)|/\s*h)\s*"
 _BYTE_UNITS = {"": 1, "B": 1} | {
@@ -58,15 +60,23 @@ def to_decimal(value: Money, option: str, *, zero: bool = False, unit: str = "do
     return number
 
 
-def to_whole(value: object, option: str, allowed: str, *, least: int, most: float = math.inf) -> int:
-    """A whole number within bounds as an int: 4.0, Decimal(4) and numpy's 4 count. Raises a RequestError."""
+def to_whole(
+    value: object, option: str, allowed: str, *, least: int, most: float = math.inf
+) -> int:
+    """A whole number within bounds as an int: 4.0, Decimal(4) and numpy's 4 count.
+
+    Raises a RequestError.
+    """
     if _is_finite(value) and least <= value <= most and value == int(value):
         return int(value)
     raise RequestError(option, value, allowed)
 
 
 def to_positive(value: object, option: str) -> float:
-    """A finite number above 0, of any numeric type, as a float; raises a RequestError for the rest."""
+    """A finite number above 0, of any numeric type, as a float.
+
+    Raises a RequestError for the rest.
+    """
     if _is_finite(value) and value > 0:
         return float(value)
     raise RequestError(option, value, "a finite number > 0, or None when unknown")
@@ -75,16 +85,28 @@ def to_positive(value: object, option: str) -> float:
 def _is_finite(value: object) -> TypeGuard[float]:
     """Whether it is of any numeric type, which text and booleans are not, and a float holds it."""
     try:
-        return isinstance(value, (Real, Decimal)) and not isinstance(value, bool) and math.isfinite(value)
+        return (
+            isinstance(value, (Real, Decimal))
+            and not isinstance(value, bool)
+            and math.isfinite(value)
+        )
     except (OverflowError, ValueError):  # an int that is too large for a float, a signalling NaN
         return False
 
 
 def to_micro_usd(price: Decimal) -> int:
-    """Whole micro-dollars of an exact price in dollars; raises a RequestError for more than six decimals."""
-    exact = price.quantize(MICRO, rounding=ROUND_FLOOR)  # quantize() looks at all digits, multiplication at 28
+    """Whole micro-dollars of an exact price in dollars.
+
+    Raises a RequestError for more than six decimals.
+    """
+    # Quantize() looks at all digits, multiplication at 28
+    exact = price.quantize(MICRO, rounding=ROUND_FLOOR)
     if price != exact:
-        raise RequestError("price", str(price), f"at most 6 decimals (micro-dollars); round it to {round(price, 6)}")
+        raise RequestError(
+            "price",
+            str(price),
+            f"at most 6 decimals (micro-dollars); round it to {round(price, 6)}",
+        )
     return int(exact * MICRO_USD)
 
 
@@ -104,9 +126,19 @@ def format_usd(amount: Decimal | int) -> str:
     return f"{whole}.{decimals:0<4}"
 
 
-_TIME = re.compile(r"\s*\+?((?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*(s|min|m|h|d)?\s*", re.ASCII | re.IGNORECASE)
+_TIME = re.compile(
+    r"\s*\+?((?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*(s|min|m|h|d)?\s*", re.ASCII | re.IGNORECASE
+)
 _TIME_UNITS = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_TIME_WORDS = {"seconds": "s", "secs": "s", "minutes": "min", "mins": "min", "hours": "h", "hrs": "h", "days": "d"}
+_TIME_WORDS = {
+    "seconds": "s",
+    "secs": "s",
+    "minutes": "min",
+    "mins": "min",
+    "hours": "h",
+    "hrs": "h",
+    "days": "d",
+}
 MOST_SECONDS = 10**10  # three hundred years: more is a slip
 
 
@@ -115,10 +147,14 @@ def parse_seconds(
 ) -> float:
     """Read a time up to ``MOST_SECONDS``: ``12h``, ``90min``, ``2d``, ``300s``, or a number of seconds.
 
-    ``bare``: whether text without a unit is seconds; ``--deadline 12`` does not mean 12 seconds. ``zero``: whether 0 is
-    allowed. Raises a RequestError for anything else; ``allowed``: its message in place of the usual one.
+    ``bare``: whether text without a unit is seconds; ``--deadline 12`` does not mean 12 seconds.
+    ``zero``: whether 0 is allowed. Raises a RequestError for anything else; ``allowed``: its
+    message in place of the usual one.
     """
-    allowed = allowed or f"a time {'from' if zero else 'above'} 0 with a unit of s, min, h or d, such as 12h"
+    allowed = (
+        allowed
+        or f"a time {'from' if zero else 'above'} 0 with a unit of s, min, h or d, such as 12h"
+    )
     if isinstance(value, str):
         match = _TIME.fullmatch(value)
         if match is None or (match[2] is None and not bare):
@@ -141,9 +177,13 @@ def _meant_time(value: str) -> str:
 
 
 def parse_hours(value: str | float, option: str) -> float:
-    """Read an amount of work, seconds: hours, or a time with a unit, ``90min``; raises a RequestError."""
+    """Read an amount of work, seconds: hours, or a time with a unit, ``90min``.
+
+    Raises a RequestError.
+    """
     allowed = (
-        f"hours above 0 and at most {MOST_SECONDS // 3600}, or a time with a unit of s, min, h or d, such as 90min"
+        f"hours above 0 and at most {MOST_SECONDS // 3600}, or a time with a unit of s, min, h or"
+        " d, such as 90min"
     )
     bare = not isinstance(value, str) or _NUMBER.fullmatch(value.strip())
     try:
@@ -174,7 +214,8 @@ MOST_BYTES = 10**24  # more is a slip; floats and solvers still count with it
 def parse_bytes(size: str | int, option: str = "checkpoint_size") -> int:
     """Read a size in bytes: ``300MB``, ``0.3GB`` (powers of 1000), ``512MiB`` (powers of 1024), or a whole number.
 
-    Raises a RequestError for anything else, and for text without a unit below a million: ``300`` is not meant as bytes.
+    Raises a RequestError for anything else, and for text without a unit below a million: ``300`` is
+    not meant as bytes.
     """
     allowed = "a size above 0 with a unit of B, kB, MB, GB, TB, KiB, MiB, GiB or TiB, such as 300MB"
     if isinstance(size, int) and not isinstance(size, bool):
@@ -182,7 +223,11 @@ def parse_bytes(size: str | int, option: str = "checkpoint_size") -> int:
     else:
         match = _SIZE.fullmatch(size) if isinstance(size, str) else None
         if match is None or match[2].upper() not in _BYTE_UNITS:
-            hint = f"; did you mean {match[1]}{unit}?" if match and (unit := _meant_unit(match[2])) else ""
+            hint = (
+                f"; did you mean {match[1]}{unit}?"
+                if match and (unit := _meant_unit(match[2]))
+                else ""
+            )
             raise RequestError(option, size, allowed + hint)
         exact = Fraction(match[1]) * _BYTE_UNITS[match[2].upper()]
         if not match[2] and exact < 1_000_000:
@@ -193,7 +238,10 @@ def parse_bytes(size: str | int, option: str = "checkpoint_size") -> int:
 
 
 def _meant_unit(word: str) -> str:
-    """``GB`` for ``G``, ``gigs`` and ``gigabytes``, ``GiB`` for ``Gi``; empty when nobody can tell."""
+    """``GB`` for ``G``, ``gigs`` and ``gigabytes``, ``GiB`` for ``Gi``.
+
+    Empty when nobody can tell.
+    """
     known = re.fullmatch(r"([kmgt])(i?b?|igs?|egs?|(ilo|ega|iga|era)?bytes?)", word.lower())
     if known is None:
         return next(iter(nearest(word, _BYTE_WORDS)), "")

@@ -1,15 +1,18 @@
-"""The board: memory that an agent shares with the trainers on its machine. A step costs them a few loads and stores.
+"""The board: memory that an agent shares with the trainers on its machine.
 
-All ranks save the same step without a collective in each. Rank 0, at the end of step s, sees that a version is asked
-for, and has entry ``(s + 1) % 4`` of every machine's ring set to s + 1. Only after the acknowledgements of all agents
-does it contribute to step s + 1, so nobody can have passed it; every rank saves at the end of step k if entry ``k % 4``
-says k. There are four entries because a rank may be a step behind: one that it has not read must not be overwritten.
-There are two rings, each with one writer: the agent marks what its controller tells it, and the trainer that watches
-the ranks' own store what rank 0 says there while no controller answers. Rank 0 may do both for a step; what comes late
-is of a step that is over, and hides nothing newer.
+A step costs them a few loads and stores.
 
-Numbers are 64 bits wide, aligned, and written through ``memoryview.cast("Q")``, which stores each whole; ``struct``
-writes byte by byte.
+All ranks save the same step without a collective in each. Rank 0, at the end of step s, sees that a
+version is asked for, and has entry ``(s + 1) % 4`` of every machine's ring set to s + 1. Only after
+the acknowledgements of all agents does it contribute to step s + 1, so nobody can have passed it;
+every rank saves at the end of step k if entry ``k % 4`` says k. There are four entries because a
+rank may be a step behind: one that it has not read must not be overwritten. There are two rings,
+each with one writer: the agent marks what its controller tells it, and the trainer that watches the
+ranks' own store what rank 0 says there while no controller answers. Rank 0 may do both for a step;
+what comes late is of a step that is over, and hides nothing newer.
+
+Numbers are 64 bits wide, aligned, and written through ``memoryview.cast("Q")``, which stores each
+whole; ``struct`` writes byte by byte.
 """
 
 from __future__ import annotations
@@ -130,12 +133,25 @@ class Board:
         return cls(path)
 
     def request(self, reason: SaveReason, limit_ms: int) -> int:
-        """Ask for a version; returns the number of the request. One that holds, and that no rank has seen, stays."""
+        """Ask for a version; returns the number of the request.
+
+        One that holds, and that no rank has seen, stays.
+        """
         words = self.words
-        unseen = SaveReason(words[Word.REASON]) if words[Word.TAKEN] != words[Word.REQUEST] else SaveReason.NONE
+        unseen = (
+            SaveReason(words[Word.REASON])
+            if words[Word.TAKEN] != words[Word.REQUEST]
+            else SaveReason.NONE
+        )
         until_ms = words[Word.LIMIT_MS]
-        if unseen.holds and words[Word.RESUMED] < words[Word.REQUEST] and time.time() * 1000 < until_ms:
-            reason, limit_ms = (reason, min(limit_ms, until_ms)) if reason.holds else (unseen, until_ms)
+        if (
+            unseen.holds
+            and words[Word.RESUMED] < words[Word.REQUEST]
+            and time.time() * 1000 < until_ms
+        ):
+            reason, limit_ms = (
+                (reason, min(limit_ms, until_ms)) if reason.holds else (unseen, until_ms)
+            )
         words[Word.REASON], words[Word.LIMIT_MS] = reason, limit_ms
         words[Word.REQUEST] += 1  # last: whoever sees it sees the reason, too
         return words[Word.REQUEST]
@@ -145,7 +161,10 @@ class Board:
         self.words[Word.RESUMED], self.words[Word.TAKEN] = 2**63, self.words[Word.REQUEST]
 
     def schedule(self, step: int, save: Scheduled, *, by_peers: bool = False) -> None:
-        """Have all local ranks save at the end of a step; the same may be said again at any time."""
+        """Have all local ranks save at the end of a step.
+
+        The same may be said again at any time.
+        """
         place = (_PEERS_RING_AT if by_peers else _RING_AT) + step % _RING * _ENTRY_WORDS
         words = self.words
         words[place + 1], words[place + 2], words[place + 3] = save

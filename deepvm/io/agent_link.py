@@ -1,7 +1,7 @@
 """What a trainer knows of the agent on its machine: the board, and messages over a socket.
 
-A message is a line of JSON, and so is its answer. Messages are for what happens now and then; what happens in each step
-goes over the board (:mod:`deepvm.io.agent_board`).
+A message is a line of JSON, and so is its answer. Messages are for what happens now and then; what
+happens in each step goes over the board (:mod:`deepvm.io.agent_board`).
 """
 
 from __future__ import annotations
@@ -44,11 +44,23 @@ class AgentLink:
     """The agent of this machine, as one rank sees it."""
 
     def __init__(
-        self, folder: Path, *, rank: int, local_rank: int, world: int, local_world: int, epoch: int = 0
+        self,
+        folder: Path,
+        *,
+        rank: int,
+        local_rank: int,
+        world: int,
+        local_world: int,
+        epoch: int = 0,
     ) -> None:
         """Open the board. Raises OSError or ValueError if there is none."""
         self._who = {"rank": rank, "local_rank": local_rank, "world": world, "epoch": epoch}
-        self.rank, self.local_rank, self.world, self._local_world = rank, local_rank, world, local_world
+        self.rank, self.local_rank, self.world, self._local_world = (
+            rank,
+            local_rank,
+            world,
+            local_world,
+        )
         self._folder = folder
         self.board = Board(folder / BOARD)
         self._words = self.board.words
@@ -69,27 +81,43 @@ class AgentLink:
 
     @classmethod
     def find(cls, environ: Mapping[str, str] = os.environ) -> AgentLink | None:
-        """The agent that the environment names, None without one; if it cannot be used, training goes on without it."""
+        """The agent that the environment names, None without one.
+
+        If it cannot be used, training goes on without it.
+        """
         folder = environ.get(AGENT)
         if not folder:
             return None
         try:
             rank, local_rank, world = (int(environ.get(name, default)) for name, default in _RANKS)
-            local_world = int(environ.get("LOCAL_WORLD_SIZE", "0"))  # who does not say may be on several machines
+            # Who does not say may be on several machines
+            local_world = int(environ.get("LOCAL_WORLD_SIZE", "0"))
             if environ.get(INDEPENDENT):
                 rank, local_rank, world, local_world = 0, int(environ[INDEPENDENT]), 1, 1
             epoch = int(environ.get(EPOCH, "0"))
             return cls(
-                Path(folder), rank=rank, local_rank=local_rank, world=world, local_world=local_world, epoch=epoch
+                Path(folder),
+                rank=rank,
+                local_rank=local_rank,
+                world=world,
+                local_world=local_world,
+                epoch=epoch,
             )
         except (OSError, ValueError) as error:
-            log.warning("the agent at %s cannot be used: %s; nobody saves before a preemption", folder, error)
+            log.warning(
+                "the agent at %s cannot be used: %s; nobody saves before a preemption",
+                folder,
+                error,
+            )
             return None
 
-    def stepped(self, step: int, took_ns: int, between_ns: int = 0, of_ns: int = 0) -> Scheduled | None:
+    def stepped(
+        self, step: int, took_ns: int, between_ns: int = 0, of_ns: int = 0
+    ) -> Scheduled | None:
         """Report the end of a step; returns the save that is due there, the same on all ranks.
 
-        Of the ``of_ns`` since the end of the step before it, ``between_ns`` passed until this one began; 0: unknown.
+        Of the ``of_ns`` since the end of the step before it, ``between_ns`` passed until this one
+        began; 0: unknown.
         """
         board = self.board
         if self._unmet:
@@ -110,7 +138,8 @@ class AgentLink:
     def _is_asked(self, step: int) -> bool:
         """Whether a request is to be announced now.
 
-        Machines may end after a save that holds: none would acknowledge another one, and this rank would wait.
+        Machines may end after a save that holds: none would acknowledge another one, and this rank
+        would wait.
         """
         if self._words[Word.REQUEST] == self._request:
             return False
@@ -120,11 +149,14 @@ class AgentLink:
     def _announce(self, step: int, save: Scheduled) -> None:
         """Have all ranks know of a save: until all machines have it, this rank takes part in no further step.
 
-        One way after the other; where the first one's order comes all the same, it says what the second has said.
+        One way after the other; where the first one's order comes all the same, it says what the
+        second has said.
         """
         peers, self.announced_s = self._peers, 0.0
         if peers is None or not self._words[Word.ALONE]:
-            found = self.ask({"ask": "schedule", "step": step, "save": list(save), "peers": peers is not None})
+            found = self.ask(
+                {"ask": "schedule", "step": step, "save": list(save), "peers": peers is not None}
+            )
             if peers is None or (found is not None and "error" not in found):
                 return
             log.debug("the controller does not have step %d saved: %s", step, found)
@@ -151,13 +183,16 @@ class AgentLink:
             self._alone += 1
             if self._alone == _STRANGE_STEPS:
                 log.warning(
-                    "this training has %d ranks on several machines and has not initialised torch.distributed: unless "
-                    "they exchange gradients in another way, each machine trains a model of its own",
+                    "this training has %d ranks on several machines and has not initialised"
+                    " torch.distributed: unless they exchange gradients in another way, each"
+                    " machine trains a model of its own",
                     self.world,
                 )
         if found is not None:
             self._unmet = False
-            self._peers = Peers.find(found, self.board, rank=self.rank, local_rank=self.local_rank, world=self.world)
+            self._peers = Peers.find(
+                found, self.board, rank=self.rank, local_rank=self.local_rank, world=self.world
+            )
 
     @property
     def knows_all(self) -> bool:
@@ -204,8 +239,13 @@ class AgentLink:
         """Whether nobody need hold for a save any more."""
         return self._words[Word.RESUMED] >= save.request
 
-    def ask(self, message: Mapping[str, Any], limit_s: float = _ANSWER_S) -> Mapping[str, Any] | None:
-        """The agent's answer; None if there is none in time, as when it was killed: training goes on."""
+    def ask(
+        self, message: Mapping[str, Any], limit_s: float = _ANSWER_S
+    ) -> Mapping[str, Any] | None:
+        """The agent's answer.
+
+        None if there is none in time, as when it was killed: training goes on.
+        """
         line = json.dumps({**message, **self._who}).encode() + b"\n"
         with self._lock:
             for _ in range(2):  # the agent may have been restarted
@@ -231,7 +271,9 @@ class AgentLink:
         """Send a message in the background, in order; any thread may."""
         with self._lock:
             if self._teller is None:
-                self._teller = threading.Thread(target=self._tell_all, name="deepvm-agent", daemon=True)
+                self._teller = threading.Thread(
+                    target=self._tell_all, name="deepvm-agent", daemon=True
+                )
                 self._teller.start()
         self._told.put(message)
 

@@ -1,9 +1,10 @@
 """Agents that no controller answers, on several machines: their trainers join them, by the store of torch.distributed.
 
-It serves agents that have no controller, and those whose controller is dead or cut off. Whichever agent hears of a
-preemption, its first trainer writes the wish into the store; the trainer of rank 0 finds it, and has the step after
-next marked on every machine's board before it takes part in it (:mod:`deepvm.io.agent_board`). Threads look into the
-store now and then, and seldom while a controller answers; a step costs nothing.
+It serves agents that have no controller, and those whose controller is dead or cut off. Whichever
+agent hears of a preemption, its first trainer writes the wish into the store; the trainer of rank 0
+finds it, and has the step after next marked on every machine's board before it takes part in it
+(:mod:`deepvm.io.agent_board`). Threads look into the store now and then, and seldom while a
+controller answers; a step costs nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ log = logging.getLogger("deepvm.training")
 
 
 def distributed() -> Any:
-    """``torch.distributed`` of a training that has loaded and initialised it, else None; nothing is loaded here."""
+    """``torch.distributed`` of a training that has loaded and initialised it, else None.
+
+    Nothing is loaded here.
+    """
     found = getattr(sys.modules.get("torch"), "distributed", None)
     return found if found is not None and found.is_available() and found.is_initialized() else None
 
@@ -36,7 +40,10 @@ class Peers:
     """The other machines of a training, as one rank sees them."""
 
     def __init__(self, board: Board, store: Any, *, rank: int, local_rank: int, world: int) -> None:
-        """Tell that this rank is here; the first one of a machine looks into the store from now on."""
+        """Tell that this rank is here.
+
+        The first one of a machine looks into the store from now on.
+        """
         self._board, self._store, self._rank, self._world = board, store, rank, world
         self._wished, self._heard, self._saves = 0, 0, 0
         self._ranks_s = _ACK_S
@@ -50,20 +57,31 @@ class Peers:
         store.add("ranks", 1)
 
     @classmethod
-    def find(cls, torch_distributed: Any, board: Board, *, rank: int, local_rank: int, world: int) -> Peers | None:
-        """The peers of a training whose ranks know each other; None if they are others, or have no store."""
+    def find(
+        cls, torch_distributed: Any, board: Board, *, rank: int, local_rank: int, world: int
+    ) -> Peers | None:
+        """The peers of a training whose ranks know each other.
+
+        None if they are others, or have no store.
+        """
         try:
             store = torch_distributed.distributed_c10d._get_default_store()
         except (AttributeError, AssertionError, ValueError):
             store = None
         if store is None or torch_distributed.get_world_size() != world:
-            log.warning("the ranks of this training have no store: a machine's agent cannot ask the others to save")
+            log.warning(
+                "the ranks of this training have no store: a machine's agent cannot ask the others"
+                " to save"
+            )
             return None
         store = torch_distributed.PrefixStore("deepvm", store)
         return cls(board, store, rank=rank, local_rank=local_rank, world=world)
 
     def schedule(self, step: int, save: Scheduled) -> None:
-        """Have all ranks save at the end of a step; by rank 0, which takes part in it only afterwards."""
+        """Have all ranks save at the end of a step.
+
+        By rank 0, which takes part in it only afterwards.
+        """
         store = self._store
         try:
             self._await_ranks()
@@ -76,7 +94,8 @@ class Peers:
         try:
             others = store.add("boards", 0) - 1
             while store.add(f"seen/{self._saves}", 0) < others:
-                if time.monotonic() > until_s:  # who does not answer trains no more, and nobody goes on without it
+                # Who does not answer trains no more, and nobody goes on without it
+                if time.monotonic() > until_s:
                     log.warning("not all machines have heard that step %d is to be saved", step)
                     break
                 time.sleep(_ACK_LOOK_S)

@@ -13,13 +13,15 @@ from deepvm.io.safe_read import os_reason
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file: a new file beside it, fsync, rename; on any failure the old file, or none, remains.
+    """Write a file: a new file beside it, fsync, rename.
+
+    On any failure the old file, or none, remains.
 
     A symbolic link is followed; the permissions of a file that is replaced are kept.
 
     Raises:
-        DataError: the folder is missing, nothing may be written there, the disk is full, or a folder or device has
-            this name.
+        DataError: the folder is missing, nothing may be written there, the disk is full, or a
+            folder or device has this name.
     """
     try:
         target = Path(os.path.realpath(path))
@@ -34,12 +36,17 @@ def write_bytes(path: Path, data: bytes) -> None:
         sync_folder(target.parent)
     except (OSError, ValueError) as error:
         why = os_reason(error)
-        raise DataError(f"{path}: cannot be written: {why}; it is as it was, make room or name another place") from None
+        raise DataError(
+            f"{path}: cannot be written: {why}; it is as it was, make room or name another place"
+        ) from None
 
 
 @contextlib.contextmanager
 def hidden_beside(target: Path) -> Iterator[Path]:
-    """A hidden name for a file that is renamed to ``target`` once it is whole; what has this name at the end goes."""
+    """A hidden name for a file that is renamed to ``target`` once it is whole.
+
+    What has this name at the end goes.
+    """
     start = os.fsdecode(os.fsencode(target.name)[:100])  # file systems limit a name's bytes
     hidden = target.with_name(f".{start}.{os.urandom(4).hex()}.tmp")
     try:
@@ -68,7 +75,8 @@ def _write_synced(path: Path, data: bytes, mode: int | None) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Make renames in a folder outlast a power cut, where the file system can."""
-    # The rename itself must reach the disk; some file systems do not support it, and then it is in their hands.
+    # The rename itself must reach the disk; some file systems do not support it, and then it is in
+    # their hands.
     with contextlib.suppress(OSError):
         sync(folder)
 

@@ -1,7 +1,10 @@
-"""Labelled points at which fault-injection campaigns kill the process; otherwise each costs a comparison.
+"""Labelled points at which fault-injection campaigns kill the process.
 
-A campaign over one process names its point. One over many processes names a folder: whoever comes first to a point that
-has a file there takes the file away, and is killed, so each file kills once and what is left was never reached.
+Otherwise each costs a comparison.
+
+A campaign over one process names its point. One over many processes names a folder: whoever comes
+first to a point that has a file there takes the file away, and is killed, so each file kills once
+and what is left was never reached.
 """
 
 from __future__ import annotations

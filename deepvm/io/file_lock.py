@@ -1,6 +1,7 @@
 """File locks, which the kernel releases with their process, however it ends.
 
-A regular file opened for writing is locked, as NFS requires; a lock on the folder would hold on one machine only.
+A regular file opened for writing is locked, as NFS requires; a lock on the folder would hold on one
+machine only.
 """
 
 from __future__ import annotations
@@ -18,12 +19,18 @@ class FileLock:
     """A shared or exclusive lock on a file; ``held`` by one thread at a time."""
 
     def __init__(self, path: Path, mode: int = 0o600) -> None:
-        """Create nothing before the lock is first taken, the file with ``mode`` then; the folder must exist."""
+        """Create nothing before the lock is first taken, the file with ``mode`` then.
+
+        The folder must exist.
+        """
         self._path, self._mode, self._descriptor = path, mode, -1
         self.held = False
 
     def take(self, *, shared: bool, limit_s: float = 0.0) -> bool:
-        """Take it, or change its mode; False on timeout. Raises OSError: this file system has no locks."""
+        """Take it, or change its mode; False on timeout.
+
+        Raises OSError: this file system has no locks.
+        """
         deadline = time.monotonic() + limit_s
         self.held = False  # changing the mode releases it first
         while not self.held:
@@ -31,9 +38,13 @@ class FileLock:
                 flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
                 self._descriptor = os.open(self._path, flags, self._mode)
             try:
-                fcntl.flock(self._descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-                self.held = self._in_place() or time.monotonic() > deadline + 1  # FUSE may number files anew
-                if not self.held:  # its previous holder removed the file, and another may lock a new one
+                fcntl.flock(
+                    self._descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
+                )
+                # FUSE may number files anew
+                self.held = self._in_place() or time.monotonic() > deadline + 1
+                # Its previous holder removed the file, and another may lock a new one
+                if not self.held:
                     self.release()
             except BlockingIOError:
                 if time.monotonic() >= deadline:
@@ -43,7 +54,9 @@ class FileLock:
 
     def _in_place(self) -> bool:
         try:
-            return os.path.samestat(os.fstat(self._descriptor), os.stat(self._path, follow_symlinks=False))
+            return os.path.samestat(
+                os.fstat(self._descriptor), os.stat(self._path, follow_symlinks=False)
+            )
         except FileNotFoundError:
             return False
 

@@ -15,7 +15,11 @@ def cores() -> int:
 
 def processor() -> str:
     """The processor's name, or its architecture where the system does not tell."""
-    names = (r.partition(":")[2].strip() for r in _lines(Path("/proc/cpuinfo")) if r.startswith("model name"))
+    names = (
+        r.partition(":")[2].strip()
+        for r in _lines(Path("/proc/cpuinfo"))
+        if r.startswith("model name")
+    )
     return next(names, platform.machine())
 
 
@@ -28,7 +32,10 @@ def machine_memory(root: Path = Path("/")) -> int | None:
 
 
 def available_memory(root: Path = Path("/")) -> int | None:
-    """Bytes of memory that nobody uses, or that caches would give back; None where the system does not tell."""
+    """Bytes of memory that nobody uses, or that caches would give back.
+
+    None where the system does not tell.
+    """
     rows = (line.partition(":") for line in _lines(root / "proc/meminfo"))
     free = [int(size.split()[0]) * 1024 for name, _, size in rows if name == "MemAvailable"]
     return min([*free, *_limits(root)]) if free else None

@@ -35,8 +35,10 @@ class OwnPackage:
     """What pip on another machine may install to have the deepvm that runs here.
 
     Attributes:
-        pin: what follows the name in a requirement, ``==VERSION`` or ``@URL``; empty if no other machine can get it.
-        place: where it was installed from here. wheel: name of its wheel, and the wheel, if there is no ``pin``.
+        pin: what follows the name in a requirement, ``==VERSION`` or ``@URL``; empty if no other
+            machine can get it.
+        place: where it was installed from here. wheel: name of its wheel, and the wheel, if there
+            is no ``pin``.
     """
 
     pin: str
@@ -45,7 +47,10 @@ class OwnPackage:
     wheel: bytes = field(default=b"", repr=False)
 
     def requirement(self, extra: str = "") -> str:
-        """As pip takes it, without blanks; empty without ``pin``. ``extra``: such as ``[train]``."""
+        """As pip takes it, without blanks; empty without ``pin``.
+
+        ``extra``: such as ``[train]``.
+        """
         return f"{_NAME}{extra}{self.pin}" if self.pin else ""
 
 
@@ -66,7 +71,10 @@ def own_package() -> OwnPackage:
 
 
 def _url(origin: dict[str, Any]) -> str:
-    """From where others can install it, too, pinned; empty if nobody else can, or not without a secret."""
+    """From where others can install it, too, pinned.
+
+    Empty if nobody else can, or not without a secret.
+    """
     url, vcs, marks = str(origin.get("url", "")), origin.get("vcs_info"), []
     if vcs:
         url = f"{url}@{vcs['commit_id']}"
@@ -85,7 +93,9 @@ def _wheel(found: metadata.Distribution) -> tuple[str, bytes]:
     info = f"{_NAME}-{found.version}.dist-info"
     files[f"{info}/METADATA"] = (found.read_text("METADATA") or "").encode()
     files[f"{info}/entry_points.txt"] = (found.read_text("entry_points.txt") or "").encode()
-    files[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: deepvm\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    files[f"{info}/WHEEL"] = (
+        b"Wheel-Version: 1.0\nGenerator: deepvm\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    )
     record = "".join(f"{name},sha256={_digest(data)},{len(data)}\n" for name, data in files.items())
     files[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n".encode()
     raw = io.BytesIO()
@@ -103,9 +113,12 @@ def _digest(data: bytes) -> str:
 
 @cache
 def package_archive(*, data: bool = False) -> bytes:
-    """For machines on which only Python is installed; the same bytes each time, as long as the files are the same.
+    """For machines on which only Python is installed.
 
-    ``data``: with the embedded catalogs, for a controller; and without what pip installs there, maybe a newer one.
+    The same bytes each time, as long as the files are the same.
+
+    ``data``: with the embedded catalogs, for a controller; and without what pip installs there,
+    maybe a newer one.
     """
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w") as archive:
@@ -124,7 +137,12 @@ def _files(*, data: bool) -> Iterator[tuple[Path, str]]:
         for file in sorted(root.rglob("*")):
             inside = file.relative_to(root)
             hidden = any(part.startswith(".") for part in inside.parts)
-            if file.suffix in _KINDS and not hidden and inside.parts[0] != "_data" and file.is_file():
+            if (
+                file.suffix in _KINDS
+                and not hidden
+                and inside.parts[0] != "_data"
+                and file.is_file()
+            ):
                 yield file, f"{name}/{inside.as_posix()}"
 
 

@@ -1,7 +1,8 @@
 """End a process's descendants, those included that have left their parents, where no PID namespace does it.
 
-A subreaper is the parent of all its descendants that have lost theirs, so none can leave its tree. Stopped processes
-start no others: a tree is stopped from the top until nothing new is found, then killed, until nothing is left.
+A subreaper is the parent of all its descendants that have lost theirs, so none can leave its tree.
+Stopped processes start no others: a tree is stopped from the top until nothing new is found, then
+killed, until nothing is left.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ _PAUSE_S = 0.005
 
 
 def become_subreaper() -> None:
-    """Be the parent of descendants that lose theirs. Raises OSError: this kernel has no such thing."""
+    """Be the parent of descendants that lose theirs.
+
+    Raises OSError: this kernel has no such thing.
+    """
     _prctl(_SUBREAPER, 1)
 
 
@@ -37,7 +41,10 @@ def _prctl(option: int, value: int) -> None:
 
 
 def end_descendants(limit_s: float = 10.0) -> bool:
-    """End all descendants of this process, which must be a subreaper; False if some live on after ``limit_s``."""
+    """End all descendants of this process, which must be a subreaper.
+
+    False if some live on after ``limit_s``.
+    """
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
         _reap()

@@ -14,7 +14,10 @@ def processes() -> list[int]:
 
 
 def environment_of(pid: int) -> list[bytes]:
-    """What a process was started with, such as ``b"HOME=/root"``; nothing while it is still being started."""
+    """What a process was started with, such as ``b"HOME=/root"``.
+
+    Nothing while it is still being started.
+    """
     try:
         return (_PROCESSES / str(pid) / "environ").read_bytes().split(b"\0")
     except OSError:

@@ -13,7 +13,9 @@ MAX_BYTES = 64 * 2**20
 """Larger files are refused unread: the largest catalog of a real cloud is below 2 MiB."""
 
 
-def read_text(path: Path, wanted: str = "allowed: a text file in UTF-8", most: int = MAX_BYTES) -> str:
+def read_text(
+    path: Path, wanted: str = "allowed: a text file in UTF-8", most: int = MAX_BYTES
+) -> str:
     """The text of a regular file in UTF-8, with or without a byte-order mark.
 
     Args:
@@ -31,8 +33,11 @@ def read_text(path: Path, wanted: str = "allowed: a text file in UTF-8", most: i
         return CatalogFormatError(path, [Problem(place, found, expected)])
 
     try:
-        # O_NONBLOCK: opening a named pipe would otherwise wait for a writer, for ever if there is none.
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
+        # O_NONBLOCK: opening a named pipe would otherwise wait for a writer, for ever if there is
+        # none.
+        with open(
+            path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)
+        ) as stream:
             step, status = "read", os.fstat(stream.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise refused("file", "is a pipe, socket or device")
@@ -46,7 +51,9 @@ def read_text(path: Path, wanted: str = "allowed: a text file in UTF-8", most: i
     except (OSError, ValueError) as error:
         raise refused("file", f"cannot be {step}: {os_reason(error)}") from None
     if size > most:
-        raise refused("file", f"has {size / 2**20:.0f} MiB", f"allowed: at most {most // 2**20} MiB")
+        raise refused(
+            "file", f"has {size / 2**20:.0f} MiB", f"allowed: at most {most // 2**20} MiB"
+        )
     if not data.strip():
         raise refused("file", "is empty")
     mark = len(codecs.BOM_UTF8) if data.startswith(codecs.BOM_UTF8) else 0

@@ -11,13 +11,23 @@ from typing import Literal
 _DIRS = {"cache": "~/.cache", "config": "~/.config", "data": "~/.local/share"}
 
 
-def user_folder(kind: Literal["cache", "config", "data"], environ: Mapping[str, str]) -> Path | None:
-    """Deepvm's folder among the user's, as platformdirs has it (tests compare them); it need not exist.
+def user_folder(
+    kind: Literal["cache", "config", "data"], environ: Mapping[str, str]
+) -> Path | None:
+    """Deepvm's folder among the user's, as platformdirs has it (tests compare them).
+
+    It need not exist.
 
     None without a home: the path would start in the current folder, which is not the user's own.
     """
     if sys.platform == "linux":  # without the 10 ms that importing platformdirs takes
-        folder = Path(environ.get(f"XDG_{kind.upper()}_HOME", "").strip() or os.path.expanduser(_DIRS[kind])) / "deepvm"
+        folder = (
+            Path(
+                environ.get(f"XDG_{kind.upper()}_HOME", "").strip()
+                or os.path.expanduser(_DIRS[kind])
+            )
+            / "deepvm"
+        )
     else:
         import platformdirs
 

@@ -28,8 +28,10 @@ class Start:
     """What a new machine must know.
 
     Attributes:
-        job: its name. machine: the name of the request, the tag of the machine. secret: of this machine.
-        controller: the controller's URL. controller_file: a file with it, for machines that share this disk.
+        job: its name. machine: the name of the request, the tag of the machine. secret: of this
+            machine.
+        controller: the controller's URL. controller_file: a file with it, for machines that share
+            this disk.
         most_usd_per_hour: what it may cost, None for no limit; for clouds whose prices move.
     """
 
@@ -55,7 +57,8 @@ class Listing:
     """The cloud's machines of a job, by the name of their request, with seconds since the epoch.
 
     ``alive``: since when each lives. ``ended``: from when to when each that does no more did.
-    ``zones``: where each is, if the cloud has chosen. ``taken``: those of which it says that it took them back.
+    ``zones``: where each is, if the cloud has chosen. ``taken``: those of which it says that it
+    took them back.
     """
 
     alive: Mapping[str, float]
@@ -74,7 +77,10 @@ class Cloud(Protocol):
 
     @classmethod
     def open(cls, folder: Path) -> Cloud:
-        """That of this user, whose jobs are in ``folder``. Raises RefusedError: it cannot be used here."""
+        """That of this user, whose jobs are in ``folder``.
+
+        Raises RefusedError: it cannot be used here.
+        """
 
     def host(self, job: str) -> str:
         """The address at which a job's controller listens, so that its machines reach it."""
@@ -83,7 +89,10 @@ class Cloud(Protocol):
         """A job is over: remove what its machines shared. Raises UnknownError."""
 
     def request(self, record: MachineRecord, start: Start) -> float | Launch:
-        """Make a machine, once for each name; returns when it was launched. Raises RefusedError, UnknownError."""
+        """Make a machine, once for each name; returns when it was launched.
+
+        Raises RefusedError, UnknownError.
+        """
 
     def listing(self, job: str) -> Listing:
         """The machines of a job. Raises UnknownError."""
@@ -98,7 +107,10 @@ class Cloud(Protocol):
         """Take a machine back after a notice of ``grace_s``, or at once without one."""
 
     def recommend(self, job: str, machine: str) -> None:
-        """Recommend a rebalance to a machine, as a cloud does that may take it back soon; it lives on."""
+        """Recommend a rebalance to a machine, as a cloud does that may take it back soon.
+
+        It lives on.
+        """
 
 
 @runtime_checkable
@@ -118,7 +130,10 @@ class Owned(Protocol):
         """Whether jobs of this folder ever rented machines; asks nobody."""
 
     def jobs(self) -> Iterable[str]:
-        """The jobs of this user whose machines or heads live, whoever knows of them. Raises UnknownError."""
+        """The jobs of this user whose machines or heads live, whoever knows of them.
+
+        Raises UnknownError.
+        """
 
 
 @runtime_checkable
@@ -126,7 +141,10 @@ class Distant(Protocol):
     """What a cloud has besides, whose machines share neither disk nor network with the controller."""
 
     def listen(self) -> tuple[str, int]:
-        """Address and port (0: any) that the controller binds; machines use that of :meth:`Cloud.host`."""
+        """Address and port (0: any) that the controller binds.
+
+        Machines use that of :meth:`Cloud.host`.
+        """
 
     def announce(self, job: str, url: str) -> None:
         """Tell the machines that live where the controller is now. Raises UnknownError."""
@@ -137,8 +155,8 @@ class Distant(Protocol):
     def zones(self, instance_type: str, market: str) -> Mapping[str, float | None]:
         """Zones to ask for a type in, the first first, and its price there in $/h, None if unknown.
 
-        A name that covers several leaves the choice to the cloud. Raises RefusedError: nothing can be rented as it is
-        set up, and why; UnknownError.
+        A name that covers several leaves the choice to the cloud. Raises RefusedError: nothing can
+        be rented as it is set up, and why; UnknownError.
         """
 
     def whole(self) -> str:
@@ -150,7 +168,10 @@ class Distant(Protocol):
 
 @dataclass(frozen=True)
 class Object:
-    """An object as it was read; ``tag``: of this version. ``age_s``: since it was written, by the store's clock."""
+    """An object as it was read; ``tag``: of this version.
+
+    ``age_s``: since it was written, by the store's clock.
+    """
 
     data: bytes = field(repr=False)
     tag: str
@@ -164,7 +185,10 @@ class ChangedError(DeepVMError):
 
 
 class Objects(Protocol):
-    """Objects of a bucket whose names begin alike; the methods raise RefusedError and UnknownError."""
+    """Objects of a bucket whose names begin alike.
+
+    The methods raise RefusedError and UnknownError.
+    """
 
     def get(self, key: str, unlike: str = "") -> Object | None:
         """An object, None if there is none; without its data if its tag is ``unlike``."""
@@ -173,7 +197,10 @@ class Objects(Protocol):
         """Write an object."""
 
     def replace(self, key: str, data: bytes, tag: str | None) -> str:
-        """Write it if it still has this tag, None: if there is none; returns the new tag. Raises ChangedError."""
+        """Write it if it still has this tag, None: if there is none; returns the new tag.
+
+        Raises ChangedError.
+        """
 
     def keys(self, prefix: str, after: str = "") -> list[str]:
         """The names that begin so, in order; ``after``: only those behind this one."""

@@ -1,4 +1,7 @@
-"""Job files of ``deepvm run``: what is trained, on what, for how much; errors name line, key and what is allowed."""
+"""Job files of ``deepvm run``: what is trained, on what, for how much.
+
+Errors name line, key and what is allowed.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationError,
+)
 
 from deepvm.catalog.documents import yaml_file
 from deepvm.catalog.documents.yaml_file import InvalidValueError, Lines, YamlFormat
@@ -72,7 +83,9 @@ def _cloud(value: str) -> str:
 
 def _variable_name(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value):
-        raise InvalidValueError("no name of a variable; allowed: letters, digits and _, no digit first")
+        raise InvalidValueError(
+            "no name of a variable; allowed: letters, digits and _, no digit first"
+        )
     if value in _SET_BY_DEEPVM:
         key = _SET_BY_DEEPVM[value]
         cure = f"use the key {key!r} of the job file" if key else "leave it out"
@@ -81,7 +94,9 @@ def _variable_name(value: str) -> str:
 
 
 _SET_BY_DEEPVM = {
-    **dict.fromkeys(("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"), ""),
+    **dict.fromkeys(
+        ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"), ""
+    ),
     **dict.fromkeys((AGENT, EPOCH, INDEPENDENT), ""),
     **{"DEEPVM_JOB": "name", "DEEPVM_TIERS": "tiers", "DEEPVM_DATA": "data"},
     **{"DEEPVM_KEEP": "keep", SAVE_EVERY: "save_every_steps"},
@@ -93,7 +108,9 @@ def _variable(value: object) -> str:
     """The value of a variable, which may be written as a number."""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         type_name = _YAML_TYPES.get(type(value), type(value).__name__)
-        raise InvalidValueError(f"YAML reads this value as {type_name}, not as text; put it in quotes")
+        raise InvalidValueError(
+            f"YAML reads this value as {type_name}, not as text; put it in quotes"
+        )
     if "\0" in str(value):
         raise InvalidValueError("a NUL character, which no variable can hold")
     return str(value)
@@ -114,7 +131,9 @@ def _source(value: object) -> object:
         place = value.get("mount")
         if set(value) != {"mount"} or not isinstance(place, str) or not _ABSOLUTE.fullmatch(place):
             raise ValueError("no mount")
-    elif not isinstance(value, str) or not (_DATA_URL.fullmatch(value) or _ABSOLUTE.fullmatch(value)):
+    elif not isinstance(value, str) or not (
+        _DATA_URL.fullmatch(value) or _ABSOLUTE.fullmatch(value)
+    ):
         raise ValueError("no place of data")
     return value
 
@@ -159,7 +178,9 @@ class Machines(_Strict):
     market: Literal["spot", "on-demand"] = _said("spot or on-demand", "spot")
     zone: Text | None = _said("a zone, such as us-east-1a", None)
     hosts: Text | None = _said("the file of hosts of your own, for cloud: ssh", None)
-    launcher: Text | None = _said("how commands get to hosts: ssh, or words with {host} in them", None)
+    launcher: Text | None = _said(
+        "how commands get to hosts: ssh, or words with {host} in them", None
+    )
     python: Text | None = _said("the interpreter of hosts, such as ~/venv/bin/python", None)
 
 
@@ -177,15 +198,17 @@ class Budget(_Strict):
     max_price: Usd | None = _said("dollars an hour, above 0: a number such as 4", None)
     total_usd: Usd | None = _said("dollars in all, above 0: a number such as 50", None)
     deadline: Seconds | None = _said(_TIME, None)
-    deadline_policy: Literal["greedy", "uniform-progress"] = _said("greedy or uniform-progress", "uniform-progress")
+    deadline_policy: Literal["greedy", "uniform-progress"] = _said(
+        "greedy or uniform-progress", "uniform-progress"
+    )
 
 
 class Injected(_Strict):
     """Preemptions on purpose, on clouds that can."""
 
     mttp: Seconds | None = _said(_TIME, None)
-    lives: Annotated[list[Seconds], Field(min_length=1, max_length=MOST_LIVES)] | Text | None = _said(
-        "a list of times such as [30s, 2min], or the file of a trace", None
+    lives: Annotated[list[Seconds], Field(min_length=1, max_length=MOST_LIVES)] | Text | None = (
+        _said("a list of times such as [30s, 2min], or the file of a trace", None)
     )
     scale: Annotated[float, BeforeValidator(_bare), Field(gt=0, le=1e6)] = _said(
         "a number above 0, by which lives are multiplied", 1.0
@@ -198,7 +221,9 @@ class Injected(_Strict):
     missed: Share = _said("the share without a notice, from 0 to 1", 0.0)
     late: Share = _said("the share whose notice comes late, from 0 to 1", 0.0)
     silent: Share = _said("the share that loses its link and lives on, from 0 to 1", 0.0)
-    rebalance: Share = _said("the share to which a rebalance is recommended before, from 0 to 1", 0.0)
+    rebalance: Share = _said(
+        "the share to which a rebalance is recommended before, from 0 to 1", 0.0
+    )
 
 
 class JobFile(_Strict):
@@ -212,36 +237,42 @@ class JobFile(_Strict):
     launcher: Literal["direct", "torchrun"] = _said("direct or torchrun", "direct")
     code: Annotated[Text, AfterValidator(_code)] | None = _said("a folder, or git: URL@REF", None)
     setup: Text | None = _said("a command that is run once on each machine", None)
-    env: dict[Annotated[str, AfterValidator(_variable_name)], Annotated[str, BeforeValidator(_variable)]] = _said(
-        "names of variables with texts, such as {OMP_NUM_THREADS: '1'}", {}
-    )
+    env: dict[
+        Annotated[str, AfterValidator(_variable_name)], Annotated[str, BeforeValidator(_variable)]
+    ] = _said("names of variables with texts, such as {OMP_NUM_THREADS: '1'}", {})
     processes_per_machine: Literal["gpus"] | Annotated[Count, Field(le=MOST_RANKS)] = _said(
         f"gpus, or a whole number from 1 to {MOST_RANKS}", "gpus"
     )
     independent_processes: bool = _said("true or false", False)
-    data: dict[Annotated[str, AfterValidator(_data_name)], Annotated[str | dict[str, str], PlainValidator(_source)]] = (
-        _said(
-            "names with s3://bucket/prefix, file:///folder or an absolute path, such as {train: s3://bucket/train}; or "
-            "{train: {mount: /mnt/data}} where they are already",
-            {},
-        )
+    data: dict[
+        Annotated[str, AfterValidator(_data_name)],
+        Annotated[str | dict[str, str], PlainValidator(_source)],
+    ] = _said(
+        "names with s3://bucket/prefix, file:///folder or an absolute path, such as {train:"
+        " s3://bucket/train}; or {train: {mount: /mnt/data}} where they are already",
+        {},
     )
     machines: Machines = _said(
-        "{type: g4dn.xlarge, count: 2}; there are type, plan, hosts, count, market, zone", Machines()
+        "{type: g4dn.xlarge, count: 2}; there are type, plan, hosts, count, market, zone",
+        Machines(),
     )
     anchor: Anchor | Literal["none"] | None = _said("{type: m7g.large}, or none", None)
     tiers: list[Text] = _said("a list of URLs, such as [s3://bucket/run]", [])
     save_policy: Annotated[str, AfterValidator(_policy)] = _said(
         "a save policy, such as adaptive, thesis or static:100", "adaptive"
     )
-    save_every_steps: Annotated[int, BeforeValidator(_steps), Field(ge=1, le=_MOST_STEPS)] | None = _said(
-        f"a whole number from 1 to {_MOST_STEPS:.0e}, or null", None
-    )
+    save_every_steps: (
+        Annotated[int, BeforeValidator(_steps), Field(ge=1, le=_MOST_STEPS)] | None
+    ) = _said(f"a whole number from 1 to {_MOST_STEPS:.0e}, or null", None)
     steps: Annotated[int, BeforeValidator(_steps), Field(ge=1, le=_MOST_STEPS)] | None = _said(
         f"how many the training takes in all, a whole number from 1 to {_MOST_STEPS:.0e}", None
     )
-    keep: Annotated[int, BeforeValidator(_bare), Field(ge=0, le=10_000)] = _said("a whole number from 0", 2)
-    budget: Budget = _said("{total_usd: 50, usd_per_hour: 3, deadline: 12h}, each of which may be left out", Budget())
+    keep: Annotated[int, BeforeValidator(_bare), Field(ge=0, le=10_000)] = _said(
+        "a whole number from 0", 2
+    )
+    budget: Budget = _said(
+        "{total_usd: 50, usd_per_hour: 3, deadline: 12h}, each of which may be left out", Budget()
+    )
     cloud: Annotated[str, AfterValidator(_cloud)] = _said(joined(CLOUDS, "or"), "local")
     orphan_after: Seconds = _said(_TIME, 1800.0)
     start_timeout: Timeout = _said(_TIMEOUT, 1800.0)
@@ -254,12 +285,19 @@ def read_job_file(path: Path) -> JobFile:
 
     Raises:
         JobFormatError: unknown or repeated keys, values that cannot be, files that are not there.
-        DataError: no such file. CatalogFormatError: it is no regular file, or not text; the same of a trace.
+        DataError: no such file. CatalogFormatError: it is no regular file, or not text; the same of
+            a trace.
     """
     found, folder = FORMAT.read(path), path.parent
-    if found.code is not None and not found.code.startswith("git:") and not (folder / found.code).is_dir():
+    if (
+        found.code is not None
+        and not found.code.startswith("git:")
+        and not (folder / found.code).is_dir()
+    ):
         line, allowed = line_of(path, "code"), FORMAT.allowed("code")
-        raise JobFormatError(str(path), [f"line {line}: code: there is no folder {found.code!r}; allowed: {allowed}"])
+        raise JobFormatError(
+            str(path), [f"line {line}: code: there is no folder {found.code!r}; allowed: {allowed}"]
+        )
     inject = found.inject
     if inject is None or not isinstance(inject.lives, str):
         return found
@@ -274,12 +312,17 @@ def _with_trace(inject: Injected, file: Path) -> Injected:
 
 
 def job_of_plan(plan: Path, command: Sequence[str]) -> JobFile:
-    """A job that trains code of the current folder on the machines of a plan. Raises RequestError."""
+    """A job that trains code of the current folder on the machines of a plan.
+
+    Raises RequestError.
+    """
     if not command[0].strip():
         raise RequestError("command", shlex.join(command), FORMAT.allowed("train"))
     name = re.sub(r"[^a-z0-9]+", "-", _trained(command).lower()).strip("-")[:40].strip("-") or "job"
     try:
-        return JobFile(name=name, train=shlex.join(command), code=".", machines=Machines(plan=str(plan)))
+        return JobFile(
+            name=name, train=shlex.join(command), code=".", machines=Machines(plan=str(plan))
+        )
     except ValidationError:
         raise RequestError("command", " ".join(command), FORMAT.allowed("train")) from None
 
@@ -325,7 +368,9 @@ def changed(
         value = money.get(path[-1]) if path[0] == "budget" else given.get(path[0])
         raise RequestError(path[-1], value, FORMAT.allowed(*path)) from None
     if found.inject is not None and found.cloud not in (able := _clouds_for(found.inject)):
-        raise RequestError("cloud", found.cloud, f"{joined(able, 'or')}, as the file's inject needs")
+        raise RequestError(
+            "cloud", found.cloud, f"{joined(able, 'or')}, as the file's inject needs"
+        )
     if found.independent_processes and found.launcher != "direct":
         raise RequestError("independent_processes", True, _ONE_GROUP)
     return found
@@ -335,20 +380,34 @@ def remarks(job: JobFile) -> Iterator[str]:
     """What to know of a job before it starts."""
     machines = job.machines
     if machines.type is None and machines.plan is None and machines.hosts is None:
-        better = f"deepvm recommend --pw {job.budget.usd_per_hour:g} --model MODEL -o json > plan.json"
-        yield f"these machines train a ResNet-50 fastest; for your model: {better}, and machines: {{plan: plan.json}}"
+        better = (
+            f"deepvm recommend --pw {job.budget.usd_per_hour:g} --model MODEL -o json > plan.json"
+        )
+        yield (
+            f"these machines train a ResNet-50 fastest; for your model: {better}, and machines:"
+            " {plan: plan.json}"
+        )
     if job.budget.deadline is not None and job.steps is None and job.machines.market == "spot":
         stop = "the deadline only stops the job in time"
-        yield f"{stop}; with 'steps: N', the steps of all the work, spot and on-demand VMs are chosen so that it is met"
+        yield (
+            f"{stop}; with 'steps: N', the steps of all the work, spot and on-demand VMs are chosen"
+            " so that it is met"
+        )
     if job.inject is not None and job.inject.count is None:
         life_s, grace_s = Injection.of(job.inject.model_dump()).mean_s, job.inject.grace
         if life_s < grace_s:
             mean, grace = (format_seconds(seconds, digits=2) for seconds in (life_s, grace_s))
-            yield f"machines train for {mean} on average (inject.mttp or lives), then last {grace} more (inject.grace)"
+            yield (
+                f"machines train for {mean} on average (inject.mttp or lives), then last {grace}"
+                " more (inject.grace)"
+            )
 
 
 def line_of(file: Path, key: str) -> int | None:
-    """Where a key such as ``machines.type`` is in a job file that can be read; None if it is not there."""
+    """Where a key such as ``machines.type`` is in a job file that can be read.
+
+    None if it is not there.
+    """
     return yaml_file.line_of(file, key, _WANTED)
 
 
@@ -373,7 +432,10 @@ def _contradictions(found: JobFile, lines: Lines) -> Iterator[str]:
         yield f"{where}{machines.count.max} is less than min, {machines.count.min}"
     if not (machines.type or machines.plan or machines.hosts or found.budget.usd_per_hour):
         where = f"line {lines.known['machines',]}: " if ("machines",) in lines.known else ""
-        yield f"{where}machines: neither type nor plan, nor budget.usd_per_hour to plan for; give one of them"
+        yield (
+            f"{where}machines: neither type nor plan, nor budget.usd_per_hour to plan for; give one"
+            " of them"
+        )
     if machines.hosts and machines.plan:
         yield f"{lines.said('machines', 'plan')}either hosts or plan"
     for key in ("launcher", "python"):
@@ -389,8 +451,9 @@ def _contradictions(found: JobFile, lines: Lines) -> Iterator[str]:
     if limit != "none" and limit < grace:
         short, long = (format_seconds(seconds, digits=2) for seconds in (limit, grace))
         yield (
-            f"{lines.said('step_timeout')}{short} is shorter than inject.grace, {long}: trainers may wait so long "
-            f"without a step after a notice; allowed: at least {long}, or a shorter inject.grace"
+            f"{lines.said('step_timeout')}{short} is shorter than inject.grace, {long}: trainers"
+            f" may wait so long without a step after a notice; allowed: at least {long}, or a"
+            " shorter inject.grace"
         )
 
 
@@ -399,19 +462,26 @@ FORMAT = YamlFormat(JobFile, _WANTED, "docs/reference/run-file.md", _contradicti
 
 
 def checked_injection(keys: Mapping[str, Any], cloud: str) -> dict[str, Any]:
-    """The keys of ``inject`` by what the command line says; ``lives``: times with commas between them, or a file.
+    """The keys of ``inject`` by what the command line says.
+
+    ``lives``: times with commas between them, or a file.
 
     Raises:
-        RequestError: values that cannot be, or a cloud that cannot do it. What reading a trace raises.
+        RequestError: values that cannot be, or a cloud that cannot do it. What reading a trace
+            raises.
     """
     lives, file = keys["lives"], Path(keys["lives"] or "")
     if lives is not None and not _is_file(file):
         keys = {**keys, "lives": [life.strip() for life in lives.split(",")]}
     try:
-        found = Injected.model_validate({name: value for name, value in keys.items() if value is not None})
+        found = Injected.model_validate(
+            {name: value for name, value in keys.items() if value is not None}
+        )
     except ValidationError as error:
         key = str(error.errors()[0]["loc"][0])
-        raise RequestError(key, (lives if key == "lives" else keys[key]), FORMAT.allowed("inject", key)) from None
+        raise RequestError(
+            key, (lives if key == "lives" else keys[key]), FORMAT.allowed("inject", key)
+        ) from None
     if isinstance(found.lives, str):
         found = _with_trace(found, file)
     for key, problem in _impossible(found, cloud):
@@ -442,4 +512,7 @@ def _impossible(inject: Injected, cloud: str) -> Iterator[tuple[str, str]]:
     if inject.scale != 1.0 and inject.lives is None:
         yield "scale", "only with lives"
     if sum(getattr(inject, fate) for fate in FATES) > 1:
-        yield max(FATES, key=lambda name: float(getattr(inject, name))), f"{joined(FATES)}: at most 1 together"
+        yield (
+            max(FATES, key=lambda name: float(getattr(inject, name))),
+            f"{joined(FATES)}: at most 1 together",
+        )

@@ -13,15 +13,24 @@ from deepvm.core.cluster.prices import Plausibility, PricedType
 log = logging.getLogger("deepvm.jobs")
 
 
-def plausible_prices(name: str, market: Market, prices: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Prices of a type by zone, $/h; None for one that cannot be true beside those of the catalog, which is logged.
+def plausible_prices(
+    name: str, market: Market, prices: Mapping[str, float | None]
+) -> dict[str, float | None]:
+    """Prices of a type by zone, $/h.
+
+    None for one that cannot be true beside those of the catalog, which is logged.
 
     Of two zones the one with the wrong price would come first, whatever it costs.
     """
     catalog, found = load_catalog(), dict(prices)
     if market is not Market.SPOT or name not in catalog.by_name:
         return found
-    judged = Plausibility({i.name: PricedType(i.vcpus, i.on_demand_usd_per_hour, i.spot_usd_per_hour) for i in catalog})
+    judged = Plausibility(
+        {
+            i.name: PricedType(i.vcpus, i.on_demand_usd_per_hour, i.spot_usd_per_hour)
+            for i in catalog
+        }
+    )
     for zone, usd in prices.items():
         doubt = None if usd is None else judged.spot(name, Decimal(str(usd)))
         if doubt is not None:

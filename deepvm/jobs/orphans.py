@@ -18,7 +18,8 @@ from deepvm.jobs.standing import ALIVE, controller_in
 class Orphan:
     """A machine, or a head, that no job needs; since when it lives. ``end`` ends it.
 
-    ``known``: its job is in this history; else another history, or another computer, may know that it is needed.
+    ``known``: its job is in this history; else another history, or another computer, may know that
+    it is needed.
     """
 
     job: str
@@ -57,8 +58,9 @@ def search(
 ) -> Search:
     """Look at all jobs, or those ``named``, each by itself: a cloud that does not answer hides no other's machines.
 
-    ``owned``: clouds that know whose machines are. They may have some of jobs in ``folder`` that the history lacks;
-    those are released only if ``named``: another history, or another computer, may need them.
+    ``owned``: clouds that know whose machines are. They may have some of jobs in ``folder`` that
+    the history lacks; those are released only if ``named``: another history, or another computer,
+    may need them.
 
     Raises RequestError: a job is named that nobody knows; nothing is released then.
     """
@@ -85,7 +87,11 @@ def search(
 
 
 def _lost(
-    jobs: Collection[_Job], cloud_of: Callable[[str], Cloud], folder: Path, owned: Collection[str], problems: list[str]
+    jobs: Collection[_Job],
+    cloud_of: Callable[[str], Cloud],
+    folder: Path,
+    owned: Collection[str],
+    problems: list[str],
 ) -> Iterator[_Job]:
     known = {(job.name, job.cloud) for job in jobs}
     for name in owned:
@@ -103,7 +109,9 @@ def _orphans(job: _Job, cloud: Cloud) -> Iterator[Orphan]:
     if isinstance(cloud, Headed):
         state = HeadState.load(job.folder)
         if state is not None and not state.here and not state.read:
-            raise UnknownError("whether its head lives is not known, as what that has written cannot be read")
+            raise UnknownError(
+                "whether its head lives is not known, as what that has written cannot be read"
+            )
         needed = head_name(state.number) if state is not None and alive else ""
         for machine, since_s in cloud.heads(job.name).alive.items():
             if machine != needed:
@@ -120,7 +128,12 @@ def _end(job: _Job, cloud: Cloud, orphans: list[Orphan]) -> Iterator[str]:
             orphan.end(orphan.job, orphan.machine)
         except (DeepVMError, OSError) as error:
             yield f"{orphan.job}, {orphan.machine}: {error}"
-    if orphans and job.row is not None and job.row.result is not None and not isinstance(cloud, Distant):
+    if (
+        orphans
+        and job.row is not None
+        and job.row.result is not None
+        and not isinstance(cloud, Distant)
+    ):
         try:
             cloud.finish(job.name)  # a host that was silent at the end has its files still
         except (DeepVMError, OSError) as error:

@@ -22,8 +22,8 @@ class OwnHosts:
     """The hosts of one job.
 
     Attributes:
-        tag: names the job on hosts, also where other users have one of that name. launcher, python: as ``Launcher``
-            reads them. hosts: in the order of the file.
+        tag: names the job on hosts, also where other users have one of that name. launcher, python:
+            as ``Launcher`` reads them. hosts: in the order of the file.
     """
 
     tag: str
@@ -38,7 +38,12 @@ class OwnHosts:
             found = json.loads((folder / FILE).read_bytes())
         except FileNotFoundError:
             return None
-        return cls(found["tag"], found["launcher"], found["python"], tuple(Host(**h) for h in found["hosts"]))
+        return cls(
+            found["tag"],
+            found["launcher"],
+            found["python"],
+            tuple(Host(**h) for h in found["hosts"]),
+        )
 
     def save(self, folder: Path) -> None:
         """Write them down for :meth:`load`. Raises OSError."""
@@ -56,12 +61,16 @@ class OwnHosts:
 
     def pools(self) -> tuple[Pool, ...]:
         """One for each type and price, the cheapest first."""
-        return tuple(sorted(dict.fromkeys(map(pool_of, self.hosts)), key=lambda pool: pool.usd_per_hour))
+        return tuple(
+            sorted(dict.fromkeys(map(pool_of, self.hosts)), key=lambda pool: pool.usd_per_hour)
+        )
 
     def of(self, pool: Pool) -> tuple[Host, ...]:
         """The hosts of a pool."""
         same = (pool.instance_type, pool.usd_per_hour)
-        return tuple(h for h in self.hosts if (pool_of(h).instance_type, pool_of(h).usd_per_hour) == same)
+        return tuple(
+            h for h in self.hosts if (pool_of(h).instance_type, pool_of(h).usd_per_hour) == same
+        )
 
 
 def pool_of(host: Host) -> Pool:

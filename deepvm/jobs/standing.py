@@ -22,7 +22,10 @@ from deepvm.jobs.steady_clock import job_time_s
 LOCK = "controller.lock"
 """A controller holds it in its job's folder."""
 ALIVE, GONE, ELSEWHERE, OVER = "alive", "gone", "elsewhere", "over"
-"""Of a job's controller; elsewhere: its folder is not here, or was removed, or what its head says cannot be read."""
+"""Of a job's controller.
+
+Elsewhere: its folder is not here, or was removed, or what its head says cannot be read.
+"""
 
 
 @dataclass(frozen=True)
@@ -30,8 +33,10 @@ class Standing:
     """A job at a time.
 
     Attributes:
-        world: with what it costs until ``now_s`` if it is not over. document: ``deepvm.run/1``, final once it is over.
-        controller: ALIVE, GONE, ELSEWHERE, or OVER where the job needs none. without: when it had none.
+        world: with what it costs until ``now_s`` if it is not over. document: ``deepvm.run/1``,
+            final once it is over.
+        controller: ALIVE, GONE, ELSEWHERE, or OVER where the job needs none. without: when it had
+            none.
     """
 
     row: JobRow
@@ -49,18 +54,34 @@ class Standing:
         return self.row.result is not None
 
 
-def standing_of(history: History, row: JobRow, now_s: float, known: Sequence[EventRow] = ()) -> Standing:
-    """How a job stands; ``now_s``: by the wall clock. ``known``: its first events, which are not read again."""
+def standing_of(
+    history: History, row: JobRow, now_s: float, known: Sequence[EventRow] = ()
+) -> Standing:
+    """How a job stands; ``now_s``: by the wall clock.
+
+    ``known``: its first events, which are not read again.
+    """
     now_s = job_time_s(row.folder, now_s)
     events = [*known, *history.events(row.name, known[-1].number if known else 0)]
-    samples, known_world, controller = history.samples(row.name), history.world(row.name), controller_of(row)
+    samples, known_world, controller = (
+        history.samples(row.name),
+        history.world(row.name),
+        controller_of(row),
+    )
     world, without = current(known_world, samples, now_s), downtimes(events, samples)
     seen_s = last_seen_s(known_world, samples)
-    if controller == GONE and known_world.machines and not world.job.over and world.now_s - seen_s >= LEAST_S:
+    if (
+        controller == GONE
+        and known_world.machines
+        and not world.job.over
+        and world.now_s - seen_s >= LEAST_S
+    ):
         without.append(Downtime(seen_s, world.now_s))
     document = row.result
     if document is None:
-        document = final_document(row.name, row.created_s, world, events, on_demand_prices(world), without)
+        document = final_document(
+            row.name, row.created_s, world, events, on_demand_prices(world), without
+        )
     return Standing(row, world, events, samples, document, controller, now_s, without)
 
 
@@ -68,7 +89,8 @@ def standing_of(history: History, row: JobRow, now_s: float, known: Sequence[Eve
 class JobLine:
     """A job in short.
 
-    ``steps``: None if unknown. ``machines``: that cost something now. ``failed_saves``: since the newest safe version.
+    ``steps``: None if unknown. ``machines``: that cost something now. ``failed_saves``: since the
+    newest safe version.
     """
 
     name: str
@@ -91,7 +113,9 @@ def job_lines(history: History, now_s: float) -> list[JobLine]:
             figures = (done["steps"], done["preemptions"], 0, done["cost_usd"])
             failed = done.get("failed_saves", {}).get("in_a_row", 0)
         else:
-            world = current(history.world(row.name), history.samples(row.name), job_time_s(row.folder, now_s))
+            world = current(
+                history.world(row.name), history.samples(row.name), job_time_s(row.folder, now_s)
+            )
             costs = sum(m.state.costs for m in world.machines.values())
             steps = None if world.progress_unknown else world.steps
             figures = (steps, world.preemptions, costs, round(world.usd, 8))
@@ -119,7 +143,11 @@ def on_demand_prices(world: World) -> dict[str, float]:
 
 def controller_of(row: JobRow) -> str:
     """Whether the controller of a job lives."""
-    if row.result is not None and row.state in (Job.DONE.value, Job.FAILED.value, Job.STOPPED.value):
+    if row.result is not None and row.state in (
+        Job.DONE.value,
+        Job.FAILED.value,
+        Job.STOPPED.value,
+    ):
         return OVER
     return controller_in(row.folder)
 

@@ -1,8 +1,8 @@
 """Time that passes evenly, even if the wall clock is set, and also while the computer sleeps.
 
-The times of a job, and of its machines, are by one such clock. Processes of one boot share it, by a file of the job's
-folder. After a reboot, or on another computer, a new one starts at the wall clock's time, but not before the last time
-that was recorded.
+The times of a job, and of its machines, are by one such clock. Processes of one boot share it, by a
+file of the job's folder. After a reboot, or on another computer, a new one starts at the wall
+clock's time, but not before the last time that was recorded.
 """
 
 from __future__ import annotations
@@ -57,7 +57,10 @@ class SteadyClock:
 
 
 def clock_of(folder: Path, least_s: float = 0.0) -> SteadyClock:
-    """The clock of the job in a folder, started if there is none. Raises DataError: it cannot be written."""
+    """The clock of the job in a folder, started if there is none.
+
+    Raises DataError: it cannot be written.
+    """
     clock = SteadyClock.load(folder / CLOCK)
     if clock is None or clock.now_s() < least_s:
         clock = SteadyClock.start(least_s)

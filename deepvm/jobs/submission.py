@@ -70,10 +70,13 @@ def instance_of(name: str, option: str = "machines.type") -> InstanceType:
     return catalog[name]
 
 
-def world_of(job: JobFile, beside: Path, now_s: float, lives: Iterable[Mapping[str, Any]] = ()) -> World:
+def world_of(
+    job: JobFile, beside: Path, now_s: float, lives: Iterable[Mapping[str, Any]] = ()
+) -> World:
     """What the controller knows before anything has happened.
 
-    ``beside``: the job file's folder. ``lives``: the history's machines, by which zones are put in order.
+    ``beside``: the job file's folder. ``lives``: the history's machines, by which zones are put in
+    order.
 
     Raises RequestError, RefusedError, UnknownError, or what reading its plan raises.
     """
@@ -83,7 +86,9 @@ def world_of(job: JobFile, beside: Path, now_s: float, lives: Iterable[Mapping[s
     cloud, known = cloud_of(job.cloud), [m for m in lives if is_of_a_market(m)]
     whole = job.machines.zone or (cloud.whole() if isinstance(cloud, Distant) else job.cloud)
 
-    def pool(name: str, market: Market, option: str, zone: str = whole, usd: float | None = None) -> Pool:
+    def pool(
+        name: str, market: Market, option: str, zone: str = whole, usd: float | None = None
+    ) -> Pool:
         if hosts is not None:
             return next(p for p in hosts.pools() if p.instance_type == name)
         price = instance_of(name, option).usd_per_hour(market) if usd is None else usd
@@ -93,10 +98,18 @@ def world_of(job: JobFile, beside: Path, now_s: float, lives: Iterable[Mapping[s
 
     def offered(name: str, market: Market) -> dict[str, float | None]:
         """Zones with a type, and prices there. Raises RequestError, RefusedError: there is none."""
-        found = plausible_prices(name, market, cloud.zones(name, market.value)) if isinstance(cloud, Distant) else {}
+        found = (
+            plausible_prices(name, market, cloud.zones(name, market.value))
+            if isinstance(cloud, Distant)
+            else {}
+        )
         prices = {z: usd for z, usd in found.items() if z.startswith(whole)}
         if isinstance(cloud, Distant) and not prices:
-            raise RequestError("machines.zone", whole, f"a zone of {cloud.whole()} with a subnet that offers {name}")
+            raise RequestError(
+                "machines.zone",
+                whole,
+                f"a zone of {cloud.whole()} with a subnet that offers {name}",
+            )
         return prices
 
     def spots(name: str) -> tuple[Pool, ...]:
@@ -104,10 +117,13 @@ def world_of(job: JobFile, beside: Path, now_s: float, lives: Iterable[Mapping[s
         prices = offered(name, Market.SPOT)
         if not prices:
             return (pool(name, Market.SPOT, "machines.type"),)
-        if wanted.most == 1 and not wanted.anchors:  # it has nobody to talk to: the cloud knows best
+        # It has nobody to talk to: the cloud knows best
+        if wanted.most == 1 and not wanted.anchors:
             known_usd = [usd for usd in prices.values() if usd is not None]
             return (pool(name, Market.SPOT, "machines.type", usd=min(known_usd, default=None)),)
-        found = [pool(name, Market.SPOT, "machines.type", zone, usd) for zone, usd in prices.items()]
+        found = [
+            pool(name, Market.SPOT, "machines.type", zone, usd) for zone, usd in prices.items()
+        ]
         return in_order(found, known, now_s)
 
     def on_demand(name: str, option: str = "machines.type") -> tuple[Pool, ...]:
@@ -116,7 +132,9 @@ def world_of(job: JobFile, beside: Path, now_s: float, lives: Iterable[Mapping[s
         offered(name, Market.ON_DEMAND)
         return (found,)
 
-    def ranked(pools: Callable[[str], tuple[Pool, ...]], first: str, others: Iterable[str]) -> tuple[Pool, ...]:
+    def ranked(
+        pools: Callable[[str], tuple[Pool, ...]], first: str, others: Iterable[str]
+    ) -> tuple[Pool, ...]:
         """Of a type and, where clouds run out of it, of those of the next-ranked clusters that are to be had."""
         found = pools(first)
         for name in others if isinstance(cloud, Distant) else ():
@@ -139,13 +157,18 @@ def world_of(job: JobFile, beside: Path, now_s: float, lives: Iterable[Mapping[s
         total_usd=budget.total_usd,
         end_s=None if budget.deadline is None else now_s + budget.deadline,
         policy=parse_policy(job.save_policy),
-        anchor=ranked(lambda name: on_demand(name, "anchor.type"), wanted.anchor, wanted.other_anchors)
-        if wanted.anchors
-        else (),
+        anchor=(
+            ranked(lambda name: on_demand(name, "anchor.type"), wanted.anchor, wanted.other_anchors)
+            if wanted.anchors
+            else ()
+        ),
         anchors=wanted.anchors,
         steady=bought if spot and wanted.steadies else (),
         steadies=wanted.steadies if spot else 0,
-        usd_per_hour=min((usd for usd in (budget.usd_per_hour, budget.max_price) if usd is not None), default=None),
+        usd_per_hour=min(
+            (usd for usd in (budget.usd_per_hour, budget.max_price) if usd is not None),
+            default=None,
+        ),
         max_price=budget.max_price,
         steps=job.steps,
         begun_s=now_s,
@@ -179,7 +202,8 @@ def world_of(job: JobFile, beside: Path, now_s: float, lives: Iterable[Mapping[s
 class Rented:
     """What a job rents: machines of one type, so many of them on demand, and those that keep versions.
 
-    ``others``, ``other_anchors``: the types of the next-ranked clusters, for when none of this one are to be had.
+    ``others``, ``other_anchors``: the types of the next-ranked clusters, for when none of this one
+    are to be had.
     ``usd_per_hour``: the budget for which it was recommended.
     """
 
@@ -199,7 +223,9 @@ def rented_of(job: JobFile, beside: Path) -> Rented:
     machines, count = job.machines, job.machines.count
     found: Rented
     if machines.type is not None:
-        least, most = (count.min, count.max) if isinstance(count, Range) else (count or 1, count or 1)
+        least, most = (
+            (count.min, count.max) if isinstance(count, Range) else (count or 1, count or 1)
+        )
         found = Rented(machines.type, least, most, most if machines.market == "on-demand" else 0)
     elif machines.plan is not None:
         try:
@@ -210,25 +236,42 @@ def rented_of(job: JobFile, beside: Path) -> Rented:
             ) from None
         if not (sold_by := clouds.cloud_of(plan.source.catalog)).has_api:
             there = f"'deepvm export --to skypilot' starts those of {sold_by.title}"
-            raise RequestError("machines.plan", machines.plan, f"a plan of AWS, where jobs rent machines; {there}")
+            raise RequestError(
+                "machines.plan", machines.plan, f"a plan of AWS, where jobs rent machines; {there}"
+            )
         if plan.reserved:
             allowed = (
-                "a plan without reserved VMs: jobs rent theirs; 'deepvm export --to torchrun' trains on reserved ones"
+                "a plan without reserved VMs: jobs rent theirs; 'deepvm export --to torchrun'"
+                " trains on reserved ones"
             )
             raise RequestError("machines.plan", machines.plan, allowed)
         vms, memory = plan.training, plan.memory
-        found = Rented(vms.instance_type, plan.training_count, plan.training_count, vms.on_demand_count)
+        found = Rented(
+            vms.instance_type, plan.training_count, plan.training_count, vms.on_demand_count
+        )
         others = list(_next_of_plan(beside / machines.plan))
-        found = replace(found, others=_alike(vms.instance_type, (p.training.instance_type for p in others)))
+        found = replace(
+            found, others=_alike(vms.instance_type, (p.training.instance_type for p in others))
+        )
         found = replace(found, usd_per_hour=None if plan.budget is None else float(plan.budget))
         if memory is not None:
-            kinds = _as_large(memory.instance_type, (p.memory.instance_type for p in others if p.memory is not None))
-            found = replace(found, anchor=memory.instance_type, anchors=memory.on_demand_count, other_anchors=kinds)
+            kinds = _as_large(
+                memory.instance_type,
+                (p.memory.instance_type for p in others if p.memory is not None),
+            )
+            found = replace(
+                found,
+                anchor=memory.instance_type,
+                anchors=memory.on_demand_count,
+                other_anchors=kinds,
+            )
     else:
         assert job.budget.usd_per_hour is not None
         found = _recommended(job.budget.usd_per_hour)
     if isinstance(job.anchor, Anchor):
-        return replace(found, anchor=job.anchor.type, anchors=max(found.anchors, 1), other_anchors=())
+        return replace(
+            found, anchor=job.anchor.type, anchors=max(found.anchors, 1), other_anchors=()
+        )
     return replace(found, anchor="", anchors=0, other_anchors=()) if job.anchor == "none" else found
 
 
@@ -237,7 +280,10 @@ def _limit_s(timeout: float | str) -> float | None:
 
 
 def check_script(job: JobFile, beside: Path) -> None:
-    """Refuse a command whose script no machine would find, before one is paid for. Raises RequestError."""
+    """Refuse a command whose script no machine would find, before one is paid for.
+
+    Raises RequestError.
+    """
     words = shlex.split(job.train)
     scripts = [word for word in words[1:] if not word.startswith("-")][:1]
     if (
@@ -254,25 +300,37 @@ def check_script(job: JobFile, beside: Path) -> None:
     if job.code is None:
         allowed = "a script that machines have; they get none without 'code', such as 'code: .'"
         raise RequestError("train", job.train, allowed)
-    if git_code.parse(job.code) is None and job.setup is None and not (beside / job.code / script).exists():
-        raise RequestError("train", job.train, f"a script that 'code: {job.code}' has; there is no {script} in it")
+    if (
+        git_code.parse(job.code) is None
+        and job.setup is None
+        and not (beside / job.code / script).exists()
+    ):
+        raise RequestError(
+            "train", job.train, f"a script that 'code: {job.code}' has; there is no {script} in it"
+        )
 
 
 def hosts_of(job: JobFile, beside: Path) -> OwnHosts | None:
     """The hosts of a job file in the folder ``beside``; None if it has none.
 
     Raises:
-        RequestError: no such file, no host in it, one twice; a launcher that cannot be; nothing that all hosts reach.
+        RequestError: no such file, no host in it, one twice; a launcher that cannot be; nothing
+            that all hosts reach.
         CatalogFormatError: lines of the file cannot be read.
     """
     machines = job.machines
     if (machines.hosts is None) != (job.cloud != SSH):
-        wanted = f"the cloud {SSH}, as there are machines.hosts" if machines.hosts else "one without hosts"
+        wanted = (
+            f"the cloud {SSH}, as there are machines.hosts"
+            if machines.hosts
+            else "one without hosts"
+        )
         raise RequestError("cloud", job.cloud, f"{wanted}; {SSH} and machines.hosts go together")
     if machines.hosts is None:
         return None
     hosts = [
-        replace(h, type=h.type or machines.type or "") for h in read_hosts(beside / machines.hosts, "machines.hosts")
+        replace(h, type=h.type or machines.type or "")
+        for h in read_hosts(beside / machines.hosts, "machines.hosts")
     ]
     tag = f"{job.name}-{secrets.token_hex(4)}"
     found = OwnHosts(tag, machines.launcher or SSH, machines.python or "", tuple(hosts))
@@ -289,20 +347,32 @@ def hosts_of(job: JobFile, beside: Path) -> OwnHosts | None:
 
 
 def taken_of(job: JobFile, own: OwnHosts) -> Rented:
-    """The hosts that a job takes: all that train, or ``count`` of them. Raises RequestError: there are not so many."""
+    """The hosts that a job takes: all that train, or ``count`` of them.
+
+    Raises RequestError: there are not so many.
+    """
     anchor = job.anchor.type if isinstance(job.anchor, Anchor) else ""
     if anchor and not any(p.instance_type == anchor for p in own.pools()):
-        raise RequestError("anchor.type", anchor, "the type= of a host in the file of machines.hosts")
+        raise RequestError(
+            "anchor.type", anchor, "the type= of a host in the file of machines.hosts"
+        )
     train = [pool_of(host) for host in own.hosts if pool_of(host).instance_type != anchor]
     count = job.machines.count
-    least, most = (count.min, count.max) if isinstance(count, Range) else (count or len(train), count or len(train))
+    least, most = (
+        (count.min, count.max)
+        if isinstance(count, Range)
+        else (count or len(train), count or len(train))
+    )
     if not 1 <= most <= len(train):
         raise RequestError("machines.count", most, f"at most {len(train)}, the hosts that train")
     return Rented(train[0].instance_type, least, most, most, anchor, 1 if anchor else 0)
 
 
 def _recommended(usd_per_hour: float) -> Rented:
-    """The best cluster for a budget, as ``deepvm recommend`` names it. Raises RequestError: it buys none."""
+    """The best cluster for a budget, as ``deepvm recommend`` names it.
+
+    Raises RequestError: it buys none.
+    """
     from deepvm.catalog.published.prediction import workload
     from deepvm.planner.recommend import recommend
 
@@ -342,7 +412,9 @@ def _alike(name: str, others: Iterable[str]) -> tuple[str, ...]:
         found = catalog.by_name.get(one)
         return 0 if found is None or found.gpu is None else found.gpu.count
 
-    return tuple(dict.fromkeys(other for other in others if other != name and 0 < gpus(other) == gpus(name)))
+    return tuple(
+        dict.fromkeys(other for other in others if other != name and 0 < gpus(other) == gpus(name))
+    )
 
 
 def _as_large(name: str, others: Iterable[str]) -> tuple[str, ...]:
@@ -353,7 +425,9 @@ def _as_large(name: str, others: Iterable[str]) -> tuple[str, ...]:
         found = catalog.by_name.get(one)
         return 0.0 if found is None else found.memory_gib or 0.0
 
-    return tuple(dict.fromkeys(other for other in others if other != name and 0 < gib(name) <= gib(other)))
+    return tuple(
+        dict.fromkeys(other for other in others if other != name and 0 < gib(name) <= gib(other))
+    )
 
 
 def cloud_of(name: str) -> Cloud:
@@ -373,7 +447,12 @@ def about(file: Path) -> Iterator[None]:
 
 
 def checked(
-    job: JobFile, file: Path, now_s: float, lives: Iterable[Mapping[str, Any]] = (), *, detach: bool = False
+    job: JobFile,
+    file: Path,
+    now_s: float,
+    lives: Iterable[Mapping[str, Any]] = (),
+    *,
+    detach: bool = False,
 ) -> tuple[World, Cloud]:
     """What a job would begin with, and its cloud, which is asked only what costs nothing.
 
@@ -391,16 +470,24 @@ def checked(
 
 
 def head_pool(cloud: Cloud) -> Pool | None:
-    """The machine that would run the controller of a job that is detached here; None: it would run here."""
+    """The machine that would run the controller of a job that is detached here.
+
+    None: it would run here.
+    """
     if not (isinstance(cloud, Headed) and isinstance(cloud, Distant) and needs_head(cloud)):
         return None
     return Pool(cloud.head_type(), cloud.whole(), Market.ON_DEMAND.value, cloud.head_usd_per_hour())
 
 
-def submit(job: JobFile, file: Path, history: History, *, detach: bool = False) -> tuple[Submitted, World]:
-    """Write a new job down: from now on it can be resumed; ``detach``: not here, if its machines reach nobody here.
+def submit(
+    job: JobFile, file: Path, history: History, *, detach: bool = False
+) -> tuple[Submitted, World]:
+    """Write a new job down: from now on it can be resumed.
 
-    Raises RequestError, JobFormatError, DataError; RefusedError, UnknownError: the cloud cannot be used.
+    ``detach``: not here, if its machines reach nobody here.
+
+    Raises RequestError, JobFormatError, DataError; RefusedError, UnknownError: the cloud cannot be
+    used.
     """
     now_s, beside = time.time(), file.parent
     world, _ = checked(job, file, now_s, history.machines(), detach=detach)
@@ -425,7 +512,11 @@ def submit(job: JobFile, file: Path, history: History, *, detach: bool = False) 
     except OSError as error:
         raise DataError(f"{error.filename or folder}: {error.strerror or error}") from None
     world = _with_lives(job, world, history)
-    spec = {**job.model_dump(mode="json"), "code": code, "instance_type": _trains(world).instance_type}
+    spec = {
+        **job.model_dump(mode="json"),
+        "code": code,
+        "instance_type": _trains(world).instance_type,
+    }
     if not history.add_job(job.name, now_s, folder, spec, world):
         raise RequestError("name", job.name, "a name that no job has had")
     return submitted(job.name, folder, spec), world
@@ -443,7 +534,11 @@ def _other_name(known: JobRow, history: History) -> str:
 def free_name(name: str, history: History) -> str:
     """The name of another job like this one."""
     taken = {row.name for row in history.jobs()}
-    return next(f"{name[:36]}-{number}" for number in itertools.count(2) if f"{name[:36]}-{number}" not in taken)
+    return next(
+        f"{name[:36]}-{number}"
+        for number in itertools.count(2)
+        if f"{name[:36]}-{number}" not in taken
+    )
 
 
 def _with_lives(job: JobFile, world: World, history: History) -> World:
@@ -455,11 +550,16 @@ def _with_lives(job: JobFile, world: World, history: History) -> World:
         known = load_catalog().by_name.get(pool.instance_type)
         band = None if known is None else known.interruption_band
         life_s = expected_life_s(pool, job.cloud, history.machines(), band, world.now_s)
-    return replace(world, terms=replace(world.terms, mttp_s=life_s), facts=replace(world.facts, mttp_s=life_s))
+    return replace(
+        world, terms=replace(world.terms, mttp_s=life_s), facts=replace(world.facts, mttp_s=life_s)
+    )
 
 
 def _packed(code: str, beside: Path, target: Path) -> str:
-    """Pack a job's code; returns what it is: a folder, or a repository with the commit, and without a password."""
+    """Pack a job's code.
+
+    Returns what it is: a folder, or a repository with the commit, and without a password.
+    """
     found = git_code.parse(code)
     if found is None:
         pack(beside / code, target)
@@ -476,7 +576,9 @@ def secret_in(folder: Path) -> str:
     try:
         return (folder / SECRET).read_text(encoding="ascii").strip()
     except OSError as error:
-        raise DataError(f"{folder / SECRET}: {error.strerror or error}; without it the job cannot be reached") from None
+        raise DataError(
+            f"{folder / SECRET}: {error.strerror or error}; without it the job cannot be reached"
+        ) from None
 
 
 def submitted(name: str, folder: Path, spec: Mapping[str, Any]) -> Submitted:
@@ -502,7 +604,9 @@ def submitted(name: str, folder: Path, spec: Mapping[str, Any]) -> Submitted:
         "gpus": gpus,
         "independent": spec.get("independent_processes", False),
         "orphan_after_s": spec.get("orphan_after", ORPHAN_AFTER_S),
-        "anchor_memory": (spec["anchor"].get("memory") if isinstance(spec["anchor"], dict) else None) or _MEMORY,
+        "anchor_memory": (
+            (spec["anchor"].get("memory") if isinstance(spec["anchor"], dict) else None) or _MEMORY
+        ),
     }
     injection = None if inject is None else Injection.of(inject)
     code = folder / CODE if (folder / CODE).exists() else None
@@ -511,7 +615,10 @@ def submitted(name: str, folder: Path, spec: Mapping[str, Any]) -> Submitted:
 
 
 def _gpus(instance_type: str, *, known: bool) -> int:
-    """Of one machine, as the catalog has it. Raises RequestError: it must be ``known`` there, and is not."""
+    """Of one machine, as the catalog has it.
+
+    Raises RequestError: it must be ``known`` there, and is not.
+    """
     if not known and instance_type not in load_catalog().by_name:
         return 0
     gpu = instance_of(instance_type).gpu
@@ -526,10 +633,12 @@ def resumed(
     timeouts: Mapping[str, Any] = MappingProxyType({}),
     max_price: float | None = None,
 ) -> tuple[Submitted, World]:
-    """A job whose controller is gone, that was stopped or has failed; with another budget, or a deadline from now on.
+    """A job whose controller is gone, that was stopped or has failed.
 
-    ``timeouts``: those that change, of :class:`Terms`. ``max_price``: another limit of prices, $/h. On its head, which
-    starts controllers by itself, a job that was stopped or has failed stays so.
+    With another budget, or a deadline from now on.
+
+    ``timeouts``: those that change, of :class:`Terms`. ``max_price``: another limit of prices, $/h.
+    On its head, which starts controllers by itself, a job that was stopped or has failed stays so.
 
     Raises:
         RequestError: that sum is paid already, or what ended the job would end it again at once.
@@ -538,7 +647,9 @@ def resumed(
     world, now_s = history.world(row.name), job_time_s(row.folder, time.time())
     if world.job in (Job.STOPPED, Job.FAILED) and not is_head(row):
         _check_limits(row.name, world, now_s, total_usd, deadline_s)
-        world = replace(world, job=Job.PENDING, ending="", failure="", no_data=False, unready={}, pulse=Pulse())
+        world = replace(
+            world, job=Job.PENDING, ending="", failure="", no_data=False, unready={}, pulse=Pulse()
+        )
         world = replace(world, save=None, unsaved_s=None, formed=False, exits={}, suspected_s=None)
         world = replace(world, crashed_at=-1, crashes=0)
         world = replace(world, now_s=max(now_s, world.now_s))  # until now it needed no controller
@@ -556,7 +667,9 @@ def resumed(
     if total_usd is not None:
         if not world.usd < total_usd <= MOST_USD:
             raise RequestError(
-                "total_usd", f"{total_usd:g}", f"more than the {world.usd:.4f} $ that {row.name} has cost"
+                "total_usd",
+                f"{total_usd:g}",
+                f"more than the {world.usd:.4f} $ that {row.name} has cost",
             )
         terms = replace(terms, total_usd=total_usd)
     if deadline_s is not None:
@@ -564,23 +677,37 @@ def resumed(
         if terms.steps is not None and not terms.bought and not is_on_demand(world.pools[0]):
             firsts = {p.instance_type: p for p in reversed(world.pools)}
             # Others may be too dear for a budget by the hour.
-            names = dict.fromkeys(p.instance_type for p in world.pools[: None if terms.usd_per_hour is None else 1])
+            names = dict.fromkeys(
+                p.instance_type for p in world.pools[: None if terms.usd_per_hour is None else 1]
+            )
             prices = {firsts[name]: instance_of(name).on_demand_usd_per_hour for name in names}
             market = Market.ON_DEMAND.value
-            bought = tuple(replace(p, market=market, usd_per_hour=float(usd)) for p, usd in prices.items() if usd)
-            terms = replace(terms, bought=bought, deadline_policy=row.spec["budget"]["deadline_policy"])
+            bought = tuple(
+                replace(p, market=market, usd_per_hour=float(usd))
+                for p, usd in prices.items()
+                if usd
+            )
+            terms = replace(
+                terms, bought=bought, deadline_policy=row.spec["budget"]["deadline_policy"]
+            )
     world = replace(world, terms=terms)
     return submitted(row.name, row.folder, row.spec), world
 
 
-def _check_limits(name: str, world: World, now_s: float, total_usd: float | None, deadline_s: float | None) -> None:
+def _check_limits(
+    name: str, world: World, now_s: float, total_usd: float | None, deadline_s: float | None
+) -> None:
     """Refuse to go on with money or time that is used up. Raises RequestError."""
     terms, ending = world.terms, world.ending
     used_up = terms.total_usd is not None and world.usd >= terms.total_usd
     if total_usd is None and (used_up or ending.startswith(BUDGET)):
         used = f"more than the budget of {terms.total_usd:g} $, which {name} has used up"
         raise RequestError("total_usd", None, f"{used}, such as {more_money(world.usd, terms)}")
-    if deadline_s is None and terms.end_s is not None and (now_s >= terms.end_s or ending.startswith(DEADLINE)):
+    if (
+        deadline_s is None
+        and terms.end_s is not None
+        and (now_s >= terms.end_s or ending.startswith(DEADLINE))
+    ):
         passed = f"a time from now, as the deadline of {name} has passed"
         raise RequestError("deadline", None, f"{passed}, such as {more_time(terms)}")
 
@@ -593,5 +720,9 @@ def more_money(paid_usd: float, terms: Terms) -> str:
 
 def more_time(terms: Terms) -> str:
     """The option with which a job continues whose deadline ended it: as long again, and enough to start and save."""
-    minutes = math.ceil(max((terms.end_s or 0.0) - terms.begun_s, terms.restart_s + 2 * terms.version_s) / 60)
-    return f"--deadline {minutes / 60:.3g}h" if minutes >= 60 else f"--deadline {max(minutes, 1)}min"
+    minutes = math.ceil(
+        max((terms.end_s or 0.0) - terms.begun_s, terms.restart_s + 2 * terms.version_s) / 60
+    )
+    return (
+        f"--deadline {minutes / 60:.3g}h" if minutes >= 60 else f"--deadline {max(minutes, 1)}min"
+    )

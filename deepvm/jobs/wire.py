@@ -1,10 +1,10 @@
 """How agents and the controller know each other: signed messages over HTTP, each of which counts once.
 
-Each machine has a secret of its own, the HMAC of its name under the job's secret. A message is JSON with the machine's
-name, the nonce that the controller chose when it started, a session that the sender chose, and a number that grows; its
-HMAC is a header. So nobody else can command an agent or speak for one, and what was recorded cannot be sent again, not
-even to a controller that has been restarted. An answer is signed together with the nonce, session and number that it
-answers.
+Each machine has a secret of its own, the HMAC of its name under the job's secret. A message is JSON
+with the machine's name, the nonce that the controller chose when it started, a session that the
+sender chose, and a number that grows; its HMAC is a header. So nobody else can command an agent or
+speak for one, and what was recorded cannot be sent again, not even to a controller that has been
+restarted. An answer is signed together with the nonce, session and number that it answers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def new_secret() -> str:
 
 def secret_of(job_secret: str, machine: str) -> bytes:
     """The secret of one of a job's machines."""
-    return hmac.new(bytes.fromhex(job_secret), f"deepvm machine {machine}".encode(), hashlib.sha256).digest()
+    return hmac.new(
+        bytes.fromhex(job_secret), f"deepvm machine {machine}".encode(), hashlib.sha256
+    ).digest()
 
 
 def _signature(secret: bytes, kind: str, number: int, body: bytes) -> str:
@@ -82,7 +84,12 @@ class Sender:
     def sealed(self, message: Mapping[str, Any]) -> tuple[bytes, str]:
         """A message as bytes, and its signature."""
         self.number += 1
-        who = {"machine": self.machine, "nonce": self.nonce, "session": self.session, "number": self.number}
+        who = {
+            "machine": self.machine,
+            "nonce": self.nonce,
+            "session": self.session,
+            "number": self.number,
+        }
         body = json.dumps({**message, **who}).encode()
         return body, _signature(self.secret, "message", self.number, body)
 
@@ -107,10 +114,16 @@ class Receiver:
         self._secret = job_secret
         self._seen: dict[str, dict[str, int]] = {}
         self._over: dict[str, str] = {}
-        """By machine: sessions up to this one are forgotten, and refused; their names begin with the time."""
+        """By machine: sessions up to this one are forgotten, and refused.
+
+        Their names begin with the time.
+        """
 
     def opened(self, body: bytes, signature: str) -> dict[str, Any]:
-        """A message. Raises WireError: it is not signed by the machine that it names, or was seen before."""
+        """A message.
+
+        Raises WireError: it is not signed by the machine that it names, or was seen before.
+        """
         message = _object(body)
         machine, session, number = (message.get(key) for key in ("machine", "session", "number"))
         if not isinstance(machine, str) or not isinstance(session, str) or type(number) is not int:
@@ -135,12 +148,16 @@ class Receiver:
     def hidden(self, secret: str, message: Mapping[str, Any]) -> str:
         """A secret of 64 hex digits for the answer to a message: only the machine that sent it can read it."""
         machine, session, number = message["machine"], message["session"], message["number"]
-        return _covered(bytes.fromhex(secret), secret_of(self._secret, machine), session, number).hex()
+        return _covered(
+            bytes.fromhex(secret), secret_of(self._secret, machine), session, number
+        ).hex()
 
     def sealed(self, answer: Mapping[str, Any], message: Mapping[str, Any]) -> tuple[bytes, str]:
         """The answer to a message as bytes, and its signature."""
         body, kind = json.dumps(answer).encode(), _answer_to(self.nonce, message["session"])
-        return body, _signature(secret_of(self._secret, message["machine"]), kind, message["number"], body)
+        return body, _signature(
+            secret_of(self._secret, message["machine"]), kind, message["number"], body
+        )
 
 
 def _no_number(name: str) -> Any:

@@ -1,6 +1,7 @@
 """The recovery lab: did a training that failed see the samples, and reach the state, that it should have?
 
-Failures are injected into real trainings, and what they leave behind is audited (ECRL, and beyond its limits).
+Failures are injected into real trainings, and what they leave behind is audited (ECRL, and beyond
+its limits).
 """
 
 from __future__ import annotations

@@ -22,8 +22,9 @@ class Checked:
     """The runs of a folder.
 
     Attributes:
-        runs: by name, what is wrong at each gate, empty where it is passed. Of a run that is missing or damaged, only
-            ``artefacts`` is there. left_out: of the same matrices, runs that nobody has asked for (``--only``).
+        runs: by name, what is wrong at each gate, empty where it is passed. Of a run that is
+            missing or damaged, only ``artefacts`` is there. left_out: of the same matrices, runs
+            that nobody has asked for (``--only``).
     """
 
     runs: Mapping[str, Mapping[str, str]]
@@ -43,7 +44,12 @@ class Checked:
     @property
     def failures(self) -> list[tuple[str, str, str]]:
         """(run, gate, reason) of all that is wrong."""
-        return [(run, gate, why) for run, gates in self.runs.items() for gate, why in gates.items() if why]
+        return [
+            (run, gate, why)
+            for run, gates in self.runs.items()
+            for gate, why in gates.items()
+            if why
+        ]
 
     @property
     def incomplete(self) -> list[tuple[str, str]]:
@@ -56,7 +62,8 @@ def check(out: Path, *, published: bool = False) -> tuple[Checked, list[tuple[Re
 
     Args:
         out: the folder of a matrix.
-        published: whether publishable files must be there, too, and say the same as the runs; if all runs are whole.
+        published: whether publishable files must be there, too, and say the same as the runs; if
+            all runs are whole.
 
     Raises:
         DataError: there are no runs, or the list of runs is damaged.
@@ -73,14 +80,17 @@ def check(out: Path, *, published: bool = False) -> tuple[Checked, list[tuple[Re
         try:
             records = _records(out / RUNS / name)
             found[name] = verdicts(records)
-            found[name][STORIES] = found[name][STORIES] or _listed(row, records, passed=not any(found[name].values()))
+            found[name][STORIES] = found[name][STORIES] or _listed(
+                row, records, passed=not any(found[name].values())
+            )
             suites_of([(records, False)])  # it can be counted
             whole.append(records)
         except DataError as error:
             reason = str(error).removeprefix(f"{out / RUNS / name}").lstrip("/: ")
             found[name] = {ARTEFACTS: f"{reason}; 'deepvm lab run' makes this run again"}
     found.update({name: {ARTEFACTS: NOT_RUN} for name in planned.wanted if name not in found})
-    if published and len(whole) == len(found):  # what a damaged run should have published is not known
+    # What a damaged run should have published is not known
+    if published and len(whole) == len(found):
         for name, (missing, wrong) in published_verdicts(out, whole).items():
             found[name][ARTEFACTS] = found[name][ARTEFACTS] or missing
             found[name][STORIES] = found[name][STORIES] or wrong
@@ -89,9 +99,15 @@ def check(out: Path, *, published: bool = False) -> tuple[Checked, list[tuple[Re
 
 
 def _listed(row: Row, run: Records, *, passed: bool) -> str:
-    """What the list of runs says of a run, which has ``passed`` its gates, and is not so. Raises DataError."""
+    """What the list of runs says of a run, which has ``passed`` its gates, and is not so.
+
+    Raises DataError.
+    """
     if row.key != key_of(run.config, read_document(run.folder / ENVIRONMENT)):
-        return f"{NAME} lists a run of another configuration or environment than {CONFIG} and {ENVIRONMENT} have"
+        return (
+            f"{NAME} lists a run of another configuration or environment than {CONFIG} and"
+            f" {ENVIRONMENT} have"
+        )
     if passed and row.state not in (RunState.COMPLETED.value, RunState.SKIPPED.value):
         return f"{NAME} lists it as {row.state}"
     return ""

@@ -1,8 +1,8 @@
 """Which samples each rank sees at each step: the same whatever fails, and however often (ECRL 3.3, 4.2).
 
-An epoch has a fixed number of steps, and each step a window of a fixed permutation; a rank's samples follow from
-(seed, epoch, step, rank, world) alone. So a restarted training needs three numbers to go on, and an audit needs no
-list of what was seen.
+An epoch has a fixed number of steps, and each step a window of a fixed permutation; a rank's
+samples follow from (seed, epoch, step, rank, world) alone. So a restarted training needs three
+numbers to go on, and an audit needs no list of what was seen.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ class Geometry:
         if self.dataset_size < 1:
             raise RequestError("dataset_size", self.dataset_size, "at least one sample")
         if not 1 <= self.global_batch <= self.dataset_size:
-            raise RequestError("global_batch", self.global_batch, f"from 1 to the {self.dataset_size} samples")
+            raise RequestError(
+                "global_batch", self.global_batch, f"from 1 to the {self.dataset_size} samples"
+            )
 
     @property
     def steps_per_epoch(self) -> int:
@@ -54,12 +56,16 @@ class Geometry:
     def local_batch(self, world: int) -> int:
         """B / W. Raises RequestError: ranks cannot have equally many samples."""
         if world < 1 or self.global_batch % world:
-            raise RequestError("world", world, f"a divisor of the global batch, {self.global_batch}")
+            raise RequestError(
+                "world", world, f"a divisor of the global batch, {self.global_batch}"
+            )
         return self.global_batch // world
 
     def permutation(self, seed: int, epoch: int) -> Ids:
         """The samples of an epoch in their order, cut to N. Shape (N,)."""
-        return np.random.default_rng([seed, epoch]).permutation(self.dataset_size)[: self.epoch_samples]
+        return np.random.default_rng([seed, epoch]).permutation(self.dataset_size)[
+            : self.epoch_samples
+        ]
 
     def window(self, permutation: Ids, cursor_step: int) -> Ids:
         """The samples of one step of an epoch on all ranks (ECRL eq. 3). Shape (B,)."""
@@ -73,16 +79,18 @@ class Geometry:
 
 def ids_hash(ids: Iterable[int]) -> str:
     """Hex SHA-256 of sample ids in their order, decimal, joined by commas: how logs say which samples a step had."""
-    whole = ids.tolist() if isinstance(ids, np.ndarray) else map(int, ids)  # numpy's own numbers take thrice as long
+    # Numpy's own numbers take thrice as long
+    whole = ids.tolist() if isinstance(ids, np.ndarray) else map(int, ids)
     return hashlib.sha256(",".join(map(str, whole)).encode()).hexdigest()
 
 
 class ResumableSampler:
     """Batches of one rank that a restarted training goes on with where the last one stopped (ECRL 4.2).
 
-    A batch sampler for ``torch.utils.data.DataLoader``. Data loaders read ahead, so what was drawn says nothing about
-    what was trained: call :meth:`step` after each optimizer step, and only those steps count. Its state is three
-    numbers, the same on all ranks, and holds for any number of ranks that divides the global batch::
+    A batch sampler for ``torch.utils.data.DataLoader``. Data loaders read ahead, so what was drawn
+    says nothing about what was trained: call :meth:`step` after each optimizer step, and only those
+    steps count. Its state is three numbers, the same on all ranks, and holds for any number of
+    ranks that divides the global batch::
 
         sampler = ResumableSampler(len(dataset), global_batch=64, rank=rank, world=world, seed=7)
         checkpointer = Checkpointer(model=model, optimizer=optimizer, extra={"sampler": sampler})
@@ -93,13 +101,15 @@ class ResumableSampler:
             sampler.step()
     """
 
-    def __init__(self, dataset_size: int, *, global_batch: int, rank: int = 0, world: int = 1, seed: int = 0) -> None:
+    def __init__(
+        self, dataset_size: int, *, global_batch: int, rank: int = 0, world: int = 1, seed: int = 0
+    ) -> None:
         """Begin at the first step of the first epoch.
 
         Args:
             dataset_size: samples of the data set, on all ranks together.
-            global_batch: samples of a step on all ranks together; what is left of an epoch after the last whole step
-                is not used in that epoch.
+            global_batch: samples of a step on all ranks together; what is left of an epoch after
+                the last whole step is not used in that epoch.
             rank: this rank.
             world: how many there are; it must divide ``global_batch``.
             seed: of the order, from 0; a new one in each epoch.
@@ -147,10 +157,16 @@ class ResumableSampler:
             RequestError: no state of a sampler, or one past the last step of an epoch here.
         """
         try:
-            epoch, cursor_step, seed = (int(state[name]) for name in ("epoch", "cursor_step", "seed"))
+            epoch, cursor_step, seed = (
+                int(state[name]) for name in ("epoch", "cursor_step", "seed")
+            )
         except (KeyError, TypeError, ValueError):
             raise RequestError("state", state, "what state_dict() has returned") from None
         if epoch < 0 or seed < 0 or not 0 <= cursor_step < self.geometry.steps_per_epoch:
             steps = self.geometry.steps_per_epoch
-            raise RequestError("state", dict(state), f"of the same data set and global batch: {steps} steps an epoch")
+            raise RequestError(
+                "state",
+                dict(state),
+                f"of the same data set and global batch: {steps} steps an epoch",
+            )
         self.epoch, self.cursor_step, self.seed = epoch, cursor_step, seed

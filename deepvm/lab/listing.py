@@ -26,7 +26,12 @@ def listing() -> Mapping[str, Mapping[str, str]]:
 
 
 def _first_comment(path: Path) -> str:
-    text = path.read_text(encoding="utf-8").lstrip("# ").partition("\nschema_version")[0].replace("\n# ", " ")
+    text = (
+        path.read_text(encoding="utf-8")
+        .lstrip("# ")
+        .partition("\nschema_version")[0]
+        .replace("\n# ", " ")
+    )
     return text.partition(". ")[0].rstrip(".")
 
 

@@ -1,4 +1,7 @@
-"""Matrix files: which trainings fail how, under which strategies; errors name line, key and what is allowed."""
+"""Matrix files: which trainings fail how, under which strategies.
+
+Errors name line, key and what is allowed.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,32 @@ from deepvm.catalog.documents.yaml_file import Lines, YamlFormat
 from deepvm.core.spelling import did_you_mean, joined
 from deepvm.errors import DataError
 from deepvm.io.user_dirs import data_folder
-from deepvm.lab.faults.fault import DiskFault, Fault, MachineFault, Strike, Target, When, random_steps
+from deepvm.lab.faults.fault import (
+    DiskFault,
+    Fault,
+    MachineFault,
+    Strike,
+    Target,
+    When,
+    random_steps,
+)
 from deepvm.lab.faults.fault_registry import FAULTS, find_fault
 from deepvm.lab.records import ORCHESTRATED
 from deepvm.lab.strategies.strategy_registry import SHORT, STRATEGIES, find_strategy
 
 CALM, NONE, REFERENCES = "calm", "none", {"ref-blk": "blocking", "ref-ovl": "overlapped"}
-"""The name of the failures of runs without any; the variant without checkpoints; those with them, without failures."""
+"""The name of the failures of runs without any; the variant without checkpoints.
+
+Those with them, without failures.
+"""
 VARIANTS = (NONE, *REFERENCES, *SHORT, *(name for name in STRATEGIES if name not in SHORT.values()))
-SIZES = {"digits": 1797, "fashion-mnist": 60_000, "cifar10": 50_000, "cifar100": 50_000, "tokens": 4096}
+SIZES = {
+    "digits": 1797,
+    "fashion-mnist": 60_000,
+    "cifar10": 50_000,
+    "cifar100": 50_000,
+    "tokens": 4096,
+}
 """Samples of each data set."""
 _DATASETS = tuple(SIZES)
 _MODELS = ("resnet8", "resnet18", "resnet50", "gpt-tiny")
@@ -48,11 +68,19 @@ def _as_steps(value: object) -> object:
 
 
 def _as_share(value: object) -> object:
-    return {"share": value} if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+    return (
+        {"share": value}
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+        else value
+    )
 
 
 def _as_speed(value: object) -> object:
-    return {"mbps": value} if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+    return (
+        {"mbps": value}
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+        else value
+    )
 
 
 def _doc(what: str, default: Any = ...) -> Any:
@@ -71,7 +99,9 @@ class _Strict(BaseModel):
 class Dataset(_Strict):
     """A data set."""
 
-    name: Literal["digits", "fashion-mnist", "cifar10", "cifar100", "tokens"] = _doc(joined(_DATASETS, "or"))
+    name: Literal["digits", "fashion-mnist", "cifar10", "cifar100", "tokens"] = _doc(
+        joined(_DATASETS, "or")
+    )
     path: str | None = _doc("the folder of its files", None)
     size: Whole | None = _doc(f"how many of its samples, from the first on: {_WHOLE}", None)
 
@@ -80,9 +110,13 @@ class Model(_Strict):
     """A model."""
 
     name: Literal["resnet8", "resnet18", "resnet50", "gpt-tiny"] = _doc(joined(_MODELS, "or"))
-    width: Whole | None = _doc("channels of its first layer, or its hidden size: a multiple of 8", None)
+    width: Whole | None = _doc(
+        "channels of its first layer, or its hidden size: a multiple of 8", None
+    )
     norm: Literal["batch", "group"] = _doc("batch or group", "batch")
-    dropout: Annotated[float, BeforeValidator(_number), Field(ge=0, lt=1)] = _doc("from 0 to below 1", 0.0)
+    dropout: Annotated[float, BeforeValidator(_number), Field(ge=0, lt=1)] = _doc(
+        "from 0 to below 1", 0.0
+    )
 
 
 class Strikes(_Strict):
@@ -92,10 +126,18 @@ class Strikes(_Strict):
     count: FromZero = _doc("how many, at random steps", 0)
     seed: FromZero = _doc("of what is random: a whole number from 0", 0)
     rank: FromZero | None = _doc("which rank, from 0", None)
-    target: Literal["worker", "agent", "machine", "write"] = _doc("worker, agent, machine or write", "worker")
-    seconds: Annotated[float, BeforeValidator(_number), Field(gt=0, le=3600)] | None = _doc("seconds above 0", None)
-    share: Annotated[float, BeforeValidator(_number), Field(ge=0, le=1)] | None = _doc("a share from 0 to 1", None)
-    mbps: Annotated[float, BeforeValidator(_number), Field(gt=0, le=1e6)] | None = _doc("MB a second, above 0", None)
+    target: Literal["worker", "agent", "machine", "write"] = _doc(
+        "worker, agent, machine or write", "worker"
+    )
+    seconds: Annotated[float, BeforeValidator(_number), Field(gt=0, le=3600)] | None = _doc(
+        "seconds above 0", None
+    )
+    share: Annotated[float, BeforeValidator(_number), Field(ge=0, le=1)] | None = _doc(
+        "a share from 0 to 1", None
+    )
+    mbps: Annotated[float, BeforeValidator(_number), Field(gt=0, le=1e6)] | None = _doc(
+        "MB a second, above 0", None
+    )
 
     def when(self) -> When:
         """For faults."""
@@ -106,9 +148,13 @@ class Strikes(_Strict):
 def _fault_field(name: str) -> Any:
     """The key of a fault, with the short form that people write."""
     if name == "slow":
-        return Annotated[Strikes, BeforeValidator(_as_speed)] | None, _doc("MB a second, such as 20", None)
+        return Annotated[Strikes, BeforeValidator(_as_speed)] | None, _doc(
+            "MB a second, such as 20", None
+        )
     if isinstance(find_fault(name), DiskFault):
-        return Annotated[Strikes, BeforeValidator(_as_share)] | None, _doc("a share from 0 to 1, such as 0.2", None)
+        return Annotated[Strikes, BeforeValidator(_as_share)] | None, _doc(
+            "a share from 0 to 1, such as 0.2", None
+        )
     form = "steps from 1 on, such as [40, 110], or {count: 5, seed: 1}"
     return Annotated[Strikes, BeforeValidator(_as_steps)] | None, _doc(form, None)
 
@@ -119,7 +165,9 @@ def _fields() -> dict[str, Any]:
 
 Failures: type[BaseModel] = create_model(  # one key for each fault of the registry
     "Failures",
-    __config__=ConfigDict(extra="forbid", frozen=True, alias_generator=lambda name: name.replace("_", "-")),
+    __config__=ConfigDict(
+        extra="forbid", frozen=True, alias_generator=lambda name: name.replace("_", "-")
+    ),
     **_fields(),
 )
 
@@ -128,33 +176,53 @@ class MatrixFile(_Strict):
     """All of a matrix file; see docs/reference/matrix-file.md."""
 
     schema_version: Literal["deepvm.matrix/1"] = _doc("deepvm.matrix/1", "deepvm.matrix/1")
-    name: Annotated[str, Field(pattern=_NAME)] = _doc("1 to 40 lower-case letters, digits and hyphens")
-    datasets: Annotated[list[Annotated[Dataset, BeforeValidator(_as_object)]], Field(min_length=1)] = _doc(
+    name: Annotated[str, Field(pattern=_NAME)] = _doc(
+        "1 to 40 lower-case letters, digits and hyphens"
+    )
+    datasets: Annotated[
+        list[Annotated[Dataset, BeforeValidator(_as_object)]], Field(min_length=1)
+    ] = _doc(
         f"a list of one or more of {joined(_DATASETS, 'or')}, or of {{name: cifar10, path: FOLDER}}"
     )
-    models: Annotated[list[Annotated[Model, BeforeValidator(_as_object)]], Field(min_length=1)] = _doc(
-        f"a list of one or more of {joined(_MODELS, 'or')}, or of {{name: resnet8, width: 8, norm: group}}"
+    models: Annotated[list[Annotated[Model, BeforeValidator(_as_object)]], Field(min_length=1)] = (
+        _doc(
+            f"a list of one or more of {joined(_MODELS, 'or')}, or of {{name: resnet8, width: 8,"
+            " norm: group}"
+        )
     )
     failures: dict[Annotated[str, Field(pattern=_NAME)], Failures] = _doc(  # type: ignore[valid-type]
-        f"names with faults, such as base: {{exit: [40, 110]}}; there are {joined(FAULTS, 'and')}", {}
+        f"names with faults, such as base: {{exit: [40, 110]}}; there are {joined(FAULTS, 'and')}",
+        {},
     )
     variants: Annotated[list[Literal[VARIANTS]], Field(min_length=1)] = _doc(  # type: ignore[valid-type]
         f"a list of one or more of {joined(VARIANTS, 'or')}"
     )
-    world: Annotated[int, BeforeValidator(_number), Field(ge=1, le=64)] | None = _doc("ranks, from 1 to 64", None)
-    elastic: Annotated[list[tuple[FromZero, Whole]], Field(min_length=2)] | None = _doc(
-        "two or more steps with the number of ranks from there on, such as [[0, 4], [60, 2], [120, 4]]", None
+    world: Annotated[int, BeforeValidator(_number), Field(ge=1, le=64)] | None = _doc(
+        "ranks, from 1 to 64", None
     )
-    min_world: Whole | None = _doc("ranks with which a job goes on, up to those of world: from 1", None)
+    elastic: Annotated[list[tuple[FromZero, Whole]], Field(min_length=2)] | None = _doc(
+        "two or more steps with the number of ranks from there on, such as [[0, 4], [60, 2],"
+        " [120, 4]]",
+        None,
+    )
+    min_world: Whole | None = _doc(
+        "ranks with which a job goes on, up to those of world: from 1", None
+    )
     virtual_shards: Whole | None = _doc("a whole number that each number of ranks divides", None)
     global_batch: Whole = _doc(_WHOLE)
     accumulate: Whole = _doc(f"parts of a rank's batch: {_WHOLE}", 1)
     steps: Whole = _doc(_WHOLE)
     checkpoint_every: Whole = _doc(_WHOLE)
-    max_inflight: Annotated[int, BeforeValidator(_number), Field(ge=1, le=64)] = _doc("from 1 to 64", 4)
+    max_inflight: Annotated[int, BeforeValidator(_number), Field(ge=1, le=64)] = _doc(
+        "from 1 to 64", 4
+    )
     keep: Annotated[int, BeforeValidator(_number), Field(ge=1, le=1000)] = _doc("from 1 to 1000", 3)
-    seeds: Annotated[list[FromZero], Field(min_length=1)] = _doc("a list of whole numbers from 0", [0])
-    launcher: Literal["forkserver", "torchrun", "deepvm-run"] = _doc("forkserver, torchrun or deepvm-run", "forkserver")
+    seeds: Annotated[list[FromZero], Field(min_length=1)] = _doc(
+        "a list of whole numbers from 0", [0]
+    )
+    launcher: Literal["forkserver", "torchrun", "deepvm-run"] = _doc(
+        "forkserver, torchrun or deepvm-run", "forkserver"
+    )
 
     @property
     def worlds(self) -> Sequence[tuple[int, int]]:
@@ -181,8 +249,9 @@ class Run:
     """One training of a matrix.
 
     Attributes:
-        suite: data set, model and failures. strategy: None for no checkpoints. strikes: failures at steps, in their
-            order. disk: faults of the disk, by name. worlds: steps, with the number of ranks from there on.
+        suite: data set, model and failures. strategy: None for no checkpoints. strikes: failures at
+            steps, in their order. disk: faults of the disk, by name. worlds: steps, with the number
+            of ranks from there on.
     """
 
     suite: Suite
@@ -254,7 +323,8 @@ def _run(matrix: MatrixFile, suite: Suite, variant: str, seed: int) -> Run:
     world = matrix.least
     for name, given in _faults(matrix.failures[suite.failure]):
         fault, when = find_fault(name), given.when()
-        when = replace(when, seed=when.seed + _SEEDS_APART * seed)  # each repeat is hit at moments of its own
+        # Each repeat is hit at moments of its own
+        when = replace(when, seed=when.seed + _SEEDS_APART * seed)
         if isinstance(fault, DiskFault):
             disk[name] = when
         else:
@@ -265,7 +335,9 @@ def _run(matrix: MatrixFile, suite: Suite, variant: str, seed: int) -> Run:
 
 def reference_of(run: Run) -> Run:
     """The training without checkpoints and failures that a run is compared with."""
-    return Run(Suite(run.suite.dataset, run.suite.model, CALM), NONE, None, run.seed, run.worlds[:1])
+    return Run(
+        Suite(run.suite.dataset, run.suite.model, CALM), NONE, None, run.seed, run.worlds[:1]
+    )
 
 
 def _first_step(matrix: MatrixFile, fault: Fault) -> int:
@@ -291,7 +363,10 @@ def _contradictions(found: MatrixFile, lines: Lines) -> Iterator[str]:
         names = [getattr(one, "name", one) for one in getattr(found, key)]
         twice = [place for place, name in enumerate(names) if name in names[:place]]
         if twice:
-            yield f"{lines.said(key, twice[0])}{names[twice[0]]} is there twice: names of runs would collide"
+            yield (
+                f"{lines.said(key, twice[0])}{names[twice[0]]} is there twice: names of runs would"
+                " collide"
+            )
     if (found.world is None) == (found.elastic is None):
         where = lines.said("elastic") if found.elastic is not None else ""
         yield f"{where}give exactly one of world and elastic"
@@ -303,10 +378,16 @@ def _contradictions(found: MatrixFile, lines: Lines) -> Iterator[str]:
             where = lines.said("global_batch")
             yield f"{where}{found.global_batch} is more than the {size} samples of {dataset.name}"
         if size > SIZES[dataset.name]:
-            yield f"{lines.said('datasets', place)}{dataset.name} has {SIZES[dataset.name]} samples, not {size}"
+            yield (
+                f"{lines.said('datasets', place)}{dataset.name} has {SIZES[dataset.name]} samples,"
+                f" not {size}"
+            )
     yield from _impossible_jobs(found, lines)
     if found.checkpoint_every > found.steps:
-        yield f"{lines.said('checkpoint_every')}{found.checkpoint_every} is more than the {found.steps} steps"
+        yield (
+            f"{lines.said('checkpoint_every')}{found.checkpoint_every} is more than the"
+            f" {found.steps} steps"
+        )
     for place, model in enumerate(found.models):
         for dataset in found.datasets:
             if (model.name == "gpt-tiny") != (dataset.name == "tokens"):
@@ -317,13 +398,26 @@ def _contradictions(found: MatrixFile, lines: Lines) -> Iterator[str]:
             yield f"{lines.said('models', place, 'width')}{model.width} is no multiple of 8"
     for name, failures in found.failures.items():
         if name == CALM or name.startswith(f"{CALM}-"):
-            yield f"{lines.said('failures', name)}{CALM} is the name of runs without failures; give it another one"
+            yield (
+                f"{lines.said('failures', name)}{CALM} is the name of runs without failures; give"
+                " it another one"
+            )
         if not any(True for _ in _faults(failures)):
-            yield f"{lines.said('failures', name)}has no fault; leave it out, or use {', '.join((NONE, *REFERENCES))}"
+            yield (
+                f"{lines.said('failures', name)}has no fault; leave it out, or use"
+                f" {', '.join((NONE, *REFERENCES))}"
+            )
         for fault, given in _faults(failures):
             yield from _impossible_strikes(found, lines, name, fault, given)
-        if not any(_meets(found, name, variant) for variant in found.variants if variant not in (NONE, *REFERENCES)):
-            yield f"{lines.said('failures', name)}no variant can meet it; give some that fail, with node: deepvm-tcp"
+        if not any(
+            _meets(found, name, variant)
+            for variant in found.variants
+            if variant not in (NONE, *REFERENCES)
+        ):
+            yield (
+                f"{lines.said('failures', name)}no variant can meet it; give some that fail, with"
+                " node: deepvm-tcp"
+            )
 
 
 def _impossible_worlds(found: MatrixFile, lines: Lines) -> Iterator[str]:
@@ -331,13 +425,22 @@ def _impossible_worlds(found: MatrixFile, lines: Lines) -> Iterator[str]:
     for _, world in found.worlds:
         local = found.global_batch // world if world else 0
         if found.global_batch % world:
-            yield f"{lines.said(key)}{world} ranks do not divide the global batch, {found.global_batch}"
+            yield (
+                f"{lines.said(key)}{world} ranks do not divide the global batch,"
+                f" {found.global_batch}"
+            )
         elif found.shards and found.shards % world:
             yield f"{lines.said(key)}{world} ranks do not divide the {found.shards} virtual shards"
         elif not found.shards and local % found.accumulate:
-            yield f"{lines.said('accumulate')}{found.accumulate} parts do not divide a rank's batch, {local}"
+            yield (
+                f"{lines.said('accumulate')}{found.accumulate} parts do not divide a rank's batch,"
+                f" {local}"
+            )
     if found.shards and found.global_batch % found.shards:
-        yield f"{lines.said('global_batch')}{found.shards} virtual shards do not divide {found.global_batch}"
+        yield (
+            f"{lines.said('global_batch')}{found.shards} virtual shards do not divide"
+            f" {found.global_batch}"
+        )
     if found.shards and found.accumulate > 1:
         yield f"{lines.said('accumulate')}only without virtual shards, which are parts already"
     steps = [step for step, _ in found.worlds]
@@ -352,7 +455,10 @@ def _impossible_jobs(found: MatrixFile, lines: Lines) -> Iterator[str]:
             yield f"{lines.said('min_world')}only with launcher: {ORCHESTRATED}"
         return
     if found.elastic:
-        yield f"{lines.said('elastic')}with launcher: {ORCHESTRATED} the orchestrator decides; give world and min_world"
+        yield (
+            f"{lines.said('elastic')}with launcher: {ORCHESTRATED} the orchestrator decides; give"
+            " world and min_world"
+        )
         return
     most = found.world or 1
     if found.least > most:
@@ -366,19 +472,26 @@ def _impossible_jobs(found: MatrixFile, lines: Lines) -> Iterator[str]:
             return
 
 
-def _impossible_strikes(found: MatrixFile, lines: Lines, name: str, fault: str, given: Strikes) -> Iterator[str]:
+def _impossible_strikes(
+    found: MatrixFile, lines: Lines, name: str, fault: str, given: Strikes
+) -> Iterator[str]:
     path, kind = ("failures", name, fault), find_fault(fault)
     known = {"at", "count", "seed"} if not isinstance(kind, DiskFault) else set()
     for key in given.model_fields_set - known - kind.options:
         yield f"{lines.said(*path, key)}{fault} has no {key}"
     if isinstance(kind, MachineFault) and found.launcher != ORCHESTRATED:
-        yield f"{lines.said(*path)}only with launcher: {ORCHESTRATED}, whose machines a cloud can take back"
+        yield (
+            f"{lines.said(*path)}only with launcher: {ORCHESTRATED}, whose machines a cloud can"
+            " take back"
+        )
     if isinstance(kind, DiskFault):
         for key in kind.options & {"share", "mbps"}:
             if not getattr(given, key):
                 yield f"{lines.said(*path)}needs {key}, above 0"
     if given.target == Target.AGENT.value and found.launcher == "forkserver":
-        yield f"{lines.said(*path)}forkserver has no agent; use launcher: torchrun or {ORCHESTRATED}"
+        yield (
+            f"{lines.said(*path)}forkserver has no agent; use launcher: torchrun or {ORCHESTRATED}"
+        )
     twice = [step for place, step in enumerate(given.at) if step in given.at[:place]]
     if twice:
         yield f"{lines.said(*path)}step {twice[0]} twice"
@@ -395,9 +508,16 @@ def _impossible_strikes(found: MatrixFile, lines: Lines, name: str, fault: str, 
         yield f"{lines.said(*path)}neither at nor count: it would never strike"
     room = len(random_steps(found.steps, _first_step(found, kind)))
     if given.count > room:
-        yield f"{lines.said(*path)}{given.count} failures do not fit into the {room} steps that they are drawn from"
+        yield (
+            f"{lines.said(*path)}{given.count} failures do not fit into the {room} steps that they"
+            " are drawn from"
+        )
     if given.target == Target.WRITE.value and given.rank:
-        alone = [v for v in found.variants if (s := _strategy_of(v)) and not find_strategy(s).all_ranks_write]
+        alone = [
+            v
+            for v in found.variants
+            if (s := _strategy_of(v)) and not find_strategy(s).all_ranks_write
+        ]
         if alone:
             yield f"{lines.said(*path)}of {alone[0]} rank 0 alone writes"
 
@@ -411,8 +531,12 @@ FORMAT = YamlFormat(
 
 
 def read_matrix(path: Path) -> MatrixFile:
-    """Read a matrix file. Raises what :meth:`~deepvm.catalog.documents.yaml_file.YamlFormat.read` raises."""
-    if path.is_file() and not path.stat().st_size:  # a matrix that says nothing, not data that is missing
+    """Read a matrix file.
+
+    Raises what :meth:`~deepvm.catalog.documents.yaml_file.YamlFormat.read` raises.
+    """
+    # A matrix that says nothing, not data that is missing
+    if path.is_file() and not path.stat().st_size:
         return FORMAT.parse("", str(path))
     return FORMAT.read(path)
 
@@ -423,7 +547,10 @@ def shipped() -> Mapping[str, Path]:
 
 
 def find_matrix(name: str) -> MatrixFile:
-    """Read a matrix file, or one of those that come with deepvm. Raises what :func:`read_matrix` raises."""
+    """Read a matrix file, or one of those that come with deepvm.
+
+    Raises what :func:`read_matrix` raises.
+    """
     known = shipped()
     if name in known and not Path(name).exists():
         return read_matrix(known[name])

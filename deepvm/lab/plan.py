@@ -19,9 +19,10 @@ class Plan:
     """What is to be run.
 
     Attributes:
-        folder: of the run. config: as in ``config.json``. worlds: steps, with the number of ranks from there on.
-            strikes: failures in their order. disk: faults of the disk, by name. hang_s: without a step for so long, an
-            attempt hangs. in_memory: whether it needs a memory node.
+        folder: of the run. config: as in ``config.json``. worlds: steps, with the number of ranks
+            from there on.
+            strikes: failures in their order. disk: faults of the disk, by name. hang_s: without a
+            step for so long, an attempt hangs. in_memory: whether it needs a memory node.
     """
 
     folder: Path

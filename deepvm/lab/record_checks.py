@@ -1,6 +1,7 @@
 """What the documents and lines of a run must have for the audit to be able to read them: plain checks of types.
 
-Damaged records are told with file and key; what a run did wrong is another question, that of the gates.
+Damaged records are told with file and key; what a run did wrong is another question, that of the
+gates.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ def maybe(check: Check) -> Check:
 
 def list_of(check: Check) -> Check:
     """A list of such values."""
-    return lambda value: isinstance(value, list) and all(map(check[0], value)), f"a list; each is {check[1]}"
+    return (
+        lambda value: isinstance(value, list) and all(map(check[0], value)),
+        f"a list; each is {check[1]}",
+    )
 
 
 def _is_time(value: Any) -> bool:
@@ -54,17 +58,24 @@ def _is_hex(value: Any) -> bool:
 
 
 def _is_worlds(value: Any) -> bool:
-    if not isinstance(value, list) or not all(isinstance(one, list) and len(one) == 2 for one in value):
+    if not isinstance(value, list) or not all(
+        isinstance(one, list) and len(one) == 2 for one in value
+    ):
         return False
     steps = [step for step, _ in value if type(step) is int]
     ranks = [world for _, world in value if type(world) is int and world > 0]
-    return len(steps) == len(ranks) == len(value) > 0 and steps[0] == 0 and steps == sorted(set(steps))
+    return (
+        len(steps) == len(ranks) == len(value) > 0 and steps[0] == 0 and steps == sorted(set(steps))
+    )
 
 
 TEXT: Check = lambda value: type(value) is str, "text"
 TIME: Check = _is_time, "a number"
 SECONDS: Check = lambda value: _is_time(value) and value >= 0, "seconds from 0"
-NAMED: Check = lambda value: isinstance(value, dict) and type(value.get("name")) is str, "an object with a name"
+NAMED: Check = (
+    lambda value: isinstance(value, dict) and type(value.get("name")) is str,
+    "an object with a name",
+)
 OBJECT: Check = lambda value: isinstance(value, dict), "an object"
 FLAG: Check = lambda value: type(value) is bool, "true or false"
 TEXTS = list_of(TEXT)
@@ -90,7 +101,9 @@ CONFIG_CHECKS: Mapping[str, Check] = {
     "checkpoint_every": whole(1),
     "max_inflight": whole(1),
     "launcher": TEXT,
-    "strikes": list_of((_is_strike, "an object with fault, step, rank, target, seconds, key and ends")),
+    "strikes": list_of(
+        (_is_strike, "an object with fault, step, rank, target, seconds, key and ends")
+    ),
     "disk": OBJECT,
     "controls": TEXTS,
 }
@@ -130,9 +143,15 @@ _ATTEMPT_EXTRA: Mapping[str, Check] = {
 }
 
 STEP_CHECKS: Mapping[str, Check] = {
-    **dict.fromkeys(("attempt", "global_step", "epoch", "cursor_step", "sample_ids_count", "world_size"), whole()),
+    **dict.fromkeys(
+        ("attempt", "global_step", "epoch", "cursor_step", "sample_ids_count", "world_size"),
+        whole(),
+    ),
     "sample_ids_hash": TEXT,
-    "loss": (lambda value: type(value) is float or (type(value) is int and abs(value) < 2**53), "a number, or NaN"),
+    "loss": (
+        lambda value: type(value) is float or (type(value) is int and abs(value) < 2**53),
+        "a number, or NaN",
+    ),
     "loss_hex": (_is_hex, "a number as float.hex writes it"),
     "seconds": SECONDS,
     "time": TIME,
@@ -145,7 +164,11 @@ FACT_CHECKS: Mapping[str, Mapping[str, Check]] = {
     "closed": {"seconds": SECONDS},
     "slowed": {"seconds": SECONDS},
     "warned": {"text": TEXT},
-    "stalled": {"step": whole(), "in_step": FLAG, **dict.fromkeys(("seconds", "snapshot_s", "write_s"), SECONDS)},
+    "stalled": {
+        "step": whole(),
+        "in_step": FLAG,
+        **dict.fromkeys(("seconds", "snapshot_s", "write_s"), SECONDS),
+    },
 }
 """By event."""
 CHECKPOINT_CHECKS: Mapping[str, Check] = {
@@ -153,14 +176,23 @@ CHECKPOINT_CHECKS: Mapping[str, Check] = {
     "attempt": whole(),
     "step": whole(),
     "error": TEXT,
-    **dict.fromkeys(("snapshot_s", "foreground_s", "background_s", "enqueue_s", "backpressure_s", "stall_s"), SECONDS),
+    **dict.fromkeys(
+        ("snapshot_s", "foreground_s", "background_s", "enqueue_s", "backpressure_s", "stall_s"),
+        SECONDS,
+    ),
 }
 
 
 def check_keys(
-    found: Mapping[str, Any], needed: Mapping[str, Check], where: object, extra: Mapping[str, Check] | None = None
+    found: Mapping[str, Any],
+    needed: Mapping[str, Check],
+    where: object,
+    extra: Mapping[str, Check] | None = None,
 ) -> None:
-    """Raises DataError: a key is missing, or its value is of no use. ``extra``: keys that may be missing."""
+    """Raises DataError: a key is missing, or its value is of no use.
+
+    ``extra``: keys that may be missing.
+    """
     for key, (good, allowed) in needed.items():
         if key not in found:
             raise DataError(f"{where}: damaged: it has no {key}")
@@ -174,7 +206,10 @@ def check_keys(
 def check_loss(row: Mapping[str, Any], path: object, number: int) -> None:
     """Of a line whose keys are checked: both forms of its loss are one number. Raises DataError."""
     if float(row["loss"]).hex() != float.fromhex(row["loss_hex"]).hex():
-        said = f"loss is {_shown(row['loss'])}; allowed: {float.fromhex(row['loss_hex'])!r}, as loss_hex has it"
+        said = (
+            f"loss is {_shown(row['loss'])}; allowed: {float.fromhex(row['loss_hex'])!r}, as"
+            " loss_hex has it"
+        )
         raise DataError(f"{path}, line {number}: damaged: {said}")
 
 
@@ -183,10 +218,16 @@ def check_config(config: Mapping[str, Any], where: object) -> None:
     check_keys(config, CONFIG_CHECKS, where, _CONFIG_EXTRA)
     batch, size = config["global_batch"], config["dataset_size"]
     if batch > size:
-        raise DataError(f"{where}: damaged: global_batch is {batch}, more than the {size} samples of dataset_size")
+        raise DataError(
+            f"{where}: damaged: global_batch is {batch}, more than the {size} samples of"
+            " dataset_size"
+        )
     for _, world in config["worlds"]:
         if batch % world:
-            raise DataError(f"{where}: damaged: worlds has {world} ranks, which do not divide global_batch, {batch}")
+            raise DataError(
+                f"{where}: damaged: worlds has {world} ranks, which do not divide global_batch,"
+                f" {batch}"
+            )
 
 
 def check_supervisor(found: Mapping[str, Any], where: object) -> None:

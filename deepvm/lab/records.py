@@ -1,7 +1,7 @@
 """The files that a run leaves behind, and how they are written and read: whole lines of JSON, whatever is killed when.
 
-A line is one write to a file that is open for appending, so it survives the process; only a machine that fails can tear
-the last one, and readers accept that and nothing else.
+A line is one write to a file that is open for appending, so it survives the process; only a machine
+that fails can tear the last one, and readers accept that and nothing else.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ class Lines:
 
     def __init__(self, path: Path) -> None:
         """Open it; lines go to its end."""
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._descriptor = os.open(
+            path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
+        )
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Append a line."""
@@ -82,7 +84,10 @@ class Events:
 
     def __init__(self, folder: Path, rank: int, attempt: int) -> None:
         """Of an attempt."""
-        self._lines, self._facts = Lines(folder / events_of(rank)), {"attempt": attempt, "rank": rank}
+        self._lines, self._facts = (
+            Lines(folder / events_of(rank)),
+            {"attempt": attempt, "rank": rank},
+        )
 
     def note(self, event: str, **facts: Any) -> None:
         """Append an event."""
@@ -90,7 +95,10 @@ class Events:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """All whole lines of a file, none if it is not there. Raises DataError: one is damaged that is not the last."""
+    """All whole lines of a file, none if it is not there.
+
+    Raises DataError: one is damaged that is not the last.
+    """
     try:
         text = path.read_bytes()
     except FileNotFoundError:
@@ -129,7 +137,10 @@ def read_document(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Records:
-    """What one run has left in its folder. All that is read is checked: damaged records raise DataError."""
+    """What one run has left in its folder.
+
+    All that is read is checked: damaged records raise DataError.
+    """
 
     folder: Path
     config: Mapping[str, Any]
@@ -218,7 +229,10 @@ class Records:
 
     def _ranks(self, kind: str) -> list[tuple[int, Path]]:
         """The logs of a kind, by rank; what else people lay beside them is none."""
-        named = ((re.fullmatch(rf"{kind}_(0|[1-9][0-9]{{0,5}})\.jsonl", p.name), p) for p in self.folder.iterdir())
+        named = (
+            (re.fullmatch(rf"{kind}_(0|[1-9][0-9]{{0,5}})\.jsonl", p.name), p)
+            for p in self.folder.iterdir()
+        )
         return sorted((int(match[1]), path) for match, path in named if match is not None)
 
     @staticmethod
@@ -226,6 +240,7 @@ class Records:
         found = list(read_lines(path))
         for number, row in enumerate(found, 1):
             for key, (good, _) in checks.items():
-                if key not in row or not good(row[key]):  # the words are only made where they are needed: logs are long
+                # The words are only made where they are needed: logs are long
+                if key not in row or not good(row[key]):
                     check_keys(row, {key: checks[key]}, f"{path}, line {number}")
         return found

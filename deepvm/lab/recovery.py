@@ -16,11 +16,17 @@ class Recoveries:
         self._reached = 0
 
     def parts(
-        self, attempt: Mapping[str, Any], restored: Sequence[Mapping[str, Any]], steps: Iterable[Mapping[str, Any]]
+        self,
+        attempt: Mapping[str, Any],
+        restored: Sequence[Mapping[str, Any]],
+        steps: Iterable[Mapping[str, Any]],
     ) -> dict[str, float | None]:
-        """Parts of the recovery before an attempt, and how long its own end was not seen. Seconds; None: not known.
+        """Parts of the recovery before an attempt, and how long its own end was not seen. Seconds.
 
-        An attempt behind a failure that ends before all of its ranks have restored is part of the next one's restart.
+        None: not known.
+
+        An attempt behind a failure that ends before all of its ranks have restored is part of the
+        next one's restart.
 
         Args:
             attempt: its facts.
@@ -31,9 +37,13 @@ class Recoveries:
         if {row["rank"] for row in restored} == set(range(attempt["world"])) and restored:
             if self._since is not None:
                 # until restoring begins: ranks are there, have met, and have data and model
-                found["restart_s"] = max(row["time"] - row["seconds"] for row in restored) - self._since
+                found["restart_s"] = (
+                    max(row["time"] - row["seconds"] for row in restored) - self._since
+                )
                 found["restore_s"] = max(row["seconds"] for row in restored)
-                found["replay_s"] = _replay_s(steps, max(row["time"] for row in restored), self._reached)
+                found["replay_s"] = _replay_s(
+                    steps, max(row["time"] for row in restored), self._reached
+                )
             self._since = None
         if attempt["state"] != "completed" and self._since is None:
             self._since, struck = attempt["detected"], attempt["struck"]

@@ -1,7 +1,7 @@
 """What failures and checkpoints have cost: goodput, its parts, and ratios of runs that were made side by side.
 
-Only runs that pass all gates count (ECRL 5.6, eq. 6 and 7). Ratios are taken between runs of the same seed, which were
-made one after the other: what a shared machine does to both cancels.
+Only runs that pass all gates count (ECRL 5.6, eq. 6 and 7). Ratios are taken between runs of the
+same seed, which were made one after the other: what a shared machine does to both cancels.
 """
 
 from __future__ import annotations
@@ -16,8 +16,27 @@ from deepvm.errors import DataError
 from deepvm.lab.matrix import CALM
 from deepvm.lab.records import SUPERVISOR, Records
 
-_T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
-"""Student's t at 97.5 %, for 1 to 15 degrees of freedom; then the first terms of its expansion at the normal's."""
+_T95 = (
+    12.706,
+    4.303,
+    3.182,
+    2.776,
+    2.571,
+    2.447,
+    2.365,
+    2.306,
+    2.262,
+    2.228,
+    2.201,
+    2.179,
+    2.160,
+    2.145,
+    2.131,
+)
+"""Student's t at 97.5 %, for 1 to 15 degrees of freedom.
+
+Then the first terms of its expansion at the normal's.
+"""
 
 
 @dataclass(frozen=True)
@@ -47,7 +66,11 @@ class Estimate:
 
 
 def _t95(freedom: int) -> float:
-    return _T95[freedom - 1] if freedom <= len(_T95) else 1.95996 + 2.3723 / freedom + 2.8226 / freedom**2
+    return (
+        _T95[freedom - 1]
+        if freedom <= len(_T95)
+        else 1.95996 + 2.3723 / freedom + 2.8226 / freedom**2
+    )
 
 
 @dataclass(frozen=True)
@@ -55,15 +78,17 @@ class Cost:
     """What one run has cost. Times in seconds, those of rank 0.
 
     Attributes:
-        run: its name. goodput: steps a second, each counted once (eq. 6). compute_s: of steps, those done again
-            included, and stalls in the optimizer's step left out. repeated_s: of steps that another attempt did again.
-            snapshot_s, write_s: while training waited. stall_s: for which checkpoints held training up until its last
-            step, also those that a failure has kept from completion. drain_s: after that, until what was in flight had
-            been written. background_s: writes beside the training. checkpoints: that were made; skipped: that were due,
-            and skipped or given up. detect_s, restart_s, restore_s, replay_s: parts of the recovery, as far as they are
-            known; None if there was one, and no time of it is known. known: how many times of each part are.
-            loss_difference: mean absolute difference of the losses from those of an undisturbed run; None without one,
-            or if a loss is no number, and the run has ``diverged``.
+        run: its name. goodput: steps a second, each counted once (eq. 6). compute_s: of steps,
+            those done again included, and stalls in the optimizer's step left out. repeated_s: of
+            steps that another attempt did again. snapshot_s, write_s: while training waited.
+            stall_s: for which checkpoints held training up until its last step, also those that a
+            failure has kept from completion. drain_s: after that, until what was in flight had been
+            written. background_s: writes beside the training. checkpoints: that were made; skipped:
+            that were due, and skipped or given up. detect_s, restart_s, restore_s, replay_s: parts
+            of the recovery, as far as they are known; None if there was one, and no time of it is
+            known. known: how many times of each part are.
+            loss_difference: mean absolute difference of the losses from those of an undisturbed
+            run; None without one, or if a loss is no number, and the run has ``diverged``.
     """
 
     run: str
@@ -103,7 +128,10 @@ def cost_of(run: Records, *, passed: bool, undisturbed: Records | None = None) -
         counted_s = sum(row["seconds"] for (_, rank), row in run.owners.items() if not rank)
         parts = {key: [a[key] for a in supervisor["attempts"] if key in a] for key in _RECOVERY}
         known = {key: [one for one in times if one is not None] for key, times in parts.items()}
-        recovery = {key: sum(known[key]) if known[key] or not times else None for key, times in parts.items()}
+        recovery = {
+            key: sum(known[key]) if known[key] or not times else None
+            for key, times in parts.items()
+        }
         stalls = [row for row in run.events(0) if row["event"] == "stalled"]
         in_steps_s = sum(row["seconds"] for row in stalls if row["in_step"])
         drain_s = sum(row["seconds"] for row in run.events(0) if row["event"] == "closed")
@@ -126,7 +154,9 @@ def cost_of(run: Records, *, passed: bool, undisturbed: Records | None = None) -
             checkpoints=sum(not row["error"] for row in rows),
             skipped=sum(bool(row["error"]) for row in rows),
             known={key: len(times) for key, times in known.items()},
-            loss_difference=None if undisturbed is None or diverged else _loss_difference(run, undisturbed),
+            loss_difference=(
+                None if undisturbed is None or diverged else _loss_difference(run, undisturbed)
+            ),
             diverged=diverged,
             **recovery,
         )
@@ -136,7 +166,11 @@ def cost_of(run: Records, *, passed: bool, undisturbed: Records | None = None) -
 
 def _loss_difference(run: Records, undisturbed: Records) -> float | None:
     """Mean over the steps of rank 0 that both have done."""
-    pairs = [(row, undisturbed.owners.get((step, 0))) for (step, rank), row in run.owners.items() if not rank]
+    pairs = [
+        (row, undisturbed.owners.get((step, 0)))
+        for (step, rank), row in run.owners.items()
+        if not rank
+    ]
     found = [abs(one["loss"] - other["loss"]) for one, other in pairs if other is not None]
     found = [one for one in found if math.isfinite(one)]  # the undisturbed run may have diverged
     return statistics.fmean(found) if found else None
@@ -150,8 +184,8 @@ class SuiteResult:
     """The variants of a data set, a model and its failures.
 
     Attributes:
-        variants: all runs, by name; numbers are those of the runs that pass all gates alone. paired: ratios of goodput,
-            by ``ovl_over_blk``.
+        variants: all runs, by name; numbers are those of the runs that pass all gates alone.
+            paired: ratios of goodput, by ``ovl_over_blk``.
     """
 
     dataset: str
@@ -162,7 +196,9 @@ class SuiteResult:
 
 
 def suites_of(runs: Iterable[tuple[Records, bool]]) -> list[SuiteResult]:
-    """All suites of a matrix; runs without failures belong to each suite of their data set and model.
+    """All suites of a matrix.
+
+    Runs without failures belong to each suite of their data set and model.
 
     ``runs``: with whether they have passed all gates.
     """
@@ -192,7 +228,9 @@ def _paired(variants: Mapping[str, Sequence[Cost]]) -> dict[str, Estimate]:
     base = {cost.seed: cost.goodput for cost in variants.get("blk", ()) if cost.passed}
     found = {}
     for name, costs in variants.items():
-        ratios = [cost.goodput / base[cost.seed] for cost in costs if cost.passed and base.get(cost.seed)]
+        ratios = [
+            cost.goodput / base[cost.seed] for cost in costs if cost.passed and base.get(cost.seed)
+        ]
         if name != "blk" and ratios:
             found[f"{name}_over_blk"] = Estimate.of_ratios(ratios)
     return found

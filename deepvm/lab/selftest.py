@@ -1,6 +1,7 @@
 """Mistakes on purpose: each must fail its gate, and no other; else the gates prove nothing.
 
-The trainings are as small as each mistake allows. Failures strike where nothing is done again, unless the mistake needs
+The trainings are as small as each mistake allows. Failures strike where nothing is done again,
+unless the mistake needs
 it: else a state that is restored wrongly would be seen twice, by its replays and by its parameters.
 """
 
@@ -31,9 +32,9 @@ class Control:
     """A mistake.
 
     Attributes:
-        what: for people. gate: the one that must fail. everywhere: whether the failure-free run makes it, too, so that
-            parameters do not differ. steps: that are trained. left_out: further ones that were asked for. spoil: is
-            done to the records of the run.
+        what: for people. gate: the one that must fail. everywhere: whether the failure-free run
+            makes it, too, so that parameters do not differ. steps: that are trained. left_out:
+            further ones that were asked for. spoil: is done to the records of the run.
     """
 
     what: str
@@ -62,11 +63,16 @@ def _lose(folder: Path) -> None:
 
 
 CONTROLS: Mapping[str, Control] = {
-    "early-end": Control("a training ends early, and says that it is complete", "steps", left_out=5),
+    "early-end": Control(
+        "a training ends early, and says that it is complete", "steps", left_out=5
+    ),
     "dropped-id": Control("a sampler leaves out a sample", "samples", everywhere=True),
     "duplicated-id": Control("a sampler gives a sample twice", "samples", everywhere=True),
     "noised-loss": Control(
-        "a step that is done again is logged with another loss", "replays", strikes=(Strike("exit", 42),), spoil=_noise
+        "a step that is done again is logged with another loss",
+        "replays",
+        strikes=(Strike("exit", 42),),
+        spoil=_noise,
     ),
     "uncloned": Control(
         # it writes a step late: the last step must have no checkpoint
@@ -77,13 +83,22 @@ CONTROLS: Mapping[str, Control] = {
         steps=STEPS - 1,
     ),
     "one-rank-random": Control("only rank 0's random states are saved", "parameters"),
-    "cold-ddp": Control("gradients of 4 ranks are added in another order", "parameters", world=4, dropout=0.0),
-    "vacuous": Control("a kill strikes before training has begun", "failures", strikes=(Strike("kill", 0),)),
+    "cold-ddp": Control(
+        "gradients of 4 ranks are added in another order", "parameters", world=4, dropout=0.0
+    ),
+    "vacuous": Control(
+        "a kill strikes before training has begun", "failures", strikes=(Strike("kill", 0),)
+    ),
     "orphan": Control(
-        "a process that is given up goes on writing", "leftovers", world=1, strikes=(Strike("kill", 21),)
+        "a process that is given up goes on writing",
+        "leftovers",
+        world=1,
+        strikes=(Strike("kill", 21),),
     ),
     "early-commit": Control(
-        "a checkpoint is committed before its data", "stories", strikes=(Strike("kill", 39, target=Target.WRITE),)
+        "a checkpoint is committed before its data",
+        "stories",
+        strikes=(Strike("kill", 39, target=Target.WRITE),),
     ),
     "never-restores": Control("an attempt begins anew, though there are checkpoints", "stories"),
     "lost-record": Control("the log of checkpoints is not there", "artefacts", spoil=_lose),
@@ -113,7 +128,13 @@ def run_all(folder: Path, tell: Callable[[Tested], None] = lambda tested: None) 
             calm = _config(name, control, disturbed=False)
             _run(runs / "calm", calm, (), launcher, control.left_out)
             disturbed = runs / "disturbed"
-            _run(disturbed, _config(name, control, disturbed=True), control.strikes, launcher, control.left_out)
+            _run(
+                disturbed,
+                _config(name, control, disturbed=True),
+                control.strikes,
+                launcher,
+                control.left_out,
+            )
             control.spoil(disturbed)
             tested = Tested(name, verdicts(with_references(Records.read(disturbed), runs)))
             found.append(tested)
@@ -144,13 +165,18 @@ def _config(name: str, control: Control, *, disturbed: bool) -> dict[str, Any]:
         "max_inflight": 2,
         "keep": 3,
         "launcher": "forkserver",
-        "strikes": [{**one.document(), "key": one.key, "ends": find_fault(one.fault).ends} for one in strikes],
+        "strikes": [
+            {**one.document(), "key": one.key, "ends": find_fault(one.fault).ends}
+            for one in strikes
+        ],
         "disk": {},
         "controls": [name] if disturbed or control.everywhere else [],
     }
 
 
-def _run(folder: Path, config: dict[str, Any], strikes: Sequence[Strike], launcher: Any, left_out: int) -> None:
+def _run(
+    folder: Path, config: dict[str, Any], strikes: Sequence[Strike], launcher: Any, left_out: int
+) -> None:
     folder.mkdir(parents=True)
     write_bytes(folder / CONFIG, json.dumps(config, indent=1).encode())
     trained = {**config, "steps": config["steps"] - left_out}

@@ -1,7 +1,8 @@
 """How clusters are put together (DeepVM III-B3): the registry of architectures.
 
-An architecture says how n training VMs are split over the markets and whether there are memory nodes. The integer
-program (:mod:`deepvm.planner.search.formulation`), the enumeration and the explanations follow from that.
+An architecture says how n training VMs are split over the markets and whether there are memory
+nodes. The integer program (:mod:`deepvm.planner.search.formulation`), the enumeration and the
+explanations follow from that.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ class Architecture:
         known_to_baselines: whether the policies Cost-First and Performance-First consider it.
         keeps: where checkpoints are kept. published: whether DeepVM describes it; the others are
             used where a model is trained, or by name.
-        tiered: whether on-demand memory nodes hold the checkpoints. If GPU VMs are bought on demand too, the two must
-            be in different quota families: the enumeration checks their quotas one by one.
+        tiered: whether on-demand memory nodes hold the checkpoints. If GPU VMs are bought on demand
+            too, the two must be in different quota families: the enumeration checks their quotas
+            one by one.
     """
 
     name: str
@@ -57,28 +59,34 @@ class Architecture:
         return frozenset(market for market, vms in used if vms.any())
 
     def lacks(self, instance: InstanceType) -> str:
-        """What the catalog lacks about a type to train here, such as ``no-spot-price``; empty for nothing."""
+        """What the catalog lacks about a type to train here, such as ``no-spot-price``.
+
+        Empty for nothing.
+        """
         for market in sorted(self.markets, key=lambda m: m.value):
             if instance.usd_per_hour(market) is None:
                 return f"no-{market.value}-price"
         return "network-unknown" if self.tiered and instance.network_gbps is None else ""
 
 
-# One on-demand VM keeps the checkpoints: (n-1) spot(v) + on_demand(v) <= PW, n >= 2 (DeepVM eq. 3; the text says "must
-# not exceed", so <=).
+# One on-demand VM keeps the checkpoints: (n-1) spot(v) + on_demand(v) <= PW, n >= 2 (DeepVM eq. 3;
+# the text says "must not exceed", so <=).
 SINGLE_ANCHOR = Architecture(
     "single-anchor", np.ones_like, smallest_count=2, known_to_baselines=True, keeps=Keeps.ANCHOR
 )
 
-# m on-demand CPU VMs hold the checkpoints: n spot(v) + m on_demand(w) <= PW, MEM(w) >= f s, n/m < n_sat(v, w) (DeepVM
-# eq. 5, 6, 7), w offered where v is.
+# m on-demand CPU VMs hold the checkpoints: n spot(v) + m on_demand(w) <= PW, MEM(w) >= f s, n/m <
+# n_sat(v, w) (DeepVM eq. 5, 6, 7), w offered where v is.
 TIERING = Architecture("tiering", np.zeros_like, tiered=True, keeps=Keeps.MEMORY)
 
 # n spot VMs and nothing else; versions are in a bucket, as most people train: n spot(v) <= PW.
 SPOT_STORAGE = Architecture("spot-storage", np.zeros_like, keeps=Keeps.STORAGE, published=False)
 
-# What is never preempted: n on_demand(v) <= PW. For comparison, and for accounts without a quota for spot VMs.
+# What is never preempted: n on_demand(v) <= PW. For comparison, and for accounts without a quota
+# for spot VMs.
 ON_DEMAND = Architecture("on-demand", np.copy, published=False)
 
 # In the order of the names, by which ties are broken.
-REGISTRY: dict[str, Architecture] = {a.name: a for a in (ON_DEMAND, SINGLE_ANCHOR, SPOT_STORAGE, TIERING)}
+REGISTRY: dict[str, Architecture] = {
+    a.name: a for a in (ON_DEMAND, SINGLE_ANCHOR, SPOT_STORAGE, TIERING)
+}

@@ -17,7 +17,14 @@ from deepvm.core.spelling import one_of
 from deepvm.core.units import MICRO_USD
 from deepvm.errors import MissingDataError, RequestError
 from deepvm.planner.architectures import REGISTRY, Architecture
-from deepvm.planner.columns import UNLIMITED_USD, BoolArray, FloatArray, IntArray, MemoryNodeTable, TrainingTable
+from deepvm.planner.columns import (
+    UNLIMITED_USD,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    MemoryNodeTable,
+    TrainingTable,
+)
 from deepvm.planner.rejections import (
     UNLIMITED,
     memory_rejection,
@@ -33,8 +40,9 @@ from deepvm.planner.request import PlanRequest
 class GpuCandidate:
     """A type that can train, at the spot price of one zone.
 
-    ``k``: K(n) for n = 1 ... max_nodes. ``n_sat``: of its own network, 0 when its bandwidth is unknown. ``memory_set``:
-    its memory nodes, a column of :attr:`MemoryNodeTable.offered`. ``cheapest``: whether no zone has a lower spot price.
+    ``k``: K(n) for n = 1 ... max_nodes. ``n_sat``: of its own network, 0 when its bandwidth is
+    unknown. ``memory_set``: its memory nodes, a column of :attr:`MemoryNodeTable.offered`.
+    ``cheapest``: whether no zone has a lower spot price.
     """
 
     instance: InstanceType
@@ -49,8 +57,8 @@ class GpuCandidate:
 class Candidates:
     """What a plan for a request may consist of, and why the rest may not.
 
-    ``reference``: the type that the job's step is measured on, None without a job. ``surcharge``: of the bill besides
-    VMs, which prices hold, those of ``tier`` already.
+    ``reference``: the type that the job's step is measured on, None without a job. ``surcharge``:
+    of the bill besides VMs, which prices hold, those of ``tier`` already.
     """
 
     catalog: Catalog
@@ -69,14 +77,21 @@ class Candidates:
 
     @cached_property
     def _by_name(self) -> dict[str, tuple[GpuCandidate, ...]]:
-        ordered = groupby(sorted(self.gpus, key=lambda g: g.instance.name), lambda g: g.instance.name)
+        ordered = groupby(
+            sorted(self.gpus, key=lambda g: g.instance.name), lambda g: g.instance.name
+        )
         return {name: tuple(gpus) for name, gpus in ordered}
 
     def only(self, name: str) -> Candidates:
         """Only one GPU type, or only one type of memory node."""
         if name in self._by_name:
             return replace(self, gpus=self._by_name[name])
-        return replace(self, tier=self.tier.take(np.array([t.name == name for t in self.tier.types], dtype=np.bool_)))
+        return replace(
+            self,
+            tier=self.tier.take(
+                np.array([t.name == name for t in self.tier.types], dtype=np.bool_)
+            ),
+        )
 
     def sizes(self, architecture: Architecture) -> TrainingTable:
         """All (type, zone, n) of an architecture that scale and that the quotas and ``max_nodes`` allow."""
@@ -84,7 +99,10 @@ class Candidates:
         allowed = [g for g in placed if not architecture.lacks(g.instance)]
         types = tuple(g.instance for g in allowed)
         counts = np.arange(architecture.smallest_count, self.request.max_nodes + 1, dtype=np.int64)
-        type_index, count = np.repeat(np.arange(len(types)), len(counts)), np.tile(counts, len(types))
+        type_index, count = (
+            np.repeat(np.arange(len(types)), len(counts)),
+            np.tile(counts, len(types)),
+        )
         on_demand = architecture.on_demand(count)
         spot = count - on_demand
 
@@ -105,7 +123,9 @@ class Candidates:
             count=count,
             spot=spot,
             on_demand=on_demand,
-            price=spot * (spot_price + more.spot) + on_demand * (on_demand_price + more.on_demand) + more.cluster,
+            price=spot * (spot_price + more.spot)
+            + on_demand * (on_demand_price + more.on_demand)
+            + more.cluster,
             k=np.concatenate([np.zeros(0), *(g.k[counts - 1] for g in allowed)]),
             ideal_throughput=eflops * count,
             # The price in a market that the architecture does not use may be missing.
@@ -124,11 +144,15 @@ class Candidates:
             kept_bad=one,
             kept_good=one,
             lost_per_s=nothing,
-            trusted=np.concatenate([np.zeros(0, dtype=np.bool_), *(self._trusted(g, counts) for g in allowed)]),
+            trusted=np.concatenate(
+                [np.zeros(0, dtype=np.bool_), *(self._trusted(g, counts) for g in allowed)]
+            ),
         )
         # Where the model does not fit nothing trains, whatever a policy thinks of scaling.
         trains = (sizes.k > 0) | (self.request.ignores_scaling and self.request.training is None)
-        sizes = sizes.take(trains & (spot <= limits(Market.SPOT)) & (on_demand <= limits(Market.ON_DEMAND)))
+        sizes = sizes.take(
+            trains & (spot <= limits(Market.SPOT)) & (on_demand <= limits(Market.ON_DEMAND))
+        )
         work = self.request.work
         if self.request.training is not None:
             from deepvm.planner.workload.recovery import with_losses
@@ -138,7 +162,11 @@ class Candidates:
 
     def _trusted(self, gpu: GpuCandidate, counts: IntArray) -> BoolArray:
         known = self.request.training is None or self.request.extrapolate
-        return np.full(len(counts), fill_value=True) if known else ~gpu.curve.extrapolated(counts.astype(np.float64))
+        return (
+            np.full(len(counts), fill_value=True)
+            if known
+            else ~gpu.curve.extrapolated(counts.astype(np.float64))
+        )
 
 
 def architectures_of(request: PlanRequest) -> tuple[Architecture, ...]:
@@ -146,17 +174,26 @@ def architectures_of(request: PlanRequest) -> tuple[Architecture, ...]:
     for name in request.architectures:
         if name not in REGISTRY:
             raise RequestError("architecture", name, one_of(name, REGISTRY))
-    # Without a model nothing says what a preemption costs, and clusters without on-demand VMs would always win.
+    # Without a model nothing says what a preemption costs, and clusters without on-demand VMs would
+    # always win.
     counted = request.training is not None
     names = request.architectures or tuple(n for n, a in REGISTRY.items() if a.published or counted)
-    return tuple(a for n, a in REGISTRY.items() if n in names and (a.known_to_baselines or request.has_objective))
+    return tuple(
+        a
+        for n, a in REGISTRY.items()
+        if n in names and (a.known_to_baselines or request.has_objective)
+    )
 
 
 def _nodes_to_receive(request: PlanRequest, gbps: Sequence[float]) -> list[int]:
-    """The fewest memory nodes of each bandwidth that receive versions fast enough; of eFLOPS nobody says how large."""
+    """The fewest memory nodes of each bandwidth that receive versions fast enough.
+
+    Of eFLOPS nobody says how large.
+    """
     if request.training is None:
         return [1] * len(gbps)
-    from deepvm.planner.workload.recovery import nodes_to_receive  # slow to import, and only models need it
+    # Slow to import, and only models need it
+    from deepvm.planner.workload.recovery import nodes_to_receive
 
     return [nodes_to_receive(each, request.checkpoint_bytes) for each in gbps]
 
@@ -164,8 +201,8 @@ def _nodes_to_receive(request: PlanRequest, gbps: Sequence[float]) -> list[int]:
 def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
     """Split the catalog's types into candidates and rejections.
 
-    Raises a RequestError for a glob that matches no type or an unknown architecture, and a MissingDataError if no type
-    has a speed-up curve of the requested kind.
+    Raises a RequestError for a glob that matches no type or an unknown architecture, and a
+    MissingDataError if no type has a speed-up curve of the requested kind.
     """
     architectures, surcharge = architectures_of(request), Surcharge()
     if request.extras.counted:
@@ -176,19 +213,25 @@ def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
         work = replace(request.work.in_market(catalog.grace_s), besides_usd=surcharge.once_usd)
         request = replace(request, work=work)
     if request.training is not None:
-        from deepvm.planner.workload.trained import trained  # not needed by catalogs that know their own speeds
+        # Not needed by catalogs that know their own speeds
+        from deepvm.planner.workload.trained import trained
 
         catalog = trained(catalog, request.training, request.max_nodes)
     refuse_unmatched_globs(request, catalog)
     gpu_types = [i for i in catalog if i.gpu is not None]
-    if any(i.speedups for i in gpu_types) and not any(_curve(i, catalog, request) for i in gpu_types):
+    if any(i.speedups for i in gpu_types) and not any(
+        _curve(i, catalog, request) for i in gpu_types
+    ):
         kinds = sorted({c.kind for i in gpu_types for c in i.speedups if c.workload is None})
         cure = f"ask for a speedup that it has, or make it default_speedup: {', '.join(kinds)}"
         raise MissingDataError(
-            f"no type of catalog {catalog.name} has a general {request.curves_of(catalog)} speed-up curve; "
-            + (cure if kinds else "its curves are all tied to a workload")
+            f"no type of catalog {catalog.name} has a general {request.curves_of(catalog)} speed-up"
+            " curve; " + (cure if kinds else "its curves are all tied to a workload")
         )
-    found = [_gpu_candidate(i, catalog, request, architectures) for i in sorted(gpu_types, key=lambda i: i.name)]
+    found = [
+        _gpu_candidate(i, catalog, request, architectures)
+        for i in sorted(gpu_types, key=lambda i: i.name)
+    ]
     trains = [f for f in found if isinstance(f, GpuCandidate)]
     quotas, rule = request.quotas_of(catalog), catalog.memory_nodes
     tiered = any(a.tiered for a in architectures)
@@ -203,18 +246,28 @@ def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
     gbps = [i.memory_node_gbps(rule) or 0.0 for i in memory]
     tier = MemoryNodeTable(
         types=tuple(memory),
-        price=_ints((i.micro_usd_per_hour(Market.ON_DEMAND) or 0) + surcharge.on_demand for i in memory),
+        price=_ints(
+            (i.micro_usd_per_hour(Market.ON_DEMAND) or 0) + surcharge.on_demand for i in memory
+        ),
         n_sat=_ints(rule.n_sat(catalog.n_sat, each) for each in gbps),
-        max_count=_ints(min(quota_count(quotas, i, Market.ON_DEMAND), rule.most_nodes or UNLIMITED) for i in memory),
+        max_count=_ints(
+            min(quota_count(quotas, i, Market.ON_DEMAND), rule.most_nodes or UNLIMITED)
+            for i in memory
+        ),
         share_bytes=_ints(
-            rule.share_bytes(i.memory_bytes or 0, request.checkpoint_bytes, request.buffers) for i in memory
+            rule.share_bytes(i.memory_bytes or 0, request.checkpoint_bytes, request.buffers)
+            for i in memory
         ),
         needed_bytes=request.memory_needed_bytes,
         for_speed=_ints(_nodes_to_receive(request, gbps)),
         sold=sold,
         offered=offered,
     )
-    reference = None if request.work is None else request.work.reference([g.instance for g in gpus], gpu_types)
+    reference = (
+        None
+        if request.work is None
+        else request.work.reference([g.instance for g in gpus], gpu_types)
+    )
     return Candidates(catalog, request, architectures, gpus, tier, rejections, reference, surcharge)
 
 
@@ -237,12 +290,15 @@ def zone_ids(instance: InstanceType) -> tuple[str, ...]:
     return tuple(z.zone for z in instance.spot_zones) or instance.zones
 
 
-def _places(instance: InstanceType, zones: Sequence[str], sold: BoolArray) -> Iterator[tuple[InstanceType, BoolArray]]:
+def _places(
+    instance: InstanceType, zones: Sequence[str], sold: BoolArray
+) -> Iterator[tuple[InstanceType, BoolArray]]:
     """A training type in each zone that can be in a best cluster, cheapest first, with the memory nodes to use there.
 
-    Spot VMs and memory nodes must be in one zone. For given types and counts the cheapest zone that sells both is best
-    by every objective, so a memory node is used in that zone only, and a zone that is left without any is omitted, but
-    for the cheapest, where clusters without memory nodes are. The search stays exact and finds each cluster once.
+    Spot VMs and memory nodes must be in one zone. For given types and counts the cheapest zone that
+    sells both is best by every objective, so a memory node is used in that zone only, and a zone
+    that is left without any is omitted, but for the cheapest, where clusters without memory nodes
+    are. The search stays exact and finds each cluster once.
 
     Where spot prices are not known by zone, the type has one price in all zones that offer it.
     """
@@ -263,28 +319,49 @@ def _ints(values: Iterable[int]) -> IntArray:
 
 
 def _gpu_candidate(
-    instance: InstanceType, catalog: Catalog, request: PlanRequest, architectures: Sequence[Architecture]
+    instance: InstanceType,
+    catalog: Catalog,
+    request: PlanRequest,
+    architectures: Sequence[Architecture],
 ) -> GpuCandidate | Rejection:
     left_out = training_rejection(instance, request)
     if left_out is not None:
         return left_out
     curve = _curve(instance, catalog, request)
     if curve is None:
-        return Rejection(instance.name, "no-curve", f"it has no {request.curves_of(catalog)} speed-up curve")
+        return Rejection(
+            instance.name, "no-curve", f"it has no {request.curves_of(catalog)} speed-up curve"
+        )
     missing = {a.name: a.lacks(instance) for a in architectures}
     if missing and all(missing.values()):
-        detail = "; ".join(f"{why.replace('-', ' ')}, which {name} needs" for name, why in missing.items())
+        detail = "; ".join(
+            f"{why.replace('-', ' ')}, which {name} needs" for name, why in missing.items()
+        )
         return Rejection(instance.name, next(iter(missing.values())), detail)
     most = request.max_nodes
     k = scaling_factor(curve, np.arange(1, most + 1, dtype=np.float64))
     if not (k > 0).any() and request.training is not None:
-        needs = getattr(curve, "needs", "") or f"{request.training.workload.model.name} does not fit on {most} of them"
-        return Rejection(instance.name, "global-batch" if needs.startswith("a global batch") else "gpu-memory", needs)
+        needs = (
+            getattr(curve, "needs", "")
+            or f"{request.training.workload.model.name} does not fit on {most} of them"
+        )
+        return Rejection(
+            instance.name,
+            "global-batch" if needs.startswith("a global batch") else "gpu-memory",
+            needs,
+        )
     if not (k > 0).any() and not request.ignores_scaling:
-        return Rejection(instance.name, "not-scaling", f"its {curve.kind} curve is never above 0 up to {most} VMs")
+        return Rejection(
+            instance.name,
+            "not-scaling",
+            f"its {curve.kind} curve is never above 0 up to {most} VMs",
+        )
     quotas = request.quotas_of(catalog)
     for market in (Market.SPOT, Market.ON_DEMAND):
-        if all(market in a.markets for a in architectures) and quota_count(quotas, instance, market) == 0:
+        if (
+            all(market in a.markets for a in architectures)
+            and quota_count(quotas, instance, market) == 0
+        ):
             return Rejection(instance.name, "quota", quota_too_small(quotas, instance, market))
     n_sat = 0 if instance.network_gbps is None else int(catalog.n_sat.lookup(instance.network_gbps))
     return GpuCandidate(instance, curve, k, n_sat)

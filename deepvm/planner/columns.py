@@ -17,8 +17,11 @@ FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
 LEAST_KEPT = 0.05
-"""Share of the throughput: where preemptions leave less, nothing is trained. A job that takes 20 times as long never
-ends in :mod:`deepvm.core.preemption.makespan` either."""
+"""Share of the throughput: where preemptions leave less, nothing is trained.
+
+A job that takes 20 times as long never
+ends in :mod:`deepvm.core.preemption.makespan` either.
+"""
 UNLIMITED_USD = np.iinfo(np.int64).max  # in TrainingTable.most_usd: any price will do
 
 
@@ -34,15 +37,18 @@ class TrainingTable:
         k: scaling factor K(n). n_sat: of the type's own network.
         ideal_throughput, ideal_z: eFLOPS x n and the printed objective (eq. 4, 8) with K = 1.
         memory_set: the memory nodes in its zone, a column of :attr:`MemoryNodeTable.offered`.
-        total_s, preemptions, sound: the job's forecast (:mod:`deepvm.planner.job_forecast`); 0 without a job.
+        total_s, preemptions, sound: the job's forecast (:mod:`deepvm.planner.job_forecast`); 0
+        without a job.
         billed_s: ``total_s``, and longer where replacements overlap with what they replace.
         kept: share of the throughput that preemptions leave, usually, at a bad and at a good time
             (:mod:`deepvm.planner.workload.recovery`); 1 where no model is trained.
         lost_per_s: preemptions a second of the whole cluster, usually; 0 where no model is trained.
-        trusted: whether the speed is believed: up to 1.5 x the largest cluster that was measured, and up to the batch
-            that is known to train well.
-        late: probability of missing the deadline, as far as the speed of a model is known; 0 without a deadline.
-        most_usd: the highest price, micro-dollars an hour with memory nodes, at which the job keeps to its limits.
+        trusted: whether the speed is believed: up to 1.5 x the largest cluster that was measured,
+            and up to the batch that is known to train well.
+        late: probability of missing the deadline, as far as the speed of a model is known; 0
+            without a deadline.
+        most_usd: the highest price, micro-dollars an hour with memory nodes, at which the job keeps
+            to its limits.
     """
 
     types: tuple[InstanceType, ...]
@@ -103,10 +109,17 @@ class TrainingTable:
 
     def take(self, rows: BoolArray | IntArray) -> TrainingTable:
         """Some of the rows."""
-        if rows.dtype == np.bool_ and rows.all():  # most masks keep all rows, and there may be 100 000
+        # Most masks keep all rows, and there may be 100 000
+        if rows.dtype == np.bool_ and rows.all():
             return self
-        columns = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("types", "curves", "quotas")}
-        taken = {id(column): column[rows] for column in {id(c): c for c in columns.values()}.values()}
+        columns = {
+            f.name: getattr(self, f.name)
+            for f in fields(self)
+            if f.name not in ("types", "curves", "quotas")
+        }
+        taken = {
+            id(column): column[rows] for column in {id(c): c for c in columns.values()}.values()
+        }
         return replace(self, **{name: taken[id(column)] for name, column in columns.items()})
 
 
@@ -117,12 +130,14 @@ class MemoryNodeTable:
     Attributes:
         price: on-demand micro-dollars an hour. n_sat: of the type's own network.
         max_count: how many of them the on-demand quota and the rule of memory nodes allow.
-        share_bytes: what one VM adds to the room for checkpoints, above 0; with needed_bytes, f x s (eq. 6), see
-            :meth:`deepvm.core.cluster.memory_nodes.MemoryNodeRule.share_bytes`.
+        share_bytes: what one VM adds to the room for checkpoints, above 0; with needed_bytes, f x s
+            (eq. 6), see :meth:`deepvm.core.cluster.memory_nodes.MemoryNodeRule.share_bytes`.
         for_speed: the fewest of them that receive a version fast enough
-            (:func:`deepvm.planner.workload.recovery.nodes_to_receive`); 1 where no model is trained.
+            (:func:`deepvm.planner.workload.recovery.nodes_to_receive`); 1 where no model is
+            trained.
         sold: whether a type (row) may be sold in a zone (column).
-        offered: whether a type (row) may go with the training VMs of a :attr:`TrainingTable.memory_set` (column).
+        offered: whether a type (row) may go with the training VMs of a
+            :attr:`TrainingTable.memory_set` (column).
     """
 
     types: tuple[InstanceType, ...]
@@ -152,7 +167,10 @@ class MemoryNodeTable:
 
     @property
     def for_memory(self) -> IntArray:
-        """The fewest memory nodes that hold f x s together (eq. 6), of shape (types,); 1 where one alone does."""
+        """The fewest memory nodes that hold f x s together (eq. 6), of shape (types,).
+
+        1 where one alone does.
+        """
         return np.asarray(np.maximum(1, -(-self.needed_bytes // np.maximum(self.share_bytes, 1))))
 
     @property
@@ -161,13 +179,17 @@ class MemoryNodeTable:
         return np.maximum(self.for_memory, self.for_speed)
 
     def needed(self, count: IntArray, sender_n_sat: IntArray) -> IntArray:
-        """The fewest memory nodes for n senders and their versions, of shape (rows, types); see :meth:`for_senders`."""
+        """The fewest memory nodes for n senders and their versions, of shape (rows, types).
+
+        See :meth:`for_senders`.
+        """
         return np.maximum(self.for_senders(count, sender_n_sat), self.for_versions[None, :])
 
     def for_senders(self, count: IntArray, sender_n_sat: IntArray) -> IntArray:
         """The fewest memory nodes that keep n/m < n_sat (eq. 7), floor(n / n_sat) + 1, of shape (rows, types).
 
-        ``count``: training VMs, n, and ``sender_n_sat``: n_sat of their own network; both of shape (rows,).
+        ``count``: training VMs, n, and ``sender_n_sat``: n_sat of their own network; both of shape
+        (rows,).
         """
         pair = np.minimum(sender_n_sat[:, None], self.n_sat[None, :])
         return np.asarray(count[:, None] // pair + 1)

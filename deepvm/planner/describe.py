@@ -1,4 +1,7 @@
-"""From candidates to the blocks that are searched; from a choice to a recommendation and what limits it."""
+"""From candidates to the blocks that are searched.
+
+From a choice to a recommendation and what limits it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from deepvm.core.cluster.cluster import Binding, Cluster, NodeGroup, Outlook, Prediction, Recommendation
+from deepvm.core.cluster.cluster import (
+    Binding,
+    Cluster,
+    NodeGroup,
+    Outlook,
+    Prediction,
+    Recommendation,
+)
 from deepvm.core.cluster.instances import InstanceType, Market, flopp, quota_limit
 from deepvm.core.cluster.speedup import scaling_factor
 from deepvm.core.interval import Interval
@@ -54,23 +64,37 @@ def block_of(architecture: Architecture, candidates: Candidates) -> Block:
     return Block(architecture, sizes, tier, scoring(request, sizes))
 
 
-def _with_lasting_nodes(sizes: TrainingTable, tier: MemoryNodeTable) -> tuple[TrainingTable, MemoryNodeTable]:
+def _with_lasting_nodes(
+    sizes: TrainingTable, tier: MemoryNodeTable
+) -> tuple[TrainingTable, MemoryNodeTable]:
     """Sets of memory nodes without those of a pool that ends before the job, for the sizes that take so long."""
     for row, left_s in enumerate(t.left_s for t in tier.types):
         late = sizes.total_s > left_s
         if late.any():
             without = tier.offered.copy()
             without[row] = False
-            sizes = replace(sizes, memory_set=sizes.memory_set + np.where(late, tier.offered.shape[1], 0))
+            sizes = replace(
+                sizes, memory_set=sizes.memory_set + np.where(late, tier.offered.shape[1], 0)
+            )
             tier = replace(tier, offered=np.hstack([tier.offered, without]))
     return sizes, tier
 
 
 def describe(
-    choice: Choice, candidates: Candidates, rank: int = 1, binding: tuple[Binding, ...] = (), *, elsewhere: bool = False
+    choice: Choice,
+    candidates: Candidates,
+    rank: int = 1,
+    binding: tuple[Binding, ...] = (),
+    *,
+    elsewhere: bool = False,
 ) -> Recommendation:
     """The recommendation of a choice; ``elsewhere``: with :attr:`Recommendation.next_zone`."""
-    sizes, row, cluster, work = choice.block.sizes, choice.size, choice.cluster, candidates.request.work
+    sizes, row, cluster, work = (
+        choice.block.sizes,
+        choice.size,
+        choice.cluster,
+        candidates.request.work,
+    )
     count, k = cluster.gpu_count, float(sizes.k[row])
     throughput = float(sizes.ideal_throughput[row]) * k
     gpu = cluster.gpu
@@ -82,19 +106,27 @@ def describe(
         warnings.append(f"{candidates.catalog.unsure}: look before you count on it")
     if k in (0.0, 1.0) and not 0.0 <= (raw := float(curve.speedup(n)[0])) / count <= 1.0:
         warnings.append(
-            f"the {kind} curve of {gpu.name} gives a speed-up of {raw:.3g} at n = {count}, held at {k * count:g}"
+            f"the {kind} curve of {gpu.name} gives a speed-up of {raw:.3g} at n = {count}, held at"
+            f" {k * count:g}"
         )
     prediction = None
     if (law := law_of(curve)) is not None:
         speed = law.speed_of(n)
         warnings += [*speed.doubts(0), *_not_believed(choice, candidates, speed)]
-        kept = Interval(float(sizes.kept_bad[row]), float(sizes.kept[row]), float(sizes.kept_good[row]))
+        kept = Interval(
+            float(sizes.kept_bad[row]), float(sizes.kept[row]), float(sizes.kept_good[row])
+        )
         prediction = replace(_prediction(speed, kept), trusted=bool(sizes.trusted[row]))
     elif curve.extrapolated(n)[0]:
-        warnings.append(f"the {kind} speed-up of {gpu.name} at n = {count} lies beyond its measurements")
+        warnings.append(
+            f"the {kind} speed-up of {gpu.name} at n = {count} lies beyond its measurements"
+        )
     both = [z for z in gpu.zones if cluster.memory and z in cluster.memory.instance.zones]
     if cluster.memory is not None and not gpu.spot_zones and 0 < len(both) < len(gpu.zones):
-        offer, types = "offer" if len(both) > 1 else "offers", f"{gpu.name} and {cluster.memory.instance.name}"
+        offer, types = (
+            "offer" if len(both) > 1 else "offers",
+            f"{gpu.name} and {cluster.memory.instance.name}",
+        )
         warnings.append(f"only {', '.join(both)} {offer} both {types}: start the cluster there")
     outlook = None
     if work is not None:
@@ -104,8 +136,14 @@ def describe(
             cost_usd=cost_usd,
             preemptions=float(sizes.preemptions[row]),
             sound=bool(sizes.sound[row]),
-            costs_usd=_costs_usd(choice.price, float(sizes.total_s[row]), prediction) if prediction else None,
-            late_probability=float(sizes.late[row]) if prediction and work.deadline_s is not None else None,
+            costs_usd=(
+                _costs_usd(choice.price, float(sizes.total_s[row]), prediction)
+                if prediction
+                else None
+            ),
+            late_probability=(
+                float(sizes.late[row]) if prediction and work.deadline_s is not None else None
+            ),
         )
     slow_s = 0.0
     if outlook is not None:
@@ -126,7 +164,11 @@ def describe(
         speedup=k * count,
         scaling_factor=k,
         throughput=throughput,
-        flopp_spot=None if gpu.spot_usd_per_hour is None else flopp(gpu.eflops, float(gpu.spot_usd_per_hour)),
+        flopp_spot=(
+            None
+            if gpu.spot_usd_per_hour is None
+            else flopp(gpu.eflops, float(gpu.spot_usd_per_hour))
+        ),
         z=float(sizes.ideal_z[row]) * k,
         usd_per_work=choice.price / MICRO_USD / throughput if throughput else None,
         speedup_kind=kind,
@@ -134,7 +176,9 @@ def describe(
         warnings=tuple(warnings),
         outlook=outlook,
         prediction=prediction,
-        next_zone=_next_zone(cluster, choice.block.tier, int(sizes.n_sat[row])) if elsewhere else None,
+        next_zone=(
+            _next_zone(cluster, choice.block.tier, int(sizes.n_sat[row])) if elsewhere else None
+        ),
         bill=bill,
     )
 
@@ -155,13 +199,19 @@ def _bill(cluster: Cluster, outlook: Outlook | None, candidates: Candidates) -> 
     ends = outlook is not None and math.isfinite(outlook.total_s)
     on_demand = cluster.on_demand_count + (cluster.memory.count if cluster.memory else 0)
     vms = RentedVms(
-        cluster.spot_count, on_demand, cluster.usd_per_hour, outlook.total_s / 3600 if outlook and ends else None
+        cluster.spot_count,
+        on_demand,
+        cluster.usd_per_hour,
+        outlook.total_s / 3600 if outlook and ends else None,
     )
     return bill_of(vms, rates, candidates.request.extras)
 
 
 def _costs_usd(price: int, total_s: float, prediction: Prediction) -> tuple[float, float] | None:
-    """The bill of a fast run at a good time and of a slow one at a bad time; None if nothing is ever done."""
+    """The bill of a fast run at a good time and of a slow one at a bad time.
+
+    None if nothing is ever done.
+    """
     kept, speed = prediction.kept, prediction.throughput
     if not kept.low:
         return None
@@ -180,13 +230,22 @@ def _not_believed(choice: Choice, candidates: Candidates, speed: TrainingSpeed) 
 
     if speed.source is not Source.MEASURED:
         return
-    larger = (sizes.type_index == sizes.type_index[row]) & (sizes.count > sizes.count[row]) & ~sizes.trusted
-    faster = larger & (sizes.effective > sizes.effective[row]) & (sizes.price <= request.budget_micro_usd)
+    larger = (
+        (sizes.type_index == sizes.type_index[row])
+        & (sizes.count > sizes.count[row])
+        & ~sizes.trusted
+    )
+    faster = (
+        larger
+        & (sizes.effective > sizes.effective[row])
+        & (sizes.price <= request.budget_micro_usd)
+    )
     if faster.any() and sizes.trusted[row]:
         most = int(sizes.count[faster].max())
         yield (
-            f"up to {most} x {choice.cluster.gpu.name} may be faster, but {speed.fitted_vms} were measured and no more "
-            f"than {speed.trusted_vms} are believed: measure more, or --extrapolate"
+            f"up to {most} x {choice.cluster.gpu.name} may be faster, but {speed.fitted_vms} were"
+            f" measured and no more than {speed.trusted_vms} are believed: measure more, or"
+            " --extrapolate"
         )
 
 
@@ -231,14 +290,23 @@ def _of_pools(cluster: Cluster, outlook: Outlook | None, slow_s: float) -> Itera
         if reserved is None:
             continue
         end = f", which ends at {reserved.until}" if reserved.until else ""
-        yield f"{whose} are those of the {reserved.kind.replace('-', ' ')} {reserved.pool}{end}: start them there"
+        yield (
+            f"{whose} are those of the {reserved.kind.replace('-', ' ')} {reserved.pool}{end}:"
+            " start them there"
+        )
         if not reserved.until:
             continue
         if outlook is None:
-            yield f"whether the job ends before {reserved.pool} does is not known: say how much is trained"
+            yield (
+                f"whether the job ends before {reserved.pool} does is not known: say how much is"
+                " trained"
+            )
         elif slow_s > instance.left_s:
             rest = f"{reserved.pool} has {format_seconds(instance.left_s)} left"
-            yield f"at the slow end of what is known of its speed the job takes {format_seconds(slow_s)}, and {rest}"
+            yield (
+                "at the slow end of what is known of its speed the job takes"
+                f" {format_seconds(slow_s)}, and {rest}"
+            )
 
 
 def _next_zone(cluster: Cluster, tier: MemoryNodeTable, sender_n_sat: int) -> Cluster | None:
@@ -268,8 +336,8 @@ def _by_price(cluster: Cluster) -> tuple[int, int, str, str]:
 def improvement(old: Choice, new: Choice, request: PlanRequest) -> float | None:
     """By what share ``new`` is better than ``old``; None when the old throughput is 0.
 
-    Under DeepVM's own policy in terms of the objective, else of throughput: the baselines' values are ranks, or ignore
-    scaling.
+    Under DeepVM's own policy in terms of the objective, else of throughput: the baselines' values
+    are ranks, or ignore scaling.
     """
     if request.policy is PolicyName.DEEPVM:
         return (new.value - old.value) / abs(old.value)
@@ -278,7 +346,16 @@ def improvement(old: Choice, new: Choice, request: PlanRequest) -> float | None:
 
 
 _ORDER = (
-    *("budget", "quota", "reservation", "saturation", "memory", "max-nodes", "deadline", "total-budget"),
+    *(
+        "budget",
+        "quota",
+        "reservation",
+        "saturation",
+        "memory",
+        "max-nodes",
+        "deadline",
+        "total-budget",
+    ),
     *("extrapolation", "batch-size", "worth"),
 )
 
@@ -286,10 +363,11 @@ _ORDER = (
 def binding(choice: Choice, candidates: Candidates) -> tuple[Binding, ...]:
     """The constraints that stop the next larger cluster of the same types that is better.
 
-    It is searched without limits, and each limit that it breaks is binding. So is saturation, if the memory node that
-    it adds is what breaks one, or is more than versions can be split over; and memory, if there are so many nodes only
-    for their memory, and fewer would break less. If no larger cluster of up to ``MOST_NODES`` VMs is better: a deadline
-    that a better, smaller one would miss, or preemptions. Where types are ranked, the larger one may be allowed and not
+    It is searched without limits, and each limit that it breaks is binding. So is saturation, if
+    the memory node that it adds is what breaks one, or is more than versions can be split over; and
+    memory, if there are so many nodes only for their memory, and fewer would break less. If no
+    larger cluster of up to ``MOST_NODES`` VMs is better: a deadline that a better, smaller one
+    would miss, or preemptions. Where types are ranked, the larger one may be allowed and not
     believed, or too little better; else it ranks higher, and nothing is binding.
     """
     now, work = choice.cluster, candidates.request.work
@@ -301,12 +379,18 @@ def binding(choice: Choice, candidates: Candidates) -> tuple[Binding, ...]:
         nodes = one.needed(sizes.count, sizes.n_sat)[:, 0]
         price += nodes * one.price[0]
     values = scoring(candidates.request, sizes).values(np.arange(len(sizes), dtype=np.int64), price)
-    # Compared with the value of the same cluster among these sizes: some policies' values are ranks.
+    # Compared with the value of the same cluster among these sizes: some policies' values are
+    # ranks.
     value = float(values[int(np.flatnonzero(sizes.count == now.gpu_count)[0])])
     better = (sizes.count > now.gpu_count) & (values > value + abs(value) * TIE)
     if not better.any():
-        smaller = np.flatnonzero((sizes.count < now.gpu_count) & (values > value + abs(value) * TIE))
-        return (*_late(choice, candidates, sizes, smaller), *_endless(choice, candidates, everything))
+        smaller = np.flatnonzero(
+            (sizes.count < now.gpu_count) & (values > value + abs(value) * TIE)
+        )
+        return (
+            *_late(choice, candidates, sizes, smaller),
+            *_endless(choice, candidates, everything),
+        )
     row = int(np.argmax(better))
     count, micro_usd = int(sizes.count[row]), int(price[row])
     memory, more = now.memory, int(nodes[row])
@@ -321,10 +405,16 @@ def binding(choice: Choice, candidates: Candidates) -> tuple[Binding, ...]:
         broken += _for_nodes(choice, sizes, row, more, len(broken), candidates)
     total_s = float(sizes.total_s[row])
     if work is not None and work.deadline_s is not None and total_s > work.deadline_s:
-        broken.append(Binding("deadline", f"{what} would be expected to take {format_seconds(total_s)}"))
-    bill = float(sizes.billed_s[row]) / 3600 * micro_usd / MICRO_USD + (float(work.besides_usd) if work else 0.0)
+        broken.append(
+            Binding("deadline", f"{what} would be expected to take {format_seconds(total_s)}")
+        )
+    bill = float(sizes.billed_s[row]) / 3600 * micro_usd / MICRO_USD + (
+        float(work.besides_usd) if work else 0.0
+    )
     if work is not None and work.total_budget is not None and bill > work.total_budget:
-        broken.append(Binding("total-budget", f"{what} would be expected to cost {bill:.2f} $ in all"))
+        broken.append(
+            Binding("total-budget", f"{what} would be expected to cost {bill:.2f} $ in all")
+        )
     if not broken and candidates.request.weighs_doubt:
         broken += _by_the_ranking(choice, sizes, row, larger, candidates)
     return tuple(sorted(broken, key=lambda b: _ORDER.index(b.constraint)))
@@ -339,7 +429,9 @@ def _by_the_ranking(
         more = int(sizes.count[row])
         law = law_of(gpu.curve)
         if law is not None and more > law.known.proven_vms:
-            yield Binding("batch-size", f"with {larger} {law.known.too_many(more)}: '--global-batch' sets it")
+            yield Binding(
+                "batch-size", f"with {larger} {law.known.too_many(more)}: '--global-batch' sets it"
+            )
             return
         seen = int(getattr(gpu.curve, "fitted_to", 0))
         reason = f"{larger} is more than 1.5 times the {seen} that such clusters were checked with"
@@ -357,9 +449,15 @@ def _for_nodes(
     """
     memory, tier, count = choice.cluster.memory, choice.block.tier, int(sizes.count[row])
     assert memory is not None and choice.memory is not None
-    most, pair = candidates.catalog.memory_nodes.most_nodes, min(int(tier.n_sat[choice.memory]), int(sizes.n_sat[row]))
+    most, pair = (
+        candidates.catalog.memory_nodes.most_nodes,
+        min(int(tier.n_sat[choice.memory]), int(sizes.n_sat[row])),
+    )
     if most is not None and more > most:
-        reason = f"{count} senders need {more} memory nodes (n/m < {pair}); a version is split over at most {most}"
+        reason = (
+            f"{count} senders need {more} memory nodes (n/m < {pair}); a version is split over at"
+            f" most {most}"
+        )
         yield Binding("saturation", reason)
         return
 
@@ -379,9 +477,14 @@ def _for_nodes(
     one = tier.take(np.array([choice.memory]))
     senders = int(one.for_senders(sizes.count[[row]], sizes.n_sat[[row]])[0, 0])
     if senders < more and without(senders):
-        holds, receives = f"hold {candidates.request.held} together (eq. 6)", "together receive a version in time"
+        holds, receives = (
+            f"hold {candidates.request.held} together (eq. 6)",
+            "together receive a version in time",
+        )
         what = holds if int(one.for_memory[0]) == more else receives
-        yield Binding("memory", f"{more} x {memory.instance.name} {what}; {count} senders need {senders}")
+        yield Binding(
+            "memory", f"{more} x {memory.instance.name} {what}; {count} senders need {senders}"
+        )
 
 
 def _all_sizes(choice: Choice, candidates: Candidates) -> TrainingTable:
@@ -390,7 +493,9 @@ def _all_sizes(choice: Choice, candidates: Candidates) -> TrainingTable:
     gpu = next(g for g in candidates.gpus if g.instance == chosen)
     k = scaling_factor(gpu.curve, np.arange(1, MOST_NODES + 2, dtype=np.float64))
     free = replace(candidates.request, quotas=(), pools_end=False, max_nodes=MOST_NODES + 1)
-    return replace(candidates, gpus=(replace(gpu, k=k),), request=free).sizes(choice.block.architecture)
+    return replace(candidates, gpus=(replace(gpu, k=k),), request=free).sizes(
+        choice.block.architecture
+    )
 
 
 def _late(
@@ -402,8 +507,13 @@ def _late(
         return
     late = better[sizes.total_s[better] > work.deadline_s]
     if len(late):
-        what, took = f"{int(sizes.count[late[-1]])} x {choice.cluster.gpu.name}", float(sizes.total_s[late[-1]])
-        yield Binding("deadline", f"{what} would be better, but expected to take {format_seconds(took)}")
+        what, took = (
+            f"{int(sizes.count[late[-1]])} x {choice.cluster.gpu.name}",
+            float(sizes.total_s[late[-1]]),
+        )
+        yield Binding(
+            "deadline", f"{what} would be better, but expected to take {format_seconds(took)}"
+        )
 
 
 def _endless(choice: Choice, candidates: Candidates, sizes: TrainingTable) -> Iterator[Binding]:
@@ -411,18 +521,31 @@ def _endless(choice: Choice, candidates: Candidates, sizes: TrainingTable) -> It
     now, request = choice.cluster, candidates.request
     if request.work is None or request.needs_work:
         return
-    faster = (sizes.count > now.gpu_count) & (sizes.throughput > float(choice.block.sizes.throughput[choice.size]))
-    endless = np.flatnonzero(faster & ~np.isfinite(sizes.total_s) & (sizes.price <= request.budget_micro_usd))
+    faster = (sizes.count > now.gpu_count) & (
+        sizes.throughput > float(choice.block.sizes.throughput[choice.size])
+    )
+    endless = np.flatnonzero(
+        faster & ~np.isfinite(sizes.total_s) & (sizes.price <= request.budget_micro_usd)
+    )
     if len(endless):
         row = int(endless[0])
         each = format_seconds(request.work.life_s(now.gpu) / int(sizes.spot[row]))
-        reason = f"{int(sizes.count[row])} x {now.gpu.name} would be stopped every {each}, and the job would never end"
+        reason = (
+            f"{int(sizes.count[row])} x {now.gpu.name} would be stopped every {each}, and the job"
+            " would never end"
+        )
         yield Binding("preemptions", reason)
 
 
-def _limits(sizes: TrainingTable, row: int, price: int, candidates: Candidates, cluster: str) -> Iterator[Binding]:
+def _limits(
+    sizes: TrainingTable, row: int, price: int, candidates: Candidates, cluster: str
+) -> Iterator[Binding]:
     """Budget, quotas and ``max_nodes`` that a size breaks at a price, without its memory nodes' quota."""
-    gpu, count, request = sizes.types[int(sizes.type_index[row])], int(sizes.count[row]), candidates.request
+    gpu, count, request = (
+        sizes.types[int(sizes.type_index[row])],
+        int(sizes.count[row]),
+        candidates.request,
+    )
     if price > request.budget_micro_usd:
         over = Decimal(price) / MICRO_USD - request.budget
         reason = f"{cluster} would cost {format_usd(price)} $/h, {format_usd(over)} over the budget"
@@ -433,7 +556,9 @@ def _limits(sizes: TrainingTable, row: int, price: int, candidates: Candidates, 
     yield from _quota(gpu, Market.ON_DEMAND, int(sizes.on_demand[row]), candidates)
 
 
-def _quota(instance: InstanceType, market: Market, count: int, candidates: Candidates) -> Iterator[Binding]:
+def _quota(
+    instance: InstanceType, market: Market, count: int, candidates: Candidates
+) -> Iterator[Binding]:
     limit = quota_limit(candidates.quotas, instance.quota_family, market)
     if limit is not None and count * instance.vcpus > limit:
         reason = quota_too_small(candidates.quotas, instance, market, count)

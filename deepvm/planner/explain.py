@@ -20,7 +20,14 @@ from deepvm.planner.describe import binding, blocks_of, describe, improvement
 from deepvm.planner.infeasible import infeasible, lacks_memory
 from deepvm.planner.ranking import CLOSE, LITTLE, SELDOM, cheapest_reaching, first
 from deepvm.planner.rejections import why_absent
-from deepvm.planner.request import MeasuredTables, Objective, PlanOptions, PlanRequest, PolicyName, with_tables
+from deepvm.planner.request import (
+    MeasuredTables,
+    Objective,
+    PlanOptions,
+    PlanRequest,
+    PolicyName,
+    with_tables,
+)
 from deepvm.planner.scoring import tie_floor
 from deepvm.planner.search.enumeration import Block, Choice, Enumeration
 
@@ -35,10 +42,13 @@ class WhyNot(Answer):
     Attributes:
         catalog: the one that was asked about.
         best: the best cluster with this type within the budget, None when there is none.
-        gap: how far that is below the winner, as a share (:func:`deepvm.planner.describe.improvement`), or None.
-        matches_at: the lowest budget, $/h, at which a cluster with this type would equal the winner, None if never.
+        gap: how far that is below the winner, as a share
+            (:func:`deepvm.planner.describe.improvement`), or None.
+        matches_at: the lowest budget, $/h, at which a cluster with this type would equal the
+            winner, None if never.
         rejection: why the type is in no feasible cluster at all, None when it is.
-        reference: the type that the job's step is measured on, None without a job or without ``best``.
+        reference: the type that the job's step is measured on, None without a job or without
+            ``best``.
         units: of throughputs, such as ``tokens/s``; empty where eFLOPS are counted.
     """
 
@@ -68,16 +78,30 @@ def _why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
     if name not in known:
         absence = why_absent(catalog, name)
         allowed = f"a type of catalog {catalog.name}{f' ({absence})' if absence else ''}"
-        with_it = [i.name for i in catalog if i.gpu is not None and i.gpu.name.casefold() == name.casefold()]
-        allowed += f"; {listed(with_it)} have it" if with_it else examples(name, known, meant_type(name, known))
+        with_it = [
+            i.name
+            for i in catalog
+            if i.gpu is not None and i.gpu.name.casefold() == name.casefold()
+        ]
+        allowed += (
+            f"; {listed(with_it)} have it"
+            if with_it
+            else examples(name, known, meant_type(name, known))
+        )
         raise RequestError("explain", name, allowed)
     budget, candidates = request.budget_micro_usd, gather(catalog, request)
     rejection = next((r for r in candidates.rejections if r.instance_type == name), None)
-    if rejection is None and known[name].gpu is None and not any(a.tiered for a in candidates.architectures):
+    if (
+        rejection is None
+        and known[name].gpu is None
+        and not any(a.tiered for a in candidates.architectures)
+    ):
         names = " and ".join(a.name for a in candidates.architectures) or request.policy.value
         rejection = Rejection(name, "excluded", f"{names} clusters have no memory nodes")
     if rejection is not None:
-        return WhyNot(catalog, name, f"{name} is not considered: {rejection.detail}", rejection=rejection)
+        return WhyNot(
+            catalog, name, f"{name} is not considered: {rejection.detail}", rejection=rejection
+        )
     blocks = blocks_of(candidates)
     winner = first(Enumeration.build(blocks), request, budget)
     # The same blocks with fewer rows, so that values that are ranks stay comparable.
@@ -88,13 +112,23 @@ def _why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
         if cheapest is None:
             why = infeasible(candidates.only(name), None)
             rejection = Rejection(name, why.constraint, why.reason)
-            return WhyNot(catalog, name, f"{name} is in no cluster: {why.reason}", rejection=rejection)
+            return WhyNot(
+                catalog, name, f"{name} is in no cluster: {why.reason}", rejection=rejection
+            )
         price = format_usd(cheapest.price)
-        detail = f"its cheapest cluster{request.within_limits}, {cheapest.cluster}, costs {price} $/h{request.in_all}"
+        detail = (
+            f"its cheapest cluster{request.within_limits}, {cheapest.cluster}, costs {price}"
+            f" $/h{request.in_all}"
+        )
         lack = lacks_memory(candidates, name)
         if lack is not None:
             rejection = replace(lack, detail=f"{lack.detail}; {detail}")
-            return WhyNot(catalog, name, f"{name} has too little memory: {rejection.detail}", rejection=rejection)
+            return WhyNot(
+                catalog,
+                name,
+                f"{name} has too little memory: {rejection.detail}",
+                rejection=rejection,
+            )
         rejection = Rejection(name, "budget", detail)
         return WhyNot(catalog, name, f"{name} is beyond the budget: {detail}", rejection=rejection)
     found = describe(best, candidates, binding=binding(best, candidates), elsewhere=True)
@@ -106,7 +140,9 @@ def _why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
     gap = None if better is None else -better
     equal = cheapest_reaching(enumeration, request, tie_floor(winner.value))
     matches_at = None if equal is None else Decimal(equal.price) / MICRO_USD
-    verdict = _verdict(name, best, winner, gap, _matched(enumeration, winner, matches_at, request), request)
+    verdict = _verdict(
+        name, best, winner, gap, _matched(enumeration, winner, matches_at, request), request
+    )
     return WhyNot(catalog, name, verdict, found, gap, matches_at, reference=candidates.reference)
 
 
@@ -120,39 +156,61 @@ def _having(block: Block, name: str) -> Block:
     return replace(block, sizes=sizes.take(rows), scoring=block.scoring.take(rows))
 
 
-def _matched(enumeration: Enumeration, winner: Choice, matches_at: Decimal | None, request: PlanRequest) -> str:
+def _matched(
+    enumeration: Enumeration, winner: Choice, matches_at: Decimal | None, request: PlanRequest
+) -> str:
     """At which price a type would equal the winner, or why at none."""
     floor = tie_floor(winner.value)
     if matches_at is not None:
-        return f"it would equal the winner's {format_usd(winner.price)} $/h cluster at {format_usd(matches_at)} $/h"
+        return (
+            f"it would equal the winner's {format_usd(winner.price)} $/h cluster at"
+            f" {format_usd(matches_at)} $/h"
+        )
     if cheapest_reaching(enumeration, request, floor, late=True) is not None:
         return "what would equal the winner misses the deadline more often than once in ten times"
     if enumeration.reaching(floor) is not None:
-        return "only clusters larger than what such ones were measured with would equal the winner: --extrapolate"
+        return (
+            "only clusters larger than what such ones were measured with would equal the winner:"
+            " --extrapolate"
+        )
     return "no cluster with it that the quotas and the number of nodes allow equals the winner"
 
 
-def _verdict(name: str, best: Choice, winner: Choice, gap: float | None, matched: str, request: PlanRequest) -> str:
+def _verdict(
+    name: str, best: Choice, winner: Choice, gap: float | None, matched: str, request: PlanRequest
+) -> str:
     what = f"The best cluster with {name}, {best.cluster} at {format_usd(best.price)} $/h,"
     ahead, late = improvement(winner, best, request), float(best.block.sizes.late[best.size])
     misses = f" and misses the deadline in {late:.0%} of cases" if late > SELDOM else ""
     if best.value > winner.value and request.weighs_doubt and ahead is not None:
         price = f"{best.price / winner.price:.2f} times the winner's price"
         if not best.block.sizes.trusted[best.size]:
-            return f"{what} is {ahead:.1%} better on paper, but larger than what such clusters were measured with"
+            return (
+                f"{what} is {ahead:.1%} better on paper, but larger than what such clusters were"
+                " measured with"
+            )
         if late > SELDOM:
             return f"{what} is {ahead:.1%} better{misses}; {winner.cluster} is first"
         if ahead >= LITTLE - 1 and best.value > 0:
-            return f"{what} is {ahead:.1%} better, but too uncertain, at {price}; {winner.cluster} is first"
+            return (
+                f"{what} is {ahead:.1%} better, but too uncertain, at {price}; {winner.cluster} is"
+                " first"
+            )
         hardly = "hardly" if ahead < 0.0005 else f"only {ahead:.1%}"
         return f"{what} is {hardly} better, at {price}; {winner.cluster} is first"
     if request.weighs_doubt and gap is not None and gap < CLOSE - 1 and best.price <= winner.price:
         order = "lower quota needs, rarer interruptions and lower prices decide, in this order"
-        return f"{what} is within 1 % of the winner, {winner.cluster} at {format_usd(winner.price)} $/h; {order}"
+        return (
+            f"{what} is within 1 % of the winner, {winner.cluster} at {format_usd(winner.price)}"
+            f" $/h; {order}"
+        )
     if best.value >= tie_floor(winner.value):
         over = best.price - winner.price
         if not over:
-            return f"{what} is as good as the winner and costs the same; fewer memory nodes, then names decide"
+            return (
+                f"{what} is as good as the winner and costs the same; fewer memory nodes, then"
+                " names decide"
+            )
         return f"{what} is as good as the winner and costs {format_usd(over)} $/h more"
     share = "no measured throughput to compare"
     if gap is not None and request.policy is PolicyName.DEEPVM:
@@ -160,7 +218,10 @@ def _verdict(name: str, best: Choice, winner: Choice, gap: float | None, matched
         worse = gap / (1 - gap) if request.objective is Objective.MAKESPAN else gap
         share = f"{worse:.1%} {_WORSE[request.objective]}"
     elif gap is not None:
-        share = f"{abs(gap):.1%} {'less' if gap > 0 else 'more'} throughput, which is not what this policy looks at"
+        share = (
+            f"{abs(gap):.1%} {'less' if gap > 0 else 'more'} throughput, which is not what this"
+            " policy looks at"
+        )
     return f"{what} has {share}{misses}; {matched}"
 
 
@@ -174,11 +235,17 @@ _WORSE = {
 
 
 def explain(
-    catalog: Catalog, budget: Money, name: str, *, tables: MeasuredTables | None = None, **options: Unpack[PlanOptions]
+    catalog: Catalog,
+    budget: Money,
+    name: str,
+    *,
+    tables: MeasuredTables | None = None,
+    **options: Unpack[PlanOptions],
 ) -> WhyNot:
     """Answer "why not this type?" with its best cluster and how far that is from the winner.
 
-    ``name``: a type of the catalog, one that trains or a memory node; the rest is as for :func:`deepvm.recommend`.
-    Raises a RequestError for an unknown type, or an option that cannot be used.
+    ``name``: a type of the catalog, one that trains or a memory node; the rest is as for
+    :func:`deepvm.recommend`. Raises a RequestError for an unknown type, or an option that cannot be
+    used.
     """
     return why_not(with_tables(catalog, tables), PlanRequest.parse(budget, **options), name)

@@ -35,9 +35,9 @@ _HIGHER_QUOTA = "ask the provider for a higher quota, or plan without quotas"
 class Infeasible:
     """Why a request has no answer, with the figures, and what to change.
 
-    ``constraint``: ``budget``, ``quota``, ``memory``, ``gpu-memory``, ``saturation``, ``max-nodes``, ``architecture``,
-    ``zone``, ``deadline``, ``total-budget``, ``preemptions`` when the job never ends, or ``types`` when no allowed type
-    can be used.
+    ``constraint``: ``budget``, ``quota``, ``memory``, ``gpu-memory``, ``saturation``,
+    ``max-nodes``, ``architecture``, ``zone``, ``deadline``, ``total-budget``, ``preemptions`` when
+    the job never ends, or ``types`` when no allowed type can be used.
     """
 
     constraint: str
@@ -57,7 +57,8 @@ def infeasible(candidates: Candidates, cheapest: Choice | None) -> Infeasible:
         vms = int(cheapest.cluster.usd_per_hour * MICRO_USD)
         besides = cheapest.price - vms
         reason = (
-            f"nothing is feasible within {request.budget.normalize():f} $/h: the cheapest feasible cluster costs "
+            f"nothing is feasible within {request.budget.normalize():f} $/h: the cheapest feasible"
+            " cluster costs "
             f"{format_usd(cheapest.price)} $/h{request.in_all} ({cheapest.cluster}"
             f"{f'; {format_usd(besides)} $/h of it for what comes besides VMs' if besides else ''})"
         )
@@ -68,24 +69,39 @@ def infeasible(candidates: Candidates, cheapest: Choice | None) -> Infeasible:
     if not architectures:
         known = " or ".join(a.name for a in REGISTRY.values() if a.known_to_baselines)
         reason = f"policy {request.policy.value} considers only {known} clusters"
-        return Infeasible("architecture", reason, f"allow the architecture {known}, or choose another policy")
+        return Infeasible(
+            "architecture", reason, f"allow the architecture {known}, or choose another policy"
+        )
     if not candidates.gpus:
         return _no_gpu(candidates)
-    served = [a for a in architectures if _possible(a, candidates) and (len(candidates.tier) or not a.tiered)]
+    served = [
+        a
+        for a in architectures
+        if _possible(a, candidates) and (len(candidates.tier) or not a.tiered)
+    ]
     if not served:
         return _no_memory_node(candidates)
     roomy = [a for a in served if a.smallest_count <= request.max_nodes]
     if not roomy:
         least = min(served, key=lambda a: a.smallest_count)
         reason = (
-            f"a {least.name} cluster trains on at least {least.smallest_count} VMs; the limit is {request.max_nodes}"
+            f"a {least.name} cluster trains on at least {least.smallest_count} VMs; the limit is"
+            f" {request.max_nodes}"
         )
         return Infeasible("max-nodes", reason, f"allow at least {least.smallest_count} nodes")
-    apart = [a for a in roomy if a.tiered and not candidates.tier.offered[:, candidates.sizes(a).memory_set].any()]
+    apart = [
+        a
+        for a in roomy
+        if a.tiered and not candidates.tier.offered[:, candidates.sizes(a).memory_set].any()
+    ]
     if len(apart) == len(roomy) and all(len(candidates.sizes(a)) for a in apart):
         zones = sorted({z for g in candidates.gpus for z in zone_ids(g.instance)})
-        reason = f"no memory node is offered in a zone that has the types that train: {', '.join(zones)}"
-        return Infeasible("zone", reason, "choose another zone, or allow other memory nodes or architectures")
+        reason = (
+            f"no memory node is offered in a zone that has the types that train: {', '.join(zones)}"
+        )
+        return Infeasible(
+            "zone", reason, "choose another zone, or allow other memory nodes or architectures"
+        )
     return _without_quotas(candidates, roomy)
 
 
@@ -103,7 +119,9 @@ def lacks_memory(candidates: Candidates, name: str) -> Rejection | None:
         return None
     else:
         plain = replace(request, objective=Objective.THROUGHPUT, work=None, training=None)
-        roomy = replace(own, request=plain, gpus=tuple(replace(g, k=np.ones(len(g.k))) for g in own.gpus))
+        roomy = replace(
+            own, request=plain, gpus=tuple(replace(g, k=np.ones(len(g.k))) for g in own.gpus)
+        )
     plan = Enumeration.build(blocks_of(roomy)).cheapest()
     if plan is None or plan.price > request.budget_micro_usd:
         return None
@@ -117,31 +135,46 @@ def lacks_memory(candidates: Candidates, name: str) -> Rejection | None:
 def _without_quotas(candidates: Candidates, architectures: Sequence[Architecture]) -> Infeasible:
     """What forbids every cluster even without quotas, else the quotas that the smallest clusters need.
 
-    Without quotas, either nothing trains on so many VMs, or versions would be split over too many memory nodes.
+    Without quotas, either nothing trains on so many VMs, or versions would be split over too many
+    memory nodes.
     """
     tier, rule = candidates.tier, candidates.catalog.memory_nodes
     plain = replace(candidates.request, objective=Objective.THROUGHPUT, work=None, quotas=())
     free = replace(
-        candidates, request=plain, tier=_with_limit(tier, rule.most_nodes), architectures=tuple(architectures)
+        candidates,
+        request=plain,
+        tier=_with_limit(tier, rule.most_nodes),
+        architectures=tuple(architectures),
     )
     blocks = [b for b in blocks_of(free) if len(b.sizes)]
     if not blocks:
         least = min(architectures, key=lambda a: a.smallest_count)
-        reason = f"a {least.name} cluster trains on at least {least.smallest_count} VMs, and no type trains on so many"
+        reason = (
+            f"a {least.name} cluster trains on at least {least.smallest_count} VMs, and no type"
+            " trains on so many"
+        )
         return Infeasible("architecture", reason, "allow other architectures")
     plans = Enumeration.build(blocks)
     if len(plans):
-        # There are plans, and with quotas none at any price: the quotas of their parts together forbid that.
-        needs = ", or ".join(_smallest(plans.only(plans.block == index)) for index in np.unique(plans.block).tolist())
-        return Infeasible("quota", f"the quotas allow no cluster: they must cover {needs}", _HIGHER_QUOTA)
+        # There are plans, and with quotas none at any price: the quotas of their parts together
+        # forbid that.
+        needs = ", or ".join(
+            _smallest(plans.only(plans.block == index)) for index in np.unique(plans.block).tolist()
+        )
+        return Infeasible(
+            "quota", f"the quotas allow no cluster: they must cover {needs}", _HIGHER_QUOTA
+        )
     sizes = min((b.sizes for b in blocks), key=lambda s: int(s.count.min()))
     row = int(np.argmin(sizes.count))
     counts = tier.needed(sizes.count[[row]], sizes.n_sat[[row]])[0]
     reason = (
-        f"{int(sizes.count[row])} x {sizes.types[int(sizes.type_index[row])].name}, the fewest that train, would need "
-        f"{int(counts.min())} memory nodes; a version is split over at most {rule.most_nodes}"
+        f"{int(sizes.count[row])} x {sizes.types[int(sizes.type_index[row])].name}, the fewest that"
+        f" train, would need {int(counts.min())} memory nodes; a version is split over at most"
+        f" {rule.most_nodes}"
     )
-    return Infeasible("saturation", reason, "allow other architectures, or memory nodes with a faster network")
+    return Infeasible(
+        "saturation", reason, "allow other architectures, or memory nodes with a faster network"
+    )
 
 
 @lru_cache(maxsize=2)
@@ -151,12 +184,17 @@ def _with_limit(tier: MemoryNodeTable, most: int | None) -> MemoryNodeTable:
 
 
 def _job_limits(candidates: Candidates, cheapest: Choice | None) -> Infeasible | None:
-    """The job's limit that rules out everything; None when there would be no cluster without the job either."""
+    """The job's limit that rules out everything.
+
+    None when there would be no cluster without the job either.
+    """
     request, work = candidates.request, candidates.request.work
     if work is None:
         return None
     instead = "" if cheapest is None else f", or pay at least {format_usd(cheapest.price)} $/h"
-    patient = replace(request, policy=PolicyName.DEEPVM, work=replace(work, deadline_s=None, total_budget=None))
+    patient = replace(
+        request, policy=PolicyName.DEEPVM, work=replace(work, deadline_s=None, total_budget=None)
+    )
     quickly = replace(patient, objective=Objective.MAKESPAN)
     within, budget = f"for at most {request.budget.normalize():f} $/h", request.budget_micro_usd
     fastest = most_valuable(_enumeration(candidates, quickly), quickly, budget)
@@ -168,8 +206,8 @@ def _job_limits(candidates: Candidates, cheapest: Choice | None) -> Infeasible |
     takes = 3600 / fastest.value
     if work.deadline_s is not None and takes > work.deadline_s:
         reason = (
-            f"nothing is expected to end within {format_seconds(work.deadline_s)}: the fastest cluster {within}, "
-            f"{fastest.cluster}, takes {format_seconds(takes, up=True)}"
+            f"nothing is expected to end within {format_seconds(work.deadline_s)}: the fastest"
+            f" cluster {within}, {fastest.cluster}, takes {format_seconds(takes, up=True)}"
         )
         return Infeasible("deadline", reason, f"allow more time{instead}")
     in_time = replace(work, total_budget=None)
@@ -180,10 +218,14 @@ def _job_limits(candidates: Candidates, cheapest: Choice | None) -> Infeasible |
     that = "" if work.deadline_s is None else " that ends in time"
     bill = math.ceil(-thrifty.value / MICRO_USD * 100) / 100
     reason = (
-        f"no cluster is expected to finish the job for {work.total_budget.normalize():f} $ or less: the cheapest"
-        f"{that} {within}, {thrifty.cluster}, costs {bill:.2f} $ in all"
+        f"no cluster is expected to finish the job for {work.total_budget.normalize():f} $ or less:"
+        f" the cheapest{that} {within}, {thrifty.cluster}, costs {bill:.2f} $ in all"
     )
-    return Infeasible("total-budget", reason, f"raise the total budget{' or allow more time' if that else ''}{instead}")
+    return Infeasible(
+        "total-budget",
+        reason,
+        f"raise the total budget{' or allow more time' if that else ''}{instead}",
+    )
 
 
 def _never_ends(candidates: Candidates) -> Infeasible | None:
@@ -194,10 +236,12 @@ def _never_ends(candidates: Candidates) -> Infeasible | None:
         return None
     life = max(work.life_s(g.instance) for g in candidates.gpus)
     reason = (
-        f"the job {work.job.name} never ends on any cluster: a spot VM lasts {format_seconds(life)} on average, and "
-        "restarts, saves and lost work take nearly all of that"
+        f"the job {work.job.name} never ends on any cluster: a spot VM lasts {format_seconds(life)}"
+        " on average, and restarts, saves and lost work take nearly all of that"
     )
-    return Infeasible("preemptions", reason, "save more often (--save-policy), or plan with a longer --mttp")
+    return Infeasible(
+        "preemptions", reason, "save more often (--save-policy), or plan with a longer --mttp"
+    )
 
 
 def _never_trains(candidates: Candidates) -> Infeasible | None:
@@ -205,15 +249,22 @@ def _never_trains(candidates: Candidates) -> Infeasible | None:
     request = candidates.request
     if request.training is None or not candidates.gpus:
         return None
-    calm = replace(request, objective=Objective.THROUGHPUT, policy=PolicyName.DEEPVM, work=None, life_s=math.inf)
+    calm = replace(
+        request,
+        objective=Objective.THROUGHPUT,
+        policy=PolicyName.DEEPVM,
+        work=None,
+        life_s=math.inf,
+    )
     if not len(_enumeration(candidates, calm)):
         return None
     from deepvm.planner.workload.recovery import lives_of
 
     life = max(lives_of(g.instance, request).usual_s for g in candidates.gpus)
     reason = (
-        f"no cluster ever trains {request.training.workload.model.name}: a spot VM lasts "
-        f"{format_seconds(life)} on average, and restarts, saves and lost work take nearly all of that"
+        f"no cluster ever trains {request.training.workload.model.name}: a spot VM lasts"
+        f" {format_seconds(life)} on average, and restarts, saves and lost work take nearly all of"
+        " that"
     )
     return Infeasible("preemptions", reason, "plan with a longer --mttp, or rent VMs on demand")
 
@@ -232,19 +283,40 @@ def _no_gpu(candidates: Candidates) -> Infeasible:
     too_large = {"gpu-memory", "global-batch"}
     if too_large & set(reasons) and request.training is not None:
         said = " ".join(r.detail for r in candidates.rejections if r.reason in too_large)
-        return Infeasible("gpu-memory", reason, ", or ".join(_more_memory(request.training.workload, request, said)))
+        return Infeasible(
+            "gpu-memory",
+            reason,
+            ", or ".join(_more_memory(request.training.workload, request, said)),
+        )
     if "not-scaling" in reasons:
         advice = f"allow more than {request.max_nodes} nodes, or use another speed-up curve"
         return Infeasible("max-nodes", reason, advice)
-    refused = sum(n for o in catalog.provenance.origins for why, n in o.refused if why == IMPLAUSIBLE)
+    refused = sum(
+        n for o in catalog.provenance.origins for why, n in o.refused if why == IMPLAUSIBLE
+    )
     if refused and reasons & {"no-spot-price", "no-on-demand-price"}:
-        cure = "use '--prices snapshot', or '--catalog' with a file of yours, where any price counts"
-        return Infeasible("types", reason, f"{cure} (refused as implausible: {counted(refused, 'price')})")
-    if len(candidates.architectures) < len(REGISTRY) and reasons & {"no-on-demand-price", "network-unknown"}:
-        return Infeasible("types", reason, "allow another architecture, or give these types what is missing")
+        cure = (
+            "use '--prices snapshot', or '--catalog' with a file of yours, where any price counts"
+        )
+        return Infeasible(
+            "types", reason, f"{cure} (refused as implausible: {counted(refused, 'price')})"
+        )
+    if len(candidates.architectures) < len(REGISTRY) and reasons & {
+        "no-on-demand-price",
+        "network-unknown",
+    }:
+        return Infeasible(
+            "types", reason, "allow another architecture, or give these types what is missing"
+        )
     rejected = [catalog[r.instance_type] for r in candidates.rejections]
-    guessed = "unprofiled" in reasons and any(i.eflops is not None and i.eflops_basis for i in rejected)
-    cures = ["allow the estimates of these types with --estimates"] if guessed and not request.estimates else []
+    guessed = "unprofiled" in reasons and any(
+        i.eflops is not None and i.eflops_basis for i in rejected
+    )
+    cures = (
+        ["allow the estimates of these types with --estimates"]
+        if guessed and not request.estimates
+        else []
+    )
     cures += [cure for why, cure in _CURES.items() if why in reasons]
     return Infeasible("types", reason, ", or ".join(cures) or "use a catalog that has GPU types")
 
@@ -260,12 +332,21 @@ def _cheaper_methods(candidates: Candidates) -> Iterator[str]:
     if workload.method is Method.LORA:
         return
     plain = replace(request, objective=Objective.THROUGHPUT, policy=PolicyName.DEEPVM)
-    for how, method in (("split it over GPUs with", Method.FSDP), ("train less of it with", Method.LORA)):
+    for how, method in (
+        ("split it over GPUs with", Method.FSDP),
+        ("train less of it with", Method.LORA),
+    ):
         if workload.method is method:
             continue
         other = replace(workload, method=method)
-        size = other.saved_bytes if request.checkpoint_bytes == workload.saved_bytes else request.checkpoint_bytes
-        trained = replace(plain, training=replace(request.training, workload=other), checkpoint_bytes=size)
+        size = (
+            other.saved_bytes
+            if request.checkpoint_bytes == workload.saved_bytes
+            else request.checkpoint_bytes
+        )
+        trained = replace(
+            plain, training=replace(request.training, workload=other), checkpoint_bytes=size
+        )
         found = Enumeration.build(blocks_of(gather(candidates.catalog, trained))).cheapest()
         if found is not None and found.price <= request.budget_micro_usd:
             yield f"{how} --method {method.value} (from {format_usd(found.price)} $/h)"
@@ -291,11 +372,17 @@ def _more_memory(workload: Workload, request: PlanRequest, said: str) -> Iterato
 # What users can do alone comes first; what they excluded on purpose comes last.
 _CURES = {
     "unprofiled": "measure their eFLOPS on such VMs with 'deepvm profile eflops --save'",
-    "no-curve": "give these types a speed-up curve of this kind ('speedups' in the catalog), or ask for another kind",
+    "no-curve": (
+        "give these types a speed-up curve of this kind ('speedups' in the catalog), or ask for"
+        " another kind"
+    ),
     "no-spot-price": "give these types a spot price",
     "no-on-demand-price": "give these types an on-demand price",
     "network-unknown": "give these types their network_gbps",
-    "speed-unknown": "allow GPUs of which speeds are published ('deepvm performance check'), or another --precision",
+    "speed-unknown": (
+        "allow GPUs of which speeds are published ('deepvm performance check'), or another"
+        " --precision"
+    ),
     "no-wheels": "build PyTorch for these GPUs and name them with --gpu",
     "excluded": "allow more types",
 }
@@ -315,7 +402,13 @@ _PHRASES = {
     "excluded": "left out by your options",
 }
 _PHRASES_SHOWN = 4
-_ORDER = ("quota", "not-scaling", *(why for why in _CURES if why != "excluded"), "other", "excluded")
+_ORDER = (
+    "quota",
+    "not-scaling",
+    *(why for why in _CURES if why != "excluded"),
+    "other",
+    "excluded",
+)
 
 
 def _no_memory_node(candidates: Candidates) -> Infeasible:
@@ -327,40 +420,67 @@ def _no_memory_node(candidates: Candidates) -> Infeasible:
         for a in REGISTRY.values()
         if not a.tiered and a not in candidates.architectures and _possible(a, candidates)
     ]
-    instead = _opt_in(candidates) + (f", or allow the architecture {joined(others, 'or')}" if others else "")
+    instead = _opt_in(candidates) + (
+        f", or allow the architecture {joined(others, 'or')}" if others else ""
+    )
     limited = any(i.gpu is None and why == "quota" for i, why in refused)
     if small and not limited:
         biggest = max(small, key=lambda i: i.memory_bytes or 0)
         rule = catalog.memory_nodes
         fits = format_bytes(rule.largest_checkpoint(biggest.memory_bytes or 0, request.buffers))
-        none = "no memory node holds" if rule.most_nodes is None else f"no {rule.most_nodes} memory nodes together hold"
-        reason = (
-            f"{none} {request.held} (eq. 6): the largest, {biggest.name}, has {biggest.memory_gib or 0:g} GiB, enough "
-            f"for checkpoints up to {fits}"
+        none = (
+            "no memory node holds"
+            if rule.most_nodes is None
+            else f"no {rule.most_nodes} memory nodes together hold"
         )
-        return Infeasible("memory", reason, f"lower the checkpoint size or the number of buffers{instead}")
+        reason = (
+            f"{none} {request.held} (eq. 6): the largest, {biggest.name}, has"
+            f" {biggest.memory_gib or 0:g} GiB, enough for checkpoints up to {fits}"
+        )
+        return Infeasible(
+            "memory", reason, f"lower the checkpoint size or the number of buffers{instead}"
+        )
     found = _grouped(candidates, gpu=False) or "the catalog has no CPU type"
     if limited:  # these have enough memory
-        return Infeasible("quota", f"no type can be a memory node: {found}", _HIGHER_QUOTA + instead)
-    advice = "allow other memory nodes" if request.memory_nodes or request.exclude else "use a catalog with CPU types"
+        return Infeasible(
+            "quota", f"no type can be a memory node: {found}", _HIGHER_QUOTA + instead
+        )
+    advice = (
+        "allow other memory nodes"
+        if request.memory_nodes or request.exclude
+        else "use a catalog with CPU types"
+    )
     return Infeasible("memory", f"no type can be a memory node: {found}", advice + instead)
 
 
 # Options that allow memory nodes which are not used by default, by the reason that left them out.
 BY_NAME = "--memory-node NAME"  # allows any type
-ALLOWED_BY = {"burstable": "--burstable", "previous-generation": "--generation any", "vcpus": BY_NAME}
+ALLOWED_BY = {
+    "burstable": "--burstable",
+    "previous-generation": "--generation any",
+    "vcpus": BY_NAME,
+}
 
 
 def _opt_in(candidates: Candidates) -> str:
-    """Options that allow types which could hold the checkpoints but are not used by default; empty without such."""
-    rule, request, types = candidates.catalog.memory_nodes, candidates.request, candidates.catalog.by_name
+    """Options that allow types which could hold the checkpoints but are not used by default.
+
+    Empty without such.
+    """
+    rule, request, types = (
+        candidates.catalog.memory_nodes,
+        candidates.request,
+        candidates.catalog.by_name,
+    )
 
     def roomy_enough(name: str) -> bool:
         memory = types[name].memory_bytes or 0
         return rule.least_nodes(memory, request.checkpoint_bytes, request.buffers) is not None
 
     roomy = {r.reason for r in candidates.rejections if roomy_enough(r.instance_type)}
-    return "".join(f", or allow more types with {option}" for why, option in ALLOWED_BY.items() if why in roomy)
+    return "".join(
+        f", or allow more types with {option}" for why, option in ALLOWED_BY.items() if why in roomy
+    )
 
 
 def _possible(architecture: Architecture, candidates: Candidates) -> bool:
@@ -371,7 +491,9 @@ def _smallest(plans: Enumeration) -> str:
     """What the quotas must cover for the plan of an architecture with the fewest vCPUs, first of those that train."""
     size, memory, nodes, _ = plans.plans
     block = plans.blocks[int(plans.block[0])]
-    trains = np.array([t.vcpus for t in block.sizes.types], dtype=np.int64)[block.sizes.type_index[size]]
+    trains = np.array([t.vcpus for t in block.sizes.types], dtype=np.int64)[
+        block.sizes.type_index[size]
+    ]
     holds = np.append(block.tier.vcpus, 0)[memory]  # the last one for -1, no memory nodes
     row = int(np.lexsort((nodes * holds, trains * block.sizes.count[size]))[0])
     groups = plans.choice(row).cluster.groups
@@ -381,10 +503,16 @@ def _smallest(plans: Enumeration) -> str:
 
 
 def _grouped(candidates: Candidates, *, gpu: bool) -> str:
-    """Rejections of GPU or CPU types, one phrase for each reason; for a quota, that of its smallest type."""
+    """Rejections of GPU or CPU types, one phrase for each reason.
+
+    For a quota, that of its smallest type.
+    """
     groups: dict[str, list[InstanceType]] = {}
     details: dict[str, str] = {}
-    for r in sorted(candidates.rejections, key=lambda r: _ORDER.index(r.reason if r.reason in _ORDER else "other")):
+    for r in sorted(
+        candidates.rejections,
+        key=lambda r: _ORDER.index(r.reason if r.reason in _ORDER else "other"),
+    ):
         instance = candidates.catalog[r.instance_type]
         if (instance.gpu is not None) == gpu:
             key = instance.quota_family if r.reason == "quota" else _PHRASES.get(r.reason, r.detail)
@@ -396,6 +524,12 @@ def _grouped(candidates: Candidates, *, gpu: bool) -> str:
     models = sorted({i.gpu.name for i in unprofiled if i.gpu})  # to be measured
     if models:
         details[_PHRASES["unprofiled"]] += f" ({listed(models)})"
-    phrases = [f"{details[key]}: {listed([i.name for i in group])}" for key, group in groups.items()]
-    more = f"; and {counted(len(phrases) - _PHRASES_SHOWN, 'more reason')}" if len(phrases) > _PHRASES_SHOWN else ""
+    phrases = [
+        f"{details[key]}: {listed([i.name for i in group])}" for key, group in groups.items()
+    ]
+    more = (
+        f"; and {counted(len(phrases) - _PHRASES_SHOWN, 'more reason')}"
+        if len(phrases) > _PHRASES_SHOWN
+        else ""
+    )
     return "; ".join(phrases[:_PHRASES_SHOWN]) + more

@@ -1,21 +1,24 @@
 """What is to be trained, and how long each cluster takes for it under preemption.
 
-**Work.** A job's ``step_s`` is measured on one VM of a type; a cluster of n VMs of another type does a step in
-``step_s x throughput of that one VM / (eFLOPS x n x K(n))``. ``--work HOURS`` is a job of that many hours on one such
-VM, with the latencies of the Spotify thesis (6.2.2): versions of ``--checkpoint-size`` are written at 0.55 GB/s and
-backed up at 0.106 GB/s, as its GPT-117M does with 12 bytes a parameter.
+**Work.** A job's ``step_s`` is measured on one VM of a type; a cluster of n VMs of another type
+does a step in ``step_s x throughput of that one VM / (eFLOPS x n x K(n))``. ``--work HOURS`` is a
+job of that many hours on one such VM, with the latencies of the Spotify thesis (6.2.2): versions of
+``--checkpoint-size`` are written at 0.55 GB/s and backed up at 0.106 GB/s, as its GPT-117M does
+with 12 bytes a parameter.
 
-**Preemptions.** Only spot VMs are preempted: all n of a Tiering cluster and n-1 of a Single-Anchor cluster. Any loss
-stops the training, so a cluster is hit spot-count times as often as one VM.
+**Preemptions.** Only spot VMs are preempted: all n of a Tiering cluster and n-1 of a Single-Anchor
+cluster. Any loss stops the training, so a cluster is hit spot-count times as often as one VM.
 
-**How often.** The mean time to preemption of one VM is the user's, else the job's, else that of AWS's Spot Advisor band
-(:mod:`deepvm.core.preemption.interruption_bands`). AWS averages over all zones and the last month; a GPU type at a busy
-hour may last for hours where its band says years, so users with histories of their own should give ``--mttp``: with
-``--mttp history`` each type counts at the low end of its own interval, so that a thin history ranks lower.
+**How often.** The mean time to preemption of one VM is the user's, else the job's, else that of
+AWS's Spot Advisor band (:mod:`deepvm.core.preemption.interruption_bands`). AWS averages over all
+zones and the last month; a GPU type at a busy hour may last for hours where its band says years, so
+users with histories of their own should give ``--mttp``: with ``--mttp history`` each type counts
+at the low end of its own interval, so that a thin history ranks lower.
 
-**The bill** is the price of the whole cluster for the whole expected time, allocation included, as the thesis counts.
-A replacement that overlaps with what it replaces is paid for as one n-th of the cluster for that time: a little too
-much, because that price includes the memory nodes or the anchor.
+**The bill** is the price of the whole cluster for the whole expected time, allocation included, as
+the thesis counts. A replacement that overlaps with what it replaces is paid for as one n-th of the
+cluster for that time: a little too much, because that price includes the memory nodes or the
+anchor.
 """
 
 from __future__ import annotations
@@ -50,12 +53,14 @@ class Work:
     """What to train, and its limits.
 
     Attributes:
-        job: with ``step_s`` on one VM of ``measured_on``, if empty the cheapest that may train (:meth:`reference`).
+        job: with ``step_s`` on one VM of ``measured_on``, if empty the cheapest that may train
+            (:meth:`reference`).
         assumed: whether its latencies are the usual ones, not those of the user's job file.
         besides_usd: what is paid once besides VMs, out of the total budget.
         band_factor: how many times as long as its band says a spot VM is taken to live.
         unit: throughput at which a step takes ``step_s``; None: that of one VM of that type.
-        mttp_s: mean time to preemption of one VM of any type, infinite for none; None: by the bands of the types.
+        mttp_s: mean time to preemption of one VM of any type, infinite for none; None: by the bands
+            of the types.
         deadline_s: the longest expected time. total_budget: the highest expected bill, $.
     """
 
@@ -91,19 +96,28 @@ class Work:
         checkpoint_bytes: int = 300_000_000,
         training: Training | None = None,
     ) -> Work:
-        """Read :class:`deepvm.planner.request.WorkOptions`, of which there is a job or work; raises a RequestError."""
+        """Read :class:`deepvm.planner.request.WorkOptions`, of which there is a job or work.
+
+        Raises a RequestError.
+        """
         if job is not None and work is not None:
             raise RequestError("work", work, "either --job or --work")
         if training is not None and (job is not None or work is not None):
             option, value = ("work", work) if job is None else ("job", job.name)
             raise RequestError(
-                option, value, "--tokens, --samples or --epochs with a model, which say how much is trained"
+                option,
+                value,
+                "--tokens, --samples or --epochs with a model, which say how much is trained",
             )
         if training is not None and measured_on:
-            raise RequestError("measured_on", measured_on, "none with a model: its speed on each type is known")
+            raise RequestError(
+                "measured_on", measured_on, "none with a model: its speed on each type is known"
+            )
         if training is not None and save_policy is not None:
             raise RequestError(
-                "save_policy", save_policy, "none with a model: it is counted as saved at the best times"
+                "save_policy",
+                save_policy,
+                "none with a model: it is counted as saved at the best times",
             )
         if training is not None:
             job = _of_training(training, checkpoint_bytes)
@@ -112,10 +126,16 @@ class Work:
             job = _of_seconds(parse_hours(work, "work"), checkpoint_bytes)
         # A job file may describe other machines than the planner's clusters.
         if job.vms != 1:
-            allowed = "vms: 1 with the step_s of one VM; how much faster a cluster is, the speed-up curves say"
+            allowed = (
+                "vms: 1 with the step_s of one VM; how much faster a cluster is, the speed-up"
+                " curves say"
+            )
             raise RequestError("job", f"vms: {job.vms}", allowed)
         if job.market is not Market.SPOT:
-            allowed = "market: spot; the clusters are of spot VMs, 'deepvm simulate' shows the job on demand"
+            allowed = (
+                "market: spot; the clusters are of spot VMs, 'deepvm simulate' shows the job on"
+                " demand"
+            )
             raise RequestError("job", f"market: {job.market.value}", allowed)
         mean = known_life_s(mttp, interruption_rate)
         if mean is not None:
@@ -142,14 +162,19 @@ class Work:
             return self
         return replace(self, job=replace(self.job, grace_s=Span.of(grace_s)))
 
-    def reference(self, gpus: Sequence[InstanceType], known: Sequence[InstanceType]) -> InstanceType | None:
+    def reference(
+        self, gpus: Sequence[InstanceType], known: Sequence[InstanceType]
+    ) -> InstanceType | None:
         """The type that ``step_s`` is measured on: one of ``known``, by default the cheapest of ``gpus``, if any.
 
-        Raises a RequestError if ``measured_on`` is no type of the catalog, or its eFLOPS are unknown.
+        Raises a RequestError if ``measured_on`` is no type of the catalog, or its eFLOPS are
+        unknown.
         """
         if not self.measured_on:
             return min(
-                gpus, key=lambda i: (i.spot_usd_per_hour is None, i.spot_usd_per_hour or 0, i.name), default=None
+                gpus,
+                key=lambda i: (i.spot_usd_per_hour is None, i.spot_usd_per_hour or 0, i.name),
+                default=None,
             )
         found = next((i for i in known if i.name == self.measured_on and i.eflops), None)
         if found is None:
@@ -162,7 +187,10 @@ class Work:
         return (reference.eflops or 0.0) if self.unit is None else self.unit
 
     def life_s(self, instance: InstanceType) -> float:
-        """Mean time to preemption of one spot VM, seconds: of a history its low end; unknown bands are the worst."""
+        """Mean time to preemption of one spot VM, seconds: of a history its low end.
+
+        Unknown bands are the worst.
+        """
         if self.mttp_s is not None:
             return self.mttp_s
         if instance.known_life is not None:
@@ -171,7 +199,10 @@ class Work:
         return self.band_factor * mean_life_s(BAND_SHARES[-1 if band is None else band])
 
     def job_on(self, cluster: Cluster, throughput: float, reference: InstanceType) -> Job:
-        """The job on a cluster, for the simulator; the price of a VM is its share of the whole cluster's."""
+        """The job on a cluster, for the simulator.
+
+        The price of a VM is its share of the whole cluster's.
+        """
         factor = self.throughput_of(reference) / throughput
         step, vms = self.job.step_s, max(cluster.spot_count, 1)
         lives = (self.life_s(cluster.gpu),) if self.mttp_s is None else self.job.mttp_s
@@ -198,7 +229,11 @@ class Work:
         trains = work > 0
         step = self.job.step_s.mean * self.throughput_of(reference) / np.where(trains, work, 1.0)
         found = forecast(
-            self.job, self.policy, per_second=sizes.spot / lives, step_s=step, vms=sizes.spot.astype(np.float64)
+            self.job,
+            self.policy,
+            per_second=sizes.spot / lives,
+            step_s=step,
+            vms=sizes.spot.astype(np.float64),
         )
         total_s = np.where(trains, found.total_s, np.inf)
         billed_s = total_s + np.where(trains, found.overlap_s, 0.0) / np.maximum(sizes.spot, 1)
@@ -217,9 +252,13 @@ class Work:
         work_s = self.job.steps * self.job.step_s.mean / np.where(trains, sizes.effective, 1.0)
         total_s = np.where(trains, START_S + work_s, np.inf)
         allowed = self._allowed_micro_usd(total_s, total_s)
-        lost = np.where(np.isfinite(total_s), sizes.lost_per_s * np.where(trains, total_s, 0.0), 0.0)
+        lost = np.where(
+            np.isfinite(total_s), sizes.lost_per_s * np.where(trains, total_s, 0.0), 0.0
+        )
         late = self._late(sizes, total_s)
-        return replace(sizes, total_s=total_s, billed_s=total_s, preemptions=lost, late=late, most_usd=allowed)
+        return replace(
+            sizes, total_s=total_s, billed_s=total_s, preemptions=lost, late=late, most_usd=allowed
+        )
 
     def _late(self, sizes: TrainingTable, total_s: FloatArray) -> FloatArray:
         """The probability of missing the deadline: the expected time is that of the median speed."""
@@ -234,13 +273,18 @@ class Work:
         return 0.5 * np.array([*map(math.erfc, (sds_in_time / math.sqrt(2)).tolist())])
 
     def _allowed_micro_usd(self, total_s: FloatArray, billed_s: FloatArray) -> IntArray:
-        """The highest price, micro-dollars an hour, at which each size keeps to the limits; -1 for none."""
+        """The highest price, micro-dollars an hour, at which each size keeps to the limits.
+
+        -1 for none.
+        """
         most = np.full(total_s.shape, UNLIMITED_USD, dtype=np.int64)
         if self.total_budget is not None:
             # A hair more, so that a plan's own expected bill is enough as a limit.
             money = float(self.total_budget - self.besides_usd) * MICRO_USD * 3600 * (1 + 1e-12)
             most = np.floor(np.minimum(money / billed_s, 2.0**62)).astype(np.int64)
-        late = ~np.isfinite(total_s) | (total_s > (math.inf if self.deadline_s is None else self.deadline_s))
+        late = ~np.isfinite(total_s) | (
+            total_s > (math.inf if self.deadline_s is None else self.deadline_s)
+        )
         return np.where(late, -1, most)
 
 
@@ -260,19 +304,25 @@ def _of_training(training: Training, checkpoint_bytes: int) -> Job:
 
 
 def known_life_s(mttp: str | float | None, interruption_rate: str | float | None) -> float | None:
-    """The mean life of a spot VM that the user knows, seconds, infinite for none; None if they do not say.
+    """The mean life of a spot VM that the user knows, seconds, infinite for none.
+
+    None if they do not say.
 
     Raises a RequestError for both figures together, and for one that cannot be.
     """
     if mttp is not None and interruption_rate is not None:
-        raise RequestError("interruption_rate", interruption_rate, "either --mttp or --interruption-rate")
+        raise RequestError(
+            "interruption_rate", interruption_rate, "either --mttp or --interruption-rate"
+        )
     if mttp is not None:
         return parse_seconds(mttp, "mttp")
     return None if interruption_rate is None else mean_life_s(_share(interruption_rate))
 
 
 def _share(value: str | float) -> float:
-    allowed = "the share of VMs that is preempted in a month, from 0 and below 100 %, such as 10% or 0.1"
+    allowed = (
+        "the share of VMs that is preempted in a month, from 0 and below 100 %, such as 10% or 0.1"
+    )
     text = str(value).strip()
     try:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)

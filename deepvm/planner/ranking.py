@@ -1,20 +1,25 @@
 """The order in which plans are shown, where a model is trained.
 
-Speeds are not known to the last digit, and more speed must be worth its price. Plans are gone through from the cheapest
-on, and one that is better than the one kept so far, and at most 1 % worse than any before, takes its place, unless
+Speeds are not known to the last digit, and more speed must be worth its price. Plans are gone
+through from the cheapest on, and one that is better than the one kept so far, and at most 1 % worse
+than any before, takes its place, unless
 
-- it is less than 5 % better and costs more than ten times as many per cent more, and more than 10 %;
-- or it trains less for a dollar, is at most a quarter faster, and more than 1 % faster in less than two cases of three.
+- it is less than 5 % better and costs more than ten times as many per cent more, and more than 10
+  %;
+- or it trains less for a dollar, is at most a quarter faster, and more than 1 % faster in less than
+  two cases of three.
 
-So more money never buys a slower plan, nothing cheaper is faster than the first, and what is given up for a lower
-price is at most 5 %, or a quarter in doubt. A plan that a cheaper one outdoes is not considered, even if that one was
-passed over. Where values are costs, doubt does not count, and a dearer plan with a cost up to 5 % above the lowest is
-kept, too, if it is more than ten times as many per cent faster, and more than 10 %.
+So more money never buys a slower plan, nothing cheaper is faster than the first, and what is given
+up for a lower price is at most 5 %, or a quarter in doubt. A plan that a cheaper one outdoes is not
+considered, even if that one was passed over. Where values are costs, doubt does not count, and a
+dearer plan with a cost up to 5 % above the lowest is kept, too, if it is more than ten times as
+many per cent faster, and more than 10 %.
 
-Of plans within 1 % of the one kept in the end, for about its price, the one with the lower quota need, the rarer
-interruptions and the lower price is shown. A plan beyond 1.5 times the clusters that were ever measured comes after all
-others. Of those others, what misses the deadline more often than once in ten times comes after what does not; where
-nothing does, what does so hardly more often than the least late one comes first.
+Of plans within 1 % of the one kept in the end, for about its price, the one with the lower quota
+need, the rarer interruptions and the lower price is shown. A plan beyond 1.5 times the clusters
+that were ever measured comes after all others. Of those others, what misses the deadline more often
+than once in ten times comes after what does not; where nothing does, what does so hardly more often
+than the least late one comes first.
 """
 
 from __future__ import annotations
@@ -65,8 +70,8 @@ _AT_ONCE, _DOUBTS_AT_ONCE = 64, 4
 class Plans:
     """Plans within the budget: values and prices, the type that trains as a number, what decides between equals.
 
-    ``late``: the probability of missing the deadline. ``apart``: standard deviation of the logarithm of a plan's speed
-    over those of some others.
+    ``late``: the probability of missing the deadline. ``apart``: standard deviation of the
+    logarithm of a plan's speed over those of some others.
     """
 
     value: FloatArray
@@ -132,10 +137,16 @@ class Plans:
 
     def _takes_over(self, row: int, others: IntArray, best: FloatArray) -> BoolArray:
         """Whether dearer plans take the place of the one kept so far; ``best``: the best value up to each of them."""
-        value, now, price = self.value[others], float(self.value[row]), self.price[others] / self.price[row]
+        value, now, price = (
+            self.value[others],
+            float(self.value[row]),
+            self.price[others] / self.price[row],
+        )
         if now <= 0:
             faster, behind = price * now / value, value / best - 1.0
-            return np.asarray((value >= now) | (faster > np.maximum(ABOUT, 1.0 + TIE + WORTH * behind)))
+            return np.asarray(
+                (value >= now) | (faster > np.maximum(ABOUT, 1.0 + TIE + WORTH * behind))
+            )
         times = value / now
         worth = (times >= LITTLE) | (price <= np.maximum(ABOUT, 1.0 + TIE + WORTH * (times - 1.0)))
         worth &= times > 1.0
@@ -156,8 +167,11 @@ class Plans:
         sound, numbers = self.sound, _ends(self.price)
         start = int(np.argmax(sound)) if sound.any() else len(self)
         early = numbers[(numbers > above) & (numbers <= start)]
-        if self.late[:start].any():  # until one is in time, what may come first changes with the budget
-            yield from ((n, self.up_to(n).first(np.ones(n, dtype=np.bool_))) for n in early.tolist())
+        # Until one is in time, what may come first changes with the budget
+        if self.late[:start].any():
+            yield from (
+                (n, self.up_to(n).first(np.ones(n, dtype=np.bool_))) for n in early.tolist()
+            )
         else:
             yield from self._shown_of(early, np.arange(len(self)) < start)
         yield from self._shown_of(numbers[(numbers > above) & (numbers > start)], sound)
@@ -176,7 +190,9 @@ class Plans:
     def shown(self, eligible: BoolArray, kept: int) -> int:
         """Of what is as good as a kept plan for about its price, and of which nothing cheaper is better."""
         price = float(self.price[kept])
-        start, end = np.searchsorted(self.price, [int(price / ABOUT), int(price * ABOUT) + 1]).tolist()
+        start, end = np.searchsorted(
+            self.price, [int(price / ABOUT), int(price * ABOUT) + 1]
+        ).tolist()
         cheaper = np.max(self.value[:start], where=eligible[:start], initial=-np.inf)
         about = slice(start, end)  # of thousands of plans a few have about its price
         value = np.where(eligible[about], self.value[about], -np.inf)
@@ -218,12 +234,14 @@ def first(enumeration: Enumeration, request: PlanRequest, budget: int) -> Choice
     return enumeration.best(budget)
 
 
-def next_first(enumeration: Enumeration, request: PlanRequest, budget: int, now: Choice | None) -> Choice | None:
+def next_first(
+    enumeration: Enumeration, request: PlanRequest, budget: int, now: Choice | None
+) -> Choice | None:
     """What comes first at the next budget that buys something better than what comes first ``now``, if any.
 
-    Where doubt is weighed, better is by 5 %, and by a quarter of what it costs more; and of the budgets up to twice
-    this one it is that which pays best: the most speed for what is added, or the lowest cost. The very next one may be
-    a trap, a little faster on VMs that are unfit.
+    Where doubt is weighed, better is by 5 %, and by a quarter of what it costs more; and of the
+    budgets up to twice this one it is that which pays best: the most speed for what is added, or
+    the lowest cost. The very next one may be a trap, a little faster on VMs that are unfit.
     """
     if not request.weighs_doubt or now is None:
         return enumeration.next_change(budget)
@@ -241,14 +259,21 @@ def next_first(enumeration: Enumeration, request: PlanRequest, budget: int, now:
 
 
 def _repaid(choice: Choice, now: Choice) -> float:
-    """How much faster a dearer plan is, over how much more it costs, in logarithms; of costs, how much lower it is."""
+    """How much faster a dearer plan is, over how much more it costs, in logarithms.
+
+    Of costs, how much lower it is.
+    """
     if now.value <= 0:
         return 1.0 + math.log(now.value / choice.value)
     return math.log(choice.value / now.value) / math.log(choice.price / now.price)
 
 
-def most_valuable(enumeration: Enumeration, request: PlanRequest, budget: int, *, late: bool = False) -> Choice | None:
-    """The best value within a budget, whatever it costs; where doubt is weighed, of those that may come first.
+def most_valuable(
+    enumeration: Enumeration, request: PlanRequest, budget: int, *, late: bool = False
+) -> Choice | None:
+    """The best value within a budget, whatever it costs.
+
+    Where doubt is weighed, of those that may come first.
 
     ``late``: also of those that may miss the deadline.
     """
@@ -263,15 +288,22 @@ def most_valuable(enumeration: Enumeration, request: PlanRequest, budget: int, *
 def cheapest_reaching(
     enumeration: Enumeration, request: PlanRequest, value: float, *, late: bool = False
 ) -> Choice | None:
-    """The cheapest plan of at least this value; where doubt is weighed, of those as in :func:`most_valuable`."""
+    """The cheapest plan of at least this value.
+
+    Where doubt is weighed, of those as in :func:`most_valuable`.
+    """
     if not request.weighs_doubt:
         return enumeration.reaching(value)
     plans = _plans(enumeration, len(enumeration)).in_time(late)
-    rows = np.flatnonzero(plans.eligible(np.ones(len(plans), dtype=np.bool_)) & (plans.value >= value))
+    rows = np.flatnonzero(
+        plans.eligible(np.ones(len(plans), dtype=np.bool_)) & (plans.value >= value)
+    )
     return enumeration.choice(int(rows[0])) if len(rows) else None
 
 
-def weighed(enumeration: Enumeration, budget: int, count: int, *, machines: bool = True) -> list[Choice]:
+def weighed(
+    enumeration: Enumeration, budget: int, count: int, *, machines: bool = True
+) -> list[Choice]:
     """The best ``count`` plans within a budget, in the order to show them; ``machines``: one of each type of VM."""
     plans = _plans(enumeration, enumeration.affordable(budget))
     left, chosen = np.ones(len(plans.value), dtype=np.bool_), list[Choice]()
@@ -309,13 +341,17 @@ def _plans(enumeration: Enumeration, within: int) -> Plans:
         rows = np.flatnonzero(block == index)
         sizes, tier = one.sizes, one.tier
         kinds, counts = sizes.type_index[size[rows]], sizes.count[size[rows]]
-        number = np.array([names.setdefault(t.name, len(names)) for t in sizes.types], dtype=np.int64)
+        number = np.array(
+            [names.setdefault(t.name, len(names)) for t in sizes.types], dtype=np.int64
+        )
         trains[rows] = number[kinds]
         vcpus[rows] = np.array([t.vcpus for t in sizes.types], dtype=np.int64)[kinds] * counts
         worst = len(INTERRUPTION_BANDS)
         bands = [worst if t.interruption_band is None else t.interruption_band for t in sizes.types]
         # VMs that are bought on demand are not interrupted.
-        band[rows] = np.where(sizes.spot[size[rows]] > 0, np.array(bands, dtype=np.int64)[kinds], -1)
+        band[rows] = np.where(
+            sizes.spot[size[rows]] > 0, np.array(bands, dtype=np.int64)[kinds], -1
+        )
         trusted[rows], late[rows] = sizes.trusted[size[rows]], sizes.late[size[rows]]
         with_nodes = rows[memory[rows] >= 0]
         vcpus[with_nodes] += tier.vcpus[memory[with_nodes]] * nodes[with_nodes]
@@ -330,7 +366,10 @@ def _plans(enumeration: Enumeration, within: int) -> Plans:
             for kind in set(kinds.tolist()):
                 law = law_of(one.sizes.curves[kind])
                 if law is not None:
-                    yield places[kinds == kind], law.doubt(one.sizes.count[sizes[kinds == kind]].astype(np.float64))
+                    yield (
+                        places[kinds == kind],
+                        law.doubt(one.sizes.count[sizes[kinds == kind]].astype(np.float64)),
+                    )
 
     def apart(row: int, others: IntArray) -> FloatArray:
         found = np.zeros(len(others))

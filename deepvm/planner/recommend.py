@@ -18,8 +18,23 @@ from deepvm.planner.architectures import ON_DEMAND
 from deepvm.planner.candidates import Candidates, gather
 from deepvm.planner.describe import binding, block_of, blocks_of, describe, improvement
 from deepvm.planner.infeasible import Infeasible, infeasible, lacks_memory
-from deepvm.planner.ranking import CLOSE, LITTLE, cheapest_reaching, first, most_valuable, next_first, ranked
-from deepvm.planner.request import WORK_OBJECTIVES, Objective, PlanRequest, PolicyName, SolverName, with_tables
+from deepvm.planner.ranking import (
+    CLOSE,
+    LITTLE,
+    cheapest_reaching,
+    first,
+    most_valuable,
+    next_first,
+    ranked,
+)
+from deepvm.planner.request import (
+    WORK_OBJECTIVES,
+    Objective,
+    PlanRequest,
+    PolicyName,
+    SolverName,
+    with_tables,
+)
 from deepvm.planner.scoring import scoring
 from deepvm.planner.search.enumeration import Block, Choice, Enumeration
 from deepvm.planner.search.formulation import SolveStatus
@@ -42,7 +57,8 @@ class Alternative:
 class NextChange:
     """The next budget, $/h, that buys a better cluster.
 
-    ``gain``: by which share (:func:`deepvm.planner.describe.improvement`); None if nothing is feasible now.
+    ``gain``: by which share (:func:`deepvm.planner.describe.improvement`); None if nothing is
+    feasible now.
     """
 
     budget: Decimal
@@ -58,13 +74,18 @@ class Recommendations(Answer, Sequence[Recommendation]):
         configurations: the ranked clusters; empty when nothing is feasible.
         alternatives: the best clusters by the other objectives, where they differ from the first.
         rejections: types that are in no feasible cluster, with reasons.
-        next_change: the next budget that buys a better cluster, else None. Where a model is trained: one that is better
-            by 5 % and worth it, and of the budgets up to twice this one that where more money buys most.
-        fastest: whether the first is within 1 % of the best value of what is believed, whatever its price and deadline.
-        nearly: the cheapest cluster with at least 95 % of the best one's throughput, or that takes at most 1 / 95 % of
-            its expected time, if it saves at least 10 % of the price; None under other objectives.
-        on_demand: the best cluster of on-demand VMs alone under the same limits, to compare with; None without a job.
-        status: how the search ended. solver: who proved the best cluster. doubt: why it is not proven, or empty.
+        next_change: the next budget that buys a better cluster, else None. Where a model is
+            trained: one that is better by 5 % and worth it, and of the budgets up to twice this one
+            that where more money buys most.
+        fastest: whether the first is within 1 % of the best value of what is believed, whatever its
+            price and deadline.
+        nearly: the cheapest cluster with at least 95 % of the best one's throughput, or that takes
+            at most 1 / 95 % of its expected time, if it saves at least 10 % of the price; None
+            under other objectives.
+        on_demand: the best cluster of on-demand VMs alone under the same limits, to compare with;
+            None without a job.
+        status: how the search ended. solver: who proved the best cluster. doubt: why it is not
+            proven, or empty.
         infeasible: why nothing is feasible and what to change; None when something is.
         cheapest: the cheapest feasible cluster at any budget.
         reference: the type that the job's step is measured on, None without a job.
@@ -93,7 +114,10 @@ class Recommendations(Answer, Sequence[Recommendation]):
             return f"<Recommendations: {self.infeasible.reason}>"
         best, *others = self.configurations
         more = f"; {len(others)} more" if others else ""
-        return f"<Recommendations: {best.rank}: {best.cluster}, {format_usd(best.usd_per_hour)} $/h{more}>"
+        return (
+            f"<Recommendations: {best.rank}: {best.cluster}, {format_usd(best.usd_per_hour)}"
+            f" $/h{more}>"
+        )
 
     def __len__(self) -> int:
         """How many clusters are ranked."""
@@ -111,38 +135,46 @@ class Recommendations(Answer, Sequence[Recommendation]):
 
 
 def recommend(
-    catalog: Catalog, budget: Money, *, tables: MeasuredTables | None = None, **options: Unpack[PlanOptions]
+    catalog: Catalog,
+    budget: Money,
+    *,
+    tables: MeasuredTables | None = None,
+    **options: Unpack[PlanOptions],
 ) -> Recommendations:
     """Rank the clusters that train fastest for a budget; with none feasible, the answer says why.
 
     Args:
         catalog: the types and prices; see :func:`deepvm.load_catalog`.
         budget: the most to pay, $/h (the paper's pricing willingness PW).
-        tables: measured on your own machines, ``deepvm.load_tables()``; None for the catalog's figures.
-        **options: by keyword, with their defaults:
+        tables: measured on your own machines, ``deepvm.load_tables()``; None for the catalog's
+        figures. **options: by keyword, with their defaults:
 
-            - ``training=None``: the model, such as ``deepvm.workload(model="llama-8b", method="fsdp", tokens="2B")``;
-              None counts eFLOPS;
+            - ``training=None``: the model, such as ``deepvm.workload(model="llama-8b",
+              method="fsdp", tokens="2B")``; None counts eFLOPS;
             - ``checkpoint_size``: bytes, or text such as ``"300MB"``, the default without a model;
             - ``buffers=2``: checkpoints that memory nodes must hold at once (eq. 6);
             - ``objective="throughput"``, or ``"flopp"``, ``"cost-per-work"``;
             - ``policy="deepvm"``, or ``"noscale"``, ``"cost-first"``, ``"performance-first"``;
-            - ``architecture=()``: ``"on-demand"``, ``"single-anchor"``, ``"spot-storage"``, ``"tiering"``; none for
-              those of the paper, and with a model for all;
-            - ``speedup=None``: ``"hybrid"``, ``"ring"``, ``"measured"``; None for the catalog's default;
+            - ``architecture=()``: ``"on-demand"``, ``"single-anchor"``, ``"spot-storage"``,
+              ``"tiering"``; none for those of the paper, and with a model for all;
+            - ``speedup=None``: ``"hybrid"``, ``"ring"``, ``"measured"``; None for the catalog's
+              default;
             - ``gpu``, ``instance_type``, ``exclude``, ``memory_node``: glob or globs;
-            - ``gpus_min``, ``gpus_max``: GPUs of a VM; ``gpu_memory_min`` and ``_max``, ``gpu_total_memory_min`` and
+            - ``gpus_min``, ``gpus_max``: GPUs of a VM; ``gpu_memory_min`` and ``_max``,
+              ``gpu_total_memory_min`` and
               ``_max``: bytes, or text such as ``"24GiB"``, of each GPU and of all of a VM;
-            - ``cpu_architecture=None``: ``"x86_64"`` or ``"arm64"``; ``generation="auto"``, ``"current"`` or ``"any"``;
-            - ``estimates=False``: also types with estimated eFLOPS; ``burstable=False``: also memory nodes that run at
-              full speed only while they have credits;
+            - ``cpu_architecture=None``: ``"x86_64"`` or ``"arm64"``; ``generation="auto"``,
+              ``"current"`` or ``"any"``;
+            - ``estimates=False``: also types with estimated eFLOPS; ``burstable=False``: also
+              memory nodes that run at full speed only while they have credits;
             - ``max_nodes=255``: the most VMs that train in one cluster;
             - ``quotas=None``: account limits; None for those of the catalog, empty for none;
             - ``top=3``: how many clusters to rank;
-            - ``solver="ilp"``: an integer program proves the best cluster; ``"frontier"``: the enumeration alone;
+            - ``solver="ilp"``: an integer program proves the best cluster; ``"frontier"``: the
+              enumeration alone;
             - ``time_limit_s=60.0``: seconds for the integer program;
-            - what is to be trained: see :class:`deepvm.planner.request.WorkOptions`; objectives ``makespan`` and
-              ``total-cost`` need it.
+            - what is to be trained: see :class:`deepvm.planner.request.WorkOptions`; objectives
+              ``makespan`` and ``total-cost`` need it.
 
     Raises:
         RequestError: an argument cannot be used.
@@ -162,7 +194,8 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
     choices = ranked(enumeration, request, request.budget_micro_usd, request.top)
     status, solver, doubt = SolveStatus.OPTIMAL, "frontier", ""
     if request.solver is SolverName.ILP:
-        from deepvm.planner.search import ilp  # loads PuLP and HiGHS, which the enumeration does without
+        # Loads PuLP and HiGHS, which the enumeration does without
+        from deepvm.planner.search import ilp
 
         proof = ilp.prove(blocks, request.budget_micro_usd, time_limit_s=request.time_limit_s)
         status, solver = proof.status, proof.solver
@@ -181,7 +214,9 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
         configurations=tuple(_described(choices, candidates)),
         alternatives=tuple(_alternatives(enumeration, candidates, choices[0])) if choices else (),
         rejections=tuple(_rejections(candidates, enumeration)),
-        next_change=_next_change(enumeration, everything, candidates, choices[0] if choices else None),
+        next_change=_next_change(
+            enumeration, everything, candidates, choices[0] if choices else None
+        ),
         nearly=_nearly(enumeration, candidates, choices[0]) if choices else None,
         on_demand=_on_demand(enumeration, candidates),
         status=status,
@@ -216,7 +251,10 @@ def _described(choices: Sequence[Choice], candidates: Candidates) -> Iterator[Re
 
 
 def ranking(catalog: Catalog, request: PlanRequest, count: int) -> Iterator[Recommendation]:
-    """The best ``count`` clusters, best first; at most ``request.top`` that differ only in their memory nodes."""
+    """The best ``count`` clusters, best first.
+
+    At most ``request.top`` that differ only in their memory nodes.
+    """
     candidates = gather(catalog, request)
     enumeration = Enumeration.build(blocks_of(candidates), request.plans_of_a_size)
     choices = ranked(enumeration, request, request.budget_micro_usd, count)
@@ -229,27 +267,38 @@ _DOUBTS = {
     SolveStatus.TIME_LIMIT: f"the time limit ended the integer program; {_INSTEAD}",
     SolveStatus.NUMERICAL: f"the integer-program solver ran into numerical trouble; {_INSTEAD}",
 }
-_DISAGREES = f"the integer program disagreed with the exact enumeration; {_INSTEAD}: please report this"
+_DISAGREES = (
+    f"the integer program disagreed with the exact enumeration; {_INSTEAD}: please report this"
+)
 
 
 def first_if_lives_change(answer: Recommendations, factor: float) -> Recommendation | None:
-    """What comes first if spot VMs of all types live ``factor`` times as long as their bands say; None: nothing."""
+    """What comes first if spot VMs of all types live ``factor`` times as long as their bands say.
+
+    None: nothing.
+    """
     assert answer.request.work is not None
     work = replace(answer.request.work, band_factor=factor)
     return next(ranking(answer.catalog, replace(answer.request, work=work), 1), None)
 
 
-def _alternatives(enumeration: Enumeration, candidates: Candidates, best: Choice) -> Iterator[Alternative]:
+def _alternatives(
+    enumeration: Enumeration, candidates: Candidates, best: Choice
+) -> Iterator[Alternative]:
     """The best clusters by the other objectives; the baselines have none."""
     request = candidates.request
     for objective in Objective if request.has_objective else ():
-        if objective is request.objective or (request.work is None and objective in WORK_OBJECTIVES):
+        if objective is request.objective or (
+            request.work is None and objective in WORK_OBJECTIVES
+        ):
             continue
         other = replace(request, objective=objective)
         if other.needs_work and not request.needs_work:  # by the others some jobs may never end
             plans = Enumeration.build(blocks_of(replace(candidates, request=other)))
         else:
-            plans = enumeration.scored([replace(b, scoring=scoring(other, b.sizes)) for b in enumeration.blocks])
+            plans = enumeration.scored(
+                [replace(b, scoring=scoring(other, b.sizes)) for b in enumeration.blocks]
+            )
         choice = first(plans, other, request.budget_micro_usd)
         if choice is not None and choice.cluster != best.cluster:
             asked = replace(candidates, request=other)
@@ -263,34 +312,55 @@ def _rejections(candidates: Candidates, enumeration: Enumeration) -> Iterator[Re
     for name in dict.fromkeys(g.instance.name for g in candidates.gpus):
         cheapest = prices.get(name)
         reserved = candidates.catalog[name].reserved
-        if cheapest is None and reserved is not None and (ends := _ends_first(candidates.only(name), reserved)):
+        if (
+            cheapest is None
+            and reserved is not None
+            and (ends := _ends_first(candidates.only(name), reserved))
+        ):
             yield Rejection(name, "reserved", ends)
         elif cheapest is None:
             why = infeasible(candidates.only(name), None)
             yield Rejection(name, why.constraint, why.reason)
         elif cheapest > request.budget_micro_usd:
-            detail = f"its cheapest cluster{request.within_limits} costs {format_usd(cheapest)} $/h{request.in_all}"
+            detail = (
+                f"its cheapest cluster{request.within_limits} costs {format_usd(cheapest)}"
+                f" $/h{request.in_all}"
+            )
             lack = lacks_memory(candidates, name)
             yield (
-                Rejection(name, "budget", detail) if lack is None else replace(lack, detail=f"{lack.detail}; {detail}")
+                Rejection(name, "budget", detail)
+                if lack is None
+                else replace(lack, detail=f"{lack.detail}; {detail}")
             )
 
 
 def _ends_first(candidates: Candidates, reserved: Reservation) -> str:
-    """That a pool ends before the job would, in words; empty if that is not why it has no feasible cluster."""
+    """That a pool ends before the job would, in words.
+
+    Empty if that is not why it has no feasible cluster.
+    """
     if reserved.left_s is None or candidates.request.work is None:
         return ""
     took_s = [float(s) for a in candidates.architectures for s in candidates.sizes(a).total_s]
     if not took_s or min(took_s) <= reserved.left_s:
         return ""
-    takes = f"would take {format_seconds(min(took_s))}" if math.isfinite(min(took_s)) else "would never end"
-    return f"its pool ends at {reserved.until}, in {format_seconds(reserved.left_s)}, and the job {takes}"
+    takes = (
+        f"would take {format_seconds(min(took_s))}"
+        if math.isfinite(min(took_s))
+        else "would never end"
+    )
+    return (
+        f"its pool ends at {reserved.until}, in {format_seconds(reserved.left_s)}, and the job"
+        f" {takes}"
+    )
 
 
 NEARLY, WORTH_SAVING = 0.95, 0.10
 
 
-def _nearly(enumeration: Enumeration, candidates: Candidates, best: Choice) -> Recommendation | None:
+def _nearly(
+    enumeration: Enumeration, candidates: Candidates, best: Choice
+) -> Recommendation | None:
     """The cheapest cluster that is nearly as fast, if it saves enough."""
     request = candidates.request
     fastest = request.objective in (Objective.THROUGHPUT, Objective.MAKESPAN)
@@ -306,7 +376,11 @@ def _on_demand(enumeration: Enumeration, candidates: Candidates) -> Recommendati
     request = candidates.request
     if request.work is None and request.training is None:
         return None
-    if request.work is None and request.policy is PolicyName.DEEPVM and ON_DEMAND in candidates.architectures:
+    if (
+        request.work is None
+        and request.policy is PolicyName.DEEPVM
+        and ON_DEMAND in candidates.architectures
+    ):
         plans = enumeration.only(enumeration.block == candidates.architectures.index(ON_DEMAND))
     else:
         request = replace(request, policy=PolicyName.DEEPVM, architectures=(ON_DEMAND.name,))
@@ -314,7 +388,8 @@ def _on_demand(enumeration: Enumeration, candidates: Candidates) -> Recommendati
             from deepvm.core.preemption.savepolicy import Never
 
             request = replace(request, work=replace(request.work, policy=Never()))
-        if ON_DEMAND not in candidates.architectures:  # types that only these lack something for are candidates here
+        # Types that only these lack something for are candidates here
+        if ON_DEMAND not in candidates.architectures:
             gathered = gather(candidates.catalog, request)
             candidates = replace(gathered, reference=candidates.reference or gathered.reference)
         candidates = replace(candidates, request=request)
@@ -324,7 +399,10 @@ def _on_demand(enumeration: Enumeration, candidates: Candidates) -> Recommendati
 
 
 _NEAR = 2
-"""Up to this many times the budget all clusters are looked at; beyond, those that are better than the first."""
+"""Up to this many times the budget all clusters are looked at.
+
+Beyond, those that are better than the first.
+"""
 
 
 def _next_change(
@@ -334,7 +412,11 @@ def _next_change(
     request = candidates.request
     budget = request.budget_micro_usd
     change = next_first(enumeration, request, budget, now)
-    if now is not None and (change is None or change.price > _NEAR * budget) and request.work is None:
+    if (
+        now is not None
+        and (change is None or change.price > _NEAR * budget)
+        and request.work is None
+    ):
         floor = min(now.value * LITTLE, now.value / LITTLE)
         trusted = request.weighs_doubt and bool(now.block.sizes.trusted[now.size])
         wanted = floor if trusted or not request.weighs_doubt else -np.inf

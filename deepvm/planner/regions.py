@@ -49,7 +49,9 @@ class Comparison(Answer):
 
     def place(self, catalog: Catalog) -> str:
         """Where a catalog's machines are: the region, of several clouds with the cloud: ``gcp us-central1``."""
-        return f"{cloud_name(catalog)} {catalog.region}" if self.of_several_clouds else catalog.region
+        return (
+            f"{cloud_name(catalog)} {catalog.region}" if self.of_several_clouds else catalog.region
+        )
 
     def __repr__(self) -> str:
         """The best cluster and its region."""
@@ -70,23 +72,35 @@ def compare(answers: Sequence[Recommendations]) -> Comparison:
     ranked: list[Placed] = []
     while left:
         best = left.pop(_first(left, answers[0].request))
-        ranked.append(replace(best, recommendation=replace(best.recommendation, rank=len(ranked) + 1)))
+        ranked.append(
+            replace(best, recommendation=replace(best.recommendation, rank=len(ranked) + 1))
+        )
     # Two clouds may call a region alike.
     best_rank = {_where(p.answer.catalog): p.recommendation.rank for p in reversed(ranked)}
-    order = sorted(answers, key=lambda a: (best_rank.get(_where(a.catalog), len(ranked) + 1), *_where(a.catalog)))
+    order = sorted(
+        answers,
+        key=lambda a: (best_rank.get(_where(a.catalog), len(ranked) + 1), *_where(a.catalog)),
+    )
     return Comparison(tuple(order), tuple(ranked[: answers[0].request.top]))
 
 
 def first_for_more(found: Comparison, most: Decimal) -> tuple[Decimal, Placed] | None:
     """The lowest budget up to ``most``, $/h, for which another answer than the first has what comes first, and that.
 
-    By the rules of :func:`compare`, with what that budget buys in each of them; None if there is none.
+    By the rules of :func:`compare`, with what that budget buys in each of them; None if there is
+    none.
     """
     request = found.answers[0].request
-    changes = [(c.budget, Placed(a, c.recommendation)) for a in found.answers if (c := a.next_change) is not None]
+    changes = [
+        (c.budget, Placed(a, c.recommendation))
+        for a in found.answers
+        if (c := a.next_change) is not None
+    ]
     firsts = [Placed(a, a[0]) for a in found.answers if a]
     for budget in sorted({budget for budget, _ in changes if budget <= most}):
-        left = sorted([*firsts, *(placed for least, placed in changes if least <= budget)], key=_tie_break)
+        left = sorted(
+            [*firsts, *(placed for least, placed in changes if least <= budget)], key=_tie_break
+        )
         best = left[_first(left, request)]
         if best.answer is not found.answers[0]:
             return budget, best
@@ -105,8 +119,8 @@ def _where(catalog: Catalog) -> tuple[str, str]:
 def _first(left: Sequence[Placed], request: PlanRequest) -> int:
     """Which comes first of those that are left.
 
-    One that perhaps cannot be had, or whose whole bill is not known, comes after the best of the others, unless it is
-    more than a quarter better.
+    One that perhaps cannot be had, or whose whole bill is not known, comes after the best of the
+    others, unless it is more than a quarter better.
     """
     best = _best(left, request)
     sure = [i for i, p in enumerate(left) if _is_sure(p, request)]
@@ -121,7 +135,9 @@ def _first(left: Sequence[Placed], request: PlanRequest) -> int:
 def _is_sure(placed: Placed, request: PlanRequest) -> bool:
     """Whether it can be had, by what is known, and has a rate for all that users ask of the bill."""
     bill, extras = placed.recommendation.bill, request.extras
-    unknown = set(COSTS) if bill is None else {part.name for part in bill.not_counted if part.unknown}
+    unknown = (
+        set(COSTS) if bill is None else {part.name for part in bill.not_counted if part.unknown}
+    )
     return not placed.answer.catalog.unsure and not (unknown & set(extras.given)) - extras.excluded
 
 
@@ -130,7 +146,9 @@ def _best(left: Sequence[Placed], request: PlanRequest) -> int:
     worth = [_worth(p.recommendation, request) for p in left]
     if not request.weighs_doubt:
         floors = [tie_floor(value) for value in max(worth)]
-        return next(i for i, w in enumerate(worth) if all(x >= y for x, y in zip(w, floors, strict=True)))
+        return next(
+            i for i, w in enumerate(worth) if all(x >= y for x, y in zip(w, floors, strict=True))
+        )
     clusters = [p.recommendation.cluster for p in left]
     never = len(INTERRUPTION_BANDS)
     bands = [never if (band := c.gpu.interruption_band) is None else band for c in clusters]
@@ -143,12 +161,21 @@ def _best(left: Sequence[Placed], request: PlanRequest) -> int:
 
     plans = Plans(
         value=np.array([value for (value,) in worth]),
-        price=np.array([int(p.recommendation.counted_usd_per_hour * MICRO_USD) for p in left], dtype=np.int64),
+        price=np.array(
+            [int(p.recommendation.counted_usd_per_hour * MICRO_USD) for p in left], dtype=np.int64
+        ),
         type_number=np.arange(len(left), dtype=np.int64),
-        vcpus=np.array([sum(g.count * g.instance.vcpus for g in c.groups) for c in clusters], dtype=np.int64),
-        band=np.array([b if c.spot_count else -1 for b, c in zip(bands, clusters, strict=True)], dtype=np.int64),
+        vcpus=np.array(
+            [sum(g.count * g.instance.vcpus for g in c.groups) for c in clusters], dtype=np.int64
+        ),
+        band=np.array(
+            [b if c.spot_count else -1 for b, c in zip(bands, clusters, strict=True)],
+            dtype=np.int64,
+        ),
         trusted=np.array([p is None or p.trusted for p in predictions]),
-        late=np.array([o.late_probability or 0.0 if (o := p.recommendation.outlook) else 0.0 for p in left]),
+        late=np.array(
+            [o.late_probability or 0.0 if (o := p.recommendation.outlook) else 0.0 for p in left]
+        ),
         apart=apart,
     )
     return plans.first(np.ones(len(left), dtype=np.bool_))
@@ -158,13 +185,17 @@ def _doubt(cluster: Cluster, request: PlanRequest) -> Doubt | None:
     """In the speed of a cluster, where it trains a model."""
     if request.training is None:
         return None
-    speed = request.training.speeds.speed(cluster.gpu, request.training.workload, np.array([float(cluster.gpu_count)]))
+    speed = request.training.speeds.speed(
+        cluster.gpu, request.training.workload, np.array([float(cluster.gpu_count)])
+    )
     return None if isinstance(speed, str) else speed.doubt
 
 
 def _tie_break(placed: Placed) -> tuple[object, ...]:
     cluster, where = placed.recommendation.cluster, _where(placed.answer.catalog)
-    nodes, node = (cluster.memory.count, cluster.memory.instance.name) if cluster.memory else (0, "")
+    nodes, node = (
+        (cluster.memory.count, cluster.memory.instance.name) if cluster.memory else (0, "")
+    )
     names = (cluster.architecture, cluster.gpu.name, cluster.gpu_count, node, *where)
     return (placed.recommendation.counted_usd_per_hour, nodes, *names)
 
@@ -179,10 +210,20 @@ def _worth(r: Recommendation, request: PlanRequest) -> tuple[float, ...]:
         return (eflops, count)
     unscaled = request.policy is PolicyName.NOSCALE
     if request.needs_work and not unscaled and r.outlook is not None:
-        return (1 / r.outlook.total_s if request.objective is Objective.MAKESPAN else -r.outlook.cost_usd,)
+        return (
+            (
+                1 / r.outlook.total_s
+                if request.objective is Objective.MAKESPAN
+                else -r.outlook.cost_usd
+            ),
+        )
     if request.objective is Objective.FLOPP:
-        vms = (cluster.spot_count, gpu.spot_usd_per_hour), (cluster.on_demand_count, gpu.on_demand_usd_per_hour)
-        unscaled_z = sum(n * eflops / float(price) for n, price in vms if n and price)  # DeepVM eq. 4, 8 with K = 1
+        vms = (
+            (cluster.spot_count, gpu.spot_usd_per_hour),
+            (cluster.on_demand_count, gpu.on_demand_usd_per_hour),
+        )
+        # DeepVM eq. 4, 8 with K = 1
+        unscaled_z = sum(n * eflops / float(price) for n, price in vms if n and price)
         return (unscaled_z if unscaled else r.z,)
     kept = r.prediction.kept.value if r.prediction else 1.0
     throughput = eflops * count if unscaled else r.throughput * kept

@@ -6,7 +6,15 @@ from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 
 from deepvm.core.cluster.cluster import Rejection
-from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, Quota, find_quota, quota_limit
+from deepvm.core.cluster.instances import (
+    Catalog,
+    Gpu,
+    InstanceType,
+    Market,
+    Quota,
+    find_quota,
+    quota_limit,
+)
 from deepvm.core.cluster.memory_nodes import MemoryNodeRule
 from deepvm.core.meanings import gpu_of_type, meant_gpu, meant_type, not_rented
 from deepvm.core.spelling import examples
@@ -24,15 +32,25 @@ def quota_count(quotas: Iterable[Quota], instance: InstanceType, market: Market)
     return UNLIMITED if limit is None else limit // instance.vcpus
 
 
-def quota_too_small(quotas: Iterable[Quota], instance: InstanceType, market: Market, count: int = 1) -> str:
+def quota_too_small(
+    quotas: Iterable[Quota], instance: InstanceType, market: Market, count: int = 1
+) -> str:
     """What a quota allows, what some VMs need and, if the provider's quota is known, the value to ask for."""
     quota = find_quota(quotas, instance.quota_family, market)
     assert quota is not None
     if instance.reserved is not None:
-        return f"{count} x {instance.name} are more than the {instance.reserved.count} that the pool has"
+        return (
+            f"{count} x {instance.name} are more than the {instance.reserved.count} that the"
+            " pool has"
+        )
     needed = count * instance.vcpus
-    has = f"the quota is {quota.vcpus}" + (f", of which {quota.in_use} are in use" if quota.in_use else "")
-    text = f"{count} x {instance.name} would need {needed} {market.value} vCPUs of {instance.quota_family}; {has}"
+    has = f"the quota is {quota.vcpus}" + (
+        f", of which {quota.in_use} are in use" if quota.in_use else ""
+    )
+    text = (
+        f"{count} x {instance.name} would need {needed} {market.value} vCPUs of"
+        f" {instance.quota_family}; {has}"
+    )
     if not quota.code:
         return text
     return f"{text}; ask for at least {needed + quota.in_use} of {quota.label}"
@@ -65,7 +83,11 @@ def _allowed(option: str, glob: str, names: Sequence[str], catalog: Catalog) -> 
     text = "a name or glob that matches a type"
     if option == "gpu":
         why = not_rented(glob, names)
-        return f"{text}; {why}" if why else text + examples(glob, names, meant_gpu(glob, names, "--gpu-memory-min"))
+        return (
+            f"{text}; {why}"
+            if why
+            else text + examples(glob, names, meant_gpu(glob, names, "--gpu-memory-min"))
+        )
     why = why_absent(catalog, glob, training=option == "instance_type")
     gpu = gpu_of_type(glob) if option == "instance_type" else ""
     meant = f"--gpu {gpu}" if gpu else meant_type(glob, names, glob=True)
@@ -73,9 +95,14 @@ def _allowed(option: str, glob: str, names: Sequence[str], catalog: Catalog) -> 
 
 
 def why_absent(catalog: Catalog, glob: str, *, training: bool = False) -> str:
-    """Why a catalog has no such type (or, for ``training``, none that trains), in words; empty when unknown."""
+    """Why a catalog has no such type (or, for ``training``, none that trains), in words.
+
+    Empty when unknown.
+    """
     for pattern, why in catalog.absent.items():
-        if fnmatchcase(glob, pattern) or matches(pattern.partition("*")[0].rstrip("."), (glob.partition(".")[0],)):
+        if fnmatchcase(glob, pattern) or matches(
+            pattern.partition("*")[0].rstrip("."), (glob.partition(".")[0],)
+        ):
             return why
     there = [i for i in catalog if training and i.gpu is None and matches(i.name, (glob,))]
     return f"{there[0].name}: {there[0].unusable or 'it has no GPU'}" if there else ""
@@ -96,7 +123,9 @@ def training_rejection(instance: InstanceType, request: PlanRequest) -> Rejectio
         return Rejection(name, "unusable", instance.unusable)
     if request.training is not None and (lacks := _without_wheels(instance, gpu, request)):
         return Rejection(
-            name, "no-wheels", f"{lacks}; if you have built PyTorch for it, allow it with --gpu {gpu.name}"
+            name,
+            "no-wheels",
+            f"{lacks}; if you have built PyTorch for it, allow it with --gpu {gpu.name}",
         )
     measure = "measure it on such a VM with 'deepvm profile eflops --save'"
     if instance.eflops is None:
@@ -105,17 +134,26 @@ def training_rejection(instance: InstanceType, request: PlanRequest) -> Rejectio
         nobody = instance.eflops_source or "nobody has measured its eFLOPS"
         return Rejection(name, "unprofiled", f"{nobody}; {measure}")
     if instance.eflops_basis and not request.estimates:
-        allow = f"allow the estimate of {instance.eflops:g} ({instance.eflops_basis}) with --estimates"
-        return Rejection(name, "unprofiled", f"nobody has measured its eFLOPS; {measure}, or {allow}")
+        allow = (
+            f"allow the estimate of {instance.eflops:g} ({instance.eflops_basis}) with --estimates"
+        )
+        return Rejection(
+            name, "unprofiled", f"nobody has measured its eFLOPS; {measure}, or {allow}"
+        )
     return None
 
 
 def _without_wheels(instance: InstanceType, gpu: Gpu, request: PlanRequest) -> str:
-    """Why PyTorch as it is installed does not run there; empty if it does, or if the user has named or measured it."""
+    """Why PyTorch as it is installed does not run there.
+
+    Empty if it does, or if the user has named or measured it.
+    """
     from deepvm.core.training.hardware import WITHOUT_WHEELS
 
     own_names = {instance.name, instance.type_name}
-    named = own_names & set(request.instance_types) or gpu.name.casefold() in {g.casefold() for g in request.gpus}
+    named = own_names & set(request.instance_types) or gpu.name.casefold() in {
+        g.casefold() for g in request.gpus
+    }
     measured = any(law.known.measured for law in map(law_of, instance.speedups) if law is not None)
     return "" if named or measured else WITHOUT_WHEELS.get(gpu.name, "")
 
@@ -126,7 +164,9 @@ def _goes_with(instance: InstanceType, globs: Iterable[str]) -> bool:
     return matches(instance.name, globs) or matches(instance.type_name, globs)
 
 
-def _excluded(instance: InstanceType, request: PlanRequest, option: str, wanted: Sequence[str]) -> str:
+def _excluded(
+    instance: InstanceType, request: PlanRequest, option: str, wanted: Sequence[str]
+) -> str:
     """Which option leaves out a type in either role; empty when none does."""
     name, processors = instance.name, request.cpu_architecture
     if matches(name, request.exclude):
@@ -137,7 +177,8 @@ def _excluded(instance: InstanceType, request: PlanRequest, option: str, wanted:
         return "it is of a previous generation, and --generation is current"
     if processors is not None and instance.cpu_architecture != processors.value:
         return (
-            f"its processors are {instance.cpu_architecture or 'unknown'}, not those of --cpu-arch {processors.value}"
+            f"its processors are {instance.cpu_architecture or 'unknown'}, not those of --cpu-arch"
+            f" {processors.value}"
         )
     return ""
 
@@ -149,7 +190,11 @@ def _filtered(gpu: Gpu, request: PlanRequest) -> str:
     each = None if gpu.memory_gib is None else int(gpu.memory_gib * GIB)
     for what, size, allowed in (
         ("each GPU has", each, request.gpu_memory_bytes),
-        ("its GPUs together have", None if each is None else each * gpu.count, request.gpu_total_memory_bytes),
+        (
+            "its GPUs together have",
+            None if each is None else each * gpu.count,
+            request.gpu_total_memory_bytes,
+        ),
     ):
         if allowed != ANY_NUMBER and (size is None or size not in allowed):
             has = "an unknown amount" if size is None else f"{size / GIB:.4g} GiB"
@@ -194,22 +239,38 @@ def too_little_memory(instance: InstanceType, request: PlanRequest, rule: Memory
     room = rule.room_bytes(instance.memory_bytes or 0)
     has = "unknown" if instance.memory_gib is None else f"{instance.memory_gib:g} GiB"
     if room < (instance.memory_bytes or 0):
-        has += f", of which {room / GIB:.3g} GiB can hold checkpoints beside the system and the node"
+        has += (
+            f", of which {room / GIB:.3g} GiB can hold checkpoints beside the system and the node"
+        )
     together = ""
     if rule.most_nodes is not None and room:
-        share = rule.share_bytes(instance.memory_bytes or 0, request.checkpoint_bytes, request.buffers)
-        together = (
-            f"; {rule.most_nodes} nodes, the most that share a version, hold {rule.most_nodes * share / GIB:.3g} GiB"
+        share = rule.share_bytes(
+            instance.memory_bytes or 0, request.checkpoint_bytes, request.buffers
         )
-    return f"memory {has}{together}, needed {request.held} = {request.memory_needed_bytes / GIB:.3g} GiB (eq. 6)"
+        together = (
+            f"; {rule.most_nodes} nodes, the most that share a version, hold"
+            f" {rule.most_nodes * share / GIB:.3g} GiB"
+        )
+    return (
+        f"memory {has}{together}, needed {request.held} = {request.memory_needed_bytes / GIB:.3g}"
+        " GiB (eq. 6)"
+    )
 
 
-def _not_by_default(instance: InstanceType, request: PlanRequest, rule: MemoryNodeRule) -> tuple[str, str] | None:
+def _not_by_default(
+    instance: InstanceType, request: PlanRequest, rule: MemoryNodeRule
+) -> tuple[str, str] | None:
     """Why a type that could hold checkpoints is used only by name, as reason and detail, or None."""
     if instance.burstable and not request.burstable:
-        return "burstable", "it runs at full speed only while it has credits; allow it with --burstable, or"
+        return (
+            "burstable",
+            "it runs at full speed only while it has credits; allow it with --burstable, or",
+        )
     if rule.current and not instance.current_generation and request.generation is Generation.AUTO:
-        return "previous-generation", "it is of a previous generation; allow it with --generation any, or"
+        return (
+            "previous-generation",
+            "it is of a previous generation; allow it with --generation any, or",
+        )
     if instance.vcpus < rule.least_vcpus:
         needs = f"a node that receives while it writes needs {rule.least_vcpus}"
         return "vcpus", f"it has {instance.vcpus} vCPU, and {needs}; allow it"

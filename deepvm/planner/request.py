@@ -26,9 +26,12 @@ if TYPE_CHECKING:
 class Objective(str, Enum):
     """What the best cluster is best at."""
 
-    THROUGHPUT = "throughput"  # maximise eFLOPS x n x K(n), the fastest training that the budget buys (DeepVM V-A)
-    FLOPP = "flopp"  # maximise the printed Z, operations per dollar (DeepVM eq. 4, 8); kept for reproduction
-    COST_PER_WORK = "cost-per-work"  # minimise price / throughput: the cheapest training, however long it takes
+    # Maximise eFLOPS x n x K(n), the fastest training that the budget buys (DeepVM V-A)
+    THROUGHPUT = "throughput"
+    # Maximise the printed Z, operations per dollar (DeepVM eq. 4, 8); kept for reproduction
+    FLOPP = "flopp"
+    # Minimise price / throughput: the cheapest training, however long it takes
+    COST_PER_WORK = "cost-per-work"
     MAKESPAN = "makespan"  # minimise the expected time of a job, preemptions included
     TOTAL_COST = "total-cost"  # minimise its expected bill
 
@@ -65,7 +68,8 @@ class Generation(str, Enum):
 
     CURRENT = "current"
     ANY = "any"
-    AUTO = "auto"  # any to train; to hold checkpoints current ones, unless the catalog's rule is the paper's
+    # Any to train; to hold checkpoints current ones, unless the catalog's rule is the paper's
+    AUTO = "auto"
 
 
 class Rank(str, Enum):
@@ -95,7 +99,9 @@ class Range:
 
     def __contains__(self, number: int) -> bool:
         """Whether a number lies within the bounds."""
-        return (self.least is None or number >= self.least) and (self.most is None or number <= self.most)
+        return (self.least is None or number >= self.least) and (
+            self.most is None or number <= self.most
+        )
 
 
 ANY_NUMBER = Range()
@@ -107,24 +113,28 @@ class PlanRequest:
 
     Attributes:
         budget: pricing willingness PW, $/h, >= 0.
-        checkpoint_bytes: size f of one checkpoint. buffers: how many memory nodes must hold, s (eq. 6).
+        checkpoint_bytes: size f of one checkpoint. buffers: how many memory nodes must hold, s (eq.
+            6).
         architectures: names from the registry; empty for all.
-        speedup: kind of curve, None for the catalog's default.
-        gpus, instance_types, memory_nodes: globs on GPU models, types that train, types that hold checkpoints; empty
-            for all. exclude: globs on any type.
-        gpu_memory_bytes, gpu_total_memory_bytes, gpus_per_vm: of a training VM: memory of each GPU, of all, and GPUs.
-        cpu_architecture: None for all. estimates: whether types with estimated eFLOPS may train. burstable: whether
-            burstable types may hold checkpoints.
+        speedup: kind of curve, None for the catalog's default. gpus, instance_types, memory_nodes:
+        globs on GPU models, types that train, types that hold checkpoints; empty for all. exclude:
+        globs on any type. gpu_memory_bytes, gpu_total_memory_bytes, gpus_per_vm: of a training VM:
+        memory of each GPU, of all, and GPUs.
+        cpu_architecture: None for all. estimates: whether types with estimated eFLOPS may train.
+            burstable: whether burstable types may hold checkpoints.
         max_nodes: the most VMs that train in one cluster.
         quotas: account limits; None for those of the catalog, empty for none.
         top: how many clusters to rank. time_limit_s: of the integer program.
         work: how much is to be trained, if known. training: what is trained, if known.
         rank: None for machines where a model is trained, else plans.
-        extrapolate: whether clusters may come first that are beyond 1.5 x what was ever measured, or whose batch is
-            larger than is known to train well.
-        life_s: with ``training``, the mean life of a spot VM that the user knows, infinite for no preemptions.
-        pools_end: whether reserved pools have no more VMs than they have; not where limits are looked for.
-        extras: disks, traffic and what else costs money besides VMs; with any of it, the budget is for all.
+        extrapolate: whether clusters may come first that are beyond 1.5 x what was ever measured,
+            or whose batch is larger than is known to train well.
+        life_s: with ``training``, the mean life of a spot VM that the user knows, infinite for no
+            preemptions.
+        pools_end: whether reserved pools have no more VMs than they have; not where limits are
+            looked for.
+        extras: disks, traffic and what else costs money besides VMs; with any of it, the budget is
+            for all.
     """
 
     budget: Decimal
@@ -175,7 +185,10 @@ class PlanRequest:
 
     @property
     def ranks_machines(self) -> bool:
-        """Whether ranked clusters differ in what trains; those of the baselines are ranked by their own rule alone."""
+        """Whether ranked clusters differ in what trains.
+
+        Those of the baselines are ranked by their own rule alone.
+        """
         asked = self.training is not None if self.rank is None else self.rank is Rank.MACHINES
         return asked and self.has_objective
 
@@ -190,7 +203,10 @@ class PlanRequest:
         return self.ranks_machines or (self.training is not None and self.has_objective)
 
     def quotas_of(self, catalog: Catalog) -> tuple[Quota, ...]:
-        """The account limits that apply: the request's, else the catalog's; and those of reserved pools."""
+        """The account limits that apply: the request's, else the catalog's.
+
+        And those of reserved pools.
+        """
         limits = catalog.quotas if self.quotas is None else self.quotas
         return (*limits, *(catalog.pool_quotas if self.pools_end else ()))
 
@@ -221,14 +237,23 @@ class PlanRequest:
     @property
     def within_limits(self) -> str:
         """What follows "the cheapest cluster" if the job has limits."""
-        return " that keeps to the job's limits" if self.work is not None and self.work.constrained else ""
+        return (
+            " that keeps to the job's limits"
+            if self.work is not None and self.work.constrained
+            else ""
+        )
 
     @classmethod
     def parse(cls, budget: Money, **options: Unpack[PlanOptions]) -> PlanRequest:
-        """Read a budget, $/h, >= 0, and :class:`PlanOptions`; numbers may be text. Raises a RequestError."""
+        """Read a budget, $/h, >= 0, and :class:`PlanOptions`; numbers may be text.
+
+        Raises a RequestError.
+        """
         given = dict[str, Any](options)
         training: Training | None = given.get("training")
-        work_options = {name: given.pop(name) for name in WorkOptions.__annotations__ if name in given}
+        work_options = {
+            name: given.pop(name) for name in WorkOptions.__annotations__ if name in given
+        }
         extras = {name: given.pop(name) for name in ExtrasOptions.__annotations__ if name in given}
         found: dict[str, Any] = {"budget": to_decimal(budget, "budget", zero=True, unit="$/h")}
         found["extras"] = Extras.parse(**extras)
@@ -238,7 +263,9 @@ class PlanRequest:
                 raise RequestError("training", training, allowed)
             found["checkpoint_bytes"] = training.workload.saved_bytes
             if (speedup := given.get("speedup")) is not None:
-                raise RequestError("speedup", speedup, "none with a model: its step time decides how it scales")
+                raise RequestError(
+                    "speedup", speedup, "none with a model: its step time decides how it scales"
+                )
         for attribute, (option, read) in _RANGES.items():
             least, most = given.pop(f"{option}_min", None), given.pop(f"{option}_max", None)
             found[attribute] = _range(option, least, most, read)
@@ -258,13 +285,20 @@ class PlanRequest:
 
             life = known_life_s(trained.get("mttp"), trained.get("interruption_rate"))
             request = replace(request, life_s=life)
-            trained = {name: value for name, value in trained.items() if name not in ("mttp", "interruption_rate")}
+            trained = {
+                name: value
+                for name, value in trained.items()
+                if name not in ("mttp", "interruption_rate")
+            }
         amount = training is not None and training.workload.samples is not None
         if not trained and not amount and not request.needs_work:
             return request
         if not amount and not trained.keys() & {"job", "work"}:
             option, value = next(iter(trained.items()), ("objective", request.objective.value))
-            allowed = "only together with --job, --work, --tokens, --samples or --epochs, which say how much is trained"
+            allowed = (
+                "only together with --job, --work, --tokens, --samples or --epochs, which say how"
+                " much is trained"
+            )
             raise RequestError(option, value, allowed)
         from deepvm.planner.job_forecast import Work  # slow to import, and only needed for jobs
 
@@ -288,18 +322,21 @@ def with_tables(catalog: Catalog, tables: MeasuredTables | None) -> Catalog:
     if tables is None:
         return catalog
     if not callable(getattr(tables, "apply", None)):
-        raise RequestError("tables", tables, "measured tables, such as deepvm.load_tables(), or None")
+        raise RequestError(
+            "tables", tables, "measured tables, such as deepvm.load_tables(), or None"
+        )
     return tables.apply(catalog)
 
 
 class WorkOptions(TypedDict, total=False):
     """What is to be trained; see :mod:`deepvm.planner.job_forecast`.
 
-    ``job``: a job, whose ``step_s`` is that of one VM. ``work``: instead, hours on one VM. ``measured_on``: the type of
-    that VM, by default the cheapest that may train. ``mttp``: mean time to preemption of a VM, ``"3h"`` or seconds;
-    ``interruption_rate``: instead, the share preempted in a month, ``"10%"`` or 0.1, 0 for none. ``save_policy``: by
-    default ``"adaptive"``. ``deadline``: the longest expected time, ``"12h"`` or seconds. ``total_budget``: the highest
-    expected bill, $.
+    ``job``: a job, whose ``step_s`` is that of one VM. ``work``: instead, hours on one VM.
+    ``measured_on``: the type of that VM, by default the cheapest that may train. ``mttp``: mean
+    time to preemption of a VM, ``"3h"`` or seconds;
+    ``interruption_rate``: instead, the share preempted in a month, ``"10%"`` or 0.1, 0 for none.
+    ``save_policy``: by default ``"adaptive"``. ``deadline``: the longest expected time, ``"12h"``
+    or seconds. ``total_budget``: the highest expected bill, $.
     """
 
     job: Job | None
@@ -350,7 +387,11 @@ _Reader = Callable[[Any, str], Any]  # takes a value, and the option's name for 
 
 def _whole(most: int) -> _Reader:
     def read(value: Any, option: str) -> int:
-        number = int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value.strip()) else value
+        number = (
+            int(value)
+            if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value.strip())
+            else value
+        )
         if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= most:
             raise RequestError(option, value, f"a whole number from 1 to {most}")
         return number
@@ -363,13 +404,18 @@ def _choice(kinds: type[Enum]) -> _Reader:
         try:
             return kinds(value)
         except ValueError:
-            raise RequestError(option, value, one_of(value, (str(k.value) for k in kinds))) from None
+            raise RequestError(
+                option, value, one_of(value, (str(k.value) for k in kinds))
+            ) from None
 
     return read
 
 
 def _words(value: str | Sequence[str], option: str) -> tuple[str, ...]:
-    """Names or globs, also several in one text: ``g5.*,p5.*``; a comma in brackets is part of a glob."""
+    """Names or globs, also several in one text: ``g5.*,p5.*``.
+
+    A comma in brackets is part of a glob.
+    """
     texts = [value] if isinstance(value, str) else value
     return tuple(word.strip() for text in texts for word in re.split(r",(?![^\[]*\])", text))
 
@@ -415,6 +461,17 @@ _READERS: Mapping[str, tuple[str, _Reader]] = {
     "rank": ("rank", _choice(Rank)),
     "extrapolate": ("extrapolate", lambda value, option: bool(value)),
     "solver": ("solver", _choice(SolverName)),
-    "time_limit_s": ("time_limit_s", lambda value, option: float(to_decimal(value, option, unit="seconds"))),
+    "time_limit_s": (
+        "time_limit_s",
+        lambda value, option: float(to_decimal(value, option, unit="seconds")),
+    ),
 }
-_NONE_IS_DEFAULT = ("training", "rank", "checkpoint_size", "objective", "speedup", "cpu_architecture", "quotas")
+_NONE_IS_DEFAULT = (
+    "training",
+    "rank",
+    "checkpoint_size",
+    "objective",
+    "speedup",
+    "cpu_architecture",
+    "quotas",
+)

@@ -19,7 +19,8 @@ TIE = 1e-9  # relative difference up to which values are equal
 class Scoring:
     """One positive score to maximise for each row of the sizes.
 
-    ``per_dollar``: a plan's value is not its size's score but minus price / score, memory nodes included.
+    ``per_dollar``: a plan's value is not its size's score but minus price / score, memory nodes
+    included.
     """
 
     scores: FloatArray
@@ -43,8 +44,8 @@ def tie_floor(best: float) -> float:
 def scoring(request: PlanRequest, sizes: TrainingTable) -> Scoring:
     """The score of each size under the request's policy and objective.
 
-    ``noscale`` is DeepVM with K = 1. ``cost-first`` takes the most VMs. ``performance-first`` takes the type with the
-    highest eFLOPS, then the most VMs. The baselines have no objective.
+    ``noscale`` is DeepVM with K = 1. ``cost-first`` takes the most VMs. ``performance-first`` takes
+    the type with the highest eFLOPS, then the most VMs. The baselines have no objective.
     """
     if request.policy is PolicyName.COST_FIRST:
         return Scoring(sizes.count.astype(np.float64))
@@ -55,7 +56,11 @@ def scoring(request: PlanRequest, sizes: TrainingTable) -> Scoring:
         # One whole number that sorts like (eFLOPS, n).
         return Scoring((order[sizes.type_index] * biggest + sizes.count).astype(np.float64))
     ideal = request.policy is PolicyName.NOSCALE
-    work, z = (sizes.ideal_throughput, sizes.ideal_z) if ideal else (sizes.effective, sizes.z * sizes.kept)
+    work, z = (
+        (sizes.ideal_throughput, sizes.ideal_z)
+        if ideal
+        else (sizes.effective, sizes.z * sizes.kept)
+    )
     if request.objective is Objective.FLOPP:
         return Scoring(z)
     if request.needs_work:

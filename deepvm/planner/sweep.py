@@ -15,7 +15,14 @@ from deepvm.errors import RequestError
 from deepvm.planner.candidates import gather
 from deepvm.planner.describe import blocks_of, describe
 from deepvm.planner.ranking import first
-from deepvm.planner.request import MeasuredTables, Objective, PlanOptions, PlanRequest, PolicyName, with_tables
+from deepvm.planner.request import (
+    MeasuredTables,
+    Objective,
+    PlanOptions,
+    PlanRequest,
+    PolicyName,
+    with_tables,
+)
 from deepvm.planner.search.enumeration import Enumeration
 
 if TYPE_CHECKING:
@@ -51,11 +58,17 @@ class Sweep(Rows[SweepRow]):
         budgets = [row.budget for row in self.rows]
         asked = f", {min(budgets):f} to {max(budgets):f} $/h" if budgets else ""
         empty = sum(row.recommendation is None for row in self.rows)
-        return f"<Sweep of {self.catalog.name}: {counted(len(self.rows), 'row')}{asked}, {empty} infeasible>"
+        return (
+            f"<Sweep of {self.catalog.name}: {counted(len(self.rows), 'row')}{asked}, {empty}"
+            " infeasible>"
+        )
 
 
 def parse_budgets(text: str) -> tuple[Decimal, ...]:
-    """Read ``low:high:step`` (inclusive) or budgets separated by commas, $/h; raises a RequestError."""
+    """Read ``low:high:step`` (inclusive) or budgets separated by commas, $/h.
+
+    Raises a RequestError.
+    """
     allowed = "low:high:step or a comma-separated list of budgets in $/h, such as 0:10:0.1"
     if ":" not in text:
         if "," in text and not all(part.strip() for part in text.split(",")):
@@ -83,8 +96,9 @@ def sweep(
 ) -> Sweep:
     """Answer every budget, $/h, for every policy: one row each, budgets first, in the order given.
 
-    The rest is as for :func:`deepvm.recommend`; ``policy``, ``top``, ``solver`` and ``time_limit_s`` have no effect.
-    Raises a RequestError for a budget, a policy or an option that cannot be used.
+    The rest is as for :func:`deepvm.recommend`; ``policy``, ``top``, ``solver`` and
+    ``time_limit_s`` have no effect. Raises a RequestError for a budget, a policy or an option that
+    cannot be used.
     """
     amounts = [to_decimal(b, "pw", zero=True, unit="$/h") for b in budgets]
     request = PlanRequest.parse(0, **options)

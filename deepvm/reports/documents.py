@@ -10,7 +10,10 @@ from typing import Any
 
 
 def to_json(document: Any) -> str:
-    """Indented JSON with a newline at the end; NaN and infinities are refused, because JSON has no such numbers."""
+    """Indented JSON with a newline at the end.
+
+    NaN and infinities are refused, because JSON has no such numbers.
+    """
     return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -18,12 +21,17 @@ def to_yaml(document: Any) -> str:
     """Block-style YAML with the keys in the order of the document."""
     import yaml
 
-    text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, default_flow_style=False)
+    text: str = yaml.safe_dump(
+        document, sort_keys=False, allow_unicode=True, default_flow_style=False
+    )
     return text
 
 
 def to_csv(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """RFC 4180 rows with plain newlines; None becomes an empty field, floats keep every digit, lists are JSON."""
+    """RFC 4180 rows with plain newlines.
+
+    None becomes an empty field, floats keep every digit, lists are JSON.
+    """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(header)

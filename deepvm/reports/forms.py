@@ -52,8 +52,15 @@ class Forms:
             return f"<p>{escape(self.reason)}</p>"
         header, rows = self.rows()
         head = "".join(f"<th>{escape(name)}</th>" for name in header)
-        body = "".join(f"<tr>{''.join(f'<td>{escape(_shown(v))}</td>' for v in row)}</tr>" for row in rows[:_MOST])
-        more = f"<p>and {len(rows) - _MOST} more rows: to_frame() has all</p>" if len(rows) > _MOST else ""
+        body = "".join(
+            f"<tr>{''.join(f'<td>{escape(_shown(v))}</td>' for v in row)}</tr>"
+            for row in rows[:_MOST]
+        )
+        more = (
+            f"<p>and {len(rows) - _MOST} more rows: to_frame() has all</p>"
+            if len(rows) > _MOST
+            else ""
+        )
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
 
@@ -64,7 +71,10 @@ def _shown(value: Any) -> str:
 
 
 def to_frame(found: Answer) -> pandas.DataFrame:
-    """An answer as a data frame: ``found.to_frame()``. Raises MissingExtraError: pandas is not installed."""
+    """An answer as a data frame: ``found.to_frame()``.
+
+    Raises MissingExtraError: pandas is not installed.
+    """
     return found.to_frame()
 
 

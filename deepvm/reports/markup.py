@@ -21,7 +21,9 @@ class Html(str):
 
 
 def tag(name: str, /, *children: str, **attributes: str | float | bool | None) -> Html:
-    """An element. Children that are not :class:`Html` are text; an attribute that is None or False is left out.
+    """An element. Children that are not :class:`Html` are text.
+
+    An attribute that is None or False is left out.
 
     ``class_`` stands for the attribute class, and ``aria_label`` for aria-label.
     """
@@ -49,8 +51,12 @@ def visible(text: str) -> str:
 def table(caption: str, header: list[str], rows: list[list[str]], **attributes: str) -> Html:
     """A table whose first column heads its rows."""
     head = tag("tr", *(tag("th", h, scope="col") for h in header))
-    body = (tag("tr", tag("th", row[0], scope="row"), *(tag("td", c) for c in row[1:])) for row in rows)
-    return tag("table", tag("caption", caption), tag("thead", head), tag("tbody", *body), **attributes)
+    body = (
+        tag("tr", tag("th", row[0], scope="row"), *(tag("td", c) for c in row[1:])) for row in rows
+    )
+    return tag(
+        "table", tag("caption", caption), tag("thead", head), tag("tbody", *body), **attributes
+    )
 
 
 def data_block(value: Any) -> Html:
@@ -62,5 +68,8 @@ def data_block(value: Any) -> Html:
 
 
 def ascii_only(page: Html) -> Html:
-    """The same page for any encoding, as character references; what stands in scripts and styles must be ASCII."""
+    """The same page for any encoding, as character references.
+
+    What stands in scripts and styles must be ASCII.
+    """
     return Html(page.encode("ascii", "xmlcharrefreplace").decode())

@@ -16,8 +16,8 @@ class Frame:
     """Style and script of a page, and what else it may do.
 
     Attributes:
-        script: empty for none. nonce: names them in the policy of a page that is served; a file that lies somewhere
-            names their digests.
+        script: empty for none. nonce: names them in the policy of a page that is served; a file
+            that lies somewhere names their digests.
         connects: whether the script may ask the page's own server.
     """
 
@@ -29,10 +29,17 @@ class Frame:
     @property
     def policy(self) -> str:
         """What the page may do, as a browser reads it."""
-        script, style = (f"'nonce-{self.nonce}'",) * 2 if self.nonce else (_digest(self.script), _digest(self.style))
+        script, style = (
+            (f"'nonce-{self.nonce}'",) * 2
+            if self.nonce
+            else (_digest(self.script), _digest(self.style))
+        )
         connect = "connect-src 'self'; " if self.connects else ""
         runs = f"script-src {script}; " if self.script else ""
-        return f"default-src 'none'; {connect}{runs}style-src {style}; base-uri 'none'; form-action 'none'"
+        return (
+            f"default-src 'none'; {connect}{runs}style-src {style}; base-uri 'none'; form-action"
+            " 'none'"
+        )
 
     def page(self, title: str, content: Sequence[Html]) -> str:
         """The page, in ASCII."""

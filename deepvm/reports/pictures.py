@@ -1,8 +1,8 @@
 """Figures 4, 5 and 7 of the paper, and what all pictures share: styles, settings, a frame, a legend, a file.
 
-matplotlib is the `plot` extra: it is imported inside functions, with its object-oriented Agg and SVG backends only: no
-window, no pyplot, no state that outlives a call. The same data gives the same bytes. Every ``..._figure`` raises
-MissingExtraError without it.
+matplotlib is the `plot` extra: it is imported inside functions, with its object-oriented Agg and
+SVG backends only: no window, no pyplot, no state that outlives a call. The same data gives the same
+bytes. Every ``..._figure`` raises MissingExtraError without it.
 """
 
 from __future__ import annotations
@@ -56,15 +56,22 @@ class Style:
         return self.line | {"marker": self.marker, "markersize": self.size}
 
 
-# The palette of Okabe and Ito, which stays apart under every common colour-blindness. The first line is the widest and
-# lies below the others, so that a baseline with the same values is seen on top of it.
+# The palette of Okabe and Ito, which stays apart under every common colour-blindness. The first
+# line is the widest and lies below the others, so that a baseline with the same values is seen on
+# top of it.
 STYLES = (
     Style("#0072B2", "-", "o", 3.4, 9.0),
     Style("#E69F00", (0, (5.0, 2.0)), "s"),
     Style("#009E73", (0, (6.0, 1.5, 1.2, 1.5)), "^"),
     Style("#A8336F", (0, (1.4, 1.4)), "D"),
 )
-MEASURED: dict[str, Any] = {"linestyle": "none", "marker": "o", "color": "black", "markersize": 4.5, "zorder": 5}
+MEASURED: dict[str, Any] = {
+    "linestyle": "none",
+    "marker": "o",
+    "color": "black",
+    "markersize": 4.5,
+    "zorder": 5,
+}
 """Style of measured points."""
 POLICY_LABELS = {
     PolicyName.DEEPVM: "DeepVM",
@@ -107,7 +114,8 @@ def check_picture(path: Path) -> None:
     """Check that a picture can be drawn, before the work starts.
 
     Raises:
-        RequestError: neither .png nor .svg, or no such folder. MissingExtraError: matplotlib is not installed.
+        RequestError: neither .png nor .svg, or no such folder. MissingExtraError: matplotlib is not
+            installed.
     """
     picture_format(path)
     if not path.absolute().parent.is_dir():
@@ -140,7 +148,9 @@ def render(figure: Figure, form: Format = "png") -> bytes:
 
 
 @contextlib.contextmanager
-def drawing(width: float, height: float, rows: int = 1, columns: int = 1, **more: Any) -> Iterator[tuple[Figure, Any]]:
+def drawing(
+    width: float, height: float, rows: int = 1, columns: int = 1, **more: Any
+) -> Iterator[tuple[Figure, Any]]:
     """Yield a figure of ``width`` x ``height`` inches and its axes (a list if several), which have a grid and no box.
 
     ``more`` goes to ``Figure.subplots``.
@@ -167,18 +177,31 @@ def _own_settings() -> Iterator[None]:
         from matplotlib import style
     except ImportError:
         raise MissingExtraError("plot", "matplotlib", "plot") from None
-    # parse_math: a "$" in a name is money, not TeX. hashsalt: without one, ids in an SVG are random.
-    settings: dict[str, Any] = {"text.parse_math": False, "svg.hashsalt": "deepvm", "font.size": 10.0}
+    # parse_math: a "$" in a name is money, not TeX. hashsalt: without one, ids in an SVG are
+    # random.
+    settings: dict[str, Any] = {
+        "text.parse_math": False,
+        "svg.hashsalt": "deepvm",
+        "font.size": 10.0,
+    }
     with style.context(["default", settings]):
         yield
 
 
 def legend(figure: Figure, columns: int, *entries: Any, handlelength: float | None = 4.2) -> None:
     """Put a legend below the axes; ``entries``: handles and labels, by default those of all axes."""
-    figure.legend(*entries, loc="outside lower center", ncols=columns, frameon=False, handlelength=handlelength)
+    figure.legend(
+        *entries,
+        loc="outside lower center",
+        ncols=columns,
+        frameon=False,
+        handlelength=handlelength,
+    )
 
 
-def step_line(axes: Axes, x: Sequence[float], y: Sequence[float], policy: PolicyName, place: int, places: int) -> None:
+def step_line(
+    axes: Axes, x: Sequence[float], y: Sequence[float], policy: PolicyName, place: int, places: int
+) -> None:
     """Draw the step line of a policy, the ``place``-th of ``places`` lines."""
     # Lines have their markers at different budgets, so that none hides another.
     every = 1 if len(x) <= MARK_ALL else max(places, len(x) // 12)
@@ -202,21 +225,27 @@ def show_budgets(axes: Axes, rows: Sequence[SweepRow]) -> None:
         axes.set_xlim(low - margin, high + margin)
 
 
-def sweep_figure(rows: Sequence[SweepRow], *, catalog_name: str, eflops_unit: str, units: str = "") -> Figure:
+def sweep_figure(
+    rows: Sequence[SweepRow], *, catalog_name: str, eflops_unit: str, units: str = ""
+) -> Figure:
     """Figure 7: performance against pricing willingness, one step line for each policy.
 
-    Performance is throughput (eFLOPS x n x K(n), or a model's in ``units``) over DeepVM's highest in these rows;
-    without DeepVM rows, over the highest of all. A budget without a feasible cluster is a gap. ``rows`` may come in any
-    order.
+    Performance is throughput (eFLOPS x n x K(n), or a model's in ``units``) over DeepVM's highest
+    in these rows; without DeepVM rows, over the highest of all. A budget without a feasible cluster
+    is a gap. ``rows`` may come in any order.
     """
     policies = [p for p in PolicyName if any(r.policy is p for r in rows)]
     reference = [r for r in rows if r.policy is PolicyName.DEEPVM] or rows
-    highest = max((r.recommendation.throughput for r in reference if r.recommendation), default=math.nan)
+    highest = max(
+        (r.recommendation.throughput for r in reference if r.recommendation), default=math.nan
+    )
     whose = "DeepVM's highest" if PolicyName.DEEPVM in policies else "the highest"
     with drawing(8.0, 4.9) as (figure, axes):
         for place, policy in enumerate(policies):
             own = sorted((r for r in rows if r.policy is policy), key=lambda r: r.budget)
-            values = [r.recommendation.throughput / highest if r.recommendation else math.nan for r in own]
+            values = [
+                r.recommendation.throughput / highest if r.recommendation else math.nan for r in own
+            ]
             step_line(axes, [float(r.budget) for r in own], values, policy, place, len(policies))
         axes.set_xlabel("pricing willingness PW ($/h)")
         axes.set_ylabel(f"normalised performance\n(throughput / {whose}, no unit)")
@@ -236,7 +265,10 @@ def sweep_figure(rows: Sequence[SweepRow], *, catalog_name: str, eflops_unit: st
 
 
 def speedups_figure(panels: Sequence[SpeedupPanel], *, title: str, max_nodes: int = 32) -> Figure:
-    """Figures 4 and 5: speed-up curves for n = 1 ... max_nodes, measured points; three panels to a row."""
+    """Figures 4 and 5: speed-up curves for n = 1 ... max_nodes, measured points.
+
+    Three panels to a row.
+    """
     columns = max(1, min(3, len(panels)))
     height = max(1, -(-len(panels) // columns))
     labels = list(dict.fromkeys(label for p in panels for label in p.curves))
@@ -248,7 +280,9 @@ def speedups_figure(panels: Sequence[SpeedupPanel], *, title: str, max_nodes: in
                 line = STYLES[labels.index(label) % len(STYLES)].line
                 handles.setdefault(label, axes.plot(n, curve.speedup(n), **line)[0])
             if panel.points:
-                handles.setdefault("measured", axes.plot(*zip(*panel.points, strict=True), **MEASURED)[0])
+                handles.setdefault(
+                    "measured", axes.plot(*zip(*panel.points, strict=True), **MEASURED)[0]
+                )
             axes.set_title(short(panel.title), fontsize="medium")
             axes.set_xlabel("GPU VMs, n")
             axes.set_xticks([1, *range(8, max_nodes + 1, max(8, max_nodes // 32 * 8))])

@@ -1,8 +1,9 @@
 """Tables on a terminal and in a pipe.
 
-A terminal that is too narrow gets cells wrapped between words; if that is not enough, columns are left out in the order
-that the table declares (:attr:`Column.drop`) and named below; a line for each cell is the last resort. A pipe or a file
-gets all columns in full width, so that ``| sort``, ``| less`` and a diff work.
+A terminal that is too narrow gets cells wrapped between words; if that is not enough, columns are
+left out in the order that the table declares (:attr:`Column.drop`) and named below; a line for each
+cell is the last resort. A pipe or a file gets all columns in full width, so that ``| sort``, ``|
+less`` and a diff work.
 """
 
 from __future__ import annotations
@@ -12,7 +13,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TextIO
 
-from deepvm.reports.terminal import BEST, paint, pieces, print_lines, room_of, width_of, without_controls, wrapped
+from deepvm.reports.terminal import (
+    BEST,
+    paint,
+    pieces,
+    print_lines,
+    room_of,
+    width_of,
+    without_controls,
+    wrapped,
+)
 
 __all__ = ["Column", "fitting", "print_items", "print_lines", "print_table"]
 
@@ -27,7 +37,8 @@ class Column:
     """A column of a table.
 
     Attributes:
-        header: its name, with the unit. align: right for numbers, which are never wrapped, left for names.
+        header: its name, with the unit. align: right for numbers, which are never wrapped, left for
+            names.
         drop: narrow terminals leave out the highest first, of equal ones the rightmost; 0: never.
         wrap: whether names may be continued on the next line where there is a space.
     """
@@ -39,12 +50,18 @@ class Column:
 
 
 def print_table(
-    columns: Sequence[Column], rows: Sequence[Sequence[str]], stream: TextIO | None = None, *, also: str = ""
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[str]],
+    stream: TextIO | None = None,
+    *,
+    also: str = "",
 ) -> None:
-    """Write a table to ``stream`` (stdout); on a terminal in its width, see :mod:`deepvm.reports.terminal`.
+    """Write a table to ``stream`` (stdout).
 
-    ``also``: an option, such as ``-o csv``, that shows all columns on a narrow terminal. A table that ranks, whose
-    first column is called ``#`` or nothing, has its first row in colour.
+    On a terminal in its width, see :mod:`deepvm.reports.terminal`.
+
+    ``also``: an option, such as ``-o csv``, that shows all columns on a narrow terminal. A table
+    that ranks, whose first column is called ``#`` or nothing, has its first row in colour.
     """
     stream = stream or sys.stdout
     rows = [[without_controls(cell) for cell in row] for row in rows]
@@ -64,18 +81,34 @@ def print_table(
         stream.write(f"{paint(text, BEST, stream) if ranks and place == 1 else text}\n")
     if left_out:
         ways = "'| less -S'" + (f" or '{also}'" if also else "")
-        print_lines([f"Left out at {width} columns: {', '.join(left_out)}. All of them: {ways}."], stream)
+        print_lines(
+            [f"Left out at {width} columns: {', '.join(left_out)}. All of them: {ways}."], stream
+        )
 
 
-def print_items(items: Sequence[Mapping[Column, str]], stream: TextIO | None = None, *, also: str = "") -> None:
-    """Write a table of rows that name their columns, a dash where one lacks a column; see :func:`print_table`."""
+def print_items(
+    items: Sequence[Mapping[Column, str]], stream: TextIO | None = None, *, also: str = ""
+) -> None:
+    """Write a table of rows that name their columns, a dash where one lacks a column.
+
+    See :func:`print_table`.
+    """
     columns = list(dict.fromkeys(column for item in items for column in item))
-    print_table(columns, [[item.get(column, "-") for column in columns] for item in items], stream, also=also)
+    print_table(
+        columns,
+        [[item.get(column, "-") for column in columns] for item in items],
+        stream,
+        also=also,
+    )
 
 
-def _line(columns: Sequence[Column], cells: Sequence[str], widths: Sequence[int], *, bottom: bool) -> str:
+def _line(
+    columns: Sequence[Column], cells: Sequence[str], widths: Sequence[int], *, bottom: bool
+) -> str:
     """A row, in as many lines as its highest cell; ``bottom``: lower cells stand at the last of them."""
-    blocks = [wrapped(c, w, "") if room_of(c) > w else [c] for c, w in zip(cells, widths, strict=True)]
+    blocks = [
+        wrapped(c, w, "") if room_of(c) > w else [c] for c, w in zip(cells, widths, strict=True)
+    ]
     height = max(map(len, blocks), default=1)
     lines = []
     for place in range(height):
@@ -89,10 +122,15 @@ def _line(columns: Sequence[Column], cells: Sequence[str], widths: Sequence[int]
     return "\n".join(lines)
 
 
-def fitting(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> list[int] | None:
+def fitting(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
+) -> list[int] | None:
     """Columns that fit into this width; None when not even the mandatory ones do."""
     shown = list(range(len(columns)))
-    while _widths([columns[i] for i in shown], [[row[i] for i in shown] for row in rows], width) is None:
+    while (
+        _widths([columns[i] for i in shown], [[row[i] for i in shown] for row in rows], width)
+        is None
+    ):
         last = max(shown, key=lambda i: (columns[i].drop, i))
         if len(shown) == 1 or not columns[last].drop:
             return None
@@ -100,8 +138,12 @@ def fitting(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
     return shown
 
 
-def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], most: int) -> list[int] | None:
-    """Column widths that fit, wrapping the widest columns first; None where a word or number would be torn.
+def _widths(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], most: int
+) -> list[int] | None:
+    """Column widths that fit, wrapping the widest columns first.
+
+    None where a word or number would be torn.
 
     A number that is continued on the next line is misread: right-aligned cells are never wrapped.
     """
@@ -121,13 +163,19 @@ def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], most: int)
     return widths
 
 
-def _print_cells(columns: Sequence[Column], rows: Sequence[Sequence[str]], stream: TextIO, width: int) -> None:
+def _print_cells(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], stream: TextIO, width: int
+) -> None:
     blocks = []
     for row in rows:
         lines: list[str] = []
         for column, cell in zip(columns, row, strict=True):
             line = f"{column.header}: {cell}" if column.header else cell
             torn = column.align == "right" and len(line) > width
-            lines += [*wrapped(f"{column.header}:", width), f"  {cell}"] if torn else wrapped(line, width)
+            lines += (
+                [*wrapped(f"{column.header}:", width), f"  {cell}"]
+                if torn
+                else wrapped(line, width)
+            )
         blocks.append("\n".join(lines))
     stream.write("\n\n".join(blocks) + "\n")

@@ -25,7 +25,10 @@ _PIECE = re.compile(rf"\s*(?:{'|'.join(_COPIED)}|\S+)")
 
 
 def width_of(stream: TextIO) -> int:
-    """Columns of the terminal behind a stream, or of ``COLUMNS``; 0 if it is no terminal: lines stay whole."""
+    """Columns of the terminal behind a stream, or of ``COLUMNS``.
+
+    0 if it is no terminal: lines stay whole.
+    """
     if not stream.isatty():
         return 0
     given = os.environ.get("COLUMNS", "")
@@ -47,7 +50,10 @@ def coloured(stream: TextIO) -> bool:
 
 
 def paint(text: str, colour: str, stream: TextIO) -> str:
-    """The text in a colour, if the stream takes one; each line by itself, so that a pager keeps it."""
+    """The text in a colour, if the stream takes one.
+
+    Each line by itself, so that a pager keeps it.
+    """
     if not coloured(stream):
         return text
     return "\n".join(f"\x1b[{colour}m{line}\x1b[0m" for line in text.split("\n"))
@@ -68,7 +74,10 @@ def pieces(text: str) -> list[str]:
 
 
 def wrapped(line: str, width: int, indent: str = "  ") -> list[str]:
-    """Lines of at most ``width`` columns; words, options, paths and commands are never broken, but stand out."""
+    """Lines of at most ``width`` columns.
+
+    Words, options, paths and commands are never broken, but stand out.
+    """
     if line.startswith("  deepvm "):
         return [line]  # a command to be copied
     lines: list[str] = []
@@ -82,7 +91,8 @@ def wrapped(line: str, width: int, indent: str = "  ") -> list[str]:
 
 _SEQUENCE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colors, and where the cursor goes
-    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"  # titles, links, clipboards
+    # Titles, links, clipboards
+    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"
     r"|\x1b[ -/]*[0-OQ-WYZ\\`-~]"
 )
 
@@ -98,12 +108,19 @@ def without_controls(text: str) -> str:
 def fitted(text: str, stream: TextIO) -> str:
     """A text of one line or several as a stream shows it."""
     text, width = without_controls(text), width_of(stream)
-    return "\n".join(part for line in text.split("\n") for part in (wrapped(line, width) if width else [line]))
+    return "\n".join(
+        part for line in text.split("\n") for part in (wrapped(line, width) if width else [line])
+    )
 
 
 def print_lines(lines: Sequence[str], stream: TextIO | None = None) -> None:
-    """Write sentences, one a line; a terminal's width is kept, with an indent, and doubts are in colour."""
+    """Write sentences, one a line.
+
+    A terminal's width is kept, with an indent, and doubts are in colour.
+    """
     stream = stream or sys.stdout
     for line in lines:
         text = fitted(line, stream)
-        stream.write(f"{paint(text, WARNING, stream) if line.startswith(('! ', 'Doubt: ')) else text}\n")
+        stream.write(
+            f"{paint(text, WARNING, stream) if line.startswith(('! ', 'Doubt: ')) else text}\n"
+        )

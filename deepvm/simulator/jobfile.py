@@ -71,12 +71,18 @@ def _whole(most: int) -> _Key:
     return _Key(f"a whole number from 1 to {most}", _of(int, lambda value: 1 <= value <= most))
 
 
-_SPAN = _Key(f"seconds from 0 without a unit, or [low, high] with low <= high, at most {MOST_SECONDS:.0e}", _span)
+_SPAN = _Key(
+    f"seconds from 0 without a unit, or [low, high] with low <= high, at most {MOST_SECONDS:.0e}",
+    _span,
+)
 _USD = _Key(f"dollars an hour, from 0 to {_MOST_USD:.0e}", _number(_MOST_USD))
 _TRUTH = _Key("true or false", _of(bool, lambda value: True))
 
 _KEYS: Mapping[str, _Key] = {
-    "name": _Key("a name of up to 200 characters", _of(str, lambda v: v.strip() and len(v) <= 200 and v.isprintable())),
+    "name": _Key(
+        "a name of up to 200 characters",
+        _of(str, lambda v: v.strip() and len(v) <= 200 and v.isprintable()),
+    ),
     "steps": _whole(10**12),
     "step_s": _SPAN,
     "save_s": _SPAN,
@@ -96,7 +102,9 @@ _KEYS: Mapping[str, _Key] = {
     "proactive_replacement": _TRUTH,
     "vms": _whole(MOST_VMS),
     "elastic": _TRUTH,
-    "lifetime": _Key(f"{', '.join(LAWS)}; {SHAPES}", lambda value: DrawnLifetimes(str(value), (1.0,)).law),
+    "lifetime": _Key(
+        f"{', '.join(LAWS)}; {SHAPES}", lambda value: DrawnLifetimes(str(value), (1.0,)).law
+    ),
 }
 _REQUIRED = ("steps", "step_s")
 
@@ -105,8 +113,10 @@ def read_job(path: Path) -> Job:
     """Read a job file.
 
     Raises:
-        JobFormatError: unknown or repeated keys, or values that cannot be; names each with its line.
-        DataError: there is no such file. CatalogFormatError: it is empty, no regular file, or not text.
+        JobFormatError: unknown or repeated keys, or values that cannot be; names each with its
+            line.
+        DataError: there is no such file. CatalogFormatError: it is empty, no regular file, or not
+            text.
     """
     wanted = "give a job file; docs/reference/job-file.md shows one"
     try:
@@ -129,12 +139,16 @@ def parse_job(text: str, place: str) -> Job:
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f"line {mark.line + 1}: " if mark else ""
-        raise JobFormatError(place, [f"{line}not YAML: {getattr(error, 'problem', None) or error}"]) from None
+        raise JobFormatError(
+            place, [f"{line}not YAML: {getattr(error, 'problem', None) or error}"]
+        ) from None
     if root is None:
         raise JobFormatError(place, [f"empty: a job needs at least {' and '.join(_REQUIRED)}"])
     if not isinstance(root, yaml.MappingNode):
         line = f"line {root.start_mark.line + 1}"
-        raise JobFormatError(place, [f"{line}: keys with values are needed, such as 'steps: 100000'"])
+        raise JobFormatError(
+            place, [f"{line}: keys with values are needed, such as 'steps: 100000'"]
+        )
     found: dict[str, Any] = {}
     problems: list[str] = []
     seen: dict[str, int] = {}
@@ -156,7 +170,9 @@ def parse_job(text: str, place: str) -> Job:
 def _read(name: str, node: yaml.Node, seen: Collection[str], found: dict[str, Any]) -> None:
     known = _KEYS.get(name)
     if known is None:
-        raise ValueError(f"there is no such key; {did_you_mean(name, _KEYS) or 'there are ' + ', '.join(_KEYS)}")
+        raise ValueError(
+            f"there is no such key; {did_you_mean(name, _KEYS) or 'there are ' + ', '.join(_KEYS)}"
+        )
     if name in seen:
         raise ValueError("occurs twice")
     value = _value(node)
@@ -169,7 +185,8 @@ def _read(name: str, node: yaml.Node, seen: Collection[str], found: dict[str, An
     except (ValueError, RequestError):
         shown = repr(value)
         raise ValueError(
-            f"{shown if len(shown) < 60 else shown[:56] + ' ...'} cannot be used; allowed: {known.allowed}"
+            f"{shown if len(shown) < 60 else shown[:56] + ' ...'} cannot be used; allowed:"
+            f" {known.allowed}"
         ) from None
 
 
@@ -198,10 +215,14 @@ def _contradictions(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Contradictions between keys."""
     wrong = []
     if found["step_s"].high < _LEAST_S:
-        wrong.append(("step_s", f"a step of {found['step_s'].high:g} s; allowed: a time from {_LEAST_S:g} s"))
+        wrong.append(
+            ("step_s", f"a step of {found['step_s'].high:g} s; allowed: a time from {_LEAST_S:g} s")
+        )
     stall, save = found.get("stall_s"), found.get("save_s", Span.of(0.0))
     if stall is not None and stall.mean > save.mean:
-        wrong.append(("stall_s", f"{stall.mean:g} s is more than the whole save of {save.mean:g} s"))
+        wrong.append(
+            ("stall_s", f"{stall.mean:g} s is more than the whole save of {save.mean:g} s")
+        )
     return wrong
 
 

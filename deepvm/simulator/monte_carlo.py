@@ -1,8 +1,9 @@
 """Monte Carlo: many runs in chunks with seeds of their own, in this process, in several, or on a Dask cluster.
 
-A chunk of a case is simulated from ``SeedSequence(seed, spawn_key=(chunk,))``, so the same seed gives the same runs
-wherever and in whatever order chunks are done, and whatever other cases there are; the chunks of all cases share the
-processes. A process holds one chunk at a time in full: memory grows only by a few numbers for each run.
+A chunk of a case is simulated from ``SeedSequence(seed, spawn_key=(chunk,))``, so the same seed
+gives the same runs wherever and in whatever order chunks are done, and whatever other cases there
+are; the chunks of all cases share the processes. A process holds one chunk at a time in full:
+memory grows only by a few numbers for each run.
 """
 
 from __future__ import annotations
@@ -29,7 +30,14 @@ import numpy as np
 
 from deepvm.core.preemption.job import Job
 from deepvm.core.preemption.savepolicy import SavePolicy, parse_policy
-from deepvm.errors import CloudError, DeepVMError, MissingExtraError, RequestError, SimulationError, WorkerLostError
+from deepvm.errors import (
+    CloudError,
+    DeepVMError,
+    MissingExtraError,
+    RequestError,
+    SimulationError,
+    WorkerLostError,
+)
 from deepvm.simulator.engine.engine import run
 from deepvm.simulator.engine.lifetimes import DrawnLifetimes, LifeSource
 from deepvm.simulator.engine.markets import Deadline
@@ -60,14 +68,16 @@ def simulate(
 ) -> Results:
     """Simulate a job ``runs`` times, from 1; the same ``seed``, from 0, gives the same runs.
 
-    ``job``: also a preset, such as ``"gpt-1.3b"``, or a job file. ``policy``: also its name, such as ``"every:10min"``.
-    ``lives``: lifetimes of machines; by default drawn by the law and the mean of the job. ``jobs``: processes of this
-    machine. ``executor``: ``dask://HOST:PORT``, a Dask cluster in their place. ``progress``: told how many more runs
-    are done.
+    ``job``: also a preset, such as ``"gpt-1.3b"``, or a job file. ``policy``: also its name, such
+    as ``"every:10min"``.
+    ``lives``: lifetimes of machines; by default drawn by the law and the mean of the job. ``jobs``:
+    processes of this machine. ``executor``: ``dask://HOST:PORT``, a Dask cluster in their place.
+    ``progress``: told how many more runs are done.
 
     Raises:
-        RequestError: a number out of range, or an unknown policy or executor. MissingExtraError: no dask.
-        JobFormatError, DataError: a job file that cannot be used. SimulationError: the job makes no progress.
+        RequestError: a number out of range, or an unknown policy or executor. MissingExtraError: no
+        dask. JobFormatError, DataError: a job file that cannot be used. SimulationError: the job
+        makes no progress.
         WorkerLostError: a process was killed.
         CloudError: the Dask cluster does not answer, or has no workers.
     """
@@ -103,7 +113,9 @@ def simulate_each(
     deadline: Deadline | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[Results | SimulationError]:
-    """Simulate several cases, each as :func:`simulate` would; they share the processes, or the Dask cluster.
+    """Simulate several cases, each as :func:`simulate` would.
+
+    They share the processes, or the Dask cluster.
 
     Returns:
         The results, in the order of the cases; the error of a job that makes no progress.
@@ -118,10 +130,14 @@ def simulate_each(
     if isinstance(jobs, bool) or not 1 <= jobs <= 1024:
         raise RequestError("jobs", jobs, "a number of processes from 1 to 1024")
     address = _dask_address(executor) if executor else ""
-    running = [_Case(job, policy, runs, max(1, min(CHUNK, MACHINES // job.vms))) for job, policy in cases]
+    running = [
+        _Case(job, policy, runs, max(1, min(CHUNK, MACHINES // job.vms))) for job, policy in cases
+    ]
     tasks = (task for case in running for task in case.tasks(lives, seed, deadline))
     processes = min(jobs, sum(-(-runs // case.size) for case in running))
-    outcomes: Generator[Completed, None, None] = ((case, number, _chunk(spec)) for case, number, spec in tasks)
+    outcomes: Generator[Completed, None, None] = (
+        (case, number, _chunk(spec)) for case, number, spec in tasks
+    )
     if address:
         outcomes = _on_dask(tasks, address)
     elif processes > 1:
@@ -148,21 +164,27 @@ class _Case:
     parts: dict[int, Outcome] = field(default_factory=dict)
     failed: tuple[int, SimulationError] | None = None
 
-    def tasks(self, lives: LifeSource | None, seed: int, deadline: Deadline | None) -> Iterator[Task]:
+    def tasks(
+        self, lives: LifeSource | None, seed: int, deadline: Deadline | None
+    ) -> Iterator[Task]:
         """Yield the chunks lazily; none after one has failed."""
         runs, job = self.left, self.job
         lives = DrawnLifetimes(job.lifetime, job.mttp_s, job.vms) if lives is None else lives
         for number, first in enumerate(range(0, runs, self.size)):
             if self.failed is not None:
                 return
-            yield self, number, (job, self.policy, lives, min(self.size, runs - first), seed, number, deadline)
+            yield (
+                self,
+                number,
+                (job, self.policy, lives, min(self.size, runs - first), seed, number, deadline),
+            )
 
     def take(self, number: int, outcome: Outcome | SimulationError) -> int:
         """Keep the outcome of a chunk; returns by how many runs fewer are left."""
         done = 0
         if isinstance(outcome, SimulationError):
-            # Chunks are handed out in order, and all that were handed out come: the error of the first is the same
-            # whoever was faster.
+            # Chunks are handed out in order, and all that were handed out come: the error of the
+            # first is the same whoever was faster.
             if self.failed is None or number < self.failed[0]:
                 self.failed = number, outcome
             self.parts.clear()
@@ -198,9 +220,9 @@ def _chunk(spec: Spec) -> Outcome | SimulationError:
 
 def _in_processes(tasks: Iterator[Task], processes: int) -> Generator[Completed, None, None]:
     """Outcomes as they come; a task is taken from the iterator when a process has nothing to do."""
-    # Not a pool of the standard library: multiprocessing's waits for ever for a worker that was killed, and that of
-    # concurrent.futures for chunks that nobody wants after Ctrl-C. Spawned: a fork of a process with threads (numpy's,
-    # or a notebook's) may hang.
+    # Not a pool of the standard library: multiprocessing's waits for ever for a worker that was
+    # killed, and that of concurrent.futures for chunks that nobody wants after Ctrl-C. Spawned: a
+    # fork of a process with threads (numpy's, or a notebook's) may hang.
     context, workers, pipes = get_context("spawn"), [], []
     try:
         with _ignoring_ctrl_c():
@@ -225,7 +247,8 @@ def _in_processes(tasks: Iterator[Task], processes: int) -> Generator[Completed,
                 yield *waiting.pop(pipe), outcome
     except (EOFError, BrokenPipeError, ConnectionResetError):
         raise WorkerLostError(
-            f"one of {processes} processes was killed, perhaps because memory ran out; use fewer --jobs, or none"
+            f"one of {processes} processes was killed, perhaps because memory ran out; use fewer"
+            " --jobs, or none"
         ) from None
     finally:
         with _ignoring_ctrl_c():  # again, it would leave half of them
@@ -259,8 +282,12 @@ def _end_with_parent() -> None:
 
 @contextmanager
 def _ignoring_ctrl_c() -> Iterator[None]:
-    """Ignore Ctrl-C, which a terminal sends to all processes; those that start inside ignore it for good."""
-    if threading.current_thread() is not threading.main_thread():  # only that one may say what signals do
+    """Ignore Ctrl-C, which a terminal sends to all processes.
+
+    Those that start inside ignore it for good.
+    """
+    # Only that one may say what signals do
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -274,7 +301,11 @@ def _dask_address(executor: str) -> str:
     """``HOST:PORT``; a malformed address is refused here, before anybody tries to connect."""
     found = re.fullmatch(r"dask://(?:\[([^\[\]]+)\]|([\w.-]+)):([0-9]{1,5})", executor)
     try:
-        if found and 1 <= int(found[3]) <= 65535 and (IPv6Address(found[1]) if found[1] else found[2].encode("idna")):
+        if (
+            found
+            and 1 <= int(found[3]) <= 65535
+            and (IPv6Address(found[1]) if found[1] else found[2].encode("idna"))
+        ):
             return executor.removeprefix("dask://")
     except (AddressValueError, UnicodeError):
         pass
@@ -305,22 +336,34 @@ def _on_dask(tasks: Iterator[Task], address: str) -> Generator[Completed, None, 
                     try:
                         future = done.get(timeout=CONNECT_S)
                     except queue.Empty:
-                        client.wait_for_workers(1, timeout=CONNECT_S)  # raises when all of them are gone
+                        # Raises when all of them are gone
+                        client.wait_for_workers(1, timeout=CONNECT_S)
                         continue
                     yield *waiting.pop(future), _awaited(client, future)
                     more = 1
         # Workers that lack a module say so with an ImportError.
-        except (OSError, asyncio.TimeoutError, ValueError, CancelledError, KilledWorker, ImportError) as error:
+        except (
+            OSError,
+            asyncio.TimeoutError,
+            ValueError,
+            CancelledError,
+            KilledWorker,
+            ImportError,
+        ) as error:
             if isinstance(error, DeepVMError):
                 raise
-            advice = "see that the scheduler is up and has workers ('dask worker'), or leave out --executor"
+            advice = (
+                "see that the scheduler is up and has workers ('dask worker'), or leave out"
+                " --executor"
+            )
             raise _unreachable(address, error, advice) from None
 
 
 def _connected(kind: Any, address: str) -> Any:
     """Connect a Dask client; ``kind`` is its untyped class."""
-    # Made in two steps, so that it is there also if it cannot connect. It has to be closed then: left to the end of the
-    # interpreter, it waits for its thread, which is gone, and says that it failed.
+    # Made in two steps, so that it is there also if it cannot connect. It has to be closed then:
+    # left to the end of the interpreter, it waits for its thread, which is gone, and says that it
+    # failed.
     client = kind.__new__(kind)
     try:
         client.__init__(f"tcp://{address}", timeout=CONNECT_S, set_as_default=False)
@@ -329,7 +372,9 @@ def _connected(kind: Any, address: str) -> Any:
         if not isinstance(error, Exception):
             raise
         # Of any kind: what is no scheduler may answer anything.
-        raise _unreachable(address, error, "start one with 'dask scheduler', or leave out --executor") from None
+        raise _unreachable(
+            address, error, "start one with 'dask scheduler', or leave out --executor"
+        ) from None
     return client
 
 

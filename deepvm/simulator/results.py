@@ -47,7 +47,8 @@ class Results(Answer):
 
     Attributes:
         job: what was simulated. policy: its name. runs, seed: how many, and from which seed.
-        total_s: (runs,) from the first request to the last step. cost_usd: (runs,) of all VMs. preemptions: (runs,).
+        total_s: (runs,) from the first request to the last step. cost_usd: (runs,) of all VMs.
+            preemptions: (runs,).
         breakdown_s: means by ``PARTS``; they add up to the mean of ``total_s``.
         on_demand_share: of the machine time, the mean of the runs.
         deadline: that the job had to keep.
@@ -66,29 +67,51 @@ class Results(Answer):
 
     @classmethod
     def gather(
-        cls, job: Job, policy: str, seed: int, outcomes: Sequence[Outcome], deadline: Deadline | None = None
+        cls,
+        job: Job,
+        policy: str,
+        seed: int,
+        outcomes: Sequence[Outcome],
+        deadline: Deadline | None = None,
     ) -> Results:
         """Join the runs of all chunks."""
         total = np.concatenate([o.total_s for o in outcomes])
         vm_s = np.concatenate([o.vm_s for o in outcomes])
         on_demand_s = np.concatenate([o.on_demand_s for o in outcomes])
-        usd = (vm_s - on_demand_s) * job.spot_usd_per_hour + on_demand_s * job.on_demand_usd_per_hour
+        usd = (
+            vm_s - on_demand_s
+        ) * job.spot_usd_per_hour + on_demand_s * job.on_demand_usd_per_hour
         means = sum(o.parts_s.sum(axis=1) for o in outcomes) / len(total)
         preemptions = np.concatenate([o.preemptions for o in outcomes])
         breakdown = dict(zip(PARTS, np.asarray(means).tolist(), strict=True))
         share = float((on_demand_s / vm_s).mean())
-        return cls(job, policy, len(total), seed, total, usd / 3600, preemptions, breakdown, share, deadline)
+        return cls(
+            job,
+            policy,
+            len(total),
+            seed,
+            total,
+            usd / 3600,
+            preemptions,
+            breakdown,
+            share,
+            deadline,
+        )
 
     def __repr__(self) -> str:
         """Means of time, bill and preemptions."""
         time, cost, lost = (getattr(self, figure).mean() for figure in FIGURES)
         figures = f"{format_seconds(time)}, {cost:.2f} $, {lost:.1f} preemptions"
-        return f"<Results of {counted(self.runs, 'run')}: {self.job.name}, {self.policy}: {figures}>"
+        return (
+            f"<Results of {counted(self.runs, 'run')}: {self.job.name}, {self.policy}: {figures}>"
+        )
 
     @property
     def late_share(self) -> float:
         """Share of the runs that missed the deadline; 0 without one."""
-        return 0.0 if self.deadline is None else float((self.total_s > self.deadline.seconds).mean())
+        return (
+            0.0 if self.deadline is None else float((self.total_s > self.deadline.seconds).mean())
+        )
 
     def document(self) -> dict[str, Any]:
         """Plain data, ``deepvm.simulate/1``."""

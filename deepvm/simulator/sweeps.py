@@ -83,16 +83,25 @@ def _range(text: str) -> tuple[str, list[float]]:
         low, high, *step = [parse_seconds(part, "sweep", bare=True, zero=True) for part in several]
     except RequestError:
         raise RequestError("sweep", text, allowed) from None
-    if name == "mttp" and not all(p.strip()[-1:].isalpha() for p in parts[:2]):  # nobody means 1 to 12 seconds
-        raise RequestError("sweep", text, "times with a unit of s, min, h or d, such as mttp=1h:12h")
+    # Nobody means 1 to 12 seconds
+    if name == "mttp" and not all(p.strip()[-1:].isalpha() for p in parts[:2]):
+        raise RequestError(
+            "sweep", text, "times with a unit of s, min, h or d, such as mttp=1h:12h"
+        )
     whole = name == "vms"
-    by = step[0] if step else (max(1.0, (high - low) // (_POINTS - 1)) if whole else (high - low) / (_POINTS - 1))
+    by = (
+        step[0]
+        if step
+        else (max(1.0, (high - low) // (_POINTS - 1)) if whole else (high - low) / (_POINTS - 1))
+    )
     least = {"mttp": 1e-3, "vms": 1.0}.get(name, 0.0)
     most = {"missed": 1.0, "vms": float(MOST_VMS)}.get(name, math.inf)
     if low > high or (high > low and by <= 0):
         raise RequestError("sweep", text, "LOW not above HIGH, and a STEP above 0")
     if not least <= low <= high <= most:
-        raise RequestError("sweep", text, f"{name} from {least:g}" + (f" to {most:g}" if most < math.inf else ""))
+        raise RequestError(
+            "sweep", text, f"{name} from {least:g}" + (f" to {most:g}" if most < math.inf else "")
+        )
     if high > low and (high - low) / by > _MOST:
         raise RequestError("sweep", text, f"at most {_MOST} points in all")
     if whole and any(v != int(v) for v in (low, by)):

@@ -16,7 +16,15 @@ from hypothesis import strategies as st
 from support.builders import catalog, cpu_type, gpu_type, paper, simulated
 
 from deepvm.catalog.diff import CatalogDiff, FigureChange, PriceChange, diff_catalogs
-from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, Quota, Reservation, ZonePrice
+from deepvm.core.cluster.instances import (
+    Catalog,
+    Gpu,
+    InstanceType,
+    Market,
+    Quota,
+    Reservation,
+    ZonePrice,
+)
 from deepvm.core.cluster.known_lives import KnownLife
 from deepvm.core.cluster.memory_nodes import REAL_NODES, SaturationTable
 from deepvm.core.cluster.provenance import Provenance
@@ -47,11 +55,20 @@ def instances(draw: st.DrawFn, name: str) -> InstanceType:
 
 @st.composite
 def catalogs(draw: st.DrawFn) -> Catalog:
-    names = draw(st.lists(st.sampled_from(["a", "b", "A", "a ".strip() + ".x", "c"]), min_size=1, unique=True))
-    quotas = tuple(
-        Quota("P", m, n) for m, n in draw(st.dictionaries(st.sampled_from(Market), st.integers(0, 9))).items()
+    names = draw(
+        st.lists(
+            st.sampled_from(["a", "b", "A", "a ".strip() + ".x", "c"]), min_size=1, unique=True
+        )
     )
-    return catalog(*(draw(instances(n)) for n in names), quotas=quotas, region=draw(st.sampled_from(["", "us-east-1"])))
+    quotas = tuple(
+        Quota("P", m, n)
+        for m, n in draw(st.dictionaries(st.sampled_from(Market), st.integers(0, 9))).items()
+    )
+    return catalog(
+        *(draw(instances(n)) for n in names),
+        quotas=quotas,
+        region=draw(st.sampled_from(["", "us-east-1"])),
+    )
 
 
 Prices = dict[tuple[str, str, str], Decimal]
@@ -84,16 +101,20 @@ def test_the_reported_changes_lead_from_old_to_new(old: Catalog, new: Catalog) -
     for instance in diff.added:
         told.update(prices(catalog(instance)))
     assert told == prices(new)
-    assert {i.name for i in old} - {i.name for i in diff.removed} | {i.name for i in diff.added} == {
-        i.name for i in new
-    }
+    assert {i.name for i in old} - {i.name for i in diff.removed} | {
+        i.name for i in diff.added
+    } == {i.name for i in new}
 
 
 @given(catalogs(), catalogs())
 def test_the_document_leads_there_too(old: Catalog, new: Catalog) -> None:
     """The same through JSON: floats carry the exact prices."""
     document = json.loads(documents.to_json(diffs.document(diff_catalogs(old, new))))
-    told = {k: v for k, v in prices(old).items() if k[0] not in {i["instance_type"] for i in document["removed"]}}
+    told = {
+        k: v
+        for k, v in prices(old).items()
+        if k[0] not in {i["instance_type"] for i in document["removed"]}
+    }
     for change in document["prices"]:
         key = (change["instance_type"], change["market"], change["zone"] or "")
         told.pop(key, None)
@@ -143,7 +164,10 @@ def test_a_price_in_dollars_and_percent() -> None:
 
 def test_money_is_exact() -> None:
     """0.1 + 0.2 in binary is not 0.3; the difference of these prices is exactly a tenth."""
-    old, new = catalog(cpu_type(spot_usd_per_hour="0.2")), catalog(cpu_type(spot_usd_per_hour="0.3"))
+    old, new = (
+        catalog(cpu_type(spot_usd_per_hour="0.2")),
+        catalog(cpu_type(spot_usd_per_hour="0.3")),
+    )
     (change,) = only(old, new).prices
     assert (
         change.difference == Decimal("0.1")
@@ -154,13 +178,20 @@ def test_money_is_exact() -> None:
 def test_a_market_that_opens_or_closes() -> None:
     old, new = catalog(cpu_type(spot_usd_per_hour=None)), catalog(cpu_type())
     (change,) = only(old, new).prices
-    assert (change.old, change.new, change.difference, change.percent) == (None, Decimal("0.1"), None, None)
+    assert (change.old, change.new, change.difference, change.percent) == (
+        None,
+        Decimal("0.1"),
+        None,
+        None,
+    )
     assert only(new, old).prices[0].new is None
 
 
 def test_names_are_compared_exactly() -> None:
     diff = only(catalog(cpu_type("c5.xlarge")), catalog(cpu_type("C5.xlarge")))
-    assert [i.name for i in diff.added] == ["C5.xlarge"] and [i.name for i in diff.removed] == ["c5.xlarge"]
+    assert [i.name for i in diff.added] == ["C5.xlarge"] and [i.name for i in diff.removed] == [
+        "c5.xlarge"
+    ]
 
 
 _OTHER: dict[str, Any] = {
@@ -192,14 +223,25 @@ _OTHER: dict[str, Any] = {
     [
         f.name
         for f in fields(InstanceType)
-        if f.name not in ("name", "gpu", "speedups", "on_demand_usd_per_hour", "spot_usd_per_hour", "spot_zones")
+        if f.name
+        not in (
+            "name",
+            "gpu",
+            "speedups",
+            "on_demand_usd_per_hour",
+            "spot_usd_per_hour",
+            "spot_zones",
+        )
     ],
 )
 def test_every_figure_of_a_type_is_compared(name: str) -> None:
     """Also one that is added later: then this test asks for another value of it."""
     diff = only(catalog(gpu_type()), catalog(gpu_type(**{name: _OTHER[name]})))
     (change,) = diff.figures
-    assert (change.instance_type, change.figure) == ("gpu.xlarge", name) and change.old != change.new
+    assert (change.instance_type, change.figure) == (
+        "gpu.xlarge",
+        name,
+    ) and change.old != change.new
 
 
 def figures(old: Catalog, new: Catalog) -> list[FigureChange]:
@@ -222,7 +264,11 @@ def test_curves() -> None:
     old = catalog(gpu_type(speedups=(HybridSpeedup(0.1, 10.0, 5.0), ring)))
     new = catalog(gpu_type(speedups=(HybridSpeedup(0.1, 10.0, 5.5), measured)))
     found = figures(old, new)
-    assert [f.figure for f in found] == ["speedup hybrid", "speedup ring", "speedup measured of bert"]
+    assert [f.figure for f in found] == [
+        "speedup hybrid",
+        "speedup ring",
+        "speedup measured of bert",
+    ]
     assert (found[0].old, found[0].new) == (
         "S(2) 1.5, S(4) 1.75, S(8) 2.25, S(16) 3.228, S(32) 4.501, a 0.1, b 10, c 5",
         "S(2) 1.65, S(4) 1.925, S(8) 2.475, S(16) 3.551, S(32) 4.951, a 0.1, b 10, c 5.5",
@@ -249,22 +295,44 @@ def test_figures_of_the_catalog() -> None:
     assert found["memory_nodes"] == ("paper", "real")
     assert found["n_sat at 1.7 Gbit/s"] == (12, 13) and found["n_sat at 25 Gbit/s"] == (28, None)
     assert "n_sat at 0.3 Gbit/s" not in found
-    assert found["quota P spot (vCPUs)"] == (8, 9) and found["quota P spot (vCPUs in use)"] == (None, 4)
+    assert found["quota P spot (vCPUs)"] == (8, 9) and found["quota P spot (vCPUs in use)"] == (
+        None,
+        4,
+    )
     assert found["quota P on-demand (vCPUs)"] == (None, 0)
 
 
 def test_since_when_and_under_which_name_says_nothing_about_a_price() -> None:
-    old = catalog(gpu_type(spot_zones=(ZonePrice("use1-az1", Decimal("0.3"), "us-east-1a", "2026-08-10T00:00:00Z"),)))
-    new = catalog(gpu_type(spot_zones=(ZonePrice("use1-az1", Decimal("0.3"), "us-east-1f", "2026-08-11T00:00:00Z"),)))
+    old = catalog(
+        gpu_type(
+            spot_zones=(
+                ZonePrice("use1-az1", Decimal("0.3"), "us-east-1a", "2026-08-10T00:00:00Z"),
+            )
+        )
+    )
+    new = catalog(
+        gpu_type(
+            spot_zones=(
+                ZonePrice("use1-az1", Decimal("0.3"), "us-east-1f", "2026-08-11T00:00:00Z"),
+            )
+        )
+    )
     assert only(old, new).empty
 
 
 def test_csv_has_every_change() -> None:
-    diff = only(paper(), replace(simulated(), instances=(*simulated().instances, gpu_type("g4dn.xlarge"))))
+    diff = only(
+        paper(), replace(simulated(), instances=(*simulated().instances, gpu_type("g4dn.xlarge")))
+    )
     rows = list(csv.DictReader(io.StringIO(documents.to_csv(*diffs.csv_rows(diff)))))
     told = [r["change"] for r in rows]
-    assert told.count("price") == len(diff.prices) == 2 and told.count("figure") == len(diff.figures) > 0
-    assert told.count("added") == 2 * len(diff.added) and told.count("removed") == 2 * len(diff.removed)
+    assert (
+        told.count("price") == len(diff.prices) == 2
+        and told.count("figure") == len(diff.figures) > 0
+    )
+    assert told.count("added") == 2 * len(diff.added) and told.count("removed") == 2 * len(
+        diff.removed
+    )
     spot = next(r for r in rows if r["change"] == "price" and r["market"] == "spot")
     assert (spot["old"], spot["new"], spot["difference"]) == ("0.1578", "0.3", "0.1422")
     assert float(spot["percent"]) == pytest.approx(90.1141)
@@ -279,25 +347,36 @@ def test_the_report(capsys: pytest.CaptureFixture[str]) -> None:
     )
     diffs.print_report(only(old, new))
     out = capsys.readouterr().out
-    assert out.splitlines()[0] == ("From test (us-east-1, undated, 2 types) to test (us-east-1, undated, 2 types).")
+    assert out.splitlines()[0] == (
+        "From test (us-east-1, undated, 2 types) to test (us-east-1, undated, 2 types)."
+    )
     assert "Added: 1 type\n" in out and "new.xlarge  -              0.2         -\n" in out
     assert "Removed: 1 type\n" in out and "cpu.xlarge" in out
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert "gpu.xlarge spot 0.3 0.36 +0.06 +20.00" in lines
     assert "gpu.xlarge on-demand 1 0.9 -0.1 -10.00" in lines
-    assert lines.index("gpu.xlarge spot 0.3 0.36 +0.06 +20.00") < lines.index("gpu.xlarge on-demand 1 0.9 -0.1 -10.00")
-    assert "Figures: 1 change" in out and "\ngpu.xlarge, note\n  old: -\n  new: " + "x" * 100 + "\n" in out
+    assert lines.index("gpu.xlarge spot 0.3 0.36 +0.06 +20.00") < lines.index(
+        "gpu.xlarge on-demand 1 0.9 -0.1 -10.00"
+    )
+    assert (
+        "Figures: 1 change" in out
+        and "\ngpu.xlarge, note\n  old: -\n  new: " + "x" * 100 + "\n" in out
+    )
     diffs.print_report(only(old, replace(new, region="eu-west-1")))
     assert "The regions differ" in capsys.readouterr().out
     diffs.print_report(only(old, old))
     assert "No difference" in capsys.readouterr().out
     diffs.print_report(only(old, new), "monday.json", "test")
-    assert capsys.readouterr().out.startswith("From monday.json: test (us-east-1, undated, 2 types) to test (us-east-1")
+    assert capsys.readouterr().out.startswith(
+        "From monday.json: test (us-east-1, undated, 2 types) to test (us-east-1"
+    )
 
 
 def test_the_report_shows_zones_when_they_changed(capsys: pytest.CaptureFixture[str]) -> None:
     old = catalog(gpu_type(spot_zones=(ZonePrice("use1-az4", Decimal("0.3")),)))
-    new = catalog(gpu_type(spot_usd_per_hour="0.31", spot_zones=(ZonePrice("use1-az4", Decimal("0.31")),)))
+    new = catalog(
+        gpu_type(spot_usd_per_hour="0.31", spot_zones=(ZonePrice("use1-az4", Decimal("0.31")),))
+    )
     diffs.print_report(only(old, new))
     out = capsys.readouterr().out
     assert "zone" in out and "use1-az4" in out

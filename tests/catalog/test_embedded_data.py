@@ -21,8 +21,8 @@ from deepvm.core.cluster.memory_nodes import PAPER_NODES, REAL_NODES
 
 DATA = ROOT / "data"
 
-# Table II: on-demand $/h, spot $/h, vCPU, GiB, Gbit/s (c3, c4 as in the authors' code; p2.xlarge unknown).
-# g4dn.xlarge: the spot price of the experiments, not the printed 0.1941.
+# Table II: on-demand $/h, spot $/h, vCPU, GiB, Gbit/s (c3, c4 as in the authors' code; p2.xlarge
+# unknown). g4dn.xlarge: the spot price of the experiments, not the printed 0.1941.
 TABLE_2 = {
     "g3s.xlarge": ("0.75", "0.225", 4, 30.5, 10),
     "g4dn.xlarge": ("0.526", "0.1578", 4, 16, 25),
@@ -65,7 +65,8 @@ TABLE_4 = {
     "efficientnet": (0.1380, 13.8657, 7.5652),
 }
 TABLE_5 = ((0.3, 1.7, 5, 10, 12.5, 15, 25, 30), (3, 12, 16, 20, 24, 24, 28, 32))
-# Table VI: on-demand, spot as printed (three decimals), Gbit/s, eFLOPS; a, b, c of the authors' code.
+# Table VI: on-demand, spot as printed (three decimals), Gbit/s, eFLOPS; a, b, c of the authors'
+# code.
 TABLE_6_GPU = {
     "A": ("0.75", 0.225, 10, 100, 0.14, 14.5, 13.5),
     "B": ("0.526", 0.158, 25, 377, 0.13, 12.9, 6.2),
@@ -101,7 +102,10 @@ def test_paper_prices_and_sizes_are_those_of_table_2():
     assert {i.name for i in paper} == set(TABLE_2)
     for name, (on_demand, spot, vcpus, gib, gbps) in TABLE_2.items():
         got = paper[name]
-        assert (got.on_demand_usd_per_hour, got.spot_usd_per_hour) == (Decimal(on_demand), Decimal(spot)), name
+        assert (got.on_demand_usd_per_hour, got.spot_usd_per_hour) == (
+            Decimal(on_demand),
+            Decimal(spot),
+        ), name
         assert (got.vcpus, got.memory_gib, got.network_gbps) == (vcpus, gib, gbps), name
 
 
@@ -111,7 +115,9 @@ def test_paper_gpus_families_and_who_is_profiled():
         assert gpu == GPUS.get(instance.name)
         family = {"g": "G and VT", "p": "P"}.get(instance.name[0], "Standard")
         assert instance.quota_family == family
-        assert (instance.eflops is not None) == (instance.name in PROFILED) == bool(instance.speedups)
+        assert (
+            (instance.eflops is not None) == (instance.name in PROFILED) == bool(instance.speedups)
+        )
 
 
 @pytest.mark.parametrize("name", PROFILED)
@@ -170,10 +176,17 @@ def test_simulated_is_table_6():
         assert got.gpu is not None and got.gpu.count == 1
     for name, (on_demand, spot, gbps, like) in TABLE_6_CPU.items():
         got = simulated[name]
-        assert (got.on_demand_usd_per_hour, got.spot_usd_per_hour) == (Decimal(on_demand), Decimal(spot))
+        assert (got.on_demand_usd_per_hour, got.spot_usd_per_hour) == (
+            Decimal(on_demand),
+            Decimal(spot),
+        )
         assert (got.network_gbps, got.memory_gib, got.vcpus) == (gbps, paper[like].memory_gib, 4)
         assert got.gpu is None and got.eflops is None and not got.speedups
-    assert simulated.quotas == () and simulated.region == "" and simulated.provenance.prices_as_of is None
+    assert (
+        simulated.quotas == ()
+        and simulated.region == ""
+        and simulated.provenance.prices_as_of is None
+    )
 
 
 @pytest.mark.parametrize("name", embedded_names())
@@ -207,24 +220,36 @@ def test_json_schema_file_is_the_generated_one():
 def test_json_schema_describes_every_field_with_its_unit():
     schema = schema_of(CatalogDocument, "catalog")
     objects = [schema, *schema["$defs"].values()]
-    fields = {name: field for o in objects for name, field in o["properties"].items() if name != "kind"}
+    fields = {
+        name: field for o in objects for name, field in o["properties"].items() if name != "kind"
+    }
     assert all(field.get("description") for field in fields.values())
-    for name, unit in {"memory_gib": "GiB", "network_gbps": "Gbit/s", "spot_usd_per_hour": "$/h"}.items():
+    for name, unit in {
+        "memory_gib": "GiB",
+        "network_gbps": "Gbit/s",
+        "spot_usd_per_hour": "$/h",
+    }.items():
         assert unit in fields[name]["description"]
     assert '"gt"' not in json.dumps(schema)  # a range that pydantic could not express
 
 
 def test_loading_an_embedded_catalog_imports_nothing_slow():
     code = (
-        "import sys; from deepvm.catalog.store import load_catalog; load_catalog('paper'); load_catalog('simulated');"
-        "print([m for m in ('pydantic', 'pandas', 'scipy', 'csv', 'difflib') if m in sys.modules])"
+        "import sys; from deepvm.catalog.store import load_catalog; load_catalog('paper');"
+        " load_catalog('simulated');print([m for m in ('pydantic', 'pandas', 'scipy', 'csv',"
+        " 'difflib') if m in sys.modules])"
     )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=DATA.parent)
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=DATA.parent
+    )
     assert out.stdout.strip() == "[]"
 
 
 def test_a_file_says_which_rule_its_memory_nodes_follow(tmp_path):
-    """A copy of the paper's catalog answers as that does; a file that says nothing is of real VMs."""
+    """A copy of the paper's catalog answers as that does.
+
+    A file that says nothing is of real VMs.
+    """
     paper = load_catalog("paper")
     document = document_of(paper)
     assert document["memory_nodes"] == "paper"
@@ -232,6 +257,7 @@ def test_a_file_says_which_rule_its_memory_nodes_follow(tmp_path):
         (tmp_path / name).write_text(text, encoding="utf-8")
         assert load_catalog(tmp_path / name).memory_nodes == paper.memory_nodes == PAPER_NODES
         (tmp_path / name).write_text(
-            text.replace('"memory_nodes": "paper", ', "").replace("# memory_nodes: paper\n", ""), encoding="utf-8"
+            text.replace('"memory_nodes": "paper", ', "").replace("# memory_nodes: paper\n", ""),
+            encoding="utf-8",
         )
         assert load_catalog(tmp_path / name).memory_nodes == REAL_NODES

@@ -8,7 +8,15 @@ from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType
 from deepvm.core.cluster.speedup import HybridSpeedup, MeasuredSpeedup, RingSpeedup
 
 GOOD_GPU = InstanceType(
-    "g", 4, 16, 10, "1", "0.3", Gpu("T4"), 100, (HybridSpeedup(0.1408559584, 14.49263334, 13.53250952),)
+    "g",
+    4,
+    16,
+    10,
+    "1",
+    "0.3",
+    Gpu("T4"),
+    100,
+    (HybridSpeedup(0.1408559584, 14.49263334, 13.53250952),),
 )
 GOOD_CPU = InstanceType("c", 4, 8, 10, "0.2", "0.1")
 
@@ -22,11 +30,20 @@ def test_nothing_to_say():
 
 
 def test_clamped_curves_are_named_with_their_sizes():
-    low = InstanceType("low", 4, spot_usd_per_hour=1, gpu=Gpu("T4"), eflops=1, speedups=(HybridSpeedup(0.5, 20, 10),))
+    low = InstanceType(
+        "low",
+        4,
+        spot_usd_per_hour=1,
+        gpu=Gpu("T4"),
+        eflops=1,
+        speedups=(HybridSpeedup(0.5, 20, 10),),
+    )
     (warning,) = warnings_of(low)
     assert warning == "low: the hybrid curve is negative, counted as 0 for n = 1-15"
     high = HybridSpeedup(0.1, 15, 10, workload="vgg")
-    named = InstanceType("high", 4, spot_usd_per_hour=1, gpu=Gpu("T4"), eflops=1, speedups=(RingSpeedup(0, 0), high))
+    named = InstanceType(
+        "high", 4, spot_usd_per_hour=1, gpu=Gpu("T4"), eflops=1, speedups=(RingSpeedup(0, 0), high)
+    )
     (warning,) = warnings_of(named, default_speedup="ring")
     assert warning == "high: the hybrid curve of vgg is above n, counted as n for n = 1"
 
@@ -37,7 +54,10 @@ def test_what_the_recommender_will_miss():
     assert warnings_of(bare, *useless) == (
         "1 type without eflops, recommended for a model only: bare",
         "1 type without a general hybrid curve, the default: bare",
-        "7 types without memory, network or on-demand price, no memory nodes: u0, u1, u2, u3, u4 and 2 more",
+        (
+            "7 types without memory, network or on-demand price, no memory nodes: u0, u1, u2, u3,"
+            " u4 and 2 more"
+        ),
         "1 type dearer on the spot market than on demand: bare",
     )
 

@@ -53,7 +53,11 @@ def test_names_that_lead_nowhere(name: str, why: str) -> None:
 def test_paths_of_any_kind_and_case(tmp_path: Path) -> None:
     path = tmp_path / "MINE.JSON"
     save_catalog(load_catalog("paper"), path)
-    assert load_catalog(str(path)).instances == load_catalog(path).instances == load_catalog("paper").instances
+    assert (
+        load_catalog(str(path)).instances
+        == load_catalog(path).instances
+        == load_catalog("paper").instances
+    )
 
 
 def test_quotas_from_a_pipe_do_not_hang(tmp_path: Path) -> None:

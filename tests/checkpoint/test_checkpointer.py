@@ -1,4 +1,7 @@
-"""A training job's view: each version holds one step's numbers; a cut run goes on as if nothing had been."""
+"""A training job's view: each version holds one step's numbers.
+
+A cut run goes on as if nothing had been.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,16 @@ from support.closed_form import CHOOSING
 
 torch = pytest.importorskip("torch")
 
-from support.checkpoint.trainings import Fill, Job, Slow, contents, fill_and_save, model_of, numbers_in, simple  # noqa: E402
+from support.checkpoint.trainings import (  # noqa: E402
+    Fill,
+    Job,
+    Slow,
+    contents,
+    fill_and_save,
+    model_of,
+    numbers_in,
+    simple,
+)
 from support.pace import soon  # noqa: E402
 
 from deepvm.checkpoint import Checkpointer  # noqa: E402
@@ -29,22 +41,34 @@ from deepvm.checkpoint.format.shard import Level, Shard  # noqa: E402
 from deepvm.checkpoint.snapshot import snapshotter  # noqa: E402
 from deepvm.checkpoint.snapshot.host_buffer import Slot  # noqa: E402
 from deepvm.checkpoint.tiers.file import FileTier  # noqa: E402
-from deepvm.core.preemption.savepolicy import POLICIES, EverySeconds, EverySteps, SavePolicy, parse_policy  # noqa: E402
+from deepvm.core.preemption.savepolicy import (  # noqa: E402
+    POLICIES,
+    EverySeconds,
+    EverySteps,
+    SavePolicy,
+    parse_policy,
+)
 from deepvm.errors import CheckpointError, RequestError  # noqa: E402
 
 
 @pytest.mark.parametrize(("every", "slots"), [(1, 2), (7, 2), (3, 1)])
 def test_a_version_holds_the_numbers_of_one_step(every: int, slots: int, tmp_path: Path) -> None:
-    """ACUTE's hazard: the published code has a gate that never waits, and one file held six versions."""
+    """ACUTE's hazard: the published code has a gate that never waits, and one file held six
+    versions.
+    """
     found = fill_and_save(tmp_path, 120, every, pause=True, slots=slots)
     assert 120 in found and len(found) >= 2
     assert all(values == {version} for version, values in found.items()), found
 
 
 def test_without_the_gate_that_test_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mutation: nobody waits for the copy, which is slowed down so that the next steps come meanwhile."""
+    """The mutation: nobody waits for the copy, which is slowed down so that the next steps come
+    meanwhile.
+    """
     monkeypatch.setattr(Slot, "copy", slow_copy(0.0005))
-    assert all(values == {version} for version, values in fill_and_save(tmp_path / "gate", 40, 5).items())
+    assert all(
+        values == {version} for version, values in fill_and_save(tmp_path / "gate", 40, 5).items()
+    )
     monkeypatch.setattr(Checkpointer, "_before_step", Checkpointer._before_forward)
     refused = fill_and_save(tmp_path / "refused", 40, 5)
     assert all(values == {version} for version, values in refused.items()) and len(refused) < 8
@@ -62,7 +86,8 @@ def test_an_interrupted_run_goes_on_bit_by_bit(end: str, tmp_path: Path) -> None
     if end == "by hand":
         first.saver.save(block=True)
     elif end == "killed in the next step":
-        torch.randn(1)  # the next batch moves the random numbers on, before the rest of version 13 is taken
+        # The next batch moves the random numbers on, before the rest of version 13 is taken
+        torch.randn(1)
         first.model(torch.ones(4, 8))
     first.saver.close()
     second = Job(tmp_path / "cut")
@@ -76,7 +101,9 @@ def test_there_is_nothing_to_restore(tmp_path: Path) -> None:
     assert Job(tmp_path / "empty").saver.restore_latest() == 0
 
 
-def test_damaged_and_incomplete_versions_are_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_and_incomplete_versions_are_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     job = Job(tmp_path, every=None, keep=10)
     for version in range(1, 5):
         job.train(version)
@@ -104,14 +131,22 @@ def test_a_run_does_not_begin_anew_because_all_is_damaged(tmp_path: Path) -> Non
         Job(tmp_path).saver.restore_latest()
 
 
-def test_a_place_that_takes_nothing_is_told_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_that_takes_nothing_is_told_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").touch()
     for wrong in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(CheckpointError, match="no version can be written there: .*file is not a writable folder"):
+        with pytest.raises(
+            CheckpointError,
+            match="no version can be written there: .*file is not a writable folder",
+        ):
             Job(wrong)
     assert Job(tmp_path / "not" / "yet" / "there").saver.restore_latest() == 0
-    for wrong in (Path("/proc/nothing"), Path("/proc")):  # root has the right to write there, and still cannot
-        with pytest.raises(CheckpointError, match="no version can be written there: /proc is not a writable folder"):
+    # Root has the right to write there, and still cannot
+    for wrong in (Path("/proc/nothing"), Path("/proc")):
+        with pytest.raises(
+            CheckpointError, match="no version can be written there: /proc is not a writable folder"
+        ):
             Job(wrong)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file"], "nothing was left by looking"
     monkeypatch.setattr(os, "access", lambda place, mode: False)  # root may do what it likes
@@ -127,7 +162,9 @@ def test_one_tier_needs_no_list(tmp_path: Path) -> None:
     assert [m.version for m in VersionFolder(tmp_path).manifests("job")] == [0]
 
 
-def test_steps_of_another_optimizer_are_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_steps_of_another_optimizer_are_noticed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """The one that was given is wrapped, or was replaced: its steps are not seen."""
     model = torch.nn.Linear(2, 2)
     given, used = (torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2))
@@ -144,13 +181,19 @@ def test_steps_of_another_optimizer_are_noticed(tmp_path: Path, caplog: pytest.L
     saver.close()
 
 
-def test_where_nobody_answers_a_run_does_not_begin_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_where_nobody_answers_a_run_does_not_begin_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """A new machine's disk is empty; the versions are on the node, which is not up yet."""
     silent = Slow(CheckpointError("slow:// does not answer"))
     model = model_of(2, 64)
     optimizer = Fill(model.parameters())
-    with Checkpointer(model=model, optimizer=optimizer, tiers=[silent, (tmp_path / "f").as_uri()]) as saver:
-        with pytest.raises(CheckpointError, match="slow:// does not answer.*a version may be there"):
+    with Checkpointer(
+        model=model, optimizer=optimizer, tiers=[silent, (tmp_path / "f").as_uri()]
+    ) as saver:
+        with pytest.raises(
+            CheckpointError, match="slow:// does not answer.*a version may be there"
+        ):
             saver.restore_latest()
         silent.go.set()
         optimizer.step()
@@ -186,7 +229,10 @@ def test_a_tier_that_fails_is_noted_and_training_goes_on(caplog: pytest.LogCaptu
     assert "the place is gone" in caplog.text
     with pytest.raises(CheckpointError, match="the place is gone"):
         saver.restore_latest()
-    with pytest.raises(CheckpointError, match="version 5 was due and is not safe: the place is gone; .* none of this"):
+    with pytest.raises(
+        CheckpointError,
+        match="version 5 was due and is not safe: the place is gone; .* none of this",
+    ):
         saver.close()
     assert saver.metrics["failed"] >= 1 and saver.metrics["saved"] == 0
 
@@ -204,7 +250,9 @@ def test_one_tier_of_two_is_enough(tmp_path: Path) -> None:
     saver.close()
 
 
-def test_loading_a_state_waits_for_the_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_a_state_waits_for_the_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = Job(tmp_path, every=None)
     job.train(2)
     copy, ended = Slot.copy, []
@@ -271,7 +319,14 @@ def test_a_version_of_another_model(tmp_path: Path) -> None:
 def test_bad_arguments(options: dict[str, Any], named: str, tmp_path: Path) -> None:
     model = model_of(1, 4)
     with pytest.raises(RequestError, match=named):
-        Checkpointer(**{"model": model, "optimizer": Fill(model.parameters()), "tiers": [tmp_path.as_uri()], **options})
+        Checkpointer(
+            **{
+                "model": model,
+                "optimizer": Fill(model.parameters()),
+                "tiers": [tmp_path.as_uri()],
+                **options,
+            }
+        )
 
 
 def test_time_as_schedule(tmp_path: Path) -> None:
@@ -289,7 +344,9 @@ def test_time_as_schedule(tmp_path: Path) -> None:
     assert job.saver.metrics["saved"] == 4
 
 
-def test_a_policy_that_never_saves_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_policy_that_never_saves_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever its class: no layout is made for versions that nobody asks for."""
 
     class Mine(SavePolicy):
@@ -302,7 +359,9 @@ def test_a_policy_that_never_saves_costs_nothing(tmp_path: Path, monkeypatch: py
     job.saver.close()
 
 
-def test_auto_saves_at_once_and_then_as_often_as_pays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_saves_at_once_and_then_as_often_as_pays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DEEPVM_MTBF", "1s")
     job = Job(tmp_path, every="auto", keep=1000)
     job.train(1)
@@ -318,7 +377,9 @@ def test_auto_saves_at_once_and_then_as_often_as_pays(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("name", CHOOSING)
-def test_the_simulators_policies_schedule_a_job(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_simulators_policies_schedule_a_job(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same code decides, with the stall that was measured and the mean time between failures."""
     monkeypatch.setenv("DEEPVM_MTBF", "30d")
     job = Job(tmp_path, every=name, keep=1000)
@@ -366,7 +427,9 @@ def test_a_training_that_goes_back_waits_for_what_is_under_way(tmp_path: Path) -
     assert sorted(contents(tmp_path)) == [2, 4]
 
 
-def test_a_training_that_goes_back_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_that_goes_back_does_not_wait_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tier = Held(tmp_path)
     optimizer, saver = simple(tier, every=2, job="job")
     for _ in range(5):
@@ -383,13 +446,17 @@ def test_a_training_that_goes_back_does_not_wait_for_ever(tmp_path: Path, monkey
 
 @pytest.mark.parametrize("every", ["0.05s", "auto", "adaptive", "hazard"])
 def test_a_training_that_goes_back_saves_on(every: str, tmp_path: Path) -> None:
-    """A loss spike, or a damaged version: the steps from an older version on are saved as those of any other."""
+    """A loss spike, or a damaged version: the steps from an older version on are saved as those of
+    any other.
+    """
     job = Job(tmp_path, every=every, keep=1000)
     job.train(5)
     job.saver.save(block=True)
     job.train(30)
     job.saver.save(block=True)
-    for path in [p for p in tmp_path.iterdir() if any(int(n) > 5 for n in re.findall(r"\d{6,}", p.name))]:
+    for path in [
+        p for p in tmp_path.iterdir() if any(int(n) > 5 for n in re.findall(r"\d{6,}", p.name))
+    ]:
         path.unlink()
     assert job.saver.restore_latest() == 5
     made = job.saver._snapshotter
@@ -408,9 +475,25 @@ def test_a_training_that_goes_back_saves_on(every: str, tmp_path: Path) -> None:
 
 def test_fixed_schedules_as_the_simulator_names_them() -> None:
     assert parse_every("static:51") == parse_every(51) == parse_every("51") == EverySteps(51)
-    assert parse_every("every:10min") == parse_every("10min") == parse_every("every:600") == EverySeconds(600)
-    for wrong in ("static:0", "static:", "every:0", "every:soon", "young:2", "auto:", ":", "9" * 5000):
-        with pytest.raises(RequestError, match="every: .* cannot be used; allowed: a whole number of steps"):
+    assert (
+        parse_every("every:10min")
+        == parse_every("10min")
+        == parse_every("every:600")
+        == EverySeconds(600)
+    )
+    for wrong in (
+        "static:0",
+        "static:",
+        "every:0",
+        "every:soon",
+        "young:2",
+        "auto:",
+        ":",
+        "9" * 5000,
+    ):
+        with pytest.raises(
+            RequestError, match="every: .* cannot be used; allowed: a whole number of steps"
+        ):
             parse_every(wrong)
 
 
@@ -450,7 +533,9 @@ def test_it_needs_nothing_but_torch_and_the_standard_library(tmp_path: Path) -> 
         "    print(run.checkpointer.version)\n"
     )
     for version in ("2", "4"):
-        ended = subprocess.run([sys.executable, "-c", code, tmp_path.as_uri()], capture_output=True, text=True)
+        ended = subprocess.run(
+            [sys.executable, "-c", code, tmp_path.as_uri()], capture_output=True, text=True
+        )
         assert (ended.returncode, ended.stdout.strip()) == (0, version), ended.stderr
 
 
@@ -473,7 +558,11 @@ def test_the_journal_tells_what_became_of_each_version(tmp_path: Path) -> None:
     optimizer = Fill(model.parameters())
     journal = tmp_path / "journal.jsonl"
     saver = Checkpointer(
-        model=model, optimizer=optimizer, tiers=[(tmp_path / "f").as_uri()], job="mine", journal=journal
+        model=model,
+        optimizer=optimizer,
+        tiers=[(tmp_path / "f").as_uri()],
+        job="mine",
+        journal=journal,
     )
     saver.restore_latest()
     optimizer.step()
@@ -483,13 +572,18 @@ def test_the_journal_tells_what_became_of_each_version(tmp_path: Path) -> None:
     optimizer.step()
     with pytest.raises(CheckpointError):
         saver.save(block=True)
-    with pytest.raises(CheckpointError, match="version 2 was due and is not safe: .* that is safe: version 1"):
+    with pytest.raises(
+        CheckpointError, match="version 2 was due and is not safe: .* that is safe: version 1"
+    ):
         saver.close()
     rows = [json.loads(line) for line in journal.read_text().splitlines()]
     assert all(row["job"] == "mine" and row["rank"] == 0 and row["time"] for row in rows)
     (sent,) = (row for row in rows if row["event"] == "sent")
     assert (sent["version"], sent["tier"]) == (1, (tmp_path / "f").as_uri())
-    assert sent["bytes"] == VersionFolder(tmp_path / "g").file("mine", 1).stat().st_size and sent["took_s"] > 0
+    assert (
+        sent["bytes"] == VersionFolder(tmp_path / "g").file("mine", 1).stat().st_size
+        and sent["took_s"] > 0
+    )
     rows.remove(sent)
     assert [(row["event"], row.get("version")) for row in rows] == [
         ("restored", 0),
@@ -501,13 +595,22 @@ def test_the_journal_tells_what_became_of_each_version(tmp_path: Path) -> None:
     ]
     assert 0 < rows[1]["seconds"] < rows[2]["seconds"] and rows[1]["stall_s"] > 0
     assert str(tmp_path / "f") in rows[4]["error"]
-    assert (rows[5]["saved"], rows[5]["failed"], rows[5]["skipped"], rows[5]["bytes"]) == (1, 1, 0, sent["bytes"])
+    assert (rows[5]["saved"], rows[5]["failed"], rows[5]["skipped"], rows[5]["bytes"]) == (
+        1,
+        1,
+        0,
+        sent["bytes"],
+    )
 
 
-def test_a_journal_that_cannot_be_written_costs_no_version(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_journal_that_cannot_be_written_costs_no_version(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     model = model_of(2, 64)
     optimizer = Fill(model.parameters())
-    with Checkpointer(model=model, optimizer=optimizer, tiers=[(tmp_path / "f").as_uri()], journal=tmp_path) as saver:
+    with Checkpointer(
+        model=model, optimizer=optimizer, tiers=[(tmp_path / "f").as_uri()], journal=tmp_path
+    ) as saver:
         optimizer.step()
         saver.save(block=True)
     assert "no more events are recorded" in caplog.text

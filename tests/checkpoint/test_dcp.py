@@ -1,4 +1,6 @@
-"""DCP's API on our writing: resharding, verified reads, all or nothing, and torch's own reader as witness."""
+"""DCP's API on our writing: resharding, verified reads, all or nothing, and torch's own reader as
+witness.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,9 @@ def refused(folder: Path) -> Exception:
 
 
 @pytest.mark.parametrize("reader", [DeepVMReader, dcp.FileSystemReader])
-def test_what_is_saved_is_loaded_also_by_torch_itself(reader: Callable[[Path], Any], tmp_path: Path) -> None:
+def test_what_is_saved_is_loaded_also_by_torch_itself(
+    reader: Callable[[Path], Any], tmp_path: Path
+) -> None:
     found = blank()
     dcp.load(found, storage_reader=reader(saved(tmp_path / "new" / "folder")))
     assert same(found, state())
@@ -101,7 +105,9 @@ def test_async_save(tmp_path: Path) -> None:
     writer = DeepVMWriter(tmp_path / "ignored")
     for number in range(2):  # the second uses the writer's memory again
         own["scalar"].fill_(number)
-        future: Any = dcp.async_save(own, checkpoint_id=tmp_path / str(number), storage_writer=writer)
+        future: Any = dcp.async_save(
+            own, checkpoint_id=tmp_path / str(number), storage_writer=writer
+        )
         own["big"].add_(0)
         getattr(future, "upload_completion", future).result(60)
         found = blank()
@@ -117,7 +123,10 @@ def test_a_second_save_takes_the_place_of_the_first_and_tidies_up(tmp_path: Path
     found = blank()
     dcp.load(found, storage_reader=DeepVMReader(tmp_path))
     assert same(found, state(2))
-    assert sorted(p.name for p in tmp_path.iterdir() if not p.name.startswith("__")) == [METADATA, "mine.tmp"]
+    assert sorted(p.name for p in tmp_path.iterdir() if not p.name.startswith("__")) == [
+        METADATA,
+        "mine.tmp",
+    ]
     assert len(list(tmp_path.iterdir())) == 3
 
 
@@ -128,7 +137,11 @@ def test_every_flipped_bit_that_matters_is_found(tmp_path: Path) -> None:
     for index, piece in metadata.storage_data.items():
         if index.fqn == "empty":  # of which nothing is read
             continue
-        for place in {piece.offset, piece.offset + piece.length // 2, piece.offset + piece.length - 1}:
+        for place in {
+            piece.offset,
+            piece.offset + piece.length // 2,
+            piece.offset + piece.length - 1,
+        }:
             data.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
             assert data.name in str(refused(tmp_path))
     data.write_bytes(whole[: len(whole) // 2])
@@ -143,7 +156,9 @@ def test_every_flipped_bit_of_the_commit_record_is_found(tmp_path: Path) -> None
     for place in range(len(record)):
         for bit in (1, 128):
             with pytest.raises(DamagedError):
-                unseal(record[:place] + bytes([record[place] ^ bit]) + record[place + 1 :], tmp_path)
+                unseal(
+                    record[:place] + bytes([record[place] ^ bit]) + record[place + 1 :], tmp_path
+                )
     for length in range(len(record)):
         with pytest.raises(DamagedError):
             unseal(record[:length], tmp_path)
@@ -162,17 +177,26 @@ ROWS = b'{"pieces": {"a": [[0, 5, 7]]}}'
 @given(st.data())
 def test_a_commit_record_of_anything_is_read_or_refused(data: st.DataObject) -> None:
     """Checksums say nothing about who wrote: no other error, whatever is in it."""
-    pickled, rows = PICKLED, data.draw(st.sampled_from([ROWS, b"", b"[" * 5000, b'{"pieces": {"a": [[0, 5, 1e999]]}}']))
+    pickled, rows = (
+        PICKLED,
+        data.draw(st.sampled_from([ROWS, b"", b"[" * 5000, b'{"pieces": {"a": [[0, 5, 1e999]]}}'])),
+    )
     for _ in range(data.draw(st.integers(0, 3))):
         start = data.draw(st.integers(0, len(pickled)))
-        pickled = pickled[:start] + data.draw(st.binary(max_size=4)) + pickled[start + data.draw(st.integers(0, 4)) :]
+        pickled = (
+            pickled[:start]
+            + data.draw(st.binary(max_size=4))
+            + pickled[start + data.draw(st.integers(0, 4)) :]
+        )
     if data.draw(st.booleans()):
         pickled = data.draw(st.binary(max_size=40))
     with contextlib.suppress(DamagedError):
         unseal(sealed(pickled, rows), Path("x"))
 
 
-@pytest.mark.parametrize("pickled", [b"", b".", b"0.", b"(", b"]q", b"\x80\x04\x8d", b"}}s.", b"cos\nsystem\n."])
+@pytest.mark.parametrize(
+    "pickled", [b"", b".", b"0.", b"(", b"]q", b"\x80\x04\x8d", b"}}s.", b"cos\nsystem\n."]
+)
 def test_a_commit_record_whose_pickle_is_none(pickled: bytes) -> None:
     with pytest.raises(DamagedError):
         unseal(sealed(pickled, ROWS), Path("x"))
@@ -277,13 +301,25 @@ SCRIPT = textwrap.dedent("""
 """)
 
 
-def ranks(what: str, folder: Path, world: int, seed: int, environment: dict[str, str] | None = None) -> list[int]:
+def ranks(
+    what: str, folder: Path, world: int, seed: int, environment: dict[str, str] | None = None
+) -> list[int]:
     """Exit codes of a save or load with so many processes."""
     meeting = folder.parent / f"meeting-{os.urandom(4).hex()}"
     own = {**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})}
     running = [
         subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, what, str(folder), str(world), str(rank), str(meeting), str(seed)],
+            [
+                sys.executable,
+                "-c",
+                SCRIPT,
+                what,
+                str(folder),
+                str(world),
+                str(rank),
+                str(meeting),
+                str(seed),
+            ],
             env=own,
             stderr=subprocess.DEVNULL if environment else None,
         )
@@ -318,7 +354,10 @@ def test_any_number_saves_and_any_number_loads(writers: int, readers: int, tmp_p
 
 def single(seed: int) -> dict[str, Any]:
     """The state of SCRIPT on one rank."""
-    full, columns = torch.arange(70.0).reshape(7, 10) + seed, torch.arange(30.0).reshape(3, 10) - seed
+    full, columns = (
+        torch.arange(70.0).reshape(7, 10) + seed,
+        torch.arange(30.0).reshape(3, 10) - seed,
+    )
     return {"rows": full, "columns": columns, "same": full.clone(), "step": seed}
 
 
@@ -339,12 +378,23 @@ def test_a_save_that_is_killed_leaves_the_one_before_it(place: str, tmp_path: Pa
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["data", "metadata"])
 @pytest.mark.parametrize(
-    "when", ["before-write", "mid-write", "before-sync", "after-sync", "before-rename", "before-folder-sync"]
+    "when",
+    [
+        "before-write",
+        "mid-write",
+        "before-sync",
+        "after-sync",
+        "before-rename",
+        "before-folder-sync",
+    ],
 )
 def test_two_ranks_of_which_one_is_killed_anywhere(what: str, when: str, tmp_path: Path) -> None:
     folder = tmp_path / "state"
     dcp.save(single(1), storage_writer=DeepVMWriter(folder))
-    assert ranks("save", folder, 2, 2, {"DEEPVM_CHECKPOINT_KILL_AT": f"dcp.{what}.{when}"})[0] == -signal.SIGKILL
+    assert (
+        ranks("save", folder, 2, 2, {"DEEPVM_CHECKPOINT_KILL_AT": f"dcp.{what}.{when}"})[0]
+        == -signal.SIGKILL
+    )
     found = single(0)
     dcp.load(found, storage_reader=DeepVMReader(folder))
     # Behind the rename of the metadata the new one is there, before it the old one.
@@ -366,6 +416,7 @@ def test_a_reader_serves_again_and_elsewhere(tmp_path: Path) -> None:
     dcp.load(state, storage_reader=reader)
     assert state["w"].tolist() == [3.0] * 4
     dcp.save({"w": torch.full((4,), 4.0)}, storage_writer=DeepVMWriter(tmp_path / "b"))
-    reader.set_up_storage_reader(DeepVMReader(tmp_path / "b").read_metadata(), False)  # without a reset
+    # Without a reset
+    reader.set_up_storage_reader(DeepVMReader(tmp_path / "b").read_metadata(), False)
     dcp.load(state, storage_reader=reader)
     assert state["w"].tolist() == [4.0] * 4

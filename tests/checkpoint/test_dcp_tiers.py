@@ -1,4 +1,6 @@
-"""FSDP2 and tensor-parallel states in memory nodes and buckets, by DCP: resharded bit for bit, all or nothing."""
+"""FSDP2 and tensor-parallel states in memory nodes and buckets, by DCP: resharded bit for bit, all
+or nothing.
+"""
 
 from __future__ import annotations
 
@@ -70,12 +72,20 @@ def url(node: Node) -> str:
 
 def state(seed: int) -> dict[str, Any]:
     made = torch.Generator().manual_seed(seed)
-    return {"w": torch.randn(64, 33, generator=made), "empty": torch.empty(0, 5), "nested": {"step": seed, "x": ["a"]}}
+    return {
+        "w": torch.randn(64, 33, generator=made),
+        "empty": torch.empty(0, 5),
+        "nested": {"step": seed, "x": ["a"]},
+    }
 
 
 def loaded(place: str, step: int | None = None, **options: Any) -> dict[str, Any]:
     found = state(0)
-    dcp.load(found, checkpoint_id=None if step is None else str(step), storage_reader=DeepVMReader(place, **options))
+    dcp.load(
+        found,
+        checkpoint_id=None if step is None else str(step),
+        storage_reader=DeepVMReader(place, **options),
+    )
     return found
 
 
@@ -94,7 +104,9 @@ def test_each_save_is_a_version_that_is_loaded_verified(node: Node) -> None:
 
 @pytest.mark.parametrize("place", ["/nowhere", "tcp://127.0.0.1:1", "s3://bucket/run"])
 def test_whatever_the_place_they_are_what_they_are_called(place: str, node: Node) -> None:
-    assert isinstance(DeepVMWriter(place), DeepVMWriter) and isinstance(DeepVMReader(place), DeepVMReader)
+    assert isinstance(DeepVMWriter(place), DeepVMWriter) and isinstance(
+        DeepVMReader(place), DeepVMReader
+    )
 
 
 @pytest.mark.parametrize("place", ["/nowhere", "tcp://127.0.0.1:1"])
@@ -110,8 +122,12 @@ def test_a_checkpointer_at_the_same_place_is_told_of_the_name(tmp_path: Path) ->
     place = tmp_path.as_uri()
     dcp.save(state(1), checkpoint_id="1", storage_writer=DeepVMWriter(place))
     model = torch.nn.Linear(2, 2)
-    trained = Checkpointer(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), tiers=[place])
-    with pytest.raises(CheckpointError, match="version 1 of sharded on .* DeepVMReader; .* DEEPVM_JOB"):
+    trained = Checkpointer(
+        model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), tiers=[place]
+    )
+    with pytest.raises(
+        CheckpointError, match="version 1 of sharded on .* DeepVMReader; .* DEEPVM_JOB"
+    ):
         trained.restore_latest()
     trained.close()
     with pytest.raises(CheckpointError, match="holds no model: it was saved by DeepVMWriter"):
@@ -145,7 +161,10 @@ def test_async_save_by_a_process_of_its_own(node: Node) -> None:
         dist.destroy_process_group()
     """
     ran = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), url(node)], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", textwrap.dedent(script), url(node)],
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert ran.returncode == 0, ran.stderr
     assert 1 in node.registry.complete("sharded")
@@ -203,7 +222,9 @@ def test_a_damaged_version_is_passed_over(node: Node) -> None:
     assert same(loaded(url(node)), state(2))
 
 
-def test_bits_flipped_after_the_version_was_verified_are_found_too(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bits_flipped_after_the_version_was_verified_are_found_too(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dcp.save(state(1), checkpoint_id="1", storage_writer=DeepVMWriter(url(node)))
     reader = DeepVMReader(url(node))
     metadata = reader.read_metadata()
@@ -252,7 +273,9 @@ def test_a_version_of_something_else_is_passed_over(tree: Any, node: Node) -> No
     assert same(loaded(url(node)), state(1))
 
 
-@pytest.mark.parametrize("name", ["", "x", "__9_0123456789abcdef.distcp", "__x_0123456789abcdef.distcp", "../__0_1"])
+@pytest.mark.parametrize(
+    "name", ["", "x", "__9_0123456789abcdef.distcp", "__x_0123456789abcdef.distcp", "../__0_1"]
+)
 @pytest.mark.parametrize("place", [(0, 9), (-9, 9), (0, 2**70), (2**70, 1), (5, -5)])
 def test_items_that_are_nowhere(name: str, place: tuple[int, int], node: Node) -> None:
     reader: Any = DeepVMReader(url(node))
@@ -270,7 +293,10 @@ def test_places_and_numbers_that_are_none(node: Node, tmp_path: Path) -> None:
             kind(url(node)).reset("latest")
     with pytest.raises((CheckpointException, CheckpointError, AssertionError), match="no version"):
         loaded(url(node))
-    assert type(DeepVMWriter(tmp_path)) is DeepVMWriter and type(DeepVMReader(tmp_path)) is DeepVMReader
+    assert (
+        type(DeepVMWriter(tmp_path)) is DeepVMWriter
+        and type(DeepVMReader(tmp_path)) is DeepVMReader
+    )
 
 
 def test_a_node_that_dies_fails_the_save(node: Node) -> None:
@@ -279,11 +305,19 @@ def test_a_node_that_dies_fails_the_save(node: Node) -> None:
         dcp.save(state(1), checkpoint_id="1", storage_writer=DeepVMWriter(url(node)))
 
 
-def test_a_save_that_another_one_overtakes_ends(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when another rank fails while it lays its items out: nobody commits, and the next save does not wait."""
+def test_a_save_that_another_one_overtakes_ends(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when another rank fails while it lays its items out: nobody commits, and the next save
+    does not wait.
+    """
     writer = DeepVMWriter(url(node))
     with monkeypatch.context() as patch:
-        patch.setattr(dcp_tiers.TierWriter, "finish", lambda *_, **__: (_ for _ in ()).throw(CheckpointError("no")))
+        patch.setattr(
+            dcp_tiers.TierWriter,
+            "finish",
+            lambda *_, **__: (_ for _ in ()).throw(CheckpointError("no")),
+        )
         with pytest.raises((CheckpointException, CheckpointError)):
             dcp.save(state(1), checkpoint_id="1", storage_writer=writer)
     assert not node.registry.complete("sharded")
@@ -386,19 +420,44 @@ SCRIPT = textwrap.dedent("""
 
 
 def train(
-    kind: str, place: str, world: int, steps: tuple[int, int], folder: Path, kill_at: str = "", victim: int = 0
+    kind: str,
+    place: str,
+    world: int,
+    steps: tuple[int, int],
+    folder: Path,
+    kill_at: str = "",
+    victim: int = 0,
 ) -> tuple[Path, list[int]]:
-    """A file of the states by step, and the versions whose save returned on rank 0, which with others may be killed."""
-    out, meeting = folder / f"{world}-{steps[0]}-{os.urandom(3).hex()}.pt", folder / f"meeting-{os.urandom(4).hex()}"
-    words = [kind, place, str(world), str(meeting), *map(str, steps), str(out), kill_at, str(victim)]
-    run = subprocess.run([sys.executable, "-c", SCRIPT, *words], capture_output=True, text=True, timeout=200)
+    """A file of the states by step, and the versions whose save returned on rank 0, which with
+    others may be killed.
+    """
+    out, meeting = (
+        folder / f"{world}-{steps[0]}-{os.urandom(3).hex()}.pt",
+        folder / f"meeting-{os.urandom(4).hex()}",
+    )
+    words = [
+        kind,
+        place,
+        str(world),
+        str(meeting),
+        *map(str, steps),
+        str(out),
+        kill_at,
+        str(victim),
+    ]
+    run = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *words], capture_output=True, text=True, timeout=200
+    )
     saved = [int(line.split()[1]) for line in run.stdout.splitlines() if line.startswith("saved")]
     assert not run.returncode, run.stderr[-3000:]
     return out, saved
 
 
 def reshard(kind: str, place: str, folder: Path, worlds: tuple[int, ...]) -> None:
-    """Train some steps in each world; each begins with the very state with which the last one ended."""
+    """Train some steps in each world.
+
+    Each begins with the very state with which the last one ended.
+    """
     last: Any = None
     for number, world in enumerate(worlds):
         out, saved = train(kind, place, world, (2 * number, 2 * number + 2), folder)
@@ -445,8 +504,13 @@ def truth(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Any]:
         return dict(torch.load(out, weights_only=False))
 
 
-def kill(place: str, label: str, victim: int, folder: Path, truth: dict[int, Any], world: int = 2) -> None:
-    """Kill a rank in its third save, or about then; the next run goes on from what had returned, or newer."""
+def kill(
+    place: str, label: str, victim: int, folder: Path, truth: dict[int, Any], world: int = 2
+) -> None:
+    """Kill a rank in its third save, or about then.
+
+    The next run goes on from what had returned, or newer.
+    """
     passes = 8 if label == "sender.mid-chunk" else 3
     _, saved = train("fsdp", place, 2, (0, 5), folder, f"{label}:{passes}", victim)
     assert 1 <= len(saved) < 5
@@ -461,14 +525,18 @@ def kill(place: str, label: str, victim: int, folder: Path, truth: dict[int, Any
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 @pytest.mark.parametrize("label", KILLS)
-def test_ranks_that_are_killed(label: str, victim: int, node: Node, tmp_path: Path, truth: dict[int, Any]) -> None:
+def test_ranks_that_are_killed(
+    label: str, victim: int, node: Node, tmp_path: Path, truth: dict[int, Any]
+) -> None:
     if label.startswith("dcp.tier") and victim:
         return  # rank 0 alone commits
     kill(url(node), label, victim, tmp_path, truth)
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_with_more_ranks(node: Node, tmp_path: Path, truth: dict[int, Any]) -> None:
+def test_a_killed_run_goes_on_with_more_ranks(
+    node: Node, tmp_path: Path, truth: dict[int, Any]
+) -> None:
     kill(url(node), "sender.before-commit", 1, tmp_path, truth, world=4)
 
 
@@ -500,13 +568,23 @@ def test_a_save_that_returns_too_early_is_seen(node: Node, monkeypatch: pytest.M
 
 
 def test_plans_that_a_planner_keeps_are_refused(tmp_path: Path) -> None:
-    """Torch gives the plan of the first save to all of them: a later one would replace the first version."""
+    """Torch gives the plan of the first save to all of them: a later one would replace the first
+    version.
+    """
     place = f"file://{tmp_path}"
     planner = dcp.DefaultSavePlanner
-    dcp.save(state(1), checkpoint_id="1", storage_writer=DeepVMWriter(place), planner=planner(enable_plan_caching=True))
+    dcp.save(
+        state(1),
+        checkpoint_id="1",
+        storage_writer=DeepVMWriter(place),
+        planner=planner(enable_plan_caching=True),
+    )
     with pytest.raises(CheckpointException) as caught:
         dcp.save(
-            state(2), checkpoint_id="2", storage_writer=DeepVMWriter(place), planner=planner(enable_plan_caching=True)
+            state(2),
+            checkpoint_id="2",
+            storage_writer=DeepVMWriter(place),
+            planner=planner(enable_plan_caching=True),
         )
     assert "enable_plan_caching" in str(caught.value.failures[0][0])
     assert same(loaded(place), state(1))
@@ -524,7 +602,11 @@ def test_a_save_waits_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(node.store, "write", slow)
         writer = DeepVMWriter(url(node))
         for step in range(1, 6):
-            dcp.save({"a": torch.full((2**18,), float(step))}, checkpoint_id=str(step), storage_writer=writer)
+            dcp.save(
+                {"a": torch.full((2**18,), float(step))},
+                checkpoint_id=str(step),
+                storage_writer=writer,
+            )
         found = {"a": torch.zeros(2**18)}
         dcp.load(found, storage_reader=DeepVMReader(url(node)))
         assert found["a"].unique().tolist() == [5.0]

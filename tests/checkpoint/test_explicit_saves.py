@@ -24,7 +24,11 @@ def large(folder: Path, **options: Any) -> tuple[Any, Fill, Checkpointer]:
     """A state that takes a moment to copy."""
     model = model_of(8, 512)
     optimizer = Fill(model.parameters())
-    return model, optimizer, Checkpointer(model=model, optimizer=optimizer, tiers=folder, job="job", **options)
+    return (
+        model,
+        optimizer,
+        Checkpointer(model=model, optimizer=optimizer, tiers=folder, job="job", **options),
+    )
 
 
 def add(parameter: Any) -> None:
@@ -32,8 +36,12 @@ def add(parameter: Any) -> None:
         parameter.add_(100)
 
 
-@pytest.mark.parametrize("change", [add, lambda p: p.data.add_(100)], ids=["in place", "through data"])
-def test_what_changes_after_a_save_is_not_in_it(change: Callable[[Any], object], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "change", [add, lambda p: p.data.add_(100)], ids=["in place", "through data"]
+)
+def test_what_changes_after_a_save_is_not_in_it(
+    change: Callable[[Any], object], tmp_path: Path
+) -> None:
     model, optimizer, saver = large(tmp_path)
     optimizer.step()
     handle = saver.save()
@@ -74,7 +82,10 @@ def test_a_save_waits_for_a_slot() -> None:
 
 
 def test_a_save_within_an_iteration_is_of_its_end(tmp_path: Path) -> None:
-    """With ``block`` it is of now, and again of the end if that differs; too early it would be of neither."""
+    """With ``block`` it is of now, and again of the end if that differs.
+
+    Too early it would be of neither.
+    """
     model, optimizer, saver = large(tmp_path, keep=9)
     for step in saver.steps(4):
         if step == 2:
@@ -91,21 +102,28 @@ def test_a_save_within_an_iteration_is_of_its_end(tmp_path: Path) -> None:
             add(model[0].weight)
     assert handle.version == 2 and handle.best
     saver.close()
-    assert {version: max(values) for version, values in contents(tmp_path).items()} == {2: 102.0, 3: 103.0}
+    assert {version: max(values) for version, values in contents(tmp_path).items()} == {
+        2: 102.0,
+        3: 103.0,
+    }
 
 
 @pytest.mark.parametrize("saved_after", [False, True])
 def test_a_loop_that_is_left_does_not_save_half_an_iteration(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, *, saved_after: bool
 ) -> None:
-    """What was asked for in it fails, and ``close()`` raises, unless the state is saved after the loop."""
+    """What was asked for in it fails, and ``close()`` raises, unless the state is saved after the
+    loop.
+    """
     _, optimizer, saver = large(tmp_path)
     for _ in saver.steps(10):
         optimizer.step()
         if saver.version == 2:
             handle = saver.save()
             break
-    with pytest.raises(CheckpointError, match="version 3 is not saved: its iteration was left before the end"):
+    with pytest.raises(
+        CheckpointError, match="version 3 is not saved: its iteration was left before the end"
+    ):
         handle.durable.result(0)
     assert "call save(block=True) after the loop" in caplog.text
     if saved_after:
@@ -162,11 +180,16 @@ def test_a_disk_that_fills_up_is_an_error_at_the_end(tmp_path: Path) -> None:
     finally:
         subprocess.run(["umount", "-l", str(tmp_path)], check=True)
     assert ended.returncode == 1 and "closed" not in ended.stdout, ended.stderr
-    assert "version 6 was due and is not safe" in ended.stderr and "No space left on device" in ended.stderr
+    assert (
+        "version 6 was due and is not safe" in ended.stderr
+        and "No space left on device" in ended.stderr
+    )
     assert "the newest that is safe: version 2" in ended.stderr
 
 
-def test_a_lost_version_is_named_once_when_an_error_ends_the_training(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lost_version_is_named_once_when_an_error_ends_the_training(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """It does not hide that error."""
     tier = Slow(CheckpointError("the place is gone"))
     tier.go.set()

@@ -1,4 +1,7 @@
-"""Acknowledged implies restorable, proven by killing trainers and nodes; see tests/support/checkpoint/killing.py."""
+"""Acknowledged implies restorable, proven by killing trainers and nodes.
+
+See tests/support/checkpoint/killing.py.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,11 @@ def test_every_label_in_the_code_is_in_the_campaigns() -> None:
     for path in package.rglob("*.py"):
         for label in re.findall(r'(?:point\(|label=)f?"([^"]+)"', path.read_text()):
             if not label.startswith(("home.", "dcp.")):  # killed in tests of their own
-                names = ("data", "record", "replaced") if path.name == "version_dir.py" else ("data", "record")
+                names = (
+                    ("data", "record", "replaced")
+                    if path.name == "version_dir.py"
+                    else ("data", "record")
+                )
                 found |= {label.replace("{what}", what) for what in names}
     assert found == {*SNAPSHOT, *FOLDER_LABELS, *SENDER, *NODE, *READER, *JOINT}
 
@@ -72,7 +79,13 @@ def test_a_sample(arena: Arena) -> None:  # noqa: F811
 @pytest.mark.parametrize("keep", [1000, 2])
 @pytest.mark.parametrize("version", [1, 2, 6])
 def test_trainers_with_a_folder(arena: Arena, version: int, keep: int) -> None:  # noqa: F811
-    run(arena, *[Case("file", keep=keep, trainer_at=at(label, version)) for label in (*SNAPSHOT, *FOLDER_LABELS)])
+    run(
+        arena,
+        *[
+            Case("file", keep=keep, trainer_at=at(label, version))
+            for label in (*SNAPSHOT, *FOLDER_LABELS)
+        ],
+    )
 
 
 @pytest.mark.slow
@@ -84,25 +97,43 @@ def test_trainers_with_a_node(arena: Arena, version: int) -> None:  # noqa: F811
 @pytest.mark.slow
 @pytest.mark.parametrize("version", [1, 4])
 def test_trainers_with_both(arena: Arena, version: int) -> None:  # noqa: F811
-    run(arena, *[Case("both", trainer_at=at(label, version)) for label in (*SNAPSHOT, *SENDER, *FOLDER_LABELS)])
+    run(
+        arena,
+        *[
+            Case("both", trainer_at=at(label, version))
+            for label in (*SNAPSHOT, *SENDER, *FOLDER_LABELS)
+        ],
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spared", [False, True])
 @pytest.mark.parametrize("version", [1, 2, 4])
 def test_nodes(arena: Arena, version: int, spared: bool) -> None:  # noqa: F811
-    run(arena, *[Case("tcp", node_at=at(label, version), spared=spared) for label in (*NODE, *FOLDER_LABELS)])
+    run(
+        arena,
+        *[
+            Case("tcp", node_at=at(label, version), spared=spared)
+            for label in (*NODE, *FOLDER_LABELS)
+        ],
+    )
 
 
 @pytest.mark.slow
 def test_nodes_beside_a_folder(arena: Arena) -> None:  # noqa: F811
-    run(arena, *[Case("both", node_at=at(label, 2), spared=True) for label in (*NODE, *FOLDER_LABELS)])
+    run(
+        arena,
+        *[Case("both", node_at=at(label, 2), spared=True) for label in (*NODE, *FOLDER_LABELS)],
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("piece", range(1, 8))
 def test_nodes_that_die_while_a_run_restores(arena: Arena, piece: int) -> None:  # noqa: F811
-    run(arena, Case("tcp", trainer_at=at("sender.before-commit", 7), reader_at=f"node.mid-send:{piece}"))
+    run(
+        arena,
+        Case("tcp", trainer_at=at("sender.before-commit", 7), reader_at=f"node.mid-send:{piece}"),
+    )
 
 
 @pytest.mark.slow
@@ -117,7 +148,9 @@ def test_two_ranks_in_one_folder(arena: Arena, version: int) -> None:  # noqa: F
 def test_trainers_killed_at_any_time(arena: Arena, tiers: str) -> None:  # noqa: F811
     chance = random.Random(tiers)
     kills = sum(
-        arena.run(Case(tiers, chance.choice([2, 1000]), after_s=chance.uniform(0, 0.25), step_s=0.01))
+        arena.run(
+            Case(tiers, chance.choice([2, 1000]), after_s=chance.uniform(0, 0.25), step_s=0.01)
+        )
         for _ in range(25)
     )
     assert kills >= 15
@@ -130,5 +163,9 @@ def test_nodes_killed_at_any_time(arena: Arena, tiers: str, spared: bool) -> Non
     chance = random.Random(f"{tiers} {spared}")
     for _ in range(12):
         also = -1.0 if spared else chance.uniform(0, 0.2)
-        arena.run(Case(tiers, node_after_s=chance.uniform(0, 0.2), after_s=also, spared=spared, step_s=0.01))
+        arena.run(
+            Case(
+                tiers, node_after_s=chance.uniform(0, 0.2), after_s=also, spared=spared, step_s=0.01
+            )
+        )
     assert arena.kills["node at any time"] >= 8

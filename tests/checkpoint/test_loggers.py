@@ -1,4 +1,7 @@
-"""Events for loggers: all of them, in order; a logger that is slow or broken costs the training nothing."""
+"""Events for loggers: all of them, in order.
+
+A logger that is slow or broken costs the training nothing.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,9 @@ def test_a_logger_and_a_file_get_the_same(tmp_path: Path) -> None:
     train(tmp_path, [tmp_path / "journal.jsonl", lambda event, facts: seen.append((event, facts))])
     rows = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
     key = lambda row: (row["event"], row.get("version") or 0)  # noqa: E731  two threads tell of one version
-    assert sorted(({"event": event, **facts} for event, facts in seen), key=key) == sorted(rows, key=key)
+    assert sorted(({"event": event, **facts} for event, facts in seen), key=key) == sorted(
+        rows, key=key
+    )
     assert [event for event, _ in seen][-1] == "closed"
     assert [f["version"] for e, f in seen if e == "durable"] == [1, 2, 3]
 
@@ -62,10 +67,18 @@ def test_a_logger_and_a_file_get_the_same(tmp_path: Path) -> None:
 def test_tensorboard_has_scalars_by_version(tmp_path: Path) -> None:
     writer = Writer()
     train(tmp_path, TensorBoard(writer))
-    durable = [(value, step) for tag, value, step in writer.scalars if tag == "checkpoint/durable/seconds"]
-    assert [step for _, step in durable] == [1, 2, 3] and all(0 < value < 60 for value, _ in durable)
+    durable = [
+        (value, step) for tag, value, step in writer.scalars if tag == "checkpoint/durable/seconds"
+    ]
+    assert [step for _, step in durable] == [1, 2, 3] and all(
+        0 < value < 60 for value, _ in durable
+    )
     tags = {tag for tag, _, _ in writer.scalars}
-    assert {"checkpoint/snapshot/stall_s", "checkpoint/sent/bytes", "checkpoint/closed/saved"} <= tags
+    assert {
+        "checkpoint/snapshot/stall_s",
+        "checkpoint/sent/bytes",
+        "checkpoint/closed/saved",
+    } <= tags
     assert not any("version" in tag or "rank" in tag or "time" in tag for tag in tags)
 
 
@@ -78,7 +91,9 @@ def test_tensorboard_counts_what_is_lost() -> None:
 
 
 def test_tensorboard_itself(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard", reason="the adapter needs a writer alone; this one is TensorBoard's own")
+    pytest.importorskip(
+        "tensorboard", reason="the adapter needs a writer alone; this one is TensorBoard's own"
+    )
     from torch.utils.tensorboard import SummaryWriter
 
     with SummaryWriter(str(tmp_path / "board")) as writer:
@@ -103,12 +118,16 @@ def test_the_training_does_not_wait_for_a_slow_logger(
     train(tmp_path, slow)
     assert time.monotonic() - begin < 30
     go.set()
-    (said,) = (r.getMessage() for r in caplog.records if "did not take all events" in r.getMessage())
+    (said,) = (
+        r.getMessage() for r in caplog.records if "did not take all events" in r.getMessage()
+    )
     # Three events of each of three versions, and the end: all but perhaps the one that it is at.
     assert int(said.split(":")[1].split()[0]) >= 9
 
 
-def test_a_logger_that_fails_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_logger_that_fails_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     calls: list[str] = []
     good: list[str] = []
 
@@ -124,7 +143,9 @@ def test_a_logger_that_fails_is_logged_once(tmp_path: Path, caplog: pytest.LogCa
     ]
 
 
-def test_events_that_pile_up_are_dropped(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_events_that_pile_up_are_dropped(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(module, "_MOST_WAITING", 5)
     go, seen = threading.Event(), list[str]()
 
@@ -170,7 +191,10 @@ def test_a_failed_version_is_told(tmp_path: Path) -> None:
     saver_of = torch.nn.Linear(4, 4)
     optimizer = torch.optim.SGD(saver_of.parameters(), lr=0.1)
     saver = Checkpointer(
-        model=saver_of, optimizer=optimizer, tiers=(tmp_path / "v").as_uri(), journal=TensorBoard(writer)
+        model=saver_of,
+        optimizer=optimizer,
+        tiers=(tmp_path / "v").as_uri(),
+        journal=TensorBoard(writer),
     )
     (tmp_path / "v").rmdir()
     (tmp_path / "v").write_text("in the way")

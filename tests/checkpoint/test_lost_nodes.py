@@ -1,4 +1,6 @@
-"""The loss of one node, memory and disk, loses nothing acknowledged: a node is killed at each labelled point."""
+"""The loss of one node, memory and disk, loses nothing acknowledged: a node is killed at each
+labelled point.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,12 @@ import pytest
 pytest.importorskip("torch")
 
 from support.checkpoint.images import FOLDER_LABELS  # noqa: E402
-from support.checkpoint.killing import NODE, Arena, Broken, arena  # noqa: E402, F401  arena is a fixture
+from support.checkpoint.killing import (  # noqa: E402, F401  arena is a fixture
+    NODE,
+    Arena,
+    Broken,
+    arena,
+)
 from support.checkpoint.losing import Loss, lose  # noqa: E402
 
 PIECES = {"data.mid-write": 5, "node.mid-chunk": 18}
@@ -37,7 +44,9 @@ def test_a_sample(arena: Arena) -> None:  # noqa: F811
 def test_at_every_point(arena: Arena, version: int, trainers: bool) -> None:  # noqa: F811
     for label in NODE:
         assert lose(arena, Loss(at(label, version), trainers=trainers)), label
-        assert lose(arena, Loss(at(label, version), trainers=trainers, nodes=3, returns=False)), label
+        assert lose(arena, Loss(at(label, version), trainers=trainers, nodes=3, returns=False)), (
+            label
+        )
 
 
 @pytest.mark.slow
@@ -53,7 +62,10 @@ def test_while_it_writes_to_its_disk_which_is_lost_too(arena: Arena, version: in
 def test_two_ranks(arena: Arena, version: int) -> None:  # noqa: F811
     for label in NODE:
         for trainers in (False, True):
-            assert lose(arena, Loss(f"{label}:{2 * version}", world=2, nodes=3, returns=False, trainers=trainers))
+            assert lose(
+                arena,
+                Loss(f"{label}:{2 * version}", world=2, nodes=3, returns=False, trainers=trainers),
+            )
 
 
 @pytest.mark.slow
@@ -61,14 +73,19 @@ def test_two_ranks(arena: Arena, version: int) -> None:  # noqa: F811
 def test_at_any_time(arena: Arena, nodes: int) -> None:  # noqa: F811
     chance = random.Random(nodes)
     lost = sum(
-        lose(arena, Loss(after_s=chance.uniform(0, 0.15), nodes=nodes, trainers=chance.random() < 0.5))
+        lose(
+            arena,
+            Loss(after_s=chance.uniform(0, 0.15), nodes=nodes, trainers=chance.random() < 0.5),
+        )
         for _ in range(20)
     )
     assert lost >= 12
 
 
 SEEN = {
-    "one_copy_is_enough": Loss("node.after-ack:3", trainers=True, slow=True, change=("one_copy_is_enough",)),
+    "one_copy_is_enough": Loss(
+        "node.after-ack:3", trainers=True, slow=True, change=("one_copy_is_enough",)
+    ),
     "reads_the_first_node_alone": Loss(
         "node.after-ack:3", trainers=True, resume_change=("reads_the_first_node_alone",)
     ),

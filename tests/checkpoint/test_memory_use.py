@@ -1,4 +1,6 @@
-"""How much memory the trainer gives for its versions: the state once for each slot, and little beside."""
+"""How much memory the trainer gives for its versions: the state once for each slot, and little
+beside.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ saver.close()
 SLOW = pytest.mark.slow
 
 
-@pytest.fixture(params=[pytest.param("a folder", marks=SLOW), "a node", pytest.param("two nodes", marks=SLOW)])
+@pytest.fixture(
+    params=[pytest.param("a folder", marks=SLOW), "a node", pytest.param("two nodes", marks=SLOW)]
+)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of where the versions go."""
     if request.param == "a folder":
@@ -80,7 +84,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 def test_the_state_once_for_each_slot(slots: int, place: str, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_bytes(TOKEN)
-    # What the training itself has given back must not stay with the C library, by chance more or less of it.
+    # What the training itself has given back must not stay with the C library, by chance more or
+    # less of it.
     done = subprocess.run(
         [sys.executable, "-c", TRAINER, place, str(slots)],
         capture_output=True,

@@ -1,4 +1,6 @@
-"""What a person is told: where a run began, what a checkpointer is, which versions are under way, what is missing."""
+"""What a person is told: where a run began, what a checkpointer is, which versions are under way,
+what is missing.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,11 @@ from deepvm.errors import CheckpointError, DeepVMError, RequestError  # noqa: E4
 def training(*places: Any, **options: Any) -> tuple[Any, Any, Checkpointer]:
     model = torch.nn.Linear(8, 8)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return model, optimizer, Checkpointer(model=model, optimizer=optimizer, tiers=[*places], **options)
+    return (
+        model,
+        optimizer,
+        Checkpointer(model=model, optimizer=optimizer, tiers=[*places], **options),
+    )
 
 
 def step(model: Any, optimizer: Any) -> None:
@@ -49,7 +55,9 @@ def test_scheduled_versions_have_handles(tmp_path: Path) -> None:
             assert future.result(30) == handle.version
         assert handle.durable.exception(30) is None
     saver.close()
-    assert all(h.remote_done.done() for h in saver.handles), "a folder promises nothing of the kind, and says so"
+    assert all(h.remote_done.done() for h in saver.handles), (
+        "a folder promises nothing of the kind, and says so"
+    )
 
 
 def test_a_version_that_was_requested_has_one_too(tmp_path: Path) -> None:
@@ -96,7 +104,9 @@ with Checkpointer(model=model, optimizer=optimizer, tiers=sys.argv[1:]) as saver
 """
 
 
-def run(tmp_path: Path, *places: str, before: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
+def run(
+    tmp_path: Path, *places: str, before: str = "", **environ: str
+) -> subprocess.CompletedProcess[str]:
     script = tmp_path / "script.py"
     script.write_text(before + textwrap.dedent(SCRIPT))
     kept = {k: v for k, v in os.environ.items() if not k.startswith("DEEPVM_")}
@@ -113,12 +123,17 @@ def test_a_run_says_where_it_began(tmp_path: Path) -> None:
     assert second.stderr.startswith(f"deepvm: resumed from version 7 of {place} (job job, saved 20")
     (file,) = (tmp_path / "ckpt").glob("*7.pt")
     size = re.escape(format_bytes(file.stat().st_size))
-    assert re.search(rf" UTC, [0-9.]+ (s|min) ago, {size}\)\n$", second.stderr) and second.stderr.count("\n") == 1
+    assert (
+        re.search(rf" UTC, [0-9.]+ (s|min) ago, {size}\)\n$", second.stderr)
+        and second.stderr.count("\n") == 1
+    )
 
 
 @pytest.mark.slow
 def test_a_generation_says_which_version_and_tier_it_goes_on_from(tmp_path: Path) -> None:
-    """One line, which is true: of two places the one with the newer version, its number, and how old it is."""
+    """One line, which is true: of two places the one with the newer version, its number, and how
+    old it is.
+    """
     old, new = (tmp_path / "old").as_uri(), (tmp_path / "new").as_uri()
     run(tmp_path, new)
     (tmp_path / "old").mkdir()
@@ -142,13 +157,18 @@ def test_who_has_set_logging_up_gets_it_there(tmp_path: Path) -> None:
     quiet = run(tmp_path, place, before="import logging; logging.basicConfig()\n")
     assert quiet.stderr == ""
     loud = run(tmp_path, place, before="import logging; logging.basicConfig(level=logging.INFO)\n")
-    assert f"INFO:deepvm.checkpoint:resumed from version 7 of {place} (job job, saved" in loud.stderr
+    assert (
+        f"INFO:deepvm.checkpoint:resumed from version 7 of {place} (job job, saved" in loud.stderr
+    )
 
 
 def test_what_a_checkpointer_looks_like(tmp_path: Path) -> None:
     model, optimizer, saver = training(tmp_path.as_uri(), every="10min", job="mine", strategy="G")
     step(model, optimizer)
-    without_secrets = f"Checkpointer(job='mine', version=1, tiers=['{tmp_path.as_uri()}'], every='10min', strategy='G')"
+    without_secrets = (
+        f"Checkpointer(job='mine', version=1, tiers=['{tmp_path.as_uri()}'], every='10min',"
+        " strategy='G')"
+    )
     assert repr(saver) == without_secrets
     saver.close()
     assert repr(saver) == without_secrets[:-1] + ", closed)"
@@ -163,13 +183,22 @@ def test_secrets_in_an_address_are_not_shown() -> None:
 
 def test_a_token_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DEEPVM_TOKEN_FILE", raising=False)
-    for name, said in ((None, "not given"), ("", "not given"), (str(tmp_path / "none"), "No such file")):
+    for name, said in (
+        (None, "not given"),
+        ("", "not given"),
+        (str(tmp_path / "none"), "No such file"),
+    ):
         if name is not None:
             monkeypatch.setenv("DEEPVM_TOKEN_FILE", name)
         with pytest.raises(DeepVMError) as told:
             training("tcp://127.0.0.1:7070")
         text = str(told.value)
-        assert "DEEPVM_TOKEN_FILE" in text and said in text and "--token-file" in text and "\n" not in text
+        assert (
+            "DEEPVM_TOKEN_FILE" in text
+            and said in text
+            and "--token-file" in text
+            and "\n" not in text
+        )
 
 
 @pytest.mark.parametrize(
@@ -195,7 +224,10 @@ def test_every_argument_is_refused_by_name(
     (tmp_path / "token").write_text("0" * 64)
     monkeypatch.setenv("DEEPVM_TOKEN_FILE", str(tmp_path / "token"))
     model = torch.nn.Linear(8, 8)
-    given: dict[str, Any] = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
+    given: dict[str, Any] = {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+    }
     with pytest.raises(RequestError, match=f"^{name}: "):
         Checkpointer(**{**given, "tiers": [tmp_path.as_uri()], **options})
 
@@ -210,7 +242,11 @@ def test_a_path_is_a_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("place", "job", "warned"),
-    [("tcp://127.0.0.1:7070", "", True), ("tcp://127.0.0.1:7070", "mine", False), ("file", "", False)],
+    [
+        ("tcp://127.0.0.1:7070", "", True),
+        ("tcp://127.0.0.1:7070", "mine", False),
+        ("file", "", False),
+    ],
 )
 def test_a_shared_place_wants_a_name(
     place: str, job: str, warned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
@@ -219,7 +255,11 @@ def test_a_shared_place_wants_a_name(
     monkeypatch.setenv("DEEPVM_TOKEN_FILE", str(tmp_path / "token"))
     monkeypatch.delenv("DEEPVM_JOB", raising=False)
     by_argument = training(tmp_path.as_uri() if place == "file" else place, job=job or None)[2]
-    assert (f"'{by_argument.job}'" in caplog.text and "DEEPVM_JOB" in caplog.text and place in caplog.text) is warned
+    assert (
+        f"'{by_argument.job}'" in caplog.text
+        and "DEEPVM_JOB" in caplog.text
+        and place in caplog.text
+    ) is warned
     by_argument.close()
     caplog.clear()
     monkeypatch.setenv("DEEPVM_JOB", "mine")

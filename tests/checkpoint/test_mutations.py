@@ -1,7 +1,8 @@
-"""The harness of the kills is itself tested: it sees each rule of the checkpointer that is broken on purpose.
+"""The harness of the kills is itself tested: it sees each rule of the checkpointer that is broken
+on purpose.
 
-The same cases pass without the mutation: what is seen is the mutation and nothing else. Those that only a machine
-without power tells apart, such as a rename before its fsync, are in test_crashes.py.
+The same cases pass without the mutation: what is seen is the mutation and nothing else. Those that
+only a machine without power tells apart, such as a rename before its fsync, are in test_crashes.py.
 """
 
 from __future__ import annotations
@@ -12,7 +13,12 @@ import pytest
 
 pytest.importorskip("torch")
 
-from support.checkpoint.killing import Arena, Broken, Case, arena  # noqa: E402, F401  arena is a fixture
+from support.checkpoint.killing import (  # noqa: E402, F401  arena is a fixture
+    Arena,
+    Broken,
+    Case,
+    arena,
+)
 from support.effort import sampled  # noqa: E402
 
 SEEN = {
@@ -29,11 +35,19 @@ SEEN = {
         "acknowledged and gone",
     ),
     "node_says_durable_before_it_writes": (
-        Case("tcp", node_change=("node_says_durable_before_it_writes",), node_at="data.before-rename:3"),
+        Case(
+            "tcp",
+            node_change=("node_says_durable_before_it_writes",),
+            node_at="data.before-rename:3",
+        ),
         "acknowledged and gone",
     ),
     "node_drops_what_is_not_flushed": (
-        Case("tcp", node_change=("node_drops_what_is_not_flushed",), trainer_at="sender.before-commit:6"),
+        Case(
+            "tcp",
+            node_change=("node_drops_what_is_not_flushed",),
+            trainer_at="sender.before-commit:6",
+        ),
         "acknowledged and gone",
     ),
     "restores_the_oldest": (
@@ -59,7 +73,8 @@ def without(name: str, case: Case) -> Case:
 @pytest.mark.parametrize("name", sampled(SEEN))
 def test_it_is_seen(arena: Arena, name: str) -> None:  # noqa: F811
     case, said = SEEN[name]
-    # On a busy machine a run may end without the kill, or with nothing promised before it: such a run shows nothing.
+    # On a busy machine a run may end without the kill, or with nothing promised before it: such a
+    # run shows nothing.
     with pytest.raises(Broken, match=said):
         for _ in range(3):
             arena.run(case)

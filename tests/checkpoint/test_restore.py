@@ -1,4 +1,6 @@
-"""Which job a training continues, and how to continue one whose model or optimizer was built differently by its end."""
+"""Which job a training continues, and how to continue one whose model or optimizer was built
+differently by its end.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ nn = torch.nn
 def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Makes another script of this process."""
     monkeypatch.delenv("DEEPVM_JOB")
-    return lambda path: monkeypatch.setattr(sys.modules["__main__"], "__file__", path, raising=False)
+    return lambda path: monkeypatch.setattr(
+        sys.modules["__main__"], "__file__", path, raising=False
+    )
 
 
 def net() -> Any:
@@ -56,11 +60,15 @@ def saved_by(folder: Path, **options: Any) -> str:
 
 def restored(folder: Path, allow_fresh: bool = False, **options: Any) -> int:
     model = net()
-    with Checkpointer(model=model, optimizer=torch.optim.Adam(model.parameters()), tiers=folder, **options) as saver:
+    with Checkpointer(
+        model=model, optimizer=torch.optim.Adam(model.parameters()), tiers=folder, **options
+    ) as saver:
         return saver.restore_latest(allow_fresh=allow_fresh)
 
 
-def test_scripts_do_not_continue_each_other(tmp_path: Path, script: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_scripts_do_not_continue_each_other(
+    tmp_path: Path, script: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "deepvm.checkpoint")
     script("/one/train.py")
     name = saved_by(tmp_path)
@@ -77,7 +85,9 @@ def test_what_earlier_releases_called_job_is_neither_lost_nor_continued_silently
 ) -> None:
     saved_by(tmp_path, job="job")
     script("/one/train.py")
-    with pytest.raises(CheckpointError, match="set DEEPVM_JOB=job .*to start at 0, set another name"):
+    with pytest.raises(
+        CheckpointError, match="set DEEPVM_JOB=job .*to start at 0, set another name"
+    ):
         restored(tmp_path)
     assert restored(tmp_path, allow_fresh=True) == 0
     assert restored(tmp_path, job="mine") == 0
@@ -85,13 +95,21 @@ def test_what_earlier_releases_called_job_is_neither_lost_nor_continued_silently
     assert restored(tmp_path) == 2
 
 
-NAME = "from deepvm.checkpoint.files.job_name import derived_name\nimport os, multiprocessing as m\n{}\n"
+NAME = (
+    "from deepvm.checkpoint.files.job_name import derived_name\nimport os, multiprocessing as"
+    " m\n{}\n"
+)
 
 
 def test_a_restart_has_the_same_name_however_it_is_started(tmp_path: Path) -> None:
     """Nor does it depend on arguments, the working directory, or the process that trains."""
-    spawn = "if __name__ == '__main__': p = m.get_context('spawn').Process(target=show); p.start(); p.join()"
-    (tmp_path / "my train.py").write_text(NAME.format(f"os.chdir('/')\ndef show(): print(derived_name())\n{spawn}"))
+    spawn = (
+        "if __name__ == '__main__': p = m.get_context('spawn').Process(target=show); p.start();"
+        " p.join()"
+    )
+    (tmp_path / "my train.py").write_text(
+        NAME.format(f"os.chdir('/')\ndef show(): print(derived_name())\n{spawn}")
+    )
     (tmp_path / "module.py").write_text(NAME.format("print(derived_name())"))
 
     environ = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{Path(__file__).parents[2]}:{tmp_path}"}
@@ -118,7 +136,11 @@ def grow(model: Any, _: Any) -> None:
 
 
 CHANGES: list[tuple[Callable[[Any, Any], Any], Callable[[Any], bool], str]] = [
-    (add_group, lambda tree: len(tree["optimizer"]["param_groups"]) > 1, "2, 2 parameters, here they have 2"),
+    (
+        add_group,
+        lambda tree: len(tree["optimizer"]["param_groups"]) > 1,
+        "2, 2 parameters, here they have 2",
+    ),
     (grow, lambda tree: tree["model"]["queue"].shape == (3, 2), "size mismatch for queue"),
     (
         lambda model, _: prune.l1_unstructured(model[0], "weight", 4),
@@ -196,7 +218,9 @@ def with_buffer(tensor: Any) -> Any:
 
 def with_metadata() -> Any:
     model = net()
-    model[0]._register_state_dict_hook(lambda module, state, prefix, metadata: metadata.update(odd=Extra(1)))
+    model[0]._register_state_dict_hook(
+        lambda module, state, prefix, metadata: metadata.update(odd=Extra(1))
+    )
     return model
 
 
@@ -215,13 +239,33 @@ def nested_in_itself() -> Any:
 @pytest.mark.parametrize(
     ("model", "extra", "words"),
     [
-        (lambda: with_buffer(torch.ones(1).expand(4)), None, r"^model\.odd: 'an expanded tensor.*\.clone\(\)"),
-        (lambda: with_buffer(in_inference_mode()), None, r"^model\.odd: 'a tensor of inference_mode.*\.clone\(\)"),
-        (lambda: with_buffer(torch.nested.nested_tensor([torch.ones(1)])), None, r"nested tensor.*\.unbind\(\)"),
+        (
+            lambda: with_buffer(torch.ones(1).expand(4)),
+            None,
+            r"^model\.odd: 'an expanded tensor.*\.clone\(\)",
+        ),
+        (
+            lambda: with_buffer(in_inference_mode()),
+            None,
+            r"^model\.odd: 'a tensor of inference_mode.*\.clone\(\)",
+        ),
+        (
+            lambda: with_buffer(torch.nested.nested_tensor([torch.ones(1)])),
+            None,
+            r"nested tensor.*\.unbind\(\)",
+        ),
         (lambda: with_metadata(), None, r"'Extra' cannot.*save its fields"),
         (lambda: Own(4, 4), None, r"_extra_state.*'Extra' cannot.*save its fields"),
-        (lambda: nn.LazyLinear(4), None, r"one forward, model\(example\), before the Checkpointer is made"),
-        (net, lambda: with_buffer(torch.ones(1).expand(4)), r"^extra\['odd'\]\.odd: 'an expanded tensor"),
+        (
+            lambda: nn.LazyLinear(4),
+            None,
+            r"one forward, model\(example\), before the Checkpointer is made",
+        ),
+        (
+            net,
+            lambda: with_buffer(torch.ones(1).expand(4)),
+            r"^extra\['odd'\]\.odd: 'an expanded tensor",
+        ),
         (net, lambda: Extra(np.ones(3)), r"'ndarray'.*torch\.from_numpy\(x\).*\.numpy\(\)"),
         (net, lambda: Extra(np.float64(1)), r"'float64'.*x\.item\(\)"),
         (net, lambda: Extra(deque([1])), r"'deque'.*list\(x\).*deque\(state"),
@@ -253,13 +297,17 @@ def test_the_ways_out_can_be_restored(tmp_path: Path, way_out: Any) -> None:
         return model, optimizer, Extra([0])
 
     model, optimizer, extra = made()
-    with Checkpointer(model=model, optimizer=optimizer, extra={"e": extra}, tiers=tmp_path) as saver:
+    with Checkpointer(
+        model=model, optimizer=optimizer, extra={"e": extra}, tiers=tmp_path
+    ) as saver:
         train(model, optimizer)
         extra.value = torch.from_numpy(np.arange(3))
         model.odd.add_(torch.arange(4.0))
         saver.save(block=True)
     again, optimizer_again, extra_again = made()
-    with Checkpointer(model=again, optimizer=optimizer_again, extra={"e": extra_again}, tiers=tmp_path) as saver:
+    with Checkpointer(
+        model=again, optimizer=optimizer_again, extra={"e": extra_again}, tiers=tmp_path
+    ) as saver:
         assert saver.restore_latest() == 2
     assert repr(again.state_dict()) == repr(model.state_dict())
     assert repr(optimizer_again.state_dict()) == repr(optimizer.state_dict())

@@ -1,7 +1,8 @@
 """Damage, failing disks and broken code, met by a Checkpointer of a fully sharded model.
 
-The invariant is that of test_sharded_faults.py: a save that returned is restored, bit for bit, unless its bytes were
-damaged since; what is damaged or was never finished is passed over for the version before it.
+The invariant is that of test_sharded_faults.py: a save that returned is restored, bit for bit,
+unless its bytes were damaged since; what is damaged or was never finished is passed over for the
+version before it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,12 @@ from support.checkpoint.train_sharded import Run, Training, differences, read  #
 SOON_S = 15.0
 CALLS = {"pwrite": 4, "fsync": 4, "replace": 3, "ftruncate": 1, "open": 6}
 """How often a rank makes them in a save of two ranks, or more."""
-ALL_FAULTS = [(name, nth, rank) for name, most in CALLS.items() for nth in range(1, most + 1) for rank in (0, 1)]
+ALL_FAULTS = [
+    (name, nth, rank)
+    for name, most in CALLS.items()
+    for nth in range(1, most + 1)
+    for rank in (0, 1)
+]
 Start = Callable[..., tuple[Any, list[int], str]]
 
 
@@ -38,18 +44,22 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
     count = iter(range(1000))
 
     def run(tiers: list[str], world: int, end: int, **options: Any) -> tuple[Any, list[int], str]:
-        return Run("fsdp", tiers, world, end, str(tmp_path / f"out-{next(count)}.pt"), **options).start()
+        return Run(
+            "fsdp", tiers, world, end, str(tmp_path / f"out-{next(count)}.pt"), **options
+        ).start()
 
     return run
 
 
-@pytest.fixture(params=[pytest.param(name, marks=() if name == "tcp" else pytest.mark.slow) for name in PLACES])
+@pytest.fixture(
+    params=[pytest.param(name, marks=() if name == "tcp" else pytest.mark.slow) for name in PLACES]
+)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     with PLACES[request.param](tmp_path) as made:
         yield made
 
 
-# --- damage ----------------------------------------------------------------------------------------------------------
+# --- damage ---------------------------------------------------------------------------------------
 
 
 def restored(url: str) -> dict[int, Any]:
@@ -95,15 +105,22 @@ def test_ranks_pass_damaged_files_over(place: Place, start: Start) -> None:
         assert not differences(states, {1: known[1], 2: known[2]}), how
 
 
-# --- a disk that fails -----------------------------------------------------------------------------------------------
+# --- a disk that fails ----------------------------------------------------------------------------
 
 
-def disk_campaign(start: Start, folder: Path, faults: list[tuple[str, int, int, bool, int]], **options: Any) -> int:
-    """A system call of one rank fails, once or from then on, while version 2 is saved; returns how many failed."""
+def disk_campaign(
+    start: Start, folder: Path, faults: list[tuple[str, int, int, bool, int]], **options: Any
+) -> int:
+    """A system call of one rank fails, once or from then on, while version 2 is saved.
+
+    Returns how many failed.
+    """
     rows, _, _ = start([folder.as_uri()], 2, 0, faults=faults, **options)
     for row, fault in zip(rows, faults, strict=True):
         version, wrong = row.found
-        assert version in (1, 2) and not wrong, f"{fault}: parts of two versions, or of none: {version} {wrong[:2]}"
+        assert version in (1, 2) and not wrong, (
+            f"{fault}: parts of two versions, or of none: {version} {wrong[:2]}"
+        )
         assert version == 2 or not any(row.returned), f"{fault}: acknowledged and gone"
         assert row.took_s < SOON_S, f"{fault}: it holds the training up"
         assert row.next == (3, []), f"{fault}: the failed save is in the way of the next"
@@ -113,7 +130,9 @@ def disk_campaign(start: Start, folder: Path, faults: list[tuple[str, int, int, 
 @pytest.mark.slow
 def test_a_folder_whose_disk_fails(start: Start, tmp_path: Path) -> None:
     chance = random.Random(3)
-    faults = [(name, nth, chance.choice(ERRORS), False, rank) for name, nth, rank in ALL_FAULTS[::5]]
+    faults = [
+        (name, nth, chance.choice(ERRORS), False, rank) for name, nth, rank in ALL_FAULTS[::5]
+    ]
     faults += [("short", 1, errno.ENOSPC, True, 1)]
     assert disk_campaign(start, tmp_path, faults) >= len(faults) // 2
 
@@ -121,13 +140,15 @@ def test_a_folder_whose_disk_fails(start: Start, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("forever", [False, True])
-def test_a_folder_whose_disk_fails_at_every_call(start: Start, tmp_path: Path, error: int, forever: bool) -> None:
+def test_a_folder_whose_disk_fails_at_every_call(
+    start: Start, tmp_path: Path, error: int, forever: bool
+) -> None:
     faults = [(name, nth, error, forever, rank) for name, nth, rank in ALL_FAULTS]
     faults += [("short", nth, error, True, rank) for nth in (1, 2) for rank in (0, 1)]
     assert disk_campaign(start, tmp_path, faults) >= len(faults) // 2
 
 
-# --- the campaigns find what is broken on purpose --------------------------------------------------------------------
+# --- the campaigns find what is broken on purpose -------------------------------------------------
 
 
 def copied_slowly(start: Start, folder: Path, **options: Any) -> None:
@@ -139,7 +160,10 @@ def copied_slowly(start: Start, folder: Path, **options: Any) -> None:
 
 
 def killed_before_a_commit(start: Start, folder: Path, *change: str) -> None:
-    """All parts of version 4 are left; the next run, with other batches, has versions of its own parts alone."""
+    """All parts of version 4 are left.
+
+    The next run, with other batches, has versions of its own parts alone.
+    """
     url, fourth = folder.as_uri(), "sharded-000000000004.pt"
     start([url], 2, 12, victim=0, failpoint="shared-file.before-commit", passes=4, change=change)
     assert len([*folder.glob(f".{fourth}*")]) == 3, "the file, and what each rank reported"
@@ -167,13 +191,23 @@ def test_a_gate_that_does_not_wait_is_seen(start: Start, tmp_path: Path) -> None
 @pytest.mark.slow
 def test_parts_at_the_wrong_place_are_seen(start: Start, tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="parts of two versions"):
-        disk_campaign(start, tmp_path, [("pwrite", 1, errno.EIO, True, 1)], change=("parts_at_the_wrong_place",))
+        disk_campaign(
+            start,
+            tmp_path,
+            [("pwrite", 1, errno.EIO, True, 1)],
+            change=("parts_at_the_wrong_place",),
+        )
 
 
 @pytest.mark.slow
 def test_a_part_that_nobody_misses_is_seen(start: Start, tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="parts of two versions"):
-        disk_campaign(start, tmp_path, [("pwrite", 1, errno.EIO, False, 1)], change=("accepts_what_is_missing",))
+        disk_campaign(
+            start,
+            tmp_path,
+            [("pwrite", 1, errno.EIO, False, 1)],
+            change=("accepts_what_is_missing",),
+        )
 
 
 @pytest.mark.slow

@@ -1,7 +1,8 @@
-"""Damage and failing storage, met by sharded versions of two ranks: all of a version is loaded, or none of it.
+"""Damage and failing storage, met by sharded versions of two ranks: all of a version is loaded, or
+none of it.
 
-The invariant: a save that returned is loaded, bit for bit, unless its bytes were damaged since; what is damaged or was
-never finished is passed over for the version before it.
+The invariant: a save that returned is loaded, bit for bit, unless its bytes were damaged since;
+what is damaged or was never finished is passed over for the version before it.
 """
 
 from __future__ import annotations
@@ -54,7 +55,10 @@ from deepvm.checkpoint.tiers.replicated import ReplicatedTier  # noqa: E402
 from deepvm.errors import CheckpointError  # noqa: E402
 
 SOON_S = 15.0
-"""A save that fails says so at once, and holds nothing up; the limits of all waits are a minute and more."""
+"""A save that fails says so at once, and holds nothing up.
+
+The limits of all waits are a minute and more.
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +71,9 @@ def _token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # A bucket takes its time; in the quick suite its own tests have it.
-@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.slow if name == "s3" else ()) for name in PLACES])
+@pytest.fixture(
+    params=[pytest.param(name, marks=pytest.mark.slow if name == "s3" else ()) for name in PLACES]
+)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     with PLACES[request.param](tmp_path) as made:
         yield made
@@ -91,7 +97,7 @@ def settled(place: Place, *versions: int) -> None:
     await_disks(place, *versions)
 
 
-# --- damage ----------------------------------------------------------------------------------------------------------
+# --- damage ---------------------------------------------------------------------------------------
 
 
 def damage_campaign(place: Place, rounds: int, seed: int) -> None:
@@ -117,19 +123,25 @@ def test_damaged_files_are_passed_over_at_length(place: Place, seed: int) -> Non
     damage_campaign(place, 30, seed)
 
 
-@pytest.mark.parametrize("what", ["half", *(pytest.param(w, marks=pytest.mark.slow) for w in ("file", "record"))])
+@pytest.mark.parametrize(
+    "what", ["half", *(pytest.param(w, marks=pytest.mark.slow) for w in ("file", "record"))]
+)
 def test_files_of_two_versions_are_no_version(place: Place, what: str) -> None:
     """Every byte is undamaged, but from another save."""
     settled(place, 1, 2)
     for disk in place.disks:
-        for name in [n for d, n in files(place, 2) if d is disk and n.endswith(SUFFIX if what == "record" else ".pt")]:
+        for name in [
+            n
+            for d, n in files(place, 2)
+            if d is disk and n.endswith(SUFFIX if what == "record" else ".pt")
+        ]:
             old, new = disk.read(name.replace("0002.", "0001.")), disk.read(name)
             disk.write(name, new[: len(new) // 2] + old[len(new) // 2 :] if what == "half" else old)
     place.restart()
     assert same(load(place.url), whole(1, 2))
 
 
-# --- storage that fails ----------------------------------------------------------------------------------------------
+# --- storage that fails ---------------------------------------------------------------------------
 
 
 def attempt(ranks: Ranks, version: int) -> bool:
@@ -147,7 +159,10 @@ def attempt(ranks: Ranks, version: int) -> bool:
 def check(place: Place, ranks: Ranks, returned: bool) -> None:
     """After an attempt at version 2 that met trouble, which is over now."""
     found = load(place.url)
-    assert same(found, whole(found["step"], 2)) and found["step"] in (1, 2), "parts of two versions, or of none"
+    assert same(found, whole(found["step"], 2)) and found["step"] in (
+        1,
+        2,
+    ), "parts of two versions, or of none"
     assert found["step"] == 2 or not returned, "acknowledged and gone"
     begin = time.monotonic()
     ranks.save(3)
@@ -159,7 +174,11 @@ def disk_campaign(folder: Path, cases: list[tuple[str, int, int, bool]]) -> int:
     """Each system call of a save fails, once or from then on; returns how many saves failed."""
     failed = 0
     for number, (name, nth, error, forever) in enumerate(cases):
-        with file_place(folder / str(number)) as place, training(place) as ranks, pytest.MonkeyPatch.context() as patch:
+        with (
+            file_place(folder / str(number)) as place,
+            training(place) as ranks,
+            pytest.MonkeyPatch.context() as patch,
+        ):
             ranks.save(1)
             with patch.context() as trouble:
                 trouble.setattr(os, *in_place_of(name, nth, error, forever))
@@ -171,7 +190,9 @@ def disk_campaign(folder: Path, cases: list[tuple[str, int, int, bool]]) -> int:
 
 def test_a_folder_whose_disk_fails(tmp_path: Path) -> None:
     chance = random.Random(3)
-    cases = [(name, nth, chance.choice(ERRORS), chance.random() < 0.7) for name, nth in ALL_CALLS[::4]]
+    cases = [
+        (name, nth, chance.choice(ERRORS), chance.random() < 0.7) for name, nth in ALL_CALLS[::4]
+    ]
     cases += [("short", nth, errno.ENOSPC, True) for nth in (1, 3)]
     assert disk_campaign(tmp_path, cases) >= len(cases) // 2
 
@@ -185,11 +206,20 @@ def test_a_folder_whose_disk_fails_at_every_call(tmp_path: Path, error: int, for
     assert disk_campaign(tmp_path, cases) >= len(cases) // 2
 
 
-TROUBLES = ["503 Slow Down", "500 Internal Server Error", "403 Access Denied", "late", "lost", "cut"]
+TROUBLES = [
+    "503 Slow Down",
+    "500 Internal Server Error",
+    "403 Access Denied",
+    "late",
+    "lost",
+    "cut",
+]
 
 
 def troubled(nth: int, trouble: str, forever: bool) -> Callable[[str, str], str | None]:
-    """The n-th request fails in this way, and all after it while the trouble lasts, or that one alone."""
+    """The n-th request fails in this way, and all after it while the trouble lasts, or that one
+    alone.
+    """
     seen = 0
 
     def answer(method: str, path: str) -> str | None:
@@ -232,14 +262,23 @@ def test_a_bucket_that_fails_at_every_request(tmp_path: Path, trouble: str, fore
 
 @pytest.mark.parametrize("nodes", ["tcp", "tcp,tcp", "replicas"])
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
-def test_nodes_whose_disks_fail(tmp_path: Path, nodes: str, error: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The version is remote all the same; if the memory is lost then, the one before it is there."""
+def test_nodes_whose_disks_fail(
+    tmp_path: Path, nodes: str, error: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The version is remote all the same.
+
+    If the memory is lost then, the one before it is there.
+    """
     with PLACES[nodes](tmp_path) as place:
         with training(place) as ranks:
             ranks.save(1)
             await_disks(place, 1)
             with monkeypatch.context() as trouble:
-                trouble.setattr(os, "pwrite", failing(os.pwrite, random.Random(error).randrange(1, 4), error, True))
+                trouble.setattr(
+                    os,
+                    "pwrite",
+                    failing(os.pwrite, random.Random(error).randrange(1, 4), error, True),
+                )
                 assert attempt(ranks, 2)
                 assert same(load(place.url), whole(2, 2))
                 place.restart()
@@ -300,7 +339,9 @@ class Unwilling:
         return getattr(self.tier, name)
 
 
-def test_an_older_generation_commits_nothing_any_more(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_generation_commits_nothing_any_more(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its machines were thought lost, and live on."""
     monkeypatch.setenv("DEEPVM_EPOCH", "1")
     with training(place) as old:
@@ -334,7 +375,9 @@ def test_how_many_versions_a_folder_keeps(
 def test_a_version_that_nobody_can_read_now_is_no_reason_to_go_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one copy is damaged, and the node with the other one dies after it has been asked what it has."""
+    """The one copy is damaged, and the node with the other one dies after it has been asked what it
+    has.
+    """
     with PLACES["replicas"](tmp_path) as place:
         settled(place, 1, 2)
         place.nodes[0].registry.complete("sharded")[2].image[5000] ^= 1
@@ -350,11 +393,13 @@ def test_a_version_that_nobody_can_read_now_is_no_reason_to_go_back(
             load(place.url)
 
 
-# --- the campaigns find what is broken on purpose --------------------------------------------------------------------
+# --- the campaigns find what is broken on purpose -------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["file", "s3", "tcp"])
-def test_bytes_that_nobody_checks_are_seen(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_that_nobody_checks_are_seen(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     checks_no_bytes(monkeypatch.setattr)
     with PLACES[name](tmp_path) as place, pytest.raises(AssertionError):
         damage_campaign(place, 4, 1)
@@ -381,8 +426,12 @@ def rank_0_does_without_the_others(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(version_registry, "seal_by_parts", sums_of_what_is_there)
 
 
-@pytest.mark.parametrize("name", ["file", pytest.param("s3", marks=pytest.mark.slow), "tcp", "replicas"])
-def test_a_part_that_nobody_misses_is_seen(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "name", ["file", pytest.param("s3", marks=pytest.mark.slow), "tcp", "replicas"]
+)
+def test_a_part_that_nobody_misses_is_seen(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rank_0_does_without_the_others(monkeypatch)
     with PLACES[name](tmp_path) as place, pytest.raises((AssertionError, CheckpointError)):
         unsent_part(place, 1)
@@ -399,16 +448,22 @@ def saves_return_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(dcp_tiers._Sending, "commit", early)
 
 
-def test_a_save_that_returns_too_early_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_save_that_returns_too_early_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     saves_return_at_once(monkeypatch)
     with pytest.raises((AssertionError, CheckpointError)):
         disk_campaign(tmp_path, [("pwrite", 1, errno.ENOSPC, True)])
 
 
 @pytest.mark.slow
-def test_a_failed_save_that_holds_up_the_next_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_save_that_holds_up_the_next_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(dcp_tiers, "_failure", lambda ticket: None)
-    monkeypatch.setattr(dcp_tiers._Sending, "_fail", lambda self, error: setattr(self, "_error", error))
+    monkeypatch.setattr(
+        dcp_tiers._Sending, "_fail", lambda self, error: setattr(self, "_error", error)
+    )
     monkeypatch.setattr(bucket_parts, "LIMIT_S", 40.0)
     monkeypatch.setattr(dcp_tiers._Sending, "_ready", lambda self, end: None)
     with s3_place(tmp_path) as place, pytest.raises(AssertionError, match="holds"):

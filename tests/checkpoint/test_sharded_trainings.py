@@ -1,4 +1,6 @@
-"""Fully sharded and tensor-parallel models in a Checkpointer: exact resume, other numbers of ranks, kills, damage."""
+"""Fully sharded and tensor-parallel models in a Checkpointer: exact resume, other numbers of ranks,
+kills, damage.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,13 @@ torch = pytest.importorskip("torch")
 from support.checkpoint import object_store  # noqa: E402
 from support.checkpoint.killing import JOINT, SENDER, SNAPSHOT  # noqa: E402
 from support.checkpoint.memory_nodes import TOKEN, running  # noqa: E402
-from support.checkpoint.train_sharded import FIRST_SAFE, NotKilledError, Run, differences, read  # noqa: E402
+from support.checkpoint.train_sharded import (  # noqa: E402
+    FIRST_SAFE,
+    NotKilledError,
+    Run,
+    differences,
+    read,
+)
 
 from deepvm.checkpoint import Checkpointer  # noqa: E402
 from deepvm.errors import RequestError  # noqa: E402
@@ -29,8 +37,12 @@ def start(tmp_path: Path) -> Start:
     """Start a training that goes on from what is in the tiers."""
     count = iter(range(1000))
 
-    def run(kind: str, tiers: list[str], world: int, end: int, **options: Any) -> tuple[dict[int, Any], list[int], str]:
-        return Run(kind, tiers, world, end, str(tmp_path / f"out-{next(count)}.pt"), **options).start()
+    def run(
+        kind: str, tiers: list[str], world: int, end: int, **options: Any
+    ) -> tuple[dict[int, Any], list[int], str]:
+        return Run(
+            kind, tiers, world, end, str(tmp_path / f"out-{next(count)}.pt"), **options
+        ).start()
 
     return run
 
@@ -63,12 +75,19 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
         yield of
 
 
-def reshard(start: Start, tiers: list[str], *runs: tuple[str, int], **options: Any) -> dict[int, Any]:
-    """Train two steps in each world; each begins with the very state with which the last one ended."""
+def reshard(
+    start: Start, tiers: list[str], *runs: tuple[str, int], **options: Any
+) -> dict[int, Any]:
+    """Train two steps in each world.
+
+    Each begins with the very state with which the last one ended.
+    """
     known: dict[int, Any] = {}
     for number, (kind, world) in enumerate(runs):
         states, saved, _ = start(kind, tiers, world, 2 * number + 2, **options)
-        assert list(states) == [2 * number, 2 * number + 1, 2 * number + 2] and 2 * number + 2 in saved
+        assert (
+            list(states) == [2 * number, 2 * number + 1, 2 * number + 2] and 2 * number + 2 in saved
+        )
         if known:
             assert not differences(states[2 * number], known[2 * number])
         known |= states
@@ -77,7 +96,9 @@ def reshard(start: Start, tiers: list[str], *runs: tuple[str, int], **options: A
 
 @pytest.mark.slow
 def test_fsdp_on_4_2_and_4_ranks_and_the_whole_in_one_process(start: Start, tmp_path: Path) -> None:
-    """And without resharding: the last version is damaged, and the one before it restored in a process of its own."""
+    """And without resharding: the last version is damaged, and the one before it restored in a
+    process of its own.
+    """
     kept = tmp_path / "kept"
     known = reshard(start, [kept.as_uri()], ("fsdp", 4), ("fsdp", 2), ("fsdp", 4))
     tree = torch.load(kept / "sharded-000000000006.pt", weights_only=True)
@@ -95,13 +116,19 @@ def test_fsdp_on_4_2_and_4_ranks_and_the_whole_in_one_process(start: Start, tmp_
 def test_models_and_strategies_that_are_refused(tmp_path: Path) -> None:
     from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1
+    )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            old: Any = FullyShardedDataParallel(torch.nn.Linear(2, 2), device_id=torch.device("cpu"))
+            old: Any = FullyShardedDataParallel(
+                torch.nn.Linear(2, 2), device_id=torch.device("cpu")
+            )
         with pytest.raises(RequestError, match="fully_shard"):
-            Checkpointer(model=old, optimizer=torch.optim.SGD(old.parameters(), lr=0.1), tiers=tmp_path)
+            Checkpointer(
+                model=old, optimizer=torch.optim.SGD(old.parameters(), lr=0.1), tiers=tmp_path
+            )
         new: Any = fully_shard(torch.nn.Linear(2, 2))
         with pytest.raises(RequestError, match="C or G with a sharded model"):
             optimizer = torch.optim.SGD(new.parameters(), lr=0.1)
@@ -113,21 +140,29 @@ def test_models_and_strategies_that_are_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fsdp", "hybrid", "tensor"])
 @pytest.mark.parametrize("place", ["node", "folder", "bucket"])
-def test_resharding(kind: str, place: str, start: Start, places: Callable[[str], list[str]]) -> None:
+def test_resharding(
+    kind: str, place: str, start: Start, places: Callable[[str], list[str]]
+) -> None:
     few = "fsdp" if kind == "hybrid" else kind
-    reshard(start, places(place), (kind, 4), (few, 2), (kind, 4), ("plain", 1), ("fsdp", 1), (kind, 4))
+    reshard(
+        start, places(place), (kind, 4), (few, 2), (kind, 4), ("plain", 1), ("fsdp", 1), (kind, 4)
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["nodes", "replicas", "node and folder"])
-def test_resharding_by_several_places(place: str, start: Start, places: Callable[[str], list[str]]) -> None:
+def test_resharding_by_several_places(
+    place: str, start: Start, places: Callable[[str], list[str]]
+) -> None:
     reshard(start, places(place), ("fsdp", 4), ("fsdp", 2), ("tensor", 4), ("fsdp", 3))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["C", "G"])
 @pytest.mark.parametrize("kind", ["fsdp", "tensor"])
-def test_copies_that_take_longer_than_a_step(kind: str, strategy: str, start: Start, tmp_path: Path) -> None:
+def test_copies_that_take_longer_than_a_step(
+    kind: str, strategy: str, start: Start, tmp_path: Path
+) -> None:
     """The next step waits for them, so that each version is the state of one step."""
     known, _, _ = start(kind, [(tmp_path / "known").as_uri()], 2, 12)
     kept = tmp_path / "kept"
@@ -141,8 +176,13 @@ def test_copies_that_take_longer_than_a_step(kind: str, strategy: str, start: St
 
 
 @pytest.mark.slow
-def test_copies_that_are_none_are_reported(start: Start, places: Callable[[str], list[str]]) -> None:
-    """Two experts under one name, for one; of what is not sharded the neighbour's copy is compared, too."""
+def test_copies_that_are_none_are_reported(
+    start: Start, places: Callable[[str], list[str]]
+) -> None:
+    """Two experts under one name, for one.
+
+    Of what is not sharded the neighbour's copy is compared, too.
+    """
     _, _, told = start("tensor", places("folder"), 2, 2, drift=True)
     assert "ranks 0, 1 hold different values of state['model']['2.bias']" in told
 
@@ -153,12 +193,18 @@ def truth(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[int, Any]]
     folder = tmp_path_factory.mktemp("truth")
     found = {}
     for kind, world in (("fsdp", 2), ("tensor", 4)):
-        found[kind], _, _ = Run(kind, [(folder / kind).as_uri()], world, 12, str(folder / f"{kind}.pt")).start()
+        found[kind], _, _ = Run(
+            kind, [(folder / kind).as_uri()], world, 12, str(folder / f"{kind}.pt")
+        ).start()
     return found
 
 
-def survive(start: Start, kind: str, tiers: list[str], worlds: tuple[int, int], known: Any, **kill: Any) -> None:
-    """A rank is killed; another number of ranks goes on from what was acknowledged, or newer, and ends the same.
+def survive(
+    start: Start, kind: str, tiers: list[str], worlds: tuple[int, int], known: Any, **kill: Any
+) -> None:
+    """A rank is killed.
+
+    Another number of ranks goes on from what was acknowledged, or newer, and ends the same.
 
     ``start`` fails if nobody was killed.
     """
@@ -166,7 +212,8 @@ def survive(start: Start, kind: str, tiers: list[str], worlds: tuple[int, int], 
     states, _, _ = start(kind, tiers, worlds[1], 12)
     begin = min(states)
     assert max(saved, default=0) <= begin < 12
-    # Later kills find a version that was safe: were it skipped, the run would begin at 0, and end the same.
+    # Later kills find a version that was safe: were it skipped, the run would begin at 0, and end
+    # the same.
     assert saved or kill.get("kill_step", 12) <= FIRST_SAFE + 1
     assert not [d for step, state in states.items() for d in differences(state, known[kind][step])]
 
@@ -181,23 +228,41 @@ def test_ranks_that_are_killed_while_they_save(
         return  # rank 0 alone commits
     place = "folder" if label in JOINT else "node"
     passes = 90 if label == "sender.mid-chunk" else 4  # a rank sends some 25 pieces of a version
-    survive(start, "fsdp", places(place), (2, 4), truth, victim=victim, failpoint=label, passes=passes)
+    survive(
+        start, "fsdp", places(place), (2, 4), truth, victim=victim, failpoint=label, passes=passes
+    )
 
 
 @pytest.mark.slow
 def test_a_kill_that_does_not_happen_shows_nothing(start: Start, tmp_path: Path) -> None:
     with pytest.raises(NotKilledError, match="rank 1 did not die"):
-        start("fsdp", [(tmp_path / "kept").as_uri()], 2, 2, victim=1, failpoint="no.such-point", passes=1)
+        start(
+            "fsdp",
+            [(tmp_path / "kept").as_uri()],
+            2,
+            2,
+            victim=1,
+            failpoint="no.such-point",
+            passes=1,
+        )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(16))
-def test_sigkill_at_random_steps(seed: int, start: Start, places: Callable[[str], list[str]], truth: Any) -> None:
+def test_sigkill_at_random_steps(
+    seed: int, start: Start, places: Callable[[str], list[str]], truth: Any
+) -> None:
     draw = random.Random(seed)
     kind = draw.choice(["fsdp", "fsdp", "tensor"])
     worlds = draw.choice([(2, 4), (4, 2), (4, 4), (2, 2)])
     survive(
-        *(start, kind, places(draw.choice(["node", "folder", "bucket", "replicas"])), worlds, truth),
+        *(
+            start,
+            kind,
+            places(draw.choice(["node", "folder", "bucket", "replicas"])),
+            worlds,
+            truth,
+        ),
         victim=draw.randrange(worlds[0]),
         kill_step=draw.randrange(2, 13),
         kill_before=draw.choice(["forward", "backward", "step"]),

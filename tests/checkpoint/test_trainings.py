@@ -1,4 +1,7 @@
-"""What ordinary training scripts do beside forward, backward and step; every version must be the state of one step."""
+"""What ordinary training scripts do beside forward, backward and step.
+
+Every version must be the state of one step.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +30,13 @@ from deepvm.errors import CheckpointError, RequestError  # noqa: E402
 
 
 class Add(torch.optim.Optimizer):
-    """Adds one to every parameter: version v of a model that began at zero holds v, and nothing else."""
+    """Adds one to every parameter: version v of a model that began at zero holds v, and nothing
+    else.
+    """
 
-    def __init__(self, parameters: Any, inside: Callable[[int], None] = lambda number: None) -> None:
+    def __init__(
+        self, parameters: Any, inside: Callable[[int], None] = lambda number: None
+    ) -> None:
         super().__init__(parameters, {"lr": 1.0})
         self.inside, self.n = inside, 0
 
@@ -59,15 +66,22 @@ X = torch.randn(4, 32)
 def saved(folder: Path) -> dict[int, Any]:
     """What was saved, by version."""
     here = VersionFolder(folder)
-    return {m.version: torch.load(here.file("job", m.version), weights_only=True) for m in here.manifests("job")}
+    return {
+        m.version: torch.load(here.file("job", m.version), weights_only=True)
+        for m in here.manifests("job")
+    }
 
 
 def right(folder: Path) -> list[int]:
     """Versions, each of which holds its own number in every parameter."""
     trees = saved(folder)
     for version, tree in trees.items():
-        parameters = [t for name, t in tree["model"].items() if "running" not in name and "num_" not in name]
-        assert {value for t in parameters for value in t.unique().tolist()} == {float(version)}, version
+        parameters = [
+            t for name, t in tree["model"].items() if "running" not in name and "num_" not in name
+        ]
+        assert {value for t in parameters for value in t.unique().tolist()} == {float(version)}, (
+            version
+        )
     return sorted(trees)
 
 
@@ -77,7 +91,12 @@ class Run:
         self.model = Net()
         self.optimizer = options.pop("optimizer", Add)(self.model.parameters())
         self.saver = Checkpointer(
-            model=self.model, optimizer=self.optimizer, tiers=[folder.as_uri()], every=every, keep=1000, **options
+            model=self.model,
+            optimizer=self.optimizer,
+            tiers=[folder.as_uri()],
+            every=every,
+            keep=1000,
+            **options,
         )
 
     def step(self, between: Callable[[], None] = lambda: None) -> None:
@@ -121,7 +140,9 @@ def test_training_forward_in_inference_mode(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("slow", [False, True])
-def test_validation_with_averaged_weights(tmp_path: Path, slow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_validation_with_averaged_weights(
+    tmp_path: Path, slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if slow:
         monkeypatch.setattr(Slot, "copy", slow_copy(0.002))
     run = Run(tmp_path)
@@ -142,7 +163,9 @@ def test_validation_with_averaged_weights(tmp_path: Path, slow: bool, monkeypatc
 
 
 @pytest.mark.parametrize("slow", [False, True])
-def test_weights_that_are_clipped_behind_the_step(tmp_path: Path, slow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_are_clipped_behind_the_step(
+    tmp_path: Path, slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As in a Wasserstein GAN: what the next forward finds is what a cut run must go on with."""
     if slow:
         monkeypatch.setattr(Slot, "copy", slow_copy(0.002))
@@ -160,8 +183,13 @@ def test_weights_that_are_clipped_behind_the_step(tmp_path: Path, slow: bool, mo
         assert tree["model"]["encoder.0.weight"].unique().tolist() == [version]
 
 
-def test_a_momentum_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """MoCo: parameters of no optimizer change in forward. No version mixes steps; from the second on they are right."""
+def test_a_momentum_encoder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """MoCo: parameters of no optimizer change in forward. No version mixes steps.
+
+    From the second on they are right.
+    """
     monkeypatch.setattr(Slot, "copy", slow_copy(0.002))
     caplog.set_level(logging.WARNING)
     run = Run(tmp_path, every=3)
@@ -290,7 +318,9 @@ def test_other_threads_ask_and_do_not_save(tmp_path: Path) -> None:
     assert right(tmp_path) == [2]
 
 
-def test_an_interrupt_while_a_version_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_while_a_version_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = Run(tmp_path, every=None)
     run.step()
     run.saver.save(block=True)
@@ -319,7 +349,12 @@ def test_two_optimizers(tmp_path: Path) -> None:
     first = torch.optim.Adam(model.encoder.parameters())
     last = torch.optim.Adam(model.head.parameters())
     saver = Checkpointer(
-        model=model, optimizer=last, extra={"first": first}, tiers=[tmp_path.as_uri()], every=1, keep=1000
+        model=model,
+        optimizer=last,
+        extra={"first": first},
+        tiers=[tmp_path.as_uri()],
+        every=1,
+        keep=1000,
     )
     digest = {}
     for number in range(1, 6):
@@ -333,7 +368,10 @@ def test_two_optimizers(tmp_path: Path) -> None:
     assert 5 in trees
     for version, tree in trees.items():
         names = [name for name, _ in model.named_parameters()]
-        assert all(torch.equal(tree["model"][n], value) for n, value in zip(names, digest[version], strict=True))
+        assert all(
+            torch.equal(tree["model"][n], value)
+            for n, value in zip(names, digest[version], strict=True)
+        )
         for part in (tree["optimizer"], tree["extra"]["first"]):
             assert {float(values["step"]) for values in part["state"].values()} == {version}
 
@@ -373,7 +411,9 @@ def test_a_grad_scaler_goes_on_where_it_was(tmp_path: Path) -> None:
             Checkpointer(model=model, optimizer=optimizer, extra={"s": scaler}, tiers=tiers),
         )
 
-    def batch(model: Net, optimizer: torch.optim.Optimizer, scaler: Any, factor: float = 1.0) -> None:
+    def batch(
+        model: Net, optimizer: torch.optim.Optimizer, scaler: Any, factor: float = 1.0
+    ) -> None:
         optimizer.zero_grad()
         scaler.scale(model(X).sum() * factor).backward()
         scaler.step(optimizer)
@@ -392,16 +432,23 @@ def test_a_grad_scaler_goes_on_where_it_was(tmp_path: Path) -> None:
     assert again[2].state_dict() == scaler.state_dict()
     for run in ((model, optimizer, scaler), again[:3]):
         batch(*run)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again[0].parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.parameters(), again[0].parameters(), strict=True)
+    )
     assert again[2].get_scale() == scaler.get_scale() == 32.0
     again[3].close()
 
 
-def test_parameters_of_no_optimizer_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_parameters_of_no_optimizer_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     model = Net()
     optimizer = Add(model.head.parameters())
     Checkpointer(model=model, optimizer=optimizer, tiers=[tmp_path.as_uri()]).close()
-    assert "4 parameters that can be trained, encoder.0.weight for one, belong to no optimizer" in caplog.text
+    assert (
+        "4 parameters that can be trained, encoder.0.weight for one, belong to no optimizer"
+        in caplog.text
+    )
 
 
 def test_copies_of_a_model_are_not_watched(tmp_path: Path) -> None:
@@ -428,7 +475,9 @@ def test_a_compiled_model(tmp_path: Path) -> None:
     run.saver.save(block=True)
     run.saver.close()
     assert right(tmp_path)[-1] == 4
-    wrapped = Checkpointer(model=compiled, optimizer=run.optimizer, tiers=[(tmp_path / "w").as_uri()])
+    wrapped = Checkpointer(
+        model=compiled, optimizer=run.optimizer, tiers=[(tmp_path / "w").as_uri()]
+    )
     wrapped.save(block=True)
     wrapped.close()
     (tree,) = saved(tmp_path / "w").values()
@@ -440,7 +489,8 @@ def test_a_step_inside_a_step_counts_once(tmp_path: Path) -> None:
         def step(self, closure: Any = None) -> Any:
             return super().step(closure)
 
-    torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])  # from now on the step of SGD itself is hooked
+    # From now on the step of SGD itself is hooked
+    torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])
     run = Run(tmp_path, every=None, optimizer=Twice)
     for _ in range(4):
         run.step()
@@ -464,7 +514,9 @@ def test_a_refused_constructor_leaves_nothing_behind(tmp_path: Path) -> None:
     optimizer = Add(model.parameters())
     odd.value = {1, 2}
     with pytest.raises(RequestError, match="value"):
-        Checkpointer(model=model, optimizer=optimizer, extra={"odd": odd}, tiers=[tmp_path.as_uri()], every=1)
+        Checkpointer(
+            model=model, optimizer=optimizer, extra={"odd": odd}, tiers=[tmp_path.as_uri()], every=1
+        )
     model(X).sum().backward()
     optimizer.step()
     assert not optimizer._optimizer_step_post_hooks and not model._forward_pre_hooks
@@ -504,7 +556,12 @@ def test_what_is_saved_by_hand_is_the_present_state(tmp_path: Path) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.1)
     saver = Checkpointer(
-        model=model, optimizer=optimizer, extra={"plateau": plateau}, tiers=[tmp_path.as_uri()], every=1, keep=1000
+        model=model,
+        optimizer=optimizer,
+        extra={"plateau": plateau},
+        tiers=[tmp_path.as_uri()],
+        every=1,
+        keep=1000,
     )
     model(X).sum().backward()
     optimizer.step()

@@ -44,7 +44,8 @@ def call(run: Run, workshop: Path) -> Iterator[Any]:
 
         def printed(command: str, case: Case, form: str) -> str:
             words = case.words.replace("NODE", str(node.address)).split()  # type: ignore[attr-defined]
-            code, out, err = run(*command.split(), "-o", form, *words)  # before the words of a script
+            # Before the words of a script
+            code, out, err = run(*command.split(), "-o", form, *words)
             assert code == case.code, err
             return out
 

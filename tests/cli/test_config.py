@@ -1,4 +1,6 @@
-"""Settings from the environment and from files: who wins, what is refused, and that the command says who said so."""
+"""Settings from the environment and from files: who wins, what is refused, and that the command
+says who said so.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,10 @@ def received(record: type[PlanFlags], *words: str) -> PlanFlags:
 
 FIELDS = {f.name: f for f in dataclasses.fields(RankFlags)}
 WORD = st.text(
-    st.characters(codec="utf-8", exclude_characters=",", exclude_categories=["Cc", "Cs", "Zs", "Zl", "Zp"]), min_size=1
+    st.characters(
+        codec="utf-8", exclude_characters=",", exclude_categories=["Cc", "Cs", "Zs", "Zl", "Zp"]
+    ),
+    min_size=1,
 )
 # Names that end so are places of files; they have a test of their own.
 WORDS = WORD.filter(lambda w: not w.lower().endswith((".json", ".csv")))
@@ -80,7 +85,11 @@ def kind_of(name: str) -> tuple[type, tuple[str, ...]]:
     annotation = get_args(FIELDS[name].type)[0]
     literals = [a for a in (annotation, *get_args(annotation)) if "Literal" in str(get_origin(a))]
     form = (
-        list if get_origin(annotation) is list else bool if annotation is bool or bool in get_args(annotation) else str
+        list
+        if get_origin(annotation) is list
+        else bool
+        if annotation is bool or bool in get_args(annotation)
+        else str
     )
     return form, tuple(w for a in literals for w in get_args(a))
 
@@ -92,7 +101,8 @@ def values_of(name: str) -> st.SearchStrategy[Any]:
         return st.booleans()
     if choices:
         return st.sampled_from(choices)
-    if name == "price_history":  # a folder: what is no whole path stands beside the file that names it
+    # A folder: what is no whole path stands beside the file that names it
+    if name == "price_history":
         return WORD.map(lambda w: f"/srv/{w}")
     return st.lists(WORDS, min_size=1, max_size=3) if form is list else WORDS | NUMBERS
 
@@ -114,7 +124,8 @@ def written(values: Mapping[str, Any], dashes: bool = True) -> str:
 def as_words(values: Mapping[str, Any]) -> list[str]:
     words = []
     for name, value in values.items():
-        # DEEPVM_JOB is what a training job calls itself, DEEPVM_HISTORY is where jobs are written down.
+        # DEEPVM_JOB is what a training job calls itself, DEEPVM_HISTORY is where jobs are written
+        # down.
         flag = {"job_file": "job", "price_history": "history"}.get(name, key_of(name))
         if isinstance(value, bool):
             words.append(f"--{'' if value else 'no-'}{flag}")
@@ -126,7 +137,11 @@ def as_words(values: Mapping[str, Any]) -> list[str]:
 def as_variables(values: Mapping[str, Any]) -> dict[str, str]:
     def text(value: Any) -> str:
         return (
-            ",".join(value) if isinstance(value, list) else str(value).lower() if value in (True, False) else str(value)
+            ",".join(value)
+            if isinstance(value, list)
+            else str(value).lower()
+            if value in (True, False)
+            else str(value)
         )
 
     return {variable_of(n): text(v) for n, v in values.items()}
@@ -160,21 +175,36 @@ def test_the_strongest_layer_wins(given_in: dict[str, dict[str, Any]], dashes: b
         flags = received(RankFlags, *as_words(given_in["flag"]))
     for name, field in FIELDS.items():
         default = field.default_factory() if callable(field.default_factory) else field.default
-        expected = next((as_received(given_in[layer][name]) for layer in LAYERS if name in given_in[layer]), default)
+        expected = next(
+            (as_received(given_in[layer][name]) for layer in LAYERS if name in given_in[layer]),
+            default,
+        )
         assert getattr(flags, name) == expected, name
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("layer", LAYERS[1:])
-def test_every_option_can_be_set_everywhere(name: str, layer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_option_can_be_set_everywhere(
+    name: str, layer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And what is set reaches all commands that have the option."""
     form, choices = kind_of(name)
-    value = True if form is bool else [choices[-1]] if choices and form is list else choices[-1] if choices else "7"
+    value = (
+        True
+        if form is bool
+        else [choices[-1]]
+        if choices and form is list
+        else choices[-1]
+        if choices
+        else "7"
+    )
     value = ["7", "8"] if form is list else "/srv/7" if name == "price_history" else value
     if layer == "environment":
         monkeypatch.setenv(*next(iter(as_variables({name: value}).items())))
     else:
-        (Path("deepvm.toml") if layer == "folder" else user_file()).write_text(written({name: value}))
+        (Path("deepvm.toml") if layer == "folder" else user_file()).write_text(
+            written({name: value})
+        )
     pw = [] if name == "pw" else ["--pw", "3"]
     assert getattr(received(RankFlags, *pw), name) == value
     if name in {f.name for f in dataclasses.fields(PlanFlags)}:
@@ -183,9 +213,18 @@ def test_every_option_can_be_set_everywhere(name: str, layer: str, monkeypatch: 
 
 
 def test_the_real_command_is_set_from_a_file(run: Run) -> None:
-    Path("deepvm.toml").write_text('pw = 3.0\nobjective = "flopp"\ncheckpoint-size = "1GB"\ntop = 1\nexclude = "g5*"\n')
-    request = json.loads(run("recommend", "-o", "json", "--objective", "cost-per-work")[1])["request"]
-    expected = {"pw_usd_per_hour": 3.0, "objective": "cost-per-work", "checkpoint_bytes": 10**9, "top": 1}
+    Path("deepvm.toml").write_text(
+        'pw = 3.0\nobjective = "flopp"\ncheckpoint-size = "1GB"\ntop = 1\nexclude = "g5*"\n'
+    )
+    request = json.loads(run("recommend", "-o", "json", "--objective", "cost-per-work")[1])[
+        "request"
+    ]
+    expected = {
+        "pw_usd_per_hour": 3.0,
+        "objective": "cost-per-work",
+        "checkpoint_bytes": 10**9,
+        "top": 1,
+    }
     assert expected.items() <= request.items()
     assert request["exclude"] == ["g5*"]
 
@@ -195,7 +234,9 @@ def test_a_list_of_policies_is_for_the_sweep(run: Run, monkeypatch: pytest.Monke
     assert received(SweepFlags).policy == ["deepvm", "noscale"]
     code, _, err = run("recommend")
     assert code == 4
-    assert "deepvm.toml: policy: ['deepvm', 'noscale'] cannot be used; allowed: a single value" in err
+    assert (
+        "deepvm.toml: policy: ['deepvm', 'noscale'] cannot be used; allowed: a single value" in err
+    )
     monkeypatch.setenv("DEEPVM_POLICY", "cost-first, noscale")
     assert received(SweepFlags).policy == ["cost-first", "noscale"]
     code, _, err = run("recommend")
@@ -221,15 +262,27 @@ def test_empty_variables_are_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("true", True), ("YES", True), ("on", True), ("1", True), ("0", False), ("No", False), ("off", False)],
+    [
+        ("true", True),
+        ("YES", True),
+        ("on", True),
+        ("1", True),
+        ("0", False),
+        ("No", False),
+        ("off", False),
+    ],
 )
-def test_switches_in_the_environment(text: str, value: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_switches_in_the_environment(
+    text: str, value: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Path("deepvm.toml").write_text(f"offline = {str(not value).lower()}")
     monkeypatch.setenv("DEEPVM_OFFLINE", text)
     assert received(RankFlags, "--pw", "3").offline is value
 
 
-def test_files_are_looked_for_beside_the_file_that_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_looked_for_beside_the_file_that_names_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("HOME", "/home/somebody")
     user_file().write_text('catalog = "my.json"\nquota = "~/q.JSON"\nprice-history = "clone"')
     flags = received(RankFlags, "--pw", "3")
@@ -237,7 +290,10 @@ def test_files_are_looked_for_beside_the_file_that_names_them(monkeypatch: pytes
     assert flags.quota == "/home/somebody/q.JSON"
     assert flags.price_history == str(user_file().parent / "clone")
     Path("deepvm.toml").write_text('catalog = "/srv/my.csv"\nquota = "none"')
-    assert (received(RankFlags, "--pw", "3").catalog, received(RankFlags, "--pw", "3").quota) == ("/srv/my.csv", "none")
+    assert (received(RankFlags, "--pw", "3").catalog, received(RankFlags, "--pw", "3").quota) == (
+        "/srv/my.csv",
+        "none",
+    )
     Path("deepvm.toml").write_text('catalog = "sub/my.json"')
     assert received(RankFlags, "--pw", "3").catalog == "sub/my.json"
 
@@ -249,14 +305,26 @@ BAD_FILES = {
         'checkpoint-sise = "1GB"',
         "'checkpoint-sise' (line 1) is not a setting; did you mean checkpoint-size?",
     ),
-    "unknown key without a neighbour": ("\nxyzzy = 1", "'xyzzy' (line 2) is not a setting; allowed: model, params"),
+    "unknown key without a neighbour": (
+        "\nxyzzy = 1",
+        "'xyzzy' (line 2) is not a setting; allowed: model, params",
+    ),
     "section": ('[recommend]\nregion = "us-east-1"', "there are no sections"),
     "dotted": ('recommend.region = "us-east-1"', "there are no sections"),
-    "number for a switch": ("pw = 3\noffline = 1", "offline (line 2): '1' cannot be used; allowed: true or false"),
+    "number for a switch": (
+        "pw = 3\noffline = 1",
+        "offline (line 2): '1' cannot be used; allowed: true or false",
+    ),
     "text for a switch": ('offline = "yes"', "'yes' cannot be used; allowed: true or false"),
-    "switch for a text": ("pw = true", "pw (line 1): true cannot be used; allowed: text in quotes, or a number"),
+    "switch for a text": (
+        "pw = true",
+        "pw (line 1): true cannot be used; allowed: text in quotes, or a number",
+    ),
     "list for a text": ("pw = [1, 2]", "a list cannot be used"),
-    "list of lists": ("region = [['a']]", "region (line 1): a list cannot be used; allowed: text in quotes, or a list"),
+    "list of lists": (
+        "region = [['a']]",
+        "region (line 1): a list cannot be used; allowed: text in quotes, or a list",
+    ),
     "list with a switch": ("exclude = ['a', true]", "a list cannot be used"),
     "table for a text": ("pw = {low = 1}", "a section cannot be used"),
     "date": ("pw = 2026-01-01", "'2026-01-01' cannot be used"),
@@ -267,7 +335,10 @@ BAD_FILES = {
     "not a date": ("pw = 2026-13-99", "is not valid TOML"),
     "too deep": ("pw = " + "[" * 100_000, "is nested too deeply"),
     "huge number": ("pw = " + "9" * 5000, "is not valid TOML"),
-    "huge hexadecimal number": ("pw = 0x" + "f" * 5000, "pw (line 1): a huge number cannot be used"),
+    "huge hexadecimal number": (
+        "pw = 0x" + "f" * 5000,
+        "pw (line 1): a huge number cannot be used",
+    ),
     "long value": (f'offline = "{"x" * 5000}"', "xxx ...' cannot be used"),
     "long key": ("x" * 5000 + " = 1", "xxx ...' (line 1) is not a setting"),
     "zero byte": ("pw = '\0'", "is not valid TOML"),
@@ -333,7 +404,9 @@ def test_a_file_that_may_not_be_read(run: Run) -> None:
     assert "deepvm.toml: cannot be opened: Permission denied" in err
 
 
-@pytest.mark.parametrize("content", [b"", b"\n", b"# nothing\n", b"\xef\xbb\xbfpw = 3\n", b"pw = 3\r\n# x\r\n"])
+@pytest.mark.parametrize(
+    "content", [b"", b"\n", b"# nothing\n", b"\xef\xbb\xbfpw = 3\n", b"pw = 3\r\n# x\r\n"]
+)
 def test_empty_files_marks_and_other_line_ends_are_fine(content: bytes) -> None:
     Path("deepvm.toml").write_bytes(content)
     assert received(RankFlags, *([] if b"pw" in content else ["--pw", "3"])).pw == "3"
@@ -374,7 +447,9 @@ SECRETS = [
 
 
 @pytest.mark.parametrize("text", SECRETS)
-@pytest.mark.parametrize("words", [["recommend"], ["config", "show"], ["recommend", "--debug"]], ids=lambda w: w[-1])
+@pytest.mark.parametrize(
+    "words", [["recommend"], ["config", "show"], ["recommend", "--debug"]], ids=lambda w: w[-1]
+)
 def test_secrets_are_refused_and_never_shown(
     text: str, words: list[str], run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -396,15 +471,27 @@ def test_secrets_are_refused_and_never_shown(
 @pytest.mark.parametrize(
     ("variable", "text", "named"),
     [
-        ("DEEPVM_OFFLINE", "maybe", "DEEPVM_OFFLINE: 'maybe' cannot be used; allowed: true or false"),
-        ("DEEPVM_CONFIG", "/no/such.toml", "DEEPVM_CONFIG: '/no/such.toml' cannot be used; allowed: a TOML file that"),
+        (
+            "DEEPVM_OFFLINE",
+            "maybe",
+            "DEEPVM_OFFLINE: 'maybe' cannot be used; allowed: true or false",
+        ),
+        (
+            "DEEPVM_CONFIG",
+            "/no/such.toml",
+            "DEEPVM_CONFIG: '/no/such.toml' cannot be used; allowed: a TOML file that",
+        ),
         (
             "DEEPVM_OBJECTIVE",
             "fast",
             "'cost-per-work', 'makespan', 'total-cost'. --objective was set by DEEPVM_OBJECTIVE.",
         ),
         ("DEEPVM_CPU_ARCH", "sparc", "--cpu-arch was set by DEEPVM_CPU_ARCH."),
-        ("DEEPVM_CHECKPOINT_SIZE", "many", "such as 300MB\n--checkpoint-size was set by DEEPVM_CHECKPOINT_SIZE."),
+        (
+            "DEEPVM_CHECKPOINT_SIZE",
+            "many",
+            "such as 300MB\n--checkpoint-size was set by DEEPVM_CHECKPOINT_SIZE.",
+        ),
         ("DEEPVM_TIME_LIMIT", "soon", "--time-limit was set by DEEPVM_TIME_LIMIT."),
         ("DEEPVM_DAYS", "99", "--days was set by DEEPVM_DAYS."),
         ("DEEPVM_PW", "-1", "--pw: '-1' cannot be used"),
@@ -442,7 +529,9 @@ def test_settings_are_named_beside_the_cure_and_not_in_its_place(
     Path("deepvm.toml").write_text('catalog = "paper"')
     code, _, err = run("recommend", "--pw", "3")
     assert code == 4
-    assert "deepvm tables restore" in err and "Not from the command line: catalog (deepvm.toml)" in err
+    assert (
+        "deepvm tables restore" in err and "Not from the command line: catalog (deepvm.toml)" in err
+    )
     assert "Not from" not in run("recommend", "--pw", "3", "--catalog", "no-such")[2]
 
 
@@ -456,7 +545,11 @@ def test_completion_works_beside_a_broken_file() -> None:
     import subprocess
 
     Path("deepvm.toml").write_text("?")
-    environ = {"_DEEPVM_COMPLETE": "complete_bash", "COMP_WORDS": "deepvm recommend --pri", "COMP_CWORD": "2"}
+    environ = {
+        "_DEEPVM_COMPLETE": "complete_bash",
+        "COMP_WORDS": "deepvm recommend --pri",
+        "COMP_CWORD": "2",
+    }
     command = [str(Path(sys.executable).with_name("deepvm"))]
     found = subprocess.run(command, env=os.environ | environ, capture_output=True, text=True)
     assert "--prices" in found.stdout
@@ -466,7 +559,9 @@ def test_completion_works_beside_a_broken_file() -> None:
 # --- variables ---
 
 
-def test_variables_that_nearly_are_settings_are_mentioned(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_that_nearly_are_settings_are_mentioned(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DEEPVM_CHECKPOINTSIZE", SECRET)
     monkeypatch.setenv("DEEPVM_XYZZY", SECRET)
     monkeypatch.setenv("DEEPVM_CACHE_DIR", "x")
@@ -479,7 +574,11 @@ def test_variables_that_nearly_are_settings_are_mentioned(run: Run, monkeypatch:
 
 def test_every_variable_of_the_package_is_known() -> None:
     package = Path(configuration.__file__).parents[1]
-    named = {v for p in package.rglob("*.py") for v in re.findall(r"\"(DEEPVM_[A-Z_]+[A-Z])\"", p.read_text())}
+    named = {
+        v
+        for p in package.rglob("*.py")
+        for v in re.findall(r"\"(DEEPVM_[A-Z_]+[A-Z])\"", p.read_text())
+    }
     assert len(named) >= 3
     assert named <= configuration.OTHER_VARIABLES | {variable_of(n) for n in NAMES}
     assert not configuration.OTHER_VARIABLES & {variable_of(n) for n in NAMES}
@@ -502,13 +601,17 @@ def test_another_file_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the rule is copied for Linux only")
 @pytest.mark.parametrize("folder", ["/srv/config", " ", None])
-def test_the_users_folder_is_what_platformdirs_says(folder: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_users_folder_is_what_platformdirs_says(
+    folder: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from platformdirs import user_config_path
 
     monkeypatch.delenv("XDG_CONFIG_HOME")
     if folder is not None:
         monkeypatch.setenv("XDG_CONFIG_HOME", folder)
-    assert list(read_settings(os.environ).files)[1] == str(user_config_path("deepvm") / "config.toml")
+    assert list(read_settings(os.environ).files)[1] == str(
+        user_config_path("deepvm") / "config.toml"
+    )
 
 
 def test_without_files_no_toml_is_loaded() -> None:
@@ -566,7 +669,9 @@ def test_show_without_anything_set(run: Run) -> None:
     assert "deepvm.toml (not there)" in run("config", "show")[2]
 
 
-def test_show_hides_a_key_that_strayed_into_a_setting(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_show_hides_a_key_that_strayed_into_a_setting(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setenv("DEEPVM_PROFILE", f"x{SECRET}")
     monkeypatch.setenv("DEEPVM_EXCLUDE", f"a,{SECRET}")

@@ -30,7 +30,9 @@ def test_each_case_has_its_own_file() -> None:
 
 @pytest.mark.parametrize(("command", "case"), REPEATABLE, ids=lambda value: str(value)[:40])
 def test_documents(command: str, case: Case, call: Any, workshop: Path) -> None:
-    printed = {form: masked(call(command, case, form), workshop) for form in ("json", "yaml", "csv")}
+    printed = {
+        form: masked(call(command, case, form), workshop) for form in ("json", "yaml", "csv")
+    }
     name = file_name(command, case)
     check_contract(f"{name}.json", printed["json"])
     check_contract(f"{name}.csv", printed["csv"])
@@ -43,9 +45,14 @@ def test_schemas() -> None:
 
 
 def test_options() -> None:
-    """Every command with its parameters: names, kind, choices, default; the wording of their help is free."""
+    """Every command with its parameters: names, kind, choices, default.
+
+    The wording of their help is free.
+    """
     every = dict(pair for entry in COMMANDS for pair in commands(load(entry), entry.name))
-    parameters = {words: [parameter(p) for p in command.params] for words, command in sorted(every.items())}
+    parameters = {
+        words: [parameter(p) for p in command.params] for words, command in sorted(every.items())
+    }
     check_contract("options.json", json.dumps(parameters, indent=1, default=str) + "\n")
 
 

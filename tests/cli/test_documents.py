@@ -1,4 +1,6 @@
-"""Every command that prints JSON: it is what ``deepvm schema`` says, YAML says the same, and CSV has one header."""
+"""Every command that prints JSON: it is what ``deepvm schema`` says, YAML says the same, and CSV
+has one header.
+"""
 
 from __future__ import annotations
 
@@ -37,12 +39,16 @@ def test_each_document_is_printed_by_a_case() -> None:
 @pytest.mark.parametrize(
     ("command", "case"),
     sampled(
-        pytest.param(c, case, id=f"{c} {case.words}"[:60], marks=pytest.mark.slow if c in LONG else ())
+        pytest.param(
+            c, case, id=f"{c} {case.words}"[:60], marks=pytest.mark.slow if c in LONG else ()
+        )
         for c, cases in CASES.items()
         for case in cases
     ),
 )
-def test_forms_say_the_same(command: str, case: Case, call: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_forms_say_the_same(
+    command: str, case: Case, call: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     document = json.loads(call(command, case, "json"))
     check(document, case.name)
     if case.measures:
@@ -61,7 +67,9 @@ def test_forms_say_the_same(command: str, case: Case, call: Any, capsys: pytest.
         assert len(rows) == (len(listed) if found.rows or isinstance(listed, list) else 1)
 
 
-def printed_again(command: str, case: Case, form: str, *, document: Any, capsys: pytest.CaptureFixture[str]) -> str:
+def printed_again(
+    command: str, case: Case, form: str, *, document: Any, capsys: pytest.CaptureFixture[str]
+) -> str:
     """What the command would print of this document in another form."""
     print_as(form, lambda: None, lambda: document)
     return capsys.readouterr().out
@@ -70,5 +78,9 @@ def printed_again(command: str, case: Case, form: str, *, document: Any, capsys:
 def without_clock(document: Any) -> Any:
     """The document without the moment it was written at, and ages."""
     if isinstance(document, dict):
-        return {key: without_clock(value) for key, value in document.items() if key not in ("now", "age_s")}
+        return {
+            key: without_clock(value)
+            for key, value in document.items()
+            if key not in ("now", "age_s")
+        }
     return [without_clock(value) for value in document] if isinstance(document, list) else document

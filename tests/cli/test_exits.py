@@ -1,4 +1,6 @@
-"""How a command ends: its exit code after every error, with and without --debug, and after Ctrl-C at any moment."""
+"""How a command ends: its exit code after every error, with and without --debug, and after Ctrl-C
+at any moment.
+"""
 
 from __future__ import annotations
 
@@ -35,18 +37,24 @@ def every_kind() -> list[type[DeepVMError]]:
     package = Path(deepvm.__file__).parent
     for path in package.rglob("*.py"):
         if re.search(r"^class \w+\((\w*Error|Refused)\b", path.read_text(), re.MULTILINE):
-            importlib.import_module(".".join(("deepvm", *path.relative_to(package).with_suffix("").parts)))
+            importlib.import_module(
+                ".".join(("deepvm", *path.relative_to(package).with_suffix("").parts))
+            )
     return sorted(set(kinds_of(DeepVMError)), key=lambda k: k.__qualname__)
 
 
 def made(kind: type[DeepVMError]) -> DeepVMError:
     """One of them, whatever its constructor wants."""
     error = kind.__new__(kind, "something is wrong")
-    error.__dict__.update({"option": "pw", "value": "x", "allowed": "a number", "library": "torch", "extra": "train"})
+    error.__dict__.update(
+        {"option": "pw", "value": "x", "allowed": "a number", "library": "torch", "extra": "train"}
+    )
     return error
 
 
-@pytest.mark.parametrize("words", [["recommend", "--pw", "3"], ["--debug", "recommend", "--pw", "3"]])
+@pytest.mark.parametrize(
+    "words", [["recommend", "--pw", "3"], ["--debug", "recommend", "--pw", "3"]]
+)
 def test_every_error_has_its_exit_code_also_with_debug(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -70,7 +78,9 @@ def test_the_tree_of_errors_is_the_documented_one() -> None:
     drawn = {
         name: int(code)
         for name, code in re.findall(
-            r"^[ │├└─]*(\w+) +(?:\(\w+\) +)?(?:exit code )?([1-5])\b", errors.__doc__ or "", re.MULTILINE
+            r"^[ │├└─]*(\w+) +(?:\(\w+\) +)?(?:exit code )?([1-5])\b",
+            errors.__doc__ or "",
+            re.MULTILINE,
         )
     }
     assert drawn == {k.__name__: k.exit_code for k in every_kind() if k.__name__ in drawn}
@@ -78,7 +88,9 @@ def test_the_tree_of_errors_is_the_documented_one() -> None:
 
 
 def test_the_collector_of_a_program_that_calls_main_is_left_alone(run: Run) -> None:
-    """Only a process of its own need not look for garbage: frozen objects of another program are never freed."""
+    """Only a process of its own need not look for garbage: frozen objects of another program are
+    never freed.
+    """
     before = gc.get_freeze_count(), gc.get_threshold()
     assert run(*QUICK)[0] == 0
     assert (gc.get_freeze_count(), gc.get_threshold()) == before
@@ -104,7 +116,9 @@ def test_the_collector_of_a_program_that_calls_main_is_left_alone(run: Run) -> N
     ],
     ids=str,
 )
-def test_debug_changes_no_exit_code(words: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_debug_changes_no_exit_code(
+    words: list[str], code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     for more in ([], ["--debug"]):
         with pytest.raises(SystemExit) as end:
             main([*words, *more])
@@ -136,9 +150,14 @@ deepvm.cli.plan.open_catalogs.open_catalogs = planned
 
 
 def ended(setup: str, words: list[str] = QUICK, **how: object) -> subprocess.CompletedProcess[str]:
-    """The program with one Ctrl-C at a known moment; conftest sees to it that SIGINT is not ignored."""
+    """The program with one Ctrl-C at a known moment.
+
+    Conftest sees to it that SIGINT is not ignored.
+    """
     program = PROGRAM.format(setup=setup, words=words)
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, **how)  # type: ignore[call-overload]
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, **how
+    )  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize(
@@ -152,7 +171,13 @@ def ended(setup: str, words: list[str] = QUICK, **how: object) -> subprocess.Com
             "deepvm.cli.plan.recommend",
             "deepvm.errors",
         ),
-        *("numpy", "deepvm.catalog.store", "deepvm.planner.recommend", "pulp", "deepvm.reports.plans.recommendations"),
+        *(
+            "numpy",
+            "deepvm.catalog.store",
+            "deepvm.planner.recommend",
+            "pulp",
+            "deepvm.reports.plans.recommendations",
+        ),
     ],
 )
 def test_ctrl_c_while_anything_is_loaded(name: str) -> None:
@@ -164,7 +189,8 @@ def test_ctrl_c_while_anything_is_loaded(name: str) -> None:
     "body",
     [
         "hit()",
-        # Python ends by the signal where its own exception has passed through an exec(), as dataclasses use it
+        # Python ends by the signal where its own exception has passed through an exec(), as
+        # dataclasses use it
         "exec('hit()', globals())",
         "exec('class Lost:\\n  def __del__(self): hit()', globals()); Lost()",
         "exec('try:\\n  hit()\\nexcept BaseException: raise RuntimeError from None', globals())",
@@ -180,9 +206,16 @@ def test_ctrl_c_while_a_command_runs(body: str) -> None:
 def test_ctrl_c_at_the_end_says_one_line_at_most() -> None:
     quick = ["--version"]
     leaving = ended("import atexit, threading\nthreading._register_atexit(hit)", quick)
-    assert (leaving.returncode, leaving.stdout, leaving.stderr) == (130, "deepvm 0.1.0\n", "Error: interrupted\n")
+    assert (leaving.returncode, leaving.stdout, leaving.stderr) == (
+        130,
+        "deepvm 0.1.0\n",
+        "Error: interrupted\n",
+    )
     # When Python takes its modules down, all is done and the exit code is decided.
-    late = "class Late:\n  def __del__(self, kill=os.kill, pid=os.getpid()): kill(pid, 2)\nlate = Late()"
+    late = (
+        "class Late:\n  def __del__(self, kill=os.kill, pid=os.getpid()): kill(pid, 2)\nlate ="
+        " Late()"
+    )
     gone = ended(late, quick)
     assert (gone.returncode, gone.stdout, gone.stderr) == (0, "deepvm 0.1.0\n", "")
 
@@ -197,7 +230,14 @@ def test_ctrl_c_stays_ignored_where_it_was(name: str) -> None:
 def test_a_memory_node_ignores_what_its_shell_ignores(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("0123456789abcdef" * 2)
     (tmp_path / "token").chmod(0o600)
-    words = ["memory-node", "serve", "--listen", "127.0.0.1:0", "--token-file", str(tmp_path / "token")]
+    words = [
+        "memory-node",
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--token-file",
+        str(tmp_path / "token"),
+    ]
     node = subprocess.Popen(
         [sys.executable, "-m", "deepvm", *words, "--memory", "64MiB"],
         stdout=subprocess.PIPE,
@@ -224,16 +264,24 @@ def test_a_wrong_value_in_a_file_of_the_cloud_names_the_file(
     file.write_text("[default]\nregion = nowhere\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(file))
     code, _, err = run("recommend", "--pw", 3)
-    assert code == 2 and err.startswith(f"Error: region of profile default in {file}: 'nowhere' cannot be used")
+    assert code == 2 and err.startswith(
+        f"Error: region of profile default in {file}: 'nowhere' cannot be used"
+    )
 
 
 @pytest.mark.parametrize("words", [["-m", "deepvm"], ["-m", "deepvm.cli.main"]])
 def test_the_package_is_the_command_too(words: list[str], tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, *words, "--version"], capture_output=True, text=True, cwd=tmp_path, timeout=60
+        [sys.executable, *words, "--version"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=60,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "deepvm 0.1.0\n", "")
-    wrong = subprocess.run([sys.executable, *words, "recommend"], capture_output=True, text=True, timeout=60)
+    wrong = subprocess.run(
+        [sys.executable, *words, "recommend"], capture_output=True, text=True, timeout=60
+    )
     assert wrong.returncode == 2 and "deepvm recommend" in wrong.stderr
 
 
@@ -241,16 +289,31 @@ def test_the_package_is_the_command_too(words: list[str], tmp_path: Path) -> Non
     ("library", "extra", "words"),
     [
         ("scipy", "fit", ("profile", "fit", "{points}")),
-        ("matplotlib", "plot", ("sweep", "--catalog", "paper", "--pw", "1:2:1", "--plot", "{folder}/a.png")),
+        (
+            "matplotlib",
+            "plot",
+            ("sweep", "--catalog", "paper", "--pw", "1:2:1", "--plot", "{folder}/a.png"),
+        ),
     ],
 )
 def test_a_missing_library_is_named_with_its_extra(
     library: str, extra: str, words: tuple[str, ...], tmp_path: Path
 ) -> None:
     points = tmp_path / "points.csv"
-    points.write_text("n,speedup\n" + "".join(f"{n},{n / (1 + n / 50)}\n" for n in (1, 2, 4, 8, 16, 32)))
-    code = f"import sys; sys.modules[{library!r}] = None; from deepvm.cli.main import main; main(sys.argv[1:])"
+    points.write_text(
+        "n,speedup\n" + "".join(f"{n},{n / (1 + n / 50)}\n" for n in (1, 2, 4, 8, 16, 32))
+    )
+    code = (
+        f"import sys; sys.modules[{library!r}] = None; from deepvm.cli.main import main;"
+        " main(sys.argv[1:])"
+    )
     given = [word.format(points=points, folder=tmp_path) for word in words]
-    ended = subprocess.run([sys.executable, "-c", code, *given], capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 2 and f"needs {library}" in ended.stderr and f"deepvm[{extra}]" in ended.stderr
+    ended = subprocess.run(
+        [sys.executable, "-c", code, *given], capture_output=True, text=True, timeout=60
+    )
+    assert (
+        ended.returncode == 2
+        and f"needs {library}" in ended.stderr
+        and f"deepvm[{extra}]" in ended.stderr
+    )
     assert "Traceback" not in ended.stderr

@@ -1,4 +1,6 @@
-"""Plans on live prices, from the first fetch to the export, as a user runs them: processes, HTTP, a cache folder."""
+"""Plans on live prices, from the first fetch to the export, as a user runs them: processes, HTTP, a
+cache folder.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ def aws() -> Iterator[FakeAws]:
         "g4dn.xlarge": {
             "us-east-1a": [(900, "0.30"), (2, "0.2100")],
             "us-east-1b": [(900, "0.2200")],
-            "us-east-1c": [(900, "0.00000001")],  # a price that cannot be true, which must change nothing below
+            # A price that cannot be true, which must change nothing below
+            "us-east-1c": [(900, "0.00000001")],
         },
         "g5.xlarge": {"us-east-1b": [(900, "0.5000"), (600, "0.6000"), (1, "0.4000")]},
     }
@@ -71,7 +74,9 @@ def environment(aws: FakeAws, folder: Path) -> dict[str, str]:
     }
 
 
-def deepvm(environment: dict[str, str], *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+def deepvm(
+    environment: dict[str, str], *words: str, code: int = 0
+) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "deepvm.cli.main", *words]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
     assert ended.returncode == code, ended.stderr
@@ -81,7 +86,9 @@ def deepvm(environment: dict[str, str], *words: str, code: int = 0) -> subproces
 
 
 def plan(environment: dict[str, str], *words: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(deepvm(environment, "recommend", "--pw", "3", "-o", "json", *words).stdout)
+    found: dict[str, Any] = json.loads(
+        deepvm(environment, "recommend", "--pw", "3", "-o", "json", *words).stdout
+    )
     check(found, "recommend")
     return found
 
@@ -91,7 +98,11 @@ def test_from_an_empty_cache_to_a_warm_one(aws: FakeAws, environment: dict[str, 
     found = json.loads(first.stdout)
     assert "fetching" in first.stderr
     best = found["configurations"][0]
-    assert (best["gpu"]["instance_type"], best["gpu"]["count"], best["memory"]["instance_type"]) == (
+    assert (
+        best["gpu"]["instance_type"],
+        best["gpu"]["count"],
+        best["memory"]["instance_type"],
+    ) == (
         "g4dn.xlarge",
         13,
         "c5n.xlarge",
@@ -100,7 +111,10 @@ def test_from_an_empty_cache_to_a_warm_one(aws: FakeAws, environment: dict[str, 
     assert best["zone"] == "use1-az6"
     assert [z["zone_name"] for z in best["gpu"]["zones"]] == ["us-east-1a", "us-east-1b"]
     assert best["gpu"]["spot_price"]["kind"] == "live"
-    assert "g4dn.xlarge on the spot market in use1-az2 at 0.000001 $/h is below 2 % of its on-demand" in first.stderr
+    assert (
+        "g4dn.xlarge on the spot market in use1-az2 at 0.000001 $/h is below 2 % of its on-demand"
+        in first.stderr
+    )
     (spot,) = [s for s in found["source"]["signals"] if s["signal"] == "spot"]
     assert spot["refused"] == {"implausible price": 1}
     assert best["quotas"][0] == {
@@ -120,19 +134,35 @@ def test_from_an_empty_cache_to_a_warm_one(aws: FakeAws, environment: dict[str, 
     warm = plan({**environment, "DEEPVM_ADVISOR_URL": "http://127.0.0.1:9/none.json"})
     assert aws.asked[before:] == []
     assert warm["configurations"] == [
-        c | {"gpu": _from_cache(c["gpu"]), "memory": _from_cache(c["memory"])} for c in found["configurations"]
+        c | {"gpu": _from_cache(c["gpu"]), "memory": _from_cache(c["memory"])}
+        for c in found["configurations"]
     ]
 
 
 def _from_cache(group: dict[str, Any] | None) -> dict[str, Any] | None:
-    return group and group | {k: v | {"kind": "cache"} for k, v in group.items() if k.endswith("_price")}
+    return group and group | {
+        k: v | {"kind": "cache"} for k, v in group.items() if k.endswith("_price")
+    }
 
 
 def test_a_plan_that_hits_a_quota_names_it(environment: dict[str, str]) -> None:
-    ended = deepvm(environment, "recommend", "--pw", "30", "--top", "1", "--architecture", "tiering", "--gpu", "T4")
+    ended = deepvm(
+        environment,
+        "recommend",
+        "--pw",
+        "30",
+        "--top",
+        "1",
+        "--architecture",
+        "tiering",
+        "--gpu",
+        "T4",
+    )
     assert "17 x g4dn.xlarge would need 68 spot vCPUs of G and VT; the quota is 64" in ended.stdout
     assert "ask for at least 68 of All G and VT Spot Instance Requests (L-3819A6DF)" in ended.stdout
-    assert re.search(r"Quotas: yours in us-east-1, \d+ s old; .*G and VT: 64 spot vCPUs", ended.stdout)
+    assert re.search(
+        r"Quotas: yours in us-east-1, \d+ s old; .*G and VT: 64 spot vCPUs", ended.stdout
+    )
 
 
 @pytest.mark.parametrize("zone", ["use1-az1", "us-east-1b"])
@@ -151,18 +181,26 @@ def test_a_zone_that_is_not_there(environment: dict[str, str]) -> None:
 def test_the_price_of_bad_days(environment: dict[str, str]) -> None:
     found = plan(environment, "--price-basis", "p95", "--days", "30", "--gpu", "T4")
     best = found["configurations"][0]
-    assert (best["zone"], best["gpu"]["spot_usd_per_hour"]) == ("use1-az1", 0.22)  # az6 cost 0.30 until two hours ago
+    # Az6 cost 0.30 until two hours ago
+    assert (best["zone"], best["gpu"]["spot_usd_per_hour"]) == ("use1-az1", 0.22)
     assert found["source"]["price_basis"] == "p95 of 30 days"
-    median = plan(environment, "--price-basis", "p50", "--gpu", "A10G", "--instance-type", "g5.xlarge")
+    median = plan(
+        environment, "--price-basis", "p50", "--gpu", "A10G", "--instance-type", "g5.xlarge"
+    )
     assert median["configurations"][0]["gpu"]["spot_usd_per_hour"] == 0.6
-    highest = plan(environment, "--price-basis", "max", "--days", "40", "--instance-type", "g5.xlarge")
+    highest = plan(
+        environment, "--price-basis", "max", "--days", "40", "--instance-type", "g5.xlarge"
+    )
     assert highest["configurations"][0]["gpu"]["spot_usd_per_hour"] == 0.6
 
 
 @pytest.mark.slow
 def test_placement_scores(aws: FakeAws, environment: dict[str, str]) -> None:
     found = plan(environment, "--placement-scores")
-    assert found["placement"]["scores"] == [{"zone": "use1-az1", "score": 9}, {"zone": "use1-az6", "score": 7}]
+    assert found["placement"]["scores"] == [
+        {"zone": "use1-az1", "score": 9},
+        {"zone": "use1-az6", "score": 7},
+    ]
     assert found["placement"]["vm_count"] == 13
     before = len(aws.asked)
     ended = deepvm(environment, "recommend", "--pw", "3", "--placement-scores")
@@ -170,13 +208,32 @@ def test_placement_scores(aws: FakeAws, environment: dict[str, str]) -> None:
     assert "GetSpotPlacementScores" not in aws.asked[before:]
     refused = deepvm(environment, "recommend", "--pw", "3", "--placement-scores", "--offline")
     assert "no placement scores: " in refused.stderr
-    trained = deepvm(environment, "recommend", "3", "--model", "resnet50", "--placement-scores", "--prices", "live")
+    trained = deepvm(
+        environment,
+        "recommend",
+        "3",
+        "--model",
+        "resnet50",
+        "--placement-scores",
+        "--prices",
+        "live",
+    )
     assert "Placement: AWS scores " in trained.stdout
 
 
 @pytest.mark.slow
 def test_survive_asks_for_scores_where_it_may(aws: FakeAws, environment: dict[str, str]) -> None:
-    words = ["survive", "--instance-type", "g4dn.xlarge", "--count", "8", "--for", "4h", "-o", "json"]
+    words = [
+        "survive",
+        "--instance-type",
+        "g4dn.xlarge",
+        "--count",
+        "8",
+        "--for",
+        "4h",
+        "-o",
+        "json",
+    ]
 
     def ask(*more: str) -> dict[str, Any]:
         ended = deepvm(environment, *words, *more)
@@ -201,7 +258,9 @@ def test_two_regions_in_one_table(environment: dict[str, str]) -> None:
     rows = [line.split()[:3] for line in ended.stdout.splitlines() if line[:1].isdigit()]
     assert rows[0] == ["1", "us-west-2", "tiering"]
     assert "Region us-east-1: 13 x g4dn.xlarge" in ended.stdout
-    both = deepvm(environment, "recommend", "--pw", "3", "-r", "us-east-1", "-r", "us-west-2", "--top", "30")
+    both = deepvm(
+        environment, "recommend", "--pw", "3", "-r", "us-east-1", "-r", "us-west-2", "--top", "30"
+    )
     assert {line.split()[1] for line in both.stdout.splitlines() if line[:2].strip().isdigit()} == {
         "us-west-2",
         "us-east-1",
@@ -215,7 +274,9 @@ def test_exports_know_zones_and_no_secrets(environment: dict[str, str], folder: 
     file = folder / "plan.json"
     file.write_text(deepvm(environment, "recommend", "--pw", "3", "-o", "json").stdout)
     for engine in ("skypilot", "ec2-fleet", "terraform", "torchrun"):
-        deepvm(environment, "export", str(file), "--to", engine, "--output-dir", str(folder / engine))
+        deepvm(
+            environment, "export", str(file), "--to", engine, "--output-dir", str(folder / engine)
+        )
     fleet = "".join(p.read_text() for p in (folder / "ec2-fleet").iterdir())
     assert "use1-az6" in fleet
     assert "use1-az1" not in fleet  # 13 x 0.22 + 0.216 would be more than 3 $/h
@@ -246,10 +307,19 @@ def test_live_asks_for_prices_again(aws: FakeAws, environment: dict[str, str]) -
 
 
 @pytest.mark.slow
-def test_a_missing_permission_costs_one_signal(aws: FakeAws, environment: dict[str, str], tmp_path: Path) -> None:
+def test_a_missing_permission_costs_one_signal(
+    aws: FakeAws, environment: dict[str, str], tmp_path: Path
+) -> None:
     aws.denied = {"GetProducts"}
     try:
-        ended = deepvm({**environment, "DEEPVM_CACHE_DIR": str(tmp_path)}, "recommend", "--pw", "3", "-o", "json")
+        ended = deepvm(
+            {**environment, "DEEPVM_CACHE_DIR": str(tmp_path)},
+            "recommend",
+            "--pw",
+            "3",
+            "-o",
+            "json",
+        )
     finally:
         aws.denied = set()
     assert "pricing:GetProducts" in ended.stderr

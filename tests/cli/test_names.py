@@ -1,4 +1,6 @@
-"""File names whose bytes are no text, in every kind of locale: shown escaped, read back as they were, no error."""
+"""File names whose bytes are no text, in every kind of locale: shown escaped, read back as they
+were, no error.
+"""
 
 from __future__ import annotations
 
@@ -33,17 +35,39 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A catalog without a name of its own, a job, a trace, and something broken, all called so."""
     place = tmp_path_factory.mktemp("names")
     table = subprocess.run(
-        [sys.executable, "-m", "deepvm", "catalog", "show", "paper", "-o", "csv"], capture_output=True, check=True
+        [sys.executable, "-m", "deepvm", "catalog", "show", "paper", "-o", "csv"],
+        capture_output=True,
+        check=True,
     ).stdout.splitlines(keepends=True)
     at = os.fsencode(place) + b"/" + NAME
-    Path(os.fsdecode(at + b".csv")).write_bytes(b"".join(row for row in table if not row.startswith(b"# name")))
-    job = yaml.safe_dump({key: value for key, value in job_document(preset("gpt-117m")).items() if key != "name"})
+    Path(os.fsdecode(at + b".csv")).write_bytes(
+        b"".join(row for row in table if not row.startswith(b"# name"))
+    )
+    job = yaml.safe_dump(
+        {key: value for key, value in job_document(preset("gpt-117m")).items() if key != "name"}
+    )
     Path(os.fsdecode(at + b".yaml")).write_text(job)
-    trace = {"metadata": {"gap_seconds": 600}, "data": [1, 1, 1, 0, 1, 1, 0, 0, 1, 1, 1, 1, 0, 1] * 9}
+    trace = {
+        "metadata": {"gap_seconds": 600},
+        "data": [1, 1, 1, 0, 1, 1, 0, 0, 1, 1, 1, 1, 0, 1] * 9,
+    }
     Path(os.fsdecode(at + b".trace.json")).write_text(json.dumps(trace))
     Path(os.fsdecode(at + b".bad.json")).write_text('{"x": 1}')
-    plan = [sys.executable, "-m", "deepvm", "recommend", "--pw", "3", "--catalog", "paper", "-o", "json"]
-    Path(os.fsdecode(at + b".plan.json")).write_bytes(subprocess.run(plan, capture_output=True, check=True).stdout)
+    plan = [
+        sys.executable,
+        "-m",
+        "deepvm",
+        "recommend",
+        "--pw",
+        "3",
+        "--catalog",
+        "paper",
+        "-o",
+        "json",
+    ]
+    Path(os.fsdecode(at + b".plan.json")).write_bytes(
+        subprocess.run(plan, capture_output=True, check=True).stdout
+    )
     Path(os.fsdecode(at)).mkdir()
     return place
 
@@ -113,7 +137,12 @@ PRINTED = [
 
 @pytest.mark.parametrize(
     ("locale", "every"),
-    [("utf-8", 7), ("posix", 7), ("ascii", 7), *(pytest.param(name, 1, marks=pytest.mark.slow) for name in LOCALES)],
+    [
+        ("utf-8", 7),
+        ("posix", 7),
+        ("ascii", 7),
+        *(pytest.param(name, 1, marks=pytest.mark.slow) for name in LOCALES),
+    ],
 )
 def test_names_that_are_no_text_are_printed_escaped(folder: Path, locale: str, every: int) -> None:
     said = ""
@@ -136,18 +165,26 @@ def test_documents_stay_documents_and_keep_the_name(folder: Path, locale: str) -
     found = json.loads(deepvm(folder, locale, "traces", "show", "@.trace.json", "-o", "json")[1])
     assert os.fsencode(found["traces"][0]["trace"]) == NAME + b".trace.json"
     for form, read in READ.items():
-        assert read(deepvm(folder, locale, "recommend", "--pw", "3", "--catalog", "@.csv", "-o", form)[1])
+        assert read(
+            deepvm(folder, locale, "recommend", "--pw", "3", "--catalog", "@.csv", "-o", form)[1]
+        )
 
 
 def test_what_is_written_under_such_a_name_can_be_read(folder: Path) -> None:
     for end in ("json", "csv"):
         assert deepvm(folder, "utf-8", "catalog", "convert", "@.csv", f"@.again.{end}")[0] == 0
-        again = load_catalog(os.fsdecode(os.fsencode(folder) + b"/" + NAME + f".again.{end}".encode()))
-        assert again.name == SHOWN and [i.name for i in again] == [i.name for i in load_catalog("paper")]
+        again = load_catalog(
+            os.fsdecode(os.fsencode(folder) + b"/" + NAME + f".again.{end}".encode())
+        )
+        assert again.name == SHOWN and [i.name for i in again] == [
+            i.name for i in load_catalog("paper")
+        ]
 
 
 def test_letters_that_a_locale_lacks_are_escaped_and_stay_json(folder: Path) -> None:
-    (folder / "größe😀.trace.json").write_bytes((folder / os.fsdecode(NAME + b".trace.json")).read_bytes())
+    (folder / "größe😀.trace.json").write_bytes(
+        (folder / os.fsdecode(NAME + b".trace.json")).read_bytes()
+    )
     _, out, _ = deepvm(folder, "utf-8", "traces", "show", "größe😀.trace.json", "-o", "json")
     assert "größe😀" in out
     _, plain, _ = deepvm(folder, "ascii", "traces", "show", "größe😀.trace.json", "-o", "json")

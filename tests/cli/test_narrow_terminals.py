@@ -1,4 +1,6 @@
-"""Every table on terminals of 80, 60 and 40 columns: columns are left out and named, nothing is cut."""
+"""Every table on terminals of 80, 60 and 40 columns: columns are left out and named, nothing is
+cut.
+"""
 
 from __future__ import annotations
 
@@ -32,15 +34,38 @@ on_demand_usd_per_hour: 6.2
 """
 WORK = ["--pw", "3", "--catalog", "paper", "--work", "100", "--mttp", "12h"]
 COMMANDS = {
-    "simulate": ["simulate", "--job", "job.yaml", "--compare", "static:10,adaptive", "--runs", "20"],
-    "simulate-sweep": ["simulate", "--job", "job.yaml", "--sweep", "mttp=1h:3h:1h", "--sweep", "save=5:10:5"],
+    "simulate": [
+        "simulate",
+        "--job",
+        "job.yaml",
+        "--compare",
+        "static:10,adaptive",
+        "--runs",
+        "20",
+    ],
+    "simulate-sweep": [
+        "simulate",
+        "--job",
+        "job.yaml",
+        "--sweep",
+        "mttp=1h:3h:1h",
+        "--sweep",
+        "save=5:10:5",
+    ],
     "simulate-deadline": ["simulate", "--job", "job.yaml", "--deadline", "3h", "--runs", "20"],
     "sweep": ["sweep", "--pw", "0:3:1", "--catalog", "simulated"],
     "sweep-work": ["sweep", *WORK[:1], "1:3:1", *WORK[2:]],
     "recommend": ["recommend", *WORK[:4]],
     "recommend-wide": ["recommend", *WORK[:4], "-o", "wide"],
     "recommend-work": ["recommend", *WORK],
-    "recommend-simulate": ["recommend", *WORK, "--simulate", "20", "--architecture", "single-anchor"],
+    "recommend-simulate": [
+        "recommend",
+        *WORK,
+        "--simulate",
+        "20",
+        "--architecture",
+        "single-anchor",
+    ],
     "explain": ["explain", "g5.xlarge", *WORK],
     "catalog-list": ["catalog", "list"],
     "catalog-show": ["catalog", "show", "paper"],
@@ -49,7 +74,17 @@ COMMANDS = {
     "traces-show": ["traces", "show", "a.json", "b.json"],
     "traces-fit": ["traces", "fit", "a.json", "b.json", "--each"],
     "traces-replay": ["traces", "replay", "a.json", "--save", "2.55,19.5,60,120,240"],
-    "traces-deadline": ["traces", "deadline", "a.json", "--work", "1h", "--slack", "0.5", "--starts", "5"],
+    "traces-deadline": [
+        "traces",
+        "deadline",
+        "a.json",
+        "--work",
+        "1h",
+        "--slack",
+        "0.5",
+        "--starts",
+        "5",
+    ],
     "profile-fit": ["profile", "fit", "curve.csv"],
     "config-show": ["config", "show"],
     "reproduce": ["reproduce", "deepvm"],
@@ -73,7 +108,9 @@ def files(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> Path:
     publish(tmp_path / "lab")
     assert run("catalog", "convert", "paper", "changed.csv")[0] == 0
     text = (tmp_path / "changed.csv").read_text()
-    (tmp_path / "changed.csv").write_text(text.replace("0.526", "0.6").replace("g5.xlarge", "g5.other"))
+    (tmp_path / "changed.csv").write_text(
+        text.replace("0.526", "0.6").replace("g5.xlarge", "g5.other")
+    )
     return tmp_path
 
 
@@ -98,7 +135,9 @@ def test_a_table_stays_a_table(name: str, run: Run, files: Path) -> None:
             assert len(line) <= width or len(pieces(line)) == 1, line
         for word in re.sub(r"Left out at (?s:.)*?'\.", "", shown).split():
             assert word in words, (width, word)
-        assert not re.search(r"^(type|#|policy|law|trace|setting|name): ", shown, re.MULTILINE), shown
+        assert not re.search(r"^(type|#|policy|law|trace|setting|name): ", shown, re.MULTILINE), (
+            shown
+        )
     assert "Left out" not in whole and "Left out" not in narrow(400, run, COMMANDS[name])
 
 
@@ -120,13 +159,17 @@ SIMULATED = ["sweep", "--pw", "3", *WORK[2:], "--simulate", "20", "--policy", "d
 def test_what_is_misread_alone_is_never_shown_alone(
     words: list[str], first: str, then: str, run: Run, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A share of one VM without that of the cluster, a type without the number of VMs ..., whatever the width."""
+    """A share of one VM without that of the cluster, a type without the number of VMs ..., whatever
+    the width.
+    """
     from deepvm.reports import tables
 
     asked: list[tuple[list[tables.Column], list[list[str]]]] = []
     real = tables.fitting
 
-    def fitting(columns: list[tables.Column], rows: list[list[str]], width: int) -> list[int] | None:
+    def fitting(
+        columns: list[tables.Column], rows: list[list[str]], width: int
+    ) -> list[int] | None:
         asked.append((columns, rows))
         return real(columns, rows, width)
 
@@ -137,13 +180,19 @@ def test_what_is_misread_alone_is_never_shown_alone(
         kept = real(columns, rows, width)
         assert kept is not None
         heads = [columns[i].header for i in kept]
-        alone, other = (next((h for h in heads if h.startswith(name)), "") for name in (first, then))
+        alone, other = (
+            next((h for h in heads if h.startswith(name)), "") for name in (first, then)
+        )
         assert other or not alone, (width, heads)
         seen.add(bool(alone))
         if other.startswith("cluster"):
             place = next(i for i, c in enumerate(columns) if c.header == other)
-            widths = tables._widths([columns[i] for i in kept], [[row[i] for i in kept] for row in rows], width)
-            assert widths is not None and widths[kept.index(place)] >= max(len(row[place]) for row in rows)
+            widths = tables._widths(
+                [columns[i] for i in kept], [[row[i] for i in kept] for row in rows], width
+            )
+            assert widths is not None and widths[kept.index(place)] >= max(
+                len(row[place]) for row in rows
+            )
     assert seen == {True, False}
 
 

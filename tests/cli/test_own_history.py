@@ -1,4 +1,6 @@
-"""``recommend --mttp history`` and ``simulate --lives history``: what the user's own machines have shown counts."""
+"""``recommend --mttp history`` and ``simulate --lives history``: what the user's own machines have
+shown counts.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return found
 
 
-def lived(place: str, kind: str, hours: float, count: int, *, cloud: str = "aws", zone: str = "us-east-1a") -> None:
+def lived(
+    place: str, kind: str, hours: float, count: int, *, cloud: str = "aws", zone: str = "us-east-1a"
+) -> None:
     """Machines of a type that were all taken back after so many hours."""
     from deepvm.jobs.decisions.states import Machine
 
@@ -55,14 +59,22 @@ def best(run: Run, *words: str) -> tuple[dict[str, Any], str]:
     return json.loads(out)["configurations"][0], err
 
 
-@pytest.mark.parametrize("words", [(), ("--catalog", "paper", "--work", "100", "--objective", "total-cost")])
-def test_types_that_never_last_are_not_recommended(run: Run, place: str, words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "words", [(), ("--catalog", "paper", "--work", "100", "--objective", "total-cost")]
+)
+def test_types_that_never_last_are_not_recommended(
+    run: Run, place: str, words: tuple[str, ...]
+) -> None:
     first, _ = best(run, *words)
     kind = first["gpu"]["instance_type"]
     lived(place, kind, 0.2, 20)
     again, said = best(run, *words, "--mttp", "history")
     assert again["gpu"]["instance_type"] != kind
-    assert f"a spot {kind} lives" in said and "20 preemptions of 20" in said and "by their bands" in said
+    assert (
+        f"a spot {kind} lives" in said
+        and "20 preemptions of 20" in said
+        and "by their bands" in said
+    )
 
 
 def test_documents_say_where_a_life_is_known_from(run: Run, place: str) -> None:
@@ -73,7 +85,11 @@ def test_documents_say_where_a_life_is_known_from(run: Run, place: str) -> None:
     again, said = best(run, "--mttp", "history")
     known = again["gpu"]["known_life"]
     assert again["gpu"]["instance_type"] == kind and f"a spot {kind} lives" in said
-    assert (known["preemptions"], known["machines"], known["newest_s"]) == (20, 20, 20 * DAY_S + 500.0 * 3600)
+    assert (known["preemptions"], known["machines"], known["newest_s"]) == (
+        20,
+        20,
+        20 * DAY_S + 500.0 * 3600,
+    )
     assert known["low_s"] < known["mean_s"] < known["high_s"]
     assert known["mean_s"] == pytest.approx((4 * 3600 + 20 * 500.0 * 3600) / 21)
     _, out, _ = run("recommend", "--offline", "--pw", "3", "-o", "json", "--mttp", "history")
@@ -119,7 +135,17 @@ def test_simulated_with_own_lives(run: Run, place: str) -> None:
     lived(place, "g5.xlarge", 9.0, 12, zone="us-east-1b")
     hours = {}
     for pool in ("", ":g4dn.xlarge", ":g5.xlarge/us-east-1b"):
-        words = ["simulate", "--preset", "gpt-117m", "--runs", "20", "--lives", f"history{pool}", "-o", "json"]
+        words = [
+            "simulate",
+            "--preset",
+            "gpt-117m",
+            "--runs",
+            "20",
+            "--lives",
+            f"history{pool}",
+            "-o",
+            "json",
+        ]
         code, out, err = run(*words)
         assert code == 0, err
         hours[pool] = json.loads(out)["preemptions"]["mean"]
@@ -138,7 +164,9 @@ def test_simulated_with_own_lives(run: Run, place: str) -> None:
         ("simulate", "--preset", "gpt-117m", "--lives", "history"),
     ],
 )
-def test_without_sqlalchemy(run: Run, place: str, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]) -> None:
+def test_without_sqlalchemy(
+    run: Run, place: str, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
     monkeypatch.delitem(sys.modules, "deepvm.jobs.history.history")
     for name in [n for n in sys.modules if n.split(".")[0] == "sqlalchemy"]:
         monkeypatch.delitem(sys.modules, name)

@@ -23,7 +23,9 @@ def test_each_is_printed(name: str, run: Run) -> None:
     code, out, err = run("schema", name)
     found = json.loads(out)
     assert (code, err) == (0, "")
-    assert found["$schema"] == "https://json-schema.org/draft/2020-12/schema" and found["description"]
+    assert (
+        found["$schema"] == "https://json-schema.org/draft/2020-12/schema" and found["description"]
+    )
 
 
 def test_of_the_catalog_there_are_two_commands_and_one_schema(run: Run) -> None:
@@ -35,7 +37,13 @@ def test_the_older_name_of_a_value_points_to_the_newer(run: Run) -> None:
     assert "see vm_count" in count["description"] and count["type"] == "integer"
 
 
-@pytest.mark.parametrize(("name", "meant"), [("recomend", "recommend"), ("catalog-stats", "catalog-status")])
+@pytest.mark.parametrize(
+    ("name", "meant"), [("recomend", "recommend"), ("catalog-stats", "catalog-status")]
+)
 def test_a_wrong_name(name: str, meant: str, run: Run) -> None:
     code, out, err = run("schema", name)
-    assert (code, out) == (2, "") and f"did you mean {meant}?" in err and err.startswith("Error: NAME: ")
+    assert (
+        (code, out) == (2, "")
+        and f"did you mean {meant}?" in err
+        and err.startswith("Error: NAME: ")
+    )

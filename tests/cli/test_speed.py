@@ -1,4 +1,7 @@
-"""Start-up stays small against what any such program must load; ratios within one run, with slack."""
+"""Start-up stays small against what any such program must load.
+
+Ratios within one run, with slack.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,9 @@ FLOOR = "import typer, rich.table, numpy, pulp, highspy"
 
 
 def cpu_s(command: list[str], environment: dict[str, str]) -> float:
-    """Processor time of one run, seconds: what else runs here counts less than it does by the clock."""
+    """Processor time of one run, seconds: what else runs here counts less than it does by the
+    clock.
+    """
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command, env=environment, check=True, capture_output=True, timeout=60)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -28,9 +33,13 @@ def cpu_s(command: list[str], environment: dict[str, str]) -> float:
 def times_floor(words: list[str], environment: dict[str, str], runs: int = 5) -> float:
     """How many times the import floor a command takes: the median of pairs, run in turn.
 
-    Beside other tests the least of each would compare a long run with a short one's moment of peace.
+    Beside other tests the least of each would compare a long run with a short one's moment of
+    peace.
     """
-    command, floor = [sys.executable, "-m", "deepvm.cli.main", *words], [sys.executable, "-c", FLOOR]
+    command, floor = (
+        [sys.executable, "-m", "deepvm.cli.main", *words],
+        [sys.executable, "-c", FLOOR],
+    )
     for each in (command, floor):  # writes what is compiled
         cpu_s(each, environment)
     pairs = [(cpu_s(command, environment), cpu_s(floor, environment)) for _ in range(runs)]
@@ -38,17 +47,25 @@ def times_floor(words: list[str], environment: dict[str, str], runs: int = 5) ->
 
 
 def compiled(folder: Path) -> dict[str, str]:
-    """An environment that keeps compiled modules, as an installation does: a checkout may have none of new modules."""
+    """An environment that keeps compiled modules, as an installation does: a checkout may have none
+    of new modules.
+    """
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {**kept, "PYTHONPYCACHEPREFIX": str(folder / "compiled")}
 
 
 @pytest.mark.parametrize(
     ("words", "most"),
-    [pytest.param(["--offline"], 6.0, marks=[pytest.mark.slow, pytest.mark.alone]), (["--prices", "snapshot"], 3.0)],
+    [
+        pytest.param(["--offline"], 6.0, marks=[pytest.mark.slow, pytest.mark.alone]),
+        (["--prices", "snapshot"], 3.0),
+    ],
 )
-def test_a_warm_recommendation_against_the_import_floor(words: list[str], most: float, tmp_path: Path) -> None:
-    """Measured: with 590 types of GPU VMs, whose speeds are predicted each, 3.8 alone, 4.6 beside a busy process.
+def test_a_warm_recommendation_against_the_import_floor(
+    words: list[str], most: float, tmp_path: Path
+) -> None:
+    """Measured: with 590 types of GPU VMs, whose speeds are predicted each, 3.8 alone, 4.6 beside a
+    busy process.
 
     Beside a suite, on a slow host, 6.2: so it is measured alone. With the snapshot: 2.1 and 2.4.
     """
@@ -72,7 +89,28 @@ def test_both_tables_of_the_thesis_against_the_import_floor(tmp_path: Path) -> N
 
 
 def test_simulate_loads_nothing_heavy() -> None:
-    words = [sys.executable, "-X", "importtime", "-m", "deepvm.cli.main", "simulate", "--preset", "gpt-117m"]
-    done = subprocess.run([*words, "--runs", "2"], capture_output=True, text=True, check=True, timeout=60)
-    loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
-    assert "numpy" in loaded and not loaded & {"scipy", "pandas", "matplotlib", "pydantic", "pulp", "boto3", "torch"}
+    words = [
+        sys.executable,
+        "-X",
+        "importtime",
+        "-m",
+        "deepvm.cli.main",
+        "simulate",
+        "--preset",
+        "gpt-117m",
+    ]
+    done = subprocess.run(
+        [*words, "--runs", "2"], capture_output=True, text=True, check=True, timeout=60
+    )
+    loaded = {
+        line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()
+    }
+    assert "numpy" in loaded and not loaded & {
+        "scipy",
+        "pandas",
+        "matplotlib",
+        "pydantic",
+        "pulp",
+        "boto3",
+        "torch",
+    }

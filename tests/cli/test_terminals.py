@@ -25,7 +25,18 @@ COMMANDS = {
     "recommend-paper": ["recommend", "--pw", "3", "--catalog", "paper"],
     "recommend-infeasible": ["recommend", "--pw", "0.05"],
     "gpus": ["gpus", "--model", "llama-8b", "--method", "lora"],
-    "predict": ["performance", "predict", "--model", "llama-8b", "--method", "fsdp", "--gpu", "H100", "--gpus", "64"],
+    "predict": [
+        "performance",
+        "predict",
+        "--model",
+        "llama-8b",
+        "--method",
+        "fsdp",
+        "--gpu",
+        "H100",
+        "--gpus",
+        "64",
+    ],
     "sweep": ["sweep", "--pw", "1:3:1"],
     "catalog-status": ["catalog", "status"],
 }
@@ -72,7 +83,9 @@ def shown(run: Run, words: list[str], width: int) -> str:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_what_is_shown(name: str, run: Run, planned: None) -> None:
     parts = [f"--- {width} columns ---\n{shown(run, COMMANDS[name], width)}" for width in WIDTHS]
-    found = f"$ deepvm {' '.join(COMMANDS[name])}\n\n" + "\n".join(AGE.sub("N", part) for part in parts)
+    found = f"$ deepvm {' '.join(COMMANDS[name])}\n\n" + "\n".join(
+        AGE.sub("N", part) for part in parts
+    )
     path = GOLDEN_FOLDER / "terminals" / f"{name}.txt"
     if os.environ.get("WRITE_GOLDEN"):
         path.parent.mkdir(exist_ok=True)
@@ -108,14 +121,24 @@ def test_the_help_is_one_page(run: Run, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_notes_are_one_short_line_unless_asked_for(run: Run) -> None:
     for name in ("recommend", "recommend-model", "gpus", "sweep"):
-        (note, *others) = [t for t in run(*COMMANDS[name])[2].splitlines() if not t.startswith("Note: Prices")]
+        (note, *others) = [
+            t for t in run(*COMMANDS[name])[2].splitlines() if not t.startswith("Note: Prices")
+        ]
         assert not others and len(note) <= 100
         assert note.startswith("Note: no AWS credentials: us-east-1 prices are of 20")
         assert note.endswith("; see 'deepvm doctor'")
     err = run(*COMMANDS["recommend-why"])[2]
-    assert "the default: no --region" in err and "the snapshot of 2026-08-10 is used for spot prices" in err
-    assert run(*COMMANDS["recommend"], "--offline")[2].startswith("Note: offline: us-east-1 prices are of 20")
-    assert run(*COMMANDS["recommend"], "--prices", "snapshot")[2] == "Note: region us-east-1 (the default)\n"
+    assert (
+        "the default: no --region" in err
+        and "the snapshot of 2026-08-10 is used for spot prices" in err
+    )
+    assert run(*COMMANDS["recommend"], "--offline")[2].startswith(
+        "Note: offline: us-east-1 prices are of 20"
+    )
+    assert (
+        run(*COMMANDS["recommend"], "--prices", "snapshot")[2]
+        == "Note: region us-east-1 (the default)\n"
+    )
     assert run(*COMMANDS["recommend"], "--prices", "snapshot", "-r", "us-east-1")[2] == ""
 
 
@@ -159,10 +182,16 @@ def test_colour_marks_the_first_row_warnings_and_errors(
     assert first.startswith("\x1b[1;32mfastest") and first.endswith("\x1b[0m")
     assert others and all(line.startswith("\x1b[33m! ") for line in others)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    assert run("recommend", "--price", "3")[2].rpartition("\n\n")[2].startswith("\x1b[1;31mError:\x1b[0m No such")
+    assert (
+        run("recommend", "--price", "3")[2]
+        .rpartition("\n\n")[2]
+        .startswith("\x1b[1;31mError:\x1b[0m No such")
+    )
 
 
-def test_a_pipe_has_no_colour_unless_it_is_forced(run: Run, planned: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_has_no_colour_unless_it_is_forced(
+    run: Run, planned: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TERM", "xterm")
     assert "\x1b" not in run(*COMMANDS["recommend"])[1]
     monkeypatch.setenv("FORCE_COLOR", "1")

@@ -19,14 +19,29 @@ PAPER = ["--catalog", "paper"]
     [
         (["recommend", "-pw", "3"], "No such option: -pw; did you mean --pw 3?"),
         (["recommend", "-pw=3"], "No such option: -pw=3; did you mean --pw=3?"),
-        (["recommend", "--pw", "3", "-catalog", "paper"], "No such option: -catalog; did you mean --catalog paper?"),
+        (
+            ["recommend", "--pw", "3", "-catalog", "paper"],
+            "No such option: -catalog; did you mean --catalog paper?",
+        ),
         (["recommend", "-pw"], "No such option: -pw; did you mean --pw?"),
         (["recommend", "-p", "3"], "No such option: -p\n"),
         (["recommend", "--PW", "3"], "No such option: --PW; did you mean --pw 3?"),
-        (["recommend", "--pw", "3", "--cataolg", "paper"], "No such option: --cataolg; did you mean --catalog paper?"),
-        (["recommend", "--pw", "3", *PAPER, "-output", "json"], "-output is read as -o utput; did you mean --output?"),
-        (["recommend", "--pw", "3", "-region", "us-east-1"], "-region is read as -r egion; did you mean --region?"),
-        (["recommend", "--pw", "3", *PAPER, "--policy", "depvm"], "'performance-first'; did you mean --policy deepvm?"),
+        (
+            ["recommend", "--pw", "3", "--cataolg", "paper"],
+            "No such option: --cataolg; did you mean --catalog paper?",
+        ),
+        (
+            ["recommend", "--pw", "3", *PAPER, "-output", "json"],
+            "-output is read as -o utput; did you mean --output?",
+        ),
+        (
+            ["recommend", "--pw", "3", "-region", "us-east-1"],
+            "-region is read as -r egion; did you mean --region?",
+        ),
+        (
+            ["recommend", "--pw", "3", *PAPER, "--policy", "depvm"],
+            "'performance-first'; did you mean --policy deepvm?",
+        ),
         (["recommend", "--pw=3$", *PAPER], "--pw: '3$' cannot be used"),
         (["recommend", "--pw", "$3", *PAPER], "; did you mean --pw 3?"),
         (
@@ -47,15 +62,27 @@ PAPER = ["--catalog", "paper"]
             "did you mean --measured-on g4dn.xlarge",
         ),
         (["simulate", "--preset", "gpt-117"], "did you mean --preset gpt-117m?"),
-        (["simulate", "--preset", "gpt-117m", "--policy", "adaptvie"], "did you mean --policy adaptive?"),
+        (
+            ["simulate", "--preset", "gpt-117m", "--policy", "adaptvie"],
+            "did you mean --policy adaptive?",
+        ),
         (["profile", "eflops", "--model", "resent50"], "did you mean --model resnet50?"),
         (["catalog", "refresh", "--only", "sopt"], "did you mean --only spot?"),
-        (["recomend", "--pw", "3"], "No such command 'recomend'. Did you mean 'deepvm recommend --pw 3'?"),
+        (
+            ["recomend", "--pw", "3"],
+            "No such command 'recomend'. Did you mean 'deepvm recommend --pw 3'?",
+        ),
         (["catalog", "lsit"], "No such command 'lsit'. Did you mean 'deepvm catalog list'?"),
         (["version"], "No such command 'version'. Did you mean 'deepvm --version'?"),
         (["--vresion"], "No such option: --vresion; did you mean --version?"),
-        (["help", "recomend"], "No such command or topic 'recomend'. Did you mean 'deepvm help recommend'?"),
-        (["help", "catalog", "lsit"], "No such command 'lsit'. Did you mean 'deepvm help catalog list'?"),
+        (
+            ["help", "recomend"],
+            "No such command or topic 'recomend'. Did you mean 'deepvm help recommend'?",
+        ),
+        (
+            ["help", "catalog", "lsit"],
+            "No such command 'lsit'. Did you mean 'deepvm help catalog list'?",
+        ),
         (["help", "recommend", "list"], "Got unexpected extra argument(s) (list)"),
         (["help", "-x"], "No such option: -x"),
     ],
@@ -84,7 +111,10 @@ def test_what_was_meant(words: list[str], said: str, run: Run) -> None:
 def test_a_budget_is_understood_anywhere(words: list[str], run: Run) -> None:
     amount = next(w for w in words if w in ("3", "1:3:1"))
     rest = [w for w in words if w != amount]
-    assert run(*words, "--catalog", "aws-us-east-1")[:2] == run(*rest, "--pw", amount, "--catalog", "aws-us-east-1")[:2]
+    assert (
+        run(*words, "--catalog", "aws-us-east-1")[:2]
+        == run(*rest, "--pw", amount, "--catalog", "aws-us-east-1")[:2]
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,31 +123,50 @@ def test_a_budget_is_understood_anywhere(words: list[str], run: Run) -> None:
         (["recommend", "3", "--top", "3", "5"], "budget given twice: 3 and 5"),
         (["recommend", "--pw", "4", "--top", "3", "3"], "budget given twice: 3 and --pw"),
         (["explain", "g5.xlarge", "3", "4"], "budget given twice: 3 and 4"),
-        (["recommend", "--offline", "resnet50"], "resnet50 is not a budget in $/h; try: deepvm recommend 3 --model"),
+        (
+            ["recommend", "--offline", "resnet50"],
+            "resnet50 is not a budget in $/h; try: deepvm recommend 3 --model",
+        ),
         (["recommend", "--offline", "three"], "--pw: 'three' cannot be used"),
         (["recommend", "3", "resnet50"], "(resnet50); did you mean --model resnet50?"),
-        (["recommend", "3", "--model", ""], "--model: not given or empty; allowed: NAME|FILE; leave the option out"),
+        (
+            ["recommend", "3", "--model", ""],
+            "--model: not given or empty; allowed: NAME|FILE; leave the option out",
+        ),
         (["recommend", "3", "--region="], "--region: not given or empty; allowed: NAME"),
-        (["explain", "g5.xlarge", "3", "--cloud", ""], "--cloud: not given or empty; allowed: NAME"),
+        (
+            ["explain", "g5.xlarge", "3", "--cloud", ""],
+            "--cloud: not given or empty; allowed: NAME",
+        ),
         (["recommend", "3", "--exclude", "g5.*,zz*"], "--exclude: 'zz*' cannot be used"),
     ],
     ids=lambda w: " ".join(w) if isinstance(w, list) else "",
 )
-def test_words_that_are_no_budget_and_empty_values(words: list[str], message: str, run: Run) -> None:
+def test_words_that_are_no_budget_and_empty_values(
+    words: list[str], message: str, run: Run
+) -> None:
     code, out, err = run(*words)
     assert (code, out) == (2, "") and message in err
 
 
 def test_several_names_in_one_value(run: Run) -> None:
     together = run("recommend", "3", *PAPER, "--exclude", "g4dn.*, c5.*", "-o", "json")
-    assert together[:2] == run("recommend", "3", *PAPER, "--exclude", "g4dn.*", "--exclude", "c5.*", "-o", "json")[:2]
+    assert (
+        together[:2]
+        == run("recommend", "3", *PAPER, "--exclude", "g4dn.*", "--exclude", "c5.*", "-o", "json")[
+            :2
+        ]
+    )
     assert '"g4dn.xlarge"' not in json.dumps(json.loads(together[1])["configurations"])
 
 
 def test_what_is_missing_is_shown_by_an_example(run: Run) -> None:
     for words, said in (
         (["recommend"], "Missing option '--pw' / '--budget'. Example: deepvm recommend --pw 3"),
-        (["explain", "--pw", "3"], "Missing argument 'TYPE'. Example: deepvm explain g5.xlarge --pw 3"),
+        (
+            ["explain", "--pw", "3"],
+            "Missing argument 'TYPE'. Example: deepvm explain g5.xlarge --pw 3",
+        ),
     ):
         code, out, err = run(*words)
         assert (code, out) == (2, "") and err.rstrip().endswith(said)
@@ -146,7 +195,9 @@ def test_a_file_of_quotas_that_is_missing_is_no_number(
 
 
 @pytest.mark.parametrize("name", ["64", "64vcpus", "0", "1e3"])
-def test_a_number_is_no_file_of_quotas(name: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_number_is_no_file_of_quotas(
+    name: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     code, out, err = run("recommend", "--pw", "3", *PAPER, "--quota", name)
     assert (code, out) == (2, "")
@@ -159,7 +210,9 @@ def test_a_number_is_no_file_of_quotas(name: str, run: Run, tmp_path: Path, monk
     assert code in (0, 3) and "no type of catalog" not in err
 
 
-def test_a_file_whose_name_is_a_number_is_read(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_whose_name_is_a_number_is_read(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     row = {"family": "G and VT", "market": "spot", "vcpus": 64}
     Path("64").write_text(json.dumps({"schema_version": "deepvm.quotas/1", "quotas": [row]}))
@@ -175,7 +228,9 @@ def test_help_is_a_command(run: Run) -> None:
     assert "help" in run("--help")[1]
 
 
-def test_a_value_that_looks_like_an_option_stays_one(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_that_looks_like_an_option_stays_one(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A short option with its value behind it is no mistake."""
     monkeypatch.chdir(tmp_path)
     code, out, err = run("recommend", "--pw", "3", *PAPER, "-ojson")
@@ -185,10 +240,31 @@ def test_a_value_that_looks_like_an_option_stays_one(run: Run, tmp_path: Path, m
 
 @pytest.mark.parametrize("output", ["table", "json"])
 def test_an_unmeasured_gpu_leads_to_its_estimate(output: str, run: Run) -> None:
-    words = ["recommend", "--pw", "3", "--gpu", "H100", "--prices", "snapshot", "--model", "none", "-o", output]
+    words = [
+        "recommend",
+        "--pw",
+        "3",
+        "--gpu",
+        "H100",
+        "--prices",
+        "snapshot",
+        "--model",
+        "none",
+        "-o",
+        output,
+    ]
     code, out, err = run(*words)
     assert code == 3
-    said = json.loads(out)["reason"] if output == "json" else next(t for t in err.splitlines() if "GPU" in t)
-    assert said.lower().startswith("no gpu type can be used: without measured eflops (h100): p5.48xlarge")
-    assert "To change that: allow the estimates of these types with --estimates, or measure their eFLOPS" in err
+    said = (
+        json.loads(out)["reason"]
+        if output == "json"
+        else next(t for t in err.splitlines() if "GPU" in t)
+    )
+    assert said.lower().startswith(
+        "no gpu type can be used: without measured eflops (h100): p5.48xlarge"
+    )
+    assert (
+        "To change that: allow the estimates of these types with --estimates, or measure their"
+        " eFLOPS" in err
+    )
     assert run(*words, "--estimates")[0] == 0

@@ -39,5 +39,11 @@ def test_the_front_door_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_rows_are_a_sequence() -> None:
     found = Numbers((3, 1, 2))
-    assert len(found) == 3 and found[0] == 3 and list(found[1:]) == [1, 2] and sorted(found) == [1, 2, 3] and 2 in found
+    assert (
+        len(found) == 3
+        and found[0] == 3
+        and list(found[1:]) == [1, 2]
+        and sorted(found) == [1, 2, 3]
+        and 2 in found
+    )
     assert not Numbers(())

@@ -10,7 +10,15 @@ from deepvm.catalog.published.hardware import accelerators
 from deepvm.catalog.published.models import presets
 from deepvm.catalog.store import load_catalog
 from deepvm.core import meanings
-from deepvm.core.meanings import gpu_of_type, meant_gpu, meant_model, meant_type, none_of, not_rented, size_of_model
+from deepvm.core.meanings import (
+    gpu_of_type,
+    meant_gpu,
+    meant_model,
+    meant_type,
+    none_of,
+    not_rented,
+    size_of_model,
+)
 
 GPUS = [gpu.name for gpu in accelerators()]
 TYPES = [i.name for i in load_catalog("aws", prices="snapshot")]
@@ -61,7 +69,8 @@ def test_families_mean_models_that_there_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "size"), [("falcon-40b", "40B"), ("Phi 2.7B", "2.7B"), ("gpt2-124m", "124M"), ("x", "")]
+    ("typed", "size"),
+    [("falcon-40b", "40B"), ("Phi 2.7B", "2.7B"), ("gpt2-124m", "124M"), ("x", "")],
 )
 def test_the_size_in_a_name(typed: str, size: str) -> None:
     assert size_of_model(typed) == size
@@ -103,7 +112,10 @@ def test_other_names_mean_gpus_that_there_are() -> None:
     [
         ("4090", "4090 (GeForce) is in no cloud's catalog here; nearest: --gpu L40S"),
         ("RTX 3090 Ti", "RTX 3090 Ti (GeForce) is in no cloud's catalog here; nearest: --gpu A10G"),
-        ("geforce-rtx-5090", "geforce-rtx-5090 (GeForce) is in no cloud's catalog here; nearest: --gpu '"),
+        (
+            "geforce-rtx-5090",
+            "geforce-rtx-5090 (GeForce) is in no cloud's catalog here; nearest: --gpu '",
+        ),
         ("MI300X", "MI300X (AMD) is in no cloud's catalog here"),
         ("TPU v5e", "TPU v5e (Google) is in no cloud's catalog here"),
         ("H100", ""),
@@ -117,7 +129,9 @@ def test_what_nobody_rents_is_said(typed: str, said: str) -> None:
 
 def test_no_gpu_that_is_known_is_said_to_be_nowhere() -> None:
     assert not [gpu for gpu in GPUS if not_rented(gpu, GPUS)]
-    assert none_of("4090", ["L4", "T4"], "") == "L4, T4; 4090 (GeForce) is in no cloud's catalog here"
+    assert (
+        none_of("4090", ["L4", "T4"], "") == "L4, T4; 4090 (GeForce) is in no cloud's catalog here"
+    )
     assert none_of("T5", ["L4", "T4"], "T4") == "L4, T4; did you mean T4?"
 
 
@@ -161,6 +175,10 @@ def test_types_of_other_clouds(typed: str, gpu: str) -> None:
 
 @given(st.text(max_size=60))
 def test_anything_may_be_typed(text: str) -> None:
-    for found in (meant_model(text, presets()), meant_gpu(text, GPUS), meant_type(text, TYPES, glob=True)):
+    for found in (
+        meant_model(text, presets()),
+        meant_gpu(text, GPUS),
+        meant_type(text, TYPES, glob=True),
+    ):
         assert found == found.strip()
     not_rented(text, GPUS), gpu_of_type(text), size_of_model(text)

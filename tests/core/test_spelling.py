@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from deepvm.core.spelling import did_you_mean, edits, joined, nearest, printable
 
 WORDS = st.text("ab-1", max_size=7)
-REGIONS = ["ap-east-1", "eu-west-1", "sa-east-1", "us-east-1", "us-east-2", "us-west-1", "us-west-2"]
+REGIONS = [
+    "ap-east-1",
+    "eu-west-1",
+    "sa-east-1",
+    "us-east-1",
+    "us-east-2",
+    "us-west-1",
+    "us-west-2",
+]
 
 
 def spelt_out(left: str, right: str) -> int:
@@ -19,7 +27,11 @@ def spelt_out(left: str, right: str) -> int:
     def between(i: int, j: int) -> int:
         if not i or not j:
             return i + j
-        found = [between(i - 1, j) + 1, between(i, j - 1) + 1, between(i - 1, j - 1) + (left[i - 1] != right[j - 1])]
+        found = [
+            between(i - 1, j) + 1,
+            between(i, j - 1) + 1,
+            between(i - 1, j - 1) + (left[i - 1] != right[j - 1]),
+        ]
         if i > 1 and j > 1 and left[i - 1] == right[j - 2] and left[i - 2] == right[j - 1]:
             found.append(between(i - 2, j - 2) + 1)
         return min(found)
@@ -29,7 +41,11 @@ def spelt_out(left: str, right: str) -> int:
 
 @given(WORDS, WORDS, st.integers(0, 8))
 def test_edits_are_those_of_the_definition(left: str, right: str, most: int) -> None:
-    assert edits(left, right, most) == min(spelt_out(left, right), most + 1) == edits(right, left, most)
+    assert (
+        edits(left, right, most)
+        == min(spelt_out(left, right), most + 1)
+        == edits(right, left, most)
+    )
 
 
 @pytest.mark.parametrize(

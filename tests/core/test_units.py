@@ -53,7 +53,21 @@ def test_sizes(text: Any, expected: int) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "MB", "300 XB", "-5MB", "0", "0MB", "0.1B", "1e9", "3,5GB", "1 2MB", "nan", "inf", "５MB"),
+        *(
+            "",
+            "MB",
+            "300 XB",
+            "-5MB",
+            "0",
+            "0MB",
+            "0.1B",
+            "1e9",
+            "3,5GB",
+            "1 2MB",
+            "nan",
+            "inf",
+            "５MB",
+        ),
         *("300", "999999"),  # without a unit: nobody means bytes
         *(True, 0, -3, None, 0.3),
         *("9" * 5000, "0." + "1" * 5000 + "GB"),
@@ -93,7 +107,9 @@ def test_shown_sizes() -> None:
     ]
 
 
-@pytest.mark.parametrize(("value", "expected"), [(3, "3"), (0.1, "0.1"), ("2.8526", "2.8526"), (" 1e-6 ", "0.000001")])
+@pytest.mark.parametrize(
+    ("value", "expected"), [(3, "3"), (0.1, "0.1"), ("2.8526", "2.8526"), (" 1e-6 ", "0.000001")]
+)
 def test_amounts(value: Any, expected: str) -> None:
     assert to_decimal(value, "budget") == Decimal(expected)
 
@@ -195,7 +211,8 @@ def test_work_in_hours_or_with_a_unit(text: Any, seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "h", "-1", "0", 0, "0h", "nan", float("nan"), "1e9", "inf", True, "3 weeks", [1], 10**400]
+    "text",
+    ["", "h", "-1", "0", 0, "0h", "nan", float("nan"), "1e9", "inf", True, "3 weeks", [1], 10**400],
 )
 def test_what_is_no_work(text: Any) -> None:
     with pytest.raises(RequestError) as caught:
@@ -203,7 +220,9 @@ def test_what_is_no_work(text: Any) -> None:
     assert caught.value.option == "work" and caught.value.value is text
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("1e2", 100), ("1.5E1min", 900), ("2e-1d", 17280), (".5", 0.5)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("1e2", 100), ("1.5E1min", 900), ("2e-1d", 17280), (".5", 0.5)]
+)
 def test_times_as_programs_write_them(text: str, seconds: float) -> None:
     assert parse_seconds(text, "save", bare=True) == pytest.approx(seconds, rel=1e-15)
 
@@ -243,7 +262,9 @@ def test_a_unit_that_is_nearly_right_is_named(read: Any, text: str, meant: str) 
     assert read(meant)
 
 
-@pytest.mark.parametrize("text", ["3", "x hours", "1.2.3 weeks", "12 parsecs", "hours", "1.5.3\n q"])
+@pytest.mark.parametrize(
+    "text", ["3", "x hours", "1.2.3 weeks", "12 parsecs", "hours", "1.5.3\n q"]
+)
 def test_no_unit_is_made_up(text: str) -> None:
     for read in (parse_bytes, lambda v: parse_seconds(v, "deadline")):
         with pytest.raises(RequestError) as caught:
@@ -251,7 +272,8 @@ def test_no_unit_is_made_up(text: str) -> None:
         assert "did you mean" not in str(caught.value)
 
 
-@pytest.mark.parametrize("digits", [400, 5000])  # no float holds the one, and the interpreter writes not even the other
+# No float holds the one, and the interpreter writes not even the other
+@pytest.mark.parametrize("digits", [400, 5000])
 def test_numbers_beyond_a_float(digits: int) -> None:
     for value in (10**digits, -(10**digits)):
         with pytest.raises(RequestError, match="n: .* cannot be used"):

@@ -1,4 +1,7 @@
-"""The guide to AWS: its commands make what jobs need and remove it again; its first job is one, and trains."""
+"""The guide to AWS: its commands make what jobs need and remove it again.
+
+Its first job is one, and trains.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,9 @@ THEIRS = "my-deepvm-jobs"
 
 @pytest.fixture
 def account() -> Iterator[dict[str, str]]:
-    """The environment of an account without anything but AWS's own policies, in a process of its own."""
+    """The environment of an account without anything but AWS's own policies, in a process of its
+    own.
+    """
     pytest.importorskip("moto.server")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -76,19 +81,28 @@ def section(title: str) -> str:
 
 
 @pytest.mark.skipif(shutil.which("aws") is None, reason="the AWS command line is not installed")
-def test_what_is_set_up_is_what_jobs_need_and_is_removed_again(account: dict[str, str], tmp_path: Path) -> None:
+def test_what_is_set_up_is_what_jobs_need_and_is_removed_again(
+    account: dict[str, str], tmp_path: Path
+) -> None:
     ec2, s3, iam, budgets = (client(account, name) for name in ("ec2", "s3", "iam", "budgets"))
     number = client(account, "sts").get_caller_identity()["Account"]
     iam.create_user(UserName=USER)
 
     def bash(script: str) -> str:
         done = subprocess.run(
-            ["bash", "-uc", script], env=account, cwd=tmp_path, capture_output=True, text=True, timeout=300
+            ["bash", "-uc", script],
+            env=account,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=300,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stderr
 
-    said = bash(f"set -e\n{section('Set the account up')}\ndeclare -p AWS_REGION BUCKET POLICY > known")
+    said = bash(
+        f"set -e\n{section('Set the account up')}\ndeclare -p AWS_REGION BUCKET POLICY > known"
+    )
     assert said == ""
     for name in ("deepvm-job", "deepvm-head"):
         profile = iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"]
@@ -98,22 +112,37 @@ def test_what_is_set_up_is_what_jobs_need_and_is_removed_again(account: dict[str
             Ec2Settings(REGION, bucket=THEIRS)
         )
     (rule,) = s3.get_bucket_lifecycle_configuration(Bucket=THEIRS)["Rules"]
-    assert rule["Status"] == "Enabled" and rule["AbortIncompleteMultipartUpload"] == {"DaysAfterInitiation": 1}
-    assert [p["PolicyName"] for p in iam.list_attached_user_policies(UserName=USER)["AttachedPolicies"]] == [
-        "deepvm-run"
+    assert rule["Status"] == "Enabled" and rule["AbortIncompleteMultipartUpload"] == {
+        "DaysAfterInitiation": 1
+    }
+    assert [
+        p["PolicyName"] for p in iam.list_attached_user_policies(UserName=USER)["AttachedPolicies"]
+    ] == ["deepvm-run"]
+    assert [b["BudgetName"] for b in budgets.describe_budgets(AccountId=number)["Budgets"]] == [
+        "deepvm"
     ]
-    assert [b["BudgetName"] for b in budgets.describe_budgets(AccountId=number)["Budgets"]] == ["deepvm"]
 
-    bash(next(line for line in section("Get onto a machine").splitlines() if "attach-role-policy" in line))
+    bash(
+        next(
+            line
+            for line in section("Get onto a machine").splitlines()
+            if "attach-role-policy" in line
+        )
+    )
     s3.put_object(Bucket=THEIRS, Key="deepvm/0123456789ab/first/versions/x", Body=b"x")
     s3.create_multipart_upload(Bucket=THEIRS, Key="deepvm/0123456789ab/first/versions/y")
     tags = [{"ResourceType": "launch-template", "Tags": [{"Key": "deepvm:job", "Value": "first"}]}]
-    ec2.create_launch_template(LaunchTemplateName="ours", LaunchTemplateData={"ImageId": IMAGE}, TagSpecifications=tags)
+    ec2.create_launch_template(
+        LaunchTemplateName="ours", LaunchTemplateData={"ImageId": IMAGE}, TagSpecifications=tags
+    )
     ec2.create_launch_template(LaunchTemplateName="other", LaunchTemplateData={"ImageId": IMAGE})
 
     said = bash(f"source known\n{section('Remove all of it')}")
-    assert said.count("rror occurred") == 1 and "DetachRolePolicy" in said  # the head's role has no such policy
-    assert [t["LaunchTemplateName"] for t in ec2.describe_launch_templates()["LaunchTemplates"]] == ["other"]
+    # The head's role has no such policy
+    assert said.count("rror occurred") == 1 and "DetachRolePolicy" in said
+    assert [
+        t["LaunchTemplateName"] for t in ec2.describe_launch_templates()["LaunchTemplates"]
+    ] == ["other"]
     assert s3.list_buckets()["Buckets"] == [] and iam.list_roles()["Roles"] == []
     assert iam.list_instance_profiles()["InstanceProfiles"] == []
     assert iam.list_policies(Scope="Local")["Policies"] == []
@@ -130,7 +159,12 @@ def test_policies_are_no_longer_than_iam_takes() -> None:
 @pytest.fixture
 def home(ec2: FakeEc2, tmp_path: Path) -> Iterator[Home]:
     found = Home(tmp_path)
-    found.env |= {**CREDENTIALS, "AWS_ENDPOINT_URL": ec2.url, "AWS_REGION": REGION, "DEEPVM_AWS_BUCKET": BUCKET}
+    found.env |= {
+        **CREDENTIALS,
+        "AWS_ENDPOINT_URL": ec2.url,
+        "AWS_REGION": REGION,
+        "DEEPVM_AWS_BUCKET": BUCKET,
+    }
     found.env |= {"DEEPVM_AWS_ANCHOR_AMI": IMAGE, "DEEPVM_AWS_PYTHON": sys.executable}
     yield found
     found.end()
@@ -158,7 +192,12 @@ def test_the_first_job_trains(home: Home, ec2: FakeEc2, machines: Machines) -> N
 
     home.env["DEEPVM_CONTROLLER_HOST"] = "127.0.0.1"
     done = subprocess.run(
-        home.command("run", "job.yaml"), cwd=folder, env=home.env, capture_output=True, text=True, timeout=200
+        home.command("run", "job.yaml"),
+        cwd=folder,
+        env=home.env,
+        capture_output=True,
+        text=True,
+        timeout=200,
     )
     assert done.returncode == 0, done.stderr
     assert "state 4900.000000 after 500 steps" in home.run("jobs", "logs", "first").stdout

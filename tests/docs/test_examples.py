@@ -1,4 +1,6 @@
-"""The examples of the pages do what the text around them says: Python, files that users write, training runs."""
+"""The examples of the pages do what the text around them says: Python, files that users write,
+training runs.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,16 @@ from support.pages import ROOT, blocks, commands, pages_with, printed, text_of
 from deepvm.catalog.store import load_catalog
 from deepvm.io.free_port import free_port
 
-CATALOG, JOB, SIMULATE = "docs/reference/catalog-file.md", "docs/reference/job-file.md", "docs/guide/simulate.md"
-PLAN, CHECKPOINT, SETTINGS = "docs/guide/plan.md", "docs/guide/checkpoint.md", "docs/reference/settings.md"
+CATALOG, JOB, SIMULATE = (
+    "docs/reference/catalog-file.md",
+    "docs/reference/job-file.md",
+    "docs/guide/simulate.md",
+)
+PLAN, CHECKPOINT, SETTINGS = (
+    "docs/guide/plan.md",
+    "docs/guide/checkpoint.md",
+    "docs/reference/settings.md",
+)
 PROFILE, TRAINERS = "docs/guide/profile.md", "docs/guide/trainers.md"
 
 
@@ -29,13 +39,20 @@ def test_python_examples_run(page: str, capsys: pytest.CaptureFixture[str]) -> N
         pytest.importorskip("pandas")
     for example in blocks(page, "python"):
         exec(compile(example, page, "exec"), {})
-    assert capsys.readouterr().out.startswith("17 x g4dn.xlarge (spot) + 1 x c5.xlarge (on-demand) 2.8526 1477.92")
+    assert capsys.readouterr().out.startswith(
+        "17 x g4dn.xlarge (spot) + 1 x c5.xlarge (on-demand) 2.8526 1477.92"
+    )
 
 
 def test_all_python_is_run() -> None:
     assert pages_with("python") == ["README.md", "docs/guide/python.md"]
     assert pages_with("python training") == ["README.md", CHECKPOINT]
-    assert pages_with("python dcp") == pages_with("python loggers") == pages_with("python sharded") == [CHECKPOINT]
+    assert (
+        pages_with("python dcp")
+        == pages_with("python loggers")
+        == pages_with("python sharded")
+        == [CHECKPOINT]
+    )
     assert pages_with("python fully-sharded") == pages_with("python batches") == [CHECKPOINT]
     for kind in ("loop", "huggingface", "lightning", "accelerate"):
         assert pages_with(f"python {kind}") == [TRAINERS]
@@ -44,7 +61,11 @@ def test_all_python_is_run() -> None:
 def test_the_example_quota_file_limits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "my-quotas.json"
     file.write_text(blocks(PLAN, "json")[0])
-    out = printed(f"deepvm recommend --pw 30 --quota {file} --architecture tiering --top 1 --model none -o csv", capsys)
+    out = printed(
+        f"deepvm recommend --pw 30 --quota {file} --architecture tiering --top 1 --model none"
+        " -o csv",
+        capsys,
+    )
     assert int(out.splitlines()[1].split(",")[3]) == 16  # 64 spot vCPUs
 
 
@@ -53,7 +74,9 @@ def test_the_example_settings_are_taken(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "deepvm.toml").write_text(blocks(SETTINGS, "toml")[0])
-    rows = [line for line in printed("deepvm config show", capsys).splitlines() if "deepvm.toml" in line]
+    rows = [
+        line for line in printed("deepvm config show", capsys).splitlines() if "deepvm.toml" in line
+    ]
     assert {"region", "checkpoint-size", "objective"} <= {row.split()[0] for row in rows}
 
 
@@ -69,7 +92,9 @@ def test_all_variables_are_on_the_page_of_settings() -> None:
 
 def test_all_extras_are_on_the_page_of_settings() -> None:
     (extras,) = re.findall(
-        r"\[project.optional-dependencies\]\n(.*?)\n\[", (ROOT / "pyproject.toml").read_text(), re.DOTALL
+        r"\[project.optional-dependencies\]\n(.*?)\n\[",
+        (ROOT / "pyproject.toml").read_text(),
+        re.DOTALL,
     )
     names = re.findall(r"^(\w+) = \[", extras, re.MULTILINE)
     assert {"fit", "plot", "train"} <= set(names)
@@ -78,26 +103,37 @@ def test_all_extras_are_on_the_page_of_settings() -> None:
 
 def test_the_example_job_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "job.yaml").write_text(blocks(JOB, "yaml")[0])
-    out = printed(f"deepvm simulate --job {tmp_path / 'job.yaml'} --policy adaptive --runs 10", capsys)
+    out = printed(
+        f"deepvm simulate --job {tmp_path / 'job.yaml'} --policy adaptive --runs 10", capsys
+    )
     assert out.startswith("my-model: 100000 steps on 1 VM, spot; 10 runs, seed 1")
 
 
-def test_what_a_memory_node_is_said_to_save(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_memory_node_is_said_to_save(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (example,) = blocks(SIMULATE, "yaml")
     bucket = example.replace("memory_node_s: 17", "backup_s: [120, 160]")
     for job, said in ((example, 4.9), (bucket, 12.5)):
         assert f"{said} %" in text_of(SIMULATE)
         (tmp_path / "job.yaml").write_text(job)
-        out = printed(f"deepvm simulate --job {tmp_path / 'job.yaml'} --policy thesis --runs 400 -o json", capsys)
+        out = printed(
+            f"deepvm simulate --job {tmp_path / 'job.yaml'} --policy thesis --runs 400 -o json",
+            capsys,
+        )
         found = json.loads(out)["total_s"]["mean"] / (100_000 * 19.75029) - 1
         assert 100 * found == pytest.approx(said, abs=0.1)
 
 
-def test_the_two_example_catalogs_are_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_two_example_catalogs_are_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for ending in ("json", "csv"):
         (tmp_path / f"mine.{ending}").write_text(blocks(CATALOG, ending)[0])
     assert load_catalog(tmp_path / "mine.json") == load_catalog(tmp_path / "mine.csv")
-    assert "g6.xlarge" in printed(f"deepvm recommend --pw 3 --catalog {tmp_path / 'mine.csv'}", capsys)
+    assert "g6.xlarge" in printed(
+        f"deepvm recommend --pw 3 --catalog {tmp_path / 'mine.csv'}", capsys
+    )
 
 
 def test_the_steps_of_ones_own_training_plan(
@@ -106,7 +142,9 @@ def test_the_steps_of_ones_own_training_plan(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DEEPVM_DATA_DIR", str(tmp_path / "data"))
     (tmp_path / "steps.csv").write_text(blocks(PROFILE, "csv")[0])
-    fit, recommend, own, published, show = (printed(line, capsys) for line in commands(PROFILE, "sh steps"))
+    fit, recommend, own, published, show = (
+        printed(line, capsys) for line in commands(PROFILE, "sh steps")
+    )
     assert "half of the measured steps" in fit or "law" in fit
     assert " measured" in recommend and "step times of p4d.24xlarge" in " ".join(recommend.split())
     assert "source      measured" in own and "12 runs; --tables paper ignores it" in own
@@ -115,7 +153,9 @@ def test_the_steps_of_ones_own_training_plan(
 
 
 @pytest.mark.parametrize("page", ["README.md", CHECKPOINT])
-def test_the_training_example_trains_and_goes_on(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_training_example_trains_and_goes_on(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     (example,) = blocks(page, "python training")
@@ -129,7 +169,10 @@ def test_the_training_example_trains_and_goes_on(page: str, tmp_path: Path, monk
         assert names["ck"].version == steps
         assert "scheduler" not in names or names["scheduler"].last_epoch == steps
         signal.signal(signal.SIGTERM, usual)
-    assert sorted(p.name[-16:] for p in (tmp_path / "kept").glob("*.pt")) == ["-000000000003.pt", "-000000000005.pt"]
+    assert sorted(p.name[-16:] for p in (tmp_path / "kept").glob("*.pt")) == [
+        "-000000000003.pt",
+        "-000000000005.pt",
+    ]
     assert ("scheduler" in names) == (page == CHECKPOINT)
 
 
@@ -139,7 +182,9 @@ def test_the_loop_over_a_loader_resumes_in_the_middle_of_an_epoch(tmp_path: Path
 
     def weights(place: str, steps: int) -> Any:
         torch.manual_seed(0)
-        code = example.replace("10_000", str(steps)).replace("file:///mnt/ckpt", (tmp_path / place).as_uri())
+        code = example.replace("10_000", str(steps)).replace(
+            "file:///mnt/ckpt", (tmp_path / place).as_uri()
+        )
         exec(compile(code, CHECKPOINT, "exec"), names := {"__name__": "train"})
         assert names["ck"].version == steps
         return names["model"].weight
@@ -153,7 +198,9 @@ def test_the_loop_over_a_loader_resumes_in_the_middle_of_an_epoch(tmp_path: Path
 def trained(kind: str, kept: Path, names: dict[str, Any]) -> dict[str, Any]:
     """The example of a trainer, run in a folder of versions."""
     (example,) = blocks(TRAINERS, f"python {kind}")
-    code = example.replace('tiers=["tcp://10.0.0.7:7070"]', f'tiers=["{kept.as_uri()}"], job="{kind}"')
+    code = example.replace(
+        'tiers=["tcp://10.0.0.7:7070"]', f'tiers=["{kept.as_uri()}"], job="{kind}"'
+    )
     assert code != example
     exec(compile(code, TRAINERS, "exec"), names)
     return names
@@ -164,16 +211,23 @@ def test_the_loop_trains_and_is_done(tmp_path: Path) -> None:
     usual = signal.getsignal(signal.SIGTERM)
     names = trained("loop", tmp_path, {})
     assert (names["run"].step, names["run"].epoch) == (160, 20)
-    assert (tmp_path / "loop-000000000160.pt").is_file() and signal.getsignal(signal.SIGTERM) == usual
+    assert (tmp_path / "loop-000000000160.pt").is_file() and signal.getsignal(
+        signal.SIGTERM
+    ) == usual
     again = trained("loop", tmp_path, {})
     assert again["run"].step == 160 and "epoch" not in again
-    assert all((a == b).all() for a, b in zip(again["model"].parameters(), names["model"].parameters(), strict=True))
+    assert all(
+        (a == b).all()
+        for a, b in zip(again["model"].parameters(), names["model"].parameters(), strict=True)
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("kind", ["huggingface", "lightning", "accelerate"])
-def test_the_examples_of_trainers_train(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_of_trainers_train(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch = pytest.importorskip("torch")
     library = pytest.importorskip(
         {"huggingface": "transformers"}.get(kind, kind), reason="pip install deepvm[trainers]"
@@ -196,7 +250,9 @@ def test_the_examples_of_trainers_train(kind: str, tmp_path: Path, monkeypatch: 
         names |= {"model": library.GPT2LMHeadModel(config), "arguments": arguments, "data": ids}
     elif kind == "lightning":
         # It looks for MPI, and fails where that is half installed.
-        monkeypatch.setattr("lightning.fabric.plugins.environments.MPIEnvironment.detect", lambda: False)
+        monkeypatch.setattr(
+            "lightning.fabric.plugins.environments.MPIEnvironment.detect", lambda: False
+        )
 
         class Module(library.LightningModule):  # type: ignore[name-defined,misc]
             def __init__(self) -> None:
@@ -228,13 +284,20 @@ def test_the_commands_for_versions_run(
     monkeypatch.chdir(tmp_path)
     model = torch.nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with Checkpointer(model=model, optimizer=optimizer, tiers=[tmp_path / "ckpt"], job="mine") as saver:
+    with Checkpointer(
+        model=model, optimizer=optimizer, tiers=[tmp_path / "ckpt"], job="mine"
+    ) as saver:
         saver.save(block=True)
     lines = [line for line in commands(CHECKPOINT, "sh node") if "/mnt/ckpt" in line]
     assert [line.split()[2] for line in lines] == ["ls", "verify", "restore", "gc"]
-    out = {line.split()[2]: printed(line.replace("/mnt/ckpt", str(tmp_path / "ckpt")), capsys) for line in lines}
+    out = {
+        line.split()[2]: printed(line.replace("/mnt/ckpt", str(tmp_path / "ckpt")), capsys)
+        for line in lines
+    }
     assert "mine" in out["ls"] and list((tmp_path / "ckpt").glob("mine-*.pt"))
-    assert torch.equal(torch.load(tmp_path / "model.pt", weights_only=True)["model"]["weight"], model.weight)
+    assert torch.equal(
+        torch.load(tmp_path / "model.pt", weights_only=True)["model"]["weight"], model.weight
+    )
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -257,7 +320,9 @@ def test_the_example_with_loggers_tells_them(
     (example,) = blocks(CHECKPOINT, "python loggers")
     exec(compile(example, CHECKPOINT, "exec"), {})
     lines = capsys.readouterr().out.splitlines()
-    assert "durable 1" in lines and any(line.startswith("checkpoint/durable/seconds 0.") for line in lines)
+    assert "durable 1" in lines and any(
+        line.startswith("checkpoint/durable/seconds 0.") for line in lines
+    )
 
 
 def test_the_example_of_a_model_that_changes_continues_after_the_change(
@@ -278,7 +343,11 @@ def test_the_example_with_a_fully_sharded_model_trains_on_two_ranks(tmp_path: Pa
     torch = pytest.importorskip("torch")
     (example,) = blocks(CHECKPOINT, "python fully-sharded")
     kept = tmp_path / "kept"
-    for of, by in {"tcp://10.0.0.7:7070": kept.as_uri(), "10_000": "6", "every=100": "every=2"}.items():
+    for of, by in {
+        "tcp://10.0.0.7:7070": kept.as_uri(),
+        "10_000": "6",
+        "every=100": "every=2",
+    }.items():
         assert of in example
         example = example.replace(of, by)
     (tmp_path / "train.py").write_text(example)
@@ -293,7 +362,9 @@ def test_the_example_with_a_fully_sharded_model_trains_on_two_ranks(tmp_path: Pa
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-def test_the_example_with_sharded_states_saves_and_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_with_sharded_states_saves_and_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch = pytest.importorskip("torch")
     (tmp_path / "token").write_bytes(TOKEN)
     (tmp_path / "token").chmod(0o600)
@@ -307,7 +378,11 @@ def test_the_example_with_sharded_states_saves_and_loads(tmp_path: Path, monkeyp
         wanted = model.weight.detach().clone()
         with torch.no_grad():
             model.weight.zero_()
-        imports = "\n".join(line for line in save.splitlines() if line.startswith(("import ", "from ")))
-        exec(compile(f"{imports}\nparts = {load}", CHECKPOINT, "exec"), {**names, "place": node.url})  # type: ignore[attr-defined]
+        imports = "\n".join(
+            line for line in save.splitlines() if line.startswith(("import ", "from "))
+        )
+        exec(
+            compile(f"{imports}\nparts = {load}", CHECKPOINT, "exec"), {**names, "place": node.url}
+        )  # type: ignore[attr-defined]
         assert sorted(node.registry.complete("job"))[-1] == 3
     assert torch.equal(model.weight, wanted)

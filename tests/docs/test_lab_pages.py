@@ -32,7 +32,9 @@ def named(cell: str) -> list[str]:
     return re.findall(r"`([a-z-_]+)`", cell)
 
 
-@pytest.mark.parametrize(("page", "info"), [(GUIDE, "yaml lab"), (FILE, "yaml"), (FILE, "yaml run")])
+@pytest.mark.parametrize(
+    ("page", "info"), [(GUIDE, "yaml lab"), (FILE, "yaml"), (FILE, "yaml run")]
+)
 def test_matrices_are_read(page: str, info: str, tmp_path: Path) -> None:
     (text,) = blocks(page, info)
     (tmp_path / "m.yaml").write_text(text)
@@ -44,16 +46,18 @@ def test_the_example_has_every_key(tmp_path: Path) -> None:
     keys = {key for model in (MatrixFile, Dataset, Model, Strikes) for key in model.model_fields}
     for key in keys - {"at", "min_world", "virtual_shards", "share", "mbps"}:
         assert re.search(rf"\b{key}:", text), key
-    assert {key for row in rows(FILE, "which `deepvm lab list` names.") for key in named(row[0])} == (
-        set(MatrixFile.model_fields) - {"name"}
-    )
+    assert {
+        key for row in rows(FILE, "which `deepvm lab list` names.") for key in named(row[0])
+    } == (set(MatrixFile.model_fields) - {"name"})
 
 
 def test_all_faults_and_their_options_are_on_the_page() -> None:
     found = {named(row[0])[0]: set(named(row[2])) for row in rows(FILE, "## Faults")}
     assert found == {name: set(find_fault(name).options) - {"seed"} for name in FAULTS}
     at_steps = [name for name in FAULTS if not isinstance(find_fault(name), DiskFault)]
-    assert set(list(found)[:-3]) == set(at_steps) and "All but the last three have `at`" in text_of(FILE)
+    assert set(list(found)[:-3]) == set(at_steps) and "All but the last three have `at`" in text_of(
+        FILE
+    )
     for name in ("stop", "node", "notice", "controller"):
         assert f"`seconds` ({find_fault(name).seconds:g})" in text_of(FILE)
 
@@ -91,7 +95,9 @@ def test_the_sampler_resumes_in_ones_own_training(tmp_path: Path) -> None:
     def trained(place: str, steps: int) -> tuple[Any, list[list[int]]]:
         seen: list[list[int]] = []
         torch.manual_seed(0)
-        code = example.replace("10_000", str(steps)).replace("file:///mnt/ckpt", (tmp_path / place).as_uri())
+        code = example.replace("10_000", str(steps)).replace(
+            "file:///mnt/ckpt", (tmp_path / place).as_uri()
+        )
         code = code.replace("optimizer.zero_grad()", "seen.append(ids); optimizer.zero_grad()")
         names: dict[str, Any] = {"seen": seen}
         exec(compile(code, GUIDE, "exec"), names)
@@ -120,16 +126,24 @@ def test_the_audit_of_the_page_agrees(tmp_path: Path) -> None:
         for rank in range(config["world"]):
             for line in (folder / f"rank_{rank}.jsonl").read_text().splitlines():
                 row = json.loads(line)
-                assert names["expected_hash"](config, row["global_step"], rank) == row["sample_ids_hash"]
+                assert (
+                    names["expected_hash"](config, row["global_step"], rank)
+                    == row["sample_ids_hash"]
+                )
                 checked += 1
     assert checked > 200
 
 
 def test_files_of_a_run_are_on_the_page(tmp_path: Path) -> None:
     make(tmp_path, seeds=(0,), variants=("none", "blk"))
-    listed = {name for row in rows(EXPLAIN, "## Audit it yourself") for name in re.findall(r"`([\w.]+)`", row[0])}
+    listed = {
+        name
+        for row in rows(EXPLAIN, "## Audit it yourself")
+        for name in re.findall(r"`([\w.]+)`", row[0])
+    }
     there = {
-        re.sub(r"_\d\.", "_R.", path.name) for path in (tmp_path / "runs" / "tokens-gpt-tiny-base-blk-s0").iterdir()
+        re.sub(r"_\d\.", "_R.", path.name)
+        for path in (tmp_path / "runs" / "tokens-gpt-tiny-base-blk-s0").iterdir()
     }
     assert there == listed
 
@@ -145,10 +159,18 @@ def test_the_small_matrix_runs(tmp_path: Path) -> None:
     MatrixRunner(read_matrix(tmp_path / "m.yaml"), tmp_path / "out").run()
     found, _ = check(tmp_path / "out")
     assert found.passed == len(found.runs) == 3
-    listed = {name for row in rows(EXPLAIN, "## Audit it yourself") for name in re.findall(r"`([\w.]+)`", row[0])}
+    listed = {
+        name
+        for row in rows(EXPLAIN, "## Audit it yourself")
+        for name in re.findall(r"`([\w.]+)`", row[0])
+    }
     for folder in (tmp_path / "out" / "runs").iterdir():
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         there = {re.sub(r"_\d\.", "_R.", path.name) for path in folder.iterdir()}
         assert there - {"workers.log"} <= listed
-        for name, schema in (("config", "lab-run"), ("supervisor", "lab-supervisor"), ("audit", "lab-audit")):
+        for name, schema in (
+            ("config", "lab-run"),
+            ("supervisor", "lab-supervisor"),
+            ("audit", "lab-audit"),
+        ):
             check_schema(json.loads((folder / f"{name}.json").read_text()), schema)

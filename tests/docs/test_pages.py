@@ -1,8 +1,10 @@
-"""Every page tells the truth: its outputs are what its commands print, its Python runs, its ``deepvm`` commands exist.
+"""Every page tells the truth: its outputs are what its commands print, its Python runs, its
+``deepvm`` commands exist.
 
-What the fences of a block promise: ``console``: the command prints exactly this; ``sh``: the commands run, in an empty
-folder, in the order of the page; ``sh node``, ``sh aws``, ``sh traces``, ``sh lab``, ``sh audit``: they need what a
-test has not, or time, but have these options; ``python``: it runs.
+What the fences of a block promise: ``console``: the command prints exactly this; ``sh``: the
+commands run, in an empty folder, in the order of the page; ``sh node``, ``sh aws``, ``sh traces``,
+``sh lab``, ``sh audit``: they need what a test has not, or time, but have these options;
+``python``: it runs.
 """
 
 from __future__ import annotations
@@ -77,7 +79,11 @@ def options_of(line: str) -> tuple[set[str], list[str]]:
     while words and words[0] in getattr(command, "commands", {}):
         command = command.commands[words.pop(0)]
     assert not getattr(command, "commands", None), f"{line}: no such command"
-    known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    known = {
+        option
+        for parameter in command.params
+        for option in (*parameter.opts, *parameter.secondary_opts)
+    }
     return known, [word.partition("=")[0] for word in words if word.startswith("-")]
 
 
@@ -90,7 +96,12 @@ def test_commands_that_need_more_have_these_options(page: str) -> None:
 
 def test_an_audits_options_come_before_the_script() -> None:
     """Behind it they would be the script's."""
-    lines = [line for page in PAGES for line in commands(page, "sh audit") if line.startswith("deepvm audit ")]
+    lines = [
+        line
+        for page in PAGES
+        for line in commands(page, "sh audit")
+        if line.startswith("deepvm audit ")
+    ]
     assert len(lines) >= 2
     for line in lines:
         known, _ = options_of(line)
@@ -103,7 +114,12 @@ def test_what_ends_a_process_at_once_comes_after_the_last_save() -> None:
     """``os._exit`` runs no exit hooks: a checkpoint that is still being written is lost."""
     texts = [text_of(page) for page in PAGES]
     texts += [path.read_text() for path in sorted((ROOT / "docs" / "examples").rglob("*.py"))]
-    ends = [part for text in [*texts, _abort("SIGABRT")] for part in text.split("\n\n") if "os._exit(0)" in part]
+    ends = [
+        part
+        for text in [*texts, _abort("SIGABRT")]
+        for part in text.split("\n\n")
+        if "os._exit(0)" in part
+    ]
     assert len(ends) >= 2
     for part in ends:
         assert "ck.close()" in part.partition("os._exit(0)")[0], part
@@ -127,7 +143,11 @@ def test_the_words_of_the_readme_are_those_of_its_table() -> None:
 
 def test_make_targets_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = {name for page in PAGES for name in re.findall(r"(?:`|^)make ([a-z-]+)", text_of(page), re.MULTILINE)}
+    named = {
+        name
+        for page in PAGES
+        for name in re.findall(r"(?:`|^)make ([a-z-]+)", text_of(page), re.MULTILINE)
+    }
     assert len(named) >= 4
     assert named <= targets
 

@@ -1,4 +1,6 @@
-"""The guide of ``deepvm run``: its three commands, its examples, and the lines that it shows of them."""
+"""The guide of ``deepvm run``: its three commands, its examples, and the lines that it shows of
+them.
+"""
 
 from __future__ import annotations
 
@@ -49,11 +51,19 @@ def folder(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_three_commands_train(home: Home, folder: Path) -> None:
     pytest.importorskip("torch")
-    shown = home.run("recommend", "--pw", "0.4").stdout  # what it names as the next step is what is run here
-    assert "add -o json > plan.json" in shown and "deepvm run plan.json -- python train.py\n" in shown
+    # What it names as the next step is what is run here
+    shown = home.run("recommend", "--pw", "0.4").stdout
+    assert (
+        "add -o json > plan.json" in shown and "deepvm run plan.json -- python train.py\n" in shown
+    )
     words = commands(PAGE, "sh node")[1].split()
-    assert (words[:3], words[words.index("--") + 1 :][:2]) == (["deepvm", "run", "plan.json"], ["python", "train.py"])
-    done = home.run(*words[1 : words.index("--")], "-o", "json", *words[words.index("--") :], limit_s=300)
+    assert (words[:3], words[words.index("--") + 1 :][:2]) == (
+        ["deepvm", "run", "plan.json"],
+        ["python", "train.py"],
+    )
+    done = home.run(
+        *words[1 : words.index("--")], "-o", "json", *words[words.index("--") :], limit_s=300
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert (found["name"], found["state"], found["steps"]) == ("train", "done", 100)
@@ -64,7 +74,11 @@ def test_the_three_commands_train(home: Home, folder: Path) -> None:
 def test_the_job_file_rents_the_same(home: Home, folder: Path) -> None:
     (folder / "job.yaml").write_text(blocks(PAGE, "yaml")[0])
     command = commands(PAGE, "sh node")[1].removeprefix("deepvm ").partition(" -- ")
-    done = home.run(*command[0].split(), *("--dry-run", "--name", "first", "-o", "json", "--"), *command[2].split())
+    done = home.run(
+        *command[0].split(),
+        *("--dry-run", "--name", "first", "-o", "json", "--"),
+        *command[2].split(),
+    )
     assert home.document("run", "job.yaml", "--dry-run") == json.loads(done.stdout)
 
 
@@ -89,11 +103,14 @@ def test_an_example_trains_to_its_end(name: str, home: Home) -> None:
 def test_the_example_with_a_deadline_stops_before_it(home: Home) -> None:
     found = document(home, EXAMPLES / "deadline" / "job.yaml", 3)
     assert (found["state"], found["saves"]["stop"]) == ("stopped", 1) and found["steps"] > 0
-    assert found["total_s"] < 45 + 5  # on a busy computer the last version may take longer than those before it
+    # On a busy computer the last version may take longer than those before it
+    assert found["total_s"] < 45 + 5
 
 
 def test_lines_that_are_shown_are_those_of_the_examples() -> None:
-    shown = [(name, block) for name in PREEMPTED for block in blocks(PAGE, f"python example {name}")]
+    shown = [
+        (name, block) for name in PREEMPTED for block in blocks(PAGE, f"python example {name}")
+    ]
     assert len(shown) == 3
     for name, block in shown:
         assert block in (EXAMPLES / name / "train.py").read_text()

@@ -1,4 +1,6 @@
-"""The pages hang together: no broken link, every page in the site's contents, every path that is named exists."""
+"""The pages hang together: no broken link, every page in the site's contents, every path that is
+named exists.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,10 @@ def test_every_path_that_is_named_exists(page: str) -> None:
 
 
 def places(answer: str) -> list[tuple[str, str]]:
-    """(file, name) of each name before " in FILE" in an answer to a newcomer; brackets only explain."""
+    """(file, name) of each name before " in FILE" in an answer to a newcomer.
+
+    Brackets only explain.
+    """
     *pairs, _ = WHERE.split(re.sub(r" \([^()]*\)", "", answer))
     return [
         (file, name)
@@ -70,19 +75,28 @@ def is_in(file: str, dotted: str) -> bool:
 
 
 def test_every_answer_to_a_newcomer_is_where_it_says() -> None:
-    table = text_of("docs/architecture.md").partition("## Questions of a newcomer")[2].partition("\n## ")[0]
+    table = (
+        text_of("docs/architecture.md")
+        .partition("## Questions of a newcomer")[2]
+        .partition("\n## ")[0]
+    )
     answers = [row.split(" | ")[1] for row in table.splitlines() if row.startswith("| ")][1:]
     assert len(answers) >= 10
     for answer in answers:
-        assert places(answer) or "(../CONTRIBUTING.md#recipes)" in answer, f"{answer}: names nothing to look for"
-    assert not [(file, name) for answer in answers for file, name in places(answer) if not is_in(file, name)]
+        assert places(answer) or "(../CONTRIBUTING.md#recipes)" in answer, (
+            f"{answer}: names nothing to look for"
+        )
+    assert not [
+        (file, name) for answer in answers for file, name in places(answer) if not is_in(file, name)
+    ]
 
 
 def test_a_name_that_is_elsewhere_is_seen() -> None:
     file = "deepvm/io/file_lock.py"
     link = f"[`{file}`](../{file})"
     answer = (
-        f"`FileLock.take`, `FileLock._try` (by `flock`) and `lock` in {link}, after `this`; `os_reason` in {link} too"
+        f"`FileLock.take`, `FileLock._try` (by `flock`) and `lock` in {link}, after `this`;"
+        f" `os_reason` in {link} too"
     )
     assert [name for _, name in places(answer) if not is_in(file, name)] == [
         "FileLock._try",
@@ -95,13 +109,28 @@ def test_a_name_that_is_elsewhere_is_seen() -> None:
 
 def test_every_page_is_in_the_contents() -> None:
     listed = set(re.findall(r"([\w/-]+\.md)", SITE.read_text()))
-    below = {str(path.relative_to(ROOT / "docs")) for path in PAGES.values() if (ROOT / "docs") in path.parents}
+    below = {
+        str(path.relative_to(ROOT / "docs"))
+        for path in PAGES.values()
+        if (ROOT / "docs") in path.parents
+    }
     assert listed == below | {"index.md", "contributing.md", "changelog.md"}
 
 
 def test_the_site_is_built_strictly_and_read_without_a_network(tmp_path: Path) -> None:
     pytest.importorskip("material", reason="needs deepvm[docs]")
-    command = [sys.executable, "-m", "mkdocs", "--quiet", "build", "--strict", "-f", str(SITE), "-d", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "--quiet",
+        "build",
+        "--strict",
+        "-f",
+        str(SITE),
+        "-d",
+        str(tmp_path),
+    ]
     subprocess.run(command, check=True, timeout=120, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
     for page in tmp_path.rglob("*.html"):
         text = page.read_text()

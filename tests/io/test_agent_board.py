@@ -27,7 +27,9 @@ class Direct(AgentLink):
 
 
 def saved_steps(folder: Path, ranks: int, seed: int) -> list[list[int]]:
-    """The steps that each rank saves, of a training with a collective in each step and random stragglers."""
+    """The steps that each rank saves, of a training with a collective in each step and random
+    stragglers.
+    """
     rng = random.Random(seed)
     board = Board.create(folder / BOARD)
     barrier, found = threading.Barrier(ranks), [list[int]() for _ in range(ranks)]
@@ -61,11 +63,17 @@ def test_all_ranks_save_the_same_steps(tmp_path: Path, seed: int) -> None:
     assert len(found[0]) > STEPS / 6
 
 
-def test_an_entry_that_a_rank_has_not_read_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_that_a_rank_has_not_read_is_not_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     board = Board.create(tmp_path / BOARD)
     for step in (4, 5, 6):  # rank 0 may be a step ahead of the slowest
         board.schedule(step, Scheduled(SaveReason.USER))
-    assert all(board.scheduled(step) for step in (4, 5, 6)) and not board.scheduled(7) and not board.scheduled(8)
+    assert (
+        all(board.scheduled(step) for step in (4, 5, 6))
+        and not board.scheduled(7)
+        and not board.scheduled(8)
+    )
     monkeypatch.setattr(agent_board, "_RING", 1)
     board.schedule(4, Scheduled(SaveReason.USER))
     board.schedule(5, Scheduled(SaveReason.USER))
@@ -95,7 +103,9 @@ def test_a_weaker_request_does_not_hide_one_that_nobody_has_taken(tmp_path: Path
     assert link.stepped(2, 5) == Scheduled(SaveReason.INSURANCE, 0, 3), "that one was taken"
     board.request(SaveReason.EMERGENCY, soon)
     board.request(SaveReason.STOP, later)
-    assert link.stepped(3, 5) == Scheduled(SaveReason.STOP, soon, 5), "one machine goes before the others"
+    assert link.stepped(3, 5) == Scheduled(SaveReason.STOP, soon, 5), (
+        "one machine goes before the others"
+    )
     board.request(SaveReason.RESIZE, later)
     board.resume()
     board.words[Word.RESUMED] = 0  # the next one is asked for
@@ -121,7 +131,9 @@ def test_a_second_wish_waits_while_ranks_save_before_a_preemption(tmp_path: Path
     assert link.stepped(5, 5) is None
     board.request(SaveReason.EMERGENCY, 79)
     assert link.stepped(6, 5) == Scheduled(SaveReason.USER, 0, 3)
-    assert link.stepped(7, 5) == Scheduled(SaveReason.EMERGENCY, 79, 4), "nobody holds for that: it cannot wait"
+    assert link.stepped(7, 5) == Scheduled(SaveReason.EMERGENCY, 79, 4), (
+        "nobody holds for that: it cannot wait"
+    )
 
 
 @pytest.mark.parametrize("world", [1, 2])
@@ -129,7 +141,15 @@ def test_fixed_steps_are_kept_to_however_seldom_the_agent_looks(world: int, tmp_
     board = Board.create(tmp_path / BOARD)
     board.words[Word.EVERY] = 7
     link = Direct(tmp_path, rank=0, local_rank=0, world=world, local_world=world)
-    assert [step for step in range(1, 50) if link.stepped(step, 0) is not None] == [7, 14, 21, 28, 35, 42, 49]
+    assert [step for step in range(1, 50) if link.stepped(step, 0) is not None] == [
+        7,
+        14,
+        21,
+        28,
+        35,
+        42,
+        49,
+    ]
 
 
 def test_the_save_policy_asks_once_for_each_step_that_it_names(tmp_path: Path) -> None:
@@ -165,7 +185,9 @@ def test_a_newer_generation_has_a_board_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"x" * 20_000])
-def test_what_is_no_board_is_no_agent(tmp_path: Path, content: bytes | None, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_no_board_is_no_agent(
+    tmp_path: Path, content: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
     if content is not None:
         (tmp_path / BOARD).write_bytes(content)
     assert AgentLink.find({AGENT: str(tmp_path)}) is None

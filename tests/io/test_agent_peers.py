@@ -1,4 +1,6 @@
-"""Ranks whose controller dies in the middle of an announcement, comes late or lies: all save the same steps."""
+"""Ranks whose controller dies in the middle of an announcement, comes late or lies: all save the
+same steps.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ def stores() -> list[Any]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_both_ways_say_the_same(tmp_path: Path, stores: list[Any], seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_ways_say_the_same(
+    tmp_path: Path, stores: list[Any], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(agent_peers, "_LOOK_S", 0.002)
     both, rng = Faulty(tmp_path, seed), random.Random(seed)
     barrier, found = threading.Barrier(2), [list[tuple[int, SaveReason]]() for _ in range(2)]
@@ -91,7 +95,9 @@ def test_both_ways_say_the_same(tmp_path: Path, stores: list[Any], seed: int, mo
         thread.start()
     for thread in [*threads, *both.late]:
         thread.join(100)
-    assert found[0] == found[1] and [step for step, _ in found[0]] == sorted(step + 1 for step in asked)
+    assert found[0] == found[1] and [step for step, _ in found[0]] == sorted(
+        step + 1 for step in asked
+    )
     assert len(both.outcomes) == 6
 
 
@@ -99,17 +105,21 @@ def test_a_wish_of_another_machine(tmp_path: Path, stores: list[Any]) -> None:
     both = Faulty(tmp_path, 0)
     peers = [Peers(both.boards[n], stores[n], rank=n, local_rank=0, world=2) for n in range(2)]
     limit_ms = int((time.time() + 60) * 1000)
-    both.boards[1].request(SaveReason.EMERGENCY, limit_ms)  # although a controller answers: it does not hear of notices
+    # Although a controller answers: it does not hear of notices
+    both.boards[1].request(SaveReason.EMERGENCY, limit_ms)
     deadline = time.monotonic() + 10
     while both.boards[0].words[Word.REQUEST] == 0:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert both.boards[0].words[Word.REASON] == SaveReason.EMERGENCY
-    assert abs(both.boards[0].words[Word.LIMIT_MS] - limit_ms) < 10_000  # told as the time that is left
+    # Told as the time that is left
+    assert abs(both.boards[0].words[Word.LIMIT_MS] - limit_ms) < 10_000
     peers[0].schedule(5, Scheduled(SaveReason.EMERGENCY, limit_ms, 1))
     here, there = (board.scheduled(5) for board in both.boards)
     assert here == Scheduled(SaveReason.EMERGENCY, limit_ms, 1) and there is not None
-    assert there == here._replace(limit_ms=there.limit_ms) and abs(there.limit_ms - limit_ms) < 10_000
+    assert (
+        there == here._replace(limit_ms=there.limit_ms) and abs(there.limit_ms - limit_ms) < 10_000
+    )
     for peer in peers:
         peer.close()
 
@@ -126,11 +136,15 @@ class Broken:
 
 def test_rank_0_saves_nothing_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     board = Board.create(tmp_path / BOARD)
-    Peers(board, Broken(), rank=0, local_rank=1, world=2).schedule(5, Scheduled(SaveReason.INSURANCE))
+    Peers(board, Broken(), rank=0, local_rank=1, world=2).schedule(
+        5, Scheduled(SaveReason.INSURANCE)
+    )
     assert board.scheduled(5) is None and "step 5 is not saved" in caplog.text
 
 
-def test_ranks_that_never_come_are_awaited_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_never_come_are_awaited_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(agent_peers, "_ACK_S", 0.3)
     board = Board.create(tmp_path / BOARD)
@@ -147,7 +161,9 @@ def test_an_order_that_comes_late_hides_nothing(tmp_path: Path) -> None:
     newer, older = Scheduled(SaveReason.EMERGENCY, 5, 2), Scheduled(SaveReason.INSURANCE)
     board.schedule(8, newer, by_peers=True)
     board.schedule(4, older)  # in the same place
-    assert board.scheduled(8) == newer and board.scheduled(12) is None and board.scheduled(0) is None
+    assert (
+        board.scheduled(8) == newer and board.scheduled(12) is None and board.scheduled(0) is None
+    )
 
 
 def test_an_order_that_is_repeated_is_there_all_the_time(tmp_path: Path) -> None:

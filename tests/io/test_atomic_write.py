@@ -58,6 +58,8 @@ try:
 except DataError as error:
     print(type(error).__name__, error.exit_code, error)
 """
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
     assert out.stdout.startswith("DataError 4 ") and "File too large" in out.stdout
     assert path.read_text() == "old" and os.listdir(tmp_path) == ["a.json"]

@@ -16,7 +16,8 @@ from deepvm.io.file_lock import FileLock
 
 
 @pytest.mark.parametrize(
-    ("theirs", "mine", "free"), [("shared", True, True), ("shared", False, False), ("", True, False)]
+    ("theirs", "mine", "free"),
+    [("shared", True, True), ("shared", False, False), ("", True, False)],
 )
 def test_another_process(tmp_path: Path, theirs: str, mine: bool, free: bool) -> None:
     lock = FileLock(tmp_path / "lock")
@@ -37,8 +38,13 @@ def test_it_waits_for_as_long_as_it_is_told(tmp_path: Path) -> None:
     second.release()
 
 
-def test_a_regular_file_that_may_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NFS locks nothing else exclusively; nothing is created before the lock is taken, and links are not followed."""
+def test_a_regular_file_that_may_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS locks nothing else exclusively.
+
+    Nothing is created before the lock is taken, and links are not followed.
+    """
     lock = FileLock(tmp_path / "lock", 0o640)
     assert not lock.held and not (tmp_path / "lock").exists()
     assert lock.take(shared=False)
@@ -54,7 +60,9 @@ def test_a_regular_file_that_may_be_written(tmp_path: Path, monkeypatch: pytest.
 def test_its_mode_can_be_changed(tmp_path: Path) -> None:
     first, second = FileLock(tmp_path / "lock"), FileLock(tmp_path / "lock")
     assert first.take(shared=False) and first.take(shared=True) and second.take(shared=True)
-    assert not first.take(shared=False) and not first.held, "it was released before it was asked for"
+    assert not first.take(shared=False) and not first.held, (
+        "it was released before it was asked for"
+    )
     second.release()
     assert first.take(shared=False)
     first.release()

@@ -30,12 +30,17 @@ def test_cores_of_a_system_without_affinity(
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
-        (["processor\t: 0", "model name\t: Xeon(R): 8259CL @ 2.50GHz", "model name\t: another"], None),
+        (
+            ["processor\t: 0", "model name\t: Xeon(R): 8259CL @ 2.50GHz", "model name\t: another"],
+            None,
+        ),
         (["processor\t: 0", "CPU implementer\t: 0x41"], platform.machine()),
         ([], platform.machine()),
     ],
 )
-def test_the_processors_name(lines: list[str], expected: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_processors_name(
+    lines: list[str], expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(host_info, "_lines", lambda path: lines)
     assert processor() == (expected or "Xeon(R): 8259CL @ 2.50GHz")
 
@@ -52,7 +57,13 @@ def test_this_machine_has_memory() -> None:
         ({"proc/meminfo": "MemFree: 7 kB\nMemTotal:       1000 kB\n"}, 1_024_000),
         ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/memory.max": "max\n"}, 1_024_000),
         ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/memory.max": "500000\n"}, 500_000),
-        ({"proc/self/cgroup": "0::/only/the/host/knows\n", "sys/fs/cgroup/memory.max": "400000\n"}, 400_000),
+        (
+            {
+                "proc/self/cgroup": "0::/only/the/host/knows\n",
+                "sys/fs/cgroup/memory.max": "400000\n",
+            },
+            400_000,
+        ),
         ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "2000000\n"}, 1_024_000),
         (
             {
@@ -65,7 +76,10 @@ def test_this_machine_has_memory() -> None:
     ],
 )
 def test_the_memory_of_a_machine(tmp_path: Path, files: dict[str, str], memory: int | None) -> None:
-    for name, text in {**({"proc/meminfo": "MemTotal: 1000 kB\n"} if files else {}), **files}.items():
+    for name, text in {
+        **({"proc/meminfo": "MemTotal: 1000 kB\n"} if files else {}),
+        **files,
+    }.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     assert machine_memory(tmp_path) == memory

@@ -11,7 +11,9 @@ from deepvm.io.line_tail import LineTail
 
 
 @given(st.lists(st.binary(max_size=9)))
-def test_lines_come_once_however_they_were_written(tmp_path_factory: object, pieces: list[bytes]) -> None:
+def test_lines_come_once_however_they_were_written(
+    tmp_path_factory: object, pieces: list[bytes]
+) -> None:
     path = tmp_path_factory.mktemp("tail") / "log"  # type: ignore[attr-defined]
     tail, found = LineTail(path), list[bytes]()
     assert tail.new() == []

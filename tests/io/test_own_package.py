@@ -38,7 +38,10 @@ def installed(monkeypatch: pytest.MonkeyPatch, folder: Path, told: Any = None) -
     ("told", "requirement"),
     [
         (None, "deepvm[train]==0.3"),
-        ({"url": "https://h.org/a.git", "vcs_info": GIT}, f"deepvm[train]@git+https://h.org/a.git@{COMMIT}"),
+        (
+            {"url": "https://h.org/a.git", "vcs_info": GIT},
+            f"deepvm[train]@git+https://h.org/a.git@{COMMIT}",
+        ),
         (
             {"url": "https://h.org/a.git", "vcs_info": GIT, "subdirectory": "x"},
             f"deepvm[train]@git+https://h.org/a.git@{COMMIT}#subdirectory=x",
@@ -57,7 +60,9 @@ def installed(monkeypatch: pytest.MonkeyPatch, folder: Path, told: Any = None) -
         ({"url": 'https://h.org/a.whl"; reboot; "', "archive_info": {}}, ""),
     ],
 )
-def test_where_others_get_it(told: Any, requirement: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_where_others_get_it(
+    told: Any, requirement: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     found = installed(monkeypatch, tmp_path, told)
     assert found.requirement("[train]") == requirement
     assert found.wheel_name == ("" if requirement else "deepvm-0.3-py3-none-any.whl")
@@ -66,11 +71,15 @@ def test_where_others_get_it(told: Any, requirement: str, monkeypatch: pytest.Mo
         assert found.place == told["url"].removeprefix("file://")
 
 
-@pytest.mark.parametrize("pin", ["==0.3", f"@git+https://h.org/a.git@{COMMIT}", "@https://h.org/a.whl#sha256=ab12"])
+@pytest.mark.parametrize(
+    "pin", ["==0.3", f"@git+https://h.org/a.git@{COMMIT}", "@https://h.org/a.whl#sha256=ab12"]
+)
 def test_pip_reads_it(pin: str) -> None:
     requirements = pytest.importorskip("packaging.requirements")
     found = requirements.Requirement(OwnPackage(pin).requirement("[train]"))
-    assert (found.name, found.extras) == ("deepvm", {"train"}) and (found.url or str(found.specifier)) in pin
+    assert (found.name, found.extras) == ("deepvm", {"train"}) and (
+        found.url or str(found.specifier)
+    ) in pin
 
 
 def test_without_an_installation_nobody_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +95,13 @@ def test_an_archive_holds_deepvm_and_nothing_that_lies_beside_it(
 ) -> None:
     """As in a folder in which somebody works."""
     package, data = tmp_path / "deepvm", tmp_path / "data"
-    for name in ("io/own_package.py", "py.typed", "page.css", "io/__pycache__/a.pyc", "_data/old.json"):
+    for name in (
+        "io/own_package.py",
+        "py.typed",
+        "page.css",
+        "io/__pycache__/a.pyc",
+        "_data/old.json",
+    ):
         (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).write_text("")
     for name in (".env", "key.pem", "notes.txt~", "core", ".venv/x.py", "io/.own_package.py.swp"):
@@ -97,9 +112,17 @@ def test_an_archive_holds_deepvm_and_nothing_that_lies_beside_it(
     (data / ".token.json").write_text("secret")
     monkeypatch.setattr(module, "__file__", str(package / "io" / "own_package.py"))
     monkeypatch.setattr(module, "data_folder", lambda: data)
-    ours = {"deepvm/io/own_package.py", "deepvm/py.typed", "deepvm/page.css", "deepvm/_data/paper.json"}
+    ours = {
+        "deepvm/io/own_package.py",
+        "deepvm/py.typed",
+        "deepvm/page.css",
+        "deepvm/_data/paper.json",
+    }
     wheel = installed(monkeypatch, tmp_path, {"url": "file:///x", "dir_info": {}}).wheel
-    info = {f"deepvm-0.3.dist-info/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt")}
+    info = {
+        f"deepvm-0.3.dist-info/{name}"
+        for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt")
+    }
     assert set(zipfile.ZipFile(io.BytesIO(wheel)).namelist()) == ours | info
     package_archive.cache_clear()
     try:
@@ -110,7 +133,9 @@ def test_an_archive_holds_deepvm_and_nothing_that_lies_beside_it(
 
 
 def test_the_archive_has_all_that_git_has() -> None:
-    listed = subprocess.run(["git", "ls-files", "deepvm", "data"], cwd=ROOT, capture_output=True, text=True)
+    listed = subprocess.run(
+        ["git", "ls-files", "deepvm", "data"], cwd=ROOT, capture_output=True, text=True
+    )
     if listed.returncode:
         pytest.skip("not a git checkout")
     here = [name for name in listed.stdout.split() if (ROOT / name).exists()]

@@ -28,7 +28,9 @@ def path(tmp_path: Path) -> Path:
 def test_text_comes_back_without_its_mark(path: Path) -> None:
     path.write_bytes(b"\xef\xbb\xbfs\xc3\xbc\xc3\x9f\n")
     assert read_text(path) == "s\u00fc\u00df\n"
-    assert read_text(Path("/proc/self/status")).startswith("Name:"), "its size is 0 until it is read"
+    assert read_text(Path("/proc/self/status")).startswith("Name:"), (
+        "its size is 0 until it is read"
+    )
 
 
 def test_what_is_wanted_and_how_much_is_the_callers_choice(path: Path) -> None:
@@ -42,7 +44,10 @@ def test_what_is_wanted_and_how_much_is_the_callers_choice(path: Path) -> None:
 
 def test_why_the_system_refused() -> None:
     assert os_reason(OSError(2, "No such file", "x")) == "No such file"
-    assert (os_reason(ValueError("embedded null byte")), os_reason(OSError())) == ("embedded null byte", "OSError")
+    assert (os_reason(ValueError("embedded null byte")), os_reason(OSError())) == (
+        "embedded null byte",
+        "OSError",
+    )
 
 
 def test_empty_and_blank_files(path: Path) -> None:

@@ -34,7 +34,9 @@ def test_any_zone_is_read_as_utc_in_whole_seconds(moment: datetime) -> None:
 
 @given(st.dates())
 def test_a_day_is_its_midnight_in_utc(day: date) -> None:
-    assert parse_time(day.isoformat()) == datetime(day.year, day.month, day.day, tzinfo=timezone.utc)
+    assert parse_time(day.isoformat()) == datetime(
+        day.year, day.month, day.day, tzinfo=timezone.utc
+    )
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ from support.jobs.runs import Home, until
 from deepvm.jobs.clouds.local import LocalCloud
 
 SCRIPTS = {
-    "training": """
+    "training": (
+        """
 import hashlib, os, sys, time
 import torch
 import torch.distributed as dist
@@ -47,8 +48,10 @@ while state["step"] < steps:
 if not rank:
     open(f"{here}/final", "w").write(hashlib.sha256(state["sum"].numpy().tobytes()).hexdigest())
 dist.destroy_process_group()
-""",
-    "checkpointer": """
+"""
+    ),
+    "checkpointer": (
+        """
 import hashlib, os, sys, time
 import torch
 import torch.distributed as dist
@@ -81,7 +84,8 @@ if not rank:
     state = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
     open(f"{here}/final", "w").write(hashlib.sha256(state).hexdigest())
 dist.destroy_process_group()
-""",
+"""
+    ),
 }
 
 
@@ -174,7 +178,8 @@ def test_a_notice_that_no_controller_hears(home: Home, kind: str) -> None:
     noticed_s = time.monotonic()
     until(lambda: reached(home) > done and _is_held(home), 8)
     took_s = time.monotonic() - noticed_s
-    assert took_s < 6, took_s  # the metadata service is asked once a second, and the controller waited for
+    # The metadata service is asked once a second, and the controller waited for
+    assert took_s < 6, took_s
     until(lambda: _ended(home, "told", "m2"), 15)
     version = saved(home, 0)[-1]
     assert saved(home, 1) == saved(home, 0) and versions(home, kind, "told")[-1] == version
@@ -201,9 +206,17 @@ def undisturbed(home: Home, kind: str, steps: int) -> str:
     calm = home.folder / "calm"
     calm.mkdir()
     (calm / "hurry").touch()
-    env = {**home.env, "RESULT": str(calm), "OMP_NUM_THREADS": "1", "DEEPVM_JOB": "calm", "DEEPVM_EPOCH": "0"}
+    env = {
+        **home.env,
+        "RESULT": str(calm),
+        "OMP_NUM_THREADS": "1",
+        "DEEPVM_JOB": "calm",
+        "DEEPVM_EPOCH": "0",
+    }
     env["DEEPVM_TIERS"] = (home.folder / "calm-versions").as_uri()
-    subprocess.run([*words, f"{kind}.py", str(steps)], env=env, cwd=home.code, check=True, timeout=100)
+    subprocess.run(
+        [*words, f"{kind}.py", str(steps)], env=env, cwd=home.code, check=True, timeout=100
+    )
     return (calm / "final").read_text()
 
 
@@ -224,7 +237,11 @@ def test_a_controller_that_comes_back_changes_no_bit(home: Home, kind: str) -> N
     shown = home.document("jobs", "show", "back")
     assert (shown["state"], shown["generations"], shown["lost_steps"]) == ("done", 1, 0)
     found = saved(home, 0)
-    assert found == saved(home, 1) == sorted(set(found)) and len(found) > 70 and not any(v % 7 for v in found)
+    assert (
+        found == saved(home, 1) == sorted(set(found))
+        and len(found) > 70
+        and not any(v % 7 for v in found)
+    )
     if kind == "training":
         parts = [p for p in (home.jobs / "back" / "versions").rglob("record.json")]
         steps = [int(p.parent.parent.name[:12]) for p in parts]
@@ -234,7 +251,9 @@ def test_a_controller_that_comes_back_changes_no_bit(home: Home, kind: str) -> N
 
 @pytest.mark.slow
 def test_a_controller_that_comes_back_while_they_hold(home: Home) -> None:
-    """It takes the version that they have saved, and does not wait for another, or for the end of the machine."""
+    """It takes the version that they have saved, and does not wait for another, or for the end of
+    the machine.
+    """
     process = train(home, "training", "held", save_policy="adaptive", steps=600)
     kill(process)
     done = reached(home)
@@ -249,7 +268,12 @@ def test_a_controller_that_comes_back_while_they_hold(home: Home) -> None:
     assert process.wait(60) == 0
     process.communicate()
     found = home.document("jobs", "show", "held")
-    assert (found["state"], found["lost_steps"], found["notices"], found["generations"]) == ("done", 0, 1, 2)
+    assert (found["state"], found["lost_steps"], found["notices"], found["generations"]) == (
+        "done",
+        0,
+        1,
+        2,
+    )
     assert (home.result / "starts").read_text() == f"0 {version} "
 
 

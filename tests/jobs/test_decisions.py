@@ -1,4 +1,6 @@
-"""The controller's decisions in simulated time: whatever happens, the job ends, and nothing is left."""
+"""The controller's decisions in simulated time: whatever happens, the job ends, and nothing is
+left.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,12 @@ from deepvm.jobs.history.pools import learnt
 
 def test_nothing_happens() -> None:
     world = finished(Simulation(random.Random(1), Terms(2, 2), Faults()))
-    assert (world.job, world.generation, world.preemptions, world.counts.lost_steps) == (Job.DONE, 1, 0, 0)
+    assert (world.job, world.generation, world.preemptions, world.counts.lost_steps) == (
+        Job.DONE,
+        1,
+        0,
+        0,
+    )
     assert len(world.machines) == 2
 
 
@@ -72,7 +79,13 @@ def test_it_ends_and_leaves_nothing(
         (400, 400, "", Job.DONE, ""),
         (None, 10, "", Job.DONE, ""),
         (400, 0, "", Job.DONE, ""),  # it reports none: nothing is known
-        (400, 10, "", Job.FAILED, "the script ended with exit code 0 after 10 of 400 steps; if that is all, leave out"),
+        (
+            400,
+            10,
+            "",
+            Job.FAILED,
+            "the script ended with exit code 0 after 10 of 400 steps; if that is all, leave out",
+        ),
         (400, 10, "stopped by the user", Job.STOPPED, ""),
     ],
 )
@@ -80,10 +93,20 @@ def test_a_script_that_ends_well_before_its_last_step(
     steps: int | None, done: int, ending: str, job: Job, failure: str
 ) -> None:
     world = World(Terms(1, 1, steps=steps), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
-    for event in (d.Tick(), d.Launched("m1", 1.0), d.Heard("m1", warm=True), d.Started("m1", 1), d.Tick()):
+    for event in (
+        d.Tick(),
+        d.Launched("m1", 1.0),
+        d.Heard("m1", warm=True),
+        d.Started("m1", 1),
+        d.Tick(),
+    ):
         world, _ = react(world, event, 2.0)
     world, _ = react(replace(world, ending=ending), d.Ended("m1", 1, 0, done), 3.0)
-    assert world.job is job and world.failure.startswith(failure) and bool(world.failure) is bool(failure)
+    assert (
+        world.job is job
+        and world.failure.startswith(failure)
+        and bool(world.failure) is bool(failure)
+    )
 
 
 def test_a_version_that_was_under_way_is_not_the_emergency_save() -> None:
@@ -107,14 +130,25 @@ def test_a_version_that_was_under_way_is_not_the_emergency_save() -> None:
 def running(*more: d.Event) -> World:
     """One machine that trains, after further events."""
     world = World(Terms(1, 1), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
-    for event in (d.Tick(), d.Launched("m1", 1.0), d.Heard("m1", warm=True), d.Started("m1", 1, 0), *more):
+    for event in (
+        d.Tick(),
+        d.Launched("m1", 1.0),
+        d.Heard("m1", warm=True),
+        d.Started("m1", 1, 0),
+        *more,
+    ):
         world, _ = react(world, event, 2.0)
     return world
 
 
 def test_what_passes_between_steps_is_summed_up_over_generations() -> None:
-    """Heartbeats say how much it was since their generation began; the first trainer's machine counts."""
-    world = running(d.Heard("m1", 1, 5, between_s=1.0, of_s=4.0), d.Heard("m1", 1, 9, between_s=2.0, of_s=8.0))
+    """Heartbeats say how much it was since their generation began.
+
+    The first trainer's machine counts.
+    """
+    world = running(
+        d.Heard("m1", 1, 5, between_s=1.0, of_s=4.0), d.Heard("m1", 1, 9, between_s=2.0, of_s=8.0)
+    )
     assert (world.between.s, world.between.of_s) == (2.0, 8.0)
     world = from_document(to_document(world), world.machines)
     again = replace(world, generation=2)
@@ -168,7 +202,9 @@ def test_a_newcomer_waits_until_the_others_can_go_on_at_once() -> None:
         world, _ = react(world, event, 20.0)
     world, _ = react(world, (d.Heard("m1", warm=True), d.Tick()), 40.0)
     assert world.members == ("m1",)  # the other did not come in time
-    world, _ = react(world, (d.Started("m1", 1, 0), d.Heard("m1", 1, 5, warm=True, spare=False)), 41.0)
+    world, _ = react(
+        world, (d.Started("m1", 1, 0), d.Heard("m1", 1, 5, warm=True, spare=False)), 41.0
+    )
     world, _ = react(world, d.Heard("m2", warm=True), 42.0)
     assert world.save is None and world.job is Job.RUNNING
     loaded, _ = react(world, d.Heard("m1", 1, 9, warm=True), 45.0)
@@ -181,8 +217,12 @@ def test_a_newcomer_waits_until_the_others_can_go_on_at_once() -> None:
 @pytest.mark.parametrize("policy", ["adaptive", "static:1000"])
 @pytest.mark.parametrize("exits", [False, True])
 def test_a_noticed_machine_that_falls_silent_holds_nobody(policy: str, exits: bool) -> None:
-    """Whether a version was asked for, and whether the trainers of the others have failed without it."""
-    world = World(Terms(1, 2, policy=parse_policy(policy)), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
+    """Whether a version was asked for, and whether the trainers of the others have failed without
+    it.
+    """
+    world = World(
+        Terms(1, 2, policy=parse_policy(policy)), 0.0, pools=(Pool("a", "z", "spot", 1.0),)
+    )
     world, _ = react(world, d.Tick(), 1.0)
     world, _ = react(world, [d.Heard("m1", warm=True), d.Heard("m2", warm=True)], 1.0)
     world, _ = react(world, [d.Started("m1", 1, 0), d.Started("m2", 1)], 2.0)
@@ -191,7 +231,9 @@ def test_a_noticed_machine_that_falls_silent_holds_nobody(policy: str, exits: bo
     acts: tuple[d.Act, ...] = ()
     for second in range(3, 19):
         failed = [d.Ended("m1", 1, 1, 7)] if exits and second == 5 else []
-        world, acts = react(world, [d.Heard("m1", world.generation, 7, warm=True), *failed], float(second))
+        world, acts = react(
+            world, [d.Heard("m1", world.generation, 7, warm=True), *failed], float(second)
+        )
         if world.generation == 2:
             break
     assert (world.generation, world.members, second) == (2, ("m1",), 2 + 15)
@@ -200,7 +242,8 @@ def test_a_noticed_machine_that_falls_silent_holds_nobody(policy: str, exits: bo
 
 @pytest.mark.parametrize("lack", [0, 1])
 def test_a_look_at_many_machines_takes_no_longer_than_they_are_many(lack: int) -> None:
-    """With a look for each that compares it with all others, a controller of a thousand hears nobody any more.
+    """With a look for each that compares it with all others, a controller of a thousand hears
+    nobody any more.
 
     Nor where another one is asked for, in the zone where it is best by what all these have seen.
     """

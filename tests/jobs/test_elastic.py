@@ -1,4 +1,6 @@
-"""Whole jobs whose generations differ: started by torchrun, taken back, smaller while they wait, larger again."""
+"""Whole jobs whose generations differ: started by torchrun, taken back, smaller while they wait,
+larger again.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ def home(tmp_path: Path) -> Iterator[Home]:
 def log_of(home: Home, generation: int, rank: int = 0) -> list[tuple[int, float, int]]:
     """Step, time and world size of each step of a rank."""
     lines = (home.result / f"steps-{rank}-{generation}").read_text().splitlines()
-    return [(int(step), float(at), int(world)) for step, at, world in (line.split() for line in lines)]
+    return [
+        (int(step), float(at), int(world)) for step, at, world in (line.split() for line in lines)
+    ]
 
 
 def undisturbed(home: Home, steps: int) -> str:
@@ -72,7 +76,13 @@ def undisturbed(home: Home, steps: int) -> str:
         "train.py",
         str(steps),
     ]
-    env = {**home.env, "RESULT": str(home.result), "OMP_NUM_THREADS": "1", "DEEPVM_JOB": "calm", "DEEPVM_EPOCH": "0"}
+    env = {
+        **home.env,
+        "RESULT": str(home.result),
+        "OMP_NUM_THREADS": "1",
+        "DEEPVM_JOB": "calm",
+        "DEEPVM_EPOCH": "0",
+    }
     env["DEEPVM_TIERS"] = (home.folder / "calm").as_uri()
     subprocess.run(words, env=env, cwd=home.code, check=True, capture_output=True, timeout=100)
     return (home.result / "final-calm").read_text()
@@ -83,7 +93,12 @@ def test_a_preemption_changes_no_bit_of_the_result(home: Home, launcher: str) ->
     inject = {"mttp": "1s", "count": 1, "grace": "8s", "seed": 4}
     more: dict[str, Any] = {"count": 2, "launcher": launcher, "inject": inject}
     found = home.document("run", str(home.job("taken", "python train.py 60", **more)))
-    assert (found["state"], found["notices"], found["generations"], found["lost_steps"]) == ("done", 1, 2, 0)
+    assert (found["state"], found["notices"], found["generations"], found["lost_steps"]) == (
+        "done",
+        1,
+        2,
+        0,
+    )
     assert until(lambda: not home.processes(), 10)
     assert (home.result / "final-taken").read_text() == undisturbed(home, 60)
 
@@ -94,14 +109,20 @@ def test_a_job_goes_on_smaller_and_grows_again(home: Home) -> None:
     found = home.document("run", str(job))
     assert (found["state"], found["lost_steps"], found["notices"]) == ("done", 0, 1)
     generations = found["generations"]
-    logs = [log_of(home, g) for g in range(1, generations + 1) if (home.result / f"steps-0-{g}").exists()]
+    logs = [
+        log_of(home, g)
+        for g in range(1, generations + 1)
+        if (home.result / f"steps-0-{g}").exists()
+    ]
     worlds = [log[0][2] for log in logs if log]
     assert worlds[-3:] == [2, 1, 2], worlds
     # Every step once, in order, over all generations.
     steps = [step for log in logs for step, _, _ in log]
     assert steps == list(range(250))
-    # The newcomer joins when it is warm: the other stands still for half a second and what restoring takes.
+    # The newcomer joins when it is warm: the other stands still for half a second and what
+    # restoring takes.
     smaller, larger = logs[-2], logs[-1]
     standstill_s = larger[0][1] - smaller[-1][1]
-    assert standstill_s < 0.5 + 2.0, standstill_s  # two cores that others use, too; loading torch takes longer there
+    # Two cores that others use, too; loading torch takes longer there
+    assert standstill_s < 0.5 + 2.0, standstill_s
     assert until(lambda: not home.processes(), 10)

@@ -1,4 +1,6 @@
-"""A version that is asked for and does not come: what waits for it goes on, and nothing counts as saved."""
+"""A version that is asked for and does not come: what waits for it goes on, and nothing counts as
+saved.
+"""
 
 from __future__ import annotations
 
@@ -71,20 +73,30 @@ def test_where_a_rank_has_trained_to_the_end_nobody_waits_for_its_part() -> None
     assert wish(world) is Reason.RESIZE
     world = after(world, [d.Ended("m2", 1, 0, 900)], 602.0)
     assert world.save is None and (world.job, world.generation) == (Job.RUNNING, 1)
-    assert wish(after(world, [d.Heard("m1", 1, 600, warm=True), d.Heard("m3", warm=True)], 700.0)) is None
+    assert (
+        wish(after(world, [d.Heard("m1", 1, 600, warm=True), d.Heard("m3", warm=True)], 700.0))
+        is None
+    )
     assert after(world, [d.Ended("m1", 1, 0, 900)], 700.0).job is Job.DONE
 
 
 def test_where_a_rank_has_trained_to_the_end_the_others_go_on_at_a_notice() -> None:
-    """They would hold until the machine goes, behind a version that lacks a part; they may be done before."""
+    """They would hold until the machine goes, behind a version that lacks a part.
+
+    They may be done before.
+    """
     world = after(World(Terms(2, 2), 0.0, pools=(SPOT,)), [d.Tick()], 0.0)
-    world = after(world, [e for m in ("m1", "m2") for e in (d.Launched(m, 1.0), d.Heard(m, warm=True))], 5.0)
+    world = after(
+        world, [e for m in ("m1", "m2") for e in (d.Launched(m, 1.0), d.Heard(m, warm=True))], 5.0
+    )
     both = [d.Heard(m, 1, 40, warm=True) for m in ("m1", "m2")]
     world = after(world, [d.Heard("m1", warm=True), d.Heard("m2", warm=True)], 16.0)
     world = after(world, [d.Started("m1", 1, 0), d.Started("m2", 1), *both], 17.0)
     held = after(world, [d.Noticed("m1", 137.0)], 18.0)
     assert wish(held) is Reason.EMERGENCY
-    assert wish(after(held, [d.Ended("m2", 1, 0, 41)], 19.0)) is Reason.EMERGENCY, "it may have saved its part first"
+    assert wish(after(held, [d.Ended("m2", 1, 0, 41)], 19.0)) is Reason.EMERGENCY, (
+        "it may have saved its part first"
+    )
     world = after(world, [d.Ended("m2", 1, 0, 40), d.Noticed("m1", 137.0)], 18.0)
     assert wish(world) is None and world.formed
     world = after(world, [d.Heard("m1", 1, 90, warm=True), d.Heard("m2", 1, 40, warm=True)], 30.0)
@@ -96,20 +108,32 @@ def test_where_a_rank_has_trained_to_the_end_nobody_is_rented_who_could_not_join
     world = after(World(terms, 0.0, pools=(SPOT,)), [d.Tick()], 0.0)
     (keeper,) = (m.id for m in world.of(Role.ANCHOR, *Machine))
     first, second, _ = (m.id for m in world.of(Role.TRAINER, *Machine))
-    world = after(world, [e for m in (first, second, keeper) for e in (d.Launched(m, 1.0), d.Heard(m, warm=True))], 5.0)
+    world = after(
+        world,
+        [e for m in (first, second, keeper) for e in (d.Launched(m, 1.0), d.Heard(m, warm=True))],
+        5.0,
+    )
     world = after(world, [d.Heard(m, warm=True) for m in (first, second, keeper)], 16.0)
     assert world.members == (first, second) and world.anchors == (keeper,)
-    world = after(world, [d.Started(first, 1, 0), d.Started(second, 1), d.Ended(second, 1, 0, 900)], 17.0)
+    world = after(
+        world, [d.Started(first, 1, 0), d.Started(second, 1), d.Ended(second, 1, 0, 900)], 17.0
+    )
     world, acts = react(world, d.Listed({first: 1.0, second: 1.0}, {keeper: (1.0, 20.0)}), 20.0)
     asked = [act for act in acts if isinstance(act, d.Request)]
     now_s = 20.0
     while now_s < 9000.0:
         now_s += 10.0
-        world, acts = react(world, [d.Heard(m, 1, int(now_s), warm=True) for m in (first, second)], now_s)
+        world, acts = react(
+            world, [d.Heard(m, 1, int(now_s), warm=True) for m in (first, second)], now_s
+        )
         asked += [act for act in acts if isinstance(act, d.Request)]
     assert not asked and world.generation == 1 and world.job is Job.RUNNING
-    world, acts = react(world, [d.Heard(second), d.Listed({second: 1.0}, {first: (1.0, 9001.0)})], 9001.0)
-    assert sum(isinstance(act, d.Request) for act in acts) == 3, "the generation is broken: all are of use"
+    world, acts = react(
+        world, [d.Heard(second), d.Listed({second: 1.0}, {first: (1.0, 9001.0)})], 9001.0
+    )
+    assert sum(isinstance(act, d.Request) for act in acts) == 3, (
+        "the generation is broken: all are of use"
+    )
 
 
 def test_without_a_version_nobody_joins_and_training_goes_on() -> None:
@@ -117,7 +141,9 @@ def test_without_a_version_nobody_joins_and_training_goes_on() -> None:
     assert world.generation == 1 and world.version == 0 and world.job is Job.RUNNING
     assert orders_of(world, "m1").generation == 1 and wish(world) is None
     beats = [d.Heard("m1", 1, 560, warm=True), d.Heard("m2", warm=True)]
-    assert wish(after(world, beats, 655.0)) is None, "a bucket that is full is not asked at each step"
+    assert wish(after(world, beats, 655.0)) is None, (
+        "a bucket that is full is not asked at each step"
+    )
     world = after(world, beats, 670.0)
     assert wish(world) is Reason.RESIZE and world.generation == 1
     world = after(world, [d.Safe(1, 571, Reason.RESIZE)], 671.0)
@@ -130,7 +156,9 @@ def test_a_version_that_never_comes_is_one_that_fails() -> None:
         second += 5.0
         world = after(world, [d.Heard("m1", 1, 500, warm=True), d.Heard("m2", warm=True)], second)
         assert world.generation == 1
-    assert world.job is Job.RUNNING and world.machines["m2"].state is Machine.RELEASING, "it has waited long enough"
+    assert world.job is Job.RUNNING and world.machines["m2"].state is Machine.RELEASING, (
+        "it has waited long enough"
+    )
 
 
 def test_training_goes_on_where_the_newcomer_is_gone_before_the_version_is_safe() -> None:
@@ -146,7 +174,8 @@ def test_an_emergency_save_is_asked_for_again_while_it_fits() -> None:
     world = after(trains(Terms(1, 1)), [d.Noticed("m1", 720.0)], 600.0)
     world, acts = react(world, unsaved(Reason.EMERGENCY), 603.0)
     assert d.Release("m1") not in acts and world.machines["m1"].state is Machine.NOTICED
-    assert wish(world) is None and orders_of(world, "m1").generation == 1  # trainers go on: they save after a step
+    # Trainers go on: they save after a step
+    assert wish(world) is None and orders_of(world, "m1").generation == 1
     world = after(world, [d.Tick()], 606.0)
     assert wish(world) is Reason.EMERGENCY
     world, acts = react(world, d.Safe(1, 504, Reason.EMERGENCY), 608.0)
@@ -181,15 +210,24 @@ def test_the_last_version_is_not_waited_for_without_end() -> None:
 
 @pytest.mark.parametrize("version", [0, 40])
 def test_a_stop_while_a_generation_loads_waits_no_longer_than_it_has_loaded(version: int) -> None:
-    """Nothing is in the version that it could save; a script that reports no steps may have one all the same."""
+    """Nothing is in the version that it could save.
+
+    A script that reports no steps may have one all the same.
+    """
     world = after(World(Terms(1, 1), 0.0, pools=(SPOT,)), [d.Tick()], 0.0)
     world = after(world, [d.Launched("m1", 1.0), d.Heard("m1", warm=True)], 5.0)
     world = replace(world, version=version, lasts=version)
-    world = after(world, [d.Started("m1", 1, version), d.Heard("m1", 1, warm=True, idle_s=5.0)], 10.0)
+    world = after(
+        world, [d.Started("m1", 1, version), d.Heard("m1", 1, warm=True, idle_s=5.0)], 10.0
+    )
     world = after(world, [d.Stop("the user"), d.Heard("m1", 1, warm=True, idle_s=10.0)], 15.0)
     assert wish(world) is Reason.STOP
-    stepped = after(world, [d.Heard("m1", 1, version + 1, warm=True, idle_s=0.0, longest_s=13.0)], 18.0)
-    assert wish(after(stepped, [d.Tick()], 30.0)) is Reason.STOP, "a step that comes meanwhile is not lost"
+    stepped = after(
+        world, [d.Heard("m1", 1, version + 1, warm=True, idle_s=0.0, longest_s=13.0)], 18.0
+    )
+    assert wish(after(stepped, [d.Tick()], 30.0)) is Reason.STOP, (
+        "a step that comes meanwhile is not lost"
+    )
     unsafe = replace(world, version=version + 1)  # the bucket has not what the anchor has
     assert not after(unsafe, [d.Heard("m1", 1, warm=True, idle_s=20.0)], 25.0).job.over
     assert after(world, [d.Heard("m1", 1, warm=True, idle_s=19.9)], 24.9).job is Job.SAVING
@@ -209,20 +247,26 @@ def test_a_save_of_the_user_that_fails_makes_room_for_the_next() -> None:
     assert wish(after(world, [d.SaveNow()], 603.0)) is Reason.PERIODIC
 
 
-# --- what ends the job while a machine is taken back -----------------------------------------------------------------
+# --- what ends the job while a machine is taken back ----------------------------------------------
 
 
 @pytest.mark.parametrize(("policy", "left_s"), [("static:1000", 100.0), ("adaptive", 0.9)])
 def test_a_job_that_stops_while_a_machine_is_taken_back_saves(policy: str, left_s: float) -> None:
-    world = after(trains(Terms(1, 1, policy=parse_policy(policy))), [d.Noticed("m1", 600.0 + left_s)], 600.0)
+    world = after(
+        trains(Terms(1, 1, policy=parse_policy(policy))), [d.Noticed("m1", 600.0 + left_s)], 600.0
+    )
     assert wish(world) is None, "the policy does not act on it, or a save does not fit"
     world = after(world, [d.Stop("the user")], 600.1)
-    assert wish(world) is Reason.STOP and world.save is not None and world.save.limit_s <= 600.0 + left_s
+    assert (
+        wish(world) is Reason.STOP
+        and world.save is not None
+        and world.save.limit_s <= 600.0 + left_s
+    )
     world = after(world, [d.Safe(1, 501, Reason.STOP)], 600.5)
     assert world.job is Job.STOPPED and world.version == 501
 
 
-# --- the last moment at which a version still fits -------------------------------------------------------------------
+# --- the last moment at which a version still fits ------------------------------------------------
 
 
 def stops_at(world: World, *, most_s: float) -> tuple[float, World]:
@@ -257,9 +301,14 @@ def test_a_deadline_without_time_to_start_a_machine_is_not_said_to_have_come(res
         world, start_s = trains(Terms(1, 1)), 700.0
         world = after(world, [d.Listed({}, {"m1": (1.0, 650.0)})], 650.0)
         earlier = {"m1": world.machines["m1"]}
-        world = replace(world, terms=replace(terms, begun_s=start_s, end_s=start_s + 1.0), machines=earlier)
+        world = replace(
+            world, terms=replace(terms, begun_s=start_s, end_s=start_s + 1.0), machines=earlier
+        )
     world, acts = react(world, d.Tick(), start_s)
-    assert world.ending == "the deadline leaves no time to start a machine (none was rented)" and not acts
+    assert (
+        world.ending == "the deadline leaves no time to start a machine (none was rented)"
+        and not acts
+    )
     document = {**final_document("job", 0.0, world, [], {}), "state": "stopped"}
     advice = next(closing_lines(document, world.terms, [], Path("/x"), "job-2"))
     assert "deepvm jobs resume job --deadline 7min goes on" in advice
@@ -277,7 +326,7 @@ def test_a_job_that_is_over_its_budget_still_may_save() -> None:
     assert world.job is Job.STOPPED and world.version == 501
 
 
-# --- what is not safe must not look so -------------------------------------------------------------------------------
+# --- what is not safe must not look so ------------------------------------------------------------
 
 
 def test_saves_that_fail_are_counted_until_one_is_safe() -> None:
@@ -306,8 +355,8 @@ def test_a_save_of_which_nothing_is_heard_has_failed(wanted: d.Event) -> None:
 def silent(took: str) -> str:
     """Why there is no version where none of the job has ever come."""
     return (
-        f"the script did not answer the request to save in {took}; one that uses neither Checkpointer nor "
-        "dt.check_save saves nothing, and restarts at its beginning"
+        f"the script did not answer the request to save in {took}; one that uses neither"
+        " Checkpointer nor dt.check_save saves nothing, and restarts at its beginning"
     )
 
 
@@ -368,15 +417,22 @@ def test_a_version_that_comes_or_is_not_needed_any_more_has_not_failed(reason: R
 
 @pytest.mark.parametrize("wanted", [d.SaveNow(), d.Rebalanced("m1"), d.Tick()])
 def test_a_save_that_was_given_up_is_not_counted_again(wanted: d.Event) -> None:
-    world, second = after(grows() if wanted == d.Tick() else trains(Terms(1, 1)), [wanted], 601.0), 601.0
+    world, second = (
+        after(grows() if wanted == d.Tick() else trains(Terms(1, 1)), [wanted], 601.0),
+        601.0,
+    )
     assert world.save is not None
     reason = world.save.reason
     while world.save is not None:
         second += 5.0
-        world = after(world, [d.Heard("m1", 1, int(second), warm=True), d.Heard("m2", warm=True)], second)
+        world = after(
+            world, [d.Heard("m1", 1, int(second), warm=True), d.Heard("m2", warm=True)], second
+        )
     assert second == 1201.0 and world.counts.failed.total == 1
     world, said = told(world, [unsaved(reason)], 1202.0)
-    assert world.counts.failed == FailedSaves(1, 1, "the bucket is full"), "why, now that it is known"
+    assert world.counts.failed == FailedSaves(1, 1, "the bucket is full"), (
+        "why, now that it is known"
+    )
     assert said == ["no version was saved: the bucket is full"]
     world, said = told(world, [unsaved(Reason.INSURANCE)], 1203.0)
     assert world.counts.failed.total == 2, "one that nobody had asked for"
@@ -385,9 +441,14 @@ def test_a_save_that_was_given_up_is_not_counted_again(wanted: d.Event) -> None:
 def test_one_that_was_given_up_is_forgotten_when_it_comes_late_or_with_its_generation() -> None:
     world = after(trains(Terms(1, 1)), [d.SaveNow()], 601.0)
     world = after(world, [d.Heard("m1", 1, 700, warm=True)], 1201.0)
-    assert world.counts.failed.total == 1 and from_document(to_document(world), world.machines) == world
+    assert (
+        world.counts.failed.total == 1
+        and from_document(to_document(world), world.machines) == world
+    )
     late = after(world, [d.Safe(1, 600, Reason.PERIODIC)], 1202.0)
-    assert after(late, [unsaved(Reason.PERIODIC)], 1203.0).counts.failed == FailedSaves(2, 1, "the bucket is full")
+    assert after(late, [unsaved(Reason.PERIODIC)], 1203.0).counts.failed == FailedSaves(
+        2, 1, "the bucket is full"
+    )
     anew = after(begun_anew(world), [d.Tick()], 1202.0)
     assert anew.generation == 2
     anew = after(anew, [d.Unsaved(2, "the bucket is full", Reason.PERIODIC)], 1203.0)
@@ -401,10 +462,17 @@ def test_what_people_see_of_it() -> None:
     ]
     world = after(world, [unsaved(Reason.INSURANCE), unsaved(Reason.INSURANCE)], 601.0)
     document = final_document("job", 0.0, world, [], {})
-    assert list(saved_words(document))[1] == "2 saves failed, 2 since the newest version: the bucket is full"
-    assert "version 100 is safe, 1 save, 2 saves failed since" in " ".join(live_lines("job", world, Limits(), [], 200))
+    assert (
+        list(saved_words(document))[1]
+        == "2 saves failed, 2 since the newest version: the bucket is full"
+    )
+    assert "version 100 is safe, 1 save, 2 saves failed since" in " ".join(
+        live_lines("job", world, Limits(), [], 200)
+    )
     stopped = {**document, "state": "stopped", "why": "stopped by the user"}
-    assert "after 500 steps, 100 of them safe; " in next(closing_lines(stopped, world.terms, [], Path("/x"), "job-2"))
+    assert "after 500 steps, 100 of them safe; " in next(
+        closing_lines(stopped, world.terms, [], Path("/x"), "job-2")
+    )
     world = after(world, [d.Safe(1, 500, Reason.INSURANCE)], 602.0)
     document = final_document("job", 0.0, world, [], {})
     assert list(saved_words(document)) == ["saved versions: 2 insurance", "2 saves failed"]
@@ -418,7 +486,11 @@ def test_a_job_whose_saves_fail_says_so(tmp_path: Path) -> None:
     try:
         tier = tmp_path / "tier"
         job = home.job(
-            "full", "exec python own.py 2000 0.03;", tiers=[tier.as_uri()], save_policy="static:10", anchor="none"
+            "full",
+            "exec python own.py 2000 0.03;",
+            tiers=[tier.as_uri()],
+            save_policy="static:10",
+            anchor="none",
         )
         process = home.start("run", str(job))
         until(lambda: home.run("jobs", "show", "full").returncode == 0, 60)
@@ -428,7 +500,10 @@ def test_a_job_whose_saves_fail_says_so(tmp_path: Path) -> None:
         until(lambda: home.document("jobs", "show", "full")["failed_saves"]["in_a_row"] >= 2, 60)
         assert "running, saves failed" in home.run("jobs", "ls").stdout
         shown = home.run("jobs", "show", "full").stdout
-        assert " saves failed, " in shown and "no version was saved: [Errno 20] Not a directory" in shown
+        assert (
+            " saves failed, " in shown
+            and "no version was saved: [Errno 20] Not a directory" in shown
+        )
         tier.unlink()
         (tmp_path / "away").rename(tier)
         until(lambda: home.document("jobs", "show", "full")["failed_saves"]["in_a_row"] == 0, 60)
@@ -440,7 +515,7 @@ def test_a_job_whose_saves_fail_says_so(tmp_path: Path) -> None:
         home.end()
 
 
-# --- what the user asks for ------------------------------------------------------------------------------------------
+# --- what the user asks for -----------------------------------------------------------------------
 
 
 def test_a_save_that_is_not_asked_for_is_refused_with_a_reason() -> None:
@@ -451,7 +526,9 @@ def test_a_save_that_is_not_asked_for_is_refused_with_a_reason() -> None:
     assert why_not_saved(after(world, [d.SaveNow()], 601.0)) == "a version is being saved already"
     stops = after(world, [d.Stop("the user")], 601.0)
     assert (
-        why_not_saved(stops) == why_not_saved(after(stops, [d.Safe(1, 501, Reason.STOP)], 602.0)) == "the job is ending"
+        why_not_saved(stops)
+        == why_not_saved(after(stops, [d.Safe(1, 501, Reason.STOP)], 602.0))
+        == "the job is ending"
     )
 
 
@@ -463,16 +540,20 @@ def test_the_controller_answers_why_it_does_not_save(tmp_path: Path) -> None:
         assert answer == {"error": "no version is asked for: a version is being saved already"}
 
 
-# --- a machine that is not taken back after all ----------------------------------------------------------------------
+# --- a machine that is not taken back after all ---------------------------------------------------
 
 
 def test_one_that_is_noticed_and_stays_gives_way_to_its_replacement() -> None:
     """The policy does not act on notices, and the cloud does not do what it has said."""
-    world = after(trains(Terms(1, 1, policy=parse_policy("static:1000"))), [d.Noticed("m1", 720.0)], 600.0)
+    world = after(
+        trains(Terms(1, 1, policy=parse_policy("static:1000"))), [d.Noticed("m1", 720.0)], 600.0
+    )
     second = 600.0
     while second < 760.0:
         second += 10.0
-        world = after(world, [d.Heard("m1", 1, int(second), warm=True), d.Heard("m2", warm=True)], second)
+        world = after(
+            world, [d.Heard("m1", 1, int(second), warm=True), d.Heard("m2", warm=True)], second
+        )
         assert wish(world) is None and world.members == ("m1",)
     world = after(world, [d.Heard("m1", 1, 770, warm=True), d.Heard("m2", warm=True)], 770.0)
     assert wish(world) is Reason.RESIZE
@@ -482,7 +563,9 @@ def test_one_that_is_noticed_and_stays_gives_way_to_its_replacement() -> None:
 
 def test_an_anchor_that_is_noticed_and_stays_is_released_by_the_next() -> None:
     anchor = Pool("m", "z", "on-demand", 1.0)
-    world = after(World(Terms(1, 1, anchor=(anchor,), anchors=1), 0.0, pools=(SPOT,)), [d.Tick()], 0.0)
+    world = after(
+        World(Terms(1, 1, anchor=(anchor,), anchors=1), 0.0, pools=(SPOT,)), [d.Tick()], 0.0
+    )
     world = after(world, [d.Heard("m1", warm=True), d.Heard("m2", warm=True)], 5.0)
     world = after(world, [d.Started(m, 1, 0) for m in world.members], 6.0)
     first, trainer = world.anchors[0], world.members[0]

@@ -1,4 +1,6 @@
-"""Machines that always fail before they can train: a few are paid for, and then the job stops and says why."""
+"""Machines that always fail before they can train: a few are paid for, and then the job stops and
+says why.
+"""
 
 from __future__ import annotations
 
@@ -54,17 +56,29 @@ def test_an_agent_that_exits_at_once(home: Home) -> None:
 def test_a_machine_that_cannot_write(home: Home) -> None:
     (home.code / "large").write_bytes(os.urandom(1_000_000))
     broken(home, "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))")
-    done = home.run("run", str(home.job("full", "exec python own.py 20 0.02;")), "-o", "json", limit_s=60)
+    done = home.run(
+        "run", str(home.job("full", "exec python own.py 20 0.02;")), "-o", "json", limit_s=60
+    )
     assert done.returncode == 3, done.stderr
-    assert "the last 3 ended before they could train; m3: OSError: [Errno 27] File too large" in done.stderr
+    assert (
+        "the last 3 ended before they could train; m3: OSError: [Errno 27] File too large"
+        in done.stderr
+    )
     found = json.loads(done.stdout)
-    assert [m["end_reason"] for m in found["machines"]] == ["unready"] * 3 and not found["preemptions"]
+    assert [m["end_reason"] for m in found["machines"]] == ["unready"] * 3 and not found[
+        "preemptions"
+    ]
 
 
 @pytest.mark.slow
 def test_it_goes_on_once_it_is_mended(home: Home) -> None:
     broken(home, "os._exit(127)")
-    assert home.run("run", str(home.job("mended", "exec python own.py 20 0.02;")), limit_s=60).returncode == 3
+    assert (
+        home.run(
+            "run", str(home.job("mended", "exec python own.py 20 0.02;")), limit_s=60
+        ).returncode
+        == 3
+    )
     del home.env["PYTHONPATH"]
     assert home.document("jobs", "resume", "mended")["steps"] == 20
 
@@ -78,8 +92,13 @@ def begun(terms: Terms) -> World:
 
 
 @pytest.mark.parametrize(("more", "code"), [({"data": True}, 4), ({"data": False}, 1), ({}, 1)])
-def test_a_job_without_its_data_ends_with_a_code_of_its_own(more: dict[str, bool], code: int) -> None:
-    """Agents of an older deepvm do not say that it is the data; its documents do not know of it either."""
+def test_a_job_without_its_data_ends_with_a_code_of_its_own(
+    more: dict[str, bool], code: int
+) -> None:
+    """Agents of an older deepvm do not say that it is the data.
+
+    Its documents do not know of it either.
+    """
     report = event_of("m1", {"event": "unusable", "why": "data: it: there is nothing", **more})
     assert report is not None
     world, _ = react(begun(Terms(1, 1)), report[0], 5.0)
@@ -88,11 +107,15 @@ def test_a_job_without_its_data_ends_with_a_code_of_its_own(more: dict[str, bool
     again = from_document(written, world.machines)
     assert again == world and final_document("it", 0.0, again, [], {})["exit_code"] == code
     del written["no_data"]
-    assert final_document("it", 0.0, from_document(written, world.machines), [], {})["exit_code"] == 1
+    assert (
+        final_document("it", 0.0, from_document(written, world.machines), [], {})["exit_code"] == 1
+    )
 
 
 def test_exit_codes_of_the_other_ends() -> None:
-    codes = {s: final_document("it", 0.0, World(Terms(1, 1), 0.0, s), [], {})["exit_code"] for s in Job}
+    codes = {
+        s: final_document("it", 0.0, World(Terms(1, 1), 0.0, s), [], {})["exit_code"] for s in Job
+    }
     assert codes.pop(Job.DONE) == 0 and codes.pop(Job.STOPPED) == 3 and codes.pop(Job.FAILED) == 1
     assert set(codes.values()) == {None}
 
@@ -105,7 +128,9 @@ def ended(world: World, now_s: float, *, taken: bool = False) -> World:
     """All machines that come are launched, and end before they can train."""
     gone = coming(world)
     members = {m.id: 0.0 for m in world.machines.values() if m.state is Machine.MEMBER}
-    listed = d.Listed(members, {m: (now_s - 1, now_s) for m in gone}, taken=frozenset(gone if taken else ()))
+    listed = d.Listed(
+        members, {m: (now_s - 1, now_s) for m in gone}, taken=frozenset(gone if taken else ())
+    )
     heard = [d.Heard(m, world.generation, warm=True) for m in members]
     return react(world, [*heard, *(d.Launched(m, now_s - 1) for m in gone), listed], now_s)[0]
 
@@ -144,7 +169,9 @@ def test_one_that_becomes_ready_begins_the_count_anew() -> None:
     for n in range(20):
         world = ended(ended(world, 100.0 * n), 100.0 * n + 10)
         m = coming(world)[0]
-        world, _ = react(world, [d.Launched(m, 100.0 * n + 20), d.Heard(m, warm=True)], 100.0 * n + 20)
+        world, _ = react(
+            world, [d.Launched(m, 100.0 * n + 20), d.Heard(m, warm=True)], 100.0 * n + 20
+        )
         listed = d.Listed({}, {m: (100.0 * n + 20, 100.0 * n + 30)}, taken=frozenset([m]))
         world, _ = react(world, listed, 100.0 * n + 30)
     assert not world.ending
@@ -153,9 +180,15 @@ def test_one_that_becomes_ready_begins_the_count_anew() -> None:
 def test_one_whose_agent_is_never_heard_counts() -> None:
     world = begun(Terms(1, 1))
     for now_s in range(0, 6_000, 100):
-        heard = [d.Launched(m, float(now_s)) for m in coming(world) if world.machines[m].launched_s is None]
+        heard = [
+            d.Launched(m, float(now_s))
+            for m in coming(world)
+            if world.machines[m].launched_s is None
+        ]
         gone = [m.id for m in world.machines.values() if m.state is Machine.RELEASING]
-        world, _ = react(world, [*heard, d.Listed({}, {m: (0.0, float(now_s)) for m in gone})], float(now_s))
+        world, _ = react(
+            world, [*heard, d.Listed({}, {m: (0.0, float(now_s)) for m in gone})], float(now_s)
+        )
     assert world.job is Job.STOPPED and len(world.machines) == 3
 
 
@@ -187,11 +220,17 @@ SETUP = "setup failed with exit code 1"
 
 def test_a_machine_that_fails_is_released_and_replaced_at_once() -> None:
     world, acts = react(training(Terms(1, 2)), d.Failed("m2", SETUP), 40.0)
-    assert acts == (d.Release("m2"), d.Request("m3")) and world.machines["m2"].state is Machine.RELEASING
+    assert (
+        acts == (d.Release("m2"), d.Request("m3"))
+        and world.machines["m2"].state is Machine.RELEASING
+    )
     world, acts = react(world, d.Failed("m2", SETUP), 41.0)  # the answer was lost
     assert not acts
     world, _ = react(world, d.Listed({"m1": 0.0, "m3": 40.0}, {"m2": (1.0, 42.0)}), 42.0)
-    assert world.machines["m2"].end_reason == "unready" and sum(u.count for u in world.unready.values()) == 1
+    assert (
+        world.machines["m2"].end_reason == "unready"
+        and sum(u.count for u in world.unready.values()) == 1
+    )
     assert world.formed and not world.job.over
 
 
@@ -220,11 +259,17 @@ def test_a_setup_that_fails_while_another_may_succeed_is_the_machines_fault() ->
     """The other machine, silent for a moment or not, has not been reported ready yet."""
     for silent in (False, True):
         world = begun(Terms(2, 2))
-        world, _ = react(world, [d.Heard("m1"), d.Heard("m2"), *([d.Silent("m2")] if silent else [])], 5.0)
+        world, _ = react(
+            world, [d.Heard("m1"), d.Heard("m2"), *([d.Silent("m2")] if silent else [])], 5.0
+        )
         world, acts = react(world, d.Failed("m1", SETUP), 10.0)
         assert not world.job.over and acts == (d.Release("m1"), d.Request("m3"))
         world, _ = react(world, [d.Heard("m2", warm=True), d.Heard("m3", warm=True)], 20.0)
-        assert world.formed and world.members == ("m2", "m3") and world.machines["m1"].end_reason == "unready"
+        assert (
+            world.formed
+            and world.members == ("m2", "m3")
+            and world.machines["m1"].end_reason == "unready"
+        )
 
 
 def test_a_setup_that_fails_on_all_machines_is_the_jobs_fault() -> None:
@@ -243,7 +288,9 @@ def test_a_replacement_that_fails_is_judged_as_the_first_one_was() -> None:
     world, _ = react(begun(Terms(2, 2)), d.Failed("m1", SETUP), 10.0)
     world, _ = react(world, d.Failed("m3", SETUP), 20.0)  # m2 may still succeed
     assert not world.job.over and coming(world) == ["m2", "m4"]
-    world, _ = react(world, d.Listed({"m4": 20.0}, {"m2": (0.0, 30.0)}, taken=frozenset(["m2"])), 30.0)
+    world, _ = react(
+        world, d.Listed({"m4": 20.0}, {"m2": (0.0, 30.0)}, taken=frozenset(["m2"])), 30.0
+    )
     assert react(world, d.Failed("m4", SETUP), 40.0)[0].job is Job.FAILED
 
 
@@ -256,13 +303,20 @@ def test_anchors_count_by_themselves() -> None:
         assert not world.ending
         world, _ = react(world, d.Heard(trainer, warm=True), 10.0 * n)
         world = ended(world, 10.0 * n + 1)
-    assert world.job is Job.STOPPED and world.ending.startswith("machines keep failing: the last 3 ended")
+    assert world.job is Job.STOPPED and world.ending.startswith(
+        "machines keep failing: the last 3 ended"
+    )
     assert len(world.machines) == 4
 
 
 def at_once(steps: int = 0) -> World:
-    """A job whose only trainer, m2, has just failed; whether its anchor, m1, lives is not known yet."""
-    world = World(Terms(1, 1, anchor=(Pool("m", "z", "on-demand", 1.0),), anchors=1), 0.0, pools=(SPOT,))
+    """A job whose only trainer, m2, has just failed.
+
+    Whether its anchor, m1, lives is not known yet.
+    """
+    world = World(
+        Terms(1, 1, anchor=(Pool("m", "z", "on-demand", 1.0),), anchors=1), 0.0, pools=(SPOT,)
+    )
     told: list[tuple[list[d.Event], float]] = [
         ([d.Tick()], 0.0),
         ([d.Listed({"m1": 0.0, "m2": 0.0})], 1.0),
@@ -287,7 +341,9 @@ def test_trainers_that_fail_because_their_anchor_is_gone_have_not_failed(steps: 
         world, _ = react(world, [d.Listed({"m2": 0.0}, {anchor: (0.0, 9.0)})], 9.0 + 10 * lost)
         assert (world.job, world.formed, world.crashes) == (Job.FORMING, False, 0)
         (fresh,) = (m.id for m in world.machines.values() if m.state is Machine.INTENT)
-        world, _ = react(world, [d.Launched(fresh, 10.0), d.Heard(fresh, warm=True)], 10.0 + 10 * lost)
+        world, _ = react(
+            world, [d.Launched(fresh, 10.0), d.Heard(fresh, warm=True)], 10.0 + 10 * lost
+        )
         assert (world.generation, world.anchors) == (number + 1, (fresh,))
         world, _ = react(world, [d.Started("m2", number + 1, 0)], 11.0 + 10 * lost)
         world, _ = react(world, [d.Ended("m2", number + 1, 1, steps)], 12.0 + 10 * lost)

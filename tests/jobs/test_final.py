@@ -1,4 +1,6 @@
-"""Where a job's time went, by events that are made up and by a training that says itself what it did."""
+"""Where a job's time went, by events that are made up and by a training that says itself what it
+did.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,16 @@ from deepvm.jobs.controller.controller import Submitted
 from deepvm.jobs.decisions.events import Safe
 from deepvm.jobs.decisions.react import react
 from deepvm.jobs.decisions.states import Job, Machine
-from deepvm.jobs.decisions.world import Between, Counts, MachineRecord, Pool, Reason, Role, Terms, World
+from deepvm.jobs.decisions.world import (
+    Between,
+    Counts,
+    MachineRecord,
+    Pool,
+    Reason,
+    Role,
+    Terms,
+    World,
+)
 from deepvm.jobs.history.final import final_document
 from deepvm.jobs.history.history import MACHINE, PLACE, EventRow, History
 from deepvm.jobs.history.restarts import restarts
@@ -27,8 +38,12 @@ from deepvm.reports.jobs.run_page import RunPage
 POOL = Pool("g4dn.xlarge", "z", "spot", 0.3)
 
 
-def machine(name: str, launched_s: float, ended_s: float | None, role: Role = Role.TRAINER) -> MachineRecord:
-    return MachineRecord(name, POOL, 0.0, Machine.ENDED, launched_s=launched_s, ended_s=ended_s, role=role)
+def machine(
+    name: str, launched_s: float, ended_s: float | None, role: Role = Role.TRAINER
+) -> MachineRecord:
+    return MachineRecord(
+        name, POOL, 0.0, Machine.ENDED, launched_s=launched_s, ended_s=ended_s, role=role
+    )
 
 
 def rows(*states: tuple[float, str]) -> list[EventRow]:
@@ -41,7 +56,10 @@ def world(now_s: float, *machines: MachineRecord, least: int = 1, **more: object
 
 
 def breakdown(created_s: float, world: World, events: list[EventRow]) -> dict[str, float]:
-    return {cause: round(seconds, 6) for cause, seconds in spent(created_s, world, events).seconds.items()}
+    return {
+        cause: round(seconds, 6)
+        for cause, seconds in spent(created_s, world, events).seconds.items()
+    }
 
 
 def test_a_job_waits_for_machines_whatever_happens_meanwhile() -> None:
@@ -49,7 +67,13 @@ def test_a_job_waits_for_machines_whatever_happens_meanwhile() -> None:
     found = breakdown(
         100.0,
         world(220.0, machine("m1", 110.0, 150.0), machine("m2", 180.0, 220.0)),
-        rows((112.0, "pending"), (115.0, "running"), (150.0, "forming"), (160.0, "forming"), (190.0, "running")),
+        rows(
+            (112.0, "pending"),
+            (115.0, "running"),
+            (150.0, "forming"),
+            (160.0, "forming"),
+            (190.0, "running"),
+        ),
     )
     assert found == {
         "allocation": 40.0,
@@ -70,13 +94,29 @@ def test_a_job_that_needs_two_machines_waits_for_both(least: int, allocation: fl
 
 
 def test_a_job_that_was_stopped_and_resumed() -> None:
-    """What comes after the resumption is training, not the end of the first part; between them nothing happens."""
+    """What comes after the resumption is training, not the end of the first part.
+
+    Between them nothing happens.
+    """
     first, second = machine("m1", 0.0, 45.0), machine("m2", 1010.0, None)
-    states = [(10.0, "running"), (40.0, "stopped"), (45.0, "stopped"), (1005.0, "pending"), (1020.0, "running")]
+    states = [
+        (10.0, "running"),
+        (40.0, "stopped"),
+        (45.0, "stopped"),
+        (1005.0, "pending"),
+        (1020.0, "running"),
+    ]
     events = rows(*states, (1100.0, "done"))
     done = world(1100.0, first, second)
     found = spent(0.0, done, events)
-    seconds = {"allocation": 5.0, "preparation": 20.0, "compute": 110.0, "recompute": 0.0, "save": 0.0, "hang": 0.0}
+    seconds = {
+        "allocation": 5.0,
+        "preparation": 20.0,
+        "compute": 110.0,
+        "recompute": 0.0,
+        "save": 0.0,
+        "hang": 0.0,
+    }
     assert {cause: round(s, 6) for cause, s in found.seconds.items()} == seconds
     assert found.usd["release"] == pytest.approx(0.3 / 3600 * 5)
     document = final_document("job", 0.0, done, events, {})
@@ -97,12 +137,15 @@ def test_a_job_that_fails_before_its_first_step_has_trained_nothing() -> None:
 
 
 def test_the_release_of_machines_is_no_wait_for_them() -> None:
-    found = breakdown(0.0, world(30.0, machine("m1", 0.0, 22.0)), rows((10.0, "running"), (20.0, "done")))
+    found = breakdown(
+        0.0, world(30.0, machine("m1", 0.0, 22.0)), rows((10.0, "running"), (20.0, "done"))
+    )
     assert (found["allocation"], found["preparation"], found["compute"]) == (0.0, 20.0, 10.0)
 
 
 def crashing() -> tuple[World, list[EventRow]]:
-    """50 steps of 20 ms, and trainers that load for 6 s: nine times they fail after 5 of them, on the same machine.
+    """50 steps of 20 ms, and trainers that load for 6 s: nine times they fail after 5 of them, on
+    the same machine.
 
     After another hang, noticed after 30 s, the rest is done.
     """
@@ -126,14 +169,21 @@ def crashing() -> tuple[World, list[EventRow]]:
     events.append(EventRow(at_s + 6.08, "ended", "done", {**facts, "code": 0, "step": 50}))
     one = replace(machine("m1", 1.0, at_s + 7.0), trained_s=10.0)
     facts_s = replace(world(0.0).facts, step_s=0.02)
-    return world(at_s + 7.0, one, facts=facts_s, reached=50, generation=11, counts=Counts(lost_steps=5)), events
+    return (
+        world(
+            at_s + 7.0, one, facts=facts_s, reached=50, generation=11, counts=Counts(lost_steps=5)
+        ),
+        events,
+    )
 
 
 def test_trainers_that_load_or_hang_make_no_steps() -> None:
     known, events = crashing()
     found = final_document("job", 0.0, known, events, {"g4dn.xlarge": 0.6})
     took = found["breakdown_s"]
-    assert took["compute"] == pytest.approx(50 * 0.02, rel=0.01) and took["recompute"] == pytest.approx(0.1, rel=0.01)
+    assert took["compute"] == pytest.approx(50 * 0.02, rel=0.01) and took[
+        "recompute"
+    ] == pytest.approx(0.1, rel=0.01)
     assert took["hang"] == pytest.approx(30.0) and took["preparation"] > 11 * 5.9
     assert sum(took.values()) == pytest.approx(found["total_s"], abs=0.01)
     assert sum(found["spent_usd"].values()) == pytest.approx(found["cost_usd"], abs=1e-7)
@@ -142,13 +192,18 @@ def test_trainers_that_load_or_hang_make_no_steps() -> None:
     again = found["restarts"]
     assert (again["count"], again["causes"]["crash"], again["causes"]["hang"]) == (10, 9, 1)
     assert "10 restarts (1 hang and 9 crashes): " in next(restart_words(found))
-    assert again["waiting_s"] == pytest.approx(9 * 1.0 + 30.5 + 10 * 5.98, abs=0.1) and not again["uncertain_s"]
+    assert (
+        again["waiting_s"] == pytest.approx(9 * 1.0 + 30.5 + 10 * 5.98, abs=0.1)
+        and not again["uncertain_s"]
+    )
 
 
 def test_steps_that_were_done_twice_have_their_share() -> None:
     """The last step may have been a slow one: 20 of 100 steps done are a fifth of the time."""
     counts, last = Counts(lost_steps=20), world(100.0).facts
-    known = world(100.0, machine("m1", 0.0, None), counts=counts, reached=80, saving_s=10.0, facts=last)
+    known = world(
+        100.0, machine("m1", 0.0, None), counts=counts, reached=80, saving_s=10.0, facts=last
+    )
     found = breakdown(0.0, known, rows((0.0, "running")))
     assert found == {
         "allocation": 0.0,
@@ -160,9 +215,18 @@ def test_steps_that_were_done_twice_have_their_share() -> None:
     }
 
 
-@pytest.mark.parametrize(("reason", "saving_s"), [(Reason.EMERGENCY, 3.0), (Reason.INSURANCE, 0.25)])
+@pytest.mark.parametrize(
+    ("reason", "saving_s"), [(Reason.EMERGENCY, 3.0), (Reason.INSURANCE, 0.25)]
+)
 def test_a_save_before_a_preemption_takes_until_it_is_safe(reason: Reason, saving_s: float) -> None:
-    before = World(Terms(1, 1), 0.0, Job.RUNNING, {"m1": machine("m1", 0.0, None)}, generation=1, members=("m1",))
+    before = World(
+        Terms(1, 1),
+        0.0,
+        Job.RUNNING,
+        {"m1": machine("m1", 0.0, None)},
+        generation=1,
+        members=("m1",),
+    )
     after, _ = react(before, Safe(1, 5, reason, stall_s=0.25, took_s=3.0), 1.0)
     assert after.saving_s == saving_s
 
@@ -170,17 +234,29 @@ def test_a_save_before_a_preemption_takes_until_it_is_safe(reason: Reason, savin
 def test_what_comes_before_the_steps_and_between_them(capsys: pytest.CaptureFixture[str]) -> None:
     events = [
         EventRow(
-            9.0, "prepared", "pending", {"id": "m1", "code_s": 1.0, "setup_s": 50.0, "data_s": 0.0, "load_s": 4.0}
+            9.0,
+            "prepared",
+            "pending",
+            {"id": "m1", "code_s": 1.0, "setup_s": 50.0, "data_s": 0.0, "load_s": 4.0},
         ),
         EventRow(
-            9.0, "prepared", "pending", {"id": "m2", "code_s": 2.0, "setup_s": 70.0, "data_s": 0.0, "load_s": 4.0}
+            9.0,
+            "prepared",
+            "pending",
+            {"id": "m2", "code_s": 2.0, "setup_s": 70.0, "data_s": 0.0, "load_s": 4.0},
         ),
         EventRow(12.0, "stepped", "running", {"id": "m1", "generation": 1, "took_s": 12.0}),
     ]
     job = worlds.one_machine()
     slow = replace(job.world, between=Between(s=31.0, of_s=100.0))
     document = final_document("job", worlds.START_S, slow, events, {})
-    assert document["phases_s"] == {"code": 1.5, "setup": 60.0, "data": 0.0, "load": 4.0, "first_step": 12.0}
+    assert document["phases_s"] == {
+        "code": 1.5,
+        "setup": 60.0,
+        "data": 0.0,
+        "load": 4.0,
+        "first_step": 12.0,
+    }
     assert document["between_steps"] == 0.31
     print_job(document, ())
     out, page = capsys.readouterr().out, RunPage(replace(job, document=document)).render()
@@ -191,7 +267,9 @@ def test_what_comes_before_the_steps_and_between_them(capsys: pytest.CaptureFixt
         assert said in out and said in page
     print_job(job.document, ())
     assert "on average" not in (out := capsys.readouterr().out) and "between steps" not in out
-    assert job.document["between_steps"] is None and set(job.document["phases_s"].values()) == {None}
+    assert job.document["between_steps"] is None and set(job.document["phases_s"].values()) == {
+        None
+    }
 
 
 def test_what_is_wrong_with_a_simulation_keeps_no_job_from_its_final_document(
@@ -214,7 +292,13 @@ def test_what_is_wrong_with_a_simulation_keeps_no_job_from_its_final_document(
         worlds.store(history, job, tmp_path)
         name = job.row.name
         history.commit(name, job.world, job.world, [])  # it has no result again
-        run.control(Submitted(name, tmp_path, "00" * 32, job.row.spec), job.world, history, "json", validate=True)
+        run.control(
+            Submitted(name, tmp_path, "00" * 32, job.row.spec),
+            job.world,
+            history,
+            "json",
+            validate=True,
+        )
         row = history.job(name)
     assert row is not None and row.result is not None and row.result["state"] == "done"
     assert row.result["forecast"] is row.result["validation"] is None
@@ -259,20 +343,28 @@ while step < int(sys.argv[1]):
 def test_the_training_says_the_same(home: Home) -> None:
     (home.code / "own.py").write_text(TIMED)
     inject = {"mttp": "1s", "count": 2, "grace": "4s", "seed": 4}
-    found = home.document("run", str(home.job("timed", "exec python own.py 200;", inject=inject, setup="sleep 0.3")))
+    found = home.document(
+        "run", str(home.job("timed", "exec python own.py 200;", inject=inject, setup="sleep 0.3"))
+    )
     took = found["breakdown_s"]
     assert sum(took.values()) == pytest.approx(found["total_s"], rel=0.01)
     assert (found["state"], found["lost_steps"], took["recompute"]) == ("done", 0, 0.0)
     phases = found["phases_s"]
-    assert 0.3 <= phases["setup"] < 1.0 and phases["code"] > 0 == phases["data"] and 0 < phases["first_step"] < 5
+    assert (
+        0.3 <= phases["setup"] < 1.0
+        and phases["code"] > 0 == phases["data"]
+        and 0 < phases["first_step"] < 5
+    )
     # 5 ms between steps of 20; what is said last of a generation may be up to a heartbeat old.
     assert 0.15 < found["between_steps"] < 0.4
     told = [eval(file.read_text()) for file in home.result.glob("spent-*")]
     assert len(told) == found["generations"] == 3
     steps_s = sum(t["compute"] for t in told)
-    # Three starts and ends of a script, and the time in which a trainer stands after its version is safe.
+    # Three starts and ends of a script, and the time in which a trainer stands after its version is
+    # safe.
     assert steps_s <= took["compute"] + took["save"] <= 1.5 * steps_s + 3 * 0.7
-    assert took["allocation"] >= 0.5 + 2 * 0.2  # half a second each; a part of it passes while the version is saved
+    # Half a second each; a part of it passes while the version is saved
+    assert took["allocation"] >= 0.5 + 2 * 0.2
     assert set(took) == set(final_document("x", 0.0, world(1.0), [], {})["breakdown_s"])
 
 
@@ -295,7 +387,11 @@ def test_a_restart_after_the_end_is_a_resume_though_trainers_were_killed(code: i
     [
         (Job.STOPPED, 0, "0 preemptions, 0 with a notice; 26 steps are not saved"),
         (Job.FAILED, 3, "0 preemptions, 0 with a notice; 3 steps lost; 26 steps are not saved"),
-        (Job.DONE, 0, "0 preemptions, 0 with a notice; 0 steps lost; the last 26 steps are in no checkpoint"),
+        (
+            Job.DONE,
+            0,
+            "0 preemptions, 0 with a notice; 0 steps lost; the last 26 steps are in no checkpoint",
+        ),
         (Job.RUNNING, 0, "0 preemptions, 0 with a notice; 0 steps lost"),
     ],
 )
@@ -303,12 +399,16 @@ def test_steps_after_the_newest_checkpoint_are_not_called_safe(
     job: Job, lost: int, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one = replace(machine("m1", 0.0, 30.0), trained_s=2.0)
-    known = replace(world(30.0, one, reached=28, version=2, counts=Counts(lost_steps=lost)), job=job)
+    known = replace(
+        world(30.0, one, reached=28, version=2, counts=Counts(lost_steps=lost)), job=job
+    )
     document = final_document("job", 0.0, known, [], {})
     assert (document["unsaved_steps"], document["lost_steps"]) == (26, lost)
     print_job(document, ())
     assert line in capsys.readouterr().out.splitlines()
-    page = RunPage(replace(worlds.one_machine(), document={**worlds.one_machine().document, **document})).render()
+    page = RunPage(
+        replace(worlds.one_machine(), document={**worlds.one_machine().document, **document})
+    ).render()
     assert ("26 steps are not saved" in page) == (job in (Job.STOPPED, Job.FAILED))
     assert ("the last 26 steps are in no checkpoint" in page) == (job is Job.DONE)
     assert ("nothing was done twice" in page) == (job is Job.RUNNING)

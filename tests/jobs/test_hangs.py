@@ -1,4 +1,6 @@
-"""Trainings that do not begin, or make no step any more: they begin anew, twice at most, and then the job fails."""
+"""Trainings that do not begin, or make no step any more: they begin anew, twice at most, and then
+the job fails.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +39,13 @@ def formed(**terms: float | None) -> World:
     return world
 
 
-def beats(world: World, step: int = 0, idle_s: float = 0.0, longest_s: float | None = None) -> list[d.Event]:
+def beats(
+    world: World, step: int = 0, idle_s: float = 0.0, longest_s: float | None = None
+) -> list[d.Event]:
     """Heartbeats of both machines."""
-    found = [d.Heard(m, world.generation, step, True, idle_s=idle_s, longest_s=longest_s) for m in BOTH]
+    found = [
+        d.Heard(m, world.generation, step, True, idle_s=idle_s, longest_s=longest_s) for m in BOTH
+    ]
     return [*found]
 
 
@@ -51,7 +57,9 @@ def trains(longest_s: float = 0.5, **terms: float | None) -> World:
     return after(world, beats(world, 40, 0.0, longest_s), 200.0)
 
 
-def heard_until(world: World, now_s: float, until_s: float, step: int = 0, longest_s: float | None = None) -> World:
+def heard_until(
+    world: World, now_s: float, until_s: float, step: int = 0, longest_s: float | None = None
+) -> World:
     """Nothing moves on, and heartbeats say so, until a generation begins anew or the job ends."""
     first, generation = now_s, world.generation
     while now_s < until_s and world.generation == generation and not world.job.over:
@@ -60,7 +68,7 @@ def heard_until(world: World, now_s: float, until_s: float, step: int = 0, longe
     return world
 
 
-# --- a generation that does not begin --------------------------------------------------------------------------------
+# --- a generation that does not begin -------------------------------------------------------------
 
 
 def test_trainers_that_do_not_begin_are_started_anew() -> None:
@@ -69,8 +77,9 @@ def test_trainers_that_do_not_begin_are_started_anew() -> None:
     assert heard_until(world, 101.0, 1895.0).generation == 1
     world = heard_until(world, 101.0, 1901.0)
     assert (world.generation, world.members, world.job) == (2, BOTH, Job.FORMING)
-    assert world.pulse.why == (
-        "the training does not begin on m1 and m2: no step and no line in 30 min, "
+    assert (
+        world.pulse.why
+        == "the training does not begin on m1 and m2: no step and no line in 30 min, "
         "since 1970-01-01 00:01:41 UTC (start_timeout)"
     )
 
@@ -98,7 +107,7 @@ def test_lines_and_a_restored_version_are_signs_of_life_before_the_first_step() 
     assert world.generation == 2 and "m2: no step in 30 min, since" in world.pulse.why
 
 
-# --- the last phase, without steps -----------------------------------------------------------------------------------
+# --- the last phase, without steps ----------------------------------------------------------------
 
 
 def prints(world: World, step: int, until_s: float) -> World:
@@ -106,7 +115,15 @@ def prints(world: World, step: int, until_s: float) -> World:
     first, generation, now_s = world.now_s, world.generation, world.now_s
     while now_s < until_s and world.generation == generation and not world.job.over:
         now_s += 5.0
-        beat = d.Heard("m1", generation, step, True, idle_s=now_s - first, printed_s=now_s % 600.0, longest_s=0.5)
+        beat = d.Heard(
+            "m1",
+            generation,
+            step,
+            True,
+            idle_s=now_s - first,
+            printed_s=now_s % 600.0,
+            longest_s=0.5,
+        )
         world = after(world, [beat, *beats(world, step, now_s - first, 0.5)[1:]], now_s)
     return world
 
@@ -135,7 +152,9 @@ def test_lines_excuse_nothing_while_steps_are_left(steps: int | None, version: i
 
 
 def test_the_closing_line_names_the_option_that_helps() -> None:
-    """Who has no step left hangs before the first one of its generation: the limit between steps is not asked for."""
+    """Who has no step left hangs before the first one of its generation: the limit between steps is
+    not asked for.
+    """
     world = after(trains(), [d.Safe(1, 40, Reason.INSURANCE)], 200.0)
     for again in (2, 3, 4):
         world = heard_until(world, world.now_s, world.now_s + 4000.0, 40)
@@ -143,19 +162,40 @@ def test_the_closing_line_names_the_option_that_helps() -> None:
     assert world.job is Job.FAILED
     document = final_document("job", 0.0, world, [], {})
     *_, said = closing_lines(document, world.terms, [], Path("/x"), "job-2")
-    assert said.endswith("; if it only takes longer, deepvm jobs resume job --start-timeout none continues it")
-    between = {**document, "why": "the training hangs on m1: no step in 30 min, since step 4 at 9 (step_timeout)"}
+    assert said.endswith(
+        "; if it only takes longer, deepvm jobs resume job --start-timeout none continues it"
+    )
+    between = {
+        **document,
+        "why": "the training hangs on m1: no step in 30 min, since step 4 at 9 (step_timeout)",
+    }
     *_, said = closing_lines(between, world.terms, [], Path("/x"), "job-2")
-    assert said.endswith("; if it only takes longer, deepvm jobs resume job --step-timeout none continues it")
+    assert said.endswith(
+        "; if it only takes longer, deepvm jobs resume job --step-timeout none continues it"
+    )
 
 
 def test_a_reason_that_was_printed_is_said_once() -> None:
-    document = {"name": "job", "state": "failed", "why": "OSError: no space", "steps": 0, "version": 0}
-    lines = list(closing_lines(document, Terms(1, 1), ["Traceback", "OSError: no space"], Path("/x"), "job-2"))
-    assert lines[0] == "Traceback" and [("no space" in line) for line in lines] == [False, True, False]
+    document = {
+        "name": "job",
+        "state": "failed",
+        "why": "OSError: no space",
+        "steps": 0,
+        "version": 0,
+    }
+    lines = list(
+        closing_lines(
+            document, Terms(1, 1), ["Traceback", "OSError: no space"], Path("/x"), "job-2"
+        )
+    )
+    assert lines[0] == "Traceback" and [("no space" in line) for line in lines] == [
+        False,
+        True,
+        False,
+    ]
 
 
-# --- one that stops stepping -----------------------------------------------------------------------------------------
+# --- one that stops stepping ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("longest_s", "limit_s"), [(0.5, 1800.0), (300.0, 3000.0)])
@@ -165,7 +205,10 @@ def test_no_step_for_long_is_a_hang(longest_s: float, limit_s: float) -> None:
     world, acts = heard_until(world, 200.0, 200.0 + limit_s - 5, 40, longest_s), ()
     world, acts = react(world, beats(world, 40, limit_s, longest_s), 200.0 + limit_s)
     assert (world.generation, world.members, world.job, acts) == (2, BOTH, Job.FORMING, ())
-    assert "no step in" in world.pulse.why and "since step 40 at 1970-01-01 00:03:20 UTC" in world.pulse.why
+    assert (
+        "no step in" in world.pulse.why
+        and "since step 40 at 1970-01-01 00:03:20 UTC" in world.pulse.why
+    )
     assert orders_of(world, "m1").generation == 2
 
 
@@ -187,7 +230,9 @@ def test_the_third_hang_without_a_newer_version_fails_the_job_and_lets_machines_
         assert (world.generation, world.job) == (again, Job.FORMING)
     world, acts = heard_until(world, now_s, now_s + 1795.0), ()
     world, acts = react(world, d.Tick(), now_s + 1800.0)
-    assert world.job is Job.FAILED and world.failure.startswith("the training does not begin on m1 and m2: no step")
+    assert world.job is Job.FAILED and world.failure.startswith(
+        "the training does not begin on m1 and m2: no step"
+    )
     assert set(acts) == {d.Release("m1"), d.Release("m2")}
     assert {m.state for m in world.machines.values()} == {Machine.RELEASING}
 
@@ -211,10 +256,12 @@ def test_a_heartbeat_of_an_older_agent_counts_by_its_steps() -> None:
     assert after(world, [d.Tick()], now_s + 20.0).generation == 1
 
 
-# --- what does not excuse it, and what does --------------------------------------------------------------------------
+# --- what does not excuse it, and what does -------------------------------------------------------
 
 
-@pytest.mark.parametrize("wanted", [[], [d.SaveNow()], [d.Rebalanced("m1")], [d.Noticed("m1", 9000.0)]])
+@pytest.mark.parametrize(
+    "wanted", [[], [d.SaveNow()], [d.Rebalanced("m1")], [d.Noticed("m1", 9000.0)]]
+)
 def test_a_save_that_hangs_excuses_nothing(wanted: list[d.Event]) -> None:
     world = after(trains(), wanted, 201.0)
     assert bool(wanted) == (world.save is not None)
@@ -276,14 +323,15 @@ def test_the_timer_is_decided_in_every_state(job: Job) -> None:
     runs = job in (Job.FORMING, Job.RUNNING, Job.SAVING)
     assert (found.pulse.hung_s is not None) == runs
     assert found.job is (job_after(job, JobEvent.BROKEN) if runs else job)
-    # The machine for which a version was to be saved is taken back, and is of no generation that begins.
+    # The machine for which a version was to be saved is taken back, and is of no generation that
+    # begins.
     assert found.generation == world.generation + (runs and job is not Job.SAVING)
     last = replace(world, pulse=Pulse(100.0, hangs=2, version=99))
     found = after(last, heard, 86_400.0)
     assert found.job is (job_after(job, JobEvent.CRASHED) if runs else job)
 
 
-# --- whole jobs ------------------------------------------------------------------------------------------------------
+# --- whole jobs -----------------------------------------------------------------------------------
 
 WHOLE = pytest.mark.slow  # whole jobs
 SLEEPS = """
@@ -338,7 +386,12 @@ SHORT = {"step_timeout": "4s", "start_timeout": "10s", "save_policy": "static:10
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Home]:
     found = Home(tmp_path)
-    for name, text in (("sleeps", SLEEPS), ("meets", MEETS), ("synced", SYNCED), ("deadlock", DEADLOCK)):
+    for name, text in (
+        ("sleeps", SLEEPS),
+        ("meets", MEETS),
+        ("synced", SYNCED),
+        ("deadlock", DEADLOCK),
+    ):
         (found.code / f"{name}.py").write_text(text)
     yield found
     found.end()
@@ -346,8 +399,15 @@ def home(tmp_path: Path) -> Iterator[Home]:
 
 @WHOLE
 def test_a_step_that_never_ends_is_done_again_from_the_last_version(home: Home) -> None:
-    found = home.document("run", str(home.job("sleeps", "exec python sleeps.py 1;", steps=100, **SHORT)))
-    assert (found["state"], found["steps"], found["generations"], found["preemptions"]) == ("done", 100, 2, 0)
+    found = home.document(
+        "run", str(home.job("sleeps", "exec python sleeps.py 1;", steps=100, **SHORT))
+    )
+    assert (found["state"], found["steps"], found["generations"], found["preemptions"]) == (
+        "done",
+        100,
+        2,
+        0,
+    )
     first, again = map(int, (home.result / "starts").read_text().split())
     assert (first, found["lost_steps"]) == (0, 60 - again) and 40 <= again <= 60
     shown = home.run("jobs", "show", "sleeps").stdout
@@ -362,17 +422,26 @@ def test_a_step_that_never_ends_is_done_again_from_the_last_version(home: Home) 
 def test_a_training_that_hangs_again_and_again_fails_and_costs_nothing_more(home: Home) -> None:
     done = home.run("run", str(home.job("always", "exec python sleeps.py 9;", steps=100, **SHORT)))
     assert done.returncode == 1
-    assert "the training hangs on m1: no step in" in done.stderr and "since step 60 at 20" in done.stderr
-    assert "always: the training does not begin on m1: no step in" in done.stderr, "it goes on from step 60"
+    assert (
+        "the training hangs on m1: no step in" in done.stderr
+        and "since step 60 at 20" in done.stderr
+    )
+    assert "always: the training does not begin on m1: no step in" in done.stderr, (
+        "it goes on from step 60"
+    )
     assert "deepvm jobs resume always --start-timeout none continues it" in done.stderr
     found = home.document("jobs", "show", "always")
     assert (found["state"], found["generations"]) == ("failed", 3)
-    assert found["why"].startswith("the training does not begin on m1") and all(m["end"] for m in found["machines"])
+    assert found["why"].startswith("the training does not begin on m1") and all(
+        m["end"] for m in found["machines"]
+    )
     assert until(lambda: not home.processes(), 10)
     wrong = home.run("jobs", "resume", "always", "--step-timeout", "5")
     assert wrong.returncode == 2 and "--step-timeout" in wrong.stderr
     (home.result / "mend").touch()
-    found = home.document("jobs", "resume", "always", "--start-timeout", "none", "--step-timeout", "1h")
+    found = home.document(
+        "jobs", "resume", "always", "--start-timeout", "none", "--step-timeout", "1h"
+    )
     assert (found["state"], found["steps"], found["why"]) == ("done", 100, "")
     with History.open({PLACE: str(home.jobs.parent / "history.db")}) as history:
         terms = history.world("always").terms
@@ -386,14 +455,17 @@ def test_ranks_that_never_meet_begin_anew(home: Home) -> None:
     found = home.document("run", str(job))
     assert (found["state"], found["steps"], found["generations"]) == ("done", 20, 2)
     assert (
-        "the training does not begin on m1 and m2: no step and no line in" in home.run("jobs", "show", "meets").stdout
+        "the training does not begin on m1 and m2: no step and no line in"
+        in home.run("jobs", "show", "meets").stdout
     )
 
 
 @WHOLE
 def test_a_deadlock_in_a_collective_is_a_hang(home: Home) -> None:
     pytest.importorskip("torch")
-    found = home.document("run", str(home.job("lock", "exec python deadlock.py 80;", count=2, **SHORT)))
+    found = home.document(
+        "run", str(home.job("lock", "exec python deadlock.py 80;", count=2, **SHORT))
+    )
     assert (found["state"], found["steps"], found["generations"]) == ("done", 80, 2)
     assert found["lost_steps"] <= 25
 
@@ -409,15 +481,20 @@ def test_a_rank_that_is_stopped_is_replaced_with_all_others(home: Home) -> None:
     _, said = process.communicate(timeout=120)
     assert process.returncode == 0, said[-2000:]
     found = home.document("jobs", "show", "stopped")
-    assert (found["state"], found["steps"], found["generations"], found["preemptions"]) == ("done", 200, 2, 0)
+    assert (found["state"], found["steps"], found["generations"], found["preemptions"]) == (
+        "done",
+        200,
+        2,
+        0,
+    )
     assert not Path(f"/proc/{pid}").exists()
 
 
 def _is_rank(pid: int, rank: int) -> bool:
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        return b"synced.py" in words and f"RANK={rank}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(
-            b"\0"
-        )
+        return b"synced.py" in words and f"RANK={rank}".encode() in Path(
+            f"/proc/{pid}/environ"
+        ).read_bytes().split(b"\0")
     except OSError:
         return False

@@ -1,4 +1,6 @@
-"""A controller whose history is locked, whose disk is full, whose clock is set: it waits, and loses no machine."""
+"""A controller whose history is locked, whose disk is full, whose clock is set: it waits, and loses
+no machine.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,13 @@ from deepvm.jobs.decisions.states import Machine
 
 
 def saved(version: int) -> dict[str, object]:
-    event = {"event": "saved", "of": time.time_ns(), "generation": 1, "version": version, "reason": 1}
+    event = {
+        "event": "saved",
+        "of": time.time_ns(),
+        "generation": 1,
+        "version": version,
+        "reason": 1,
+    }
     return {"events": [{**event, "stall_s": 0.1, "took_s": 0.2}]}
 
 
@@ -32,10 +40,13 @@ def is_heard_once(found: Controlled, report: dict[str, object]) -> None:
 def test_a_history_that_is_locked(tmp_path: Path) -> None:
     with running(tmp_path) as found:
         before, report = shape(found.world()), saved(0)
-        with contextlib.closing(sqlite3.connect(tmp_path / "history.db", isolation_level=None)) as other:
+        with contextlib.closing(
+            sqlite3.connect(tmp_path / "history.db", isolation_level=None)
+        ) as other:
             other.execute("BEGIN EXCLUSIVE")
             began_s = time.monotonic()
-            assert Peer(found, "m1").send("/report", report)[0] == 503  # not written down: say it again
+            # Not written down: say it again
+            assert Peer(found, "m1").send("/report", report)[0] == 503
             assert Peer(found, "m1").send("/report", report)[0] == 503
             assert Peer(found, "m2").send("/beat", {**BEAT, "wait_s": 0.0})[0] == 200
             assert time.monotonic() - began_s < 5, "a lock keeps the controller from its agents"
@@ -50,7 +61,9 @@ def test_a_history_that_is_locked_while_nothing_happens(tmp_path: Path) -> None:
     """Then samples are all that is written."""
     with running(tmp_path) as found:
         before = shape(found.world())
-        with contextlib.closing(sqlite3.connect(tmp_path / "history.db", isolation_level=None)) as other:
+        with contextlib.closing(
+            sqlite3.connect(tmp_path / "history.db", isolation_level=None)
+        ) as other:
             other.execute("BEGIN EXCLUSIVE")
             time.sleep(5)  # twice as long as samples are kept back
             other.execute("ROLLBACK")
@@ -74,7 +87,13 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
                 pass
         statuses = [Peer(found, "m1").send("/report", saved(0))[0] for _ in range(40)]
         assert 503 in statuses
-        line = {"event": "line", "of": time.time_ns(), "local_rank": 0, "text": "x" * 10_000, "generation": 1}
+        line = {
+            "event": "line",
+            "of": time.time_ns(),
+            "local_rank": 0,
+            "text": "x" * 10_000,
+            "generation": 1,
+        }
         Peer(found, "m2").send("/report", {"events": [line]})
         filler.unlink()
         peer = Peer(found, "m1")

@@ -78,9 +78,14 @@ def test_a_history_that_cannot_be_read_any_more(tmp_path: Path, read: str) -> No
 
 def test_a_new_history_that_somebody_else_makes(tmp_path: Path) -> None:
     """SQLite says at once that it is locked, whatever the limit for locks."""
-    with contextlib.closing(sqlite3.connect(tmp_path / "history.db", isolation_level=None)) as other:
+    with contextlib.closing(
+        sqlite3.connect(tmp_path / "history.db", isolation_level=None)
+    ) as other:
         other.execute("BEGIN IMMEDIATE")
-        code = "import sys; from deepvm.jobs.history.history import *; History.open({PLACE: sys.argv[1]}).close()"
+        code = (
+            "import sys; from deepvm.jobs.history.history import *; History.open({PLACE:"
+            " sys.argv[1]}).close()"
+        )
         words = [sys.executable, "-c", code, str(tmp_path / "history.db")]
         process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
         with pytest.raises(subprocess.TimeoutExpired):
@@ -95,7 +100,9 @@ def test_writes_that_may_not_wait(tmp_path: Path) -> None:
     world = new_world()
     with History.open({PLACE: str(tmp_path / "history.db")}) as history:
         assert history.add_job("one", 100.0, tmp_path, {}, world)
-        with contextlib.closing(sqlite3.connect(tmp_path / "history.db", isolation_level=None)) as other:
+        with contextlib.closing(
+            sqlite3.connect(tmp_path / "history.db", isolation_level=None)
+        ) as other:
             other.execute("BEGIN IMMEDIATE")
             with history.hurried(0.2):
                 for write in (
@@ -129,11 +136,17 @@ def test_jobs_machines_and_events(place: str, tmp_path: Path) -> None:
         )
         for event in steps:
             after, _ = react(world, event, 106.0)
-            history.commit("one", world, after, [EventRow(106.0, "kind", after.job.value, {"a": 1})])
+            history.commit(
+                "one", world, after, [EventRow(106.0, "kind", after.job.value, {"a": 1})]
+            )
             world = after
     with History.open({PLACE: place}) as history:
         assert history.world("one") == world
-        assert [(e.kind, e.state, e.facts) for e in history.events("one")][-1] == ("kind", "running", {"a": 1})
+        assert [(e.kind, e.state, e.facts) for e in history.events("one")][-1] == (
+            "kind",
+            "running",
+            {"a": 1},
+        )
         row = history.job("one")
         assert row is not None and (row.state, row.spec, row.folder, row.result) == (
             "running",
@@ -145,8 +158,15 @@ def test_jobs_machines_and_events(place: str, tmp_path: Path) -> None:
         assert [job.result for job in history.jobs()] == [{"state": "done"}]
         assert history.job("two") is None and history.events("two") == []
         (pool,) = pools_of(history.machines(), 206.0)
-        assert (pool.instance_type, pool.machines, pool.preemptions, pool.mttp_s) == ("g4dn.xlarge", 1, 0, None)
-        assert pool.lived_s == pytest.approx(101.0) and pool.allocation_s == pytest.approx(0.0, abs=6)
+        assert (pool.instance_type, pool.machines, pool.preemptions, pool.mttp_s) == (
+            "g4dn.xlarge",
+            1,
+            0,
+            None,
+        )
+        assert pool.lived_s == pytest.approx(101.0) and pool.allocation_s == pytest.approx(
+            0.0, abs=6
+        )
 
 
 def test_rebalance_recommendations_are_counted_and_notices_have_their_lead(
@@ -166,7 +186,10 @@ def test_rebalance_recommendations_are_counted_and_notices_have_their_lead(
             for event, at_s in steps:
                 after, _ = react(world, event, at_s)
                 history.commit(
-                    name, world, after, rows_of(world, after, [] if isinstance(event, d.Listed) else [(event, {})])
+                    name,
+                    world,
+                    after,
+                    rows_of(world, after, [] if isinstance(event, d.Listed) else [(event, {})]),
                 )
                 world = after
         machines = history.machines()
@@ -206,7 +229,9 @@ def of_version_1(place: str, folder: Path) -> None:
                 "mttp_s",
             ):
                 del old["terms"][name]
-            connection.execute(sa.text("UPDATE jobs SET world = :world"), {"world": json.dumps(old)})
+            connection.execute(
+                sa.text("UPDATE jobs SET world = :world"), {"world": json.dumps(old)}
+            )
             connection.execute(_META.update().values(version=1))
     assert "cloud" in _TABLES.tables["machines"].c
 
@@ -216,15 +241,25 @@ def test_an_older_database_is_brought_up_to_date(place: str, tmp_path: Path) -> 
     for _ in range(2):  # once, and then it stays
         with History.open({PLACE: place}) as history:
             (machine,) = history.machines()
-            assert (machine["id"], machine["cloud"], machine["instance_type"]) == ("m1", "local", "g4dn.xlarge")
+            assert (machine["id"], machine["cloud"], machine["instance_type"]) == (
+                "m1",
+                "local",
+                "g4dn.xlarge",
+            )
             world = history.world("old")
-            assert world.machines["m1"].pool == POOL and world.terms == Terms(1, 1) and not world.on_demand
+            assert (
+                world.machines["m1"].pool == POOL
+                and world.terms == Terms(1, 1)
+                and not world.on_demand
+            )
             after, _ = react(world, d.Launched("m1", 102.0), 103.0)
             history.commit("old", world, after, [])
             assert history.machines()[0]["launched_s"] == 102.0
 
 
-def test_a_migration_that_is_killed_leaves_the_older_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_migration_that_is_killed_leaves_the_older_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from deepvm.jobs.history import history as module
 
     place = str(tmp_path / "history.db")
@@ -263,17 +298,21 @@ while True:
 def test_what_was_written_survives_a_kill(place: str, round_: int) -> None:
     """Of SQLite and PostgreSQL together 20 kills in the quick suite, 200 in the thorough one."""
     name = f"job-{round_}"
-    process = subprocess.Popen([sys.executable, "-c", WRITER, place, name], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, place, name], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     first = process.stdout.readline()
     time.sleep(random.Random(round_).uniform(0.0, 0.4))
     process.send_signal(signal.SIGKILL)
-    last = int([first, *process.stdout.read().split()][-1])  # on a busy machine it may have come no further
+    # On a busy machine it may have come no further
+    last = int([first, *process.stdout.read().split()][-1])
     process.wait()
     process.stdout.close()
     with History.open({PLACE: place}) as history:
         numbers = [e.facts["n"] for e in history.events(name)]
-    assert numbers in (list(range(1, last + 1)), list(range(1, last + 2)))  # the last may not have been told of
+    # The last may not have been told of
+    assert numbers in (list(range(1, last + 1)), list(range(1, last + 2)))
 
 
 @pytest.mark.parametrize(
@@ -301,7 +340,9 @@ def test_a_database_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> Non
         assert time.monotonic() - began < 30
 
 
-def test_a_statement_that_waits_is_given_up(postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_statement_that_waits_is_given_up(
+    postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A controller that waited for it would answer no machine."""
     monkeypatch.setattr("deepvm.jobs.history.history._STATEMENT_S", 0.3)
     world = new_world()
@@ -316,7 +357,10 @@ def test_a_statement_that_waits_is_given_up(postgres: str, tmp_path: Path, monke
 
 
 def test_only_the_user_reads_the_history(tmp_path: Path) -> None:
-    """It has the environment of jobs, with their tokens; also one that an earlier deepvm has made."""
+    """It has the environment of jobs, with their tokens.
+
+    Also one that an earlier deepvm has made.
+    """
     environ = {"XDG_DATA_HOME": str(tmp_path)}
     for _ in range(2):
         with History.open(environ) as history:
@@ -400,7 +444,8 @@ def test_intervals_of_mean_lives() -> None:
     stats = pytest.importorskip("scipy.stats")
     low, high = pool.mttp_interval_s
     assert pool.mttp_s == 7200.0 and high is not None
-    assert low == pytest.approx(2 * 72_000 / stats.chi2.ppf(0.9, 22), rel=0.005)  # Garwood's interval
+    # Garwood's interval
+    assert low == pytest.approx(2 * 72_000 / stats.chi2.ppf(0.9, 22), rel=0.005)
     assert high == pytest.approx(2 * 72_000 / stats.chi2.ppf(0.1, 20), rel=0.005)
     assert pool.missed_interval[0] == 0.0 < pool.missed_interval[1] < 0.2 and pool.leads_s == 3599.0
     for number, row in enumerate(rows):
@@ -409,20 +454,37 @@ def test_intervals_of_mean_lives() -> None:
     assert pool.allocations_s == (2.0, 10.0, 18.0)
 
 
-def spot(kind: str, lived_s: float, reason: str, *, cloud: str = "aws", market: str = "spot") -> dict[str, Any]:
+def spot(
+    kind: str, lived_s: float, reason: str, *, cloud: str = "aws", market: str = "spot"
+) -> dict[str, Any]:
     times = {"requested_s": 0.0, "launched_s": 0.0, "noticed_s": None, "ended_s": lived_s}
-    return {"instance_type": kind, "zone": "z", "market": market, "end_reason": reason, "cloud": cloud, **times}
+    return {
+        "instance_type": kind,
+        "zone": "z",
+        "market": market,
+        "end_reason": reason,
+        "cloud": cloud,
+        **times,
+    }
 
 
 def test_lives_to_plan_with() -> None:
-    """Three preemptions or more; machines that were taken back on purpose and those on demand say nothing."""
+    """Three preemptions or more.
+
+    Machines that were taken back on purpose and those on demand say nothing.
+    """
     rows = [spot("a", 7200.0, "preempted") for _ in range(3)] + [spot("a", 14_400.0, "released")]
     rows += [spot("b", 10.0, "preempted", cloud="local") for _ in range(9)]
-    rows += [spot("c", 10.0, "lost") for _ in range(2)] + [spot("d", 10.0, "lost", market="on-demand")] * 5
+    rows += [spot("c", 10.0, "lost") for _ in range(2)] + [
+        spot("d", 10.0, "lost", market="on-demand")
+    ] * 5
     known, thin = lives_by_type(rows, 1e9)
     assert set(known) == {"a"} and thin == {"c"}
     life = known["a"]
-    assert life.mean_s == pytest.approx((14_400 + 36_000) / 4) and (life.preemptions, life.machines) == (3, 4)
+    assert life.mean_s == pytest.approx((14_400 + 36_000) / 4) and (
+        life.preemptions,
+        life.machines,
+    ) == (3, 4)
     stats = pytest.importorskip("scipy.stats")
     assert life.low_s == pytest.approx(50_400 / stats.gamma.ppf(0.9, 4), rel=0.01)
     assert life.high_s == pytest.approx(50_400 / stats.gamma.ppf(0.1, 4), rel=0.01)
@@ -437,7 +499,9 @@ def test_lives_to_plan_with() -> None:
         ([spot("a", 7200.0, "preempted", cloud="local")] * 3, 0, 14_400.0),
     ],
 )
-def test_the_life_that_a_new_job_expects(rows: list[dict[str, Any]], band: int, expected_s: float) -> None:
+def test_the_life_that_a_new_job_expects(
+    rows: list[dict[str, Any]], band: int, expected_s: float
+) -> None:
     found = expected_life_s(Pool("a", "z", "spot", 1.0), "aws", rows, band, 1e9)
     assert found == pytest.approx(expected_s)
 
@@ -459,7 +523,13 @@ def _machine(
     zone: str, launched_h: float | None, ended_h: float | None, reason: str = "", **other: Any
 ) -> dict[str, Any]:
     """A spot machine of a job, hours after some moment."""
-    facts = {"job": "job", "instance_type": "g5.xlarge", "zone": zone, "market": "spot", "cloud": "aws"}
+    facts = {
+        "job": "job",
+        "instance_type": "g5.xlarge",
+        "zone": zone,
+        "market": "spot",
+        "cloud": "aws",
+    }
     launched_s = None if launched_h is None else launched_h * 3600
     ended_s = None if ended_h is None else ended_h * 3600
     return {**facts, "launched_s": launched_s, "ended_s": ended_s, "end_reason": reason, **other}

@@ -1,4 +1,6 @@
-"""A real controller among peers that lie, stammer, and never finish a sentence: nothing changes, nothing breaks."""
+"""A real controller among peers that lie, stammer, and never finish a sentence: nothing changes,
+nothing breaks.
+"""
 
 from __future__ import annotations
 
@@ -105,12 +107,15 @@ def raw(where: Controlled, data: bytes) -> bytes:
 def test_what_is_too_large(unchanged: Controlled) -> None:
     large = b"x" * (LARGEST + 100_000)
     assert b" 413 " in raw(
-        unchanged, b"POST /beat HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(large) + large
+        unchanged,
+        b"POST /beat HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(large) + large,
     )
     chunk = b"10000\r\n" + b"x" * 65_536 + b"\r\n"
     head = b"POST /beat HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
     assert b" 413 " in raw(unchanged, head + chunk * 20)
-    assert b"HTTP/1.1 4" in raw(unchanged, b"GET /nonce HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 1_000_000 + b"\r\n\r\n")
+    assert b"HTTP/1.1 4" in raw(
+        unchanged, b"GET /nonce HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 1_000_000 + b"\r\n\r\n"
+    )
 
 
 def test_two_lengths_are_no_second_message(unchanged: Controlled) -> None:
@@ -121,7 +126,10 @@ def test_two_lengths_are_no_second_message(unchanged: Controlled) -> None:
         b"Content-Length: -1",
         b"Transfer-Encoding: chunked, identity",
     ):
-        found = raw(unchanged, b"POST /beat HTTP/1.1\r\nHost: x\r\n" + lengths + b"\r\n\r\n0\r\n\r\n" + inner)
+        found = raw(
+            unchanged,
+            b"POST /beat HTTP/1.1\r\nHost: x\r\n" + lengths + b"\r\n\r\n0\r\n\r\n" + inner,
+        )
         assert found.count(b"HTTP/1.1 ") == 1 and b" 200 " not in found, (lengths, found)
 
 
@@ -132,7 +140,9 @@ def test_half_open_connections_do_not_keep_agents_out(unchanged: Controlled) -> 
         for number in range(MOST_STRANGERS + 100):
             connection = socket.create_connection((parts.hostname or "", parts.port or 0), 10)
             connection.sendall(
-                b"POST /beat HTTP/1.1\r\nHost: x\r\n" if number % 2 else b"GET /nonce HTTP/1.1\r\nHost: x\r\n\r\n"
+                b"POST /beat HTTP/1.1\r\nHost: x\r\n"
+                if number % 2
+                else b"GET /nonce HTTP/1.1\r\nHost: x\r\n\r\n"
             )
             held.append(connection)
         began = time.monotonic()
@@ -149,7 +159,21 @@ def test_half_open_connections_do_not_keep_agents_out(unchanged: Controlled) -> 
             connection.close()
 
 
-WRONG: list[Any] = [None, -1, 2**70, 1e999, -0.5, "7", True, [], {}, "x" * 5000, "\ud800", [[1]], -(2**63)]
+WRONG: list[Any] = [
+    None,
+    -1,
+    2**70,
+    1e999,
+    -0.5,
+    "7",
+    True,
+    [],
+    {},
+    "x" * 5000,
+    "\ud800",
+    [[1]],
+    -(2**63),
+]
 
 
 def rightly(key: str, value: Any) -> bool:
@@ -199,14 +223,26 @@ def test_a_report_with_a_wrong_field(unchanged: Controlled, report: dict[str, An
         assert peer.send("/report", {"events": events})[0] == 400
 
 
-@pytest.mark.parametrize("wrong", [None, [], [1, 2], [1, 2, 3, 4], ["x", 1, 1], [99, 1, 1], [1, -1, 1], 7])
+@pytest.mark.parametrize(
+    "wrong", [None, [], [1, 2], [1, 2, 3, 4], ["x", 1, 1], [99, 1, 1], [1, -1, 1], 7]
+)
 def test_a_schedule_that_is_none(unchanged: Controlled, wrong: Any) -> None:
-    assert Peer(unchanged, "m1").send("/schedule", {"generation": 1, "step": 9, "save": wrong})[0] == 400
+    assert (
+        Peer(unchanged, "m1").send("/schedule", {"generation": 1, "step": 9, "save": wrong})[0]
+        == 400
+    )
 
 
 def test_bytes_that_are_no_message(unchanged: Controlled) -> None:
     peer = Peer(unchanged, "m1")
-    for body in (b"", b"[" * 500_000, b'{"a":' * 100_000, b'{"machine": NaN}', b"\xff\xfe", b"null"):
+    for body in (
+        b"",
+        b"[" * 500_000,
+        b'{"a":' * 100_000,
+        b'{"machine": NaN}',
+        b"\xff\xfe",
+        b"null",
+    ):
         assert peer.post("/beat", body, "0" * 64)[0] == 401
     for path in ("/", "/../secret", "/beat/..%2f..%2fsecret", "/%00"):
         assert peer.post(path, b"{}", "")[0] == 404
@@ -214,12 +250,16 @@ def test_bytes_that_are_no_message(unchanged: Controlled) -> None:
 
 @pytest.mark.slow
 def test_what_agents_of_the_controller_before_had_marked_is_no_answer(tmp_path: Path) -> None:
-    """All ranks must have a save's step before rank 0 goes on, whatever number the last controller gave."""
+    """All ranks must have a save's step before rank 0 goes on, whatever number the last controller
+    gave.
+    """
     with running(tmp_path, 2) as found:
         answers: list[Any] = []
         first = Peer(found, "m1")
         asking = threading.Thread(
-            target=lambda: answers.append(first.ask("/schedule", {"generation": 1, "step": 9, "save": [1, 0, 1]})),
+            target=lambda: answers.append(
+                first.ask("/schedule", {"generation": 1, "step": 9, "save": [1, 0, 1]})
+            ),
         )
         for machine in ("m1", "m2"):
             Peer(found, machine).ask("/beat", {**BEAT, "generation": 1, "scheduled": 5})
@@ -228,8 +268,13 @@ def test_what_agents_of_the_controller_before_had_marked_is_no_answer(tmp_path: 
         assert asking.is_alive() and not answers
         asking.join(15)
         assert answers == [{"error": "not all machines have it"}]
-        suspected = [e.facts["id"] for e in found.events() if e.facts.get("state") == Machine.SUSPECT.value]
-        assert sorted(suspected) == ["m1", "m2"], "they must not go on, each with another step saved"
+        suspected = [
+            e.facts["id"] for e in found.events() if e.facts.get("state") == Machine.SUSPECT.value
+        ]
+        assert sorted(suspected) == [
+            "m1",
+            "m2",
+        ], "they must not go on, each with another step saved"
         until(lambda: found.world().formed and found.world().generation > 1)
 
 
@@ -240,7 +285,9 @@ def test_a_report_that_comes_twice_counts_once(tmp_path: Path) -> None:
         saved = next(report for report in REPORTS if report["event"] == "saved")
         for more in (0, 0, 1):
             assert peer.send("/report", {"events": [{**saved, "of": number + more}]})[0] == 200
-            assert found.kinds().count("safe") == sum(found.world().counts.saves.values()) == 1 + more
+            assert (
+                found.kinds().count("safe") == sum(found.world().counts.saves.values()) == 1 + more
+            )
 
 
 def test_only_the_first_member_says_what_is_safe(tmp_path: Path) -> None:
@@ -252,9 +299,16 @@ def test_only_the_first_member_says_what_is_safe(tmp_path: Path) -> None:
         failed = next(report for report in REPORTS if report["event"] == "unsaved")
 
         def said(machine: str, *events: dict[str, Any]) -> list[str]:
-            told, before = [{**event, "of": time.time_ns() + n} for n, event in enumerate(events)], found.kinds()
+            told, before = (
+                [{**event, "of": time.time_ns() + n} for n, event in enumerate(events)],
+                found.kinds(),
+            )
             assert Peer(found, machine).send("/report", {"events": told})[0] == 200
-            return [kind for kind in found.kinds()[len(before) :] if kind in ("safe", "lasts", "unsaved")]
+            return [
+                kind
+                for kind in found.kinds()[len(before) :]
+                if kind in ("safe", "lasts", "unsaved")
+            ]
 
         assert said(other, saved, lasts) == [] and said("m9", saved, lasts, failed) == []
         assert found.world().version == found.world().lasts == 0
@@ -262,7 +316,9 @@ def test_only_the_first_member_says_what_is_safe(tmp_path: Path) -> None:
         assert said(first, saved, lasts) == ["safe", "lasts"] and found.world().lasts == 7
 
 
-@pytest.mark.parametrize("report", [r for r in REPORTS if r["event"] != "line"], ids=lambda r: str(r["event"]))
+@pytest.mark.parametrize(
+    "report", [r for r in REPORTS if r["event"] != "line"], ids=lambda r: str(r["event"])
+)
 def test_what_a_machine_may_say_that_is_over(report: dict[str, Any]) -> None:
     """Nothing of the training; perhaps why it has ended."""
     found = event_of("m1", report)
@@ -274,7 +330,7 @@ def test_what_a_machine_may_say_that_is_over(report: dict[str, Any]) -> None:
     assert can_know(over, "m1", found[0]) == (report["event"] == "setup-failed")
 
 
-# --- a controller that is none -------------------------------------------------------------------------------------
+# --- a controller that is none --------------------------------------------------------------------
 
 
 class _Liar(http.server.BaseHTTPRequestHandler):
@@ -315,7 +371,9 @@ SHUTDOWN = json.dumps({"shutdown": True, "generation": 99}).encode()
     ],
 )
 def test_an_agent_believes_no_other_controller(answer: tuple[int, bytes, str]) -> None:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), type("Liar", (_Liar,), {"answers": [answer]}))
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), type("Liar", (_Liar,), {"answers": [answer]})
+    )
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     over = threading.Event()
     try:
@@ -323,7 +381,9 @@ def test_an_agent_believes_no_other_controller(answer: tuple[int, bytes, str]) -
         client = ControllerClient(lambda: f"http://127.0.0.1:{server.server_port}", "m1", secret)
         with pytest.raises((WireError, Unheard)):
             client.ask("/beat", BEAT, 5.0)
-        reporter = Reporter(ControllerClient(lambda: f"http://127.0.0.1:{server.server_port}", "m1", secret), over)
+        reporter = Reporter(
+            ControllerClient(lambda: f"http://127.0.0.1:{server.server_port}", "m1", secret), over
+        )
         reporter.add("notice", taken_s=1.0, action="terminate")
         time.sleep(0.5)
         assert reporter.waiting == 1  # nobody whom it trusts has heard it
@@ -335,7 +395,12 @@ def test_an_agent_believes_no_other_controller(answer: tuple[int, bytes, str]) -
 
 @pytest.mark.parametrize(
     "answer",
-    [b"\0\xff garbage\r\n\r\n", b"HTTP/1.1 abc\r\n\r\n", b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx"],
+    [
+        b"\0\xff garbage\r\n\r\n",
+        b"HTTP/1.1 abc\r\n\r\n",
+        b"",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx",
+    ],
 )
 def test_what_is_no_http_is_no_answer(answer: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -348,6 +413,8 @@ def test_what_is_no_http_is_no_answer(answer: bytes) -> None:
                     connection.sendall(answer)
 
         threading.Thread(target=serve, daemon=True).start()
-        client = ControllerClient(lambda: f"http://127.0.0.1:{listening.getsockname()[1]}", "m1", b"x" * 32)
+        client = ControllerClient(
+            lambda: f"http://127.0.0.1:{listening.getsockname()[1]}", "m1", b"x" * 32
+        )
         with pytest.raises((WireError, Unheard)):
             client.ask("/beat", BEAT, 2.0)

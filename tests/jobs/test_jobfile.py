@@ -17,7 +17,15 @@ from support.places import ROOT
 from deepvm.cli.main import main
 from deepvm.errors import DataError, DeepVMError, JobFormatError, RequestError
 from deepvm.jobs.history.history import History
-from deepvm.jobs.jobfile import JobFile, Range, changed, job_of_plan, parse_job_file, read_job_file, remarks
+from deepvm.jobs.jobfile import (
+    JobFile,
+    Range,
+    changed,
+    job_of_plan,
+    parse_job_file,
+    read_job_file,
+    remarks,
+)
 from deepvm.jobs.submission import check_script, rented_of, submit
 
 WHOLE = """
@@ -56,9 +64,13 @@ def test_all_keys() -> None:
     assert found.schema_version == "deepvm.job/1" and found.launcher == "direct"
 
 
-@pytest.mark.parametrize(("written", "steps"), [("1e6", 10**6), ("2.5E+3", 2500), ("1.0e+6", 10**6), ("1_000", 1000)])
+@pytest.mark.parametrize(
+    ("written", "steps"), [("1e6", 10**6), ("2.5E+3", 2500), ("1.0e+6", 10**6), ("1_000", 1000)]
+)
 def test_steps_with_an_exponent_which_yaml_reads_as_text(written: str, steps: int) -> None:
-    text = f"name: x\ntrain: t\nmachines: {{type: a}}\nsteps: {written}\nsave_every_steps: {written}\n"
+    text = (
+        f"name: x\ntrain: t\nmachines: {{type: a}}\nsteps: {written}\nsave_every_steps: {written}\n"
+    )
     found = parse_job_file(text, "job.yaml")
     assert found.steps == steps == found.save_every_steps and isinstance(found.steps, int)
 
@@ -69,33 +81,44 @@ def keys(model: type[BaseModel], above: str = "") -> set[str]:
     for name, field in model.model_fields.items():
         below = [k for k in (field.annotation, *get_args(field.annotation)) if isinstance(k, type)]
         models = [k for k in below if issubclass(k, BaseModel)]
-        found |= {f"{above}{name}"} if not models else {k for m in models for k in keys(m, f"{above}{name}.")}
+        found |= (
+            {f"{above}{name}"}
+            if not models
+            else {k for m in models for k in keys(m, f"{above}{name}.")}
+        )
     return found
 
 
 def written(document: Any, above: str = "") -> set[str]:
     """The keys of a document."""
     below = document.items() if isinstance(document, dict) else ()
-    return {k for name, value in below for k in written(value, f"{above}{name}.") or {f"{above}{name}"}}
+    return {
+        k for name, value in below for k in written(value, f"{above}{name}.") or {f"{above}{name}"}
+    }
 
 
 def test_the_page_has_all_keys() -> None:
     """And no others, in its example or its table."""
     text = (ROOT / "docs" / "reference" / "run-file.md").read_text(encoding="utf-8")
     example = parse_job_file(text.partition("```yaml\n")[2].partition("```")[0], "run-file.md")
-    shown = written(example.model_dump(exclude_unset=True)) | set(re.findall(r"^\| `([a-z_.A-Z]+)` \|", text, re.M))
+    shown = written(example.model_dump(exclude_unset=True)) | set(
+        re.findall(r"^\| `([a-z_.A-Z]+)` \|", text, re.M)
+    )
     known = {re.sub(r"^(env|data)\..*", r"\1", name) for name in shown}
     assert known - {"machines.count"} == keys(JobFile)
 
 
 def test_the_least() -> None:
     found = parse_job_file("name: x\ntrain: python t.py\nbudget: {usd_per_hour: 3}\n", "job.yaml")
-    assert found.machines.count is None and found.cloud == "local" and found.save_policy == "adaptive"
+    assert (
+        found.machines.count is None and found.cloud == "local" and found.save_policy == "adaptive"
+    )
 
 
 def test_hosts_of_ones_own() -> None:
     text = (
-        "name: x\ntrain: python t.py\ncloud: ssh\nmachines: {hosts: h.txt}\ninject: {mttp: 30s}\norphan_after: 5min\n"
+        "name: x\ntrain: python t.py\ncloud: ssh\nmachines: {hosts: h.txt}\ninject: {mttp:"
+        " 30s}\norphan_after: 5min\n"
     )
     found = parse_job_file(text, "job.yaml")
     assert (found.machines.hosts, found.machines.count, found.orphan_after) == ("h.txt", None, 300)
@@ -128,34 +151,73 @@ BAD = [
     (base(name="x\nname: y"), "line 2: name: occurs twice"),
     (base(machines="{type: a, type: b}"), "machines.type: occurs twice"),
     (base(machines="{type: a, plan: b}"), "machines.plan: either type or plan"),
-    (base(machines="{type: a, count: 0}"), "machines.count: 0 cannot be used; allowed: a whole number from 1"),
+    (
+        base(machines="{type: a, count: 0}"),
+        "machines.count: 0 cannot be used; allowed: a whole number from 1",
+    ),
     (base(machines="{type: a, count: -1}"), "machines.count: -1 cannot be used"),
     (base(machines="{type: a, count: 1.5}"), "machines.count: 1.5 cannot be used"),
     (base(machines="{type: a, count: true}"), "machines.count: True cannot be used"),
     (base(machines="{type: a, count: many}"), "machines.count: 'many' cannot be used"),
     (base(machines="{type: a, count: 99999}"), "machines.count: 99999 cannot be used"),
     (base(machines="{type: a, count: {min: 2}}"), "machines.count.max: missing"),
-    (base(machines="{type: a, count: {min: 3, max: 2}}"), "machines.count.max: 2 is less than min, 3"),
-    (base(machines="{type: a, count: {min: 1, max: 2, mean: 1}}"), "machines.count.mean: there is no such key"),
-    (base(machines="{type: a, market: sport}"), "machines.market: 'sport' cannot be used; allowed: spot or on-demand"),
+    (
+        base(machines="{type: a, count: {min: 3, max: 2}}"),
+        "machines.count.max: 2 is less than min, 3",
+    ),
+    (
+        base(machines="{type: a, count: {min: 1, max: 2, mean: 1}}"),
+        "machines.count.mean: there is no such key",
+    ),
+    (
+        base(machines="{type: a, market: sport}"),
+        "machines.market: 'sport' cannot be used; allowed: spot or on-demand",
+    ),
     (base(machines="[a]"), "machines: a list of 1 cannot be used"),
-    (base(machines="{type: a, cuont: 3}"), "machines.cuont: there is no such key; did you mean count?"),
-    (base(env="{A: true}"), "line 4: env.A: YAML reads this value as true or false, not as text; put it in quotes"),
+    (
+        base(machines="{type: a, cuont: 3}"),
+        "machines.cuont: there is no such key; did you mean count?",
+    ),
+    (
+        base(env="{A: true}"),
+        "line 4: env.A: YAML reads this value as true or false, not as text; put it in quotes",
+    ),
     (base(env="{A: }"), "env.A: YAML reads this value as nothing, not as text; put it in quotes"),
-    (base(env="{A: 2026-11-28}"), "env.A: YAML reads this value as date, not as text; put it in quotes"),
+    (
+        base(env="{A: 2026-11-28}"),
+        "env.A: YAML reads this value as date, not as text; put it in quotes",
+    ),
     (base(env='{A: "x\\0"}'), "env.A: a NUL character, which no variable can hold"),
     (base(env="{1A: x}"), "env.1A: no name of a variable; allowed: letters, digits and _"),
     (base(env="{RANK: '3'}"), "line 4: env.RANK: deepvm sets RANK itself; leave it out"),
-    (base(env="{DEEPVM_JOB: x}"), "env.DEEPVM_JOB: deepvm sets DEEPVM_JOB itself; use the key 'name' of the job file"),
-    (base(processes_per_machine="0"), "processes_per_machine: 0 cannot be used; allowed: gpus, or a whole number"),
-    (base(independent_processes="4"), "independent_processes: 4 cannot be used; allowed: true or false"),
-    (base(independent_processes="true", launcher="torchrun"), "independent_processes: only with launcher: direct"),
+    (
+        base(env="{DEEPVM_JOB: x}"),
+        "env.DEEPVM_JOB: deepvm sets DEEPVM_JOB itself; use the key 'name' of the job file",
+    ),
+    (
+        base(processes_per_machine="0"),
+        "processes_per_machine: 0 cannot be used; allowed: gpus, or a whole number",
+    ),
+    (
+        base(independent_processes="4"),
+        "independent_processes: 4 cannot be used; allowed: true or false",
+    ),
+    (
+        base(independent_processes="true", launcher="torchrun"),
+        "independent_processes: only with launcher: direct",
+    ),
     (
         base(step_timeout="1s", inject="{mttp: 1s, grace: 10min}"),
-        "line 4: step_timeout: 1 s is shorter than inject.grace, 10 min: trainers may wait so long without a step",
+        (
+            "line 4: step_timeout: 1 s is shorter than inject.grace, 10 min: trainers may wait so"
+            " long without a step"
+        ),
     ),
     (base(env="[A=1]"), "env: a list of 1 cannot be used"),
-    (base(data="{train: 5}"), "data.train: 5 cannot be used; allowed: names with s3://bucket/prefix"),
+    (
+        base(data="{train: 5}"),
+        "data.train: 5 cannot be used; allowed: names with s3://bucket/prefix",
+    ),
     (base(data="{train: relative/path}"), "data.train: 'relative/path' cannot be used"),
     (base(data="{train: https://host/x}"), "data.train: 'https://host/x' cannot be used"),
     (base(data="{train: s3://}"), "data.train: 's3://' cannot be used"),
@@ -174,16 +236,25 @@ BAD = [
     (base(save_policy="static:0"), "save_policy: 'static:0' cannot be used"),
     (base(save_every_steps="0"), "save_every_steps: 0 cannot be used"),
     (base(keep="-1"), "keep: -1 cannot be used; allowed: a whole number from 0"),
-    (base(budget="{usd_per_hour: 0}"), "budget.usd_per_hour: 0 cannot be used; allowed: dollars an hour, above 0"),
+    (
+        base(budget="{usd_per_hour: 0}"),
+        "budget.usd_per_hour: 0 cannot be used; allowed: dollars an hour, above 0",
+    ),
     (base(budget="{total_usd: '5'}"), "budget.total_usd: '5' cannot be used"),
     (base(budget="{total_usd: .nan}"), "budget.total_usd: nan cannot be used"),
-    (base(budget="{deadline: 12}"), "budget.deadline: 12 cannot be used; allowed: a time with a unit"),
+    (
+        base(budget="{deadline: 12}"),
+        "budget.deadline: 12 cannot be used; allowed: a time with a unit",
+    ),
     (base(budget="{deadline: tomorrow}"), "budget.deadline: 'tomorrow' cannot be used"),
     (base(budget="{deadline_policy: lazy}"), "budget.deadline_policy: 'lazy' cannot be used"),
     (base(cloud="azure"), "cloud: 'azure' cannot be used; allowed: local"),
     (base(launcher="mpi"), "launcher: 'mpi' cannot be used; allowed: direct or torchrun"),
     (base(machines="{hosts: h.txt, plan: p.json}"), "machines.plan: either hosts or plan"),
-    (base(machines="{hosts: [a, b]}"), "machines.hosts: a list of 2 cannot be used; allowed: the file of hosts"),
+    (
+        base(machines="{hosts: [a, b]}"),
+        "machines.hosts: a list of 2 cannot be used; allowed: the file of hosts",
+    ),
     (base(machines="{type: a, launcher: 'ssh {host}'}"), "machines.launcher: only with hosts"),
     (base(machines="{type: a, python: python3}"), "machines.python: only with hosts"),
     (base(machines="{type: a, host: h.txt}"), "did you mean hosts?"),
@@ -191,14 +262,38 @@ BAD = [
     (base(inject="{seed: 1}"), "inject.mttp: either mttp or lives"),
     (base(inject="{mttp: 30s, lives: [30s]}"), "inject.lives: either mttp or lives"),
     (base(inject="{mttp: 30s, scale: 0.1}"), "inject.scale: only with lives"),
-    (base(inject="{lives: [30s, 40]}"), "inject.lives[1]: 40 cannot be used; allowed: a list of times such as [30s,"),
-    (base(inject="{lives: []}"), "inject.lives: a list of 0 cannot be used; allowed: a list of times"),
-    (base(inject="{lives: [30s], scale: 0}"), "inject.scale: 0 cannot be used; allowed: a number above 0"),
-    (base(inject="{mttp: 30s, missed: 0.6, late: 0.5}"), "inject.missed: missed, late and silent: at most 1 together"),
-    (base(inject="{mttp: 30s, silent: 0.5}"), "inject.silent: only with netns; the cloud local takes no links away"),
-    (base(inject="{mttp: 30s, rebalance: -1}"), "inject.rebalance: -1 cannot be used; allowed: the share to which"),
-    (base(inject="{mttp: 30s, missed: 2}"), "inject.missed: 2 cannot be used; allowed: the share without a notice"),
-    (base(inject="{mttp: 30s}", cloud="aws"), "inject.mttp: only with local, netns and ssh; the cloud aws takes"),
+    (
+        base(inject="{lives: [30s, 40]}"),
+        "inject.lives[1]: 40 cannot be used; allowed: a list of times such as [30s,",
+    ),
+    (
+        base(inject="{lives: []}"),
+        "inject.lives: a list of 0 cannot be used; allowed: a list of times",
+    ),
+    (
+        base(inject="{lives: [30s], scale: 0}"),
+        "inject.scale: 0 cannot be used; allowed: a number above 0",
+    ),
+    (
+        base(inject="{mttp: 30s, missed: 0.6, late: 0.5}"),
+        "inject.missed: missed, late and silent: at most 1 together",
+    ),
+    (
+        base(inject="{mttp: 30s, silent: 0.5}"),
+        "inject.silent: only with netns; the cloud local takes no links away",
+    ),
+    (
+        base(inject="{mttp: 30s, rebalance: -1}"),
+        "inject.rebalance: -1 cannot be used; allowed: the share to which",
+    ),
+    (
+        base(inject="{mttp: 30s, missed: 2}"),
+        "inject.missed: 2 cannot be used; allowed: the share without a notice",
+    ),
+    (
+        base(inject="{mttp: 30s}", cloud="aws"),
+        "inject.mttp: only with local, netns and ssh; the cloud aws takes",
+    ),
     (base(schema_version="deepvm.job/9"), "schema_version: 'deepvm.job/9' cannot be used"),
 ]
 
@@ -211,14 +306,20 @@ def test_bad_files(text: str, said: str) -> None:
 
 
 def test_data_that_are_there_already() -> None:
-    found = parse_job_file(base(data="{train: {mount: /mnt/data}, test: 'file:///a%20b', more: /c}"), "job.yaml")
+    found = parse_job_file(
+        base(data="{train: {mount: /mnt/data}, test: 'file:///a%20b', more: /c}"), "job.yaml"
+    )
     assert found.data == {"train": {"mount": "/mnt/data"}, "test": "file:///a%20b", "more": "/c"}
     assert found.model_dump(mode="json")["data"] == found.data
 
 
 def test_all_mistakes_are_said_at_once() -> None:
     message = parsed(base(name="X", keep="-1", machines="{type: a, count: 0}"))
-    assert [line.split(": ")[1] for line in message.splitlines()] == ["name", "machines.count", "keep"]
+    assert [line.split(": ")[1] for line in message.splitlines()] == [
+        "name",
+        "machines.count",
+        "keep",
+    ]
 
 
 def test_files(tmp_path: Path) -> None:
@@ -245,10 +346,26 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 @given(
     changes=st.dictionaries(
-        st.sampled_from(["name", "train", "env", "machines", "budget", "tiers", "keep", "inject", "anchor", "data"]),
+        st.sampled_from(
+            [
+                "name",
+                "train",
+                "env",
+                "machines",
+                "budget",
+                "tiers",
+                "keep",
+                "inject",
+                "anchor",
+                "data",
+            ]
+        ),
         st.recursive(
             st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-            lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner, max_size=2),
+            lambda inner: (
+                st.lists(inner, max_size=2)
+                | st.dictionaries(st.text(max_size=5), inner, max_size=2)
+            ),
             max_leaves=4,
         ),
     )
@@ -267,8 +384,16 @@ def test_any_values_are_read_or_refused(changes: dict[str, object]) -> None:
     ("text", "key", "said"),
     [
         ("train: python train.py\n", "train", "they get none without 'code'"),
-        ("train: python3.12 -u trian.py --x 1\ncode: code\n", "train", "there is no trian.py in it"),
-        ("train: python train.py\ncode: code\nmachines: {plan: plan.json}\n", "machines.plan", "plan.json"),
+        (
+            "train: python3.12 -u trian.py --x 1\ncode: code\n",
+            "train",
+            "there is no trian.py in it",
+        ),
+        (
+            "train: python train.py\ncode: code\nmachines: {plan: plan.json}\n",
+            "machines.plan",
+            "plan.json",
+        ),
     ],
 )
 def test_what_no_machine_would_find_is_seen_before_one_is_paid_for(
@@ -278,25 +403,45 @@ def test_what_no_machine_would_find_is_seen_before_one_is_paid_for(
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.py").touch()
     job = tmp_path / "job.yaml"
-    job.write_text("name: x\n" + text + ("" if "machines" in text else "machines: {type: g4dn.xlarge}\n"))
+    job.write_text(
+        "name: x\n" + text + ("" if "machines" in text else "machines: {type: g4dn.xlarge}\n")
+    )
     with History.open() as history, pytest.raises(JobFormatError) as refused:
         submit(read_job_file(job), job, history)
-    assert f"{key}: " in str(refused.value) and said in str(refused.value) and "job.yaml" in str(refused.value)
+    assert (
+        f"{key}: " in str(refused.value)
+        and said in str(refused.value)
+        and "job.yaml" in str(refused.value)
+    )
 
 
 @pytest.mark.parametrize(
     "train",
-    ["python -m train", "python $SCRIPT", "cd sub && python train.py", "python -c pass", "./run.sh", "python /x.py"],
+    [
+        "python -m train",
+        "python $SCRIPT",
+        "cd sub && python train.py",
+        "python -c pass",
+        "./run.sh",
+        "python /x.py",
+    ],
 )
 def test_what_only_a_machine_knows_is_left_to_it(train: str, tmp_path: Path) -> None:
-    check_script(parse_job_file(f"name: x\ntrain: {train}\nmachines: {{type: g4dn.xlarge}}\n", "job.yaml"), tmp_path)
+    check_script(
+        parse_job_file(f"name: x\ntrain: {train}\nmachines: {{type: g4dn.xlarge}}\n", "job.yaml"),
+        tmp_path,
+    )
 
 
-def test_a_budget_alone_buys_what_recommend_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_budget_alone_buys_what_recommend_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         main(["recommend", "--pw", "3", "-o", "json"])
     best = json.loads(capsys.readouterr().out)["configurations"][0]
-    found = rented_of(parse_job_file("name: x\ntrain: ./t\nbudget: {usd_per_hour: 3}\n", "job.yaml"), tmp_path)
+    found = rented_of(
+        parse_job_file("name: x\ntrain: ./t\nbudget: {usd_per_hour: 3}\n", "job.yaml"), tmp_path
+    )
     assert found.type in json.dumps(best)
 
 
@@ -315,12 +460,17 @@ def test_a_command_names_its_job(command: str, name: str) -> None:
     assert job_of_plan(Path("plan.json"), command.split()).name == name
 
 
-@pytest.mark.parametrize(("more", "is_named"), [("", True), (", count: 3", False), (", grace: 0.5s", False)])
+@pytest.mark.parametrize(
+    ("more", "is_named"), [("", True), (", count: 3", False), (", grace: 0.5s", False)]
+)
 def test_lives_shorter_than_what_follows_a_notice_are_named(more: str, is_named: bool) -> None:
     """Each machine is paid for far longer than it trains."""
     grace = "" if "grace" in more else ", grace: 10min"
     job = parse_job_file(base(inject="{mttp: 1s" + grace + more + "}"), "job.yaml")
-    pair = "machines train for 1 s on average (inject.mttp or lives), then last 10 min more (inject.grace)"
+    pair = (
+        "machines train for 1 s on average (inject.mttp or lives), then last 10 min more"
+        " (inject.grace)"
+    )
     assert list(remarks(job)) == [pair] * is_named
 
 

@@ -74,10 +74,13 @@ def test_what_is_stale_is_seen(home: Home, restored: str, backups: list[str], se
 @pytest.mark.slow
 @pytest.mark.skipif(not THOROUGH, reason="the thorough suite: half an hour")
 def test_two_hundred_kills(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of everything, in every state; all jobs have a memory node, some two ranks with a Checkpointer.
+    """Of everything, in every state.
 
-    Nothing can be hit on a machine that is ENDED or FAILED: nothing runs there. One that is RELEASING or LOST is told
-    to end in the same moment, and has milliseconds left: tests/jobs/test_kill_points.py kills on both sides of these.
+    All jobs have a memory node, some two ranks with a Checkpointer.
+
+    Nothing can be hit on a machine that is ENDED or FAILED: nothing runs there. One that is
+    RELEASING or LOST is told to end in the same moment, and has milliseconds left:
+    tests/jobs/test_kill_points.py kills on both sides of these.
     """
     need_namespaces()
     pytest.importorskip("torch")
@@ -88,14 +91,26 @@ def test_two_hundred_kills(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         count, cloud = 1 + number % 2, ("netns", "local")[number % 3 == 2]
         inject = {**(CUTS if cloud == "netns" else INJECT), "seed": number}
         more: dict[str, Any] = {"cloud": cloud, "inject": inject, "anchor": {"type": "m7g.large"}}
-        run(f"c{number}", {final_of(5000)}, "exec python chain.py 5000;", count, save_policy="static:25", **more)
+        run(
+            f"c{number}",
+            {final_of(5000)},
+            "exec python chain.py 5000;",
+            count,
+            save_policy="static:25",
+            **more,
+        )
 
     def torch(number: int) -> None:
-        more: dict[str, Any] = {"cloud": "netns", "inject": {**CUTS, "seed": number}, "anchor": {"type": "m7g.large"}}
+        more: dict[str, Any] = {
+            "cloud": "netns",
+            "inject": {**CUTS, "seed": number},
+            "anchor": {"type": "m7g.large"},
+        }
         run(f"t{number}", {right}, f"python train.py {steps} 0.1", 2, **more)
 
     def run(what: str, results: set[str], train: str, count: int, **more: Any) -> None:
-        home, name = with_trainings(tmp_path / what), f"{what}at{time.time_ns() % 10**9}"  # networks are everybody's
+        # Networks are everybody's
+        home, name = with_trainings(tmp_path / what), f"{what}at{time.time_ns() % 10**9}"
         try:
             campaign.run(home, home.job(name, train, count, **more), name, int(what[1:]), EACH)
             ends_well(home, name, results, count)
@@ -105,7 +120,9 @@ def test_two_hundred_kills(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
             home.end()
 
     with ThreadPoolExecutor(2) as pool:
-        done = [pool.submit(torch, n) for n in range(TORCHES)] + [pool.submit(chain, n) for n in range(CHAINS)]
+        done = [pool.submit(torch, n) for n in range(TORCHES)] + [
+            pool.submit(chain, n) for n in range(CHAINS)
+        ]
     with capsys.disabled():
         sys.stdout.write(f"\n{campaign.table()}\n")
     wrong = [error for error in (one.exception() for one in done) if error is not None]

@@ -1,4 +1,7 @@
-"""Each labelled point kills once, on both sides of each change of a state; the job ends as it would have."""
+"""Each labelled point kills once, on both sides of each change of a state.
+
+The job ends as it would have.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +43,17 @@ def of(*states: str) -> set[str]:
 
 STOPPED, FAILED = of("job.stopped"), of("job.failed")
 SILENT, REFUSED = of("machine.suspect", "machine.lost"), of("machine.failed")
-ANCHORED = {"anchor.before-node", "anchor.after-node", "warm.loaded", "warm.ordered"} | of("machine.warming")
+ANCHORED = {"anchor.before-node", "anchor.after-node", "warm.loaded", "warm.ordered"} | of(
+    "machine.warming"
+)
 HEADS = {point for point in points() if point.startswith("head.")}
 """tests/jobs/clouds/aws/test_heads.py and tests/jobs/head kill there."""
-SCHEDULED = {"controller.before-schedule", "agent.scheduled", "agent.before-kill", "agent.after-kill"}
+SCHEDULED = {
+    "controller.before-schedule",
+    "agent.scheduled",
+    "agent.before-kill",
+    "agent.after-kill",
+}
 QUICK = {
     "job.pending.begun",
     "job.running.unwritten",
@@ -97,7 +107,9 @@ def test_a_job_ends_well_whatever_is_killed(home: Home, part: Any) -> None:
 def test_two_ranks_and_an_anchor(home: Home, tmp_path: Path, labels: set[str]) -> None:
     pytest.importorskip("torch")
     inject = {"mttp": "3s", "count": 200, "grace": "8s", "seed": 2}
-    job = home.job("torch", "python train.py 3000 0.1", count=2, anchor={"type": "m7g.large"}, inject=inject)
+    job = home.job(
+        "torch", "python train.py 3000 0.1", count=2, anchor={"type": "m7g.large"}, inject=inject
+    )
     folder = arm(home, labels)
     assert until_it_ends(home, job, "torch", 500, hurry_when(home, folder, 240)) == 0
     finals = {(home.result / f"final-{rank}").read_text() for rank in range(2)}
@@ -110,7 +122,10 @@ def test_two_ranks_and_an_anchor(home: Home, tmp_path: Path, labels: set[str]) -
 
 def noting(name: str) -> str:
     """A line of the script that notes its step; appended, so that a kill leaves the one before."""
-    return f'    open(f"{{here}}/{name}-{{epoch}}-{{dist.get_rank()}}", "a").write(f"{{step + 1}}\\n")\n'
+    return (
+        f'    open(f"{{here}}/{name}-{{epoch}}-{{dist.get_rank()}}", "a").write(f"{{step +'
+        ' 1}\\n")\n'
+    )
 
 
 COUNTED = TORCH.replace("    time.sleep(", noting("did") + "    time.sleep(").replace(
@@ -120,13 +135,23 @@ COUNTED = TORCH.replace("    time.sleep(", noting("did") + "    time.sleep(").re
 
 @pytest.mark.parametrize("anchor", [{"type": "m7g.large"}, "none"], ids=["anchor", "folder"])
 def test_a_version_that_is_complete_when_rank_0_vanishes_unheard(home: Home, anchor: Any) -> None:
-    """Between the commit and the report: nobody has said that it is there, and the next generation begins with it."""
+    """Between the commit and the report: nobody has said that it is there, and the next generation
+    begins with it.
+    """
     pytest.importorskip("torch")
     (home.code / "train.py").write_text(COUNTED)
-    job = home.job("torch", "python train.py 400 0.05", count=2, anchor=anchor, save_policy="static:60")
+    job = home.job(
+        "torch", "python train.py 400 0.05", count=2, anchor=anchor, save_policy="static:60"
+    )
     armed, restored = arm(home, ["agent.before-saved"]), home.result / "restored-0"
     process = home.start("run", str(job))
-    until(lambda: (restored.exists() and len(restored.read_text().splitlines()) == 2) or process.poll() is not None, 90)
+    until(
+        lambda: (
+            (restored.exists() and len(restored.read_text().splitlines()) == 2)
+            or process.poll() is not None
+        ),
+        90,
+    )
     assert process.poll() is None, said_by(process)
     assert not list(armed.iterdir()) and restored.read_text().splitlines() == ["1 0 0", "2 60 1"]
     with History.open({PLACE: str(home.jobs.parent / "history.db")}) as history:
@@ -143,13 +168,15 @@ def test_a_version_that_is_complete_when_rank_0_vanishes_unheard(home: Home, anc
     )
     found = nothing_is_left(home, "torch")
     assert (found["state"], found["version"] % 60) == ("done", 0)
-    # The step that the kill interrupted may have been counted; the one before it may not have been told.
+    # The step that the kill interrupted may have been counted; the one before it may not have been
+    # told.
     assert did - 60 - 1 <= found["lost_steps"] <= begun - 60
     assert len({(home.result / f"final-{rank}").read_text() for rank in range(2)}) == 1
 
 
 def scenario_stopped(home: Home) -> tuple[Path, Callable[[], None], int]:
-    def stop() -> None:  # again where the controller was killed: a stopped job that is resumed goes on
+    # Again where the controller was killed: a stopped job that is resumed goes on
+    def stop() -> None:
         if list(home.result.glob("mine-0-*-25")) and time.monotonic() >= asked_s[-1] + 10:
             asked_s.append(time.monotonic())
             home.run("jobs", "stop", "job")
@@ -170,7 +197,11 @@ def scenario_silent(home: Home) -> tuple[Path, Callable[[], None], int]:
             os.kill(agents[0], signal.SIGSTOP)
 
     stopped: list[int] = []
-    return home.job("job", f"exec python chain.py {8 * STEPS};", save_policy="static:25"), silence, 0
+    return (
+        home.job("job", f"exec python chain.py {8 * STEPS};", save_policy="static:25"),
+        silence,
+        0,
+    )
 
 
 def scenario_refused(home: Home) -> tuple[Path, Callable[[], None], int]:
@@ -187,7 +218,12 @@ def scenario_refused(home: Home) -> tuple[Path, Callable[[], None], int]:
 @pytest.mark.skipif(not THOROUGH, reason="the thorough suite")
 @pytest.mark.parametrize(
     ("labels", "scenario"),
-    [(STOPPED, scenario_stopped), (FAILED, scenario_failed), (SILENT, scenario_silent), (REFUSED, scenario_refused)],
+    [
+        (STOPPED, scenario_stopped),
+        (FAILED, scenario_failed),
+        (SILENT, scenario_silent),
+        (REFUSED, scenario_refused),
+    ],
 )
 def test_the_other_states(home: Home, labels: set[str], scenario: Callable[[Home], Any]) -> None:
     job, meanwhile, code = scenario(home)

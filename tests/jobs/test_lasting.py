@@ -1,4 +1,6 @@
-"""What an anchor keeps in its memory ends with the job, or with the anchor: only versions elsewhere outlive it."""
+"""What an anchor keeps in its memory ends with the job, or with the anchor: only versions elsewhere
+outlive it.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,10 @@ def after(world: World, events: Sequence[d.Event], now_s: float) -> World:
 
 
 def trains(**limits: float) -> World:
-    """A job with an anchor, m1, at step 500 of its only trainer, m2; version 400 is in a bucket, too."""
+    """A job with an anchor, m1, at step 500 of its only trainer, m2.
+
+    Version 400 is in a bucket, too.
+    """
     world = World(Terms(1, 1, anchor=(ANCHOR,), anchors=1, **limits), 0.0, pools=(SPOT,))  # type: ignore[arg-type]
     world = after(world, [d.Tick()], 0.0)
     world = after(world, [d.Listed({m: 0.0 for m in world.machines})], 1.0)
@@ -69,7 +74,9 @@ def test_what_the_anchor_has_alone_when_the_job_ends_is_not_called_safe() -> Non
     world = after(trains(), [d.Safe(1, 450, Reason.INSURANCE, lasts=False)], 601.0)
     assert world.version == 450
     world = after(world, [d.Stop("the user")], 602.0)
-    world = after(world, [d.Listed({world.anchors[0]: 0.0}, {world.members[0]: (0.0, 603.0)})], 603.0)
+    world = after(
+        world, [d.Listed({world.anchors[0]: 0.0}, {world.members[0]: (0.0, 603.0)})], 603.0
+    )
     assert world.job is Job.STOPPED and world.version == 400
 
 
@@ -83,7 +90,9 @@ def test_a_stop_leaves_the_time_that_it_takes_until_a_version_lasts() -> None:
             world = after(world, [beat, d.Heard(world.anchors[0], warm=True)], second)
         return second
 
-    known = after(trains(end_s=1000.0), [d.Safe(1, 450, Reason.INSURANCE, took_s=1.0, lasts=False)], 601.0)
+    known = after(
+        trains(end_s=1000.0), [d.Safe(1, 450, Reason.INSURANCE, took_s=1.0, lasts=False)], 601.0
+    )
     assert ends_at(known) > 900.0  # version 400 was in the bucket after a second
     known = after(known, [d.Lasts(1, 450, 100.0)], 605.0)
     assert ends_at(known) == pytest.approx(1000 - 150 - 1 - 2, abs=1)
@@ -138,19 +147,29 @@ def test_a_machine_that_goes_finishes_its_upload_while_no_other_is_there() -> No
     (trainer,) = world.members
     assert world.formed and world.machines[trainer].state is Machine.NOTICED
     done = after(world, [d.Lasts(1, 501, 9.0)], 612.0)
-    assert (done.formed, done.lasts, done.machines[trainer].state) == (False, 501, Machine.RELEASING)
+    assert (done.formed, done.lasts, done.machines[trainer].state) == (
+        False,
+        501,
+        Machine.RELEASING,
+    )
     failed = after(world, [d.Alone(1, 501, "no bucket")], 612.0)
     assert (failed.formed, failed.alone, failed.version) == (False, "no bucket", 501)
     beats = [d.Heard(m, 1, 501, warm=True) for m in (trainer, *world.anchors)]
-    assert after(world, beats, 719.0).formed and not after(world, beats, 720.0).formed  # it goes then
-    other = next(m.id for m in world.machines.values() if m.role is Role.TRAINER and m.id != trainer)
+    # It goes then
+    assert after(world, beats, 719.0).formed and not after(world, beats, 720.0).formed
+    other = next(
+        m.id for m in world.machines.values() if m.role is Role.TRAINER and m.id != trainer
+    )
     joined = after(world, [d.Launched(other, 605.0), d.Heard(other, warm=True), *beats], 610.0)
     assert (joined.generation, joined.members, joined.version) == (2, (other,), 501)
     assert not noticed(pending=False).formed
 
 
 def test_what_a_generation_goes_on_from_is_what_there_is() -> None:
-    """Versions may have been on a machine's own disk; or nobody was left to say that one was complete."""
+    """Versions may have been on a machine's own disk.
+
+    Or nobody was left to say that one was complete.
+    """
     for restored, lasts in ((501, 400), (400, 400), (300, 300), (502, 400)):
         world = noticed(pending=False)
         other = next(m.id for m in world.machines.values() if m.state is Machine.INTENT)
@@ -161,8 +180,12 @@ def test_what_a_generation_goes_on_from_is_what_there_is() -> None:
 
 
 @pytest.mark.parametrize("lasts", [400, 0])
-@pytest.mark.parametrize("limits", [{}, {"end_s": 704.0}, {"total_usd": 0.9}], ids=["user", "deadline", "budget"])
-def test_a_noticed_machine_that_is_lost_while_the_job_ends(limits: dict[str, float], lasts: int) -> None:
+@pytest.mark.parametrize(
+    "limits", [{}, {"end_s": 704.0}, {"total_usd": 0.9}], ids=["user", "deadline", "budget"]
+)
+def test_a_noticed_machine_that_is_lost_while_the_job_ends(
+    limits: dict[str, float], lasts: int
+) -> None:
     """Only the anchor had its last version, which goes with it: that is said, and what is left."""
     world = replace(trains(**limits), version=lasts, lasts=lasts)
     (trainer,), (anchor,) = world.members, world.anchors
@@ -183,7 +206,7 @@ def test_a_noticed_machine_that_is_lost_while_the_job_ends(limits: dict[str, flo
     assert failed == "1 save failed, 1 since the newest version: trainers ended before it was safe"
 
 
-# --- whole jobs ------------------------------------------------------------------------------------------------------
+# --- whole jobs -----------------------------------------------------------------------------------
 
 TRAIN = """
 import os, sys, time
@@ -234,7 +257,9 @@ def home(tmp_path: Path) -> Iterator[Home]:
 
 def anchored(home: Home, far_s: float, steps: int = 800, **more: object) -> Path:
     train = f"exec python train.py {far_s} {steps};"
-    return home.job("last", train, anchor={"type": "m7g.large"}, save_policy="static:100000", **more)
+    return home.job(
+        "last", train, anchor={"type": "m7g.large"}, save_policy="static:100000", **more
+    )
 
 
 def reached(home: Home) -> int:
@@ -335,7 +360,10 @@ def test_a_machine_that_vanishes_behind_its_part_of_an_emergency_save(home: Home
     (home.code / "train.py").write_text(VANISHES)
     inject = {"lives": ["1h", "2s"], "grace": "20s", "count": 1}
     job = home.job(
-        *("last", "exec python train.py;", 2), anchor={"type": "m7g.large"}, save_policy="adaptive", inject=inject
+        *("last", "exec python train.py;", 2),
+        anchor={"type": "m7g.large"},
+        save_policy="adaptive",
+        inject=inject,
     )
     found = home.document("run", str(job))
     version = int((home.result / "vanished").read_text())
@@ -378,14 +406,28 @@ def test_two_machines_whose_versions_are_in_a_bucket_alone(home: Home) -> None:
     """As jobs on AWS have it without an anchor; the bucket joins what the ranks send."""
     finals = set()
     with running() as store:
-        env = {"RESULT": str(home.result), "OMP_NUM_THREADS": "1", "AWS_ENDPOINT_URL_S3": store.url, **CREDENTIALS}
-        for name, inject in (("whole", None), ("cut", {"lives": ["1h", "2s"], "grace": "60s", "count": 1})):
+        env = {
+            "RESULT": str(home.result),
+            "OMP_NUM_THREADS": "1",
+            "AWS_ENDPOINT_URL_S3": store.url,
+            **CREDENTIALS,
+        }
+        for name, inject in (
+            ("whole", None),
+            ("cut", {"lives": ["1h", "2s"], "grace": "60s", "count": 1}),
+        ):
             (home.code / "train.py").write_text(TWO)
             more = {} if inject is None else {"inject": inject}
-            job = home.job(name, "exec python train.py;", 2, env=env, tiers=[f"s3://{BUCKET}/{name}"], **more)
+            job = home.job(
+                name, "exec python train.py;", 2, env=env, tiers=[f"s3://{BUCKET}/{name}"], **more
+            )
             found = home.document("run", str(job))
             said = home.run("jobs", "logs", name).stdout[-4000:]
-            assert (found["state"], found["lost_steps"], found["notices"]) == ("done", 0, inject is not None), said
+            assert (found["state"], found["lost_steps"], found["notices"]) == (
+                "done",
+                0,
+                inject is not None,
+            ), said
             finals.add((home.result / "final").read_text())
     starts = (home.result / "starts").read_text().split()
     assert len(starts) == 3 and int(starts[2]) > 0

@@ -20,7 +20,12 @@ def said(reader: LogReader, *, last: bool = False) -> list[str]:
 
 
 def test_machines_in_the_order_of_time(tmp_path: Path) -> None:
-    for at_s, machine, text in ((1.0, "m2", "a"), (2.0, "m10", "b"), (3.0, "m2", "c"), (2.5, "m1", "")):
+    for at_s, machine, text in (
+        (1.0, "m2", "a"),
+        (2.0, "m10", "b"),
+        (3.0, "m2", "c"),
+        (2.5, "m1", ""),
+    ):
         add_line(tmp_path, machine, text, at_s)
     reader = LogReader(tmp_path)
     assert reader.machines() == ["m1", "m2", "m10"]
@@ -74,4 +79,8 @@ def test_lines_that_could_not_be_written_are_counted(tmp_path: Path) -> None:
         (tmp_path / FOLDER).unlink()
         for line in ("c", "d"):
             controller._line("m1", line)
-    assert said(LogReader(tmp_path)) == ["m1 [2 lines are missing here: File exists]", "m1 c", "m1 d"]
+    assert said(LogReader(tmp_path)) == [
+        "m1 [2 lines are missing here: File exists]",
+        "m1 c",
+        "m1 d",
+    ]

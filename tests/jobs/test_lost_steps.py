@@ -46,7 +46,10 @@ def really_lost(home: Home) -> int:
     """By what the ranks have written of each generation: its first step, and each that was done."""
     first, last = dict[int, int](), dict[int, int]()
     for file in home.result.glob("done-*-*"):
-        generation, steps = int(file.name.split("-")[1]), [int(line) for line in file.read_text().split()]
+        generation, steps = (
+            int(file.name.split("-")[1]),
+            [int(line) for line in file.read_text().split()],
+        )
         first[generation] = steps[0]
         last[generation] = max(last.get(generation, 0), steps[-1])
     return sum(max(last[n - 1] - first[n], 0) for n in sorted(first)[1:])
@@ -56,7 +59,9 @@ def really_lost(home: Home) -> int:
 @pytest.mark.parametrize("count", [1, 2])
 def test_of_a_whole_job(home: Home, count: int) -> None:
     inject = {"mttp": "5s", "count": 3, "seed": 4, "missed": 1.0}
-    job = home.job("again", "exec python counted.py 700;", count=count, save_policy="static:90", inject=inject)
+    job = home.job(
+        "again", "exec python counted.py 700;", count=count, save_policy="static:90", inject=inject
+    )
     found = home.document("run", str(job))
     assert found["state"] == "done" and found["preemptions"] == 3
     lost = really_lost(home)
@@ -66,7 +71,9 @@ def test_of_a_whole_job(home: Home, count: int) -> None:
 
 def training(count: int) -> World:
     """Machines that have done 20 steps of half a second at 10 s, with a version after 10."""
-    world, _ = react(World(Terms(1, count), 0.0, pools=(Pool("a", "z", "spot", 1.0),)), d.Tick(), 0.0)
+    world, _ = react(
+        World(Terms(1, count), 0.0, pools=(Pool("a", "z", "spot", 1.0),)), d.Tick(), 0.0
+    )
     names = list(world.machines)
     world, _ = react(world, [d.Heard(m, warm=True) for m in names], 0.0)
     world, _ = react(world, [d.Started(m, 1, 0 if m == "m1" else None) for m in names], 0.0)
@@ -101,10 +108,17 @@ def test_nothing_is_done_while_training_stands_still() -> None:
     world, gone = training(1), d.Listed({}, {"m1": (0.0, 14.0)})
     for event in (notice, safe):
         world, _ = react(world, event, 10.6)
-    assert resumed(world, d.Heard("m1", 1, 21, True, 0.5), gone, at_s=14.0, version=21).counts.lost_steps == 0
+    assert (
+        resumed(
+            world, d.Heard("m1", 1, 21, True, 0.5), gone, at_s=14.0, version=21
+        ).counts.lost_steps
+        == 0
+    )
 
 
-def test_a_machine_that_is_gone_before_its_first_heartbeat_has_done_what_there_was_time_for() -> None:
+def test_a_machine_that_is_gone_before_its_first_heartbeat_has_done_what_there_was_time_for() -> (
+    None
+):
     world = resumed(training(1), d.Listed({}, {"m1": (0.0, 14.0)}), at_s=14.0, version=10)
     world, _ = react(world, d.Listed({}, {"m2": (14.0, 22.0)}), 22.0)  # 3 s after its start
     world, _ = react(world, d.Heard("m3", warm=True), 30.0)
@@ -114,7 +128,9 @@ def test_a_machine_that_is_gone_before_its_first_heartbeat_has_done_what_there_w
 
 def test_a_version_that_nobody_has_announced_counts_once_training_goes_on_from_it() -> None:
     """Its rank 0 was gone between the commit and the report; another generation finds it."""
-    world = resumed(training(2), d.Listed({"m2": 0.0}, {"m1": (0.0, 14.0)}), at_s=14.2, version=25, done=27)
+    world = resumed(
+        training(2), d.Listed({"m2": 0.0}, {"m1": (0.0, 14.0)}), at_s=14.2, version=25, done=27
+    )
     assert (world.version, world.steps, world.counts.lost_steps) == (25, 25, 2)
     assert world.lasts == 25  # it was where all machines look, as there is no anchor
     again, _ = react(world, d.Started("m2", 2, 25), 20.0)
@@ -123,7 +139,12 @@ def test_a_version_that_nobody_has_announced_counts_once_training_goes_on_from_i
 
 def test_a_version_that_was_announced_and_is_not_found_is_none() -> None:
     world = resumed(training(1), d.Listed({}, {"m1": (0.0, 14.0)}), at_s=30.0, version=4)
-    assert (world.version, world.lasts, world.steps, world.counts.lost_steps) == (4, 4, 4, 20 + 8 - 4)
+    assert (world.version, world.lasts, world.steps, world.counts.lost_steps) == (
+        4,
+        4,
+        4,
+        20 + 8 - 4,
+    )
 
 
 def test_nothing_is_done_behind_a_version_before_a_preemption_that_nobody_has_announced() -> None:

@@ -22,7 +22,11 @@ from deepvm.jobs.decisions.world import Pace, Pool, Reason, Role, Terms, World
 
 def on_demand_s(world: World) -> float:
     """How long on-demand machines were paid for."""
-    return sum(m.usd(world.now_s) / BOUGHT.usd_per_hour * 3600 for m in world.machines.values() if m.pool == BOUGHT)
+    return sum(
+        m.usd(world.now_s) / BOUGHT.usd_per_hour * 3600
+        for m in world.machines.values()
+        if m.pool == BOUGHT
+    )
 
 
 @settings(max_examples=examples(300), deadline=None)
@@ -48,7 +52,9 @@ def test_the_deadline_is_met_whatever_happens_to_spot_machines(
     refusals: float,
     gone_s: float,
 ) -> None:
-    """Where on-demand alone would have met it: the first steps need a machine, and the last version a moment."""
+    """Where on-demand alone would have met it: the first steps need a machine, and the last version
+    a moment.
+    """
     meets_the_deadline(seed, policy, count, slack, losses, notices, mean_s, refusals, gone_s)
 
 
@@ -59,15 +65,22 @@ def test_without_preemptions_nothing_is_bought_on_demand(policy: str) -> None:
 
 
 def test_greedy_waits_to_the_last_and_uniform_progress_does_not() -> None:
-    """When there are no spot machines any more, one waits for them, the other buys as it falls behind."""
+    """When there are no spot machines any more, one waits for them, the other buys as it falls
+    behind.
+    """
     bought = {}
     for policy in ("greedy", "uniform-progress"):
-        found = Simulation(random.Random(3), terms(1, 700.0, policy), Faults(losses=5, mean_s=30.0), 200)
+        found = Simulation(
+            random.Random(3), terms(1, 700.0, policy), Faults(losses=5, mean_s=30.0), 200
+        )
         found.refused = lambda pool, found=found: not is_on_demand(pool) and found.now > 60  # type: ignore[misc]
         moves: list[float] = []
 
         def seen(
-            event: object, feed: object = found.feed, found: Simulation = found, moves: list[float] = moves
+            event: object,
+            feed: object = found.feed,
+            found: Simulation = found,
+            moves: list[float] = moves,
         ) -> bool:
             before = found.world.on_demand
             heard = feed(event)  # type: ignore[operator]
@@ -82,10 +95,17 @@ def test_greedy_waits_to_the_last_and_uniform_progress_does_not() -> None:
     assert len(bought["greedy"]) == 1
 
 
-def running(policy: str, version: int, reached: int, now_s: float, *, on_demand: bool = False) -> World:
+def running(
+    policy: str, version: int, reached: int, now_s: float, *, on_demand: bool = False
+) -> World:
     """One machine that trains 500 steps of a second until 1000 s."""
     pool = BOUGHT if on_demand else Pool("a", "z", "spot", 3.6)
-    first = World(terms(1, 1000.0, policy, 500), 0.0, pools=(Pool("a", "z", "spot", 3.6),), on_demand=on_demand)
+    first = World(
+        terms(1, 1000.0, policy, 500),
+        0.0,
+        pools=(Pool("a", "z", "spot", 3.6),),
+        on_demand=on_demand,
+    )
     world, _ = react(first, d.Tick(), 0.0)
     world, _ = react(world, [d.Launched("m1", 1.0), d.Heard("m1", warm=True)], 2.0)
     world, _ = react(world, d.Started("m1", 1, 0), 3.0)
@@ -108,7 +128,9 @@ def test_a_job_on_spot_asks_for_on_demand_first_and_releases_spot_last() -> None
 
 
 def test_a_version_is_made_while_it_still_counts_as_time() -> None:
-    """Work that no version has is no time to spare: before the move it is made safe, and the move is put off."""
+    """Work that no version has is no time to spare: before the move it is made safe, and the move
+    is put off.
+    """
     last_s = 1.0 + 1.5 * 2.0 + 2.0  # a step, its version, the release
     late_s = 1000 - 400 * 1.03 - 21 - 2 - last_s
     world = running("greedy", 100, 200, late_s)
@@ -135,7 +157,8 @@ def test_uniform_progress_goes_back_to_spot_when_it_is_ahead() -> None:
     world, acts = react(world, d.Heard("m1", 1, 150, warm=True), 150.0)
     assert not world.on_demand and acts == (d.Request("m2"),)
     assert world.machines["m2"].pool.market == "spot" and "ahead of" in market_facts(world)["why"]
-    # Spot is not to be had: what is bought trains on, and it is bought again when the line has caught up.
+    # Spot is not to be had: what is bought trains on, and it is bought again when the line has
+    # caught up.
     world, _ = react(world, d.Refused("m2", "capacity"), 151.0)
     assert not world.on_demand and world.job is Job.RUNNING and standing(world).on == ON_DEMAND  # type: ignore[union-attr]
     world, _ = react(world, d.Heard("m1", 1, 151, warm=True), 400.0)

@@ -26,10 +26,15 @@ from deepvm.jobs.history.spent import spent
 from deepvm.jobs.history.validation import as_job, observed, validation
 from deepvm.reports.jobs.listing import print_job
 
-SPOT, ANCHOR = Pool("g4dn.xlarge", "here", "spot", 3.6), Pool("m7g.large", "here", "on-demand", 0.36)
+SPOT, ANCHOR = (
+    Pool("g4dn.xlarge", "here", "spot", 3.6),
+    Pool("m7g.large", "here", "on-demand", 0.36),
+)
 
 
-def machine(name: str, asked_s: float, launched_s: float, ended_s: float, why: str, **more: float) -> MachineRecord:
+def machine(
+    name: str, asked_s: float, launched_s: float, ended_s: float, why: str, **more: float
+) -> MachineRecord:
     return MachineRecord(
         name,
         SPOT,
@@ -49,25 +54,65 @@ def event(at_s: float, kind: str, state: str, **facts: object) -> EventRow:
 
 
 def job() -> tuple[World, list[EventRow]]:
-    """100 steps of a second: m1 is lost without a notice after 47, m2 noticed after 77, m3 trains to the end.
+    """100 steps of a second: m1 is lost without a notice after 47, m2 noticed after 77, m3 trains
+    to the end.
 
-    Versions at 20, 40, 60 and, in the emergency, 77; each stalls for 0.5 s, the emergency takes 2 s.
+    Versions at 20, 40, 60 and, in the emergency, 77; each stalls for 0.5 s, the emergency takes 2
+    s.
     """
     machines = [
         machine("m1", 0.0, 10.0, 68.0, LOST),
         machine("m2", 69.0, 80.0, 130.5, PREEMPTED, noticed_s=127.0, taken_s=140.0),
         machine("m3", 127.5, 138.0, 174.0, RELEASED),
-        replace(machine("a1", 0.0, 5.0, 174.0, RELEASED), pool=ANCHOR, role=Role.ANCHOR, trained_s=None),
+        replace(
+            machine("a1", 0.0, 5.0, 174.0, RELEASED), pool=ANCHOR, role=Role.ANCHOR, trained_s=None
+        ),
     ]
     events = [
         event(20.0, "started", "running", id="m1", generation=1, version=0),
-        event(41.0, "safe", "running", generation=1, version=20, reason="insurance", stall_s=0.5, took_s=1.0),
-        event(61.5, "safe", "running", generation=1, version=40, reason="insurance", stall_s=0.5, took_s=1.0),
+        event(
+            41.0,
+            "safe",
+            "running",
+            generation=1,
+            version=20,
+            reason="insurance",
+            stall_s=0.5,
+            took_s=1.0,
+        ),
+        event(
+            61.5,
+            "safe",
+            "running",
+            generation=1,
+            version=40,
+            reason="insurance",
+            stall_s=0.5,
+            took_s=1.0,
+        ),
         event(68.5, "machine", "forming", id="m1", why=LOST, generation=1),
         event(90.0, "started", "running", id="m2", generation=2, version=40),
-        event(111.0, "safe", "running", generation=2, version=60, reason="insurance", stall_s=0.5, took_s=1.0),
+        event(
+            111.0,
+            "safe",
+            "running",
+            generation=2,
+            version=60,
+            reason="insurance",
+            stall_s=0.5,
+            took_s=1.0,
+        ),
         event(127.0, "noticed", "saving", id="m2", taken_s=140.0, generation=2),
-        event(129.5, "safe", "forming", generation=2, version=77, reason="emergency", stall_s=2.0, took_s=2.0),
+        event(
+            129.5,
+            "safe",
+            "forming",
+            generation=2,
+            version=77,
+            reason="emergency",
+            stall_s=2.0,
+            took_s=2.0,
+        ),
         event(148.0, "started", "running", id="m3", generation=3, version=77),
         event(171.0, "ended", "done", id="m3", generation=3, code=0, step=100),
     ]
@@ -93,7 +138,8 @@ def test_time_and_money_by_cause() -> None:
     world, events = job()
     found = spent(0.0, world, events)
     assert {k: round(v, 6) for k, v in found.seconds.items()} == {
-        # Until m1 lives; from what was heard of its end until m2 does, and from the emergency until m3 does.
+        # Until m1 lives; from what was heard of its end until m2 does, and from the emergency until
+        # m3 does.
         "allocation": pytest.approx(10.0 + (80.0 - 68.5) + (138.0 - 130.5)),
         "preparation": pytest.approx(10.0 + 10.0 + 1.0 + 10.0 + 3.0),
         "compute": pytest.approx((111.0 - 3.5) * 100 / 107, rel=1e-6),
@@ -103,8 +149,11 @@ def test_time_and_money_by_cause() -> None:
     }
     assert sum(found.seconds.values()) == pytest.approx(174.0)
     assert sum(found.usd.values()) == pytest.approx(world.usd)
-    trained_usd = (48.0 + 39.5 + 23.0) * 0.001 + 111.0 * 0.0001  # m1 is gone half a second before anybody knows
-    assert found.usd["compute"] + found.usd["recompute"] + found.usd["save"] == pytest.approx(trained_usd)
+    # M1 is gone half a second before anybody knows
+    trained_usd = (48.0 + 39.5 + 23.0) * 0.001 + 111.0 * 0.0001
+    assert found.usd["compute"] + found.usd["recompute"] + found.usd["save"] == pytest.approx(
+        trained_usd
+    )
     assert found.usd["release"] == pytest.approx(3.0 * 0.0011)
 
 
@@ -113,7 +162,8 @@ def test_the_final_document_compares_with_on_demand() -> None:
     found = final_document("one", 0.0, world, events, {"g4dn.xlarge": 7.2})
     lived_s = 58.0 + 50.5 + 36.0
     assert found["cost_usd"] == pytest.approx(lived_s * 0.001 + 169 * 0.0001)
-    assert found["on_demand_cost_usd"] == pytest.approx(lived_s * 0.002 + 169 * 0.0001)  # the anchor is anyway
+    # The anchor is anyway
+    assert found["on_demand_cost_usd"] == pytest.approx(lived_s * 0.002 + 169 * 0.0001)
     compute_s = (48.0 + 39.5 + 23.0) * (111.0 - 3.5) / 111.0 * 100 / 107
     assert found["same_work_on_demand_usd"] == pytest.approx((compute_s + 10) * 0.002)
     assert sum(found["spent_usd"].values()) == pytest.approx(found["cost_usd"], abs=1e-6)
@@ -121,12 +171,19 @@ def test_the_final_document_compares_with_on_demand() -> None:
 
 
 def test_each_machine_is_compared_with_its_own_type(capsys: pytest.CaptureFixture[str]) -> None:
-    """A job that took the next-ranked type for one machine; of a type without a price nothing is guessed."""
+    """A job that took the next-ranked type for one machine.
+
+    Of a type without a price nothing is guessed.
+    """
     world, events = job()
     other = Pool("g6.xlarge", "z", "spot", 3.6)
-    world = replace(world, machines={**world.machines, "m2": replace(world.machines["m2"], pool=other)})
+    world = replace(
+        world, machines={**world.machines, "m2": replace(world.machines["m2"], pool=other)}
+    )
     found = final_document("one", 0.0, world, events, {"g4dn.xlarge": 7.2, "g6.xlarge": 36.0})
-    assert found["on_demand_cost_usd"] == pytest.approx((58.0 + 36.0) * 0.002 + 50.5 * 0.01 + 169 * 0.0001)
+    assert found["on_demand_cost_usd"] == pytest.approx(
+        (58.0 + 36.0) * 0.002 + 50.5 * 0.01 + 169 * 0.0001
+    )
     once = (111.0 - 3.5) / 111.0 * 100 / 107
     steps_usd = ((48.0 + 23.0) * 0.002 + 39.5 * 0.01) * once
     assert found["same_work_on_demand_usd"] == pytest.approx(steps_usd + 10 * 0.002)
@@ -137,7 +194,10 @@ def test_each_machine_is_compared_with_its_own_type(capsys: pytest.CaptureFixtur
     assert unknown["unpriced_types"] == ["g6.xlarge"]
     print_job(unknown, ())
     out = capsys.readouterr().out
-    assert "nothing is compared with on-demand machines: the on-demand price of g6.xlarge is not known" in out
+    assert (
+        "nothing is compared with on-demand machines: the on-demand price of g6.xlarge is not known"
+        in out
+    )
     assert "was saved" not in out
 
 
@@ -149,16 +209,23 @@ def test_the_report(capsys: pytest.CaptureFixture[str]) -> None:
     document["validation"] = validation(seen, world.terms, world.terms.policy, 3.6)
     print_job(document, ())
     out = capsys.readouterr().out
-    for said in ("the same machines on demand: 0.3059 $, 47 % was saved", "steps done again", "waiting for machines"):
+    for said in (
+        "the same machines on demand: 0.3059 $, 47 % was saved",
+        "steps done again",
+        "waiting for machines",
+    ):
         assert said in out
-    assert "deepvm simulate, given the lives and latencies that it had:" in out and "total time" in out
+    assert (
+        "deepvm simulate, given the lives and latencies that it had:" in out and "total time" in out
+    )
 
 
 def test_what_the_simulator_is_given() -> None:
     world, events = job()
     seen = observed(0.0, world, events)
     assert seen is not None
-    # 40 steps until 60.5 s less a stall; 37 from 90 s to 127.5 s less another; 23 from 148 s to 171 s
+    # 40 steps until 60.5 s less a stall; 37 from 90 s to 127.5 s less another; 23 from 148 s to 171
+    # s
     assert seen.step_s == pytest.approx((40.5 - 0.5 + 37.5 - 0.5 + 23.0) / 100)
     assert seen.lost_steps == 7 and seen.preemptions == 2 and seen.total_s == 171.0
     assert seen.allocation_s == pytest.approx((10.0 + 12.0 + 11.0) / 3)  # detection included
@@ -170,7 +237,9 @@ def test_what_the_simulator_is_given() -> None:
 
 
 def test_the_simulator_says_what_happened() -> None:
-    """With a policy of whole steps, which ignores notices: m2 goes after 77 steps, and 17 are done again."""
+    """With a policy of whole steps, which ignores notices: m2 goes after 77 steps, and 17 are done
+    again.
+    """
     world, events = job()
     m2 = replace(world.machines["m2"], noticed_s=None, taken_s=None, ended_s=128.0, end_reason=LOST)
     m3 = replace(world.machines["m3"], requested_s=128.5, launched_s=139.0, ended_s=194.0)
@@ -178,15 +247,28 @@ def test_the_simulator_says_what_happened() -> None:
     events = [
         *(e for e in events[:6]),
         event(149.0, "started", "running", id="m3", generation=3, version=60),
-        event(170.0, "safe", "running", generation=3, version=80, reason="insurance", stall_s=0.5, took_s=1.0),
+        event(
+            170.0,
+            "safe",
+            "running",
+            generation=3,
+            version=80,
+            reason="insurance",
+            stall_s=0.5,
+            took_s=1.0,
+        ),
         event(190.0, "ended", "done", id="m3", generation=3, code=0, step=100),
     ]
     seen = observed(0.0, world, events)
     assert seen is not None and seen.lost_steps == 7 + 17
     found = validation(seen, world.terms, parse_policy("static:20"), 3.6)
-    assert abs(found["deviation"]["total_s"]) < 0.01 and abs(found["deviation"]["cost_usd"]) < 0.01, found
+    assert (
+        abs(found["deviation"]["total_s"]) < 0.01 and abs(found["deviation"]["cost_usd"]) < 0.01
+    ), found
     assert found["forecast"]["preemptions"] == 2 and abs(found["forecast"]["lost_steps"] - 24) <= 1
-    other = validation(replace(seen, lives_s=(68.0, float("inf"))), world.terms, parse_policy("static:20"), 3.6)
+    other = validation(
+        replace(seen, lives_s=(68.0, float("inf"))), world.terms, parse_policy("static:20"), 3.6
+    )
     assert other["deviation"]["total_s"] < -0.1  # lives that were not those
 
 
@@ -196,7 +278,9 @@ def test_nothing_is_compared_without_an_end() -> None:
 
 
 def test_a_noticed_machine_goes_with_one_that_is_lost() -> None:
-    """As in a job of two machines: both are noticed, and when the first is gone the replacements of both take over."""
+    """As in a job of two machines: both are noticed, and when the first is gone the replacements of
+    both take over.
+    """
     machines = [
         machine("m1", 0.0, 10.0, 60.0, PREEMPTED, noticed_s=30.0, taken_s=60.0),
         machine("m2", 0.0, 10.0, 61.0, PREEMPTED, noticed_s=40.0, taken_s=75.0),
@@ -206,13 +290,24 @@ def test_a_noticed_machine_goes_with_one_that_is_lost() -> None:
     events = [
         event(20.0, "started", "running", id="m1", generation=1, version=0),
         event(20.0, "started", "running", id="m2", generation=1),
-        event(51.0, "safe", "running", generation=1, version=30, reason="insurance", stall_s=0.5, took_s=1.0),
+        event(
+            51.0,
+            "safe",
+            "running",
+            generation=1,
+            version=30,
+            reason="insurance",
+            stall_s=0.5,
+            took_s=1.0,
+        ),
         event(60.5, "machine", "forming", id="m1", why=PREEMPTED, generation=1),
         event(65.0, "started", "running", id="m3", generation=2, version=30),
         event(65.0, "started", "running", id="m4", generation=2),
         event(125.0, "ended", "done", id="m3", generation=2, code=0, step=90),
     ]
-    world = replace(job()[0], terms=Terms(2, 2, mttp_s=60.0), machines={m.id: m for m in machines}, generation=2)
+    world = replace(
+        job()[0], terms=Terms(2, 2, mttp_s=60.0), machines={m.id: m for m in machines}, generation=2
+    )
     seen = observed(0.0, replace(world, reached=90), events)
     assert seen is not None and seen.preemptions == 2
     assert seen.lives_s[:2] == (60.0, 75.0) and seen.graces_s[:2] == (30.0, 35.0)

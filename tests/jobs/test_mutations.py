@@ -1,6 +1,8 @@
-"""Without a fence, an intent or an agreement a scenario fails: the tests of these promises can see them broken.
+"""Without a fence, an intent or an agreement a scenario fails: the tests of these promises can see
+them broken.
 
-The same of memory nodes and buckets is beside their own tests: test_generations.py, test_bucket_generations.py.
+The same of memory nodes and buckets is beside their own tests: test_generations.py,
+test_bucket_generations.py.
 """
 
 from __future__ import annotations
@@ -45,14 +47,19 @@ def home(tmp_path: Path) -> Iterator[Home]:
 
 
 def mutated(home: Home, name: str) -> None:
-    home.env |= {"JOBS_MUTATION": name, "PYTHONPATH": os.pathsep.join([str(MUTATIONS), home.env.get("PYTHONPATH", "")])}
+    home.env |= {
+        "JOBS_MUTATION": name,
+        "PYTHONPATH": os.pathsep.join([str(MUTATIONS), home.env.get("PYTHONPATH", "")]),
+    }
 
 
-# --- no intent before the call -------------------------------------------------------------------------------------
+# --- no intent before the call --------------------------------------------------------------------
 
 
 def adopted(home: Home) -> None:
-    """A controller is killed when its cloud has made the machine: it is known, and the next one goes on with it."""
+    """A controller is killed when its cloud has made the machine: it is known, and the next one
+    goes on with it.
+    """
     arm(home, ["cloud.after-request"])
     process = home.start("run", str(home.job("intent", "exec python own.py 60 0.02;")))
     process.communicate(timeout=60)
@@ -76,7 +83,7 @@ def test_no_intent_is_noticed(home: Home) -> None:
         adopted(home)
 
 
-# --- ranks that save different steps -------------------------------------------------------------------------------
+# --- ranks that save different steps --------------------------------------------------------------
 
 
 def agreed(home: Home) -> None:
@@ -86,7 +93,10 @@ def agreed(home: Home) -> None:
     versions = list((home.jobs / "agreed" / "versions" / "agreed" / "backups").glob("0*-*"))
     assert versions
     for version in versions:
-        assert {rank.parent.name for rank in version.glob("rank-*/record.json")} == {"rank-0", "rank-1"}, version.name
+        assert {rank.parent.name for rank in version.glob("rank-*/record.json")} == {
+            "rank-0",
+            "rank-1",
+        }, version.name
         assert json.loads((version / "whole.json").read_text())["ranks"] == 2
 
 
@@ -104,17 +114,26 @@ def test_no_agreement_is_noticed(home: Home) -> None:
         agreed(home)
 
 
-# --- no fence ------------------------------------------------------------------------------------------------------
+# --- no fence -------------------------------------------------------------------------------------
 
 
 def fenced(home: Home) -> None:
-    """A machine dies; the other, which trains on alone, loses its link, and saves until it is given up."""
+    """A machine dies.
+
+    The other, which trains on alone, loses its link, and saves until it is given up.
+    """
     name = f"fence{time.time_ns() % 10**9}"
-    more: dict[str, Any] = {"count": {"min": 1, "max": 2}, "cloud": "netns", "save_policy": "static:20"}
+    more: dict[str, Any] = {
+        "count": {"min": 1, "max": 2},
+        "cloud": "netns",
+        "save_policy": "static:20",
+    }
     process = home.start("run", str(home.job(name, "exec python chain.py 3000;", **more)))
 
     def seen(what: Callable[[World], Any]) -> World:
-        found = until(lambda: (world := world_of(home, name)) is not None and what(world) and world, 60)
+        found = until(
+            lambda: (world := world_of(home, name)) is not None and what(world) and world, 60
+        )
         assert isinstance(found, World)
         return found
 
@@ -163,7 +182,9 @@ def fenced_backups(folder: Path) -> None:
     assert newer.latest(0, 2) is None, "a version of an older epoch is visible"
 
 
-def test_backups_of_an_older_generation_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_backups_of_an_older_generation_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fenced_backups(tmp_path)
     monkeypatch.setattr(EpochFile, "_check", lambda self, epoch: None)
     with pytest.raises(AssertionError, match="older epoch"):
@@ -177,7 +198,9 @@ def fenced_folder(folder: Path) -> None:
     assert not (folder / "version").exists()
 
 
-def test_commits_of_an_older_generation_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commits_of_an_older_generation_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fenced_folder(tmp_path)
     monkeypatch.setattr(EpochFile, "_check", lambda self, epoch: None)
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
@@ -205,12 +228,14 @@ def test_reports_of_an_older_generation_change_nothing(monkeypatch: pytest.Monke
     seeds = range(60 if THOROUGH else 15)
     simulated(seeds)
     true = heard._of_generation
-    monkeypatch.setattr(heard, "_of_generation", lambda w, e: true(w, replace(e, generation=w.generation)))
+    monkeypatch.setattr(
+        heard, "_of_generation", lambda w, e: true(w, replace(e, generation=w.generation))
+    )
     with pytest.raises(AssertionError, match="steps are missing"):
         simulated(seeds)
 
 
-# --- no safety net for the deadline --------------------------------------------------------------------------------
+# --- no safety net for the deadline ---------------------------------------------------------------
 
 
 def deadlines_met(policy: str) -> None:

@@ -1,4 +1,6 @@
-"""Jobs whose machines have networks of their own: links that are cut without a word, notices in short time."""
+"""Jobs whose machines have networks of their own: links that are cut without a word, notices in
+short time.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ STEPS = 1800 if THOROUGH else 500
 
 def started(home: Home, name: str, **more: Any) -> tuple[Any, Path]:
     """A job that has a version, and the folder of its backups."""
-    job = home.job(name, f"exec python chain.py {STEPS};", cloud="netns", save_policy="static:20", **more)
+    job = home.job(
+        name, f"exec python chain.py {STEPS};", cloud="netns", save_policy="static:20", **more
+    )
     process = home.start("run", str(job))
     backups = home.folder / "data" / "deepvm" / "jobs" / name / "versions" / name / "backups"
     until(lambda: list(backups.glob("0*")))
@@ -51,7 +55,9 @@ def finished(home: Home, process: Any, name: str) -> dict[str, Any]:
     return home.document("jobs", "show", name)
 
 
-@pytest.mark.skipif(not THOROUGH, reason="the thorough suite: it waits for the second deadline of a silent machine")
+@pytest.mark.skipif(
+    not THOROUGH, reason="the thorough suite: it waits for the second deadline of a silent machine"
+)
 def test_a_machine_that_stays_silent_is_replaced(home: Home) -> None:
     name = f"cut{time.time_ns() % 10**9}"
     process, backups = started(home, name)
@@ -62,9 +68,13 @@ def test_a_machine_that_stays_silent_is_replaced(home: Home) -> None:
     assert {int(folder.name.partition("-")[2]) for folder in backups.glob("0*")} == {2}
 
 
-@pytest.mark.skipif(not THOROUGH, reason="the thorough suite: it waits for the second deadline of a silent machine")
+@pytest.mark.skipif(
+    not THOROUGH, reason="the thorough suite: it waits for the second deadline of a silent machine"
+)
 def test_losses_that_nobody_hears_of(home: Home) -> None:
-    """Of the injector: the first machine's link is taken away, and it lives on until it is given up."""
+    """Of the injector: the first machine's link is taken away, and it lives on until it is given
+    up.
+    """
     name = f"silent{time.time_ns() % 10**9}"
     process, _ = started(home, name, inject={"lives": ["2s"], "silent": 1.0})
     found = finished(home, process, name)
@@ -79,7 +89,10 @@ def test_a_machine_that_comes_back_begins_a_new_generation(home: Home) -> None:
     process, _ = started(home, name)
     cloud = NetnsCloud(home.jobs)
     cloud.cut(name, "m1")
-    until(lambda: home.document("jobs", "show", name)["generations"] == 1 and _is_silent(home, name), 20)
+    until(
+        lambda: home.document("jobs", "show", name)["generations"] == 1 and _is_silent(home, name),
+        20,
+    )
     cloud.cut(name, "m1", down=False)
     found = finished(home, process, name)
     assert (found["generations"], found["preemptions"], len(found["machines"])) == (2, 0, 1)
@@ -106,7 +119,9 @@ def test_every_notice_of_five_seconds_is_heeded(home: Home, seed: int) -> None:
 
 
 def _confirmed(home: Home, name: str, count: int) -> list[tuple[float, float]]:
-    """From each notice to its version, seconds, and the limit: a step, half again the save's own time, and 0.3 s."""
+    """From each notice to its version, seconds, and the limit: a step, half again the save's own
+    time, and 0.3 s.
+    """
     with History.open({PLACE: str(home.jobs.parent / "history.db")}) as history:
         events = history.events(name)
     notices = [e for e in events if e.kind == "noticed"]

@@ -1,4 +1,6 @@
-"""``deepvm jobs orphans`` where clouds do not answer, and controllers that begin and end beside each other."""
+"""``deepvm jobs orphans`` where clouds do not answer, and controllers that begin and end beside
+each other.
+"""
 
 from __future__ import annotations
 
@@ -104,12 +106,16 @@ def test_jobs_that_the_history_lacks_are_released_by_their_name_alone(
             folder=tmp_path,
             owned=["far"],  # type: ignore
         )
-    assert [o.job for o in result.orphans] == found and result.problems == ([problem] if problem else [])
+    assert [o.job for o in result.orphans] == found and result.problems == (
+        [problem] if problem else []
+    )
     assert cloud.ended == ended and all(o.known is (o.job == "one") for o in result.orphans)
 
 
 @pytest.mark.parametrize("fails", ["", "jobs"])
-def test_a_misspelt_job_releases_none_and_is_no_job_without_machines(tmp_path: Path, fails: str) -> None:
+def test_a_misspelt_job_releases_none_and_is_no_job_without_machines(
+    tmp_path: Path, fails: str
+) -> None:
     """Unless a cloud does not answer, which may know it."""
     cloud = Owner(fails=fails)
     world = World(Terms(1, 1), 0.0, pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),))
@@ -118,7 +124,9 @@ def test_a_misspelt_job_releases_none_and_is_no_job_without_machines(tmp_path: P
         history.add_job("one", 0.0, tmp_path / "one", {"cloud": "far"}, world)
 
         def search_for(*names: str) -> Search:
-            return search(history, lambda _: cloud, release=True, named=names, folder=tmp_path, owned=["far"])  # type: ignore
+            return search(
+                history, lambda _: cloud, release=True, named=names, folder=tmp_path, owned=["far"]
+            )  # type: ignore
 
         if fails:
             assert search_for("losst").problems == ["far: no network"]
@@ -157,7 +165,9 @@ def test_a_controller_in_the_background_finds_relative_places(home: Home) -> Non
     job = home.job("away", "exec python own.py 20 0.01;")
     places = {"DEEPVM_DATA_DIR": "mine", "DEEPVM_HISTORY": "h.db"}
     words = home.command("run", str(job), "--detach")
-    done = subprocess.run(words, env={**home.env, **places}, cwd=home.folder, capture_output=True, text=True)
+    done = subprocess.run(
+        words, env={**home.env, **places}, cwd=home.folder, capture_output=True, text=True
+    )
     assert (done.returncode, done.stdout) == (0, "away\n"), done.stderr
     with History.open({PLACE: str(home.folder / "h.db")}) as history:
         until(lambda: (row := history.job("away")) is not None and row.result is not None, 60)
@@ -175,14 +185,18 @@ def test_a_controller_in_the_background_that_cannot_begin(home: Home) -> None:
     finally:
         lock.release()
     assert done.returncode == 4
-    assert "the controller of taken has ended: Error: another process is the controller" in done.stderr
+    assert (
+        "the controller of taken has ended: Error: another process is the controller" in done.stderr
+    )
 
 
 def test_who_goes_on_with_a_job_knows_what_the_one_before_wrote_last(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A controller that ends while another waits for its place may have formed one more generation."""
-    assert home.run("run", str(home.job("next", "exec python own.py 5 0.01;", budget={"total_usd": 1e-9}))).returncode
+    assert home.run(
+        "run", str(home.job("next", "exec python own.py 5 0.01;", budget={"total_usd": 1e-9}))
+    ).returncode
     for name, value in home.env.items():
         monkeypatch.setenv(name, value)
     known = list[int]()

@@ -1,4 +1,6 @@
-"""Which pool is asked next: by what happened there, and not where one has just refused or taken a machine back."""
+"""Which pool is asked next: by what happened there, and not where one has just refused or taken a
+machine back.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,28 @@ from support.jobs.simulation import Faults, Simulation, finished
 
 from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions.markets import least_usd_per_hour, within_budget
-from deepvm.jobs.decisions.pool_choice import free_pools, in_order, record_of, refused, rested, usd_per_useful_hour
+from deepvm.jobs.decisions.pool_choice import (
+    free_pools,
+    in_order,
+    record_of,
+    refused,
+    rested,
+    usd_per_useful_hour,
+)
 from deepvm.jobs.decisions.pool_record import PoolRecord
 from deepvm.jobs.decisions.react import react
 from deepvm.jobs.decisions.states import Job, Machine
-from deepvm.jobs.decisions.world import LOST, PREEMPTED, REFUSED, RELEASED, MachineRecord, Pool, Role, Terms, World
+from deepvm.jobs.decisions.world import (
+    LOST,
+    PREEMPTED,
+    REFUSED,
+    RELEASED,
+    MachineRecord,
+    Pool,
+    Role,
+    Terms,
+    World,
+)
 from deepvm.jobs.decisions.world_document import from_document, to_document, to_row
 
 NOW = 1_000_000_000.0
@@ -26,7 +45,9 @@ A, B, C = (Pool("g4dn.xlarge", f"us-east-1{z}", "spot", 0.3) for z in "abc")
 OTHER = Pool("g5.xlarge", "us-east-1a", "spot", 0.5)
 
 
-def row(pool: Pool, hours: float, reason: str = RELEASED, ago_h: float = 24.0 * 3) -> dict[str, Any]:
+def row(
+    pool: Pool, hours: float, reason: str = RELEASED, ago_h: float = 24.0 * 3
+) -> dict[str, Any]:
     """A machine of the history, that was asked for so long ago, and lived so long."""
     began = NOW - ago_h * 3600
     had = reason != REFUSED
@@ -61,7 +82,9 @@ def test_what_is_counted() -> None:
         row(OTHER, 1, PREEMPTED),
         {**row(A, 1), "market": "on-demand"},
     ]
-    assert record_of(A, rows, NOW) == PoolRecord(lived_h=11.0, taken=2, granted=1, refused=1, at_s=NOW)
+    assert record_of(A, rows, NOW) == PoolRecord(
+        lived_h=11.0, taken=2, granted=1, refused=1, at_s=NOW
+    )
     region = replace(A, zone="us-east-1")
     assert record_of(region, rows, NOW).taken == 3
     still = {**row(A, 1), "ended_s": None, "launched_s": NOW - 7200}
@@ -74,7 +97,8 @@ def test_order() -> None:
     assert in_order([A, B], [row(A, 0, REFUSED, ago_h=1) for _ in range(8)], NOW) == (B, A)
     assert in_order([replace(A, usd_per_hour=0.4), B], [], NOW)[0] == B
     cheap, history = replace(A, usd_per_hour=0.1), [row(A, 0.5, PREEMPTED) for _ in range(20)]
-    assert in_order([cheap, B], history, NOW)[0] == cheap  # a third of the price is worth some preemptions
+    # A third of the price is worth some preemptions
+    assert in_order([cheap, B], history, NOW)[0] == cheap
 
 
 def world(*pools: Pool) -> World:
@@ -85,7 +109,9 @@ def test_a_pool_that_refused_is_left_alone_longer_each_time() -> None:
     once = refused(world(A, B), A)
     assert free_pools(once) == [B] and free_pools(replace(once, now_s=30.0)) == [A, B]
     twice = refused(replace(once, now_s=30.0), A)
-    assert free_pools(replace(twice, now_s=89.0)) == [B] and free_pools(replace(twice, now_s=90.0)) == [A, B]
+    assert free_pools(replace(twice, now_s=89.0)) == [B] and free_pools(
+        replace(twice, now_s=90.0)
+    ) == [A, B]
     assert free_pools(refused(once, B)) == []
 
 
@@ -103,7 +129,9 @@ def test_refusals_of_one_round_count_once() -> None:
 @pytest.mark.parametrize("place", ["anchor", "steady"])
 def test_each_pool_that_refused_is_left_alone(place: str) -> None:
     other = replace(OTHER, market="on-demand")
-    terms = Terms(2, 2, cool_s=30.0, **{place: (other,), "anchors" if place == "anchor" else "steadies": 1})
+    terms = Terms(
+        2, 2, cool_s=30.0, **{place: (other,), "anchors" if place == "anchor" else "steadies": 1}
+    )
     now, acts = react(replace(world(A), terms=terms), d.Tick(), 0.0)
     refused_id = next(act.id for act in acts if now.machines[act.id].pool == other)
     now, acts = react(now, d.Refused(refused_id, "no capacity"), 1.0)
@@ -133,7 +161,9 @@ def test_a_pool_rests_after_a_notice_where_there_is_another() -> None:
         (d.Tick(), 60.0),  # its agent has been silent for too long
     ],
 )
-def test_the_replacement_comes_from_elsewhere_with_or_without_a_notice(event: d.Event, at_s: float) -> None:
+def test_the_replacement_comes_from_elsewhere_with_or_without_a_notice(
+    event: d.Event, at_s: float
+) -> None:
     now, first = react(world(A, B), d.Tick(), 1.0)
     assert [now.machines[r.id].pool for r in first if isinstance(r, d.Request)] == [A]
     now, _ = react(now, [d.Launched("m1", 1.0), d.Heard("m1", warm=True)], 2.0)
@@ -147,7 +177,9 @@ def test_the_replacement_comes_from_elsewhere_with_or_without_a_notice(event: d.
 def test_a_pool_rests_again_after_each_loss() -> None:
     once = rested(world(A, B), A)
     again = rested(replace(once, now_s=1000.0), A)
-    assert free_pools(replace(again, now_s=1299.0)) == [B] and free_pools(replace(again, now_s=1300.0)) == [A, B]
+    assert free_pools(replace(again, now_s=1299.0)) == [B] and free_pools(
+        replace(again, now_s=1300.0)
+    ) == [A, B]
 
 
 def test_what_the_cloud_has_chosen_is_written_down() -> None:
@@ -156,8 +188,12 @@ def test_what_the_cloud_has_chosen_is_written_down() -> None:
     after, _ = react(now, d.Launched("m1", 1.5, "us-east-1c", 0.25), 2.0)
     pool = after.machines["m1"].pool
     assert (pool.zone, pool.usd_per_hour) == ("us-east-1c", 0.25)
-    listed, _ = react(now, d.Listed({"m1": 1.5}, zones={"m1": "us-east-1b"}), 2.0)  # the reply was lost
-    assert listed.machines["m1"].pool.zone == "us-east-1b" and listed.machines["m1"].pool.usd_per_hour == 0.3
+    # The reply was lost
+    listed, _ = react(now, d.Listed({"m1": 1.5}, zones={"m1": "us-east-1b"}), 2.0)
+    assert (
+        listed.machines["m1"].pool.zone == "us-east-1b"
+        and listed.machines["m1"].pool.usd_per_hour == 0.3
+    )
 
 
 def test_a_steady_machine_counts_in_whichever_zone() -> None:
@@ -170,7 +206,7 @@ def test_a_steady_machine_counts_in_whichever_zone() -> None:
     assert not acts
 
 
-# --- while the job runs ----------------------------------------------------------------------------------------------
+# --- while the job runs ---------------------------------------------------------------------------
 
 OFTEN = Pool("g4dn.xlarge", "us-east-1a", "spot", 0.30)
 SELDOM = Pool("g4dn.xlarge", "us-east-1b", "spot", 0.31)
@@ -187,7 +223,9 @@ _TIMES = ("requested_s", "launched_s", "ended_s", "end_reason")
 
 
 def seen(*machines: MachineRecord, **more: Any) -> World:
-    return World(Terms(1, 1), NOW, machines={m.id: m for m in machines}, pools=(OFTEN, SELDOM), **more)
+    return World(
+        Terms(1, 1), NOW, machines={m.id: m for m in machines}, pools=(OFTEN, SELDOM), **more
+    )
 
 
 @pytest.mark.parametrize("reason", [PREEMPTED, LOST, REFUSED])
@@ -201,7 +239,10 @@ def test_a_zone_that_takes_machines_back_or_refuses_is_asked_later(reason: str) 
 
 
 def test_a_notice_counts_before_its_machine_has_ended() -> None:
-    known = [replace(lived(n, OFTEN, 0.1, RELEASED, ago_h=0.1), end_reason="", noticed_s=NOW) for n in range(30)]
+    known = [
+        replace(lived(n, OFTEN, 0.1, RELEASED, ago_h=0.1), end_reason="", noticed_s=NOW)
+        for n in range(30)
+    ]
     assert free_pools(seen(*known))[0] == SELDOM
 
 
@@ -209,7 +250,10 @@ def test_what_the_history_knew_still_counts() -> None:
     before = PoolRecord(lived_h=20.0, taken=40, granted=40, at_s=NOW - 3600)
     assert free_pools(seen(priors={OFTEN: before})) == [SELDOM, OFTEN]
     good = [lived(n, OFTEN, 24.0, RELEASED, ago_h=30) for n in range(1, 30)]
-    assert free_pools(seen(*good, priors={OFTEN: before})) == [OFTEN, SELDOM], "29 days without a preemption"
+    assert free_pools(seen(*good, priors={OFTEN: before})) == [
+        OFTEN,
+        SELDOM,
+    ], "29 days without a preemption"
     full = PoolRecord(refused=30, at_s=NOW - 3600)
     assert free_pools(seen(priors={OFTEN: full})) == [SELDOM, OFTEN]
     assert free_pools(seen(priors={OFTEN: replace(full, at_s=NOW - 2 * 86_400)})) == [OFTEN, SELDOM]
@@ -224,7 +268,9 @@ def test_types_keep_their_rank() -> None:
 
 
 ENDS = st.sampled_from([PREEMPTED, LOST, REFUSED, RELEASED])
-LIVES = st.lists(st.tuples(st.sampled_from([A, B]), st.floats(0, 50), ENDS, st.floats(0, 24.0 * 40)), max_size=30)
+LIVES = st.lists(
+    st.tuples(st.sampled_from([A, B]), st.floats(0, 50), ENDS, st.floats(0, 24.0 * 40)), max_size=30
+)
 
 
 @given(LIVES, LIVES)
@@ -241,7 +287,9 @@ def test_it_is_as_if_the_history_had_the_jobs_own_machines(before: Any, since: A
 
 
 class Zones(Simulation):
-    """A zone of the same price that comes first, and where there is no capacity, or machines live for seconds."""
+    """A zone of the same price that comes first, and where there is no capacity, or machines live
+    for seconds.
+    """
 
     def __init__(self, seed: int, life_s: float) -> None:
         super().__init__(random.Random(seed), Terms(2, 2, cool_s=3.0), Faults(), steps=600)
@@ -252,7 +300,11 @@ class Zones(Simulation):
     def do(self, act: Any) -> None:
         super().do(act)
         machine = self.machines.get(act.id)
-        if isinstance(act, d.Request) and machine and self.world.machines[act.id].pool.zone == A.zone:
+        if (
+            isinstance(act, d.Request)
+            and machine
+            and self.world.machines[act.id].pool.zone == A.zone
+        ):
             self.at(self.life_s, lambda: self.end(machine))
 
 
@@ -265,17 +317,26 @@ def test_a_job_leaves_a_zone_that_is_no_good(seed: int, life_s: float) -> None:
     assert asked[:2] == [A.zone] * 2 and asked.count(A.zone) <= 3 and asked[-1] == B.zone
 
 
-# --- next-ranked types -----------------------------------------------------------------------------------------------
+# --- next-ranked types ----------------------------------------------------------------------------
 
-FIRST, SECOND = Pool("g4dn.xlarge", "us-east-1", "on-demand", 0.5), Pool("g5.xlarge", "us-east-1", "on-demand", 1.0)
-SMALL, LARGE = Pool("m7g.large", "us-east-1", "on-demand", 0.1), Pool("m6g.large", "us-east-1", "on-demand", 0.2)
+FIRST, SECOND = (
+    Pool("g4dn.xlarge", "us-east-1", "on-demand", 0.5),
+    Pool("g5.xlarge", "us-east-1", "on-demand", 1.0),
+)
+SMALL, LARGE = (
+    Pool("m7g.large", "us-east-1", "on-demand", 0.1),
+    Pool("m6g.large", "us-east-1", "on-demand", 0.2),
+)
 
 
 def asked(world: World, now_s: float, *refuse: Pool) -> tuple[World, list[Pool]]:
     """Which pools are asked in the end where those of ``refuse`` have no capacity."""
     found, acts = list[Pool](), react(world, d.Tick(), now_s)
     while acts[1]:
-        world, new = acts[0], [acts[0].machines[act.id] for act in acts[1] if isinstance(act, d.Request)]
+        world, new = (
+            acts[0],
+            [acts[0].machines[act.id] for act in acts[1] if isinstance(act, d.Request)],
+        )
         now_s += 1.0
         refusals = [d.Refused(m.id, "no capacity") for m in new if m.pool in refuse]
         found += [m.pool for m in new if m.pool not in refuse]
@@ -288,15 +349,27 @@ def asked(world: World, now_s: float, *refuse: Pool) -> tuple[World, list[Pool]]
     [
         ({}, (FIRST, SECOND), []),
         ({"steady": (FIRST, SECOND), "steadies": 2}, (A,), []),
-        ({"bought": (FIRST, SECOND), "deadline_policy": "greedy", "end_s": 1e6, "steps": 10}, (A,), [A, A]),
+        (
+            {"bought": (FIRST, SECOND), "deadline_policy": "greedy", "end_s": 1e6, "steps": 10},
+            (A,),
+            [A, A],
+        ),
     ],
 )
 def test_the_next_ranked_type_is_bought_where_the_first_is_not_to_be_had(
     terms: dict[str, Any], pools: tuple[Pool, ...], too_dear: list[Pool]
 ) -> None:
-    """If the budget by the hour buys as many of it as are needed; a part of them would be paid for nothing."""
+    """If the budget by the hour buys as many of it as are needed.
+
+    A part of them would be paid for nothing.
+    """
     for usd_per_hour, found in ((None, [SECOND] * 2), (2.0, [SECOND] * 2), (1.9, too_dear)):
-        begun = World(Terms(2, 2, usd_per_hour=usd_per_hour, **terms), 0.0, pools=pools, on_demand="bought" in terms)
+        begun = World(
+            Terms(2, 2, usd_per_hour=usd_per_hour, **terms),
+            0.0,
+            pools=pools,
+            on_demand="bought" in terms,
+        )
         begun = within_budget(begun, usd_per_hour)
         assert asked(begun, 0.0)[1] == [FIRST] * 2
         world, instead = asked(begun, 0.0, FIRST)
@@ -327,7 +400,9 @@ def test_an_anchor_that_is_replaced_keeps_to_the_budget() -> None:
     assert found == [SMALL] * 2 + [FIRST] * 2
     world, acts = react(world, [d.Launched(m, 1.0) for m in world.machines], 2.0)
     assert [world.machines[act.id].pool for act in acts] == [FIRST]
-    world, acts = react(world, d.Listed({"m2": 1.0, "m3": 1.0, "m4": 1.0, "m5": 2.0}, {"m1": (1.0, 3.0)}), 3.0)
+    world, acts = react(
+        world, d.Listed({"m2": 1.0, "m3": 1.0, "m4": 1.0, "m5": 2.0}, {"m1": (1.0, 3.0)}), 3.0
+    )
     assert [world.machines[act.id].pool for act in acts] == [SMALL]
     assert not react(world, d.Refused(acts[0].id, "no capacity"), 4.0)[1]
     richer = replace(world, terms=replace(world.terms, usd_per_hour=1.8))
@@ -351,8 +426,14 @@ def markets_of_a_job(draw: st.DrawFn) -> World:
     least = draw(st.integers(1, 3))
     steady, anchor, bought = pools("on-demand"), pools("on-demand"), pools("on-demand")
     steadies = draw(st.integers(1, least)) if steady else 0
-    terms = Terms(least, draw(st.integers(least, 5)), usd_per_hour=draw(st.sampled_from([0.5, 1.0, 2.0, 4.0, 9.0])))
-    terms = replace(terms, steady=steady, steadies=steadies, anchor=anchor, anchors=draw(st.integers(1, 2)))
+    terms = Terms(
+        least,
+        draw(st.integers(least, 5)),
+        usd_per_hour=draw(st.sampled_from([0.5, 1.0, 2.0, 4.0, 9.0])),
+    )
+    terms = replace(
+        terms, steady=steady, steadies=steadies, anchor=anchor, anchors=draw(st.integers(1, 2))
+    )
     terms = replace(terms, anchors=terms.anchors if anchor else 0, bought=bought)
     terms = replace(terms, end_s=1e6 if bought else None, steps=10, deadline_policy="greedy")
     return World(terms, 0.0, pools=pools("spot", 1))
@@ -364,9 +445,15 @@ def test_whatever_refuses_the_budget_buys_the_fewest(begun: World, data: st.Data
     assume(all(least_usd_per_hour(w) <= (w.terms.usd_per_hour or 0.0) for w in (begun, *on_demand)))
     world = within_budget(data.draw(st.sampled_from([begun, *on_demand])), begun.terms.usd_per_hour)
     terms = world.terms
-    assert world.pools and bool(terms.anchor) == bool(begun.terms.anchor) and terms.bought[:1] or not begun.terms.bought
+    assert (
+        world.pools
+        and bool(terms.anchor) == bool(begun.terms.anchor)
+        and terms.bought[:1]
+        or not begun.terms.bought
+    )
     groups = [g for g in (world.pools, terms.steady, terms.anchor, terms.bought) if g]
-    left = [data.draw(st.sampled_from(group)) for group in groups]  # the only one of its group with capacity
+    # The only one of its group with capacity
+    left = [data.draw(st.sampled_from(group)) for group in groups]
     refuse = {p for group in groups for p in group} - set(left)
     world, _ = asked(world, 0.0, *refuse)
     live = [m for m in world.machines.values() if not m.state.over]
@@ -377,7 +464,9 @@ def test_whatever_refuses_the_budget_buys_the_fewest(begun: World, data: st.Data
 
 @pytest.mark.parametrize("name", ["anchor", "steady", "bought"])
 @pytest.mark.parametrize("older", [None, asdict(FIRST)])
-def test_what_an_older_deepvm_wrote_of_its_one_pool(name: str, older: dict[str, Any] | None) -> None:
+def test_what_an_older_deepvm_wrote_of_its_one_pool(
+    name: str, older: dict[str, Any] | None
+) -> None:
     written = to_document(World(Terms(1, 1), 0.0, pools=(A,)))
     written["terms"][name] = older
     del written["priors"]

@@ -1,4 +1,6 @@
-"""Machines that take long until they train: they say how far they are, and one that hangs is replaced."""
+"""Machines that take long until they train: they say how far they are, and one that hangs is
+replaced.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,18 @@ def home(tmp_path: Path) -> Iterator[Home]:
 
 
 def booting() -> World:
-    world, _ = react(World(Terms(1, 1), 0.0, pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),)), d.Tick(), 0.0)
+    world, _ = react(
+        World(Terms(1, 1), 0.0, pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),)), d.Tick(), 0.0
+    )
     return react(world, d.Launched("m1", 1.0), 1.0)[0]
 
 
 def test_a_machine_that_gets_further_may_take_as_long_as_it_needs() -> None:
     world = booting()
     for second in range(10, 5_000, 10):
-        world, acts = react(world, d.Heard("m1", preparing=f"fetches data: {second} of 5000 MB"), second)
+        world, acts = react(
+            world, d.Heard("m1", preparing=f"fetches data: {second} of 5000 MB"), second
+        )
         assert not acts and world.machines["m1"].state is Machine.WARMING, second
     world, acts = react(world, d.Heard("m1", warm=True), 5_000.0)
     assert world.machines["m1"].state is Machine.MEMBER and not world.preparing
@@ -54,7 +60,9 @@ def test_a_machine_that_gets_no_further_is_replaced() -> None:
 def test_what_it_does_is_written_down_each_10_s() -> None:
     world, known = booting(), set[tuple[str, float]]()
     for tenth in range(20, 1_000):
-        world, _ = react(world, d.Heard("m1", preparing=f"runs setup, {tenth} lines so far"), tenth / 10)
+        world, _ = react(
+            world, d.Heard("m1", preparing=f"runs setup, {tenth} lines so far"), tenth / 10
+        )
         known.add(world.preparing["m1"])
     times = sorted(at_s for _, at_s in known)
     assert len(times) == 10 and all(b - a >= 10 for a, b in zip(times, times[1:], strict=False))
@@ -63,7 +71,15 @@ def test_what_it_does_is_written_down_each_10_s() -> None:
 
 
 def test_what_a_machine_says_is_bounded() -> None:
-    beat = {"generation": 0, "step": 0, "step_ns": 0, "warm": False, "address": "a", "port": 1, "seen": ""}
+    beat = {
+        "generation": 0,
+        "step": 0,
+        "step_ns": 0,
+        "warm": False,
+        "address": "a",
+        "port": 1,
+        "seen": "",
+    }
     beat |= {"scheduled": 0, "wait_s": 0.0}
     assert beat_of("m1", beat).heard.preparing == ""
     assert beat_of("m1", {**beat, "preparing": "x" * 10_000}).heard.preparing == "x" * 200
@@ -74,7 +90,9 @@ def test_what_a_machine_says_is_bounded() -> None:
 def test_a_setup(tmp_path: Path) -> None:
     said, printed = list[str](), list[str]()
     environ = {"PATH": "/usr/bin:/bin"}
-    failed, last = run_setup("seq 50; exit 3", tmp_path, environ, said.append, printed=printed.append)
+    failed, last = run_setup(
+        "seq 50; exit 3", tmp_path, environ, said.append, printed=printed.append
+    )
     assert failed == 3 and printed == [f"setup: {n}" for n in range(1, 51)]
     assert last == printed[10:], "labeled as in the logs"
     assert said[0] == "runs setup" and said[-1] == "runs setup, 50 lines so far"
@@ -89,12 +107,19 @@ def test_a_large_file_is_seen_to_grow(tmp_path: Path, monkeypatch: pytest.Monkey
     def slowly(source: str, target: Path) -> None:
         with target.open("wb", buffering=0) as file:
             file.write(b"x" * 1_000_000)
-            until(lambda: any(line.startswith("data it: 1 MB of 2 MB, 0 of 1 files") for line in said), 10)
+            until(
+                lambda: any(
+                    line.startswith("data it: 1 MB of 2 MB, 0 of 1 files") for line in said
+                ),
+                10,
+            )
             file.write(b"x" * 1_000_000)
 
     monkeypatch.setattr(data.shutil, "copyfile", slowly)
     data.have_data({"it": str(tmp_path / "source")}, tmp_path / "data", said.append)
-    assert said[0].startswith("data it: 0 B of 2 MB") and said[-1].startswith("data it: 2 MB of 2 MB, 1 of 1 files")
+    assert said[0].startswith("data it: 0 B of 2 MB") and said[-1].startswith(
+        "data it: 2 MB of 2 MB, 1 of 1 files"
+    )
     assert (tmp_path / "data" / "it").stat().st_size == 2_000_000
 
 

@@ -29,15 +29,24 @@ def cap(found: World, pool: Pool = SPOT, role: Role = Role.TRAINER) -> float | N
     return most_usd_per_hour(found, pool, role)
 
 
-@pytest.mark.parametrize("terms", [{}, {"usd_per_hour": 0.64}, {"total_usd": 9.0, "usd_per_hour": 3.0}])
+@pytest.mark.parametrize(
+    "terms", [{}, {"usd_per_hour": 0.64}, {"total_usd": 9.0, "usd_per_hour": 3.0}]
+)
 def test_a_limit_that_nobody_asked_for_ends_no_machine(terms: dict[str, Any]) -> None:
-    """A budget says what is bought at today's prices; AWS's own limit, the on-demand price, holds when they rise."""
+    """A budget says what is bought at today's prices.
+
+    AWS's own limit, the on-demand price, holds when they rise.
+    """
     everything = world(**terms, anchor=(ANCHOR,), anchors=1, steady=(STEADY,), steadies=1)
-    assert {cap(everything), cap(everything, STEADY), cap(everything, ANCHOR, Role.ANCHOR)} == {None}
+    assert {cap(everything), cap(everything, STEADY), cap(everything, ANCHOR, Role.ANCHOR)} == {
+        None
+    }
 
 
 def test_each_machine_has_a_share_in_proportion_to_its_price_as_in_exports() -> None:
-    limited = world(usd_per_hour=2.0, max_price=2.0, anchor=(ANCHOR,), anchors=1, steady=(STEADY,), steadies=1)
+    limited = world(
+        usd_per_hour=2.0, max_price=2.0, anchor=(ANCHOR,), anchors=1, steady=(STEADY,), steadies=1
+    )
     more = 2.0 / (0.0816 + 0.526 + 3 * 0.16)
     assert cap(limited) == pytest.approx(0.16 * more)
     assert cap(limited, DEAR) == cap(limited)  # whichever zone: together they keep to it
@@ -47,7 +56,14 @@ def test_each_machine_has_a_share_in_proportion_to_its_price_as_in_exports() -> 
 
 @pytest.mark.parametrize("limit", [1.1, 1.25, 4.0])
 def test_all_machines_at_their_limits_cost_what_the_limit_says(limit: float) -> None:
-    limited = world(usd_per_hour=limit, max_price=limit, anchor=(ANCHOR,), anchors=1, steady=(STEADY,), steadies=1)
+    limited = world(
+        usd_per_hour=limit,
+        max_price=limit,
+        anchor=(ANCHOR,),
+        anchors=1,
+        steady=(STEADY,),
+        steadies=1,
+    )
     shares = [cap(limited), cap(limited, STEADY), cap(limited, ANCHOR, Role.ANCHOR)]
     assert None not in shares
     spot, steady, anchor = (share or 0.0 for share in shares)
@@ -57,7 +73,9 @@ def test_all_machines_at_their_limits_cost_what_the_limit_says(limit: float) -> 
 def test_no_machine_that_was_planned_is_above_its_own_limit() -> None:
     """What the planned prices cost is bought, whether on spot or, for the deadline, on demand."""
     least = 4 * 0.526 + 0.0816
-    tight = world(usd_per_hour=least, max_price=least, anchor=(ANCHOR,), anchors=1, bought=(STEADY,))
+    tight = world(
+        usd_per_hour=least, max_price=least, anchor=(ANCHOR,), anchors=1, bought=(STEADY,)
+    )
     for pool, role in ((SPOT, Role.TRAINER), (STEADY, Role.TRAINER), (ANCHOR, Role.ANCHOR)):
         found = cap(tight, pool, role)
         assert found is not None and found >= pool.usd_per_hour - 1e-9
@@ -84,7 +102,11 @@ def test_a_job_that_buys_fewer_machines_splits_the_limit_among_these() -> None:
 def test_machines_of_ones_own_cost_nothing_and_have_no_limit(tmp_path: Path) -> None:
     (tmp_path / "hosts.txt").write_text("10.0.0.1\n10.0.0.2\n")
     for option in ("max_price", "usd_per_hour"):
-        own = {"cloud": "ssh", "machines": {"hosts": "hosts.txt", "count": 2}, "tiers": ["file:///shared"]}
+        own = {
+            "cloud": "ssh",
+            "machines": {"hosts": "hosts.txt", "count": 2},
+            "tiers": ["file:///shared"],
+        }
         asked = JobFile.model_validate({"name": "a", "train": "true", "budget": {option: 3}, **own})
         found = world_of(asked, tmp_path, 0.0)
         assert (most_of(found), cap(found, found.pools[0])) == (2, None)
@@ -92,7 +114,9 @@ def test_machines_of_ones_own_cost_nothing_and_have_no_limit(tmp_path: Path) -> 
 
 def job(**budget: Any) -> JobFile:
     machines = {"type": "g4dn.xlarge", "count": 4}
-    return JobFile.model_validate({"name": "a", "train": "true", "machines": machines, "budget": budget})
+    return JobFile.model_validate(
+        {"name": "a", "train": "true", "machines": machines, "budget": budget}
+    )
 
 
 def test_the_job_file_and_the_command_line_set_the_limit(tmp_path: Path) -> None:
@@ -102,7 +126,9 @@ def test_the_job_file_and_the_command_line_set_the_limit(tmp_path: Path) -> None
     assert (both.max_price, both.usd_per_hour, both.total_usd) == (6, 4, 9)
 
 
-def test_a_limit_below_the_price_of_the_machines_is_refused_before_one_is_rented(tmp_path: Path) -> None:
+def test_a_limit_below_the_price_of_the_machines_is_refused_before_one_is_rented(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(RequestError, match=r"budget.max_price.*buys 4 x g4dn.xlarge"):
         world_of(job(max_price=0.1), tmp_path, 0.0)
 

@@ -46,9 +46,15 @@ def home(tmp_path: Path) -> Iterator[Home]:
 
 def test_copies_that_report_steps_are_stopped_at_the_first(home: Home) -> None:
     """One that forms no group is seen from outside; the log has the explanation, too."""
-    done = home.run("run", str(home.job("copies", "exec python own.py 500 0.1;", machines=MACHINES)))
-    assert done.returncode == 1 and "4 processes run on m1 and formed no process group" in done.stderr
-    assert done.stderr.startswith("Note: each machine starts 4 processes, which must form a process group; ")
+    done = home.run(
+        "run", str(home.job("copies", "exec python own.py 500 0.1;", machines=MACHINES))
+    )
+    assert (
+        done.returncode == 1 and "4 processes run on m1 and formed no process group" in done.stderr
+    )
+    assert done.stderr.startswith(
+        "Note: each machine starts 4 processes, which must form a process group; "
+    )
     assert "--processes-per-machine 1" in done.stderr and "--independent-processes" in done.stderr
     assert not list(home.result.glob("done-*"))
     assert "formed no process group" in home.run("jobs", "logs", "copies").stdout
@@ -60,8 +66,13 @@ def test_copies_on_two_machines_are_stopped(home: Home, train: str) -> None:
     """One process on each, which never meets the other: at the first reported step, or at the end."""
     (home.code / "reports.py").write_text(STEPS)
     done = home.run("run", str(home.job("apart", train, count=2)))
-    assert done.returncode == 1 and "the other machines run one process each and formed no process group" in done.stderr
-    assert done.stderr.startswith("Note: 2 machines start 1 process each, which must form a process group; ")
+    assert (
+        done.returncode == 1
+        and "the other machines run one process each and formed no process group" in done.stderr
+    )
+    assert done.stderr.startswith(
+        "Note: 2 machines start 1 process each, which must form a process group; "
+    )
     assert "--processes-per-machine" not in done.stderr and not list(home.result.glob("done-*"))
     assert "--name apart-2" in done.stderr
 
@@ -105,7 +116,9 @@ def test_one_process_on_a_machine_with_four_gpus(home: Home) -> None:
 def test_no_group_is_stopped(home: Home, launcher: str, method: str) -> None:
     """Wherever its ranks meet: at the usual place, or over a file."""
     method = f"file://{home.result}/meeting" if method == "file" else method
-    for train in (f"python group.py {method}", f"exec python group.py {method};")[: 1 + (launcher == "direct")]:
+    for train in (f"python group.py {method}", f"exec python group.py {method};")[
+        : 1 + (launcher == "direct")
+    ]:
         name = f"group-{len(train)}"
         done = home.run("run", str(home.job(name, train, machines=MACHINES, launcher=launcher)))
         assert done.returncode == 0, done.stderr

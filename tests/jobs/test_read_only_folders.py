@@ -1,4 +1,6 @@
-"""A job's folder to which nothing can be written, as after an error of its disk: the job waits, or trains on."""
+"""A job's folder to which nothing can be written, as after an error of its disk: the job waits, or
+trains on.
+"""
 
 from __future__ import annotations
 
@@ -37,14 +39,21 @@ def read_only(folder: Path, machines: list[int]) -> Iterator[None]:
     views = [[], *(["nsenter", "-t", str(pid), "-m", "-p"] for pid in machines)]
     for view in views:
         subprocess.run([*view, "mount", "--bind", str(folder), str(folder)], check=True, timeout=30)
-        subprocess.run([*view, "mount", "-o", "remount,bind,ro", str(folder)], check=True, timeout=30)
+        subprocess.run(
+            [*view, "mount", "-o", "remount,bind,ro", str(folder)], check=True, timeout=30
+        )
     with pytest.raises(OSError, match="Read-only"):
         (folder / "mine").touch()
     try:
         yield
     finally:
         for view in views:  # a machine may be gone
-            subprocess.run([*view, "umount", "-l", str(folder)], check=not view, capture_output=True, timeout=30)
+            subprocess.run(
+                [*view, "umount", "-l", str(folder)],
+                check=not view,
+                capture_output=True,
+                timeout=30,
+            )
 
 
 def versions(home: Home) -> list[int]:
@@ -54,8 +63,13 @@ def versions(home: Home) -> list[int]:
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_folder_that_becomes_read_only_for_a_while(home: Home, lost: bool) -> None:
-    """Saves fail, and are said to; a machine that is lost meanwhile is replaced as soon as one can be made."""
-    process = home.start("run", str(home.job("ro", f"exec python chain.py {STEPS};", save_policy="static:25")))
+    """Saves fail, and are said to.
+
+    A machine that is lost meanwhile is replaced as soon as one can be made.
+    """
+    process = home.start(
+        "run", str(home.job("ro", f"exec python chain.py {STEPS};", save_policy="static:25"))
+    )
     try:
         until(lambda: versions(home))
         with read_only(home.jobs / "ro", processes(home, "machine")):
@@ -74,6 +88,13 @@ def test_a_folder_that_becomes_read_only_for_a_while(home: Home, lost: bool) -> 
         process.communicate()
     assert (home.result / "final-0").read_text() == final_of(STEPS)
     found = nothing_is_left(home, "ro")
-    assert (found["state"], found["generations"], len(found["machines"])) == ("done", 1 + lost, 1 + lost)
+    assert (found["state"], found["generations"], len(found["machines"])) == (
+        "done",
+        1 + lost,
+        1 + lost,
+    )
     said = (home.jobs / "ro" / "machines" / "m1" / "machine.log").read_text()
-    assert re.search(r"is not backed up: .*/\.backups\.epoch\.lock: Read-only file system\n", said) or lost
+    assert (
+        re.search(r"is not backed up: .*/\.backups\.epoch\.lock: Read-only file system\n", said)
+        or lost
+    )

@@ -1,4 +1,6 @@
-"""Whole jobs on local machines: taken back with a notice and without, controllers killed, money and time used up."""
+"""Whole jobs on local machines: taken back with a notice and without, controllers killed, money and
+time used up.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ def test_a_job_goes_on_on_the_next_machine_and_loses_no_step(home: Home) -> None
     assert (found["preemptions"], found["notices"], found["saves"]["emergency"]) == (2, 2, 2)
     assert [m["end_reason"] for m in found["machines"]] == ["preempted", "preempted", "released"]
     assert (
-        found["cost_usd"] == pytest.approx(sum(m["usd"] for m in found["machines"]), abs=1e-7) and found["cost_usd"] > 0
+        found["cost_usd"] == pytest.approx(sum(m["usd"] for m in found["machines"]), abs=1e-7)
+        and found["cost_usd"] > 0
     )
     starts = [int(step) for step in (home.result / "starts-0").read_text().split()]
     assert len(starts) == 3 and starts[0] == 0 < starts[1] < starts[2]
@@ -62,13 +65,23 @@ for step in range(60):
 @pytest.mark.slow
 def test_a_plain_script_under_a_preemption_is_not_said_to_have_lost_nothing(home: Home) -> None:
     (home.code / "plain.py").write_text(PLAIN)
-    done = home.run("run", str(home.job("plain", "exec python plain.py;", inject={"lives": ["3s"], "grace": "1s"})))
+    done = home.run(
+        "run",
+        str(home.job("plain", "exec python plain.py;", inject={"lives": ["3s"], "grace": "1s"})),
+    )
     assert done.returncode == 0, done
     assert (home.result / "ckpt.pt").read_text().split().count("0") == 2, "all was done twice"
     page = (home.jobs / "plain" / "run.html").read_text()
     for text in (done.stdout, page):
-        assert "rogress unknown: this script reports no steps" in text and "1 restart (1 preemption): " in text
-        assert "steps lost: unknown; up to " in text and "0 steps lost" not in text and "done twice." not in text
+        assert (
+            "rogress unknown: this script reports no steps" in text
+            and "1 restart (1 preemption): " in text
+        )
+        assert (
+            "steps lost: unknown; up to " in text
+            and "0 steps lost" not in text
+            and "done twice." not in text
+        )
     assert "step 0" not in done.stderr + done.stdout and "0 steps" not in done.stderr + done.stdout
     found = home.document("jobs", "show", "plain")
     assert found["steps"] is found["lost_steps"] is None and found["restarts"]["uncertain_s"] > 3
@@ -78,13 +91,17 @@ def test_a_plain_script_under_a_preemption_is_not_said_to_have_lost_nothing(home
 @pytest.mark.slow
 def test_a_script_that_ends_early_has_not_done_what_was_asked_for(home: Home) -> None:
     done = home.run("run", str(home.job("early", "exec python own.py 10 0.02;", steps=400)))
-    assert done.returncode == 1 and "ended with exit code 0 after 10 of 400 steps" in done.stderr, done
+    assert done.returncode == 1 and "ended with exit code 0 after 10 of 400 steps" in done.stderr, (
+        done
+    )
 
 
 @pytest.mark.slow
 def test_losses_without_a_notice_cost_what_was_done_since_the_last_version(home: Home) -> None:
     inject = {"mttp": "1s", "count": 1, "missed": 1.0, "seed": 2}
-    job = home.job("lost", "exec python own.py 120 0.02;", count=2, save_policy="static:20", inject=inject)
+    job = home.job(
+        "lost", "exec python own.py 120 0.02;", count=2, save_policy="static:20", inject=inject
+    )
     found = home.document("run", str(job))
     assert (found["state"], found["preemptions"], found["notices"]) == ("done", 1, 0)
     assert found["generations"] == 2 and found["saves"]["insurance"] >= 4
@@ -95,17 +112,28 @@ def test_losses_without_a_notice_cost_what_was_done_since_the_last_version(home:
 
 @pytest.mark.slow
 def test_listed_lives_late_notices_and_recommendations(home: Home) -> None:
-    """A late notice names the true end, and what still fits is saved; a recommendation has had a version made."""
+    """A late notice names the true end, and what still fits is saved.
+
+    A recommendation has had a version made.
+    """
     inject = {"lives": ["8s", "7s"], "grace": "6s", "late": 1.0, "rebalance": 1.0, "seed": 0}
-    job = home.job("listed", "exec python own.py 700 0.03;", save_policy="static:100000", inject=inject)
+    job = home.job(
+        "listed", "exec python own.py 700 0.03;", save_policy="static:100000", inject=inject
+    )
     found = home.document("run", str(job))
-    assert (found["state"], found["steps"], found["preemptions"], found["notices"]) == ("done", 700, 2, 2)
+    assert (found["state"], found["steps"], found["preemptions"], found["notices"]) == (
+        "done",
+        700,
+        2,
+        2,
+    )
     assert found["saves"]["insurance"] >= 2
     with History.reader(home.env) as history:
         assert [event.kind for event in history.events("listed")].count("rebalanced") == 2
     at = datetime.fromisoformat
     lived = [(at(m["notice"]) - at(m["ready"])).total_seconds() for m in found["machines"][:2]]
-    assert lived[0] == pytest.approx(8.0, abs=2.0) and lived[1] > 7.0  # it was warm before the first had gone
+    # It was warm before the first had gone
+    assert lived[0] == pytest.approx(8.0, abs=2.0) and lived[1] > 7.0
     assert nothing_is_left(home)
 
 
@@ -116,7 +144,11 @@ def test_a_killed_controller_kills_no_training_and_is_resumed(home: Home) -> Non
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     listed = home.document("jobs", "ls")["jobs"][0]
-    assert listed["name"] == "killed" and listed["controller"] == "gone" and listed["state"] == "running"
+    assert (
+        listed["name"] == "killed"
+        and listed["controller"] == "gone"
+        and listed["state"] == "running"
+    )
     assert home.document("jobs", "orphans")["orphans"][0]["machine"] == "m1"
     home.hurry()
     found = home.document("jobs", "resume", "killed")
@@ -143,7 +175,9 @@ def test_a_job_is_stopped_with_a_version_and_resumed_from_it(home: Home) -> None
 def test_a_job_that_has_failed_is_resumed(home: Home) -> None:
     job = home.job("failed", f"test -e {home.result}/mended || exit 3; exec python own.py 20 0.02;")
     done = home.run("run", str(job))
-    assert done.returncode == 1 and "deepvm jobs resume failed continues it" in done.stderr, done.stderr
+    assert done.returncode == 1 and "deepvm jobs resume failed continues it" in done.stderr, (
+        done.stderr
+    )
     again = home.run("run", str(job))
     assert again.returncode == 2 and "deepvm jobs resume failed" in again.stderr, again.stderr
     assert home.run("jobs", "resume", "failed").returncode == 1
@@ -230,14 +264,18 @@ def test_a_training_that_fails(home: Home, train: str, said: str) -> None:
 def test_a_setup_that_fails(home: Home) -> None:
     job = home.job("setup", "true;", setup="echo no such package; exit 5")
     done = home.run("run", str(job))
-    assert done.returncode == 1 and "no such package" in done.stderr and "exit code 5" in done.stderr
+    assert (
+        done.returncode == 1 and "no such package" in done.stderr and "exit code 5" in done.stderr
+    )
     assert nothing_is_left(home)
 
 
 def test_setup_code_and_environment(home: Home) -> None:
     (home.code / "data.txt").write_text("from the code folder")
     job = home.job(
-        "code", 'cat data.txt made.txt > "$RESULT/seen"; echo $EXTRA >> "$RESULT/seen"', setup="echo setup > made.txt"
+        "code",
+        'cat data.txt made.txt > "$RESULT/seen"; echo $EXTRA >> "$RESULT/seen"',
+        setup="echo setup > made.txt",
     )
     text = job.read_text().replace("env:", "env:\n  EXTRA: more")
     job.write_text(text)
@@ -280,12 +318,19 @@ def test_resumed_in_the_background(home: Home) -> None:
     poor = home.run(*resume, "--total-usd", "1e-9")
     assert poor.returncode == 2 and "--total-usd" in poor.stderr, poor  # said here, not in a log
     done = home.run(*resume, "--total-usd", "5", "--deadline", "2h")
-    assert (done.returncode, done.stdout) == (0, "left\n") and "runs in the background" in done.stderr, done
+    assert (done.returncode, done.stdout) == (
+        0,
+        "left\n",
+    ) and "runs in the background" in done.stderr, done
     assert home.document("jobs", "ls")["jobs"][0]["controller"] == "alive"
     again = home.run(*resume)
-    assert again.returncode == 4 and "another process is the controller of left" in again.stderr, again
+    assert again.returncode == 4 and "another process is the controller of left" in again.stderr, (
+        again
+    )
     with History.open(home.env) as history:
-        terms = until(lambda: history.world("left").terms if history.world("left").terms.total_usd else None)
+        terms = until(
+            lambda: history.world("left").terms if history.world("left").terms.total_usd else None
+        )
     assert terms.total_usd == 5 and 7000 < terms.end_s - terms.begun_s <= 7200
     home.hurry()
     until(lambda: home.document("jobs", "show", "left")["state"] == "done")
@@ -300,25 +345,35 @@ def test_versions_in_the_memory_of_an_anchor(home: Home) -> None:
     pytest.importorskip("torch")
     (home.code / "train.py").write_text(TRAIN)
     inject = {"mttp": "2s", "count": 1, "grace": "4s", "seed": 1}
-    job = home.job("anchored", "exec python train.py 60;", count=2, anchor={"type": "m7g.large"}, inject=inject)
+    job = home.job(
+        "anchored", "exec python train.py 60;", count=2, anchor={"type": "m7g.large"}, inject=inject
+    )
     found = home.document("run", str(job))
     assert (found["state"], found["lost_steps"], found["notices"]) == ("done", 0, 1)
     anchor, *others = found["machines"]
-    assert (anchor["type"], anchor["market"], anchor["end_reason"]) == ("m7g.large", "on-demand", "released")
+    assert (anchor["type"], anchor["market"], anchor["end_reason"]) == (
+        "m7g.large",
+        "on-demand",
+        "released",
+    )
     assert len(others) == 3 and anchor["usd"] > 0
     assert (home.result / "resumed").read_text().startswith("0 tcp://127.0.0.1:")
     assert nothing_is_left(home)
 
 
 @pytest.mark.slow
-def test_parameters_after_six_preemptions_are_those_of_an_undisturbed_run(home: Home, tmp_path: Path) -> None:
+def test_parameters_after_six_preemptions_are_those_of_an_undisturbed_run(
+    home: Home, tmp_path: Path
+) -> None:
     """Bit for bit, on two ranks: with a notice, and without."""
     pytest.importorskip("torch")
     calm = Home(tmp_path / "calm")
     for each in (home, calm):
         (each.code / "train.py").write_text(TORCH)
     inject = {"mttp": "4s", "count": 6, "grace": "8s", "missed": 0.3, "seed": 5}
-    found = home.document("run", str(home.job("six", "python train.py 1200 0.05", count=2, inject=inject)))
+    found = home.document(
+        "run", str(home.job("six", "python train.py 1200 0.05", count=2, inject=inject))
+    )
     assert (found["state"], found["preemptions"]) == ("done", 6) and 0 < found["notices"] < 6
     assert found["saves"]["emergency"] > 0
     finals = {(home.result / f"final-{rank}").read_text() for rank in range(2)}

@@ -1,4 +1,6 @@
-"""The job's secret, and those of its machines, are in files that only the user reads, and nowhere else."""
+"""The job's secret, and those of its machines, are in files that only the user reads, and nowhere
+else.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,22 @@ def test_secrets_stay_where_they_belong(home: Home) -> None:
     folder = home.jobs / "secret"
     job = (folder / "secret").read_text().strip()
     machine, token = secret_of(job, "m1").hex(), token_of(job)
-    assert (folder / "machines" / "m1" / "agent" / "token").stat().st_mode & 0o077 == 0  # goes with the machine
+    # Goes with the machine
+    assert (folder / "machines" / "m1" / "agent" / "token").stat().st_mode & 0o077 == 0
     secrets = [text.encode() for text in (job, machine, token, secret_of(job, USER).hex())]
     for pid in home.processes():
         place = Path("/proc") / str(pid)
         seen = (place / "cmdline").read_bytes() + (place / "environ").read_bytes()
         assert not [s for s in secrets if s in seen], pid
-    shown = home.run("jobs", "show", "secret", "-o", "json").stdout + home.run("jobs", "logs", "secret").stdout
-    found = process.communicate(timeout=100)[1] + shown.encode() + (home.result / "environment").read_bytes()
+    shown = (
+        home.run("jobs", "show", "secret", "-o", "json").stdout
+        + home.run("jobs", "logs", "secret").stdout
+    )
+    found = (
+        process.communicate(timeout=100)[1]
+        + shown.encode()
+        + (home.result / "environment").read_bytes()
+    )
     found += home.run("jobs", "show", "secret", "-o", "json").stdout.encode()
     assert not [s for s in secrets if s in found]
     holders = set()
@@ -51,7 +61,9 @@ def test_values_of_env_are_the_user_s_alone(home: Home) -> None:
     done = home.run("run", str(home.job("secret", "exec python own.py 3 0.05;", env=env)))
     assert done.returncode == 0 and "planted" not in done.stdout + done.stderr
     assert "planted" not in home.run("jobs", "show", "secret", "-o", "html").stdout
-    holders = [f for f in home.jobs.parent.rglob("*") if f.is_file() and b"planted-value" in f.read_bytes()]
+    holders = [
+        f for f in home.jobs.parent.rglob("*") if f.is_file() and b"planted-value" in f.read_bytes()
+    ]
     assert holders and all(f.stat().st_mode & 0o077 == 0 for f in holders), holders
     assert home.jobs.parent.stat().st_mode & 0o077 == 0
 

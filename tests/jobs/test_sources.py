@@ -1,4 +1,6 @@
-"""Jobs whose data and code come from elsewhere, whose backups go to a bucket, and who say when to save."""
+"""Jobs whose data and code come from elsewhere, whose backups go to a bucket, and who say when to
+save.
+"""
 
 from __future__ import annotations
 
@@ -31,28 +33,46 @@ def store() -> Iterator[Store]:
 
 
 def git(folder: Path, *words: str) -> str:
-    names = ["-c", "user.name=x", "-c", "user.email=x@y", "-c", "commit.gpgsign=false", "-c", "init.defaultBranch=main"]
-    done = subprocess.run(["git", *names, *words], cwd=folder, capture_output=True, text=True, check=True)
+    names = [
+        "-c",
+        "user.name=x",
+        "-c",
+        "user.email=x@y",
+        "-c",
+        "commit.gpgsign=false",
+        "-c",
+        "init.defaultBranch=main",
+    ]
+    done = subprocess.run(
+        ["git", *names, *words], cwd=folder, capture_output=True, text=True, check=True
+    )
     return done.stdout.strip()
 
 
 def test_data_of_a_bucket_and_backups_in_one(home: Home, store: Store) -> None:
-    """A machine is taken back; the next one fetches the data again, and the backup from the bucket."""
+    """A machine is taken back.
+
+    The next one fetches the data again, and the backup from the bucket.
+    """
     store.client().put_object(Bucket=BUCKET, Key="train/deep/x", Body=b"seen")
     home.env |= {**CREDENTIALS, "AWS_ENDPOINT_URL_S3": store.url}
     job = home.job(
         "bucket",
-        'cp "$DEEPVM_DATA/train/deep/x" "$DEEPVM_DATA/there/own.py" "$RESULT"; exec python own.py 160 0.05;',
+        'cp "$DEEPVM_DATA/train/deep/x" "$DEEPVM_DATA/there/own.py" "$RESULT"; exec python own.py'
+        " 160 0.05;",
         data={"train": f"s3://{BUCKET}/train", "there": {"mount": str(home.code)}},
         tiers=[f"s3://{BUCKET}/run"],
         save_every_steps=40,
-        save_policy="thesis",  # no insurance, whose versions may be those of the steps at which others are due
+        # No insurance, whose versions may be those of the steps at which others are due
+        save_policy="thesis",
         inject={"mttp": "1s", "count": 1, "grace": "6s", "seed": 4},
     )
     found = home.document("run", str(job))
     assert (found["state"], found["steps"], found["lost_steps"]) == ("done", 160, 0), found
     assert found["saves"]["periodic"] >= 1 and found["saves"]["emergency"] == 1
-    assert (home.result / "x").read_text() == "seen" and (home.result / "own.py").read_text() == SCRIPT
+    assert (home.result / "x").read_text() == "seen" and (
+        home.result / "own.py"
+    ).read_text() == SCRIPT
     starts = [int(step) for step in (home.result / "starts-0").read_text().split()]
     assert len(starts) == 2 and starts[1] > 0
     saved = {int(p.name.rpartition("-")[2]) for p in home.result.glob("mine-0-*")}
@@ -66,12 +86,20 @@ def test_data_of_a_bucket_and_backups_in_one(home: Home, store: Store) -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        ({"train": f"s3://{BUCKET}/nothing"}, "there is nothing at s3://bucket/nothing; correct the URL in data:"),
+        (
+            {"train": f"s3://{BUCKET}/nothing"},
+            "there is nothing at s3://bucket/nothing; correct the URL in data:",
+        ),
         ({"train": "s3://nowhere/train"}, "NoSuchBucket"),
-        ({"train": {"mount": "/no/such/place"}}, "there is no /no/such/place on this machine; mount it"),
+        (
+            {"train": {"mount": "/no/such/place"}},
+            "there is no /no/such/place on this machine; mount it",
+        ),
     ],
 )
-def test_data_that_are_not_there_end_the_job(home: Home, store: Store, data: dict[str, object], said: str) -> None:
+def test_data_that_are_not_there_end_the_job(
+    home: Home, store: Store, data: dict[str, object], said: str
+) -> None:
     home.env |= {**CREDENTIALS, "AWS_ENDPOINT_URL_S3": store.url}
     done = home.run("run", str(home.job("lacks", 'touch "$RESULT/trained";', data=data)))
     assert done.returncode == 4 and said in done.stderr and "Traceback" not in done.stderr, done
@@ -79,12 +107,23 @@ def test_data_that_are_not_there_end_the_job(home: Home, store: Store, data: dic
 
 
 def test_data_that_come_later(home: Home) -> None:
-    """The job has failed for want of data, whoever looks; where they are when it is resumed, it trains."""
+    """The job has failed for want of data, whoever looks.
+
+    Where they are when it is resumed, it trains.
+    """
     place = home.folder / "later"
     job = home.job("later", "exec python own.py 5 0;", data={"it": {"mount": str(place)}})
     assert home.run("run", str(job), "--detach").returncode == 0
-    shown = until(lambda: (found := home.document("jobs", "show", "later"))["exit_code"] is not None and found, 30)
-    assert (shown["state"], shown["exit_code"]) == ("failed", 4) and f"there is no {place}" in shown["why"]
+    shown = until(
+        lambda: (
+            (found := home.document("jobs", "show", "later"))["exit_code"] is not None and found
+        ),
+        30,
+    )
+    assert (shown["state"], shown["exit_code"]) == (
+        "failed",
+        4,
+    ) and f"there is no {place}" in shown["why"]
     assert home.run("jobs", "resume", "later").returncode == 4
     place.mkdir()
     found = home.document("jobs", "resume", "later")
@@ -92,7 +131,10 @@ def test_data_that_come_later(home: Home) -> None:
 
 
 def test_code_of_a_repository_and_no_secret_anywhere(home: Home) -> None:
-    """The commit is settled at the start; a password in the URL is in no file of the job, nor in its history."""
+    """The commit is settled at the start.
+
+    A password in the URL is in no file of the job, nor in its history.
+    """
     repository = home.folder / "repository"
     repository.mkdir()
     git(repository, "init", "--quiet")
@@ -116,7 +158,9 @@ def test_code_of_a_repository_and_no_secret_anywhere(home: Home) -> None:
     for file in (home.folder / "data").rglob("*"):
         assert not file.is_file() or SECRET.encode() not in file.read_bytes(), file
     wrong = home.folder / "wrong.yaml"
-    wrong.write_text(job.read_text().replace("@main", "@none").replace("name: cloned", "name: wrong"))
+    wrong.write_text(
+        job.read_text().replace("@main", "@none").replace("name: cloned", "name: wrong")
+    )
     done = home.run("run", str(wrong))
     assert (
         done.returncode == 2
@@ -126,9 +170,17 @@ def test_code_of_a_repository_and_no_secret_anywhere(home: Home) -> None:
     assert SECRET not in done.stderr + done.stdout
     home.env["GIT_CONFIG_VALUE_0"] = "https://elsewhere"
     done = home.run("run", str(wrong))
-    assert done.returncode == 4 and SECRET not in done.stderr + done.stdout and "Traceback" not in done.stderr, done
+    assert (
+        done.returncode == 4
+        and SECRET not in done.stderr + done.stdout
+        and "Traceback" not in done.stderr
+    ), done
 
 
 def _history(home: Home) -> Path:
-    (found,) = [p for p in (home.folder / "data").rglob("*") if p.is_file() and p.read_bytes()[:6] == b"SQLite"]
+    (found,) = [
+        p
+        for p in (home.folder / "data").rglob("*")
+        if p.is_file() and p.read_bytes()[:6] == b"SQLite"
+    ]
     return found

@@ -10,7 +10,16 @@ from support.jobs import worlds
 
 from deepvm.io.file_lock import FileLock
 from deepvm.jobs.history.history import PLACE, History
-from deepvm.jobs.standing import ALIVE, ELSEWHERE, GONE, LOCK, OVER, controller_of, job_lines, standing_of
+from deepvm.jobs.standing import (
+    ALIVE,
+    ELSEWHERE,
+    GONE,
+    LOCK,
+    OVER,
+    controller_of,
+    job_lines,
+    standing_of,
+)
 
 
 @pytest.fixture
@@ -31,7 +40,11 @@ def test_a_job_that_is_over(place: dict[str, str], tmp_path: Path) -> None:
         again = standing_of(history, row, 0.0, found.events[:10])
         assert again.events == found.events
         (line,) = job_lines(history, worlds.START_S + 1e9)
-    assert (line.name, line.steps, line.cost_usd) == ("resnet-7", job.document["steps"], job.document["cost_usd"])
+    assert (line.name, line.steps, line.cost_usd) == (
+        "resnet-7",
+        job.document["steps"],
+        job.document["cost_usd"],
+    )
 
 
 def test_a_job_that_runs_costs_more_each_second(place: dict[str, str], tmp_path: Path) -> None:
@@ -45,7 +58,8 @@ def test_a_job_that_runs_costs_more_each_second(place: dict[str, str], tmp_path:
         assert row is not None
         one, other = (standing_of(history, row, worlds.START_S + s) for s in (100.0, 3700.0))
         assert other.world.usd - one.world.usd == pytest.approx(worlds.POOL.usd_per_hour)
-        assert one.document["steps"] == 200  # of the samples: heartbeats are not written down one by one
+        # Of the samples: heartbeats are not written down one by one
+        assert one.document["steps"] == 200
         assert one.document["on_demand_cost_usd"] > one.document["cost_usd"]
         assert one.controller == GONE
         lock = FileLock(tmp_path / LOCK)
@@ -57,7 +71,9 @@ def test_a_job_that_runs_costs_more_each_second(place: dict[str, str], tmp_path:
         assert [line.machines for line in job_lines(history, worlds.START_S + 100)] == [1]
 
 
-def test_a_job_that_goes_on_after_its_end_has_no_result_yet(place: dict[str, str], tmp_path: Path) -> None:
+def test_a_job_that_goes_on_after_its_end_has_no_result_yet(
+    place: dict[str, str], tmp_path: Path
+) -> None:
     job = worlds.one_machine()
     with History.open(place) as history:
         worlds.store(history, job, tmp_path)

@@ -20,7 +20,9 @@ from deepvm.jobs.decisions.states import (
     machine_after,
 )
 
-TABLES: list[tuple[Mapping[Any, Mapping[Any, Any]], type[Enum], type[Enum], Callable[[Any, Any], Any]]] = [
+TABLES: list[
+    tuple[Mapping[Any, Mapping[Any, Any]], type[Enum], type[Enum], Callable[[Any, Any], Any]]
+] = [
     (MACHINES, Machine, MachineEvent, machine_after),
     (JOBS, Job, JobEvent, job_after),
 ]
@@ -55,7 +57,9 @@ stopped   .        .        .        .        .        .        .        .
     ("text", "states", "events", "after"),
     [(MACHINE_TABLE, Machine, MachineEvent, machine_after), (JOB_TABLE, Job, JobEvent, job_after)],
 )
-def test_every_pair(text: str, states: type[Enum], events: type[Enum], after: Callable[[Any, Any], Any]) -> None:
+def test_every_pair(
+    text: str, states: type[Enum], events: type[Enum], after: Callable[[Any, Any], Any]
+) -> None:
     head, *rows = (line.split() for line in text.strip("\n").splitlines())
     expected = {
         (states(state), events(event)): states(state if cell == "." else cell)
@@ -68,7 +72,10 @@ def test_every_pair(text: str, states: type[Enum], events: type[Enum], after: Ca
 
 @pytest.mark.parametrize(("table", "states", "events", "after"), TABLES)
 def test_every_state_can_be_reached(
-    table: Mapping[Any, Mapping[Any, Any]], states: type[Enum], events: type[Enum], after: Callable[[Any, Any], Any]
+    table: Mapping[Any, Mapping[Any, Any]],
+    states: type[Enum],
+    events: type[Enum],
+    after: Callable[[Any, Any], Any],
 ) -> None:
     seen, left = set(), [next(iter(states))]
     while left:

@@ -18,13 +18,17 @@ def set_wall(monkeypatch: pytest.MonkeyPatch, by_s: float) -> None:
 
 
 @pytest.mark.parametrize("by_s", [3600.0, -3600.0])
-def test_setting_the_wall_clock_changes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, by_s: float) -> None:
+def test_setting_the_wall_clock_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, by_s: float
+) -> None:
     clock, before_s = clock_of(tmp_path), time.time()
     set_wall(monkeypatch, by_s)
     assert clock.now_s() == pytest.approx(before_s, abs=1.0)
     assert clock.of_wall_s(time.time() + 120.0) == pytest.approx(before_s + 120.0, abs=1.0)
     another = clock_of(tmp_path, before_s)  # of the next controller
-    assert another == clock and job_time_s(tmp_path, time.time()) == pytest.approx(before_s, abs=1.0)
+    assert another == clock and job_time_s(tmp_path, time.time()) == pytest.approx(
+        before_s, abs=1.0
+    )
 
 
 def test_after_a_reboot_it_starts_by_the_wall_clock_after_all_that_was_written_down(

@@ -1,6 +1,8 @@
-"""Whole local jobs beside the simulator, given the same lives and the latencies that were measured: Table 6.1 again.
+"""Whole local jobs beside the simulator, given the same lives and the latencies that were measured:
+Table 6.1 again.
 
-Within 5 % on average, as the Spotify thesis reports of its own; alone, because time that is shared is not the model's.
+Within 5 % on average, as the Spotify thesis reports of its own; alone, because time that is shared
+is not the model's.
 """
 
 from __future__ import annotations
@@ -17,7 +19,11 @@ from support.jobs.runs import Home
 CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
     "static, no notices": ("static:40", 1, {"mttp": "6s", "count": 3, "missed": 1.0}),
     "thesis, notices": ("thesis", 1, {"mttp": "6s", "count": 3, "grace": "6s"}),
-    "adaptive, some missed": ("adaptive", 1, {"mttp": "6s", "count": 3, "grace": "6s", "missed": 0.5}),
+    "adaptive, some missed": (
+        "adaptive",
+        1,
+        {"mttp": "6s", "count": 3, "grace": "6s", "missed": 0.5},
+    ),
     "two machines": ("static:40", 2, {"mttp": "12s", "count": 2, "grace": "6s", "missed": 0.5}),
 }
 RUNS = 3
@@ -47,21 +53,31 @@ def test_local_runs_agree_with_the_simulator(home: Home, case: str) -> None:
     found = [run(home, case, seed) for seed in range(1, RUNS + 1)]
     for figure in ("total_s", "cost_usd"):
         off = [one["deviation"][figure] for one in found]
-        sys.stdout.write(f"{case}, {figure}: {[f'{o:+.1%}' for o in off]}, mean {fmean(off):+.1%}\n")
-        # One run may be off by more: a machine that goes in the last seconds does so in one of them only.
+        sys.stdout.write(
+            f"{case}, {figure}: {[f'{o:+.1%}' for o in off]}, mean {fmean(off):+.1%}\n"
+        )
+        # One run may be off by more: a machine that goes in the last seconds does so in one of them
+        # only.
         assert abs(fmean(off)) < 0.05 and max(map(abs, off)) < 0.08, found
     # A machine that goes in the last steps may be just gone in one of them.
-    assert sum(abs(one["forecast"]["preemptions"] - one["fact"]["preemptions"]) for one in found) <= 1, found
+    assert (
+        sum(abs(one["forecast"]["preemptions"] - one["fact"]["preemptions"]) for one in found) <= 1
+    ), found
 
 
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"machines": {"type": "g4dn.xlarge", "count": {"min": 1, "max": 2}}}, "machines.count is a number"),
+        (
+            {"machines": {"type": "g4dn.xlarge", "count": {"min": 1, "max": 2}}},
+            "machines.count is a number",
+        ),
         ({"steps": 10, "budget": {"deadline": "1h"}}, "no deadline moves it"),
     ],
 )
-def test_jobs_that_the_simulator_has_no_like_of(home: Home, more: dict[str, Any], said: str) -> None:
+def test_jobs_that_the_simulator_has_no_like_of(
+    home: Home, more: dict[str, Any], said: str
+) -> None:
     done = home.run("run", str(home.job("none", "true;", **more)), "--validate")
     assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr, done
     assert not home.document("jobs", "ls")["jobs"]

@@ -1,4 +1,6 @@
-"""Machines that wait are paid for: each wait has an end, and none is counted that nobody could have ended."""
+"""Machines that wait are paid for: each wait has an end, and none is counted that nobody could have
+ended.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,14 @@ EACH_S = 10.0
 
 
 class Cloud:
-    """Grants what it likes; its machines train as they are told, and save if the bucket has room."""
+    """Grants what it likes.
 
-    def __init__(self, terms: Terms, grants: Callable[[World, str], bool], *, has_room: bool = True) -> None:
+    Its machines train as they are told, and save if the bucket has room.
+    """
+
+    def __init__(
+        self, terms: Terms, grants: Callable[[World, str], bool], *, has_room: bool = True
+    ) -> None:
         self.world, self.now_s = World(terms, 0.0, pools=(SPOT,)), 0.0
         self.grants, self.has_room = grants, has_room
         self.acts: Sequence[d.Act] = ()
@@ -27,7 +34,9 @@ class Cloud:
         self.events: list[d.Event] = []
         self.trained_s = self.paid_s = 0.0
 
-    def run(self, until_s: float, events: Callable[[Cloud], Sequence[d.Event]] = lambda cloud: ()) -> World:
+    def run(
+        self, until_s: float, events: Callable[[Cloud], Sequence[d.Event]] = lambda cloud: ()
+    ) -> World:
         while self.now_s < until_s and not self.world.job.over:
             for act in self.acts:
                 if isinstance(act, d.Release):
@@ -67,10 +76,13 @@ class Cloud:
 
 
 def living(world: World) -> int:
-    return sum(m.state in (Machine.BOOTING, Machine.WARMING, Machine.MEMBER) for m in world.machines.values())
+    return sum(
+        m.state in (Machine.BOOTING, Machine.WARMING, Machine.MEMBER)
+        for m in world.machines.values()
+    )
 
 
-# --- a cluster that never becomes whole ------------------------------------------------------------------------------
+# --- a cluster that never becomes whole -----------------------------------------------------------
 
 
 def test_a_cluster_that_is_never_whole_is_not_paid_for_without_end() -> None:
@@ -95,7 +107,8 @@ def test_a_cluster_that_is_whole_late_trains() -> None:
 
 def test_an_anchor_that_is_not_to_be_had() -> None:
     cloud = Cloud(
-        Terms(2, 2, anchor=(ANCHOR,), anchors=1), lambda world, machine: world.machines[machine].role is Role.TRAINER
+        Terms(2, 2, anchor=(ANCHOR,), anchors=1),
+        lambda world, machine: world.machines[machine].role is Role.TRAINER,
     )
     world = cloud.run(20_000.0)
     assert world.job is Job.STOPPED and world.ending == "no machine is available"
@@ -134,7 +147,11 @@ def test_machines_that_prepare_for_hours_are_waited_for() -> None:
     cloud.run(3 * 3600.0, prepares)
     cloud.alive.pop("m2")
     world = cloud.run(6 * 3600.0, prepares)
-    assert not world.job.over and world.machines["m1"].state is Machine.MEMBER and set(cloud.alive) == {"m1", "m3"}
+    assert (
+        not world.job.over
+        and world.machines["m1"].state is Machine.MEMBER
+        and set(cloud.alive) == {"m1", "m3"}
+    )
     cloud.said = said  # type: ignore[method-assign]
     assert cloud.run(6 * 3600 + 60.0).job is Job.RUNNING
 
@@ -156,7 +173,7 @@ def test_machines_that_are_taken_back_while_they_prepare_again_and_again() -> No
     assert cloud.run(40 * 3600.0, prepares).job is Job.STOPPED
 
 
-# --- newcomers that cannot join --------------------------------------------------------------------------------------
+# --- newcomers that cannot join -------------------------------------------------------------------
 
 
 def test_a_newcomer_that_cannot_join_is_let_go() -> None:
@@ -172,7 +189,7 @@ def test_a_newcomer_that_cannot_join_is_let_go() -> None:
     assert len(world.members) == 2 and world.version > 0
 
 
-# --- nobody was there ------------------------------------------------------------------------------------------------
+# --- nobody was there -----------------------------------------------------------------------------
 
 
 def booting() -> World:

@@ -1,4 +1,6 @@
-"""Geometry and sampler: each sample once an epoch, whatever the number of ranks, wherever a training was stopped."""
+"""Geometry and sampler: each sample once an epoch, whatever the number of ranks, wherever a
+training was stopped.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def test_an_epoch_has_each_sample_at_most_once_and_whole_steps(
     order = geometry.permutation(seed, epoch)
     assert len(order) == geometry.epoch_samples == geometry.steps_per_epoch * geometry.global_batch
     assert geometry.dataset_size - len(order) < geometry.global_batch
-    assert len(set(order.tolist())) == len(order) and set(order.tolist()) <= set(range(geometry.dataset_size))
+    assert len(set(order.tolist())) == len(order) and set(order.tolist()) <= set(
+        range(geometry.dataset_size)
+    )
     for step in range(geometry.steps_per_epoch):
         window = geometry.window(order, step)
         shards = [geometry.shard(window, rank, world) for rank in range(world)]
@@ -45,10 +49,18 @@ def test_a_training_that_is_stopped_anywhere_sees_what_another_sees(
 ) -> None:
     geometry, world = made
 
-    def train(steps: int, state: dict[str, int] | None, ranks: int) -> tuple[list[list[int]], dict[str, int]]:
+    def train(
+        steps: int, state: dict[str, int] | None, ranks: int
+    ) -> tuple[list[list[int]], dict[str, int]]:
         """Steps of a training whose sampler goes on from a state; each is the ids of all ranks."""
         samplers = [
-            ResumableSampler(geometry.dataset_size, global_batch=geometry.global_batch, rank=r, world=ranks, seed=seed)
+            ResumableSampler(
+                geometry.dataset_size,
+                global_batch=geometry.global_batch,
+                rank=r,
+                world=ranks,
+                seed=seed,
+            )
             for r in range(ranks)
         ]
         for sampler in samplers:
@@ -67,7 +79,8 @@ def test_a_training_that_is_stopped_anywhere_sees_what_another_sees(
     parts: list[list[int]] = []
     state = None
     for place, steps in enumerate(pieces):
-        more, state = train(steps, state, world if place % 2 else 1)  # and with other numbers of ranks
+        # And with other numbers of ranks
+        more, state = train(steps, state, world if place % 2 else 1)
         parts += more
     assert parts == whole and state == last
 
@@ -126,7 +139,12 @@ def test_what_cannot_be_is_named(keys: dict[str, int], named: str) -> None:
 
 @pytest.mark.parametrize(
     "state",
-    [{}, {"epoch": 0, "cursor_step": 10, "seed": 0}, {"epoch": -1, "cursor_step": 0, "seed": 0}, {"epoch": "x"}],
+    [
+        {},
+        {"epoch": 0, "cursor_step": 10, "seed": 0},
+        {"epoch": -1, "cursor_step": 0, "seed": 0},
+        {"epoch": "x"},
+    ],
 )
 def test_a_state_of_another_sampler_is_refused(state: dict[str, int]) -> None:
     sampler = ResumableSampler(40, global_batch=4)

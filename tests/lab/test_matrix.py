@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from support.places import ROOT
 
 from deepvm.errors import DataError, JobFormatError
-from deepvm.lab.matrix import FORMAT, MatrixFile, find_matrix, read_matrix, reference_of, runs_of, shipped
+from deepvm.lab.matrix import (
+    FORMAT,
+    MatrixFile,
+    find_matrix,
+    read_matrix,
+    reference_of,
+    runs_of,
+    shipped,
+)
 from deepvm.lab.training.datasets import DATASETS
 from deepvm.lab.training.models import MODELS
 
@@ -34,7 +42,9 @@ def parsed(text: str) -> MatrixFile:
 
 def with_line(key: str, line: str) -> str:
     """The head with another line for a key."""
-    return "".join(line + "\n" if one.startswith(f"{key}:") else one + "\n" for one in HEAD.splitlines())
+    return "".join(
+        line + "\n" if one.startswith(f"{key}:") else one + "\n" for one in HEAD.splitlines()
+    )
 
 
 BAD = {
@@ -42,14 +52,26 @@ BAD = {
     "empty": ("", "empty; give a matrix file"),
     "open list": ("a: [", "not YAML"),
     "unknown key": (HEAD + "colour: red\n", "line 11: colour: there is no such key"),
-    "misspelt key": (with_line("steps", "stpes: 120"), "line 9: stpes: there is no such key; did you mean steps"),
+    "misspelt key": (
+        with_line("steps", "stpes: 120"),
+        "line 9: stpes: there is no such key; did you mean steps",
+    ),
     "missing": ("name: m\n", "datasets: missing; allowed: a list of one or more of digits"),
     "negative": (with_line("steps", "steps: -1"), "line 9: steps: -1 cannot be used"),
-    "a word": (with_line("steps", "steps: many"), "line 9: steps: 'many' cannot be used; allowed: a whole number"),
+    "a word": (
+        with_line("steps", "steps: many"),
+        "line 9: steps: 'many' cannot be used; allowed: a whole number",
+    ),
     "true": (with_line("steps", "steps: true"), "line 9: steps: True cannot be used"),
     "twice": (HEAD + "steps: 7\n", "line 11: steps: occurs twice"),
-    "dataset": (with_line("datasets", "datasets: [digit]"), "line 2: datasets[0]: 'digit' cannot be used"),
-    "no dataset": (with_line("datasets", "datasets: []"), "line 2: datasets: a list of 0 cannot be used"),
+    "dataset": (
+        with_line("datasets", "datasets: [digit]"),
+        "line 2: datasets[0]: 'digit' cannot be used",
+    ),
+    "no dataset": (
+        with_line("datasets", "datasets: []"),
+        "line 2: datasets: a list of 0 cannot be used",
+    ),
     "model": (
         with_line("models", "models: [vgg]"),
         "line 3: models[0]: 'vgg' cannot be used; allowed: a list of one or more of resnet8",
@@ -58,41 +80,91 @@ BAD = {
         with_line("models", "models: [gpt-tiny]"),
         "line 3: models[0]: gpt-tiny does not train on digits",
     ),
-    "width": (with_line("models", "models: [{name: resnet8, width: 9}]"), "line 3: models[0].width: 9 is no multiple"),
-    "norm": (with_line("models", "models: [{name: resnet8, norm: layer}]"), "models[0].norm: 'layer' cannot be used"),
-    "dropout": (with_line("models", "models: [{name: resnet8, dropout: 1}]"), "models[0].dropout: 1 cannot be used"),
+    "width": (
+        with_line("models", "models: [{name: resnet8, width: 9}]"),
+        "line 3: models[0].width: 9 is no multiple",
+    ),
+    "norm": (
+        with_line("models", "models: [{name: resnet8, norm: layer}]"),
+        "models[0].norm: 'layer' cannot be used",
+    ),
+    "dropout": (
+        with_line("models", "models: [{name: resnet8, dropout: 1}]"),
+        "models[0].dropout: 1 cannot be used",
+    ),
     "norm of tokens": (
-        HEAD.replace("[digits]", "[tokens]").replace("[resnet8]", "[{name: gpt-tiny, norm: batch}]"),
+        HEAD.replace("[digits]", "[tokens]").replace(
+            "[resnet8]", "[{name: gpt-tiny, norm: batch}]"
+        ),
         "line 3: models[0].norm: only of ResNets; gpt-tiny has LayerNorm",
     ),
-    "underscore": (HEAD.replace("exit: [", "held_gil: ["), "there is no such key; did you mean held-gil"),
+    "underscore": (
+        HEAD.replace("exit: [", "held_gil: ["),
+        "there is no such key; did you mean held-gil",
+    ),
     "two of a name": (
         with_line("models", "models: [resnet8, {name: resnet8, width: 8}]"),
         "models[1]: resnet8 is there twice",
     ),
-    "variant": (with_line("variants", "variants: [blocked]"), "line 6: variants[0]: 'blocked' cannot be used"),
-    "fault": (HEAD.replace("exit:", "explode:"), "line 5: failures.base.explode: there is no such key"),
-    "late": (HEAD.replace("80]", "120]"), "line 5: failures.base.exit: step 120 is not before the end: 119 or less"),
+    "variant": (
+        with_line("variants", "variants: [blocked]"),
+        "line 6: variants[0]: 'blocked' cannot be used",
+    ),
+    "fault": (
+        HEAD.replace("exit:", "explode:"),
+        "line 5: failures.base.explode: there is no such key",
+    ),
+    "late": (
+        HEAD.replace("80]", "120]"),
+        "line 5: failures.base.exit: step 120 is not before the end: 119 or less",
+    ),
     "step 0": (
         HEAD.replace("[40,", "[0,"),
         "line 5: failures.base.exit[0]: 0 cannot be used; allowed: steps from 1 on",
     ),
     "never": (HEAD.replace("[40, 80]", "{}"), "line 5: failures.base.exit: neither at nor count"),
-    "too many": (HEAD.replace("[40, 80]", "{count: 120}"), "120 failures do not fit into the 96 steps"),
-    "no option": (HEAD.replace("[40, 80]", "{at: [40], mbps: 3}"), "failures.base.exit.mbps: exit has no mbps"),
+    "too many": (
+        HEAD.replace("[40, 80]", "{count: 120}"),
+        "120 failures do not fit into the 96 steps",
+    ),
+    "no option": (
+        HEAD.replace("[40, 80]", "{at: [40], mbps: 3}"),
+        "failures.base.exit.mbps: exit has no mbps",
+    ),
     "no rank": (HEAD.replace("[40, 80]", "{at: [40], rank: 2}"), "there is no rank 2: there are 2"),
     "share": (HEAD.replace("exit: [40, 80]", "eio: 1.5"), "failures.base.eio: 1.5 cannot be used"),
-    "target": (HEAD.replace("exit: [40, 80]", "kill: {at: [3], target: cat}"), "kill.target: 'cat' cannot be used"),
+    "target": (
+        HEAD.replace("exit: [40, 80]", "kill: {at: [3], target: cat}"),
+        "kill.target: 'cat' cannot be used",
+    ),
     "nothing": (
         HEAD.replace("{exit: [40, 80]}", "{}"),
         "line 5: failures.base: has no fault; leave it out, or use none",
     ),
-    "step twice": (HEAD.replace("[40, 80]", "[40, 40]"), "line 5: failures.base.exit: step 40 twice"),
-    "seed twice": (HEAD + "seeds: [0, 1, 0]\n", "line 11: seeds[2]: 0 is there twice: names of runs would collide"),
-    "variant twice": (with_line("variants", "variants: [blk, blk]"), "line 6: variants[1]: blk is there twice"),
-    "no share": (HEAD.replace("{exit: [40, 80]}", "{eio: 0}"), "line 5: failures.base.eio: needs share, above 0"),
-    "share left out": (HEAD.replace("{exit: [40, 80]}", "{enospc: {}}"), "failures.base.enospc: needs share, above 0"),
-    "no speed": (HEAD.replace("{exit: [40, 80]}", "{slow: {}}"), "failures.base.slow: needs mbps, above 0"),
+    "step twice": (
+        HEAD.replace("[40, 80]", "[40, 40]"),
+        "line 5: failures.base.exit: step 40 twice",
+    ),
+    "seed twice": (
+        HEAD + "seeds: [0, 1, 0]\n",
+        "line 11: seeds[2]: 0 is there twice: names of runs would collide",
+    ),
+    "variant twice": (
+        with_line("variants", "variants: [blk, blk]"),
+        "line 6: variants[1]: blk is there twice",
+    ),
+    "no share": (
+        HEAD.replace("{exit: [40, 80]}", "{eio: 0}"),
+        "line 5: failures.base.eio: needs share, above 0",
+    ),
+    "share left out": (
+        HEAD.replace("{exit: [40, 80]}", "{enospc: {}}"),
+        "failures.base.enospc: needs share, above 0",
+    ),
+    "no speed": (
+        HEAD.replace("{exit: [40, 80]}", "{slow: {}}"),
+        "failures.base.slow: needs mbps, above 0",
+    ),
     "no agent": (
         HEAD.replace("exit: [40, 80]", "kill: {at: [40], target: agent}"),
         "forkserver has no agent; use launcher",
@@ -105,16 +177,37 @@ BAD = {
         HEAD.replace("exit: [40, 80]", "kill: {at: [40], target: write, rank: 1}"),
         "line 5: failures.base.kill: of blk rank 0 alone writes",
     ),
-    "no node": (HEAD.replace("exit: [40, 80]", "node: [40]"), "line 5: failures.base: no variant can meet it"),
-    "nobody fails": (with_line("variants", "variants: [none]"), "line 5: failures.base: no variant can meet it"),
-    "calm": (HEAD.replace("base:", "calm:"), "line 5: failures.calm: calm is the name of runs without failures"),
+    "no node": (
+        HEAD.replace("exit: [40, 80]", "node: [40]"),
+        "line 5: failures.base: no variant can meet it",
+    ),
+    "nobody fails": (
+        with_line("variants", "variants: [none]"),
+        "line 5: failures.base: no variant can meet it",
+    ),
+    "calm": (
+        HEAD.replace("base:", "calm:"),
+        "line 5: failures.calm: calm is the name of runs without failures",
+    ),
     "a name with a slash": (HEAD.replace("base:", "../x:"), "line 5"),
-    "ranks": (with_line("world", "world: 3"), "line 7: world: 3 ranks do not divide the global batch, 64"),
+    "ranks": (
+        with_line("world", "world: 3"),
+        "line 7: world: 3 ranks do not divide the global batch, 64",
+    ),
     "no rank at all": (with_line("world", "world: 0"), "line 7: world: 0 cannot be used"),
     "no world": (with_line("world", "keep: 3"), "give exactly one of world and elastic"),
-    "both worlds": (HEAD + "elastic: [[0, 2], [60, 1]]\n", "line 11: elastic: give exactly one of world and elastic"),
-    "elastic order": (with_line("world", "elastic: [[0, 2], [60, 1], [60, 2]]"), "steps must begin at 0, grow"),
-    "elastic begin": (with_line("world", "elastic: [[1, 2], [60, 1]]"), "steps must begin at 0, grow"),
+    "both worlds": (
+        HEAD + "elastic: [[0, 2], [60, 1]]\n",
+        "line 11: elastic: give exactly one of world and elastic",
+    ),
+    "elastic order": (
+        with_line("world", "elastic: [[0, 2], [60, 1], [60, 2]]"),
+        "steps must begin at 0, grow",
+    ),
+    "elastic begin": (
+        with_line("world", "elastic: [[1, 2], [60, 1]]"),
+        "steps must begin at 0, grow",
+    ),
     "elastic end": (with_line("world", "elastic: [[0, 2], [120, 1]]"), "stay below 120"),
     "elastic shards": (
         with_line("world", "elastic: [[0, 4], [60, 8]]") + "virtual_shards: 4\n",
@@ -124,13 +217,22 @@ BAD = {
         with_line("global_batch", "global_batch: 2000"),
         "line 8: global_batch: 2000 is more than the 1797 samples",
     ),
-    "size": (with_line("datasets", "datasets: [{name: digits, size: 1798}]"), "digits has 1797 samples, not 1798"),
+    "size": (
+        with_line("datasets", "datasets: [{name: digits, size: 1798}]"),
+        "digits has 1797 samples, not 1798",
+    ),
     "small": (
         with_line("datasets", "datasets: [{name: digits, size: 60}]"),
         "64 is more than the 60 samples of digits",
     ),
-    "parts": (HEAD + "accumulate: 5\n", "line 11: accumulate: 5 parts do not divide a rank's batch, 32"),
-    "every": (with_line("checkpoint_every", "checkpoint_every: 121"), "121 is more than the 120 steps"),
+    "parts": (
+        HEAD + "accumulate: 5\n",
+        "line 11: accumulate: 5 parts do not divide a rank's batch, 32",
+    ),
+    "every": (
+        with_line("checkpoint_every", "checkpoint_every: 121"),
+        "121 is more than the 120 steps",
+    ),
     "launcher": (
         HEAD + "launcher: mpirun\n",
         "line 11: launcher: 'mpirun' cannot be used; allowed: forkserver, torchrun",
@@ -145,23 +247,36 @@ def test_what_cannot_be_is_refused_with_its_place(what: str) -> None:
     text, message = BAD[what]
     with pytest.raises(JobFormatError) as error:
         parsed(text)
-    assert message in str(error.value) and str(error.value).startswith("m.yaml, ") and error.value.exit_code == 2
+    assert (
+        message in str(error.value)
+        and str(error.value).startswith("m.yaml, ")
+        and error.value.exit_code == 2
+    )
 
 
 def test_a_file_that_is_not_there_says_what_to_give(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"nothing\.yaml: No such file or directory; give a matrix file"):
+    with pytest.raises(
+        DataError, match=r"nothing\.yaml: No such file or directory; give a matrix file"
+    ):
         read_matrix(tmp_path / "nothing.yaml")
 
 
-@pytest.mark.parametrize(("name", "said"), [("qiuck", "did you mean quick"), ("whatever", "there are ecrl-exp4, ")])
+@pytest.mark.parametrize(
+    ("name", "said"), [("qiuck", "did you mean quick"), ("whatever", "there are ecrl-exp4, ")]
+)
 def test_a_name_that_nothing_has_says_what_there_is(name: str, said: str) -> None:
-    with pytest.raises(DataError, match=f"{name}: no such file, nor a matrix that comes with deepvm; {said}"):
+    with pytest.raises(
+        DataError, match=f"{name}: no such file, nor a matrix that comes with deepvm; {said}"
+    ):
         find_matrix(name)
 
 
 def test_what_has_no_failures_is_shared() -> None:
     text = HEAD.replace("variants: [none, blk]", "variants: [none, ref-blk, blk, deepvm]")
-    names = [run.name for run in runs_of(parsed(text.replace("  base:", "  late: {exit: [37]}\n  base:")))]
+    names = [
+        run.name
+        for run in runs_of(parsed(text.replace("  base:", "  late: {exit: [37]}\n  base:")))
+    ]
     assert names == [
         "digits-resnet8-calm-none-s0",
         "digits-resnet8-calm-ref-blk-s0",
@@ -182,20 +297,30 @@ def test_variants_of_a_seed_stand_side_by_side() -> None:
 def test_a_matrix_without_failures_is_one_of_references() -> None:
     text = HEAD.replace("failures:\n  base: {exit: [40, 80]}\n", "")
     runs = runs_of(parsed(text))
-    assert [run.name for run in runs] == ["digits-resnet8-calm-none-s0", "digits-resnet8-calm-blk-s0"]
+    assert [run.name for run in runs] == [
+        "digits-resnet8-calm-none-s0",
+        "digits-resnet8-calm-blk-s0",
+    ]
     assert all(run.undisturbed for run in runs)
 
 
 def test_without_checkpoints_nothing_can_go_on_in_another_world() -> None:
-    text = with_line("world", "elastic: [[0, 4], [40, 2], [80, 4]]").replace("[none, blk]", "[none, ref-blk, blk]")
+    text = with_line("world", "elastic: [[0, 4], [40, 2], [80, 4]]").replace(
+        "[none, blk]", "[none, ref-blk, blk]"
+    )
     worlds = {run.variant: run.worlds for run in runs_of(parsed(text))}
-    assert worlds == {"none": ((0, 4),), "ref-blk": ((0, 4), (40, 2), (80, 4)), "blk": ((0, 4), (40, 2), (80, 4))}
+    assert worlds == {
+        "none": ((0, 4),),
+        "ref-blk": ((0, 4), (40, 2), (80, 4)),
+        "blk": ((0, 4), (40, 2), (80, 4)),
+    }
     assert parsed(text).shards == 4
 
 
 def test_strikes_come_in_their_order_and_know_what_they_end() -> None:
     text = HEAD.replace(
-        "{exit: [40, 80]}", "{torn: [70], exit: [80, 40], stop: {at: [50], rank: 1, seconds: 0.5}, eio: 0.2}"
+        "{exit: [40, 80]}",
+        "{torn: [70], exit: [80, 40], stop: {at: [50], rank: 1, seconds: 0.5}, eio: 0.2}",
     )
     run = runs_of(parsed(text))[-1]
     assert [(one.fault, one.step, one.rank, one.seconds) for one in run.strikes] == [
@@ -208,7 +333,9 @@ def test_strikes_come_in_their_order_and_know_what_they_end() -> None:
 
 
 def test_memory_nodes_are_lost_only_where_there_is_one() -> None:
-    text = HEAD.replace("{exit: [40, 80]}", "{node: [50], exit: [40]}").replace("[none, blk]", "[blk, deepvm-tcp]")
+    text = HEAD.replace("{exit: [40, 80]}", "{node: [50], exit: [40]}").replace(
+        "[none, blk]", "[blk, deepvm-tcp]"
+    )
     faults = {run.variant: [one.fault for one in run.strikes] for run in runs_of(parsed(text))}
     assert faults == {"deepvm-tcp": ["exit", "node"]}
 
@@ -222,18 +349,27 @@ def test_random_kills_are_the_same_for_the_same_seed(count: int, one: int, other
     first = strikes(one)
     assert first == strikes(one) and (first != strikes(other) or one == other or count < 3)
     steps = [strike.step for strike in first]  # type: ignore[attr-defined]
-    assert len(set(steps)) == count and all(0 < step <= 96 for step in steps) and steps == sorted(steps)
+    assert (
+        len(set(steps)) == count
+        and all(0 < step <= 96 for step in steps)
+        and steps == sorted(steps)
+    )
 
 
 def test_repeats_are_killed_at_other_moments() -> None:
     text = (
-        HEAD.replace("{exit: [40, 80]}", "{kill: {count: 5}}").replace("[none, blk]", "[blk, ovl]") + "seeds: [0, 1]\n"
+        HEAD.replace("{exit: [40, 80]}", "{kill: {count: 5}}").replace("[none, blk]", "[blk, ovl]")
+        + "seeds: [0, 1]\n"
     )
-    steps = {(run.variant, run.seed): [one.step for one in run.strikes] for run in runs_of(parsed(text))}
+    steps = {
+        (run.variant, run.seed): [one.step for one in run.strikes] for run in runs_of(parsed(text))
+    }
     assert steps["blk", 0] == steps["ovl", 0] != steps["blk", 1] == steps["ovl", 1]
 
 
-def test_a_file_here_comes_before_one_of_that_name_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_here_comes_before_one_of_that_name_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "quick").write_text(HEAD)
     assert find_matrix("quick").name == "m"
@@ -241,7 +377,9 @@ def test_a_file_here_comes_before_one_of_that_name_there(tmp_path: Path, monkeyp
 
 def test_each_run_has_a_folder_of_its_own() -> None:
     text = with_line("datasets", "datasets: [digits, fashion-mnist]") + "seeds: [0, 10, 1]\n"
-    text = text.replace("models: [resnet8]", "models: [resnet8, resnet18]").replace("[none, blk]", "[none, blk, ovl]")
+    text = text.replace("models: [resnet8]", "models: [resnet8, resnet18]").replace(
+        "[none, blk]", "[none, blk, ovl]"
+    )
     names = [run.name for run in runs_of(parsed(text))]
     assert len(set(names)) == len(names) == 2 * 2 * 3 * 3
 
@@ -249,16 +387,28 @@ def test_each_run_has_a_folder_of_its_own() -> None:
 def test_a_run_knows_what_it_is_compared_with() -> None:
     run = runs_of(parsed(HEAD))[-1]
     reference = reference_of(run)
-    assert reference.undisturbed and reference.name == "digits-resnet8-calm-none-s0" and reference.seed == run.seed
+    assert (
+        reference.undisturbed
+        and reference.name == "digits-resnet8-calm-none-s0"
+        and reference.seed == run.seed
+    )
 
 
 def test_matrices_that_come_with_deepvm_can_be_read() -> None:
     assert all(find_matrix(name).name == name for name in shipped())
     quick = find_matrix("quick")
-    assert quick.name == "quick" and {"exit", "kill", "torn"} <= {s.fault for r in runs_of(quick) for s in r.strikes}
+    assert quick.name == "quick" and {"exit", "kill", "torn"} <= {
+        s.fault for r in runs_of(quick) for s in r.strikes
+    }
     ecrl = read_matrix(ROOT / "data" / "lab" / "ecrl-exp4.yaml")
-    suites = {(r.suite.dataset.name, r.suite.model.name, r.suite.failure) for r in runs_of(ecrl) if not r.undisturbed}
-    expected = itertools.product(("cifar10", "cifar100"), ("resnet18", "resnet50"), ("base", "late"))
+    suites = {
+        (r.suite.dataset.name, r.suite.model.name, r.suite.failure)
+        for r in runs_of(ecrl)
+        if not r.undisturbed
+    }
+    expected = itertools.product(
+        ("cifar10", "cifar100"), ("resnet18", "resnet50"), ("base", "late")
+    )
     assert suites == set(expected) and len(ecrl.datasets) * len(ecrl.models) * 2 == 8
 
 

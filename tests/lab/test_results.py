@@ -38,9 +38,15 @@ def test_intervals_are_those_of_students_t(values: list[float]) -> None:
 def test_ratios_are_a_geometric_mean_with_the_interval_of_logarithms(ratios: list[float]) -> None:
     found, logs = Estimate.of_ratios(ratios), Estimate.of([math.log(one) for one in ratios])
     assert found.mean == pytest.approx(stats.gmean(ratios))
-    assert found.low is not None and logs.low is not None and math.log(found.low) == pytest.approx(logs.low)
+    assert (
+        found.low is not None
+        and logs.low is not None
+        and math.log(found.low) == pytest.approx(logs.low)
+    )
     turned = Estimate.of_ratios([1 / one for one in ratios])
-    assert turned.mean == pytest.approx(1 / found.mean) and turned.high == pytest.approx(1 / found.low)
+    assert turned.mean == pytest.approx(1 / found.mean) and turned.high == pytest.approx(
+        1 / found.low
+    )
 
 
 def test_a_single_value_has_no_interval() -> None:
@@ -62,20 +68,28 @@ def suites(out: Path) -> dict[str, SuiteResult]:
 
 
 def test_each_part_of_a_run(tmp_path: Path) -> None:
-    """12 steps of 0.25 s and failures at 6 and 10: steps 5, 6, 9 and 10 are done again, behind checkpoints each 4."""
+    """12 steps of 0.25 s and failures at 6 and 10: steps 5, 6, 9 and 10 are done again, behind
+    checkpoints each 4.
+    """
     cost = suites(make(tmp_path, seeds=(0,)))["late"].variants["blk"][0]
     step_s, stall_s = made_folder.STEP_S, made_folder.STALLS_S["blocking"]
     assert cost.run == "tokens-gpt-tiny-late-blk-s0" and cost.passed and cost.restarts == 2
-    assert cost.compute_s == pytest.approx(16 * step_s) and cost.repeated_s == pytest.approx(4 * step_s)
+    assert cost.compute_s == pytest.approx(16 * step_s) and cost.repeated_s == pytest.approx(
+        4 * step_s
+    )
     assert cost.stall_s == pytest.approx(3 * stall_s)
     assert (cost.write_s, cost.snapshot_s) == pytest.approx((3 * (stall_s - 0.02), 3 * 0.02))
     assert cost.background_s == 0
     parts = (cost.detect_s, cost.restart_s, cost.restore_s)
-    assert parts == pytest.approx((2 * made_folder.DETECT_S, 2 * made_folder.RESTART_S, 2 * made_folder.RESTORE_S))
+    assert parts == pytest.approx(
+        (2 * made_folder.DETECT_S, 2 * made_folder.RESTART_S, 2 * made_folder.RESTORE_S)
+    )
     assert cost.replay_s == pytest.approx(4 * step_s)
     assert cost.goodput == pytest.approx(12 / cost.wall_s)
     spent = cost.compute_s + cost.stall_s + sum(parts)
-    assert cost.wall_s - spent == pytest.approx(made_folder.START_S + made_folder.RESTORE_S, abs=0.1)
+    assert cost.wall_s - spent == pytest.approx(
+        made_folder.START_S + made_folder.RESTORE_S, abs=0.1
+    )
 
 
 def test_runs_without_failures_stand_in_each_suite(tmp_path: Path) -> None:
@@ -88,7 +102,10 @@ def test_runs_without_failures_stand_in_each_suite(tmp_path: Path) -> None:
 def test_ratios_are_of_the_same_seed(tmp_path: Path) -> None:
     """Seeds differ by half in their steps; within a seed nothing is left to chance."""
     late = suites(make(tmp_path, seeds=(0, 5)))["late"]
-    by_seed = {seed: [c.goodput for n in ("ovl", "blk") for c in late.variants[n] if c.seed == seed] for seed in (0, 5)}
+    by_seed = {
+        seed: [c.goodput for n in ("ovl", "blk") for c in late.variants[n] if c.seed == seed]
+        for seed in (0, 5)
+    }
     ratios = [ovl / blk for ovl, blk in by_seed.values()]
     found = late.paired["ovl_over_blk"]
     assert found.n == 2 and found.mean == pytest.approx(stats.gmean(ratios))
@@ -96,7 +113,9 @@ def test_ratios_are_of_the_same_seed(tmp_path: Path) -> None:
 
 
 def test_what_does_not_pass_is_in_no_ratio(tmp_path: Path) -> None:
-    late = suites(make(tmp_path, wrong={"tokens-gpt-tiny-late-ovl-s1", "tokens-gpt-tiny-late-blk-s2"}))["late"]
+    late = suites(
+        make(tmp_path, wrong={"tokens-gpt-tiny-late-ovl-s1", "tokens-gpt-tiny-late-blk-s2"})
+    )["late"]
     assert late.paired["ovl_over_blk"].n == 1 and late.paired["deepvm_over_blk"].n == 2
     assert [cost.passed for cost in late.variants["ovl"]] == [True, False, True]
 
@@ -110,7 +129,10 @@ def test_losses_are_compared_with_an_undisturbed_run(tmp_path: Path) -> None:
     last["loss_hex"] = last["loss"].hex()
     log.write_text("".join(json.dumps(row) + "\n" for row in rows))
     late = suites(tmp_path)["late"].variants
-    assert late["ovl"][0].loss_difference == pytest.approx(0.01) and late["blk"][0].loss_difference == 0
+    assert (
+        late["ovl"][0].loss_difference == pytest.approx(0.01)
+        and late["blk"][0].loss_difference == 0
+    )
 
 
 def test_damaged_records_are_said(tmp_path: Path) -> None:
@@ -119,7 +141,10 @@ def test_damaged_records_are_said(tmp_path: Path) -> None:
     log.write_text(log.read_text().replace("background_s", "behind_s"))
     checked, records = check(tmp_path)
     ((run, reason),) = checked.incomplete
-    assert run == log.parent.name and "checkpoint_rank0.jsonl, line 1: damaged: it has no background_s" in reason
+    assert (
+        run == log.parent.name
+        and "checkpoint_rank0.jsonl, line 1: damaged: it has no background_s" in reason
+    )
     assert run not in {one.folder.name for one, _ in records}
 
 
@@ -149,7 +174,9 @@ def test_what_is_written_after_the_last_step_is_counted_by_itself(tmp_path: Path
     before = suites(make(tmp_path, seeds=(0,)))["late"].variants["blk"][0]
     assert before.drain_s == 0
     cost = append(
-        tmp_path, "worker_0.jsonl", {"event": "closed", "attempt": 2, "rank": 0, "time": 1.0, "seconds": 0.25}
+        tmp_path,
+        "worker_0.jsonl",
+        {"event": "closed", "attempt": 2, "rank": 0, "time": 1.0, "seconds": 0.25},
     )
     assert cost.drain_s == 0.25 and cost.stall_s == before.stall_s
 
@@ -169,7 +196,9 @@ def test_a_stall_in_a_step_is_no_time_of_the_step(tmp_path: Path) -> None:
     row = made_folder.stall_row(1, 8, "blocking", 0.4, 1.0)
     outside = append(tmp_path, "worker_0.jsonl", row)
     inside = append(tmp_path, "worker_0.jsonl", {**row, "in_step": True})
-    assert outside.compute_s == before.compute_s and inside.compute_s == pytest.approx(before.compute_s - 0.4)
+    assert outside.compute_s == before.compute_s and inside.compute_s == pytest.approx(
+        before.compute_s - 0.4
+    )
     assert inside.repeated_s == before.repeated_s
 
 
@@ -199,7 +228,10 @@ def test_parts_that_are_not_known_are_not_zero(tmp_path: Path) -> None:
     one = edit(tmp_path, "supervisor.json", forget(0))
     assert one.detect_s == pytest.approx(made_folder.DETECT_S) and one.known["detect_s"] == 1
     assert part_s(one, "detect") == pytest.approx(made_folder.DETECT_S)
-    assert part_s(one, "restart") == pytest.approx(made_folder.RESTART_S) and one.known["restart_s"] == 2
+    assert (
+        part_s(one, "restart") == pytest.approx(made_folder.RESTART_S)
+        and one.known["restart_s"] == 2
+    )
     none = edit(tmp_path, "supervisor.json", forget(1))
     assert none.detect_s is None and part_s(none, "detect") is None and recovery_s(none) is None
 

@@ -27,7 +27,8 @@ from deepvm.planner.search.solver import IntegerProgram
 from deepvm.planner.sweep import sweep
 
 UNDER_CONTRACT = {
-    # name: (spot, on-demand) of 5 training VMs, markets, whether memory nodes stand beside them, constraints
+    # name: (spot, on-demand) of 5 training VMs, markets, whether memory nodes stand beside them,
+    # constraints
     "on-demand": ((0, 5), {Market.ON_DEMAND}, False, {"budget", "quota"}),
     "single-anchor": ((4, 1), {Market.SPOT, Market.ON_DEMAND}, False, {"budget", "quota"}),
     "spot-storage": ((5, 0), {Market.SPOT}, False, {"budget", "quota"}),
@@ -48,7 +49,9 @@ def formulated(block: Block, budget: int) -> Formulation:
 
 
 def test_every_architecture_is_under_contract() -> None:
-    assert set(REGISTRY) == set(UNDER_CONTRACT), "an architecture was added: write what it promises into UNDER_CONTRACT"
+    assert set(REGISTRY) == set(UNDER_CONTRACT), (
+        "an architecture was added: write what it promises into UNDER_CONTRACT"
+    )
 
 
 def test_the_registry_is_in_the_order_of_its_names() -> None:
@@ -89,7 +92,10 @@ def test_the_split_adds_up(name: str) -> None:
 @each
 def test_the_promised_constraints_are_those_of_the_formulation(name: str) -> None:
     somewhere = gpu_type("here", spot_zones=(ZonePrice("A", Decimal("0.3")),))
-    apart = (cpu_type("near", zones=("A",)), cpu_type("far", zones=("B",), on_demand_usd_per_hour="0.1"))
+    apart = (
+        cpu_type("near", zones=("A",)),
+        cpu_type("far", zones=("B",), on_demand_usd_per_hour="0.1"),
+    )
     quotas = [Quota(f, m, 64) for f in ("G and VT", "Standard") for m in Market]
     block, request = small(name, catalog(somewhere, *apart, quotas=tuple(quotas)))
     formulation = formulated(block, request.budget_micro_usd)
@@ -123,7 +129,9 @@ def test_decode_reads_back_what_was_chosen(name: str) -> None:
         assert found.price == sum(p * v for p, v in zip(formulation.prices, values, strict=True))
         assert (found.memory is not None) == block.architecture.tiered
         if found.memory is not None:
-            needed = block.tier.needed(block.sizes.count[[row]], block.sizes.n_sat[[row]])[0, found.memory]
+            needed = block.tier.needed(block.sizes.count[[row]], block.sizes.n_sat[[row]])[
+                0, found.memory
+            ]
             assert found.memory_count == needed
 
 
@@ -150,12 +158,16 @@ def test_solver_enumeration_and_oracle_agree(name: str, case: Case) -> None:
 
 
 def test_an_architecture_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """n spot(v) <= PW, n >= 1: from here on it is planned, proven, explained and swept like any other."""
+    """n spot(v) <= PW, n >= 1: from here on it is planned, proven, explained and swept like any
+    other.
+    """
     monkeypatch.setitem(REGISTRY, "spot-only", Architecture("spot-only", np.zeros_like))
     proven = recommend(paper(), 3, architecture="spot-only", top=2)
     assert (proven.status, proven.doubt) == (SolveStatus.OPTIMAL, "")
     assert str(proven[0].cluster) == "19 x g4dn.xlarge (spot)"  # 19 x 0.1578 $/h
-    assert list(proven) == list(recommend(paper(), 3, architecture="spot-only", top=2, solver="frontier"))
+    assert list(proven) == list(
+        recommend(paper(), 3, architecture="spot-only", top=2, solver="frontier")
+    )
     assert recommend(paper(), 3)[0].cluster == proven[0].cluster
     (row,) = sweep(paper(), [3], ["deepvm"], architecture="spot-only")
     assert row.recommendation is not None

@@ -28,10 +28,18 @@ CPUS = set(PAPER_CPUS)
 FEW_SENDERS = SaturationTable((1.0,), (4,))
 
 
-def shop(*, quotas: tuple[Quota, ...] = (), gpu: dict[str, Any] | None = None, **cpu: Any) -> Catalog:
+def shop(
+    *, quotas: tuple[Quota, ...] = (), gpu: dict[str, Any] | None = None, **cpu: Any
+) -> Catalog:
     """One GPU type at 0.1 $/h spot that scales perfectly, one memory node at 0.2 $/h, n_sat = 4."""
     fields = {"spot_usd_per_hour": "0.1", "speedups": SCALING} | (gpu or {})
-    return catalog(gpu_type(**fields), cpu_type(**cpu), quotas=quotas, n_sat=FEW_SENDERS, default_speedup="ring")
+    return catalog(
+        gpu_type(**fields),
+        cpu_type(**cpu),
+        quotas=quotas,
+        n_sat=FEW_SENDERS,
+        default_speedup="ring",
+    )
 
 
 def ask(found: Catalog, budget: Any = 3, **changes: Any) -> Recommendations:
@@ -39,7 +47,10 @@ def ask(found: Catalog, budget: Any = 3, **changes: Any) -> Recommendations:
 
 
 def binding(found: Catalog, budget: Any = 3, **changes: Any) -> list[str]:
-    return [b.constraint for b in ask(found, budget, **({"architecture": "tiering"} | changes))[0].binding]
+    return [
+        b.constraint
+        for b in ask(found, budget, **({"architecture": "tiering"} | changes))[0].binding
+    ]
 
 
 def why(found: Catalog, name: str, budget: Any = 3, **changes: Any) -> WhyNot:
@@ -54,13 +65,19 @@ class TestBinding:
         wide = replace(shop(), n_sat=SaturationTable((1.0,), (100,)))
         found = ask(wide, "0.55", architecture="tiering")[0].binding
         assert [b.constraint for b in found] == ["budget"]
-        assert found[0].reason == "4 x gpu.xlarge with 1 x cpu.xlarge would cost 0.6000 $/h, 0.0500 over the budget"
+        assert (
+            found[0].reason
+            == "4 x gpu.xlarge with 1 x cpu.xlarge would cost 0.6000 $/h, 0.0500 over the budget"
+        )
 
     def test_quota_of_the_gpus(self) -> None:
         wide = replace(shop(quotas=(SPOT_12,)), n_sat=SaturationTable((1.0,), (100,)))
         found = ask(wide, architecture="tiering")[0].binding
         assert [b.constraint for b in found] == ["quota"]
-        assert found[0].reason == "4 x gpu.xlarge would need 16 spot vCPUs of G and VT; the quota is 12"
+        assert (
+            found[0].reason
+            == "4 x gpu.xlarge would need 16 spot vCPUs of G and VT; the quota is 12"
+        )
 
     def test_max_nodes(self) -> None:
         wide = replace(shop(), n_sat=SaturationTable((1.0,), (100,)))
@@ -77,7 +94,10 @@ class TestBinding:
         one_node = Quota("Standard", Market.ON_DEMAND, 7)
         found = ask(shop(quotas=(one_node,)), architecture="tiering")[0].binding
         assert [b.constraint for b in found] == ["quota", "saturation"]
-        assert found[0].reason == "2 x cpu.xlarge would need 8 on-demand vCPUs of Standard; the quota is 7"
+        assert (
+            found[0].reason
+            == "2 x cpu.xlarge would need 8 on-demand vCPUs of Standard; the quota is 7"
+        )
 
     def test_saturation_does_not_bind_when_the_budget_is_too_small_without_it(self) -> None:
         assert binding(shop(), "0.55") == ["budget"]
@@ -89,14 +109,18 @@ class TestBinding:
 
     def test_the_anchor_does_not_count_against_the_spot_quota(self) -> None:
         found = ask(paper(), "6.5")[0].binding
-        assert [b.reason for b in found] == ["33 x g4dn.xlarge would need 132 spot vCPUs of G and VT; the quota is 128"]
+        assert [b.reason for b in found] == [
+            "33 x g4dn.xlarge would need 132 spot vCPUs of G and VT; the quota is 128"
+        ]
 
     def test_nothing_binds_when_the_larger_cluster_is_allowed(self) -> None:
         second = ask(paper(), "6.5", architecture="single-anchor", top=2)[1]
         assert second.binding == ()
 
     def test_nothing_binds_when_no_larger_cluster_is_better(self) -> None:
-        flat = catalog(gpu_type(speedups=(RingSpeedup(0.0, 1.0),)), cpu_type(), default_speedup="ring")
+        flat = catalog(
+            gpu_type(speedups=(RingSpeedup(0.0, 1.0),)), cpu_type(), default_speedup="ring"
+        )
         assert binding(flat, 100) == []
 
     @pytest.mark.parametrize("policy", [PolicyName.COST_FIRST, PolicyName.PERFORMANCE_FIRST])
@@ -106,7 +130,9 @@ class TestBinding:
 
     @settings(max_examples=examples(60))
     @given(case=cases())
-    def test_it_names_every_limit_that_the_next_larger_and_better_cluster_breaks(self, case: Case) -> None:
+    def test_it_names_every_limit_that_the_next_larger_and_better_cluster_breaks(
+        self, case: Case
+    ) -> None:
         answer = solve(case.catalog, replace(case.request, top=1, solver=SolverName.FRONTIER))
         assume(len(answer) > 0)
         cluster = answer[0].cluster
@@ -118,7 +144,9 @@ class TestBinding:
             if (p.architecture, p.gpu, p.memory) == (cluster.architecture, cluster.gpu.name, memory)
         ]
         now = next(p for p in same if p.count == cluster.gpu_count)
-        larger = [p for p in same if p.count > now.count and not oracle.as_good_as(now.value, p.value)]
+        larger = [
+            p for p in same if p.count > now.count and not oracle.as_good_as(now.value, p.value)
+        ]
         names = [b.constraint for b in answer[0].binding]
         assume(larger)  # the planner looks further than 60 VMs
         following = min(larger, key=lambda p: p.count)
@@ -128,8 +156,13 @@ class TestBinding:
         if following.count > case.request.max_nodes:
             expected.add("max-nodes")
         quotas = case.catalog.quotas if case.request.quotas is None else case.request.quotas
-        on_demand = following.count if cluster.architecture == "on-demand" else cluster.on_demand_count
-        used = [(cluster.gpu, Market.SPOT, following.count - on_demand), (cluster.gpu, Market.ON_DEMAND, on_demand)]
+        on_demand = (
+            following.count if cluster.architecture == "on-demand" else cluster.on_demand_count
+        )
+        used = [
+            (cluster.gpu, Market.SPOT, following.count - on_demand),
+            (cluster.gpu, Market.ON_DEMAND, on_demand),
+        ]
         if cluster.memory:
             used.append((cluster.memory.instance, Market.ON_DEMAND, following.memory_count))
         if not oracle.within_quotas(quotas, used):
@@ -156,16 +189,19 @@ class TestInfeasible:
     def test_budget(self) -> None:
         assert self.relax(paper(), "0.3") == (
             "budget",
-            "nothing is feasible within 0.3 $/h: the cheapest feasible cluster costs 0.3242 $/h "
-            "(1 x g4dn.xlarge (spot) + 1 x t3.xlarge (on-demand))",
+            (
+                "nothing is feasible within 0.3 $/h: the cheapest feasible cluster costs 0.3242 $/h"
+                " (1 x g4dn.xlarge (spot) + 1 x t3.xlarge (on-demand))"
+            ),
         )
 
     def test_memory(self) -> None:
         relax, reason = self.relax(paper(), checkpoint_size="20GB", architecture="tiering")
         assert relax == "memory"
-        assert reason == (
-            "no memory node holds 2 x 20 GB (eq. 6): the largest, d3.xlarge, has 32 GiB, enough for checkpoints up to "
-            "17.17 GB"
+        assert (
+            reason
+            == "no memory node holds 2 x 20 GB (eq. 6): the largest, d3.xlarge, has 32 GiB, enough"
+            " for checkpoints up to 17.17 GB"
         )
 
     def test_memory_when_the_gpu_type_cannot_be_an_anchor(self) -> None:
@@ -191,7 +227,9 @@ class TestInfeasible:
         needs_two = replace(shop(quotas=quotas), n_sat=SaturationTable((1.0,), (1,)))
         relax, reason = self.relax(needs_two)
         assert relax == "quota"
-        assert "4 spot vCPUs of G and VT and 4 on-demand vCPUs of G and VT for single-anchor" in reason
+        assert (
+            "4 spot vCPUs of G and VT and 4 on-demand vCPUs of G and VT for single-anchor" in reason
+        )
         assert "4 spot vCPUs of G and VT and 8 on-demand vCPUs of Standard for tiering" in reason
 
     def test_quota_is_asked_only_for_what_it_would_help(self) -> None:
@@ -246,26 +284,36 @@ class TestWhyNot:
         assert found.best is not None
         assert found.gap == pytest.approx(0.383, abs=5e-4)
         assert found.matches_at == Decimal("5.3006")
-        assert found.verdict == (
-            "The best cluster with g5.xlarge, 9 x g5.xlarge (spot) + 1 x t3.xlarge (on-demand) at 2.8826 $/h, has "
-            "38.3% less throughput; it would equal the winner's 2.8526 $/h cluster at 5.3006 $/h"
+        assert (
+            found.verdict
+            == "The best cluster with g5.xlarge, 9 x g5.xlarge (spot) + 1 x t3.xlarge (on-demand)"
+            " at 2.8826 $/h, has 38.3% less throughput; it would equal the winner's 2.8526 $/h"
+            " cluster at 5.3006 $/h"
         )
 
     def test_a_gpu_that_never_matches(self) -> None:
         found = why(paper(), "g3s.xlarge", 5)
         assert found.matches_at is None
-        assert "no cluster with it that the quotas and the number of nodes allow equals the winner" in found.verdict
+        assert (
+            "no cluster with it that the quotas and the number of nodes allow equals the winner"
+            in found.verdict
+        )
 
     def test_other_objectives_have_other_words(self) -> None:
         assert "lower Z" in why(paper(), "g5.xlarge", objective="flopp").verdict
-        assert "higher cost per work" in why(paper(), "g5.xlarge", objective="cost-per-work").verdict
+        assert (
+            "higher cost per work" in why(paper(), "g5.xlarge", objective="cost-per-work").verdict
+        )
 
     def test_a_slower_job_takes_longer(self) -> None:
         job = {"work": "100h", "mttp": "12h"}
         winner = ask(paper(), objective="makespan", **job)[0].outlook
         found = why(paper(), "g5.xlarge", objective="makespan", **job)
         assert winner is not None and found.best is not None and found.best.outlook is not None
-        assert f"{found.best.outlook.total_s / winner.total_s - 1:.1%} longer expected time" in found.verdict
+        assert (
+            f"{found.best.outlook.total_s / winner.total_s - 1:.1%} longer expected time"
+            in found.verdict
+        )
 
     def test_a_dearer_memory_node(self) -> None:
         found = why(paper(), "m6i.xlarge")
@@ -279,7 +327,9 @@ class TestWhyNot:
 
     def test_a_winner_that_trains_nothing(self) -> None:
         flat = (HybridSpeedup(0.5, 30, 5),)  # K = 0 up to 26 VMs; Cost-First does not look
-        two = catalog(gpu_type("a", speedups=flat), gpu_type("b", spot_usd_per_hour="0.31", speedups=flat))
+        two = catalog(
+            gpu_type("a", speedups=flat), gpu_type("b", spot_usd_per_hour="0.31", speedups=flat)
+        )
         found = why(two, "b", "1.9", policy="cost-first")
         assert found.gap is None
         assert "no measured throughput to compare" in found.verdict
@@ -292,14 +342,18 @@ class TestWhyNot:
         found = why(paper(), "c5.xlarge", checkpoint_size="5GB")
         assert found.rejection is not None
         assert found.rejection.reason == "memory"
-        assert found.verdict.startswith("c5.xlarge is not considered: memory 8 GiB, needed 2 x 5 GB")
+        assert found.verdict.startswith(
+            "c5.xlarge is not considered: memory 8 GiB, needed 2 x 5 GB"
+        )
 
     def test_beyond_the_budget(self) -> None:
         found = why(paper(), "g5.xlarge", "0.4")
         assert found.rejection is not None
         assert found.rejection.reason == "budget"
         assert "0.4682" in found.verdict
-        assert why(paper(), "c6in.xlarge", "0.3").verdict.startswith("c6in.xlarge is beyond the budget")
+        assert why(paper(), "c6in.xlarge", "0.3").verdict.startswith(
+            "c6in.xlarge is beyond the budget"
+        )
 
     @pytest.mark.parametrize(("more", "reason"), [(1.003, "memory"), (0.997, "budget")])
     def test_a_little_too_little_memory_is_not_the_budget(self, more: float, reason: str) -> None:
@@ -307,7 +361,9 @@ class TestWhyNot:
         room = REAL_NODES.room_bytes(8 * 2**30)
         found = replace(shop(memory_gib=8.0), memory_nodes=REAL_NODES)
         budget = "0.3" if reason == "memory" else "0.29"
-        asked = why(found, "cpu.xlarge", budget, checkpoint_size=int(room * more), buffers=1, max_nodes=1)
+        asked = why(
+            found, "cpu.xlarge", budget, checkpoint_size=int(room * more), buffers=1, max_nodes=1
+        )
         assert asked.rejection is not None and asked.rejection.reason == reason
         assert ("has too little memory: memory 8 GiB" in asked.verdict) == (reason == "memory")
         assert "costs 0.5000 $/h" in asked.verdict or reason == "budget"
@@ -324,10 +380,14 @@ class TestWhyNot:
         for changes in ({"architecture": "single-anchor"}, {"policy": "cost-first"}):
             found = why(paper(), "c5.xlarge", budget, **changes)
             assert found.best is None
-            assert found.verdict == "c5.xlarge is not considered: single-anchor clusters have no memory nodes"
+            assert (
+                found.verdict
+                == "c5.xlarge is not considered: single-anchor clusters have no memory nodes"
+            )
 
     def test_the_baselines_compare_by_their_own_measure(self) -> None:
-        # By throughput: 16 x g4dn.xlarge are faster than the 7 x g5.xlarge that Performance-First takes.
+        # By throughput: 16 x g4dn.xlarge are faster than the 7 x g5.xlarge that Performance-First
+        # takes.
         found = why(paper(), "g4dn.xlarge", policy="performance-first")
         assert found.matches_at is None
         assert found.gap == pytest.approx(1 - 1404.4249 / 764.1011, abs=1e-6)
@@ -365,7 +425,9 @@ class TestWhyNot:
         assert found.best is not None
         cluster = found.best.cluster
         memory = (cluster.memory.instance.name, cluster.memory.count) if cluster.memory else ("", 0)
-        assert (cluster.architecture, cluster.gpu.name, cluster.gpu_count, *memory) == best[0].cluster
+        assert (cluster.architecture, cluster.gpu.name, cluster.gpu_count, *memory) == best[
+            0
+        ].cluster
         assert ("is in the best cluster" in found.verdict) == (best == winner)
         matching = [p for p in having if oracle.as_good_as(p.value, winner[0].value)]
         assert found.matches_at == (usd(min(p.micro_usd for p in matching)) if matching else None)
@@ -373,7 +435,9 @@ class TestWhyNot:
             expected = (winner[0].value[0] - best[0].value[0]) / abs(winner[0].value[0])
             assert found.gap == pytest.approx(float(expected), abs=1e-9)
             return
-        fastest = solve(case.catalog, replace(case.request, top=1, solver=SolverName.FRONTIER))[0].throughput
+        fastest = solve(case.catalog, replace(case.request, top=1, solver=SolverName.FRONTIER))[
+            0
+        ].throughput
         if best == winner:
             assert found.gap == 0
         elif fastest:
@@ -413,7 +477,10 @@ class TestNextChange:
         change = ask(paper(), 3).next_change
         assert change is not None
         assert change.budget == Decimal("3.0104")
-        assert str(change.recommendation.cluster) == "18 x g4dn.xlarge (spot) + 1 x c5.xlarge (on-demand)"
+        assert (
+            str(change.recommendation.cluster)
+            == "18 x g4dn.xlarge (spot) + 1 x c5.xlarge (on-demand)"
+        )
         assert change.gain == pytest.approx(0.04797, abs=1e-5)
 
     def test_from_nothing(self) -> None:
@@ -462,7 +529,10 @@ class TestRejections:
         assert self.reasons(paper()) == {}
 
     def test_unprofiled(self) -> None:
-        assert self.reasons(catalog(gpu_type(), gpu_type("p2.xlarge", eflops=None)))["p2.xlarge"] == "unprofiled"
+        assert (
+            self.reasons(catalog(gpu_type(), gpu_type("p2.xlarge", eflops=None)))["p2.xlarge"]
+            == "unprofiled"
+        )
 
     @pytest.mark.parametrize(
         ("changes", "left_out"),
@@ -478,12 +548,21 @@ class TestRejections:
         assert {n for n, reason in found.items() if reason == "excluded"} == left_out
 
     def test_excluded_by_model(self) -> None:
-        two = catalog(gpu_type("a"), gpu_type("b", gpu=replace(paper()["g5.xlarge"].gpu, name="A10G")), cpu_type())
+        two = catalog(
+            gpu_type("a"),
+            gpu_type("b", gpu=replace(paper()["g5.xlarge"].gpu, name="A10G")),
+            cpu_type(),
+        )
         assert self.reasons(two, gpu="A10*") == {"a": "excluded"}
 
     def test_memory(self) -> None:
-        found = ask(catalog(gpu_type(), cpu_type(memory_gib=None), cpu_type("small", memory_gib=0.5)), 3).rejections
-        assert {r.instance_type: r.reason for r in found} == {"cpu.xlarge": "memory", "small": "memory"}
+        found = ask(
+            catalog(gpu_type(), cpu_type(memory_gib=None), cpu_type("small", memory_gib=0.5)), 3
+        ).rejections
+        assert {r.instance_type: r.reason for r in found} == {
+            "cpu.xlarge": "memory",
+            "small": "memory",
+        }
         assert {r.detail for r in found} == {
             "memory unknown, needed 2 x 300 MB = 0.559 GiB (eq. 6)",
             "memory 0.5 GiB, needed 2 x 300 MB = 0.559 GiB (eq. 6)",
@@ -495,14 +574,20 @@ class TestRejections:
             "gpu.xlarge": "network-unknown",
             "cpu.xlarge": "network-unknown",
         }
-        assert self.reasons(two) == {"cpu.xlarge": "network-unknown"}  # it still is an anchor's type
+        # It still is an anchor's type
+        assert self.reasons(two) == {"cpu.xlarge": "network-unknown"}
 
     def test_no_spot_price(self) -> None:
-        assert self.reasons(catalog(gpu_type(spot_usd_per_hour=None), cpu_type()))["gpu.xlarge"] == "no-spot-price"
+        assert (
+            self.reasons(catalog(gpu_type(spot_usd_per_hour=None), cpu_type()))["gpu.xlarge"]
+            == "no-spot-price"
+        )
 
     def test_no_on_demand_price(self) -> None:
         two = catalog(gpu_type(on_demand_usd_per_hour=None), cpu_type(on_demand_usd_per_hour=None))
-        assert self.reasons(two, architecture="single-anchor") == {"gpu.xlarge": "no-on-demand-price"}
+        assert self.reasons(two, architecture="single-anchor") == {
+            "gpu.xlarge": "no-on-demand-price"
+        }
         assert self.reasons(two)["cpu.xlarge"] == "no-on-demand-price"
 
     def test_no_curve(self) -> None:
@@ -547,7 +632,9 @@ class TestRejections:
         plans = oracle.plans(case.catalog, case.request)
         feasible = oracle.ranking(plans, case.request.budget, len(plans) and 1)
         used = {p.gpu for p in plans if usd(p.micro_usd) <= case.request.budget}
-        assert {i.name for i in case.catalog if i.gpu} == used | {n for n in rejected if case.catalog[n].gpu}
+        assert {i.name for i in case.catalog if i.gpu} == used | {
+            n for n in rejected if case.catalog[n].gpu
+        }
         assert not used & set(rejected)
         assert not {p.memory for p in plans} & set(rejected)
         for name, reason in rejected.items():

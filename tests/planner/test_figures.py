@@ -23,7 +23,12 @@ from deepvm.planner.sweep import parse_budgets, sweep
 both_solvers = pytest.mark.parametrize("solver", [s.value for s in SolverName])
 
 MEASURES = [
-    *((p, o) for p in (PolicyName.DEEPVM, PolicyName.NOSCALE) for o in Objective if o not in WORK_OBJECTIVES),
+    *(
+        (p, o)
+        for p in (PolicyName.DEEPVM, PolicyName.NOSCALE)
+        for o in Objective
+        if o not in WORK_OBJECTIVES
+    ),
     (PolicyName.COST_FIRST, Objective.THROUGHPUT),
     (PolicyName.PERFORMANCE_FIRST, Objective.THROUGHPUT),
 ]
@@ -34,8 +39,14 @@ def short(answer: Recommendations) -> list[str]:
     """``17 g4dn.xlarge + 1 c5.xlarge 2.8526``, ``33 g4dn.xlarge 5.5756``."""
     found = []
     for r in answer:
-        memory = f" + {r.cluster.memory.count} {r.cluster.memory.instance.name}" if r.cluster.memory else ""
-        found.append(f"{r.cluster.gpu_count} {r.cluster.gpu.name}{memory} {r.usd_per_hour.normalize()}")
+        memory = (
+            f" + {r.cluster.memory.count} {r.cluster.memory.instance.name}"
+            if r.cluster.memory
+            else ""
+        )
+        found.append(
+            f"{r.cluster.gpu_count} {r.cluster.gpu.name}{memory} {r.usd_per_hour.normalize()}"
+        )
     return found
 
 
@@ -76,7 +87,15 @@ def ask(catalog: Catalog, budget: Any, solver: str, **changes: Any) -> Recommend
                 "16 g4dn.xlarge + 1 m6i.xlarge 2.7168",
             ],
         ),
-        ("6.5", {}, ["33 g4dn.xlarge 5.5756", "32 g4dn.xlarge + 2 c5.xlarge 5.3896", "32 g4dn.xlarge 5.4178"]),
+        (
+            "6.5",
+            {},
+            [
+                "33 g4dn.xlarge 5.5756",
+                "32 g4dn.xlarge + 2 c5.xlarge 5.3896",
+                "32 g4dn.xlarge 5.4178",
+            ],
+        ),
         ("6.5", {"objective": "flopp", "top": 1}, ["32 g4dn.xlarge + 2 c5.xlarge 5.3896"]),
         (
             "6.5",
@@ -86,13 +105,19 @@ def ask(catalog: Catalog, budget: Any, solver: str, **changes: Any) -> Recommend
         (3, {"policy": "cost-first", "top": 1}, ["16 g4dn.xlarge 2.893"]),
         (3, {"policy": "performance-first", "top": 1}, ["7 g5.xlarge 2.8168"]),
         (3, {"policy": "noscale", "top": 1}, ["17 g4dn.xlarge + 1 c5.xlarge 2.8526"]),
-        (3, {"policy": "noscale", "objective": "flopp", "top": 1}, ["17 g4dn.xlarge + 1 c5.xlarge 2.8526"]),
+        (
+            3,
+            {"policy": "noscale", "objective": "flopp", "top": 1},
+            ["17 g4dn.xlarge + 1 c5.xlarge 2.8526"],
+        ),
         ("0.3", {}, []),
         ("0.3242", {}, ["1 g4dn.xlarge + 1 t3.xlarge 0.3242"]),
         ("0.324199", {}, []),
     ],
 )
-def test_the_paper_s_catalog(budget: Any, changes: dict[str, Any], expected: list[str], solver: str) -> None:
+def test_the_paper_s_catalog(
+    budget: Any, changes: dict[str, Any], expected: list[str], solver: str
+) -> None:
     assert short(ask(paper(), budget, solver, **changes)) == expected
 
 
@@ -131,14 +156,20 @@ def test_131_j_cost_exactly_8_80(solver: str) -> None:
     assert sum([0.066] * 130, 0.22) != 8.8  # why money is not counted in binary floats
     assert short(ask(simulated(), "8.80", solver, policy="cost-first", top=1)) == ["131 J 8.8"]
     assert short(ask(simulated(), 8.8, solver, policy="cost-first", top=1)) == ["131 J 8.8"]
-    assert short(ask(simulated(), "8.799999", solver, policy="cost-first", top=1)) == ["130 J 8.734"]
+    assert short(ask(simulated(), "8.799999", solver, policy="cost-first", top=1)) == [
+        "130 J 8.734"
+    ]
 
 
 def throughputs(objective: Objective) -> dict[PolicyName, list[float]]:
     """Throughput at the 101 budgets of Figure 7."""
     rows = sweep(simulated(), parse_budgets("0:10:0.1"), objective=objective.value)
     return {
-        policy: [r.recommendation.throughput if r.recommendation else 0.0 for r in rows if r.policy is policy]
+        policy: [
+            r.recommendation.throughput if r.recommendation else 0.0
+            for r in rows
+            if r.policy is policy
+        ]
         for policy in PolicyName
     }
 
@@ -153,7 +184,10 @@ def test_figure_7_under_the_printed_objective() -> None:
 def test_figure_7_under_throughput_deepvm_is_the_best_policy_at_every_budget() -> None:
     found = throughputs(Objective.THROUGHPUT)
     for policy in PolicyName:
-        assert all(a >= b * (1 - 1e-9) for a, b in zip(found[PolicyName.DEEPVM], found[policy], strict=True))
+        assert all(
+            a >= b * (1 - 1e-9)
+            for a, b in zip(found[PolicyName.DEEPVM], found[policy], strict=True)
+        )
 
 
 @lru_cache
@@ -176,7 +210,9 @@ def test_the_enumeration_agrees_at_every_budget(policy: PolicyName, objective: O
 
 
 @each_measure
-def test_the_integer_program_agrees_at_many_budgets(policy: PolicyName, objective: Objective) -> None:
+def test_the_integer_program_agrees_at_many_budgets(
+    policy: PolicyName, objective: Objective
+) -> None:
     request = PlanRequest(budget=Decimal(0), policy=policy, objective=objective, top=2)
     plans = all_plans(paper(), request)
     blocks = blocks_for(paper(), request)
@@ -187,7 +223,9 @@ def test_the_integer_program_agrees_at_many_budgets(policy: PolicyName, objectiv
 
 @pytest.mark.slow
 @each_measure
-def test_the_integer_program_agrees_at_every_budget(policy: PolicyName, objective: Objective) -> None:
+def test_the_integer_program_agrees_at_every_budget(
+    policy: PolicyName, objective: Objective
+) -> None:
     request = PlanRequest(budget=Decimal(0), policy=policy, objective=objective, top=5)
     plans = all_plans(paper(), request)
     blocks = blocks_for(paper(), request)

@@ -14,7 +14,13 @@ from deepvm.planner.recommend import recommend
 def shop(**changes: object) -> Catalog:
     return catalog(
         gpu_type("one", gpu=Gpu("T4", 1, 16), cpu_architecture="x86_64"),
-        gpu_type("four", gpu=Gpu("T4", 4, 16), cpu_architecture="x86_64", eflops_basis="4 x one T4's", eflops=400.0),
+        gpu_type(
+            "four",
+            gpu=Gpu("T4", 4, 16),
+            cpu_architecture="x86_64",
+            eflops_basis="4 x one T4's",
+            eflops=400.0,
+        ),
         gpu_type("big", gpu=Gpu("A100", 1, 80), cpu_architecture="arm64", current_generation=False),
         gpu_type("vague", gpu=Gpu("A10G", 1, None)),
         cpu_type("plain", cpu_architecture="x86_64"),
@@ -49,7 +55,10 @@ def why(name: str, **options: object) -> tuple[str, str]:
         ({"gpus_max": "1", "estimates": True}, {"one", "big", "vague", "plain"}),
         ({"generation": "current"}, {"one", "vague", "plain"}),
         ({"cpu_architecture": "x86_64"}, {"one", "plain"}),
-        ({"cpu_architecture": "arm64", "architecture": "single-anchor"}, {"big", "plain", "credits", "part"}),
+        (
+            {"cpu_architecture": "arm64", "architecture": "single-anchor"},
+            {"big", "plain", "credits", "part"},
+        ),
     ],
 )
 def test_what_is_left(options: dict[str, object], left: set[str]) -> None:
@@ -57,14 +66,26 @@ def test_what_is_left(options: dict[str, object], left: set[str]) -> None:
 
 
 def test_reasons_say_the_figures_and_the_next_step() -> None:
-    assert why("one", gpu_memory_min="40GiB") == ("excluded", "each GPU has 16 GiB, wanted at least 40 GiB")
+    assert why("one", gpu_memory_min="40GiB") == (
+        "excluded",
+        "each GPU has 16 GiB, wanted at least 40 GiB",
+    )
     assert why("vague", gpu_total_memory_max="1TiB") == (
         "excluded",
         "its GPUs together have an unknown amount, wanted at most 1024 GiB",
     )
-    assert why("four", gpus_min=1, gpus_max=2, estimates=True)[1] == "it has 4 GPUs, wanted at least 1 and at most 2"
-    assert why("big", generation="current")[1] == "it is of a previous generation, and --generation is current"
-    assert why("vague", cpu_architecture="arm64")[1] == "its processors are unknown, not those of --cpu-arch arm64"
+    assert (
+        why("four", gpus_min=1, gpus_max=2, estimates=True)[1]
+        == "it has 4 GPUs, wanted at least 1 and at most 2"
+    )
+    assert (
+        why("big", generation="current")[1]
+        == "it is of a previous generation, and --generation is current"
+    )
+    assert (
+        why("vague", cpu_architecture="arm64")[1]
+        == "its processors are unknown, not those of --cpu-arch arm64"
+    )
     assert why("part") == ("unusable", "an eighth of a GPU")
     assert why("credits")[0] == "burstable"
     reason, detail = why("four")
@@ -85,7 +106,10 @@ def test_a_spot_price_above_the_on_demand_price_is_legal_and_pointed_out() -> No
     answer = recommend(odd, 100)
     assert answer[0].cluster.usd_per_hour <= 100
     assert answer[0].warnings == (
-        "gpu.xlarge costs more on the spot market, 1.5000 $/h, than on demand, 1.0000 $/h, where it is not preempted",
+        (
+            "gpu.xlarge costs more on the spot market, 1.5000 $/h, than on demand, 1.0000 $/h,"
+            " where it is not preempted"
+        ),
     )
 
 
@@ -94,10 +118,16 @@ def test_a_spot_price_above_the_on_demand_price_is_legal_and_pointed_out() -> No
     [
         ({"gpus_min": 0}, "gpus_min: 0"),
         ({"gpus_max": "many"}, "gpus_max: 'many'"),
-        ({"gpus_min": 4, "gpus_max": 2}, "gpus_max: 2 cannot be used; allowed: at least the minimum, 4"),
+        (
+            {"gpus_min": 4, "gpus_max": 2},
+            "gpus_max: 2 cannot be used; allowed: at least the minimum, 4",
+        ),
         ({"gpu_memory_min": "16"}, "gpu_memory_min: '16'"),
         ({"generation": "next"}, "generation: 'next' cannot be used; allowed: current or any"),
-        ({"cpu_architecture": "sparc"}, "cpu_architecture: 'sparc' cannot be used; allowed: x86_64 or arm64"),
+        (
+            {"cpu_architecture": "sparc"},
+            "cpu_architecture: 'sparc' cannot be used; allowed: x86_64 or arm64",
+        ),
     ],
 )
 def test_bad_values_are_named(options: dict[str, object], named: str) -> None:
@@ -106,7 +136,10 @@ def test_bad_values_are_named(options: dict[str, object], named: str) -> None:
 
 
 class TestAbsentTypes:
-    gone = {"p2.*": "AWS no longer lists P2 types", "x.big": "x.big is not offered in zone use1-az3"}
+    gone = {
+        "p2.*": "AWS no longer lists P2 types",
+        "x.big": "x.big is not offered in zone use1-az3",
+    }
 
     @pytest.mark.parametrize(
         ("options", "reason"),
@@ -135,20 +168,31 @@ class TestAbsentTypes:
 
 class TestQuotaMessages:
     def test_a_quota_in_use_counts_and_names_code_and_value(self) -> None:
-        quota = Quota("G and VT", Market.SPOT, 64, 40, "L-3819A6DF", "All G and VT Spot Instance Requests")
-        answer = recommend(catalog(gpu_type(), cpu_type(), quotas=(quota,)), 100, architecture="tiering")
+        quota = Quota(
+            "G and VT", Market.SPOT, 64, 40, "L-3819A6DF", "All G and VT Spot Instance Requests"
+        )
+        answer = recommend(
+            catalog(gpu_type(), cpu_type(), quotas=(quota,)), 100, architecture="tiering"
+        )
         assert answer[0].cluster.spot_count == 6  # 24 vCPUs are left
         assert answer[0].binding[0].constraint == "quota"
-        assert answer[0].binding[0].reason == (
-            "7 x gpu.xlarge would need 28 spot vCPUs of G and VT; the quota is 64, of which 40 are in use; "
-            "ask for at least 68 of All G and VT Spot Instance Requests (L-3819A6DF)"
+        assert (
+            answer[0].binding[0].reason
+            == "7 x gpu.xlarge would need 28 spot vCPUs of G and VT; the quota is 64, of which 40"
+            " are in use; ask for at least 68 of All G and VT Spot Instance Requests"
+            " (L-3819A6DF)"
         )
 
     def test_a_quota_of_zero_says_what_one_vm_needs(self) -> None:
-        quota = Quota("G and VT", Market.SPOT, 0, 0, "L-3819A6DF", "All G and VT Spot Instance Requests")
+        quota = Quota(
+            "G and VT", Market.SPOT, 0, 0, "L-3819A6DF", "All G and VT Spot Instance Requests"
+        )
         answer = recommend(catalog(gpu_type(), cpu_type(), quotas=(quota,)), 100)
         assert answer.infeasible is not None
-        assert "ask for at least 4 of All G and VT Spot Instance Requests (L-3819A6DF)" in answer.infeasible.reason
+        assert (
+            "ask for at least 4 of All G and VT Spot Instance Requests (L-3819A6DF)"
+            in answer.infeasible.reason
+        )
 
     def test_more_in_use_than_allowed_leaves_nothing(self) -> None:
         assert Quota("P", Market.SPOT, 8, 12).left == 0

@@ -48,7 +48,11 @@ def test_one_first_plan(model: str, budget: str, options: dict[str, str]) -> Non
     assert why.best is not None and str(why.best.cluster) == str(first.cluster)
     assert why.verdict == f"{first.cluster.gpu.name} is in the best cluster"
     (row,) = sweep(
-        load_catalog("aws-us-east-1", prices="snapshot"), [budget], ["deepvm"], training=request.training, **options
+        load_catalog("aws-us-east-1", prices="snapshot"),
+        [budget],
+        ["deepvm"],
+        training=request.training,
+        **options,
     )
     assert row.recommendation is not None and str(row.recommendation.cluster) == str(first.cluster)
     step = frontier_of(found).at(Decimal(budget))
@@ -56,13 +60,17 @@ def test_one_first_plan(model: str, budget: str, options: dict[str, str]) -> Non
 
 
 @asked
-def test_what_more_money_buys_is_what_it_is_answered(model: str, budget: str, options: dict[str, str]) -> None:
+def test_what_more_money_buys_is_what_it_is_answered(
+    model: str, budget: str, options: dict[str, str]
+) -> None:
     found = answer(model, budget, options)
     change = found.next_change
     if change is None:
         return
     assert change.gain is not None and change.gain >= 0.05
-    assert str(answer(model, str(change.budget), options)[0].cluster) == str(change.recommendation.cluster)
+    assert str(answer(model, str(change.budget), options)[0].cluster) == str(
+        change.recommendation.cluster
+    )
 
 
 @asked
@@ -77,7 +85,11 @@ def test_a_twin_region_changes_nothing(model: str, budget: str, options: dict[st
 @pytest.mark.parametrize(
     ("model", "budget", "said"),
     [
-        ("llama-8b", "1", "raise the budget, or train less of it with --method lora (from 0.5089 $/h)"),
+        (
+            "llama-8b",
+            "1",
+            "raise the budget, or train less of it with --method lora (from 0.5089 $/h)",
+        ),
         ("llama-70b", "1", "raise the budget"),  # adapters on 70 billion parameters cost more, too
         ("resnet50", "0.1", "raise the budget"),
     ],
@@ -108,15 +120,23 @@ def test_adapters_are_saved_at_their_own_size() -> None:
     catalog = load_catalog("aws-us-east-1", prices="snapshot")
     training = Training(read_workload(model="llama-8b", method="lora"), PublishedPerformance())
     price = found.infeasible.advice.partition("(from ")[2].partition(" $/h")[0]  # type: ignore[union-attr]
-    cheapest = recommend(catalog, price, training=training, architecture="tiering", solver="frontier")
+    cheapest = recommend(
+        catalog, price, training=training, architecture="tiering", solver="frontier"
+    )
     assert str(cheapest[0].usd_per_hour.normalize()) == price
 
 
 def test_a_plan_that_is_surely_slower_never_comes_first() -> None:
-    """Each of two steps was in doubt, and both together were not: 12 x H100 are 19 % faster than 7 x H200."""
+    """Each of two steps was in doubt, and both together were not: 12 x H100 are 19 % faster than 7
+    x H200.
+    """
     found = answer("efficientnet-v2-m", "240.83", {})
     assert str(found[0].cluster) == "12 x p5.48xlarge (spot)"
-    assert all(r.prediction.faster_than_first < 2 / 3 for r in found[1:] if r.usd_per_hour > found[0].usd_per_hour)  # type: ignore[union-attr, operator]
+    assert all(
+        r.prediction.faster_than_first < 2 / 3
+        for r in found[1:]
+        if r.usd_per_hour > found[0].usd_per_hour
+    )  # type: ignore[union-attr, operator]
 
 
 def test_a_plan_that_may_miss_the_deadline_comes_later() -> None:
@@ -124,11 +144,16 @@ def test_a_plan_that_may_miss_the_deadline_comes_later() -> None:
     catalog = load_catalog("aws-us-east-1", prices="snapshot")
     alone = recommend(catalog, "20", training=training, solver="frontier")
     due = recommend(catalog, "20", training=training, deadline="7d", solver="frontier", top=5)
-    assert str(alone[0].cluster) == "2 x g7e.48xlarge (spot)" and str(due[0].cluster) == "1 x p5.48xlarge (spot)"
+    assert (
+        str(alone[0].cluster) == "2 x g7e.48xlarge (spot)"
+        and str(due[0].cluster) == "1 x p5.48xlarge (spot)"
+    )
     late = [r.outlook.late_probability for r in due if r.outlook]
     assert late[0] is not None and late[0] <= 0.1
     why = why_not(catalog, due.request, "g7e.48xlarge")
-    assert re.search(r"14\.6% less throughput and misses the deadline in 2\d% of cases; it would", why.verdict)
+    assert re.search(
+        r"14\.6% less throughput and misses the deadline in 2\d% of cases; it would", why.verdict
+    )
 
 
 def test_doubt_puts_a_cheaper_plan_first_and_says_so() -> None:
@@ -144,7 +169,9 @@ def test_doubt_puts_a_cheaper_plan_first_and_says_so() -> None:
 
 @pytest.mark.parametrize("architecture", [(), ("tiering",), ("on-demand", "spot-storage")])
 @pytest.mark.parametrize("budget", ["1", "30"])
-def test_what_is_compared_with_is_the_best_of_on_demand_vms_alone(budget: str, architecture: tuple[str, ...]) -> None:
+def test_what_is_compared_with_is_the_best_of_on_demand_vms_alone(
+    budget: str, architecture: tuple[str, ...]
+) -> None:
     training = Training(read_workload(model="bert-large"), PublishedPerformance())
     catalog = load_catalog("aws-us-east-1", prices="snapshot")
     found = recommend(catalog, budget, training=training, architecture=architecture).on_demand

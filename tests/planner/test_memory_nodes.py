@@ -17,7 +17,13 @@ from deepvm.checkpoint.files.stripe import plan_part
 from deepvm.checkpoint.format.layout import Layout, Segment
 from deepvm.core.cluster.cluster import Rejection
 from deepvm.core.cluster.instances import Catalog, Market, Quota
-from deepvm.core.cluster.memory_nodes import MOST_PARTS, PAPER_NODES, PART_BYTES, REAL_NODES, SaturationTable
+from deepvm.core.cluster.memory_nodes import (
+    MOST_PARTS,
+    PAPER_NODES,
+    PART_BYTES,
+    REAL_NODES,
+    SaturationTable,
+)
 from deepvm.core.cluster.speedup import HybridSpeedup, RingSpeedup
 from deepvm.core.units import GIB
 from deepvm.planner.explain import explain
@@ -27,7 +33,8 @@ from deepvm.reports.plans.recommendations import print_report
 from deepvm.reports.plans.sources import doubts
 
 NOW = datetime(2026, 11, 23, tzinfo=timezone.utc)
-# vCPUs, GiB, sustained and peak Gbit/s, current, burstable, $/h in us-east-1 (shared data of July 2026).
+# vCPUs, GiB, sustained and peak Gbit/s, current, burstable, $/h in us-east-1 (shared data of July
+# 2026).
 NODES = {
     "t1.micro": (1, 0.612, 0.07, 0.28, False, False, "0.02"),
     "t3.large": (2, 8, 0.512, 5, True, True, "0.0832"),
@@ -67,7 +74,9 @@ def aws(*names: str, **changes: Any) -> Catalog:
         "on-demand": {"g4dn.2xlarge": "0.752"} | {name: NODES[name][-1] for name in names or NODES},
         "spot": {"g4dn.2xlarge": {"": ["0.3179", ""]}},
     }
-    signals = {k: Signal(k, "us-east-1", NOW, f"said {k}", v, origin="live") for k, v in data.items()}
+    signals = {
+        k: Signal(k, "us-east-1", NOW, f"said {k}", v, origin="live") for k, v in data.items()
+    }
     return assemble("us-east-1", signals, MarketRequest(), NOW)
 
 
@@ -91,25 +100,33 @@ class TestWhatVerificationFound:
     def test_a_vm_whose_memory_is_all_checkpoints(self) -> None:
         """Two of 0.98 GB on a1.medium, 2 GiB, for nine senders to 0.5 Gbit/s."""
         assert best(aws(), checkpoint_size="980MB") == (1, "c5n.large")
-        assert "a1.medium" not in {m for _, m in [best(aws("a1.medium", "c5n.large"), checkpoint_size="980MB")]}
+        assert "a1.medium" not in {
+            m for _, m in [best(aws("a1.medium", "c5n.large"), checkpoint_size="980MB")]
+        }
 
     def test_t1_has_credits_although_aws_s_flag_says_no(self) -> None:
         assert why(nine(aws(), checkpoint_size="10MB"), "t1.micro").reason == "burstable"
 
     def test_7_82_of_8_gib(self) -> None:
-        answer = nine(aws(), checkpoint_size="4.2GB", generation="current")  # 2 x 4.2 GB are 7.82 GiB
+        # 2 x 4.2 GB are 7.82 GiB
+        answer = nine(aws(), checkpoint_size="4.2GB", generation="current")
         assert answer[0].cluster.memory is not None
         assert answer[0].cluster.memory.instance.name == "m7g.xlarge"
 
     def test_a_peak_of_minutes(self) -> None:
-        """m7g.large sustains 0.937 Gbit/s, where Table V has 3 senders; its peak of 12.5 would have 24."""
+        """m7g.large sustains 0.937 Gbit/s, where Table V has 3 senders.
+
+        Its peak of 12.5 would have 24.
+        """
         assert best(aws("m7g.large")) == (4, "m7g.large")
         assert best(aws("c5n.large")) == (1, "c5n.large")
         assert best(aws("m7g.large", "c5n.large")) == (1, "c5n.large")
 
 
 class TestSharing:
-    """m nodes together hold what none holds alone, as the runtime splits each version over the nodes of a job."""
+    """m nodes together hold what none holds alone, as the runtime splits each version over the
+    nodes of a job.
+    """
 
     def test_the_most_is_the_runtime_s(self) -> None:
         assert MOST_PARTS == file_names.MOST_PARTS
@@ -122,7 +139,10 @@ class TestSharing:
         cuts = [size * row // (tensors * processes) for row in range(tensors * processes + 1)]
         shards = tuple(
             tuple(
-                Segment(cuts[t * processes + rank], cuts[t * processes + rank + 1] - cuts[t * processes + rank])
+                Segment(
+                    cuts[t * processes + rank],
+                    cuts[t * processes + rank + 1] - cuts[t * processes + rank],
+                )
                 for t in range(tensors)
             )
             for rank in range(processes)
@@ -144,14 +164,18 @@ class TestSharing:
             memory_nodes=REAL_NODES,
             n_sat=SaturationTable((1.0,), (99,)),
         )
-        for size, count in ((REAL_NODES.room_bytes(4 * GIB) // 2, 1), (3 * share // 2, 3), (3 * share // 2 + 1, 4)):
+        for size, count in (
+            (REAL_NODES.room_bytes(4 * GIB) // 2, 1),
+            (3 * share // 2, 3),
+            (3 * share // 2 + 1, 4),
+        ):
             assert best(shop, checkpoint_size=size, solver=solver)[0] == count
         most = REAL_NODES.largest_checkpoint(4 * GIB, 2)
         assert best(shop, checkpoint_size=most, solver=solver)[0] == 64
         answer = nine(shop, checkpoint_size=most + 1, solver=solver)
         assert not answer and why(answer, "cpu.xlarge").detail.startswith(
-            "memory 4 GiB, of which 2.56 GiB can hold checkpoints beside the system and the node; 64 nodes, the most "
-            "that share a version, hold 162 GiB, needed 2 x 86.9"
+            "memory 4 GiB, of which 2.56 GiB can hold checkpoints beside the system and the node;"
+            " 64 nodes, the most that share a version, hold 162 GiB, needed 2 x 86.9"
         )
 
     def test_each_node_alone_by_the_paper_s_rule(self) -> None:
@@ -175,14 +199,21 @@ class TestSharing:
             memory_nodes=REAL_NODES,
         )
         assert best(shop, checkpoint_size="1GB", solver=solver) == (1, "small")
-        assert best(shop, checkpoint_size="4GB", solver=solver) == (1, "large")  # three small ones cost the same
+        # Three small ones cost the same
+        assert best(shop, checkpoint_size="4GB", solver=solver) == (1, "large")
         for top in (1, 2, 9):  # eight small ones
             assert best(shop, checkpoint_size="10GB", solver=solver, top=top) == (1, "large")
 
     def test_memory_is_what_limits_a_cluster(self) -> None:
         answer = recommend(aws("m7g.large"), 4, architecture="tiering", checkpoint_size="96GB")
         assert [(b.constraint, b.reason) for b in answer[0].binding] == [
-            ("budget", "5 x g4dn.2xlarge with 31 x m7g.large would cost 4.1191 $/h, 0.1191 over the budget"),
+            (
+                "budget",
+                (
+                    "5 x g4dn.2xlarge with 31 x m7g.large would cost 4.1191 $/h, 0.1191 over the"
+                    " budget"
+                ),
+            ),
             ("memory", "31 x m7g.large hold 2 x 96 GB together (eq. 6); 5 senders need 2"),
         ]
         light = recommend(aws("m7g.large"), 4, architecture="tiering", checkpoint_size="1GB")
@@ -198,9 +229,15 @@ class TestSharing:
             default_speedup="ring",
         )
         answer = recommend(shop, 1000, architecture="tiering", top=1)
-        assert (answer[0].cluster.gpu_count, answer[0].cluster.memory and answer[0].cluster.memory.count) == (127, 64)
+        assert (
+            answer[0].cluster.gpu_count,
+            answer[0].cluster.memory and answer[0].cluster.memory.count,
+        ) == (127, 64)
         assert [(b.constraint, b.reason) for b in answer[0].binding] == [
-            ("saturation", "128 senders need 65 memory nodes (n/m < 2); a version is split over at most 64")
+            (
+                "saturation",
+                "128 senders need 65 memory nodes (n/m < 2); a version is split over at most 64",
+            )
         ]
         assert answer.doubt == ""
 
@@ -214,15 +251,19 @@ class TestSharing:
         )
         answer = recommend(shop, 1000, architecture="tiering")
         assert answer.infeasible is not None and answer.infeasible.constraint == "saturation"
-        assert answer.infeasible.reason == (
-            "137 x gpu.xlarge, the fewest that train, would need 69 memory nodes; a version is split over at most 64"
+        assert (
+            answer.infeasible.reason
+            == "137 x gpu.xlarge, the fewest that train, would need 69 memory nodes; a version is"
+            " split over at most 64"
         )
 
     def test_a_quota_for_fewer_nodes_than_memory_needs(self) -> None:
         limit = (Quota("Standard", Market.ON_DEMAND, 60),)  # 30 of m7g.large
         answer = nine(aws("m7g.large"), checkpoint_size="96GB", quotas=limit)
         found = why(answer, "m7g.large")
-        assert found.reason == "quota" and found.detail.endswith("so many hold 2 x 96 GB together (eq. 6)")
+        assert found.reason == "quota" and found.detail.endswith(
+            "so many hold 2 x 96 GB together (eq. 6)"
+        )
         assert "31 x m7g.large would need 62 on-demand vCPUs of Standard" in found.detail
         assert answer.infeasible is not None and answer.infeasible.constraint == "quota"
         assert "higher quota" in answer.infeasible.advice
@@ -262,26 +303,39 @@ def test_what_is_left_out_for_what_it_is(name: str, reason: str, cure: dict[str,
     assert [r.reason for r in answer.rejections if r.instance_type == name] == [reason]
     said = explain(shop, 100, name)
     assert said.rejection is not None and said.rejection.reason == reason
-    assert said.verdict.startswith(f"{name} is not considered: it ") and "--memory-node" in said.verdict
+    assert (
+        said.verdict.startswith(f"{name} is not considered: it ")
+        and "--memory-node" in said.verdict
+    )
     for option in cure:
         assert f"--{option}" in said.verdict
         assert not any(r.instance_type == name for r in nine(shop, **cure).rejections)
     assert best(shop, memory_node=name)[1] == name
-    assert why(nine(shop, memory_node=[f"{name[:-1]}?", "m7g.*"]), name).reason == reason, "a glob names nobody"
+    assert why(nine(shop, memory_node=[f"{name[:-1]}?", "m7g.*"]), name).reason == reason, (
+        "a glob names nobody"
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("t3.large", "(burstable): t3.large.\nTo consider them: '--burstable', or '--memory-node NAME'.\n"),
+        (
+            "t3.large",
+            "(burstable): t3.large.\nTo consider them: '--burstable', or '--memory-node NAME'.\n",
+        ),
         (
             "a1.large",
-            "(previous-generation): a1.large.\nTo consider them: '--generation any', or '--memory-node NAME'.\n",
+            (
+                "(previous-generation): a1.large.\nTo consider them: '--generation any', or"
+                " '--memory-node NAME'.\n"
+            ),
         ),
         ("m6g.medium", "(vcpus): m6g.medium.\nTo consider them: '--memory-node NAME'.\n"),
     ],
 )
-def test_the_report_says_how_to_have_them(name: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_says_how_to_have_them(
+    name: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     print_report(compare([nine(aws(name, "m7g.xlarge"))]), None, None, NOW, wide=False)
     assert f"Not considered {said}" in capsys.readouterr().out
 
@@ -289,9 +343,10 @@ def test_the_report_says_how_to_have_them(name: str, said: str, capsys: pytest.C
 def test_a_named_type_must_have_room_all_the_same() -> None:
     answer = nine(aws(), memory_node="a1.medium", checkpoint_size="30GB")
     assert not answer and answer.infeasible is not None and answer.infeasible.constraint == "memory"
-    assert answer.infeasible.reason == (
-        "no 64 memory nodes together hold 2 x 30 GB (eq. 6): the largest, a1.medium, has 2 GiB, enough for checkpoints "
-        "up to 28.58 GB"
+    assert (
+        answer.infeasible.reason
+        == "no 64 memory nodes together hold 2 x 30 GB (eq. 6): the largest, a1.medium, has 2 GiB,"
+        " enough for checkpoints up to 28.58 GB"
     )
 
 
@@ -303,18 +358,27 @@ def test_current_generations_only_is_said_as_before() -> None:
     ("names", "size", "advised"),
     [
         (("a1.large",), "300MB", ["--generation any"]),
-        (("a1.large", "t3.large", "m6g.medium"), "300MB", ["--burstable", "--generation any", "--memory-node"]),
+        (
+            ("a1.large", "t3.large", "m6g.medium"),
+            "300MB",
+            ["--burstable", "--generation any", "--memory-node"],
+        ),
         (("m7g.large", "r7g.xlarge"), "300GB", ["--generation any"]),
         (("a1.large", "t3.large"), "100GB", ["--burstable"]),
         (("a1.large", "t3.large"), "300GB", []),
     ],
 )
-def test_nothing_feasible_says_what_would_allow_more(names: tuple[str, ...], size: str, advised: list[str]) -> None:
+def test_nothing_feasible_says_what_would_allow_more(
+    names: tuple[str, ...], size: str, advised: list[str]
+) -> None:
     answer = nine(aws(*names), checkpoint_size=size)
     assert answer.infeasible is not None and answer.infeasible.constraint == "memory"
     options = ["--burstable", "--generation any", "--memory-node"]
     assert [o for o in options if o in answer.infeasible.advice] == advised
-    for option, change in (("--generation any", {"generation": "any"}), ("--burstable", {"burstable": True})):
+    for option, change in (
+        ("--generation any", {"generation": "any"}),
+        ("--burstable", {"burstable": True}),
+    ):
         assert option not in advised or nine(aws(*names), checkpoint_size=size, **change)
 
 
@@ -325,7 +389,9 @@ def test_a_bandwidth_that_may_be_a_peak_is_doubted() -> None:
     assert said in doubts(nine(shop))
     assert not any("sustains" in d for d in doubts(nine(aws("c7g.large"))))
     plain = catalog(gpu_type(), cpu_type())
-    assert plain.memory_nodes is PAPER_NODES and not any("sustains" in d for d in doubts(nine(plain)))
+    assert plain.memory_nodes is PAPER_NODES and not any(
+        "sustains" in d for d in doubts(nine(plain))
+    )
 
 
 def test_peak_and_baseline_differ_for_trainers_alone() -> None:
@@ -340,8 +406,13 @@ def test_eq_6_as_it_is_printed_where_the_catalog_says_so() -> None:
         assert load_catalog(name).memory_nodes is PAPER_NODES
     assert aws().memory_nodes is REAL_NODES
     assert load_catalog("aws-us-east-1", prices="snapshot", offline=True).memory_nodes is REAL_NODES
-    tight = [gpu_type(), cpu_type(memory_gib=1, vcpus=1, current_generation=False, network_baseline_gbps=0.1)]
+    tight = [
+        gpu_type(),
+        cpu_type(memory_gib=1, vcpus=1, current_generation=False, network_baseline_gbps=0.1),
+    ]
     for solver in ("ilp", "frontier"):
         assert best(catalog(*tight), checkpoint_size=2**29, solver=solver) == (1, "cpu.xlarge")
         assert not nine(catalog(*tight), checkpoint_size=2**29 + 1, solver=solver)
-        assert not nine(catalog(*tight, memory_nodes=REAL_NODES), checkpoint_size=2**20, solver=solver)
+        assert not nine(
+            catalog(*tight, memory_nodes=REAL_NODES), checkpoint_size=2**20, solver=solver
+        )

@@ -17,7 +17,13 @@ from deepvm.core.cluster.speedup import RingSpeedup
 from deepvm.core.preemption.job import Job, Span
 from deepvm.planner.recommend import recommend
 
-JOB = Job(20_000, Span(2.0, 2.2), save_s=Span.of(5.0), allocation_s=Span(60, 200), preparation_s=Span(40, 60))
+JOB = Job(
+    20_000,
+    Span(2.0, 2.2),
+    save_s=Span.of(5.0),
+    allocation_s=Span(60, 200),
+    preparation_s=Span(40, 60),
+)
 
 
 def ring(n: int) -> float:
@@ -27,8 +33,20 @@ def ring(n: int) -> float:
 def shop(fast: str, slow: str, vcpus: int = 1000) -> Catalog:
     curve = (RingSpeedup(0.5, 0.02),)
     return catalog(
-        gpu_type("fast", eflops=400.0, on_demand_usd_per_hour=fast, spot_usd_per_hour="1.2", speedups=curve),
-        gpu_type("slow", eflops=100.0, on_demand_usd_per_hour=slow, spot_usd_per_hour="0.25", speedups=curve),
+        gpu_type(
+            "fast",
+            eflops=400.0,
+            on_demand_usd_per_hour=fast,
+            spot_usd_per_hour="1.2",
+            speedups=curve,
+        ),
+        gpu_type(
+            "slow",
+            eflops=100.0,
+            on_demand_usd_per_hour=slow,
+            spot_usd_per_hour="0.25",
+            speedups=curve,
+        ),
         cpu_type("node"),
         default_speedup="ring",
         quotas=(Quota("G and VT", Market.ON_DEMAND, vcpus),),
@@ -62,13 +80,23 @@ def test_it_is_the_best_of_all_clusters_on_demand(
         max_nodes=30,
     ).on_demand
     values = {}
-    for (name, price, eflops), n in product((("fast", fast, 400.0), ("slow", slow, 100.0)), range(1, 31)):
+    for (name, price, eflops), n in product(
+        (("fast", fast, 400.0), ("slow", slow, 100.0)), range(1, 31)
+    ):
         hourly, throughput = n * Decimal(price), eflops * ring(n)
         total = 130 + 50 + 20_000 * 2.1 * 100.0 / throughput
-        if hourly > Decimal(budget) / 100 or 4 * n > vcpus or (deadline_h is not None and total > deadline_h * 3600):
+        if (
+            hourly > Decimal(budget) / 100
+            or 4 * n > vcpus
+            or (deadline_h is not None and total > deadline_h * 3600)
+        ):
             continue
         cost = float(hourly) * total / 3600
-        values[name, n] = {"makespan": total, "total-cost": cost, "throughput": -throughput}[objective], total, cost
+        values[name, n] = (
+            {"makespan": total, "total-cost": cost, "throughput": -throughput}[objective],
+            total,
+            cost,
+        )
     if not values:
         assert found is None
         return
@@ -87,9 +115,15 @@ def test_without_a_job_there_is_nothing_to_compare() -> None:
 def test_nearly_as_soon_for_less() -> None:
     """By hand: two VMs of `fast` are hardly sooner than one, of twice the price."""
     curve = (RingSpeedup(1.9, 0.0),)
-    flat = catalog(gpu_type("fast", eflops=400.0, speedups=curve), cpu_type("node"), default_speedup="ring")
+    flat = catalog(
+        gpu_type("fast", eflops=400.0, speedups=curve), cpu_type("node"), default_speedup="ring"
+    )
     found = recommend(flat, "0.8", job=JOB, mttp="30d", architecture="tiering")
-    assert found.nearly is not None and found[0].outlook is not None and found.nearly.outlook is not None
+    assert (
+        found.nearly is not None
+        and found[0].outlook is not None
+        and found.nearly.outlook is not None
+    )
     assert (found[0].cluster.gpu_count, found.nearly.cluster.gpu_count) == (2, 1)
     assert found.nearly.outlook.total_s <= found[0].outlook.total_s / 0.95
     assert math.isclose(found.nearly.usd_per_hour, 0.5) and found[0].usd_per_hour == Decimal("0.8")

@@ -46,7 +46,9 @@ def assert_feasible(cluster: Cluster, catalog: Catalog, request: PlanRequest) ->
         (gpu, Market.ON_DEMAND, cluster.on_demand_count, gpu.on_demand_usd_per_hour),
     ]
     if memory:
-        groups.append((memory.instance, memory.market, memory.count, memory.instance.on_demand_usd_per_hour))
+        groups.append(
+            (memory.instance, memory.market, memory.count, memory.instance.on_demand_usd_per_hour)
+        )
     for instance, market, count, usd_per_hour in groups:
         if count:
             assert usd_per_hour is not None
@@ -81,7 +83,9 @@ def assert_feasible(cluster: Cluster, catalog: Catalog, request: PlanRequest) ->
     assert oracle.holds(memory.instance, memory.count, rule, *held)
     assert memory.count <= 64 or not rule.shared
     assert gpu.network_gbps is not None
-    gbps = (rule.sustained and memory.instance.network_baseline_gbps) or memory.instance.network_gbps
+    gbps = (
+        rule.sustained and memory.instance.network_baseline_gbps
+    ) or memory.instance.network_gbps
     assert gbps is not None
     senders = min(oracle.n_sat(catalog.n_sat, gpu.network_gbps), oracle.node_n_sat(catalog, gbps))
     assert cluster.gpu_count < senders * memory.count
@@ -118,11 +122,15 @@ def assert_true(r: Recommendation, catalog: Catalog, request: PlanRequest) -> No
         assert math.isclose(claimed, float(exact), rel_tol=1e-9, abs_tol=1e-12)
     if k:
         assert r.usd_per_work is not None
-        assert math.isclose(r.usd_per_work, float(Fraction(r.usd_per_hour) / (eflops * n * k)), rel_tol=1e-9)
+        assert math.isclose(
+            r.usd_per_work, float(Fraction(r.usd_per_hour) / (eflops * n * k)), rel_tol=1e-9
+        )
     else:
         assert r.usd_per_work is None
     raw = oracle.speedup(curve, n) / n
-    assert any("gives a speed-up of" in w for w in r.warnings) == (not 0 <= raw <= 1) or math.isclose(raw, 1)
+    assert any("gives a speed-up of" in w for w in r.warnings) == (
+        not 0 <= raw <= 1
+    ) or math.isclose(raw, 1)
     beyond = kind == "measured" and n > curve.points[-1][0]  # type: ignore[attr-defined]
     assert any("lies beyond its measurements" in w for w in r.warnings) == beyond
 
@@ -135,7 +143,10 @@ def test_every_cluster_is_feasible_and_every_amount_true(case: Case) -> None:
         assert r.rank == place
         assert_feasible(r.cluster, case.catalog, case.request)
         assert_true(r, case.catalog, case.request)
-    keys = [(r.cluster.architecture, r.cluster.gpu, r.cluster.gpu_count, r.cluster.memory) for r in answer]
+    keys = [
+        (r.cluster.architecture, r.cluster.gpu, r.cluster.gpu_count, r.cluster.memory)
+        for r in answer
+    ]
     assert len(set(keys)) == len(keys)
     assert len(answer) <= case.request.top
     assert bool(answer) == (answer.status is SolveStatus.OPTIMAL)
@@ -155,7 +166,9 @@ def test_every_cluster_of_the_integer_program_is_feasible(case: Case) -> None:
 def test_more_money_never_buys_less(case: Case) -> None:
     plans = oracle.plans(case.catalog, case.request)
     prices = sorted({p.micro_usd for p in plans})
-    budgets = sorted({usd(max(0, p + d)) for p in prices[:: max(1, len(prices) // 12)] for d in (-1, 0)})
+    budgets = sorted(
+        {usd(max(0, p + d)) for p in prices[:: max(1, len(prices) // 12)] for d in (-1, 0)}
+    )
     policy = case.request.policy
     enumeration = Enumeration.build(blocks_for(case.catalog, case.request))
     found = [enumeration.best(int(b * 10**6)) for b in budgets]
@@ -163,7 +176,9 @@ def test_more_money_never_buys_less(case: Case) -> None:
     assert all(b >= a - abs(a) * 1e-9 for a, b in zip(values, values[1:], strict=False))
     if policy is PolicyName.DEEPVM and case.request.objective is Objective.THROUGHPUT:
         options = {"architecture": case.request.architectures, "max_nodes": case.request.max_nodes}
-        rows = sweep(case.catalog, budgets, [policy.value], speedup=_speedup(case.request), **options)  # type: ignore[arg-type]
+        rows = sweep(
+            case.catalog, budgets, [policy.value], speedup=_speedup(case.request), **options
+        )  # type: ignore[arg-type]
         work = [r.recommendation.throughput if r.recommendation else 0.0 for r in rows]
         assert all(b >= a * (1 - 1e-9) for a, b in zip(work, work[1:], strict=False))
 
@@ -183,7 +198,11 @@ def test_more_money_never_buys_less_in_the_sweeps_of_the_paper() -> None:
 @settings(max_examples=examples(100))
 @given(case=cases(), data=st.data())
 def test_a_dominated_gpu_type_never_wins(case: Case, data: st.DataObject) -> None:
-    priced = [i for i in case.catalog if i.gpu and i.eflops and i.spot_usd_per_hour and i.on_demand_usd_per_hour]
+    priced = [
+        i
+        for i in case.catalog
+        if i.gpu and i.eflops and i.spot_usd_per_hour and i.on_demand_usd_per_hour
+    ]
     assume(priced)
     good = data.draw(st.sampled_from(priced))
     assert good.eflops
@@ -196,9 +215,11 @@ def test_a_dominated_gpu_type_never_wins(case: Case, data: st.DataObject) -> Non
         repriced(good, lambda price: price + more),
         name="0-worse",  # first in every tie
         eflops=good.eflops * data.draw(st.sampled_from([1.0, 0.99, 0.5])),
-        on_demand_usd_per_hour=good.on_demand_usd_per_hour + usd(data.draw(st.sampled_from(dearer))),
+        on_demand_usd_per_hour=good.on_demand_usd_per_hour
+        + usd(data.draw(st.sampled_from(dearer))),
         vcpus=good.vcpus + data.draw(st.sampled_from([0, 4])),
-        network_gbps=good.network_gbps and good.network_gbps * data.draw(st.sampled_from([1.0, 0.1])),
+        network_gbps=good.network_gbps
+        and good.network_gbps * data.draw(st.sampled_from([1.0, 0.1])),
     )
     shop = replace(case.catalog, instances=(worse, *case.catalog))
     assert clusters(Case(shop, case.request), top=1) == clusters(case, top=1)
@@ -247,7 +268,8 @@ def test_the_currency_means_nothing(case: Case) -> None:
         for i in case.catalog
     )
     other = Case(
-        replace(case.catalog, instances=instances), replace(case.request, budget=usd(case.request.budget_micro_usd) * 7)
+        replace(case.catalog, instances=instances),
+        replace(case.request, budget=usd(case.request.budget_micro_usd) * 7),
     )
 
     def shape(case: Case) -> list[tuple[str, int, int]]:

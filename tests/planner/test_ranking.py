@@ -54,7 +54,9 @@ def test_the_public_name_is_the_same() -> None:
 
 def test_a_clamped_curve_is_a_warning() -> None:
     answer = recommend(simulated(), "0.6", instance_type="F", architecture="tiering")
-    assert answer[0].warnings == ("the hybrid curve of F gives a speed-up of 1.5 at n = 1, held at 1",)
+    assert answer[0].warnings == (
+        "the hybrid curve of F gives a speed-up of 1.5 at n = 1, held at 1",
+    )
     assert answer[0].speedup == 1
 
 
@@ -63,13 +65,17 @@ def test_an_extrapolated_curve_is_a_warning() -> None:
     shop = catalog(gpu_type(speedups=(curve,)), cpu_type(), default_speedup="measured")
     assert recommend(shop, 100, max_nodes=4)[0].warnings == ()
     found = recommend(shop, 100, max_nodes=5)[0]
-    assert found.warnings == ("the measured speed-up of gpu.xlarge at n = 5 lies beyond its measurements",)
+    assert found.warnings == (
+        "the measured speed-up of gpu.xlarge at n = 5 lies beyond its measurements",
+    )
     fitted = catalog(gpu_type(speedups=(HybridSpeedup(0.13, 12.9, 6.2, fitted_to=3),)), cpu_type())
     assert "beyond its measurements" in recommend(fitted, 100, max_nodes=4)[0].warnings[0]
 
 
 def test_baselines_take_clusters_that_train_nothing() -> None:
-    """They do not look at the curve: where K = 0, throughput is 0 and work costs nothing that could be said."""
+    """They do not look at the curve: where K = 0, throughput is 0 and work costs nothing that could
+    be said.
+    """
     shop = catalog(gpu_type(speedups=(HybridSpeedup(0.5, 30, 5),)), cpu_type())
     assert recommend(shop, 3, max_nodes=10).infeasible is not None
     for policy in ("noscale", "cost-first", "performance-first"):
@@ -87,7 +93,9 @@ def test_quotas_of_the_request_replace_those_of_the_catalog() -> None:
 
 @pytest.mark.parametrize(("vcpus", "count"), [(7, 1), (8, 2), (9, 2), (11, 2), (12, 3)])
 def test_quotas_are_inclusive(vcpus: int, count: int) -> None:
-    found = recommend(paper(), 100, quotas=[Quota("G and VT", Market.SPOT, vcpus)], architecture="tiering", top=1)
+    found = recommend(
+        paper(), 100, quotas=[Quota("G and VT", Market.SPOT, vcpus)], architecture="tiering", top=1
+    )
     assert found[0].cluster.spot_count == count
 
 
@@ -98,7 +106,9 @@ def test_quotas_are_inclusive(vcpus: int, count: int) -> None:
 def test_saturation_is_strict(count: int, nodes: int) -> None:
     """n/m < 4: exactly four senders already need a second memory node."""
     shop = catalog(
-        gpu_type(speedups=hybrid(0.05, 0.3, 40.0), network_gbps=1), cpu_type(), n_sat=paper().n_sat.from_rows([(1, 4)])
+        gpu_type(speedups=hybrid(0.05, 0.3, 40.0), network_gbps=1),
+        cpu_type(),
+        n_sat=paper().n_sat.from_rows([(1, 4)]),
     )
     found = recommend(shop, 100, architecture="tiering", max_nodes=count, top=1)[0].cluster
     assert found.memory is not None
@@ -125,7 +135,11 @@ class TestTies:
         shop = catalog(gpu_type("b"), gpu_type("a"), cpu_type("d"), cpu_type("c"))
         for solver in ("ilp", "frontier"):
             found = recommend(shop, "0.5", architecture="tiering", top=4, solver=solver)
-            names = [(r.cluster.gpu.name, r.cluster.memory.instance.name) for r in found if r.cluster.memory]
+            names = [
+                (r.cluster.gpu.name, r.cluster.memory.instance.name)
+                for r in found
+                if r.cluster.memory
+            ]
             assert names == [("a", "c"), ("a", "d"), ("b", "c"), ("b", "d")]
 
     def test_fewer_memory_nodes_come_before_names(self) -> None:
@@ -136,7 +150,10 @@ class TestTies:
         )
         for solver in ("ilp", "frontier"):
             found = recommend(shop, 100, architecture="tiering", max_nodes=3, top=2, solver=solver)
-            assert [r.cluster.memory.instance.name for r in found if r.cluster.memory] == ["b-one", "a-two"]
+            assert [r.cluster.memory.instance.name for r in found if r.cluster.memory] == [
+                "b-one",
+                "a-two",
+            ]
             assert found[0].usd_per_hour == found[1].usd_per_hour
 
     def test_the_price_comes_before_fewer_memory_nodes(self) -> None:
@@ -158,7 +175,9 @@ class TestTies:
     @pytest.mark.parametrize(("factor", "tied"), [(1 + 1e-12, True), (1 + 1e-7, False)])
     def test_values_within_a_billionth_are_equal(self, factor: float, tied: bool) -> None:
         shop = catalog(
-            gpu_type("faster", eflops=100.0 * factor, spot_usd_per_hour="0.300001"), gpu_type("cheaper"), cpu_type()
+            gpu_type("faster", eflops=100.0 * factor, spot_usd_per_hour="0.300001"),
+            gpu_type("cheaper"),
+            cpu_type(),
         )
         for solver in ("ilp", "frontier"):
             found = recommend(shop, 3, architecture="tiering", max_nodes=4, top=1, solver=solver)[0]
@@ -168,7 +187,9 @@ class TestTies:
         shop = catalog(gpu_type("a"), gpu_type("b", eflops=100.0 * (1 + 1e-13)), cpu_type())
         for solver in ("ilp", "frontier"):
             for architecture in ("single-anchor", "tiering"):
-                found = recommend(shop, 3, architecture=architecture, max_nodes=4, top=2, solver=solver)
+                found = recommend(
+                    shop, 3, architecture=architecture, max_nodes=4, top=2, solver=solver
+                )
                 assert [r.cluster.gpu.name for r in found] == ["a", "b"]
                 assert found.doubt == ""
 
@@ -182,7 +203,9 @@ def test_a_cheap_memory_node_with_a_small_quota_does_not_hide_a_dearer_one() -> 
         quotas=(Quota("small", Market.ON_DEMAND, 7),),  # one node of 4 vCPUs, not two
     )
     for solver in ("ilp", "frontier"):
-        found = recommend(shop, 100, architecture="tiering", max_nodes=4, top=1, solver=solver)[0].cluster
+        found = recommend(shop, 100, architecture="tiering", max_nodes=4, top=1, solver=solver)[
+            0
+        ].cluster
         assert found.memory is not None
         assert (found.gpu_count, found.memory.instance.name, found.memory.count) == (4, "dear", 2)
 

@@ -1,4 +1,6 @@
-"""The solvers on all of AWS us-east-1, where bigger machines are often cheaper and one type dominates many."""
+"""The solvers on all of AWS us-east-1, where bigger machines are often cheaper and one type
+dominates many.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,16 @@ from deepvm.planner.search.formulation import SolveStatus
 
 SOURCE = SHARED / "data" / "aws" / "catalog_us-east-1.csv"
 # Invented ratios, good enough to make types differ; the measured ones are T4 377 and A10G 696.
-EFLOPS = {"T4": 377, "A10G": 696, "T4g": 377, "L4": 353, "L40S": 1006, "V100": 1048, "A100": 1811, "H100": 3902}
+EFLOPS = {
+    "T4": 377,
+    "A10G": 696,
+    "T4g": 377,
+    "L4": 353,
+    "L40S": 1006,
+    "V100": 1048,
+    "A100": 1811,
+    "H100": 3902,
+}
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +38,11 @@ def real() -> Catalog:
     instances = []
     with SOURCE.open() as lines:
         for row in csv.DictReader(lines):
-            if not row["ondemand_usd"] or not row["spot_usd"] or row["gpu_partition"] not in ("", "1.0"):
+            if (
+                not row["ondemand_usd"]
+                or not row["spot_usd"]
+                or row["gpu_partition"] not in ("", "1.0")
+            ):
                 continue
             common = {
                 "vcpus": int(row["vcpu"]),
@@ -39,7 +54,10 @@ def real() -> Catalog:
             if row["gpu_name"] in EFLOPS:
                 count = int(float(row["gpu_count"]))
                 ring = RingSpeedup(0.5 + 40 / (common["network_gbps"] or 10), 0.05)
-                more = {"gpu": Gpu(row["gpu_name"], count), "eflops": EFLOPS[row["gpu_name"]] * count}
+                more = {
+                    "gpu": Gpu(row["gpu_name"], count),
+                    "eflops": EFLOPS[row["gpu_name"]] * count,
+                }
                 instances.append(gpu_type(row["instance_type"], **common, **more, speedups=(ring,)))
             elif not row["gpu_name"] and row["burstable"] != "True":
                 instances.append(cpu_type(row["instance_type"], **common))
@@ -57,7 +75,9 @@ def test_solvers_agree(real: Catalog, budget: str, objective: str) -> None:
     by_ilp = recommend(real, budget, objective=objective, top=5)
     by_enumeration = recommend(real, budget, objective=objective, top=5, solver="frontier")
     assert by_ilp.status is SolveStatus.OPTIMAL  # anything else would mean that they disagreed
-    assert [(r.cluster, r.usd_per_hour) for r in by_ilp] == [(r.cluster, r.usd_per_hour) for r in by_enumeration]
+    assert [(r.cluster, r.usd_per_hour) for r in by_ilp] == [
+        (r.cluster, r.usd_per_hour) for r in by_enumeration
+    ]
     assert len(by_ilp) == 5
 
 
@@ -73,14 +93,19 @@ def test_solvers_agree(real: Catalog, budget: str, objective: str) -> None:
     ],
     ids=str,
 )
-def test_unprofiled_gpus_are_named_before_what_was_left_out_and_the_first_cure_works(options: dict[str, Any]) -> None:
+def test_unprofiled_gpus_are_named_before_what_was_left_out_and_the_first_cure_works(
+    options: dict[str, Any],
+) -> None:
     market = load_catalog("aws-us-east-1", prices="snapshot")
     why = recommend(market, 1000, **options).infeasible
     assert why is not None and why.constraint == "types"
     reason, advice = why.reason, why.advice
     assert reason.startswith("no GPU type can be used: without measured eFLOPS (")
     assert reason.index("without measured") < reason.index("left out by your options")
-    cures = [advice.index(c) for c in ("--estimates", "'deepvm profile eflops --save'", "allow more types")]
+    cures = [
+        advice.index(c)
+        for c in ("--estimates", "'deepvm profile eflops --save'", "allow more types")
+    ]
     assert cures == sorted(cures)
     assert recommend(market, 1000, **options, estimates=True)
 
@@ -91,4 +116,8 @@ def test_only_cures_that_help_are_named() -> None:
     assert alone is not None and alone.advice == "allow more types" and "eFLOPS" not in alone.reason
     # A share of a GPU has no estimate either: nothing is promised.
     never = recommend(catalog(gpu_type(eflops=None), cpu_type()), 3).infeasible
-    assert never is not None and "--estimates" not in never.advice and "profile eflops --save" in never.advice
+    assert (
+        never is not None
+        and "--estimates" not in never.advice
+        and "profile eflops --save" in never.advice
+    )

@@ -40,10 +40,15 @@ def test_sweep_takes_names_and_numbers() -> None:
 @pytest.mark.parametrize("policy", [p.value for p in PolicyName])
 @pytest.mark.parametrize("objective", ["throughput", "flopp", "cost-per-work"])
 def test_sweep_gives_what_recommend_gives(policy: str, objective: str) -> None:
-    rule = policy in ("cost-first", "performance-first")  # has no objective, beside policies that have
+    # Has no objective, beside policies that have
+    rule = policy in ("cost-first", "performance-first")
     for row in sweep(paper(), ["0.3", "3", "6.5"], [policy], objective=objective):
-        one = recommend(paper(), row.budget, policy=policy, objective=None if rule else objective, top=1)
-        assert [r.cluster for r in one] == ([row.recommendation.cluster] if row.recommendation else [])
+        one = recommend(
+            paper(), row.budget, policy=policy, objective=None if rule else objective, top=1
+        )
+        assert [r.cluster for r in one] == (
+            [row.recommendation.cluster] if row.recommendation else []
+        )
 
 
 @pytest.mark.parametrize(
@@ -75,7 +80,10 @@ def test_the_name_of_a_catalog_is_not_a_catalog() -> None:
 
 def test_an_answer_shows_its_clusters_and_not_its_catalog() -> None:
     shown = repr(recommend(paper(), 3, top=1))
-    assert shown == "<Recommendations: 1: 17 x g4dn.xlarge (spot) + 1 x c5.xlarge (on-demand), 2.8526 $/h>"
+    assert (
+        shown
+        == "<Recommendations: 1: 17 x g4dn.xlarge (spot) + 1 x c5.xlarge (on-demand), 2.8526 $/h>"
+    )
     assert "0.3242" in repr(recommend(paper(), 0.3))
 
 
@@ -93,7 +101,9 @@ NO_SCALING = catalog(gpu_type(speedups=hybrid(0.5, 20, 10)), cpu_type())
 
 @pytest.mark.parametrize("solver", ["ilp", "frontier"])
 def test_the_baselines_do_not_look_at_the_scaling_factor(solver: str) -> None:
-    """NoScale is DeepVM with K = 1, Cost-First takes the most VMs: what the curve says is not theirs to know."""
+    """NoScale is DeepVM with K = 1, Cost-First takes the most VMs: what the curve says is not
+    theirs to know.
+    """
     noscale = recommend(NO_SCALING, 2, policy="noscale", solver=solver, top=1)[0]
     assert (noscale.cluster.gpu_count, noscale.throughput, noscale.usd_per_work) == (6, 0.0, None)
     first = recommend(NO_SCALING, 3, policy="cost-first", solver=solver, top=1)[0]
@@ -103,16 +113,20 @@ def test_the_baselines_do_not_look_at_the_scaling_factor(solver: str) -> None:
 
 def test_a_type_that_does_not_scale_is_rejected_with_the_reason() -> None:
     answer = recommend(NO_SCALING, 100, max_nodes=5)
-    assert [(r.instance_type, r.reason) for r in answer.rejections] == [("gpu.xlarge", "not-scaling")]
+    assert [(r.instance_type, r.reason) for r in answer.rejections] == [
+        ("gpu.xlarge", "not-scaling")
+    ]
     assert answer.infeasible is not None
     assert answer.infeasible.constraint == "max-nodes"
     assert "more than 5 nodes" in answer.infeasible.advice
 
 
 def test_nothing_larger_is_better_is_said_only_where_it_is_true() -> None:
-    """Two VMs are slower than one here, and eight are faster: the limit on nodes is what stops them."""
+    """Two VMs are slower than one here, and eight are faster: the limit on nodes is what stops
+    them.
+    """
     dip = gpu_type(speedups=(MeasuredSpeedup(((1.0, 1.0), (2.0, 0.5), (8.0, 3.0), (16.0, 5.0))),))
-    (first, *_) = recommend(catalog(dip, cpu_type(), default_speedup="measured"), 100, max_nodes=2)
+    first, *_ = recommend(catalog(dip, cpu_type(), default_speedup="measured"), 100, max_nodes=2)
     assert first.cluster.gpu_count == 1
     assert [b.constraint for b in first.binding] == ["max-nodes"]
     cheap = recommend(catalog(dip, cpu_type(), default_speedup="measured"), "0.6", max_nodes=100)[0]
@@ -133,7 +147,11 @@ def test_nearly_as_fast_for_less() -> None:
 
 
 def test_use_of_a_curve_beyond_its_fit_is_a_warning() -> None:
-    fitted = catalog(gpu_type(speedups=(RingSpeedup(0.5, 0.03, fitted_to=4),)), cpu_type(), default_speedup="ring")
+    fitted = catalog(
+        gpu_type(speedups=(RingSpeedup(0.5, 0.03, fitted_to=4),)),
+        cpu_type(),
+        default_speedup="ring",
+    )
     assert recommend(fitted, 1)[0].warnings == ()
     assert "beyond its measurements" in recommend(fitted, 3)[0].warnings[0]
 
@@ -142,7 +160,9 @@ def test_missing_curves_name_the_cure() -> None:
     only_ring = catalog(gpu_type(speedups=(RingSpeedup(1, 0.1),)), cpu_type())
     with pytest.raises(MissingDataError, match="default_speedup: ring"):
         recommend(only_ring, 3)
-    only_workload = catalog(gpu_type(speedups=(RingSpeedup(1, 0.1, workload="resnet18"),)), cpu_type())
+    only_workload = catalog(
+        gpu_type(speedups=(RingSpeedup(1, 0.1, workload="resnet18"),)), cpu_type()
+    )
     with pytest.raises(MissingDataError, match="tied to a workload"):
         recommend(only_workload, 3)
 
@@ -160,7 +180,12 @@ def test_missing_curves_name_the_cure() -> None:
             "types",
             "another architecture",
         ),
-        ([gpu_type()], {"architecture": "tiering"}, "memory", "allow the architecture on-demand, single-anchor"),
+        (
+            [gpu_type()],
+            {"architecture": "tiering"},
+            "memory",
+            "allow the architecture on-demand, single-anchor",
+        ),
         (
             [gpu_type(), cpu_type()],
             {"architecture": "tiering", "exclude": "cpu*"},
@@ -173,14 +198,24 @@ def test_missing_curves_name_the_cure() -> None:
             "memory",
             "lower the checkpoint size",
         ),
-        ([gpu_type(), cpu_type()], {"architecture": "single-anchor", "max_nodes": 1}, "max-nodes", "at least 2"),
+        (
+            [gpu_type(), cpu_type()],
+            {"architecture": "single-anchor", "max_nodes": 1},
+            "max-nodes",
+            "at least 2",
+        ),
         (
             [gpu_type(), cpu_type()],
             {"policy": "cost-first", "architecture": "tiering"},
             "architecture",
             "single-anchor",
         ),
-        ([gpu_type(), cpu_type()], {"quotas": [Quota("G and VT", "spot", 3)]}, "quota", "higher quota"),  # type: ignore[arg-type]
+        (
+            [gpu_type(), cpu_type()],
+            {"quotas": [Quota("G and VT", "spot", 3)]},
+            "quota",
+            "higher quota",
+        ),  # type: ignore[arg-type]
     ],
 )
 def test_what_is_in_the_way_and_what_to_change(
@@ -196,7 +231,10 @@ def test_what_is_in_the_way_and_what_to_change(
 
 def test_names_that_look_like_globs_and_models_in_any_case() -> None:
     odd = catalog(gpu_type("g[1]"), gpu_type("g1"), cpu_type())
-    assert {r.cluster.gpu.name for r in recommend(odd, 3, instance_type="g[1]", top=50)} == {"g[1]", "g1"}
+    assert {r.cluster.gpu.name for r in recommend(odd, 3, instance_type="g[1]", top=50)} == {
+        "g[1]",
+        "g1",
+    }
     assert {r.cluster.gpu.name for r in recommend(odd, 3, exclude="g1", top=50)} == {"g[1]"}
     assert len(recommend(odd, 3, gpu="t4")) == 3
 

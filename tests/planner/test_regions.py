@@ -25,7 +25,12 @@ def region(name: str, spot: str, **changes: object) -> Catalog:
 
 
 def test_the_best_regions_clusters_come_first_and_ranks_run_through() -> None:
-    found = compare([recommend(region(n, p), 3) for n, p in (("dear-1", "0.4"), ("cheap-1", "0.2"), ("mid-1", "0.3"))])
+    found = compare(
+        [
+            recommend(region(n, p), 3)
+            for n, p in (("dear-1", "0.4"), ("cheap-1", "0.2"), ("mid-1", "0.3"))
+        ]
+    )
     assert [a.catalog.region for a in found.answers] == ["cheap-1", "mid-1", "dear-1"]
     assert [p.recommendation.rank for p in found.ranked] == [1, 2, 3]
     assert found.ranked[0].answer.catalog.region == "cheap-1"
@@ -59,7 +64,10 @@ class TestWhatPerhapsCannotBeHad:
     def test_it_comes_after_what_can_be_had_unless_it_is_a_quarter_better(self) -> None:
         assert self.first("0.28") == "sure-1"
         assert self.first("0.1") == "listed-1"
-        assert self.first("0.28", objective="flopp") == "sure-1" and self.first("0.1", objective="flopp") == "listed-1"
+        assert (
+            self.first("0.28", objective="flopp") == "sure-1"
+            and self.first("0.1", objective="flopp") == "listed-1"
+        )
         assert self.first("0.28", objective="cost-per-work") == "sure-1"
 
     def test_alone_it_is_ranked_as_ever_and_the_doubt_is_said(self) -> None:
@@ -84,7 +92,9 @@ def test_it_is_the_brute_force_over_all_regions(case: object, cheaper: int) -> N
     assume(all(not a.doubt for a in answers))
     found = compare(answers)
     plans = [
-        (p, c.region) for c in (here, there) for p in oracle.ranking(oracle.plans(c, request), request.budget, 10**6)
+        (p, c.region)
+        for c in (here, there)
+        for p in oracle.ranking(oracle.plans(c, request), request.budget, 10**6)
     ]
     assert bool(found.ranked) == bool(plans)
     if not plans or request.policy is PolicyName.PERFORMANCE_FIRST:
@@ -100,9 +110,15 @@ def test_it_is_the_brute_force_over_all_regions(case: object, cheaper: int) -> N
 
 
 def test_what_is_not_believed_comes_first_in_no_comparison() -> None:
-    """Two regions, alike but for their names: the faster cluster is beyond what its network was checked with."""
+    """Two regions, alike but for their names: the faster cluster is beyond what its network was
+    checked with.
+    """
     shop = plain_shop(
-        {"g2.x": plain_gpu([20.0 * n for n in range(1, 13)], fitted=2), "a1.x": plain_gpu([30.0] * 12)}, budget=10**7
+        {
+            "g2.x": plain_gpu([20.0 * n for n in range(1, 13)], fitted=2),
+            "a1.x": plain_gpu([30.0] * 12),
+        },
+        budget=10**7,
     )
     one, other = (replace(catalog_of(shop), region=name) for name in ("one-1", "other-1"))
     alone = solve(one, request_of(shop, rank=None))

@@ -113,7 +113,9 @@ def test_what_cannot_be_used_is_named(option: str, value: Any) -> None:
 
 def test_one_wrong_architecture_among_several() -> None:
     allowed = "on-demand or single-anchor or spot-storage or tiering"
-    with pytest.raises(RequestError, match=f"architecture: 'ring' cannot be used; allowed: {allowed}"):
+    with pytest.raises(
+        RequestError, match=f"architecture: 'ring' cannot be used; allowed: {allowed}"
+    ):
         architectures_of(PlanRequest.parse(3, architecture=["tiering", "ring"]))
 
 
@@ -151,13 +153,17 @@ def test_a_glob_that_matches_nothing_is_a_mistake(option: str, value: str, near:
 
 
 def test_models_are_read_in_any_case() -> None:
-    shop = catalog(gpu_type("a", gpu=Gpu("A10G")), gpu_type("b", spot_usd_per_hour="0.2"), cpu_type())
+    shop = catalog(
+        gpu_type("a", gpu=Gpu("A10G")), gpu_type("b", spot_usd_per_hour="0.2"), cpu_type()
+    )
     for word in ("A10G", "a10g", "A10*", "a1*"):
         assert {r.cluster.gpu.name for r in recommend(shop, 3, gpu=word)} == {"a"}
 
 
 def test_a_kind_of_curve_that_no_type_has() -> None:
-    with pytest.raises(MissingDataError, match="no type of catalog test has a general ring speed-up curve.*hybrid"):
+    with pytest.raises(
+        MissingDataError, match="no type of catalog test has a general ring speed-up curve.*hybrid"
+    ):
         recommend(paper(), 3, speedup="ring")
     special = catalog(gpu_type(speedups=(HybridSpeedup(0.1, 9, 5, workload="resnet"),)))
     with pytest.raises(MissingDataError, match="all tied to a workload"):
@@ -168,11 +174,15 @@ def test_the_kind_of_curve() -> None:
     shop = catalog(gpu_type(speedups=(*hybrid(), RingSpeedup(1.0, 0.1))), cpu_type())
     assert recommend(shop, 3)[0].speedup_kind == "hybrid"
     assert recommend(shop, 3, speedup="ring")[0].speedup_kind == "ring"
-    fixed = catalog(gpu_type(speedups=(*hybrid(), RingSpeedup(1.0, 0.1))), cpu_type(), default_speedup="ring")
+    fixed = catalog(
+        gpu_type(speedups=(*hybrid(), RingSpeedup(1.0, 0.1))), cpu_type(), default_speedup="ring"
+    )
     assert recommend(fixed, 3).speedup_kind == "ring"
 
 
 def test_the_baselines_take_no_objective() -> None:
-    with pytest.raises(RequestError, match=r"objective: 'flopp' .* none with the policy cost-first"):
+    with pytest.raises(
+        RequestError, match=r"objective: 'flopp' .* none with the policy cost-first"
+    ):
         PlanRequest.parse(3, policy="cost-first", objective="flopp")
     assert PlanRequest.parse(3, policy="noscale", objective="flopp").objective is Objective.FLOPP

@@ -46,7 +46,21 @@ def test_no_budget_is_lost_to_rounding(low: int, steps: int, step: int) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "a", "1:2", "1:2:3:4", "2:1:0.1", "0:1:0", "0:1:-1", "-1:1:1", "0::1", ",", "1,,2", "0:1e9:0.001", "nan"],
+    [
+        "",
+        "a",
+        "1:2",
+        "1:2:3:4",
+        "2:1:0.1",
+        "0:1:0",
+        "0:1:-1",
+        "-1:1:1",
+        "0::1",
+        ",",
+        "1,,2",
+        "0:1e9:0.001",
+        "nan",
+    ],
 )
 def test_what_are_no_budgets(text: str) -> None:
     with pytest.raises(RequestError) as caught:
@@ -85,17 +99,31 @@ def test_no_budgets() -> None:
 
 
 def test_options_are_those_of_recommend() -> None:
-    rows = sweep(paper(), [3, "6.5"], ["deepvm"], objective="flopp", checkpoint_size="5GB", architecture="tiering")
+    rows = sweep(
+        paper(),
+        [3, "6.5"],
+        ["deepvm"],
+        objective="flopp",
+        checkpoint_size="5GB",
+        architecture="tiering",
+    )
     for row in rows:
         best = recommend(
-            paper(), row.budget, objective="flopp", checkpoint_size="5GB", architecture="tiering", solver="frontier"
+            paper(),
+            row.budget,
+            objective="flopp",
+            checkpoint_size="5GB",
+            architecture="tiering",
+            solver="frontier",
         )[0]
         assert row.recommendation is not None
         assert row.recommendation.cluster == best.cluster
         assert row.recommendation.throughput == best.throughput
 
 
-@pytest.mark.parametrize(("budgets", "policies", "option"), [([-1], ["deepvm"], "pw"), ([1], ["best"], "policy")])
+@pytest.mark.parametrize(
+    ("budgets", "policies", "option"), [([-1], ["deepvm"], "pw"), ([1], ["best"], "policy")]
+)
 def test_mistakes_are_named(budgets: list[int], policies: list[str], option: str) -> None:
     with pytest.raises(RequestError) as caught:
         sweep(paper(), budgets, policies)

@@ -1,4 +1,6 @@
-"""Plans that train a model, against a brute-force oracle: speeds, GPU memory, losses, zones, shared memory nodes."""
+"""Plans that train a model, against a brute-force oracle: speeds, GPU memory, losses, zones, shared
+memory nodes.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.effort import THOROUGH, examples, sampled
 from support.planner.agreement import NumericalTrouble, blocks_for, by_ilp, enumerated, summary
-from support.planner.trained_cases import catalog_of, drawn, plain_gpu, plain_node, plain_shop, request_of
+from support.planner.trained_cases import (
+    catalog_of,
+    drawn,
+    plain_gpu,
+    plain_node,
+    plain_shop,
+    request_of,
+)
 from support.planner.trained_oracle import Plan, better_by, plans, ranked, weighed
 
 from deepvm.core.cluster.cluster import Cluster
@@ -30,7 +39,10 @@ def row_of(plan: Plan) -> tuple[Any, ...]:
 
 
 def agree(shop: dict[str, Any]) -> tuple[int, bool]:
-    """Oracle, enumeration and integer program give one answer; how many plans there were, and whether it was proven."""
+    """Oracle, enumeration and integer program give one answer.
+
+    How many plans there were, and whether it was proven.
+    """
     request, expected = request_of(shop), ranked(plans(shop), shop["budget"], shop["top"])
     blocks = blocks_for(catalog_of(shop), request)
     listed = enumerated(blocks, request)
@@ -44,7 +56,10 @@ def agree(shop: dict[str, Any]) -> tuple[int, bool]:
 
 
 def ranking_agrees(shop: dict[str, Any]) -> int:
-    """The ranking follows its rules, read plainly, however many rows it has; how many types it has."""
+    """The ranking follows its rules, read plainly, however many rows it has.
+
+    How many types it has.
+    """
     found, types = plans(shop), 0
     blocks = blocks_for(catalog_of(shop), request_of(shop))
     for rank in Rank:
@@ -71,7 +86,9 @@ def test_ranked_as_the_rules_say(rng: random.Random) -> None:
 
 
 def next_by_trying(found: list[Plan], budget: int) -> Plan | None:
-    """The plan that more money should buy: every budget up to twice this one is tried, then the next that helps."""
+    """The plan that more money should buy: every budget up to twice this one is tried, then the
+    next that helps.
+    """
     now = next(iter(weighed(found, budget, 1)), None)
     if now is None:
         return None
@@ -82,7 +99,9 @@ def next_by_trying(found: list[Plan], budget: int) -> Plan | None:
         (plan,) = weighed(found, price, 1)
         if plan.value < now.value + abs(now.value) * 0.05:
             continue
-        repaid = math.log(better_by(plan.value, now.value)) / (math.log(plan.price / now.price) if now.value > 0 else 1)
+        repaid = math.log(better_by(plan.value, now.value)) / (
+            math.log(plan.price / now.price) if now.value > 0 else 1
+        )
         if repaid + (now.value < 0) >= most:
             best, most = plan, repaid + (now.value < 0)
     return best
@@ -91,10 +110,19 @@ def next_by_trying(found: list[Plan], budget: int) -> Plan | None:
 @pytest.mark.parametrize("top", [1, 2, 3])
 def test_how_many_rows_are_asked_for_does_not_change_them(top: int) -> None:
     """The memory node with the fewest vCPUs comes first, though three others are a little cheaper."""
-    nodes = {f"c{vcpus}.x": plain_node(on_demand=210_000 - 1000 * vcpus, vcpus=vcpus) for vcpus in (2, 4, 8, 9)}
-    shop = plain_shop({"g.x": plain_gpu([10.0])}, nodes=nodes, max_nodes=1, architectures=("tiering",))
+    nodes = {
+        f"c{vcpus}.x": plain_node(on_demand=210_000 - 1000 * vcpus, vcpus=vcpus)
+        for vcpus in (2, 4, 8, 9)
+    }
+    shop = plain_shop(
+        {"g.x": plain_gpu([10.0])}, nodes=nodes, max_nodes=1, architectures=("tiering",)
+    )
     first, *others = solve(catalog_of(shop), request_of(shop, rank="machines", top=top))
-    assert first.cluster.memory is not None and first.cluster.memory.instance.name == "c2.x" and not others
+    assert (
+        first.cluster.memory is not None
+        and first.cluster.memory.instance.name == "c2.x"
+        and not others
+    )
 
 
 @settings(max_examples=examples(200))
@@ -114,7 +142,10 @@ def test_what_more_money_buys(rng: random.Random) -> None:
 
 def test_of_two_better_plans_more_money_buys_the_one_that_repays_more_of_it() -> None:
     speeds = {"g2.x": (10.0, 300_000), "a1.x": (12.0, 360_000), "Z9.x": (14.0, 580_000)}
-    gpus = {name: plain_gpu([speed], spot={"": price}, on_demand=None) for name, (speed, price) in speeds.items()}
+    gpus = {
+        name: plain_gpu([speed], spot={"": price}, on_demand=None)
+        for name, (speed, price) in speeds.items()
+    }
     shop = plain_shop(gpus, nodes={}, max_nodes=1, architectures=("spot-storage",), budget=300_000)
     request = replace(request_of(shop), rank=Rank.MACHINES)
     enumeration = Enumeration.build(blocks_for(catalog_of(shop), request))
@@ -125,10 +156,17 @@ def test_of_two_better_plans_more_money_buys_the_one_that_repays_more_of_it() ->
 
 
 def test_more_money_buys_nothing_slower() -> None:
-    """A plan that came first for less is at most twice 1 % faster: of what is as good another one may be shown."""
+    """A plan that came first for less is at most twice 1 % faster: of what is as good another one
+    may be shown.
+    """
     steps = 0
     for shop in campaign("rising", 0):
-        shop |= {"deadline_s": None, "most_usd": None, "extrapolate": True, "objective": "throughput"}
+        shop |= {
+            "deadline_s": None,
+            "most_usd": None,
+            "extrapolate": True,
+            "objective": "throughput",
+        }
         request = replace(request_of(shop), rank=Rank.MACHINES)
         enumeration = Enumeration.build(blocks_for(catalog_of(shop), request))
         found = [choice for _, choice in ranking.firsts(enumeration, 10**12)]
@@ -163,12 +201,22 @@ def answered(shop: dict[str, Any]) -> Recommendations:
 def cluster_of(cluster: Cluster) -> tuple[Any, ...]:
     memory = (cluster.memory.instance.name, cluster.memory.count) if cluster.memory else ("", 0)
     zone = cluster.zone.zone if cluster.zone else ""
-    return (cluster.architecture, cluster.gpu.name, cluster.gpu_count, *memory, cluster.micro_usd_per_hour, zone)
+    return (
+        cluster.architecture,
+        cluster.gpu.name,
+        cluster.gpu_count,
+        *memory,
+        cluster.micro_usd_per_hour,
+        zone,
+    )
 
 
 @pytest.mark.parametrize("share", range(2))
 def test_the_whole_answer(share: int) -> None:
-    """What is shown first, never over budget, and what on-demand VMs alone would do; or why there is nothing."""
+    """What is shown first, never over budget, and what on-demand VMs alone would do.
+
+    Or why there is nothing.
+    """
     compared = 0
     for shop in campaign("answers", share)[: 400 if THOROUGH else 40]:
         answer, found = answered(shop), [p for p in plans(shop) if p.price <= shop["budget"]]
@@ -179,12 +227,15 @@ def test_the_whole_answer(share: int) -> None:
         assert all(p.price <= shop["budget"] for p in shown)
         assert len({(p.gpu, p.count) for p in shown}) == len(shown)
         trusted = [p.trusted for p in shown]
-        assert trusted == sorted(trusted, reverse=True), "a speed that is not believed comes before one that is"
+        assert trusted == sorted(trusted, reverse=True), (
+            "a speed that is not believed comes before one that is"
+        )
         if shown:
             in_time = [p for p in found if p.trusted == shown[0].trusted and p.late <= 0.1]
             if shown[0] in in_time:
                 best = max(in_time, key=lambda p: p.value)
-                for_less = shown[0].value * best.price > best.value * shown[0].price  # of speeds: more for a dollar
+                # Of speeds: more for a dollar
+                for_less = shown[0].value * best.price > best.value * shown[0].price
                 ahead = better_by(best.value, shown[0].value)
                 assert ahead <= (1.25 if best.value > 0 and for_less else 1.05) * 1.01 * (1 + 1e-9)
             same = [p for p in in_time if p.price < shown[0].price]

@@ -1,4 +1,6 @@
-"""A budget for everything: once users say something of disks and the like, the planner pays for them, too."""
+"""A budget for everything: once users say something of disks and the like, the planner pays for
+them, too.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,16 @@ from support.builders import catalog, cpu_type, gpu_type, hybrid
 from deepvm import recommend
 from deepvm.core.bill.bill import RentedVms, Surcharge, items_for, surcharge_of
 from deepvm.core.bill.extras import Extras
-from deepvm.core.bill.rates import AddressRate, BucketRate, DiskRate, EgressRate, NatRate, Rates, RateSource, Tier
+from deepvm.core.bill.rates import (
+    AddressRate,
+    BucketRate,
+    DiskRate,
+    EgressRate,
+    NatRate,
+    Rates,
+    RateSource,
+    Tier,
+)
 from deepvm.core.cluster.cluster import Recommendation
 from deepvm.core.cluster.instances import Catalog
 from deepvm.planner.recommend import Recommendations
@@ -40,7 +51,9 @@ def asked(budget: str = "2", **options: Any) -> Recommendations:
     return recommend(mars(), budget, **{"quotas": (), "rank": "machines", **options})
 
 
-@pytest.mark.parametrize("extras", [ALL, {"disk": "37GB"}, {"disk": "3GB", "nat": True}, {"egress": "1GB"}])
+@pytest.mark.parametrize(
+    "extras", [ALL, {"disk": "37GB"}, {"disk": "3GB", "nat": True}, {"egress": "1GB"}]
+)
 def test_what_is_added_to_prices_is_what_the_bill_says(extras: dict[str, Any]) -> None:
     said = Extras.parse(**extras)
     added = surcharge_of(RATES, said)
@@ -52,7 +65,9 @@ def test_what_is_added_to_prices_is_what_the_bill_says(extras: dict[str, Any]) -
 
 
 def test_nothing_is_added_where_nothing_is_said_or_known() -> None:
-    assert surcharge_of(RATES, Extras()) == surcharge_of(None, Extras.parse(disk="1TB")) == Surcharge()
+    assert (
+        surcharge_of(RATES, Extras()) == surcharge_of(None, Extras.parse(disk="1TB")) == Surcharge()
+    )
     without = surcharge_of(RATES, Extras.parse(**ALL, exclude_cost="all"))
     assert without == Surcharge()
     plain, excluded = asked(), asked(disk="1TB", exclude_cost="all")
@@ -67,19 +82,29 @@ def test_the_budget_is_for_all(solver: SolverName, architecture: str) -> None:
     assert found and not found.doubt
     for r in found:
         assert r.bill is not None and r.bill.counted
-        assert r.usd_per_hour < r.counted_usd_per_hour == r.bill.total_usd_per_hour <= Decimal("3.5")
+        assert (
+            r.usd_per_hour < r.counted_usd_per_hour == r.bill.total_usd_per_hour <= Decimal("3.5")
+        )
         assert r.usd_per_work == pytest.approx(float(r.counted_usd_per_hour) / r.throughput)
     larger = found.next_change
-    assert larger is not None and larger.budget == larger.recommendation.counted_usd_per_hour > Decimal("3.5")
+    assert (
+        larger is not None
+        and larger.budget == larger.recommendation.counted_usd_per_hour > Decimal("3.5")
+    )
 
 
 def names(found: Recommendations) -> list[str]:
     return [r.cluster.gpu.name for r in found]
 
 
-@pytest.mark.parametrize("options", [{"objective": "cost-per-work"}, {"objective": "total-cost", "work": 50}])
+@pytest.mark.parametrize(
+    "options", [{"objective": "cost-per-work"}, {"objective": "total-cost", "work": 50}]
+)
 def test_disks_of_many_small_vms_change_the_order(options: dict[str, Any]) -> None:
-    """At 0.30 and 0.65 $/h the small ones are cheaper for the same work; with 1 TB each, 0.11 $/h, they are not."""
+    """At 0.30 and 0.65 $/h the small ones are cheaper for the same work.
+
+    With 1 TB each, 0.11 $/h, they are not.
+    """
     with_disks: dict[str, Any] = {"architecture": "spot-storage", "rank": None, **options}
     assert names(asked(**with_disks))[0] == "small"
     assert names(asked(disk="1TB", **with_disks))[0] == "large"
@@ -87,9 +112,17 @@ def test_disks_of_many_small_vms_change_the_order(options: dict[str, Any]) -> No
 
 def test_what_is_paid_once_is_part_of_the_total_budget() -> None:
     """1 TB of traffic is 90 $."""
-    job: dict[str, Any] = {"work": 50, "architecture": "spot-storage", "rank": None, "objective": "makespan"}
+    job: dict[str, Any] = {
+        "work": 50,
+        "architecture": "spot-storage",
+        "rank": None,
+        "objective": "makespan",
+    }
     with_traffic: Recommendation = asked("100", egress="1TB", **job)[0]
-    assert with_traffic.outlook is not None and with_traffic.whole_usd == with_traffic.outlook.cost_usd > 90
+    assert (
+        with_traffic.outlook is not None
+        and with_traffic.whole_usd == with_traffic.outlook.cost_usd > 90
+    )
     limit = Decimal(str(round(with_traffic.outlook.cost_usd - 1, 2)))
     less = asked("100", egress="1TB", total_budget=limit, **job)
     assert less[0].outlook is not None and 90 < less[0].outlook.cost_usd <= limit
@@ -102,12 +135,21 @@ def test_regions_are_compared_by_what_counts() -> None:
     dear = Rates("mars", disks=(DiskRate("ssd", Decimal("0.80"), SOURCE),))
     here = mars(name="mars-here", region="here")
     cheap = catalog(
-        gpu_type("small", spot_usd_per_hour="0.29", speedups=hybrid()), name="mars-there", region="there", rates=dear
+        gpu_type("small", spot_usd_per_hour="0.29", speedups=hybrid()),
+        name="mars-there",
+        region="there",
+        rates=dear,
     )
 
     def first(**options: Any) -> str:
-        fixed: dict[str, Any] = {"architecture": "spot-storage", "objective": "cost-per-work", "quotas": ()}
-        answers = [recommend(c, 2, instance_type="small", **fixed, **options) for c in (here, cheap)]
+        fixed: dict[str, Any] = {
+            "architecture": "spot-storage",
+            "objective": "cost-per-work",
+            "quotas": (),
+        }
+        answers = [
+            recommend(c, 2, instance_type="small", **fixed, **options) for c in (here, cheap)
+        ]
         return compare(answers).answers[0].catalog.region
 
     assert first() == "there"
@@ -116,7 +158,10 @@ def test_regions_are_compared_by_what_counts() -> None:
 
 @pytest.mark.parametrize("rates", [None, Rates("venus")])
 def test_disks_that_nobody_knows_the_price_of_do_not_win(rates: Rates | None) -> None:
-    """Counted as nothing they would; a cluster that is more than a quarter cheaper comes first all the same."""
+    """Counted as nothing they would.
+
+    A cluster that is more than a quarter cheaper comes first all the same.
+    """
 
     def first(spot_usd: str, **options: Any) -> str:
         other = gpu_type("small", spot_usd_per_hour=spot_usd, speedups=hybrid())
@@ -124,8 +169,14 @@ def test_disks_that_nobody_knows_the_price_of_do_not_win(rates: Rates | None) ->
             mars(name="mars-here", region="here"),
             catalog(other, name="venus-there", region="there", rates=rates),
         )
-        fixed: dict[str, Any] = {"architecture": "spot-storage", "objective": "cost-per-work", "quotas": ()}
-        answers = [recommend(c, 2, instance_type="small", **fixed, **options) for c in (here, there)]
+        fixed: dict[str, Any] = {
+            "architecture": "spot-storage",
+            "objective": "cost-per-work",
+            "quotas": (),
+        }
+        answers = [
+            recommend(c, 2, instance_type="small", **fixed, **options) for c in (here, there)
+        ]
         return compare(answers).answers[0].catalog.region
 
     assert first("0.29") == first("0.29", disk="0GB", exclude_cost="all") == "there"

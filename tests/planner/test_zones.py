@@ -1,4 +1,6 @@
-"""Zones: a cluster stands in one zone, and the cheapest spot price may be where its memory nodes are not sold."""
+"""Zones: a cluster stands in one zone, and the cheapest spot price may be where its memory nodes
+are not sold.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ PERFECT = (RingSpeedup(0.0, 0.0),)
 def prices(**zones: str) -> dict[str, object]:
     """Spot prices by zone, as a type's attributes."""
     rows = sorted((Decimal(price), zone) for zone, price in zones.items())
-    return {"spot_usd_per_hour": rows[0][0], "spot_zones": tuple(ZonePrice(zone, price) for price, zone in rows)}
+    return {
+        "spot_usd_per_hour": rows[0][0],
+        "spot_zones": tuple(ZonePrice(zone, price) for price, zone in rows),
+    }
 
 
 def zoned(*more: InstanceType) -> Catalog:
@@ -56,7 +61,10 @@ def test_the_order_in_which_zones_are_given_says_nothing(rows: list[tuple[str, s
     assert (found.cluster.gpu_count, found.usd_per_hour) == (14, Decimal("2.9"))
     assert found.cluster.zone == ZonePrice("z2", Decimal("0.20"))
     assert found.next_zone is not None and found.next_zone.zone is not None
-    assert (found.next_zone.zone.usd_per_hour, found.next_zone.usd_per_hour) == (Decimal("0.25"), Decimal("3.6"))
+    assert (found.next_zone.zone.usd_per_hour, found.next_zone.usd_per_hour) == (
+        Decimal("0.25"),
+        Decimal("3.6"),
+    )
     assert not catalog_findings(document_of(shop)), "a file of it can be read again"
 
 
@@ -82,7 +90,10 @@ class TestDearerZone:
     def test_each_cluster_stands_in_one_zone_and_is_named_once(self, solver: str) -> None:
         anywhere = cpu_type("m0", on_demand_usd_per_hour="0.1", zones=("z1", "z2"))
         answer = recommend(zoned(anywhere), 3, solver=solver, architecture="tiering", top=4)
-        assert [(r.cluster.gpu_count, r.cluster.memory.instance.name, r.cluster.zone.zone) for r in answer] == [  # type: ignore[union-attr]
+        assert [
+            (r.cluster.gpu_count, r.cluster.memory.instance.name, r.cluster.zone.zone)
+            for r in answer
+        ] == [  # type: ignore[union-attr]
             (9, "m0", "z1"),
             (9, "m2", "z2"),
             (8, "m0", "z1"),
@@ -95,7 +106,9 @@ class TestDearerZone:
         assert answer[0].usd_per_hour == Decimal("2.8")
 
     def test_offers_count_where_prices_are_not_told_by_zone(self, solver: str) -> None:
-        """Offers that are live beside prices that are not: the region has both types, and no zone has them together."""
+        """Offers that are live beside prices that are not: the region has both types, and no zone
+        has them together.
+        """
         shop = catalog(
             gpu_type("g", speedups=PERFECT, zones=("z1",)),
             cpu_type("apart", on_demand_usd_per_hour="0.01", zones=("z2",)),
@@ -111,7 +124,9 @@ class TestWhy:
     def test_no_zone_has_both(self) -> None:
         answer = recommend(zoned(), 3, architecture="tiering", memory_node="m1")
         assert best(answer)[2:] == ("m1", "z1")
-        nowhere = recommend(zoned(cpu_type("m3", zones=("z3",))), 3, architecture="tiering", memory_node="m3")
+        nowhere = recommend(
+            zoned(cpu_type("m3", zones=("z3",))), 3, architecture="tiering", memory_node="m3"
+        )
         why = nowhere.infeasible
         assert isinstance(why, Infeasible)
         assert why.constraint == "zone"
@@ -133,7 +148,9 @@ class TestWhy:
     def test_a_type_stands_once_among_the_rejections(self) -> None:
         answer = recommend(zoned(), "0.2", architecture="tiering")
         assert [r.instance_type for r in answer.rejections if r.instance_type == "g"] == ["g"]
-        assert "costs 0.4100 $/h" in next(r.detail for r in answer.rejections if r.instance_type == "g")
+        assert "costs 0.4100 $/h" in next(
+            r.detail for r in answer.rejections if r.instance_type == "g"
+        )
 
 
 class TestNextZone:
@@ -144,7 +161,10 @@ class TestNextZone:
             default_speedup="ring",
         )
         first = recommend(shop, 3, architecture="tiering")[0]
-        assert (first.cluster.zone and first.cluster.zone.zone, first.usd_per_hour) == ("z2", Decimal("2.89"))
+        assert (first.cluster.zone and first.cluster.zone.zone, first.usd_per_hour) == (
+            "z2",
+            Decimal("2.89"),
+        )
         assert first.next_zone is not None and first.next_zone.zone is not None
         assert (first.next_zone.zone.zone, first.next_zone.usd_per_hour) == ("z3", Decimal("3.25"))
 
@@ -163,7 +183,9 @@ class TestNextZone:
     def test_memory_nodes_beyond_the_quota_are_no_help(self) -> None:
         few = Quota("Standard", "on-demand", 3)  # type: ignore[arg-type]
         here = replace(cpu_type("m2", on_demand_usd_per_hour="0.1", zones=("z2",)), vcpus=2)
-        shop = replace(zoned(), instances=(*(i for i in zoned() if i.name != "m2"), here), quotas=(few,))
+        shop = replace(
+            zoned(), instances=(*(i for i in zoned() if i.name != "m2"), here), quotas=(few,)
+        )
         assert recommend(shop, 3, architecture="tiering")[0].next_zone is None
 
     def test_on_demand_vms_have_no_spot_zone(self) -> None:
@@ -183,7 +205,7 @@ def test_zones_that_offer_the_same_make_the_search_no_larger() -> None:
     assert [g.instance.spot_zones[0].zone for g in some.gpus] == ["z1", "z3"]
 
 
-# --- an oracle that knows zones ---------------------------------------------------------------------------------------
+# --- an oracle that knows zones -------------------------------------------------------------------
 
 ZONES = ("a", "b", "c")
 
@@ -211,9 +233,15 @@ def random_shop(rng: random.Random) -> Catalog:
         nodes.append(
             cpu_type(
                 name,
-                on_demand_usd_per_hour=usd(rng.choice((100_000, rng.randint(10_000, 900_000), 2_000_000))),
+                on_demand_usd_per_hour=usd(
+                    rng.choice((100_000, rng.randint(10_000, 900_000), 2_000_000))
+                ),
                 network_gbps=rng.choice((0.3, 5.0, 10.0)),
-                zones=tuple(sorted(rng.sample(ZONES, rng.randint(1, 3)))) if rng.random() < 0.9 else (),
+                zones=(
+                    tuple(sorted(rng.sample(ZONES, rng.randint(1, 3))))
+                    if rng.random() < 0.9
+                    else ()
+                ),
             )
         )
     quotas = (Quota("Standard", "on-demand", rng.choice((4, 8, 64))),) if rng.random() < 0.3 else ()
@@ -223,7 +251,9 @@ def random_shop(rng: random.Random) -> Catalog:
 def random_request(rng: random.Random) -> PlanRequest:
     return PlanRequest(
         budget=usd(rng.randint(100_000, 5_000_000)),
-        objective=rng.choice((Objective.THROUGHPUT, Objective.THROUGHPUT, Objective.FLOPP, Objective.COST_PER_WORK)),
+        objective=rng.choice(
+            (Objective.THROUGHPUT, Objective.THROUGHPUT, Objective.FLOPP, Objective.COST_PER_WORK)
+        ),
         policy=rng.choice((PolicyName.DEEPVM, PolicyName.DEEPVM, *PolicyName)),
         architectures=rng.choice(((), ("tiering",))),
         max_nodes=rng.choice((3, 8, 12)),
@@ -250,7 +280,9 @@ def in_one_zone(shop: Catalog, zone: str) -> Catalog:
         here = bool(spot) or (not i.spot_zones and (not i.zones or zone in i.zones))
         price = spot[0].usd_per_hour if spot else i.spot_usd_per_hour
         if here or i.gpu:  # the job's step may be measured on a type that is not sold here
-            kept.append(replace(i, spot_zones=spot, zones=(), spot_usd_per_hour=price if here else None))
+            kept.append(
+                replace(i, spot_zones=spot, zones=(), spot_usd_per_hour=price if here else None)
+            )
     return replace(shop, instances=tuple(kept))
 
 
@@ -261,11 +293,19 @@ def test_the_best_of_all_zones_is_the_best_of_each_zone(seed: int) -> None:
     rng = random.Random(seed)
     shop, options = random_shop(rng), dict[str, Any](solver="frontier", max_nodes=8, top=1)
     options["objective"] = rng.choice([o.value for o in Objective])
-    options |= {"work": 20, "mttp": rng.choice(("2h", "12h")), "measured_on": next(i.name for i in shop if i.gpu)}
-    options |= rng.choice(({}, {"deadline": f"{rng.randint(2, 30)}h"}, {"total_budget": rng.randint(1, 20)}))
+    options |= {
+        "work": 20,
+        "mttp": rng.choice(("2h", "12h")),
+        "measured_on": next(i.name for i in shop if i.gpu),
+    }
+    options |= rng.choice(
+        ({}, {"deadline": f"{rng.randint(2, 30)}h"}, {"total_budget": rng.randint(1, 20)})
+    )
     budget = usd(rng.randint(100_000, 5_000_000))
     whole = recommend(shop, budget, **options)
-    apart = [found for zone in ZONES for found in recommend(in_one_zone(shop, zone), budget, **options)]
+    apart = [
+        found for zone in ZONES for found in recommend(in_one_zone(shop, zone), budget, **options)
+    ]
     assert bool(whole) == bool(apart)
     if not whole:
         return
@@ -277,7 +317,10 @@ def test_the_best_of_all_zones_is_the_best_of_each_zone(seed: int) -> None:
         "total-cost": (ahead.outlook.cost_usd, min(o.cost_usd for o in outlooks)),
         "throughput": (-ahead.throughput, -max(r.throughput for r in apart)),
         "flopp": (-ahead.z, -max(r.z for r in apart)),
-        "cost-per-work": (ahead.usd_per_work, min(r.usd_per_work for r in apart if r.usd_per_work is not None)),
+        "cost-per-work": (
+            ahead.usd_per_work,
+            min(r.usd_per_work for r in apart if r.usd_per_work is not None),
+        ),
     }[options["objective"]]
     assert reached[0] == pytest.approx(reached[1], rel=1e-8)
 

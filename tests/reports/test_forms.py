@@ -38,7 +38,8 @@ class Case(NamedTuple):
 CASES = {
     "recommend": Case(
         lambda: deepvm.recommend(PAPER, 3),
-        "<Recommendations: 1: 17 x g4dn.xlarge (spot) + 1 x c5.xlarge (on-demand), 2.8526 $/h; 2 more>",
+        "<Recommendations: 1: 17 x g4dn.xlarge (spot) + 1 x c5.xlarge (on-demand), 2.8526 $/h; 2"
+        " more>",
         "recommend --pw 3 --catalog paper",
     ),
     "infeasible": Case(
@@ -86,7 +87,9 @@ def case(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     return CASES[request.param]
 
 
-def test_the_document_is_the_one_of_the_command_line(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_document_is_the_one_of_the_command_line(
+    case: Case, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         main([*case.words.split(), "-o", "json"])
     printed = json.loads(capsys.readouterr().out)
@@ -96,10 +99,17 @@ def test_the_document_is_the_one_of_the_command_line(case: Case, capsys: pytest.
 
 def test_a_line_says_the_answer(case: Case) -> None:
     shown = repr(case.answer())
-    assert shown.startswith(case.begins) and shown.endswith(">") and len(shown) <= 240 and "\n" not in shown
+    assert (
+        shown.startswith(case.begins)
+        and shown.endswith(">")
+        and len(shown) <= 240
+        and "\n" not in shown
+    )
 
 
-def test_the_columns_of_a_frame_are_those_of_csv(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_columns_of_a_frame_are_those_of_csv(
+    case: Case, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         main([*case.words.split(), "-o", "csv"])
     header, *rows = capsys.readouterr().out.splitlines()
@@ -146,7 +156,12 @@ def test_long_tables_are_cut_and_say_so() -> None:
 
 def test_rows_are_a_sequence() -> None:
     found = deepvm.sweep(PAPER, [1, 3], ["deepvm"])
-    assert len(found) == 2 and [r.budget for r in found] == [1, 3] and found[1] is found[-1] and len(found[:1]) == 1
+    assert (
+        len(found) == 2
+        and [r.budget for r in found] == [1, 3]
+        and found[1] is found[-1]
+        and len(found[:1]) == 1
+    )
 
 
 def test_without_pandas_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +185,10 @@ def test_wrong_arguments_are_named() -> None:
 
 
 def test_gpus_are_as_fast_as_the_software() -> None:
-    first = [deepvm.gpus(SNAPSHOT, "H100", model="llama-8b", method="lora", software=s).rows[0] for s in SOFTWARE]
+    first = [
+        deepvm.gpus(SNAPSHOT, "H100", model="llama-8b", method="lora", software=s).rows[0]
+        for s in SOFTWARE
+    ]
     speeds = dict(zip(SOFTWARE, (row.speed.value for row in first if row.speed), strict=True))
     assert speeds["transformers"] < speeds["eager"] < speeds["compiled"]
     with pytest.raises(RequestError, match="software"):

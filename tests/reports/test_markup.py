@@ -18,8 +18,12 @@ def test_texts_are_escaped_and_elements_are_not() -> None:
 
 
 def test_attributes() -> None:
-    assert tag("input", hidden=True, disabled=False, value=None, aria_label="a b") == '<input hidden aria-label="a b">'
-    assert tag("circle", r=6) == '<circle r="6"></circle>'  # void in SVG alone, which an HTML file is not
+    assert (
+        tag("input", hidden=True, disabled=False, value=None, aria_label="a b")
+        == '<input hidden aria-label="a b">'
+    )
+    # Void in SVG alone, which an HTML file is not
+    assert tag("circle", r=6) == '<circle r="6"></circle>'
     assert tag("meta", name="viewport") == '<meta name="viewport">'
 
 
@@ -30,7 +34,11 @@ def test_a_table_heads_its_rows() -> None:
 
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
 )
 

@@ -44,7 +44,16 @@ def test_a_table_is_wrapped_between_words(width: int) -> None:
     lines = shown(width, COLUMNS, ROWS)
     assert max(map(len, lines)) <= width and len(lines) < 8
     text = "\n".join(lines)
-    for whole in ("1.906e+13", "9.7e+12", "12.5", "g4dn.xlarge", "c4.4xlarge", "throughput", "(eFLOPS)", "($/h)"):
+    for whole in (
+        "1.906e+13",
+        "9.7e+12",
+        "12.5",
+        "g4dn.xlarge",
+        "c4.4xlarge",
+        "throughput",
+        "(eFLOPS)",
+        "($/h)",
+    ):
         assert whole in text.split(), text
 
 
@@ -68,7 +77,9 @@ def test_a_terminal_in_which_no_table_fits_gets_a_line_for_each_cell() -> None:
     width=st.integers(10, 60),
     rows=st.lists(
         st.tuples(
-            st.lists(st.text("abc.-", min_size=1, max_size=15), min_size=1, max_size=6).map(" ".join),
+            st.lists(st.text("abc.-", min_size=1, max_size=15), min_size=1, max_size=6).map(
+                " ".join
+            ),
             st.floats(0, 1e20).map(lambda x: f"{x:,.6g} $"),
         ).map(list),
         min_size=1,
@@ -82,7 +93,9 @@ def test_nothing_is_torn_whatever_the_width(width: int, rows: list[list[str]]) -
     for name, number in rows:
         assert number in text
         assert set(name.split()) <= set(text.split())
-    words = [w for row in [["a name of it:", "a number:"], *rows] for cell in row for w in cell.split()]
+    words = [
+        w for row in [["a name of it:", "a number:"], *rows] for cell in row for w in cell.split()
+    ]
     assert all(len(line) <= max(width, max(map(len, words)) + 12) for line in lines)
 
 
@@ -94,7 +107,10 @@ DROPPING = [
     Column("speed", "right", drop=2),
     Column("gain", "right", drop=2),
 ]
-CELLS = [["first", "1.25", "use1 az4", "cheap and slow", "100.5", "7 %"], ["second", "12", "-", "-", "9", "-"]]
+CELLS = [
+    ["first", "1.25", "use1 az4", "cheap and slow", "100.5", "7 %"],
+    ["second", "12", "-", "-", "9", "-"],
+]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +144,11 @@ def test_the_line_names_a_form_that_has_all_columns() -> None:
 
 def test_where_the_essential_columns_do_not_fit_nothing_is_left_out() -> None:
     lines = shown(11, DROPPING, CELLS)
-    assert lines[:2] == ["name: first", "price: 1.25"] and "  100.5" in lines and "Left" not in " ".join(lines)
+    assert (
+        lines[:2] == ["name: first", "price: 1.25"]
+        and "  100.5" in lines
+        and "Left" not in " ".join(lines)
+    )
 
 
 def test_a_pipe_has_all_columns_whatever_the_width(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,12 +164,18 @@ def test_a_pipe_has_all_columns_whatever_the_width(monkeypatch: pytest.MonkeyPat
 
 words = st.text("abcdef.-", min_size=1, max_size=9)
 tables = st.lists(
-    st.tuples(words, st.sampled_from(["left", "right"]), st.integers(0, 4), st.booleans()), min_size=1, max_size=7
+    st.tuples(words, st.sampled_from(["left", "right"]), st.integers(0, 4), st.booleans()),
+    min_size=1,
+    max_size=7,
 ).flatmap(
     lambda heads: st.tuples(
         st.just([Column(f"{h}{i}", a, d, w) for i, (h, a, d, w) in enumerate(heads)]),  # type: ignore[arg-type]
         st.lists(
-            st.lists(st.lists(words, min_size=1, max_size=3).map(" ".join), min_size=len(heads), max_size=len(heads)),
+            st.lists(
+                st.lists(words, min_size=1, max_size=3).map(" ".join),
+                min_size=len(heads),
+                max_size=len(heads),
+            ),
             min_size=1,
             max_size=4,
         ),
@@ -158,14 +184,18 @@ tables = st.lists(
 
 
 @given(tables, st.integers(15, 90))
-def test_no_line_is_too_wide_and_no_cell_is_cut(table: tuple[list[Column], list[list[str]]], width: int) -> None:
+def test_no_line_is_too_wide_and_no_cell_is_cut(
+    table: tuple[list[Column], list[list[str]]], width: int
+) -> None:
     columns, rows = table
     lines = shown(width, columns, rows)
     text = "\n".join(lines)
     kept = [i for i, c in enumerate(columns) if c.header in lines[0].split()]
     if not kept:  # a line for each cell
         assert all(c.header + ":" in text for c in columns)
-        assert all(len(line) <= width or len(line.split()) == 1 or line[:2] == "  " for line in lines)
+        assert all(
+            len(line) <= width or len(line.split()) == 1 or line[:2] == "  " for line in lines
+        )
         return
     assert all(len(line) <= width for line in lines)
     # Whatever is shown leaves after whatever is not, and what must be there is there.

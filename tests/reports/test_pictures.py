@@ -1,4 +1,6 @@
-"""Figures 4, 5 and 7 as files: what is drawn, in which format, and that a failure leaves nothing half-written."""
+"""Figures 4, 5 and 7 as files: what is drawn, in which format, and that a failure leaves nothing
+half-written.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def lines_of(figure: Any) -> dict[str, Any]:
 
 def texts_of(figure: Any) -> str:
     axes = figure.axes[0]
-    return " | ".join([figure.get_suptitle(), axes.get_title(), axes.get_xlabel(), axes.get_ylabel()])
+    return " | ".join(
+        [figure.get_suptitle(), axes.get_title(), axes.get_xlabel(), axes.get_ylabel()]
+    )
 
 
 def test_png_and_svg_by_the_ending(rows: list[SweepRow], tmp_path: Path) -> None:
@@ -82,7 +86,9 @@ def test_lines_show_throughput_over_the_highest_of_deepvm(rows: list[SweepRow]) 
     at_3 = {r.policy: r.recommendation for r in rows if r.budget == 3}
     best, other = at_3[PolicyName.DEEPVM], at_3[PolicyName.PERFORMANCE_FIRST]
     assert best is not None and other is not None
-    assert lines["Performance-First"].get_ydata()[-1] == pytest.approx(other.throughput / best.throughput)
+    assert lines["Performance-First"].get_ydata()[-1] == pytest.approx(
+        other.throughput / best.throughput
+    )
     assert lines["DeepVM"].get_xdata()[-1] == 3.0
 
 
@@ -102,7 +108,9 @@ def test_infeasible_budgets_are_gaps_inside_the_axis(rows: list[SweepRow]) -> No
 
 def test_rows_in_any_order_draw_the_same(rows: list[SweepRow]) -> None:
     turned = pictures.sweep_figure(rows[::-1], **ABOUT)
-    assert pictures.render(turned, "svg") == pictures.render(pictures.sweep_figure(rows, **ABOUT), "svg")
+    assert pictures.render(turned, "svg") == pictures.render(
+        pictures.sweep_figure(rows, **ABOUT), "svg"
+    )
 
 
 def test_one_policy_one_budget_has_a_marker() -> None:
@@ -113,14 +121,18 @@ def test_one_policy_one_budget_has_a_marker() -> None:
     assert "the highest" in texts_of(figure) and "DeepVM" not in texts_of(figure)
 
 
-@pytest.mark.parametrize("few", [[], sweep(catalog(gpu_type(), cpu_type()), parse_budgets("0,0.1"))])
+@pytest.mark.parametrize(
+    "few", [[], sweep(catalog(gpu_type(), cpu_type()), parse_budgets("0,0.1"))]
+)
 def test_nothing_feasible_is_said(few: Sequence[SweepRow], tmp_path: Path) -> None:
     assert "no policy has a feasible cluster" in texts_of(pictures.sweep_figure(few, **ABOUT))
     draw(few, tmp_path / "a.png")
 
 
 def test_names_are_text_and_stay_inside(rows: list[SweepRow], tmp_path: Path) -> None:
-    figure = pictures.sweep_figure(rows, catalog_name="W$W_{W}$W^" * 20 + "\n日本", eflops_unit="W" * 300)
+    figure = pictures.sweep_figure(
+        rows, catalog_name="W$W_{W}$W^" * 20 + "\n日本", eflops_unit="W" * 300
+    )
     figure.canvas.draw()
     title = figure.axes[0].title.get_window_extent()
     assert title.x0 > 0 and title.x1 < figure.bbox.width
@@ -139,7 +151,9 @@ def test_settings_of_the_user_neither_count_nor_change(rows: list[SweepRow]) -> 
 
 
 @pytest.mark.parametrize("name", ["a.pdf", "a", "png", "a.png.txt", ".png", "a.svgz"])
-def test_other_endings_are_refused_and_the_allowed_named(rows: list[SweepRow], tmp_path: Path, name: str) -> None:
+def test_other_endings_are_refused_and_the_allowed_named(
+    rows: list[SweepRow], tmp_path: Path, name: str
+) -> None:
     with pytest.raises(RequestError, match="ends in .png or .svg") as caught:
         draw(rows, tmp_path / name)
     assert caught.value.option == "plot" and caught.value.value == str(tmp_path / name)
@@ -170,7 +184,9 @@ def test_folder_without_permission(rows: list[SweepRow], tmp_path: Path) -> None
         tmp_path.chmod(0o700)
 
 
-def test_permission_denied_by_the_system(rows: list[SweepRow], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_permission_denied_by_the_system(
+    rows: list[SweepRow], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object) -> int:
         raise PermissionError(13, "Permission denied")
 
@@ -181,7 +197,9 @@ def test_permission_denied_by_the_system(rows: list[SweepRow], tmp_path: Path, m
 
 @contextmanager
 def room_for(size: int) -> Iterator[None]:
-    """The system refuses to let any file of this process grow past ``size`` bytes, as a full disk would."""
+    """The system refuses to let any file of this process grow past ``size`` bytes, as a full disk
+    would.
+    """
     old = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, old[1]))
@@ -204,7 +222,9 @@ def test_disk_that_fills_leaves_the_old_file_or_none(
     assert [p.read_bytes() for p in tmp_path.iterdir()] == ([] if before is None else [before])
 
 
-def test_interrupt_leaves_nothing_behind(rows: list[SweepRow], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_leaves_nothing_behind(
+    rows: list[SweepRow], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -227,7 +247,10 @@ def test_replaces_a_file_and_follows_a_link(rows: list[SweepRow], tmp_path: Path
 
 
 def test_speedups_lines_points_and_one_legend() -> None:
-    hybrid, ring = HybridSpeedup(0.1338806402, 12.87424514, 6.176666667), RingSpeedup(1.99365, 0.093553)
+    hybrid, ring = (
+        HybridSpeedup(0.1338806402, 12.87424514, 6.176666667),
+        RingSpeedup(1.99365, 0.093553),
+    )
     points = ((1.0, 1.0), (2.0, 1.036), (32.0, 5.251))
     panels = [
         pictures.SpeedupPanel("first", {"hybrid": hybrid, "ring": ring}, points),
@@ -240,7 +263,9 @@ def test_speedups_lines_points_and_one_legend() -> None:
     assert first.get_lines()[2].get_xydata().tolist() == [list(p) for p in points]
     assert first.get_lines()[1].get_color() == second.get_lines()[0].get_color()
     assert "S(n)" in first.get_ylabel() and "VMs" in first.get_xlabel()
-    assert pictures.render(pictures.speedups_figure(panels * 2, title="four panels", max_nodes=255)).startswith(PNG)
+    assert pictures.render(
+        pictures.speedups_figure(panels * 2, title="four panels", max_nodes=255)
+    ).startswith(PNG)
     assert pictures.render(pictures.speedups_figure([], title="none"), "svg").startswith(b"<?xml")
 
 
@@ -264,7 +289,11 @@ for draw in (lambda: pictures.sweep_figure([], catalog_name="x", eflops_unit="x"
 
 def test_without_matplotlib_the_extra_is_named(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_MATPLOTLIB], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", WITHOUT_MATPLOTLIB],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.stderr == ""
     said = f"{MissingExtraError('plot', 'matplotlib', 'plot')} 2"
@@ -274,6 +303,11 @@ def test_without_matplotlib_the_extra_is_named(tmp_path: Path) -> None:
 
 
 def test_importing_the_module_does_not_import_matplotlib() -> None:
-    code = "import sys, deepvm.reports.pictures; print('matplotlib' in sys.modules, 'pandas' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    code = (
+        "import sys, deepvm.reports.pictures; print('matplotlib' in sys.modules, 'pandas' in"
+        " sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
     assert done.stdout == "False False\n"

@@ -32,11 +32,17 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize(
     ("text", "whole"),
     [
-        ("see 'deepvm catalog refresh --region us-east-1' for today's", "'deepvm catalog refresh --region us-east-1'"),
+        (
+            "see 'deepvm catalog refresh --region us-east-1' for today's",
+            "'deepvm catalog refresh --region us-east-1'",
+        ),
         ("what that needs ('deepvm doctor' says so)", "('deepvm doctor'"),
         ("All of them: '| less -S' or '-o csv'.", "'| less -S'"),
         ("! prices 9 days old  -> deepvm catalog refresh", "-> deepvm catalog refresh"),
-        ("--gpu: no; did you mean --gpu A100 --gpu-memory-min 80GB?", "--gpu A100 --gpu-memory-min 80GB?"),
+        (
+            "--gpu: no; did you mean --gpu A100 --gpu-memory-min 80GB?",
+            "--gpu A100 --gpu-memory-min 80GB?",
+        ),
         ("No such command 'x'. Did you mean 'deepvm help budget'?", "'deepvm help budget'?"),
         ("install it with: pip install -e '.[plot]' (in a checkout)", "pip install -e '.[plot]'"),
         ('such as {"a": 1, "b": [2, 3]}; or none', '{"a": 1, "b": [2, 3]};'),
@@ -52,7 +58,14 @@ def test_what_people_copy_stays_whole(text: str, whole: str) -> None:
 
 
 def test_an_apostrophe_is_no_quote() -> None:
-    assert pieces("AWS's prices and the user's own") == ["AWS's", "prices", "and", "the", "user's", "own"]
+    assert pieces("AWS's prices and the user's own") == [
+        "AWS's",
+        "prices",
+        "and",
+        "the",
+        "user's",
+        "own",
+    ]
 
 
 def test_spaces_within_a_line_stay_and_those_at_its_end_do_not() -> None:
@@ -111,7 +124,9 @@ def test_when_there_is_colour(
         monkeypatch.setenv(name, value)
     for stream, expected in ((Terminal(), terminal), (io.StringIO(), pipe)):
         assert coloured(stream) == expected
-        assert paint("a\nb", BEST, stream) == ("\x1b[1;32ma\x1b[0m\n\x1b[1;32mb\x1b[0m" if expected else "a\nb")
+        assert paint("a\nb", BEST, stream) == (
+            "\x1b[1;32ma\x1b[0m\n\x1b[1;32mb\x1b[0m" if expected else "a\nb"
+        )
 
 
 def test_doubts_are_in_colour(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,8 +136,10 @@ def test_doubts_are_in_colour(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     stream = Terminal()
     print_lines(["! old prices, months and months", "plain", "Doubt: what?"], stream)
-    assert stream.getvalue() == (
-        "\x1b[33m! old prices, months\x1b[0m\n\x1b[33m  and months\x1b[0m\nplain\n\x1b[33mDoubt: what?\x1b[0m\n"
+    assert (
+        stream.getvalue()
+        == "\x1b[33m! old prices, months\x1b[0m\n\x1b[33m  and months\x1b[0m\nplain\n\x1b[33mDoubt:"
+        " what?\x1b[0m\n"
     )
 
 
@@ -143,6 +160,12 @@ def test_a_terminal_obeys_nothing_that_trainers_print(text: str, shown: str) -> 
     assert without_controls(text) == shown == fitted(text, io.StringIO())
 
 
-@given(st.text(st.characters(max_codepoint=0x9F) | st.sampled_from("\x1b\x9b[]0;m\x07"), max_size=60))
+@given(
+    st.text(st.characters(max_codepoint=0x9F) | st.sampled_from("\x1b\x9b[]0;m\x07"), max_size=60)
+)
 def test_no_control_character_is_left(text: str) -> None:
-    assert not [c for c in without_controls(text) if c not in "\t\n" and (ord(c) < 32 or 0x7F <= ord(c) < 0xA0)]
+    assert not [
+        c
+        for c in without_controls(text)
+        if c not in "\t\n" and (ord(c) < 32 or 0x7F <= ord(c) < 0xA0)
+    ]

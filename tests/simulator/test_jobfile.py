@@ -70,7 +70,9 @@ def test_every_key_is_read() -> None:
     assert set(yaml.safe_load(FULL)) == set(_KEYS) == set(Job.__dataclass_fields__)
 
 
-@pytest.mark.parametrize("text", [FULL, "steps: 1\nstep_s: 1\n", "steps: 1\nstep_s: 1\nmttp_s: null\nstall_s: ~\n"])
+@pytest.mark.parametrize(
+    "text", [FULL, "steps: 1\nstep_s: 1\n", "steps: 1\nstep_s: 1\nmttp_s: null\nstall_s: ~\n"]
+)
 def test_a_job_comes_back_from_its_document(text: str) -> None:
     job = parse_job(text, "x")
     assert parse_job(yaml.safe_dump(job_document(job)), "y") == job
@@ -91,31 +93,73 @@ def test_presets_are_the_thesiss() -> None:
         ("steps: [\n", "line 2: not YAML"),
         ("steps: 5\n", "step_s: missing; a job needs it"),
         ("- 1\n", "line 1: keys with values are needed"),
-        ("steps: -5\nstep_s: 1\n", "line 1: steps: -5 cannot be used; allowed: a whole number from 1"),
+        (
+            "steps: -5\nstep_s: 1\n",
+            "line 1: steps: -5 cannot be used; allowed: a whole number from 1",
+        ),
         ("steps: true\nstep_s: 1\n", "line 1: steps: True cannot be used"),
-        ("steps: 10\nstep_s: [2, 1]\n", "line 2: step_s: [2, 1] cannot be used; allowed: seconds from 0"),
+        (
+            "steps: 10\nstep_s: [2, 1]\n",
+            "line 2: step_s: [2, 1] cannot be used; allowed: seconds from 0",
+        ),
         ("steps: 10\nstep_s: [1, 2, 3]\n", "line 2: step_s: [1, 2, 3] cannot be used"),
         ("steps: 10\nstep_s: 0\n", "line 2: step_s: a step of 0 s"),
         ("steps: 10\nstep_s: .nan\n", "line 2: step_s: nan cannot be used"),
         ("steps: 10\nstep_s: -1\n", "line 2: step_s: -1 cannot be used"),
         ("steps: 10\nstep_s: one\n", "line 2: step_s: 'one' cannot be used"),
         ("steps: 10\nstep_s: 1.0e+11\n", "line 2: step_s: 100000000000.0 cannot be used"),
-        ("steps: 10\nstep_s: 1.0e-10\n", "line 2: step_s: a step of 1e-10 s; allowed: a time from 1e-09 s"),
-        ("steps: 10\nstep_s: 1\nvms: 10001\n", "line 3: vms: 10001 cannot be used; allowed: a whole number from 1 to"),
-        ("steps: 10\nstep_s: 1\nspot_usd_per_hour: 1.0e+300\n", "line 3: spot_usd_per_hour: 1e+300 cannot be used"),
+        (
+            "steps: 10\nstep_s: 1.0e-10\n",
+            "line 2: step_s: a step of 1e-10 s; allowed: a time from 1e-09 s",
+        ),
+        (
+            "steps: 10\nstep_s: 1\nvms: 10001\n",
+            "line 3: vms: 10001 cannot be used; allowed: a whole number from 1 to",
+        ),
+        (
+            "steps: 10\nstep_s: 1\nspot_usd_per_hour: 1.0e+300\n",
+            "line 3: spot_usd_per_hour: 1e+300 cannot be used",
+        ),
         ("stepz: 10\nstep_s: 1\n", "line 1: stepz: there is no such key; did you mean steps?"),
         ("steps: 10\nstep_s: 1\nsteps: 12\n", "line 3: steps: occurs twice"),
-        ("steps: 10\nstep_s: 1\nmttp_s: 0\n", "line 3: mttp_s: 0 cannot be used; allowed: seconds above 0, without"),
+        (
+            "steps: 10\nstep_s: 1\nmttp_s: 0\n",
+            "line 3: mttp_s: 0 cannot be used; allowed: seconds above 0, without",
+        ),
         ("steps: 10\nstep_s: 1\nmttp_s: []\n", "line 3: mttp_s: [] cannot be used"),
-        ("steps: 10\nstep_s: 1\nmarket: sopt\n", "line 3: market: 'sopt' cannot be used; allowed: spot or on-demand"),
-        ("steps: 10\nstep_s: 1\nmissed_notice_rate: 5\n", "line 3: missed_notice_rate: 5 cannot be used"),
-        ("steps: 10\nstep_s: 1\nlifetime: lomax:1\n", "line 3: lifetime: 'lomax:1' cannot be used; allowed: exp"),
-        ("steps: 10\nstep_s: 1\nelastic: 2\n", "line 3: elastic: 2 cannot be used; allowed: true or false"),
-        ("steps: 10\nstep_s: 1\nsave_s: 2\nstall_s: 3\n", "line 4: stall_s: 3 s is more than the whole save of 2 s"),
-        ("steps: 10\nstep_s: 1\nname: !!python/object:os.system x\n", "line 3: name: could not determine"),
-        ("steps: 10\nstep_s: 1\nelastic: !!bool maybe\n", "line 3: elastic: a value does not fit its YAML tag"),
+        (
+            "steps: 10\nstep_s: 1\nmarket: sopt\n",
+            "line 3: market: 'sopt' cannot be used; allowed: spot or on-demand",
+        ),
+        (
+            "steps: 10\nstep_s: 1\nmissed_notice_rate: 5\n",
+            "line 3: missed_notice_rate: 5 cannot be used",
+        ),
+        (
+            "steps: 10\nstep_s: 1\nlifetime: lomax:1\n",
+            "line 3: lifetime: 'lomax:1' cannot be used; allowed: exp",
+        ),
+        (
+            "steps: 10\nstep_s: 1\nelastic: 2\n",
+            "line 3: elastic: 2 cannot be used; allowed: true or false",
+        ),
+        (
+            "steps: 10\nstep_s: 1\nsave_s: 2\nstall_s: 3\n",
+            "line 4: stall_s: 3 s is more than the whole save of 2 s",
+        ),
+        (
+            "steps: 10\nstep_s: 1\nname: !!python/object:os.system x\n",
+            "line 3: name: could not determine",
+        ),
+        (
+            "steps: 10\nstep_s: 1\nelastic: !!bool maybe\n",
+            "line 3: elastic: a value does not fit its YAML tag",
+        ),
         ('steps: !!int ""\nstep_s: 1\n', "line 1: steps: a value does not fit its YAML tag"),
-        ("steps: 10\nstep_s: !!timestamp soon\n", "line 2: step_s: a value does not fit its YAML tag"),
+        (
+            "steps: 10\nstep_s: !!timestamp soon\n",
+            "line 2: step_s: a value does not fit its YAML tag",
+        ),
         ("steps: 10\nstep_s: {a: 1}\n", "line 2: step_s: {'a': 1} cannot be used"),
     ],
 )
@@ -126,8 +170,15 @@ def test_what_is_said_about_what_cannot_be(text: str, said: str) -> None:
 
 
 def test_numbers_may_be_written_as_json_does() -> None:
-    job = parse_job("steps: 1e3\nstep_s: 1e-05\nsave_s: [1e-3, 2E-3]\nmttp_s: 1.5e4\nname: '1e3'\n", "x")
-    assert (job.steps, job.step_s, job.save_s, job.mttp_s) == (1000, Span.of(1e-5), Span(1e-3, 2e-3), (15000.0,))
+    job = parse_job(
+        "steps: 1e3\nstep_s: 1e-05\nsave_s: [1e-3, 2E-3]\nmttp_s: 1.5e4\nname: '1e3'\n", "x"
+    )
+    assert (job.steps, job.step_s, job.save_s, job.mttp_s) == (
+        1000,
+        Span.of(1e-5),
+        Span(1e-3, 2e-3),
+        (15000.0,),
+    )
     assert job.name == "1e3" and isinstance(job.steps, int)
 
 
@@ -157,7 +208,9 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.dates(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
+    ),
     max_leaves=4,
 )
 

@@ -41,15 +41,27 @@ from deepvm.simulator.jobfile import preset
 from deepvm.simulator.monte_carlo import simulate, simulate_each
 from deepvm.simulator.results import Spread
 
-JOB = Job(60, Span(1.0, 2.0), save_s=Span(0.5, 1.0), allocation_s=Span(1, 9), mttp_s=(90.0,), spot_usd_per_hour=36.0)
+JOB = Job(
+    60,
+    Span(1.0, 2.0),
+    save_s=Span(0.5, 1.0),
+    allocation_s=Span(1, 9),
+    mttp_s=(90.0,),
+    spot_usd_per_hour=36.0,
+)
 LOST = Job(1000, Span(10.0, 10.0), allocation_s=Span(100.0, 100.0), mttp_s=(300.0,), name="lost")
-CASES = [(JOB, EverySteps(9)), (LOST, parse_policy("none")), (JOB, EverySteps(30)), (replace(JOB, vms=2), Adaptive())]
+CASES = [
+    (JOB, EverySteps(9)),
+    (LOST, parse_policy("none")),
+    (JOB, EverySteps(30)),
+    (replace(JOB, vms=2), Adaptive()),
+]
 
 
 def same(a: module.Results, b: module.Results) -> bool:
-    return all(np.array_equal(getattr(a, f), getattr(b, f)) for f in ("total_s", "cost_usd", "preemptions")) and (
-        a.breakdown_s == b.breakdown_s
-    )
+    return all(
+        np.array_equal(getattr(a, f), getattr(b, f)) for f in ("total_s", "cost_usd", "preemptions")
+    ) and (a.breakdown_s == b.breakdown_s)
 
 
 def test_the_same_seed_gives_the_same_runs_and_another_seed_others() -> None:
@@ -68,11 +80,15 @@ def test_processes_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(np.unique(alone.total_s)) > 0.9 * runs
 
 
-def agree(some: list[module.Results | SimulationError], others: list[module.Results | SimulationError]) -> bool:
+def agree(
+    some: list[module.Results | SimulationError], others: list[module.Results | SimulationError]
+) -> bool:
     return len(some) == len(others) and all(
-        str(a) == str(b)
-        if isinstance(a, SimulationError) or isinstance(b, SimulationError)
-        else same(a, b) and (a.job, a.policy) == (b.job, b.policy)
+        (
+            str(a) == str(b)
+            if isinstance(a, SimulationError) or isinstance(b, SimulationError)
+            else same(a, b) and (a.job, a.policy) == (b.job, b.policy)
+        )
         for a, b in zip(some, others, strict=True)
     )
 
@@ -114,14 +130,21 @@ def test_cases_are_simulated_as_if_each_were_alone() -> None:
     assert simulate_each([], runs=1, seed=1) == []
 
 
-def test_one_hopeless_case_stops_no_other_and_is_not_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_hopeless_case_stops_no_other_and_is_not_gone_on_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(module, "CHUNK", 3)
     chunks: list[Job] = []
     run = module.run
     monkeypatch.setattr(module, "run", lambda job, *words: chunks.append(job) or run(job, *words))
     told: list[int] = []
     found = simulate_each(CASES, runs=11, seed=3, progress=told.append)
-    assert [type(each) for each in found] == [module.Results, SimulationError, module.Results, module.Results]
+    assert [type(each) for each in found] == [
+        module.Results,
+        SimulationError,
+        module.Results,
+        module.Results,
+    ]
     assert chunks.count(LOST) == 1 and len(chunks) == 1 + 3 * 4
     assert sum(told) == 4 * 11  # nothing more is to come of it
     with pytest.raises(SimulationError) as alone:
@@ -129,7 +152,9 @@ def test_one_hopeless_case_stops_no_other_and_is_not_gone_on_with(monkeypatch: p
     assert str(alone.value) == str(found[1])
 
 
-def test_processes_share_all_cases_and_change_nothing(monkeypatch: pytest.MonkeyPatch, pool: Pool) -> None:
+def test_processes_share_all_cases_and_change_nothing(
+    monkeypatch: pytest.MonkeyPatch, pool: Pool
+) -> None:
     monkeypatch.setattr(module, "CHUNK", 7)
     alone, told = simulate_each(CASES, runs=110, seed=3), list[int]()
     shared = simulate_each(CASES, runs=110, seed=3, jobs=2, progress=told.append)
@@ -139,7 +164,9 @@ def test_processes_share_all_cases_and_change_nothing(monkeypatch: pytest.Monkey
 
 
 def test_no_more_processes_than_chunks(pool: Pool) -> None:
-    assert agree(simulate_each(CASES[:3], runs=5, seed=3, jobs=64), simulate_each(CASES[:3], runs=5, seed=3))
+    assert agree(
+        simulate_each(CASES[:3], runs=5, seed=3, jobs=64), simulate_each(CASES[:3], runs=5, seed=3)
+    )
     assert pool.sizes == [3]
     simulate(JOB, EverySteps(9), runs=5, seed=1, jobs=64)
     assert pool.sizes == [3]  # one chunk needs no process
@@ -183,7 +210,11 @@ def test_a_dask_cluster_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr(module, "CHUNK", 7)
         told: list[int] = []
         cases = simulate_each(CASES, runs=30, seed=1, executor=address, progress=told.append)
-    assert agree(cases, simulate_each(CASES, runs=30, seed=1)) and len(made) == 1 and sum(told) == 4 * 30
+    assert (
+        agree(cases, simulate_each(CASES, runs=30, seed=1))
+        and len(made) == 1
+        and sum(told) == 4 * 30
+    )
     monkeypatch.undo()
     assert same(far, simulate(JOB, EverySteps(9), runs=module.CHUNK + 5, seed=1))
 
@@ -191,7 +222,9 @@ def test_a_dask_cluster_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_dask_cluster_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
     monkeypatch.setattr(module, "CONNECT_S", 0.3)
-    with pytest.raises(CloudError, match="Dask scheduler at 127.0.0.1:1: .*start one with 'dask scheduler'"):
+    with pytest.raises(
+        CloudError, match="Dask scheduler at 127.0.0.1:1: .*start one with 'dask scheduler'"
+    ):
         simulate(JOB, Adaptive(), runs=1, seed=1, executor="dask://127.0.0.1:1")
 
 
@@ -209,20 +242,50 @@ def test_a_server_that_is_no_dask_scheduler() -> None:
 
         threading.Thread(target=answer, daemon=True).start()
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        words = ["simulate", "--preset", "gpt-117m", "--runs", "1", "--executor", f"dask://{address}"]
+        words = [
+            "simulate",
+            "--preset",
+            "gpt-117m",
+            "--runs",
+            "1",
+            "--executor",
+            f"dask://{address}",
+        ]
         done = subprocess.run(
-            [sys.executable, "-m", "deepvm.cli.main", *words], capture_output=True, text=True, timeout=60
+            [sys.executable, "-m", "deepvm.cli.main", *words],
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
         server.shutdown(socket.SHUT_RDWR)
     assert done.returncode == 5 and done.stdout == ""
-    assert done.stderr.startswith(f"Error: Dask scheduler at {address}: ") and done.stderr.count("\n") == 1
+    assert (
+        done.stderr.startswith(f"Error: Dask scheduler at {address}: ")
+        and done.stderr.count("\n") == 1
+    )
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        *("ray://x:1", "8786", "dask://", "dask://127.0.0.1", "dask://127.0.0.1:", "dask://127.0.0.1:foo", "dask://:1"),
-        *("dask://h:0", "dask://h:65536", "dask://h:-1", "dask://::1", "dask://::1:8786", "dask://[::1", "dask://[]:1"),
+        *(
+            "ray://x:1",
+            "8786",
+            "dask://",
+            "dask://127.0.0.1",
+            "dask://127.0.0.1:",
+            "dask://127.0.0.1:foo",
+            "dask://:1",
+        ),
+        *(
+            "dask://h:0",
+            "dask://h:65536",
+            "dask://h:-1",
+            "dask://::1",
+            "dask://::1:8786",
+            "dask://[::1",
+            "dask://[]:1",
+        ),
         *(
             "dask://h:1/x",
             "dask://h:1?x",
@@ -232,7 +295,14 @@ def test_a_server_that_is_no_dask_scheduler() -> None:
             "dask:// h:1",
             "dask://h:1\n",
         ),
-        *("dask://dask://h:1", "dask://tcp://h:1", "dask://h:1:2", "dask://h:1_0", "dask://[x]:1", "dask://a..b:1"),
+        *(
+            "dask://dask://h:1",
+            "dask://tcp://h:1",
+            "dask://h:1:2",
+            "dask://h:1_0",
+            "dask://[x]:1",
+            "dask://a..b:1",
+        ),
         *("dask://" + 64 * "a" + ":1", "dask://[::1]x:1", "dask://h,i:1"),
     ],
 )
@@ -246,22 +316,32 @@ def test_a_dask_address_that_is_none(
     assert capfd.readouterr().err == ""
 
 
-def test_a_dask_cluster_without_workers_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dask_cluster_without_workers_is_not_waited_for_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     distributed = pytest.importorskip("distributed")
     monkeypatch.setattr(module, "CONNECT_S", 1.0)
-    with distributed.LocalCluster(n_workers=0, processes=False, dashboard_address=":0", protocol="tcp") as cluster:
+    with distributed.LocalCluster(
+        n_workers=0, processes=False, dashboard_address=":0", protocol="tcp"
+    ) as cluster:
         address = cluster.scheduler_address.replace("tcp://", "dask://")
         with pytest.raises(CloudError, match="Only 0/1 workers.*has workers .'dask worker'"):
             simulate(JOB, Adaptive(), runs=1, seed=1, executor=address)
 
 
-def test_what_a_process_cannot_do_is_told_as_if_there_were_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_process_cannot_do_is_told_as_if_there_were_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Errors come back from processes whole, also those that are made of more than their message."""
     monkeypatch.setattr(module, "CHUNK", 1)
     with pytest.raises(RequestError, match="deadline: '99 s' cannot be used") as error:
         bought = replace(JOB, market=Market.ON_DEMAND)
         simulate(bought, Adaptive(), runs=2, seed=1, jobs=2, deadline=Deadline(99.0, Greedy()))
-    assert error.value.option == "deadline" and error.value.value == "99 s" and error.value.exit_code == 2
+    assert (
+        error.value.option == "deadline"
+        and error.value.value == "99 s"
+        and error.value.exit_code == 2
+    )
 
 
 @pytest.mark.parametrize(
@@ -324,7 +404,9 @@ def test_processes_end_with_a_parent_that_is_killed() -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("name, value", [("runs", 0), ("runs", True), ("seed", -1), ("jobs", 0), ("jobs", 5000)])
+@pytest.mark.parametrize(
+    "name, value", [("runs", 0), ("runs", True), ("seed", -1), ("jobs", 0), ("jobs", 5000)]
+)
 def test_numbers_that_cannot_be(name: str, value: int) -> None:
     with pytest.raises(RequestError, match=name):
         simulate(JOB, Adaptive(), **{"runs": 1, "seed": 1, name: value})
@@ -340,12 +422,19 @@ def test_memory_does_not_grow_with_the_runs_but_for_a_few_numbers_of_each() -> N
             tracemalloc.stop()
 
     few, many = peak(module.CHUNK), peak(8 * module.CHUNK)
-    assert many - few <= 7 * module.CHUNK * 90  # float64s: four of each run, while they are put together twice
+    # Float64s: four of each run, while they are put together twice
+    assert many - few <= 7 * module.CHUNK * 90
 
 
 def test_fewer_runs_of_large_clusters_are_held_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[int] = []
-    simulate(replace(JOB, vms=module.MACHINES // 3, mttp_s=(1e9,)), EverySteps(9), runs=7, seed=1, progress=told.append)
+    simulate(
+        replace(JOB, vms=module.MACHINES // 3, mttp_s=(1e9,)),
+        EverySteps(9),
+        runs=7,
+        seed=1,
+        progress=told.append,
+    )
     assert told == [3, 3, 1]
 
 
@@ -353,7 +442,9 @@ def test_spread_is_what_numpy_says() -> None:
     values = np.random.default_rng(1).gamma(2.0, size=400)
     spread = Spread.of(values)
     assert spread.mean == pytest.approx(sum(values) / 400)
-    assert spread.sem == pytest.approx((sum((v - spread.mean) ** 2 for v in values) / 399) ** 0.5 / 20)
+    assert spread.sem == pytest.approx(
+        (sum((v - spread.mean) ** 2 for v in values) / 399) ** 0.5 / 20
+    )
     ordered = sorted(values)
     assert ordered[18] <= spread.p5 <= ordered[21] and ordered[378] <= spread.p95 <= ordered[381]
     assert ordered[198] <= spread.p50 <= ordered[201]
@@ -365,9 +456,22 @@ def test_results_add_up() -> None:
     assert sum(found.breakdown_s.values()) == pytest.approx(found.total_s.mean())
     assert found.cost_usd == pytest.approx(found.total_s / 100)  # 36 $/h
     document = found.document()
-    assert document["schema_version"] == "deepvm.simulate/1" and document["breakdown_s"] == found.breakdown_s
+    assert (
+        document["schema_version"] == "deepvm.simulate/1"
+        and document["breakdown_s"] == found.breakdown_s
+    )
     assert list(document) == [
-        *("schema_version", "job", "policy", "runs", "seed", "total_s", "cost_usd", "preemptions", "breakdown_s")
+        *(
+            "schema_version",
+            "job",
+            "policy",
+            "runs",
+            "seed",
+            "total_s",
+            "cost_usd",
+            "preemptions",
+            "breakdown_s",
+        )
     ]
 
 
@@ -377,14 +481,17 @@ def test_drawn_lives_have_the_mean_they_are_asked_for(law: str) -> None:
     starts = source.starts(random, 400_000)
     first = source.draw(random, starts, np.zeros(400_000, dtype=np.int64))
     later = source.draw(random, starts, np.full(400_000, 3))
-    assert first.mean() == pytest.approx(100, rel=0.03) and later.mean() == pytest.approx(500, rel=0.03)
+    assert first.mean() == pytest.approx(100, rel=0.03) and later.mean() == pytest.approx(
+        500, rel=0.03
+    )
     assert (first > 0).all()
     if law == "exponential":
         assert np.quantile(first, 0.5) == pytest.approx(100 * np.log(2), rel=0.02)
 
 
 @pytest.mark.parametrize(
-    "law", ["exponentail", "weibull", "weibull:x", "weibull:0", "lomax:1", "exponential:2", "lomax:nan"]
+    "law",
+    ["exponentail", "weibull", "weibull:x", "weibull:0", "lomax:1", "exponential:2", "lomax:nan"],
 )
 def test_laws_that_are_none(law: str) -> None:
     with pytest.raises(RequestError, match="lifetime.*lomax:SHAPE"):
@@ -415,7 +522,10 @@ def test_a_life_whose_end_was_not_seen_goes_on_with_the_next() -> None:
 @pytest.mark.parametrize("policy", ["adaptive", "thesis", "static:51", "hazard"])
 @pytest.mark.parametrize("name, least", [("gpt-117m", 700), ("gpt-1.3b", 350)])
 def test_the_engine_against_the_loop(name: str, least: float, policy: str) -> None:
-    """Half of what is aimed at (1500 and 500), so that a busy machine does not fail it; processor time, in turn."""
+    """Half of what is aimed at (1500 and 500), so that a busy machine does not fail it.
+
+    Processor time, in turn.
+    """
     import random
 
     from support.simulator import naive

@@ -1,4 +1,5 @@
-"""An AWS account that answers from a script: each question is checked against AWS's own service model.
+"""An AWS account that answers from a script: each question is checked against AWS's own service
+model.
 
 Replies come from ``tests/recorded/aws``; they have the exact shape of the real service.
 """
@@ -36,7 +37,9 @@ def recorded(name: str) -> Any:
 
 @dataclass(frozen=True)
 class Step:
-    """One question that must come next to a service, and its reply, or the code and words of its refusal."""
+    """One question that must come next to a service, and its reply, or the code and words of its
+    refusal.
+    """
 
     service: str
     operation: str
@@ -48,11 +51,15 @@ class Step:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-def pages(service: str, operation: str, expected: dict[str, Any], replies: Sequence[dict[str, Any]]) -> list[Step]:
+def pages(
+    service: str, operation: str, expected: dict[str, Any], replies: Sequence[dict[str, Any]]
+) -> list[Step]:
     """The steps of a paginated answer: the token of each page must be asked for next."""
     steps, token = [], None
     for reply in replies:
-        steps.append(Step(service, operation, expected | ({"NextToken": token} if token else {}), reply))
+        steps.append(
+            Step(service, operation, expected | ({"NextToken": token} if token else {}), reply)
+        )
         token = reply.get("NextToken")
     return steps
 
@@ -62,7 +69,9 @@ def session() -> Any:
     import boto3
 
     return boto3.Session(
-        aws_access_key_id="AKIAIOSFODNN7EXAMPLE", aws_secret_access_key="not-a-secret", region_name=REGION
+        aws_access_key_id="AKIAIOSFODNN7EXAMPLE",
+        aws_secret_access_key="not-a-secret",
+        region_name=REGION,
     )
 
 
@@ -79,7 +88,9 @@ class _Scripted(Aws):
 
 @dataclass
 class Account:
-    """``aws`` is what the code under test gets; ``done()`` makes sure that every step was asked for."""
+    """``aws`` is what the code under test gets; ``done()`` makes sure that every step was asked
+    for.
+    """
 
     aws: Aws
     stubbers: list[Stubber]

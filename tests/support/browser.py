@@ -55,7 +55,9 @@ FAINT = """() => {
 
 def browser() -> Iterator[Any]:
     """A browser; the test is skipped where there is none."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
+    sync_api = pytest.importorskip(
+        "playwright.sync_api", reason="needs playwright: pip install playwright"
+    )
     found = next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:
         pytest.skip(f"needs a browser: none of {', '.join(NAMES)} is here")

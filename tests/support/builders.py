@@ -39,8 +39,15 @@ def cpu_type(name: str = "cpu.xlarge", **changes: Any) -> InstanceType:
 
 
 def catalog(*instances: InstanceType, **changes: Any) -> Catalog:
-    """A catalog of these types, of one GPU and one CPU type when none is given; memory nodes by eq. 6 alone."""
-    fields = {"name": "test", "instances": instances or (gpu_type(), cpu_type()), "memory_nodes": PAPER_NODES}
+    """A catalog of these types, of one GPU and one CPU type when none is given.
+
+    Memory nodes by eq. 6 alone.
+    """
+    fields = {
+        "name": "test",
+        "instances": instances or (gpu_type(), cpu_type()),
+        "memory_nodes": PAPER_NODES,
+    }
     return Catalog(**(fields | changes))
 
 
@@ -83,7 +90,13 @@ def paper() -> Catalog:
         for name, (od, spot, gbps, eflops, a, b, c, gib) in PAPER_GPUS.items()
     ]
     cpus = [
-        cpu_type(name, on_demand_usd_per_hour=od, spot_usd_per_hour=spot, network_gbps=gbps, memory_gib=gib)
+        cpu_type(
+            name,
+            on_demand_usd_per_hour=od,
+            spot_usd_per_hour=spot,
+            network_gbps=gbps,
+            memory_gib=gib,
+        )
         for name, (od, spot, gbps, gib) in PAPER_CPUS.items()
     ]
     quotas = (
@@ -96,7 +109,8 @@ def paper() -> Catalog:
 
 
 SIMULATED_GPUS = {
-    # name: on-demand, Gbps, eFLOPS, a, b, c  (DeepVM Table VI, recommender.md); spot is 0.3 x on-demand
+    # name: on-demand, Gbps, eFLOPS, a, b, c  (DeepVM Table VI, recommender.md); spot is 0.3 x
+    # on-demand
     "A": ("0.75", 10, 100, 0.14, 14.5, 13.5),
     "B": ("0.526", 25, 377, 0.13, 12.9, 6.2),
     "C": ("1.006", 10, 696, 0.09, 20.1, 5),
@@ -136,6 +150,12 @@ def simulated() -> Catalog:
     for name, model in SIMULATED_CPUS.items():
         od, spot, gbps, gib = PAPER_CPUS[model]
         cpus.append(
-            cpu_type(name, on_demand_usd_per_hour=od, spot_usd_per_hour=spot, network_gbps=gbps, memory_gib=gib)
+            cpu_type(
+                name,
+                on_demand_usd_per_hour=od,
+                spot_usd_per_hour=spot,
+                network_gbps=gbps,
+                memory_gib=gib,
+            )
         )
     return catalog(*gpus, *cpus)

@@ -1,4 +1,6 @@
-"""Signals of every kind with little in them, and honest fakes of providers: they fetch, count, fail or stall."""
+"""Signals of every kind with little in them, and honest fakes of providers: they fetch, count, fail
+or stall.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ DATA: dict[str, Any] = {
     provider.SPOT: {"g4dn.xlarge": {"use1-az4": ["0.1578", "2026-11-21T09:00:00Z"]}},
     "history:30": {"g4dn.xlarge": {"use1-az4": [[1795000000, "0.1578"], [1795003600, "0.16"]]}},
     provider.ADVISOR: {"g4dn.xlarge": 2},
-    provider.QUOTAS: [{"family": "G and VT", "market": "spot", "code": "L-3819A6DF", "vcpus": 64, "in_use": 8}],
+    provider.QUOTAS: [
+        {"family": "G and VT", "market": "spot", "code": "L-3819A6DF", "vcpus": 64, "in_use": 8}
+    ],
     provider.PLACEMENT: [{"zone": "use1-az4", "score": 7}],
     provider.REGIONS: ["us-east-1"],
 }
@@ -53,14 +57,18 @@ def file_of(cache: Cache, kind: str = provider.SPOT, region: str = REGION) -> Pa
     return cache.folder / region / account / f"{kind.replace(':', '-')}.json"
 
 
-def denied(why: str = "timeout", detail: str = "no answer within 30 s", advice: str = "try again") -> CloudError:
+def denied(
+    why: str = "timeout", detail: str = "no answer within 30 s", advice: str = "try again"
+) -> CloudError:
     return CloudError("ec2 DescribeThings in us-east-1", why, detail, advice)
 
 
 class Fake(Provider):
     """Answers with the kind's data; or raises; or waits first."""
 
-    def __init__(self, kind: str, *, error: Exception | None = None, data: Any = None, stall_s: float = 0.0) -> None:
+    def __init__(
+        self, kind: str, *, error: Exception | None = None, data: Any = None, stall_s: float = 0.0
+    ) -> None:
         self.kind = kind
         self.error, self.data, self.stall_s = error, DATA[kind] if data is None else data, stall_s
         self.calls: list[str] = []
@@ -99,7 +107,9 @@ def after(**delta: float) -> datetime:
     return NOW + timedelta(**delta)
 
 
-def resolve(region: str, kinds: Sequence[str], mode: str, *, snapshot: Mapping[str, Signal], **given: Any) -> Resolved:
+def resolve(
+    region: str, kinds: Sequence[str], mode: str, *, snapshot: Mapping[str, Signal], **given: Any
+) -> Resolved:
     """The signals of one region, with its error raised."""
     found = resolve_regions([region], kinds, mode, snapshot=lambda _: snapshot, **given)[region]
     if isinstance(found, CloudError):
@@ -107,22 +117,38 @@ def resolve(region: str, kinds: Sequence[str], mode: str, *, snapshot: Mapping[s
     return found
 
 
-SNAPSHOT = {k: signal(k, observed_at=after(days=-100), origin="snapshot") for k in ("specs", "on-demand", "spot")}
+SNAPSHOT = {
+    k: signal(k, observed_at=after(days=-100), origin="snapshot")
+    for k in ("specs", "on-demand", "spot")
+}
 
 
 def get(
-    cache: Cache, cloud: Any, mode: str = "auto", kinds: Sequence[str] = KINDS, now: datetime = NOW, **changes: Any
+    cache: Cache,
+    cloud: Any,
+    mode: str = "auto",
+    kinds: Sequence[str] = KINDS,
+    now: datetime = NOW,
+    **changes: Any,
 ) -> Resolved:
     """The signals of :data:`REGION`."""
     settings: dict[str, Any] = {"snapshot": SNAPSHOT, "progress": lambda _: None} | changes
     return resolve(REGION, kinds, mode, cache=cache, providers=cloud, now=now, **settings)
 
 
-def several(cache: Cache, cloud: Any, regions: Sequence[str], mode: str = "auto", **changes: Any) -> Mapping[str, Any]:
+def several(
+    cache: Cache, cloud: Any, regions: Sequence[str], mode: str = "auto", **changes: Any
+) -> Mapping[str, Any]:
     """The signals of several regions, or the error of each; only :data:`REGION` has a snapshot."""
-    settings: dict[str, Any] = {"kinds": KINDS, "snapshot": lambda r: SNAPSHOT if r == REGION else {}, "now": NOW}
+    settings: dict[str, Any] = {
+        "kinds": KINDS,
+        "snapshot": lambda r: SNAPSHOT if r == REGION else {},
+        "now": NOW,
+    }
     settings |= changes
-    return resolve_regions(regions, settings.pop("kinds"), mode, cache=cache, providers=cloud, **settings)
+    return resolve_regions(
+        regions, settings.pop("kinds"), mode, cache=cache, providers=cloud, **settings
+    )
 
 
 def origins(resolved: Resolved) -> dict[str, str]:

@@ -12,7 +12,10 @@ from deepvm.core.preemption.makespan import Forecast, forecast
 from deepvm.core.preemption.savepolicy import POLICIES, SavePolicy
 
 CHOOSING = tuple(name for name in POLICIES if name not in ("none", "auto"))
-"""Policies that choose their interval without a budget; in the order of the table, which drawn jobs depend on."""
+"""Policies that choose their interval without a budget.
+
+In the order of the table, which drawn jobs depend on.
+"""
 
 
 class Expected(NamedTuple):
@@ -24,7 +27,11 @@ class Expected(NamedTuple):
 def of_one(job: Job, policy: SavePolicy) -> Forecast:
     rate = job.vms / job.mttp_s[0] if job.market is Market.SPOT else 0.0
     return forecast(
-        job, policy, per_second=np.asarray(rate), step_s=np.asarray(job.step_s.mean), vms=np.asarray(float(job.vms))
+        job,
+        policy,
+        per_second=np.asarray(rate),
+        step_s=np.asarray(job.step_s.mean),
+        vms=np.asarray(float(job.vms)),
     )
 
 

@@ -1,7 +1,7 @@
 """What users rely on, recorded in ``tests/contract/``: documents, schemas, options, exit codes.
 
-``WRITE_CONTRACT=1`` records it again. A change in the recorded files is a change for users: it needs a reason in the
-CHANGELOG.
+``WRITE_CONTRACT=1`` records it again. A change in the recorded files is a change for users: it
+needs a reason in the CHANGELOG.
 """
 
 from __future__ import annotations

@@ -22,7 +22,10 @@ from support.lab.made_folder import make, publish
 from support.lab.small_matrix import MATRIX
 from support.profiling.measurements import eflops, saturation, scaling
 
-JOB = "name: calm\nsteps: 1000\nstep_s: 2\nmttp_s: 3600\nspot_usd_per_hour: 1\non_demand_usd_per_hour: 3\n"
+JOB = (
+    "name: calm\nsteps: 1000\nstep_s: 2\nmttp_s: 3600\nspot_usd_per_hour:"
+    " 1\non_demand_usd_per_hour: 3\n"
+)
 JOB_TO_RUN = "name: once\ntrain: 'true'\nmachines: {type: g4dn.xlarge}\n"
 POINTS = "n,speedup\n1,1\n2,1.9\n4,3.4\n8,5.5\n16,7.5\n"
 STEPS = "nodes,gpus,local_batch,step_time_s\n" + "".join(
@@ -31,14 +34,20 @@ STEPS = "nodes,gpus,local_batch,step_time_s\n" + "".join(
     for g in (1, 4)
     for b in (8, 32)
 )
-TRACE = {"metadata": {"gap_seconds": 600}, "data": [i // 3 % 2 for i in range(120)], "prices": [1.5]}
+TRACE = {
+    "metadata": {"gap_seconds": 600},
+    "data": [i // 3 % 2 for i in range(120)],
+    "prices": [1.5],
+}
 TRAIN = "--model resnet18 --device cpu --batch 2 --windows 3"
 PUSH = "--launcher local --receiver m --senders a,b --checkpoint-size 2MB --repeats 1"
 LLAMA = "--model llama-8b --method fsdp --catalog aws-us-east-1 --offline"
 
 
 class Case(NamedTuple):
-    """Words of a command, the document it prints, its exit code; ``measures``: run once, as figures differ."""
+    """Words of a command, the document it prints, its exit code; ``measures``: run once, as figures
+    differ.
+    """
 
     words: str
     name: str
@@ -52,7 +61,9 @@ CASES = {
         Case("--pw 0.3 --catalog paper", "recommend", 3),
         Case("--pw 3 --catalog paper --work 100 --deadline 90h --simulate 5", "recommend"),
         Case(f"--pw 30 {LLAMA} --tokens 2B", "recommend"),
-        Case("--pw 3 --tables tables.json -r us-east-1 -r us-west-2 --prices snapshot", "recommend"),
+        Case(
+            "--pw 3 --tables tables.json -r us-east-1 -r us-west-2 --prices snapshot", "recommend"
+        ),
     ],
     "explain": [
         Case("g5.xlarge --pw 3 --catalog paper", "explain"),
@@ -71,7 +82,9 @@ CASES = {
         Case("--job job.yaml --runs 5", "simulate"),
         Case("--job job.yaml --runs 5 --deadline 2h --sweep grace=0:60:30", "simulate-comparison"),
     ],
-    "survive": [Case("--instance-type g4dn.xlarge --count 4 --for 4h -r us-east-1 --offline", "survive")],
+    "survive": [
+        Case("--instance-type g4dn.xlarge --count 4 --for 4h -r us-east-1 --offline", "survive")
+    ],
     "profile all": [
         Case(f"{TRAIN} --instance-type x.large --seconds 0.01", "tables", measures=True),
     ],
@@ -84,7 +97,9 @@ CASES = {
         Case("steps.csv --law step-time --predict nodes=8,gpus=32,batch=200", "steptime"),
     ],
     "profile saturation": [Case(PUSH, "saturation", measures=True)],
-    "profile scaling": [Case(f"{TRAIN} --local 2 --warmup 0 --steps 1 --repeats 1", "scaling", measures=True)],
+    "profile scaling": [
+        Case(f"{TRAIN} --local 2 --warmup 0 --steps 1 --repeats 1", "scaling", measures=True)
+    ],
     "performance check": [Case("", "performance-check")],
     "performance models": [Case("", "models")],
     "performance predict": [
@@ -105,7 +120,10 @@ CASES = {
         Case("--reps 1 --trainers 2 --state 2MB", "ckpt-bench-node", measures=True),
     ],
     "ckpt ls": [Case("versions", "ckpt-ls"), Case("empty", "ckpt-ls")],
-    "ckpt verify": [Case("versions", "ckpt-verify", 1), Case("versions/job-000000000002.pt", "ckpt-verify")],
+    "ckpt verify": [
+        Case("versions", "ckpt-verify", 1),
+        Case("versions/job-000000000002.pt", "ckpt-verify"),
+    ],
     "traces deadline": [Case("traces --work 2h --starts 3 --foresight", "traces-deadline")],
     "traces fit": [Case("traces --each", "traces-fit")],
     "traces replay": [Case("traces --policies thesis,best-fixed --save 20", "traces-replay")],
@@ -123,7 +141,15 @@ CASES = {
     "history export": [Case("", "history")],
 }
 """By command: all that print JSON must be here."""
-LONG = ("profile all", "profile scaling", "profile eflops", "ckpt bench", "lab run", "lab selftest", "audit")
+LONG = (
+    "profile all",
+    "profile scaling",
+    "profile eflops",
+    "ckpt bench",
+    "lab run",
+    "lab selftest",
+    "audit",
+)
 """Commands that measure for seconds."""
 
 
@@ -137,18 +163,31 @@ def commands(command: Any, words: str) -> Iterator[tuple[str, Any]]:
 def forms() -> dict[str, set[str]]:
     """The forms that each command with an option ``--output`` knows."""
     every = dict(found for entry in COMMANDS for found in commands(load(entry), entry.name))
-    outputs = {words: next((p for p in command.params if "-o" in p.opts), None) for words, command in every.items()}
-    return {words: set(getattr(p.type, "choices", ())) for words, p in outputs.items() if p is not None}
+    outputs = {
+        words: next((p for p in command.params if "-o" in p.opts), None)
+        for words, command in every.items()
+    }
+    return {
+        words: set(getattr(p.type, "choices", ())) for words, p in outputs.items() if p is not None
+    }
 
 
 def make_workshop(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put all files that the cases read into ``folder``; without an account, and no server answers."""
+    """Put all files that the cases read into ``folder``.
+
+    Without an account, and no server answers.
+    """
     monkeypatch.chdir(folder)
     monkeypatch.setenv("DEEPVM_DATA_DIR", str(folder / "data"))
     monkeypatch.setenv("DEEPVM_CACHE_DIR", str(folder / "cache"))
     monkeypatch.setenv("DEEPVM_ADVISOR_URL", "http://127.0.0.1:9/advisor.json")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    for name, text in {"job.yaml": JOB, "points.csv": POINTS, "steps.csv": STEPS, "token": TOKEN.decode()}.items():
+    for name, text in {
+        "job.yaml": JOB,
+        "points.csv": POINTS,
+        "steps.csv": STEPS,
+        "token": TOKEN.decode(),
+    }.items():
         Path(name).write_text(text)
     Path("token").chmod(0o600)
     for name in ("traces", "empty"):

@@ -11,12 +11,17 @@ THOROUGH = "THOROUGH_TESTS" in os.environ
 
 
 def examples(count: int) -> int:
-    """This many examples in the thorough suite, a sixteenth of them in the quick one, but not fewer than six."""
+    """This many examples in the thorough suite, a sixteenth of them in the quick one, but not fewer
+    than six.
+    """
     return count if THOROUGH else max(min(count, 6), count // 16)
 
 
 def sampled(cases: Iterable[Any], every: int = 3) -> list[Any]:
-    """Parameters of a test: the quick suite has each ``every``-th, the others are ``slow``; tuples are several."""
+    """Parameters of a test: the quick suite has each ``every``-th, the others are ``slow``.
+
+    Tuples are several.
+    """
     return [case if n % every == 0 else _slow(case) for n, case in enumerate(cases)]
 
 

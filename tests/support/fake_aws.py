@@ -1,7 +1,8 @@
 """An AWS over HTTP: moto, with the services that it lacks answered from figures given here.
 
-moto has no price list, no placement scores, one made-up spot price, and no quotas of EC2; so those requests are
-answered in front of it, in the wire format of the real services. Everything else goes to moto.
+moto has no price list, no placement scores, one made-up spot price, and no quotas of EC2; so those
+requests are answered in front of it, in the wire format of the real services. Everything else goes
+to moto.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from urllib.parse import parse_qs
 from xml.sax.saxutils import escape
 
 EC2 = "http://ec2.amazonaws.com/doc/2016-11-15/"
-ZONES = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az1", "us-east-1c": "use1-az2"}  # as moto names them
+# As moto names them
+ZONES = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az1", "us-east-1c": "use1-az2"}
 
 
 @dataclass
@@ -26,7 +28,8 @@ class FakeAws:
     """What is answered, and what was asked.
 
     Attributes:
-        on_demand: $/h by region and type. spot: changes of price by region, type and zone name: hours ago, $/h.
+        on_demand: $/h by region and type. spot: changes of price by region, type and zone name:
+            hours ago, $/h.
         quotas: vCPUs by code. scores: placement scores by zone id.
         asked: the actions of all requests, in order. denied: actions that are refused.
     """
@@ -59,16 +62,26 @@ class FakeAws:
 
     def _quota(self, _: str, given: dict[str, Any]) -> tuple[str, bytes]:
         code = given["QuotaCode"]
-        return _JSON, json.dumps({"Quota": {"QuotaCode": code, "Value": self.quotas.get(code, 0.0)}}).encode()
+        return (
+            _JSON,
+            json.dumps(
+                {"Quota": {"QuotaCode": code, "Value": self.quotas.get(code, 0.0)}}
+            ).encode(),
+        )
 
     def _scores(self, region: str, _: dict[str, Any]) -> tuple[str, bytes]:
-        rows = [{"region": region, "availabilityZoneId": z, "score": str(s)} for z, s in self.scores.items()]
+        rows = [
+            {"region": region, "availabilityZoneId": z, "score": str(s)}
+            for z, s in self.scores.items()
+        ]
         return _xml("GetSpotPlacementScores", "spotPlacementScoreSet", rows)
 
     def _history(self, region: str, given: dict[str, Any]) -> tuple[str, bytes]:
         """As the real one: the changes since StartTime, and the one that held at that moment."""
         now = datetime.now(timezone.utc)
-        start = datetime.fromisoformat(given.get("StartTime", now.isoformat()).replace("Z", "+00:00"))
+        start = datetime.fromisoformat(
+            given.get("StartTime", now.isoformat()).replace("Z", "+00:00")
+        )
         wanted = {v for k, v in given.items() if k.startswith("InstanceType.")}
         rows = []
         for name, zones in self.spot.get(region, {}).items():
@@ -93,7 +106,10 @@ _JSON = "application/x-amz-json-1.1"
 
 def _product(name: str, price: str, region: str) -> str:
     sku = name.replace(".", "").upper()
-    term = {"priceDimensions": {f"{sku}.D": {"unit": "Hrs", "pricePerUnit": {"USD": f"{price}0000"}}}, "sku": sku}
+    term = {
+        "priceDimensions": {f"{sku}.D": {"unit": "Hrs", "pricePerUnit": {"USD": f"{price}0000"}}},
+        "sku": sku,
+    }
     attributes = {
         "instanceType": name,
         "regionCode": region,
@@ -109,8 +125,13 @@ def _product(name: str, price: str, region: str) -> str:
 
 
 def _xml(action: str, name: str, rows: Sequence[dict[str, str]]) -> tuple[str, bytes]:
-    items = "".join(f"<item>{''.join(f'<{k}>{escape(v)}</{k}>' for k, v in r.items())}</item>" for r in rows)
-    body = f'<{action}Response xmlns="{EC2}"><requestId>r</requestId><{name}>{items}</{name}></{action}Response>'
+    items = "".join(
+        f"<item>{''.join(f'<{k}>{escape(v)}</{k}>' for k, v in r.items())}</item>" for r in rows
+    )
+    body = (
+        f"<{action}Response"
+        f' xmlns="{EC2}"><requestId>r</requestId><{name}>{items}</{name}></{action}Response>'
+    )
     return "text/xml", body.encode()
 
 
@@ -119,7 +140,10 @@ def _denied(action: str) -> tuple[str, bytes]:
     if action in ("GetProducts", "GetServiceQuota"):
         return _JSON, json.dumps({"__type": "AccessDeniedException", "Message": text}).encode()
     error = f"<Error><Code>UnauthorizedOperation</Code><Message>{text}</Message></Error>"
-    return "text/xml", f"<Response><Errors>{error}</Errors><RequestID>r</RequestID></Response>".encode()
+    return (
+        "text/xml",
+        f"<Response><Errors>{error}</Errors><RequestID>r</RequestID></Response>".encode(),
+    )
 
 
 @contextmanager

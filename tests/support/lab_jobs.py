@@ -1,4 +1,6 @@
-"""Runs of the lab that are jobs of ``deepvm run``, each beside an undisturbed run, which a forkserver makes."""
+"""Runs of the lab that are jobs of ``deepvm run``, each beside an undisturbed run, which a
+forkserver makes.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ class JobRun:
     @property
     def attempts(self) -> list[dict[str, Any]]:
         """As its supervisor has recorded them."""
-        found: list[dict[str, Any]] = json.loads((self.folder / "supervisor.json").read_bytes())["attempts"]
+        found: list[dict[str, Any]] = json.loads((self.folder / "supervisor.json").read_bytes())[
+            "attempts"
+        ]
         return found
 
 

@@ -20,7 +20,10 @@ sys.stdin.read()
 def holder(path: Path, how: str) -> subprocess.Popen[str]:
     """Lock the file ``shared`` or alone, until its stdin is closed or it is killed."""
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(path), how], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLDER, str(path), how],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout is not None and process.stdout.readline() == "held\n"
     return process

@@ -1,8 +1,8 @@
 """A brute-force oracle for the planner: nested loops and exact fractions, nothing clever.
 
-Written from the specification alone. It shares only the catalog's dataclasses with deepvm: curves, saturation, money,
-quotas, objectives and the ranking are worked out here a second time. A request is anything with the attributes of a
-``PlanRequest``.
+Written from the specification alone. It shares only the catalog's dataclasses with deepvm: curves,
+saturation, money, quotas, objectives and the ranking are worked out here a second time. A request
+is anything with the attributes of a ``PlanRequest``.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ TIE = Fraction(1, 10**9)
 class Plan:
     """A feasible cluster at its price.
 
-    ``value`` is what the policy maximises, as a tuple that sorts: one number for the objectives and Cost-First,
-    (eFLOPS, n) for Performance-First. ``zone`` is where the spot VMs stand, empty where prices are not told by zone.
+    ``value`` is what the policy maximises, as a tuple that sorts: one number for the objectives and
+    Cost-First, (eFLOPS, n) for Performance-First. ``zone`` is where the spot VMs stand, empty where
+    prices are not told by zone.
     """
 
     architecture: str
@@ -46,7 +47,7 @@ class Plan:
         return (self.architecture, self.gpu, self.count, self.memory, self.memory_count)
 
 
-# --- curves -----------------------------------------------------------------------------------------------------------
+# --- curves ---------------------------------------------------------------------------------------
 
 
 def speedup(curve: SpeedupCurve, n: int) -> Fraction:
@@ -65,8 +66,14 @@ def speedup(curve: SpeedupCurve, n: int) -> Fraction:
     last_n, last_s = points[-1]
     if n <= last_n:
         return pchip(points, Fraction(n))
-    assert curve.beyond is not None, "the oracle fits nothing: say which ring goes on beyond the points"
-    return last_s * speedup(curve.beyond, n) / ring(Fraction(curve.beyond.c), Fraction(curve.beyond.l), last_n)
+    assert curve.beyond is not None, (
+        "the oracle fits nothing: say which ring goes on beyond the points"
+    )
+    return (
+        last_s
+        * speedup(curve.beyond, n)
+        / ring(Fraction(curve.beyond.c), Fraction(curve.beyond.l), last_n)
+    )
 
 
 def ring(c: Fraction, latency: Fraction, n: Fraction) -> Fraction:
@@ -74,7 +81,9 @@ def ring(c: Fraction, latency: Fraction, n: Fraction) -> Fraction:
 
 
 def pchip(points: Sequence[tuple[Fraction, Fraction]], x: Fraction) -> Fraction:
-    """Monotone cubic Hermite interpolation (Fritsch and Butland 1984, with the usual three-point ends)."""
+    """Monotone cubic Hermite interpolation (Fritsch and Butland 1984, with the usual three-point
+    ends).
+    """
     steps = [b[0] - a[0] for a, b in zip(points, points[1:], strict=False)]
     slopes = [(b[1] - a[1]) / h for a, b, h in zip(points, points[1:], steps, strict=False)]
     if len(slopes) == 1:
@@ -114,7 +123,7 @@ def scaling_factor(curve: SpeedupCurve, n: int) -> Fraction:
     return min(Fraction(1), max(Fraction(0), speedup(curve, n) / n))
 
 
-# --- constraints ------------------------------------------------------------------------------------------------------
+# --- constraints ----------------------------------------------------------------------------------
 
 
 def n_sat(table: SaturationTable, gbps: float) -> int:
@@ -127,7 +136,10 @@ def n_sat(table: SaturationTable, gbps: float) -> int:
 
 
 def node_n_sat(catalog: Catalog, gbps: float) -> int:
-    """That of a memory node; where networks count as what they sustain, less than the first row goes through 0."""
+    """That of a memory node.
+
+    Where networks count as what they sustain, less than the first row goes through 0.
+    """
     table = catalog.n_sat
     if not catalog.memory_nodes.sustained or gbps >= table.network_gbps[0]:
         return n_sat(table, gbps)
@@ -158,22 +170,30 @@ def micro(price: Decimal | None) -> int | None:
     return int(exact)
 
 
-def within_quotas(quotas: Iterable[Quota], used: Sequence[tuple[InstanceType, Market, int]]) -> bool:
+def within_quotas(
+    quotas: Iterable[Quota], used: Sequence[tuple[InstanceType, Market, int]]
+) -> bool:
     """Every family and market has enough vCPUs for all VMs of the cluster together, inclusive."""
     return all(
-        sum(i.vcpus * n for i, market, n in used if i.quota_family == q.family and market is q.market)
+        sum(
+            i.vcpus * n
+            for i, market, n in used
+            if i.quota_family == q.family and market is q.market
+        )
         <= max(0, q.vcpus - q.in_use)
         for q in quotas
     )
 
 
-# --- enumeration and ranking ------------------------------------------------------------------------------------------
+# --- enumeration and ranking ----------------------------------------------------------------------
 
 
 def plans(catalog: Catalog, request: Any) -> list[Plan]:
-    """Every feasible plan at any budget, with the smallest number of memory nodes for each (type, n, memory type).
+    """Every feasible plan at any budget, with the smallest number of memory nodes for each (type,
+    n, memory type).
 
-    The same cluster in several zones is one plan, in the zone where it costs least; among equals the first by id.
+    The same cluster in several zones is one plan, in the zone where it costs least; among equals
+    the first by id.
     """
     cheapest: dict[tuple[str, str, int, str, int], Plan] = {}
     for plan in _plans(catalog, request):
@@ -184,10 +204,11 @@ def plans(catalog: Catalog, request: Any) -> list[Plan]:
 
 
 def places(gpu: InstanceType) -> list[tuple[int | None, frozenset[str], str]]:
-    """Where spot VMs may stand: price in micro-dollars, the zones that means (none: nobody knows), the zone's name.
+    """Where spot VMs may stand: price in micro-dollars, the zones that means (none: nobody knows),
+    the zone's name.
 
-    Each zone with a price of its own is a place. Where prices are not told by zone, but offers are, the price holds in
-    all zones that offer the type.
+    Each zone with a price of its own is a place. Where prices are not told by zone, but offers are,
+    the price holds in all zones that offer the type.
     """
     if gpu.spot_zones:
         return [(micro(z.usd_per_hour), frozenset({z.zone}), z.zone) for z in gpu.spot_zones]
@@ -203,7 +224,11 @@ def _plans(catalog: Catalog, request: Any) -> Iterator[Plan]:
             baseline and architecture != "single-anchor"
         ):
             continue
-        if architecture in ("on-demand", "spot-storage") and not request.architectures and request.training is None:
+        if (
+            architecture in ("on-demand", "spot-storage")
+            and not request.architectures
+            and request.training is None
+        ):
             continue
         for gpu in catalog:
             if gpu.gpu is None or gpu.eflops is None or not _wanted_gpu(gpu, request):
@@ -214,7 +239,8 @@ def _plans(catalog: Catalog, request: Any) -> Iterator[Plan]:
             for n in range(1, request.max_nodes + 1) if curves else ():
                 k = scaling_factor(curves[0], n)
                 if not k > 0 and request.policy.value == "deepvm":
-                    continue  # a cluster that never trains is no answer, to the one policy that looks
+                    # A cluster that never trains is no answer, to the one policy that looks
+                    continue
                 if architecture == "on-demand":
                     yield from _on_demand(request, quotas, gpu, n, k)
                     continue
@@ -222,17 +248,29 @@ def _plans(catalog: Catalog, request: Any) -> Iterator[Plan]:
                     found = (
                         _tiering(catalog, request, quotas, gpu, spot, zones, n, k)
                         if architecture == "tiering"
-                        else _single_anchor(request, quotas, gpu, spot, n, k)
-                        if architecture == "single-anchor"
-                        else _spot_storage(request, quotas, gpu, spot, n, k)
+                        else (
+                            _single_anchor(request, quotas, gpu, spot, n, k)
+                            if architecture == "single-anchor"
+                            else _spot_storage(request, quotas, gpu, spot, n, k)
+                        )
                     )
                     yield from (replace(plan, zone=zone) for plan in found)
 
 
-def _on_demand(request: Any, quotas: Iterable[Quota], gpu: InstanceType, n: int, k: Fraction) -> Iterator[Plan]:
+def _on_demand(
+    request: Any, quotas: Iterable[Quota], gpu: InstanceType, n: int, k: Fraction
+) -> Iterator[Plan]:
     price = micro(gpu.on_demand_usd_per_hour)
     if price is not None and within_quotas(quotas, [(gpu, Market.ON_DEMAND, n)]):
-        yield Plan("on-demand", gpu.name, n, "", 0, n * price, value(request, gpu, None, 0, n, k, n * price))
+        yield Plan(
+            "on-demand",
+            gpu.name,
+            n,
+            "",
+            0,
+            n * price,
+            value(request, gpu, None, 0, n, k, n * price),
+        )
 
 
 def _single_anchor(
@@ -243,14 +281,30 @@ def _single_anchor(
         return
     if within_quotas(quotas, [(gpu, Market.SPOT, n - 1), (gpu, Market.ON_DEMAND, 1)]):
         price = (n - 1) * spot + on_demand
-        yield Plan("single-anchor", gpu.name, n, "", 0, price, value(request, gpu, spot, n - 1, 1, k, price))
+        yield Plan(
+            "single-anchor",
+            gpu.name,
+            n,
+            "",
+            0,
+            price,
+            value(request, gpu, spot, n - 1, 1, k, price),
+        )
 
 
 def _spot_storage(
     request: Any, quotas: Iterable[Quota], gpu: InstanceType, spot: int | None, n: int, k: Fraction
 ) -> Iterator[Plan]:
     if spot is not None and within_quotas(quotas, [(gpu, Market.SPOT, n)]):
-        yield Plan("spot-storage", gpu.name, n, "", 0, n * spot, value(request, gpu, spot, n, 0, k, n * spot))
+        yield Plan(
+            "spot-storage",
+            gpu.name,
+            n,
+            "",
+            0,
+            n * spot,
+            value(request, gpu, spot, n, 0, k, n * spot),
+        )
 
 
 def _tiering(
@@ -265,7 +319,12 @@ def _tiering(
 ) -> Iterator[Plan]:
     for cpu in catalog:
         on_demand = micro(cpu.on_demand_usd_per_hour)
-        if cpu.gpu is not None or on_demand is None or not _wanted_cpu(cpu, catalog, request) or cpu.memory_gib is None:
+        if (
+            cpu.gpu is not None
+            or on_demand is None
+            or not _wanted_cpu(cpu, catalog, request)
+            or cpu.memory_gib is None
+        ):
             continue
         rule = catalog.memory_nodes
         gbps = cpu.network_gbps
@@ -279,20 +338,34 @@ def _tiering(
         m = smallest_memory_count(n, limit)
         while m <= 64 and not holds(cpu, m, rule, request.checkpoint_bytes, request.buffers):
             m += 1
-        if m > 64 and (rule.shared or not holds(cpu, m, rule, request.checkpoint_bytes, request.buffers)):
+        if m > 64 and (
+            rule.shared or not holds(cpu, m, rule, request.checkpoint_bytes, request.buffers)
+        ):
             continue
         if within_quotas(quotas, [(gpu, Market.SPOT, n), (cpu, Market.ON_DEMAND, m)]):
             assert spot is not None
             price = n * spot + m * on_demand
-            yield Plan("tiering", gpu.name, n, cpu.name, m, price, value(request, gpu, spot, n, 0, k, price))
+            yield Plan(
+                "tiering",
+                gpu.name,
+                n,
+                cpu.name,
+                m,
+                price,
+                value(request, gpu, spot, n, 0, k, price),
+            )
 
 
 def holds(cpu: InstanceType, m: int, rule: MemoryNodeRule, size: int, buffers: int) -> bool:
-    """Whether m nodes have room for all buffers: each for itself, or together, with 16 MB more for each part."""
+    """Whether m nodes have room for all buffers: each for itself, or together, with 16 MB more for
+    each part.
+    """
     assert cpu.memory_gib is not None
     taken = rule.reserved_bytes + Fraction(cpu.memory_gib) * 2**30 * rule.reserved_percent / 100
     room = Fraction(cpu.memory_gib) * 2**30 - taken
-    return room >= size * buffers or (rule.shared and m * (math.floor(room) - buffers * 16 * 10**6) >= size * buffers)
+    return room >= size * buffers or (
+        rule.shared and m * (math.floor(room) - buffers * 16 * 10**6) >= size * buffers
+    )
 
 
 def _wanted_gpu(gpu: InstanceType, request: Any) -> bool:
@@ -305,7 +378,10 @@ def _wanted_gpu(gpu: InstanceType, request: Any) -> bool:
         and _between(memory, request.gpu_memory_bytes)
         and _between(memory and memory * gpu.gpu.count, request.gpu_total_memory_bytes)
         and (not request.gpus or any(fnmatchcase(gpu.gpu.name, g) for g in request.gpus))
-        and (not request.instance_types or any(fnmatchcase(gpu.name, g) for g in request.instance_types))
+        and (
+            not request.instance_types
+            or any(fnmatchcase(gpu.name, g) for g in request.instance_types)
+        )
         and not any(fnmatchcase(gpu.name, g) for g in request.exclude)
     )
 
@@ -319,15 +395,20 @@ def _wanted_cpu(cpu: InstanceType, catalog: Catalog, request: Any) -> bool:
     )
     if not _wanted(cpu, request) or (unloved and cpu.name not in request.memory_nodes):
         return False
-    return (not request.memory_nodes or any(fnmatchcase(cpu.name, g) for g in request.memory_nodes)) and not any(
-        fnmatchcase(cpu.name, g) for g in request.exclude
-    )
+    return (
+        not request.memory_nodes or any(fnmatchcase(cpu.name, g) for g in request.memory_nodes)
+    ) and not any(fnmatchcase(cpu.name, g) for g in request.exclude)
 
 
 def _wanted(instance: InstanceType, request: Any) -> bool:
-    if instance.unusable or (request.generation.value == "current" and not instance.current_generation):
+    if instance.unusable or (
+        request.generation.value == "current" and not instance.current_generation
+    ):
         return False
-    return request.cpu_architecture is None or instance.cpu_architecture == request.cpu_architecture.value
+    return (
+        request.cpu_architecture is None
+        or instance.cpu_architecture == request.cpu_architecture.value
+    )
 
 
 def _between(number: Fraction | int | None, bounds: Any) -> bool:
@@ -335,13 +416,23 @@ def _between(number: Fraction | int | None, bounds: Any) -> bool:
         return True
     if number is None:
         return False
-    return (bounds.least is None or number >= bounds.least) and (bounds.most is None or number <= bounds.most)
+    return (bounds.least is None or number >= bounds.least) and (
+        bounds.most is None or number <= bounds.most
+    )
 
 
 def value(
-    request: Any, gpu: InstanceType, spot_price: int | None, spot: int, on_demand: int, k: Fraction, price: int
+    request: Any,
+    gpu: InstanceType,
+    spot_price: int | None,
+    spot: int,
+    on_demand: int,
+    k: Fraction,
+    price: int,
 ) -> Value:
-    """What the policy maximises; ``spot_price`` is that of one VM where it stands, micro-dollars an hour."""
+    """What the policy maximises; ``spot_price`` is that of one VM where it stands, micro-dollars an
+    hour.
+    """
     policy, objective = request.policy.value, request.objective.value
     assert gpu.eflops is not None
     eflops, n = Fraction(gpu.eflops), spot + on_demand
@@ -372,13 +463,19 @@ def as_good_as(value: Value, best: Value) -> bool:
 
 
 def ranking(found: Iterable[Plan], budget: Decimal, top: int) -> list[Plan]:
-    """Repeatedly the best of what is left; of all that tie with it the cheapest, then the fewest nodes, then names."""
+    """Repeatedly the best of what is left.
+
+    Of all that tie with it the cheapest, then the fewest nodes, then names.
+    """
     left = [p for p in found if Fraction(p.micro_usd, 10**6) <= Fraction(budget)]
     ranked: list[Plan] = []
     while left and len(ranked) < top:
         best = max(p.value for p in left)
         tied = [p for p in left if as_good_as(p.value, best)]
-        first = min(tied, key=lambda p: (p.micro_usd, p.memory_count, p.architecture, p.gpu, p.count, p.memory))
+        first = min(
+            tied,
+            key=lambda p: (p.micro_usd, p.memory_count, p.architecture, p.gpu, p.count, p.memory),
+        )
         ranked.append(first)
         left.remove(first)
     return ranked

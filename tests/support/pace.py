@@ -1,4 +1,6 @@
-"""Time limits that follow the machine: a wait that must be short is judged by what work takes here and now."""
+"""Time limits that follow the machine: a wait that must be short is judged by what work takes here
+and now.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ _QUIET_S = 0.02  # what the work below takes on a quiet core of an ordinary serv
 def slowness() -> float:
     """How many times as long a fixed piece of work takes now as on a quiet machine, at least 1.
 
-    Wall-clock time on purpose: other processes on the same cores delay the work as they delay the test.
+    Wall-clock time on purpose: other processes on the same cores delay the work as they delay the
+    test.
     """
     start = time.perf_counter()
     for _ in range(16):
@@ -33,4 +36,6 @@ def soon(limit_s: float) -> Iterator[None]:
     yield
     took_s = time.monotonic() - start
     allowed_s = limit_s * max(before, slowness())
-    assert took_s < allowed_s, f"took {took_s:.2f} s; {limit_s:g} s on a quiet machine are {allowed_s:.2f} s here"
+    assert took_s < allowed_s, (
+        f"took {took_s:.2f} s; {limit_s:g} s on a quiet machine are {allowed_s:.2f} s here"
+    )

@@ -26,7 +26,9 @@ def text_of(page: str) -> str:
 
 
 def blocks(page: str, info: str) -> list[str]:
-    """What stands in the fences of a page behind which exactly this is written, such as ``python training``."""
+    """What stands in the fences of a page behind which exactly this is written, such as ``python
+    training``.
+    """
     return re.findall(rf"^```{info}\n(.*?)^```", text_of(page), re.DOTALL | re.MULTILINE)
 
 
@@ -35,8 +37,12 @@ def pages_with(*infos: str) -> list[str]:
 
 
 def commands(page: str, info: str) -> list[str]:
-    """The lines ``deepvm ...`` of the shell blocks, in the order of the page, without their comments."""
-    lines = [line.split("  #")[0].strip() for block in blocks(page, info) for line in block.splitlines()]
+    """The lines ``deepvm ...`` of the shell blocks, in the order of the page, without their
+    comments.
+    """
+    lines = [
+        line.split("  #")[0].strip() for block in blocks(page, info) for line in block.splitlines()
+    ]
     return [line for line in lines if line.startswith("deepvm ")]
 
 

@@ -1,4 +1,6 @@
-"""Paths of the checkout's root, ``tests/``, ``tests/golden/``, and the folder ``shared/`` beside it."""
+"""Paths of the checkout's root, ``tests/``, ``tests/golden/``, and the folder ``shared/`` beside
+it.
+"""
 
 from __future__ import annotations
 

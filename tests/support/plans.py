@@ -1,4 +1,6 @@
-"""Plans and the documents that they are read from, with defaults: a test says only what it is about."""
+"""Plans and the documents that they are read from, with defaults: a test says only what it is
+about.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +100,8 @@ def any_plan(draw: st.DrawFn) -> Plan:
     assume(spot + on_demand)
     prices = draw(st.lists(_PRICES, min_size=1, max_size=5))
     zones = tuple(ZonePrice(f"z{i}", p) for i, p in enumerate(sorted(prices)))
-    start = draw(st.sampled_from(zones))  # not always the cheapest: memory nodes may be sold elsewhere only
+    # Not always the cheapest: memory nodes may be sold elsewhere only
+    start = draw(st.sampled_from(zones))
     vms = gpu_vms(
         spot,
         on_demand,
@@ -106,7 +109,11 @@ def any_plan(draw: st.DrawFn) -> Plan:
         on_demand_usd_per_hour=draw(_PRICES),
         zones=zones if draw(st.booleans()) else (),
     )
-    memory = memory_vms(draw(st.integers(1, 9)), on_demand_usd_per_hour=draw(_PRICES)) if draw(st.booleans()) else None
+    memory = (
+        memory_vms(draw(st.integers(1, 9)), on_demand_usd_per_hour=draw(_PRICES))
+        if draw(st.booleans())
+        else None
+    )
     plan = tiering(training=vms, memory=memory, zone=start.zone)
     each = [g.usd_per_hour for g in plan.groups for _ in range(g.count)]
     return replace(plan, usd_per_hour=sum((p for p in each if p is not None), Decimal(0)))
@@ -154,7 +161,12 @@ _DOCUMENT: dict[str, Any] = {
         {
             "rank": 2,
             "architecture": "single-anchor",
-            "gpu": {"instance_type": "g4dn.xlarge", "count": 9, "spot_count": 8, "on_demand_count": 1},
+            "gpu": {
+                "instance_type": "g4dn.xlarge",
+                "count": 9,
+                "spot_count": 8,
+                "on_demand_count": 1,
+            },
             "memory": None,
             "usd_per_hour": 1.7884,
         },

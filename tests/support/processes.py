@@ -43,7 +43,9 @@ def marked(mark: str) -> dict[int, str]:
     for path in Path("/proc").glob("[0-9]*"):
         try:
             if mark.encode() in (path / "environ").read_bytes().split(b"\0"):
-                found[int(path.name)] = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                found[int(path.name)] = (
+                    (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                )
         except OSError:
             continue
     return found

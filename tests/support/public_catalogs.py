@@ -1,7 +1,7 @@
 """Small files in the forms of the public catalogs, and a server that hands them out, or fails.
 
-Heads, columns, quotes and odd values are those of skypilot-catalog's files (GCP 006059e0, AWS 00148f2a, Lambda
-0f407038, Nebius 0082b043, RunPod 01acdfd4) and of what gpuhunt's providers write.
+Heads, columns, quotes and odd values are those of skypilot-catalog's files (GCP 006059e0, AWS
+00148f2a, Lambda 0f407038, Nebius 0082b043, RunPod 01acdfd4) and of what gpuhunt's providers write.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from typing import Any
 from support.spot_advisor import say, serving
 
 
-def info(name: str, count: object, mib: int, maker: str = "NVIDIA", total: int | None = None) -> str:
+def info(
+    name: str, count: object, mib: int, maker: str = "NVIDIA", total: int | None = None
+) -> str:
     """The column GpuInfo, quoted: Python's text of a dictionary."""
     gpu = {"Name": name, "Manufacturer": maker, "Count": count, "MemoryInfo": {"SizeInMiB": mib}}
     return f'"{ {"Gpus": [gpu], "TotalGpuMemoryInMiB": total or mib} }"'
@@ -32,10 +34,18 @@ AWS_HEAD = f"{_TYPE},GpuInfo,Price,SpotPrice,Region,AvailabilityZone,Arch"
 AWS_ROWS = (
     f"g4dn.xlarge,T4,1.0,4.0,16.0,{info('T4', 1, 16384)},0.526,0.180100,us-east-1,use1-az1,x86_64",
     f"g4dn.xlarge,T4,1.0,4.0,16.0,{info('T4', 1, 16384)},0.526,0.171200,us-east-1,use1-az4,x86_64",
-    f"g4dn.12xlarge,T4,4.0,48.0,192.0,{info('T4', 4, 16384)},3.912,1.402100,us-east-1,use1-az4,x86_64",
-    f"g5.xlarge,A10G,1.0,4.0,16.0,{info('A10G', 1, 22888)},1.006,0.412300,us-east-1,use1-az1,x86_64",
-    f"g5.12xlarge,A10G,4.0,48.0,192.0,{info('A10G', 4, 22888)},5.672,2.211100,us-east-1,use1-az1,x86_64",
-    f"p4d.24xlarge,A100,8.0,96.0,1152.0,{info('A100', 8, 40960)},21.957642,9.870000,us-east-1,use1-az6,x86_64",
+    (
+        f"g4dn.12xlarge,T4,4.0,48.0,192.0,{info('T4', 4, 16384)},3.912,1.402100,us-east-1,use1-az4,x86_64"
+    ),
+    (
+        f"g5.xlarge,A10G,1.0,4.0,16.0,{info('A10G', 1, 22888)},1.006,0.412300,us-east-1,use1-az1,x86_64"
+    ),
+    (
+        f"g5.12xlarge,A10G,4.0,48.0,192.0,{info('A10G', 4, 22888)},5.672,2.211100,us-east-1,use1-az1,x86_64"
+    ),
+    (
+        f"p4d.24xlarge,A100,8.0,96.0,1152.0,{info('A100', 8, 40960)},21.957642,9.870000,us-east-1,use1-az6,x86_64"
+    ),
     "c5.2xlarge,,,8.0,16.0,,0.34,0.120000,us-east-1,use1-az4,x86_64",
     "c5n.2xlarge,,,8.0,21.0,,0.432,0.150000,us-east-1,use1-az4,x86_64",
     "t3.large,,,2.0,8.0,,0.0832,0.030000,us-east-1,use1-az4,x86_64",
@@ -44,11 +54,17 @@ AWS_ROWS = (
     "a1.2xlarge,,,8.0,16.0,,0.204,0.204000,us-east-1,use1-az2,arm64",
     "c1.medium,,,2.0,1.69921875,,0.13,0.041500,us-east-1,use1-az2,i386",
     f"g4dn.xlarge,T4,1.0,4.0,16.0,{info('T4', 1, 16384)},0.526,,us-west-2,usw2-az1,x86_64",
-    f"g5.xlarge,A10G,1.0,4.0,16.0,{info('A10G', 1, 22888)},1.006,0.500000,us-west-2,usw2-az2,x86_64",
+    (
+        f"g5.xlarge,A10G,1.0,4.0,16.0,{info('A10G', 1, 22888)},1.006,0.500000,us-west-2,usw2-az2,x86_64"
+    ),
     "c5.2xlarge,,,8.0,16.0,,0.34,0.130000,us-west-2,usw2-az1,x86_64",
     # foreign: Trainium, and a share of a GPU
-    f"trn1.2xlarge,Trainium,1.0,8.0,32.0,{info('Trainium', 1, 32768)},1.34,0.500000,us-east-1,use1-az4,x86_64",
-    f"g6f.large,L4,0.125,2.0,8.0,{info('L4', 0.125, 3072)},0.202,0.090000,us-east-1,use1-az4,x86_64",
+    (
+        f"trn1.2xlarge,Trainium,1.0,8.0,32.0,{info('Trainium', 1, 32768)},1.34,0.500000,us-east-1,use1-az4,x86_64"
+    ),
+    (
+        f"g6f.large,L4,0.125,2.0,8.0,{info('L4', 0.125, 3072)},0.202,0.090000,us-east-1,use1-az4,x86_64"
+    ),
 )
 
 GCP_HEAD = f"InstanceType,vCPUs,MemoryGiB,AcceleratorName,AcceleratorCount,GpuInfo,{_PLACE}"
@@ -70,7 +86,8 @@ GCP_ROWS = (
     "n2-standard-16,16.0,64.0,,,,us-central1,us-central1-a,0.77694,0.1876",
     f",,,A100,1,{gcp_info(40960)},us-central1,us-central1-a,2.93391,1.4341",
     f",,,A100,8,{gcp_info(40960)},us-central1,us-central1-a,23.47126,11.4728",
-    # what reserved GPUs cost, in the column of the price on demand; and the true one of another region
+    # what reserved GPUs cost, in the column of the price on demand; and the true one of another
+    # region
     f",,,A100-80GB,1,{gcp_info(81920)},us-central1,us-central1-a,1.8462,1.964",
     f",,,A100-80GB,1,{gcp_info(81920)},us-east5,us-east5-a,4.4242,1.3356",
     f",,,H100,8,{gcp_info(81920)},us-east4,us-east4-a,78.37239,17.8848",
@@ -110,23 +127,30 @@ LAMBDA_ROWS = tuple(
     f"{name},{gpu},{n}.0,{vcpus}.0,{gib}.0,{price},{region},{info(gpu, float(n), mib)},"
     for name, gpu, n, vcpus, gib, price, mib in _LAMBDA
     for region in ("us-east-1", "us-west-2", "europe-central-1")
-) + tuple(f"cpu_4x_general,,,4.0,16.0,0.2,{region},," for region in ("us-east-1", "us-west-2", "europe-central-1"))
+) + tuple(
+    f"cpu_4x_general,,,4.0,16.0,0.2,{region},,"
+    for region in ("us-east-1", "us-west-2", "europe-central-1")
+)
 
 NEBIUS_ROWS = (
     "cpu-d3_4vcpu-16gb,,0,4,16,0.0992,eu-north1,,",
     "cpu-d3_16vcpu-64gb,,0,16,64,0.3968,eu-north1,,",
     "cpu-d3_64vcpu-256gb,,0,64,256,1.5872,eu-north1,,",
     f"gpu-h100-sxm_1gpu-16vcpu-200gb,H100,1,16,200,2.95,eu-north1,{info('H100', 1, 81920)},1.25",
-    f"gpu-h100-sxm_8gpu-128vcpu-1600gb,H100,8,128,1600,23.60,eu-north1,{info('H100', 8, 81920)},10.00",
+    (
+        f"gpu-h100-sxm_8gpu-128vcpu-1600gb,H100,8,128,1600,23.60,eu-north1,{info('H100', 8, 81920)},10.00"
+    ),
     f"gpu-h200-sxm_1gpu-16vcpu-200gb,H200,1,16,200,3.50,eu-north1,{info('H200', 1, 144384)},1.45",
-    f"gpu-h200-sxm_8gpu-128vcpu-1600gb,H200,8,128,1600,28.00,us-central1,{info('H200', 8, 144384)},11.60",
-    f"gpu-b200-sxm_8gpu-160vcpu-1792gb,B200,8,160,1792,44.00,us-central1,{info('B200', 8, 184320)},",
+    (
+        f"gpu-h200-sxm_8gpu-128vcpu-1600gb,H200,8,128,1600,28.00,us-central1,{info('H200', 8, 144384)},11.60"
+    ),
+    (
+        f"gpu-b200-sxm_8gpu-160vcpu-1792gb,B200,8,160,1792,44.00,us-central1,{info('B200', 8, 184320)},"
+    ),
     f"gpu-l40s-a_1gpu-8vcpu-32gb,L40S,1,8,32,1.5484,eu-north1,{info('L40S', 1, 49152)},",
 )
 
-RUNPOD_HEAD = (
-    "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Region,SpotPrice,Price,AvailabilityZone,GpuInfo"
-)
+RUNPOD_HEAD = "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Region,SpotPrice,Price,AvailabilityZone,GpuInfo"
 _RUNPOD = (
     ("1x_A100-80GB_SECURE", "A100-80GB", 1, 8, 117, "1.39", 80),
     ("2x_A100-80GB_SECURE", "A100-80GB", 2, 16, 234, "2.78", 80),
@@ -192,10 +216,17 @@ HUNT_ROWS: Mapping[str, tuple[str, ...]] = {
         "Standard_D8s_v5,eastus,0.384,8,32.0,0,,,False,,,,x86,",
     ),
     "nebius": (
-        'gpu-h100-sxm 8gpu-128vcpu-1600gb,eu-north1,23.6,128,1600.0,8,H100,80.0,False,,nvidia,,x86,"{""fabrics"": []}"',
+        (
+            "gpu-h100-sxm"
+            ' 8gpu-128vcpu-1600gb,eu-north1,23.6,128,1600.0,8,H100,80.0,False,,nvidia,,x86,"{""fabrics"":'
+            ' []}"'
+        ),
         "gpu-h100-sxm 8gpu-128vcpu-1600gb,eu-north1,10,128,1600.0,8,H100,80.0,True,,nvidia,,x86,",
         "gpu-h100-sxm 1gpu-16vcpu-200gb,eu-north1,2.95,16,200.0,1,H100,80.0,False,,nvidia,,x86,",
-        "gpu-h200-sxm 8gpu-128vcpu-1600gb,eu-west1,28.0,128,1600.0,8,H200,141.0,False,,nvidia,,x86,",
+        (
+            "gpu-h200-sxm"
+            " 8gpu-128vcpu-1600gb,eu-west1,28.0,128,1600.0,8,H200,141.0,False,,nvidia,,x86,"
+        ),
         "gpu-l40s-a 1gpu-8vcpu-32gb,eu-north1,1.5484,8,32.0,1,L40S,48.0,False,,nvidia,,x86,",
         "cpu-d3 4vcpu-16gb,eu-north1,0.0992,4,16.0,0,,,False,,,,x86,",
     ),
@@ -208,7 +239,10 @@ HUNT_ROWS: Mapping[str, tuple[str, ...]] = {
         "NVIDIA L40S,US-TX-1,1.72,32,188.0,2,L40S,48.0,False,,nvidia,,x86,",
         "NVIDIA L40S,US-TX-1,6.88,128,752.0,8,L40S,48.0,False,,nvidia,,x86,",
         "NVIDIA L40S,CA,0.79,16,94.0,1,L40S,48.0,False,,nvidia,,x86,",
-        "NVIDIA H100 80GB HBM3,US-TX-1,26.0,160,1000.0,8,H100,80.0,False,,nvidia,runpod-cluster,x86,{}",
+        (
+            "NVIDIA H100 80GB"
+            " HBM3,US-TX-1,26.0,160,1000.0,8,H100,80.0,False,,nvidia,runpod-cluster,x86,{}"
+        ),
         "cpu3c-2-4,US-TX-1,0.06,2,4.0,0,,,False,20.0,,,x86,",
         "NVIDIA GeForce RTX 4090,US-TX-1,0.69,6,41.0,1,RTX4090,24.0,False,,nvidia,,x86,",
     ),
@@ -244,7 +278,10 @@ Answer = Callable[[Any], None]
 
 
 class PublicServer:
-    """Both catalogs at one address; ``answers`` by path wins over the samples. Counts requests, keeps their headers."""
+    """Both catalogs at one address; ``answers`` by path wins over the samples.
+
+    Counts requests, keeps their headers.
+    """
 
     def __init__(self) -> None:
         self.answers: dict[str, Answer] = {}

@@ -1,4 +1,6 @@
-"""What the paper published on speed-ups: the three rows of Table IV, and the measurements behind Figure 5."""
+"""What the paper published on speed-ups: the three rows of Table IV, and the measurements behind
+Figure 5.
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,10 @@ import pytest
 
 @contextmanager
 def small_disk(folder: Path, size: str) -> Iterator[Path]:
-    """A file system of this size, such as ``64k``, on a folder; skips the test where nothing can be mounted."""
+    """A file system of this size, such as ``64k``, on a folder.
+
+    Skips the test where nothing can be mounted.
+    """
     folder.mkdir(exist_ok=True)
     command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
     try:

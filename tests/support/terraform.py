@@ -13,11 +13,16 @@ from typing import Any
 
 import pytest
 
-terraform = pytest.mark.skipif(shutil.which("terraform") is None, reason="terraform is not installed")
+terraform = pytest.mark.skipif(
+    shutil.which("terraform") is None, reason="terraform is not installed"
+)
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted paths of arguments, blocks in lists counted as one; a map of tags or a list of texts is a leaf."""
+    """Dotted paths of arguments, blocks in lists counted as one.
+
+    A map of tags or a list of texts is a leaf.
+    """
     blocks = [value] if isinstance(value, dict) else value if isinstance(value, list) else []
     if path.endswith("tags") or not blocks or not all(isinstance(b, dict) for b in blocks):
         yield path, value
@@ -38,10 +43,14 @@ def expressions(value: Any) -> Iterator[str]:
 def apply(found: dict[str, Any], folder: Path, **variables: str) -> dict[str, Any]:
     """What Terraform makes of a configuration: the arguments of each resource as it read them."""
     (folder / "main.tf.json").write_text(json.dumps(found))
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("TF_")} | {"CHECKPOINT_DISABLE": "1"}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("TF_")} | {
+        "CHECKPOINT_DISABLE": "1"
+    }
 
     def call(*words: str) -> str:
-        out = subprocess.run(["terraform", *words], cwd=folder, env=environment, capture_output=True, text=True)
+        out = subprocess.run(
+            ["terraform", *words], cwd=folder, env=environment, capture_output=True, text=True
+        )
         assert out.returncode == 0, out.stdout + out.stderr
         return out.stdout
 

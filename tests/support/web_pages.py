@@ -35,7 +35,9 @@ class Page(HTMLParser):
             self._open.append(element)
 
     def handle_endtag(self, tag: str) -> None:
-        assert self._open and self._open[-1].name == tag, f"</{tag}> ends <{self._open[-1].name if self._open else ''}>"
+        assert self._open and self._open[-1].name == tag, (
+            f"</{tag}> ends <{self._open[-1].name if self._open else ''}>"
+        )
         self._open.pop()
 
     def handle_data(self, data: str) -> None:

@@ -51,7 +51,10 @@ def clouds_of(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def cloud_of(catalog_name: str) -> Cloud:
-    """The cloud whose market a catalog shows (``aws``, ``aws-us-east-1``); the default one for all other names."""
+    """The cloud whose market a catalog shows (``aws``, ``aws-us-east-1``).
+
+    The default one for all other names.
+    """
     return REGISTRY.get(catalog_name.partition("-")[0], DEFAULT_CLOUD)
 
 

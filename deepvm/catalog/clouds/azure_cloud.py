@@ -18,19 +18,70 @@ class AzureCloud(ListedCloud):
     region_variables = ("AZURE_DEFAULTS_LOCATION",)
     burstable = r"(Standard|Basic)_(B[0-9].*|A0)"
     regions = (
-        *("centralus", "eastus", "eastus2", "northcentralus", "southcentralus", "westcentralus", "westus", "westus2"),
-        *("westus3", "canadacentral", "canadaeast", "brazilsouth", "mexicocentral", "northeurope", "westeurope"),
-        *("francecentral", "germanywestcentral", "italynorth", "norwayeast", "polandcentral", "spaincentral"),
-        *("swedencentral", "switzerlandnorth", "uksouth", "ukwest", "israelcentral", "qatarcentral", "uaenorth"),
-        *("southafricanorth", "australiaeast", "australiasoutheast", "centralindia", "southindia", "eastasia"),
-        *("japaneast", "japanwest", "koreacentral", "koreasouth", "southeastasia", "newzealandnorth"),
+        *(
+            "centralus",
+            "eastus",
+            "eastus2",
+            "northcentralus",
+            "southcentralus",
+            "westcentralus",
+            "westus",
+            "westus2",
+        ),
+        *(
+            "westus3",
+            "canadacentral",
+            "canadaeast",
+            "brazilsouth",
+            "mexicocentral",
+            "northeurope",
+            "westeurope",
+        ),
+        *(
+            "francecentral",
+            "germanywestcentral",
+            "italynorth",
+            "norwayeast",
+            "polandcentral",
+            "spaincentral",
+        ),
+        *(
+            "swedencentral",
+            "switzerlandnorth",
+            "uksouth",
+            "ukwest",
+            "israelcentral",
+            "qatarcentral",
+            "uaenorth",
+        ),
+        *(
+            "southafricanorth",
+            "australiaeast",
+            "australiasoutheast",
+            "centralindia",
+            "southindia",
+            "eastasia",
+        ),
+        *(
+            "japaneast",
+            "japanwest",
+            "koreacentral",
+            "koreasouth",
+            "southeastasia",
+            "newzealandnorth",
+        ),
     )
     rules = CloudRules(
         grace_s=30,
         has_cpu_vms=True,
         sources={
-            "grace_s": "https://learn.microsoft.com/en-us/azure/virtual-machines/spot-vms, 2026: up to 30 s",
-            "has_cpu_vms": "https://learn.microsoft.com/en-us/azure/virtual-machines/sizes/overview, 2026",
+            "grace_s": (
+                "https://learn.microsoft.com/en-us/azure/virtual-machines/spot-vms, 2026: up to"
+                " 30 s"
+            ),
+            "has_cpu_vms": (
+                "https://learn.microsoft.com/en-us/azure/virtual-machines/sizes/overview, 2026"
+            ),
         },
     )
 

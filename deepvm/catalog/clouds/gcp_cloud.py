@@ -12,7 +12,9 @@ from deepvm.core.cluster.instances import InstanceType, Market
 
 _NOT_ON_DEMAND = re.compile(r"a3-highgpu-[124]g|a3-ultragpu-.*|a4-.*")
 """What starts as Spot or Flex-start VMs, or is reserved, though catalogs have a price on demand: the notes at each type
-in https://docs.cloud.google.com/compute/docs/accelerator-optimized-machines, 2026; gpuhunt leaves out the same."""
+in https://docs.cloud.google.com/compute/docs/accelerator-optimized-machines, 2026; gpuhunt leaves
+out the same.
+"""
 
 
 class GcpCloud(ListedCloud):
@@ -39,8 +41,22 @@ class GcpCloud(ListedCloud):
         ),
         *("northamerica-northeast1", "northamerica-northeast2", "northamerica-south1"),
         *("southamerica-east1", "southamerica-west1", "africa-south1"),
-        *("europe-central2", "europe-north1", "europe-north2", "europe-southwest1", "europe-west1", "europe-west2"),
-        *("europe-west3", "europe-west4", "europe-west6", "europe-west8", "europe-west9", "europe-west10"),
+        *(
+            "europe-central2",
+            "europe-north1",
+            "europe-north2",
+            "europe-southwest1",
+            "europe-west1",
+            "europe-west2",
+        ),
+        *(
+            "europe-west3",
+            "europe-west4",
+            "europe-west6",
+            "europe-west8",
+            "europe-west9",
+            "europe-west10",
+        ),
         *("europe-west12", "me-central1", "me-central2", "me-west1", "asia-east1", "asia-east2"),
         *("asia-northeast1", "asia-northeast2", "asia-northeast3", "asia-south1", "asia-south2"),
         *("asia-southeast1", "asia-southeast2", "australia-southeast1", "australia-southeast2"),
@@ -49,7 +65,10 @@ class GcpCloud(ListedCloud):
         grace_s=30,
         has_cpu_vms=True,
         sources={
-            "grace_s": "https://docs.cloud.google.com/compute/docs/instances/spot, 2026: up to 30 s from ACPI G2 to G3",
+            "grace_s": (
+                "https://docs.cloud.google.com/compute/docs/instances/spot, 2026: up to 30 s from"
+                " ACPI G2 to G3"
+            ),
             "has_cpu_vms": "https://docs.cloud.google.com/compute/docs/machine-resource, 2026",
         },
     )
@@ -58,8 +77,14 @@ class GcpCloud(ListedCloud):
         """See :meth:`Cloud.quota_words`: https://docs.cloud.google.com/compute/resource-usage#gpu_quota, 2026."""
         if instance.gpu is None:
             return ""
-        gpus, preemptible = count * instance.gpu.count, "preemptible " if market is Market.SPOT else ""
-        return f"{gpus} {preemptible}{instance.gpu.name} GPUs in the region, {gpus} GPUs in all regions"
+        gpus, preemptible = (
+            count * instance.gpu.count,
+            "preemptible " if market is Market.SPOT else "",
+        )
+        return (
+            f"{gpus} {preemptible}{instance.gpu.name} GPUs in the region, {gpus} GPUs in all"
+            " regions"
+        )
 
     def facts_of(self, type_name: str) -> Mapping[str, Any]:
         """See :meth:`Cloud.facts_of`."""

@@ -15,7 +15,15 @@ class LambdaCloud(ListedCloud):
     region_form = r"[a-z]+(-[a-z]+){1,2}-[0-9]"
     default_region = "us-east-1"
     regions = (
-        *("us-east-1", "us-east-2", "us-east-3", "us-midwest-1", "us-south-1", "us-south-2", "us-south-3"),
+        *(
+            "us-east-1",
+            "us-east-2",
+            "us-east-3",
+            "us-midwest-1",
+            "us-south-1",
+            "us-south-2",
+            "us-south-3",
+        ),
         *("us-west-1", "us-west-2", "us-west-3", "europe-central-1", "europe-south-1", "me-west-1"),
         *("asia-south-1", "asia-northeast-1", "asia-northeast-2", "australia-east-1"),
     )
@@ -24,8 +32,13 @@ class LambdaCloud(ListedCloud):
         has_cpu_vms=False,
         regions_alike=True,
         sources={
-            "grace_s": "https://docs.lambda.ai/public-cloud/on-demand/, 2026: there is no spot market",
-            "has_cpu_vms": "skypilot-catalog v8/lambda, 2026: two CPU types of 4 vCPUs and 16 GiB, too small to count",
+            "grace_s": (
+                "https://docs.lambda.ai/public-cloud/on-demand/, 2026: there is no spot market"
+            ),
+            "has_cpu_vms": (
+                "skypilot-catalog v8/lambda, 2026: two CPU types of 4 vCPUs and 16 GiB, too small"
+                " to count"
+            ),
             "regions_alike": "skypilot-catalog v8/lambda, 2026: each type in all of 17 regions",
         },
     )

@@ -44,7 +44,10 @@ class ListedCloud(Cloud):
         return {"burstable": True} if re.fullmatch(self.burstable, type_name) else {}
 
     def check_region(self, name: str, option: str = "region") -> str:
-        """See :meth:`Cloud.check_region`; whether there is such a region only a catalog can tell."""
+        """See :meth:`Cloud.check_region`.
+
+        Whether there is such a region only a catalog can tell.
+        """
         if re.fullmatch(self.region_form, name):
             return name
         allowed = f"a region of {self.title} in small letters, such as {self.default_region}"
@@ -55,7 +58,10 @@ class ListedCloud(Cloud):
         """See :meth:`Cloud.own_region`."""
         for variable in self.region_variables:
             if environ.get(variable):
-                return Region(self.check_region(environ[variable], variable), f"environment variable {variable}")
+                return Region(
+                    self.check_region(environ[variable], variable),
+                    f"environment variable {variable}",
+                )
         named = " and no ".join(("--region", *self.region_variables))
         return Region(self.default_region, f"the default: no {named}")
 

@@ -19,7 +19,12 @@ class NebiusCloud(ListedCloud):
         grace_s=60,
         has_cpu_vms=True,
         sources={
-            "grace_s": "https://docs.nebius.com/compute/virtual-machines/preemptible, 2026: 60 s after SIGTERM",
-            "has_cpu_vms": "https://docs.nebius.com/compute/virtual-machines/types, 2026: cpu-d3 and cpu-e2",
+            "grace_s": (
+                "https://docs.nebius.com/compute/virtual-machines/preemptible, 2026: 60 s after"
+                " SIGTERM"
+            ),
+            "has_cpu_vms": (
+                "https://docs.nebius.com/compute/virtual-machines/types, 2026: cpu-d3 and cpu-e2"
+            ),
         },
     )

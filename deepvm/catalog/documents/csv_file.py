@@ -9,8 +9,9 @@
     instance_type,vcpus,memory_gib,...,measured,note
     g4dn.xlarge,4,16,...,1:1 2:1.036,
 
-Lines ``# key: value`` above the header hold the catalog's own fields; ``quota`` and ``n_sat`` may be repeated. Empty
-fields are left out. Keys and columns are the schema's fields in its order, and files are validated against it.
+Lines ``# key: value`` above the header hold the catalog's own fields; ``quota`` and ``n_sat`` may
+be repeated. Empty fields are left out. Keys and columns are the schema's fields in its order, and
+files are validated against it.
 """
 
 from __future__ import annotations
@@ -37,16 +38,25 @@ MAX_ABOVE = 10_000
 """More lines above the header are not a catalog's, nor are more columns."""
 
 REQUIRED = ("instance_type", "vcpus")
-KEYS = tuple(n for n in CatalogDocument.model_fields if n not in ("schema_ref", "n_sat", "quotas", "instances"))
+KEYS = tuple(
+    n
+    for n in CatalogDocument.model_fields
+    if n not in ("schema_ref", "n_sat", "quotas", "instances")
+)
 """Keys of the comment lines, beside those of ``_ROWS``."""
 
-_ROWS = {"quota": ("quotas", ("family", "market", "vcpus")), "n_sat": ("n_sat", ("network_gbps", "n_sat"))}
+_ROWS = {
+    "quota": ("quotas", ("family", "market", "vcpus")),
+    "n_sat": ("n_sat", ("network_gbps", "n_sat")),
+}
 """Keys of comment lines that are rows of a list: its name in JSON, and the fields."""
 
 _CURVES = {"hybrid": ("a", "b", "c"), "ring": ("c", "l"), "measured": ("points",)}
 _COMMENT = re.compile(r"#\s*([A-Za-z_]+)\s*:(.*)")
 _NUMBER = re.compile(r"-?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?", re.ASCII)
-_FIELDS = "allowed: fields between commas; a field that holds a comma or a quote stands in double quotes"
+_FIELDS = (
+    "allowed: fields between commas; a field that holds a comma or a quote stands in double quotes"
+)
 
 
 def _columns() -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -55,7 +65,9 @@ def _columns() -> Iterator[tuple[str, tuple[str, ...]]]:
             yield from ((f"gpu_{part}", ("gpu", part)) for part in GpuDocument.model_fields)
         elif name == "speedups":
             for kind, parts in _CURVES.items():
-                yield from ((kind if part == "points" else f"{kind}_{part}", (kind, part)) for part in parts)
+                yield from (
+                    (kind if part == "points" else f"{kind}_{part}", (kind, part)) for part in parts
+                )
         elif name not in ("zones", "spot_zones"):
             yield name, (name,)
 
@@ -65,7 +77,9 @@ COLUMNS = dict(_columns())
 
 
 def _is_text(annotation: Any) -> bool:
-    return annotation is str or isinstance(annotation, str) or any(map(_is_text, get_args(annotation)))
+    return (
+        annotation is str or isinstance(annotation, str) or any(map(_is_text, get_args(annotation)))
+    )
 
 
 _TEXTS = {n for n, f in InstanceDocument.model_fields.items() if _is_text(f.annotation)}
@@ -82,7 +96,11 @@ def _value(text: str) -> object:
 def _points(text: str) -> object:
     """``1:1 2:1.775`` as pairs; the text as it is where it is not of this form."""
     pairs = [token.split(":") for token in text.split()]
-    return [[_value(part) for part in pair] for pair in pairs] if all(len(p) == 2 for p in pairs) else text
+    return (
+        [[_value(part) for part in pair] for pair in pairs]
+        if all(len(p) == 2 for p in pairs)
+        else text
+    )
 
 
 @dataclass
@@ -100,7 +118,9 @@ class Sheet:
         """Translate a path into ``line 7, column spot_usd_per_hour``."""
         if path == ("instances",):
             return "rows below the header"
-        line = self.lines.get(path[:2]) or self.lines.get(path[:1]) or self.lines.get((*path[:1], 0))
+        line = (
+            self.lines.get(path[:2]) or self.lines.get(path[:1]) or self.lines.get((*path[:1], 0))
+        )
         if line is None:
             return f"comment lines above the header, {path[0] if path else 'all'}"
         if path[0] != "instances":
@@ -119,10 +139,13 @@ class Sheet:
 
 
 def parse_csv(text: str, path: Path) -> Sheet:
-    """Parse CSV into a document; rows that do not fit the header are skipped and reported in ``problems``.
+    """Parse CSV into a document.
+
+    Rows that do not fit the header are skipped and reported in ``problems``.
 
     Raises:
-        CatalogFormatError: no header that can be used: columns missing, unknown or twice, or not CSV at all.
+        CatalogFormatError: no header that can be used: columns missing, unknown or twice, or not
+            CSV at all.
     """
     sheet = Sheet()
     lines = io.StringIO(text, newline="").readlines()
@@ -143,7 +166,8 @@ def parse_csv(text: str, path: Path) -> Sheet:
             if any(cell.strip() for cell in cells):
                 _read_row(sheet, header, cells, line)
             if len(instances) > MAX_ROWS or len(sheet.problems) > MAX_ROWS:
-                break  # validation says that it is too much; reading on would only take time and memory
+                # Validation says that it is too much; reading on would only take time and memory
+                break
     except csv.Error as error:
         sheet.refuse(above + reader.line_num, f"not CSV: {error}", _FIELDS)
         raise CatalogFormatError(path, sheet.problems) from None
@@ -183,7 +207,12 @@ def _read_key(sheet: Sheet, key: str, value: str, line: int) -> None:
             return
         rows = sheet.document.setdefault(name, [])
         sheet.lines[name, len(rows)] = line
-        rows.append({f: p if f in ("family", "market") else _value(p) for f, p in zip(fields, parts, strict=True)})
+        rows.append(
+            {
+                f: p if f in ("family", "market") else _value(p)
+                for f, p in zip(fields, parts, strict=True)
+            }
+        )
     elif key not in KEYS:
         expected = f"{_meant(key, [*KEYS, *_ROWS])}allowed keys: {', '.join([*KEYS, *_ROWS])}"
         sheet.refuse(line, f"unknown key {shown(key)}", expected)
@@ -205,11 +234,19 @@ def _header_problems(header: Sequence[str], place: str) -> list[Problem]:
     problems = []
     for number, name in enumerate(header, start=1):
         if name in header[: number - 1]:
-            problems.append(Problem(f"{place}, column {name or number}", "appears twice", "allowed: every column once"))
+            problems.append(
+                Problem(
+                    f"{place}, column {name or number}",
+                    "appears twice",
+                    "allowed: every column once",
+                )
+            )
         elif name not in COLUMNS:
             meant = _meant(name, [c for c in COLUMNS if c not in header])
             expected = f"{meant}allowed columns: {', '.join(COLUMNS)}"
-            problems.append(Problem(f"{place}, column {number}", f"unknown column {shown(name)}", expected))
+            problems.append(
+                Problem(f"{place}, column {number}", f"unknown column {shown(name)}", expected)
+            )
     missing = ", ".join(c for c in REQUIRED if c not in header)
     if missing:
         expected = f"the header row needs at least {', '.join(REQUIRED)} and a price"
@@ -226,15 +263,26 @@ def _read_row(sheet: Sheet, header: Sequence[str], cells: Sequence[str], line: i
     if not any(cells[len(header) :]):
         cells = cells[: len(header)]
     if len(cells) != len(header):
-        missing = f" (none for {', '.join(header[len(cells) :])})" if len(cells) < len(header) else ""
-        expected = f"allowed: {len(header)} fields, as in the header; a comma inside a field needs double quotes"
+        missing = (
+            f" (none for {', '.join(header[len(cells) :])})" if len(cells) < len(header) else ""
+        )
+        expected = (
+            f"allowed: {len(header)} fields, as in the header; a comma inside a field needs double"
+            " quotes"
+        )
         sheet.refuse(line, f"{len(cells)} fields{missing}", expected)
         return
     instance: dict[str, Any] = {}
     for column, cell in zip(header, map(str.strip, cells), strict=True):
         if cell:
             *parent, name = COLUMNS[column]
-            value = cell if column in _TEXTS else _points(cell) if column == "measured" else _value(cell)
+            value = (
+                cell
+                if column in _TEXTS
+                else _points(cell)
+                if column == "measured"
+                else _value(cell)
+            )
             part = instance.setdefault(parent[0], {}) if parent else instance
             part[name] = value
     curves = [{"kind": kind, **instance.pop(kind)} for kind in _CURVES if kind in instance]
@@ -272,7 +320,9 @@ def _cells(instance: dict[str, Any]) -> list[str]:
             value = (value or {}).get(step)
         if column == "measured":
             value = " ".join(f"{n}:{s}" for n, s in value or ())
-        cells.append("" if value is None else str(value).lower() if isinstance(value, bool) else str(value))
+        cells.append(
+            "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+        )
     return cells
 
 
@@ -280,11 +330,17 @@ def _left_out(document: dict[str, Any]) -> tuple[str, ...]:
     curves = [(i["instance_type"], c) for i in document["instances"] for c in i.get("speedups", ())]
     general = [(name, c) for name, c in curves if c.get("workload") is None]
     lost = {
-        "curves of single workloads": [f"{n} {c['kind']} {c['workload']}" for n, c in curves if c.get("workload")],
+        "curves of single workloads": [
+            f"{n} {c['kind']} {c['workload']}" for n, c in curves if c.get("workload")
+        ],
         "the sources of curves": [f"{name} {c['kind']}" for name, c in general if c.get("source")],
-        "how far curves were fitted": [f"{name} {c['kind']}" for name, c in general if c.get("fitted_to")],
+        "how far curves were fitted": [
+            f"{name} {c['kind']}" for name, c in general if c.get("fitted_to")
+        ],
         "vCPUs in use of quotas": [q["family"] for q in document["quotas"] if q.get("in_use")],
-        "spot prices by zone": [i["instance_type"] for i in document["instances"] if i.get("spot_zones")],
+        "spot prices by zone": [
+            i["instance_type"] for i in document["instances"] if i.get("spot_zones")
+        ],
         "rings beyond measured points": [name for name, c in general if c.get("beyond")],
     }
     return tuple(f"CSV cannot hold {what}: {listed(of)}" for what, of in lost.items() if of)

@@ -1,7 +1,8 @@
 """What is wrong with a document that users write: place, value and what is allowed.
 
-Two passes find every problem at once: pydantic's errors, each with the description of its field, word for word; then,
-in the parts that the first pass accepted, the rules that join fields (any price, unique names, proper curves).
+Two passes find every problem at once: pydantic's errors, each with the description of its field,
+word for word; then, in the parts that the first pass accepted, the rules that join fields (any
+price, unique names, proper curves).
 """
 
 from __future__ import annotations
@@ -39,7 +40,14 @@ _ALIASES = {
     "vcpus": ("cpus", "cores"),
     "memory_gib": ("ram", "mem"),
     "network_gbps": ("bandwidth", "network_bandwidth"),
-    "on_demand_usd_per_hour": ("price", "usd_per_hour", "ondemand", "on_demand", "ondemand_price", "on_demand_price"),
+    "on_demand_usd_per_hour": (
+        "price",
+        "usd_per_hour",
+        "ondemand",
+        "on_demand",
+        "ondemand_price",
+        "on_demand_price",
+    ),
     "spot_usd_per_hour": ("spot", "spot_price"),
     "eflops": ("flops",),
     "quota_family": ("family",),
@@ -61,7 +69,9 @@ class Finding:
     expected: str
 
 
-def refuse(name: Path | str, findings: Iterable[Finding], place: Place, problems: Iterable[Problem] = ()) -> None:
+def refuse(
+    name: Path | str, findings: Iterable[Finding], place: Place, problems: Iterable[Problem] = ()
+) -> None:
     """Raise a CatalogFormatError with every problem and finding, if there are any."""
     found = [*problems, *(Problem(place(f.path), f.found, f.expected) for f in findings)]
     if found:
@@ -104,7 +114,9 @@ def shown(value: object) -> str:
 
 def unknown_name(name: str, allowed: Sequence[str]) -> str:
     """What a misspelt name probably means, empty when nothing is near."""
-    known_as = (field for field, others in _ALIASES.items() if name.lower() in others and field in allowed)
+    known_as = (
+        field for field, others in _ALIASES.items() if name.lower() in others and field in allowed
+    )
     return next(iter([*known_as, *nearest(name, allowed)]), "")
 
 
@@ -117,8 +129,16 @@ def repeats(keys: Iterable[Hashable]) -> Iterator[tuple[int, int]]:
 
 
 def repeated_keys(document: object) -> list[Finding]:
-    """Fields that an object has more than once, as :func:`.json_file.parse_json` marks them; the first 1000."""
-    paths = ((*p, name) for p, o in containers(document) if isinstance(o, RepeatedKeys) for name in o.repeated)
+    """Fields that an object has more than once, as :func:`.json_file.parse_json` marks them.
+
+    The first 1000.
+    """
+    paths = (
+        (*p, name)
+        for p, o in containers(document)
+        if isinstance(o, RepeatedKeys)
+        for name in o.repeated
+    )
     found = "this field appears twice in its object"
     return [Finding(path, found, "allowed: every field once") for path in islice(paths, MANY)]
 
@@ -131,7 +151,11 @@ def containers(document: object) -> Iterator[tuple[DocumentPath, dict[str, Any] 
         if isinstance(value, (dict, list)):
             yield path, value
             children = value.items() if isinstance(value, dict) else enumerate(value)
-            stack += [((*path, step), child) for step, child in children if isinstance(child, (dict, list))]
+            stack += [
+                ((*path, step), child)
+                for step, child in children
+                if isinstance(child, (dict, list))
+            ]
 
 
 def schema_findings(model: type[BaseModel], document: object) -> list[Finding]:
@@ -145,10 +169,15 @@ def schema_findings(model: type[BaseModel], document: object) -> list[Finding]:
     except ValidationError as refusal:
         errors = refusal.errors(include_url=False, include_context=False, include_input=False)
         translated = (_translate(model, document, e["type"], e["loc"]) for e in errors[:MANY])
-        found += {f.path: f for f in translated}.values()  # a union refuses in the name of each of its members
-    versions = {f.path for f in found if f.path[-1:] == ("schema_version",) and f.found != "missing"}
+        # A union refuses in the name of each of its members
+        found += {f.path: f for f in translated}.values()
+    versions = {
+        f.path for f in found if f.path[-1:] == ("schema_version",) and f.found != "missing"
+    }
     others = [v[:-1] for v in versions]
-    return [f for f in found if f.path in versions or not any(f.path[: len(o)] == o for o in others)]
+    return [
+        f for f in found if f.path in versions or not any(f.path[: len(o)] == o for o in others)
+    ]
 
 
 def _translate(model: type[BaseModel], document: object, error: str, loc: DocumentPath) -> Finding:
@@ -167,7 +196,9 @@ def _translate(model: type[BaseModel], document: object, error: str, loc: Docume
         if isinstance(step, str):
             owner = models[0]
             # Also by its name in the file: $schema is no name that Python could have.
-            field = next((f for name, f in owner.model_fields.items() if step in (name, f.alias)), None)
+            field = next(
+                (f for name, f in owner.model_fields.items() if step in (name, f.alias)), None
+            )
             models = _models_in(field.annotation) if field else ()
     kinds = ", ".join(kind for m in models for kind in _kinds(m)) if len(models) > 1 else ""
     if error.startswith("union_tag"):
@@ -225,7 +256,11 @@ def _hint(field: str | int, description: str, value: object) -> str:
             return "; write a decimal point, not a comma"
         if re.search(r"[0-9]", text):
             return "; write the number alone, without its unit"
-    if field in _LARGER_UNIT and isinstance(value, (int, Decimal, float)) and not isinstance(value, bool):
+    if (
+        field in _LARGER_UNIT
+        and isinstance(value, (int, Decimal, float))
+        and not isinstance(value, bool)
+    ):
         factor, small, large = _LARGER_UNIT[field]
         if factor < value < 10**15:
             return f"; if this is in {small}, write {float(value) / factor:g} ({large})"
@@ -240,10 +275,17 @@ def _at(value: Any, step: str | int) -> Any:
 
 
 def catalog_findings(document: object) -> list[Finding]:
-    """Everything that is wrong with a catalog's document, the first 1000 fields of it; empty when it is valid."""
+    """Everything that is wrong with a catalog's document, the first 1000 fields of it.
+
+    Empty when it is valid.
+    """
     findings = schema_findings(CatalogDocument, document)
     refused = {f.path[:2] for f in findings}
-    if isinstance(document, Mapping) and ("schema_version",) not in refused and len(findings) < MANY:
+    if (
+        isinstance(document, Mapping)
+        and ("schema_version",) not in refused
+        and len(findings) < MANY
+    ):
         findings += islice(_joined_findings(document, refused), MANY)
     return findings
 
@@ -260,7 +302,9 @@ def _joined_findings(document: Mapping[str, Any], refused: set[DocumentPath]) ->
             build_saturation(document["n_sat"])
         except RequestError as error:
             twice = error.option == "network_gbps"
-            found = "two rows for one bandwidth" if twice else "n_sat falls while the bandwidth grows"
+            found = (
+                "two rows for one bandwidth" if twice else "n_sat falls while the bandwidth grows"
+            )
             yield Finding(("n_sat",), found, f"allowed: {error.allowed}")
     if "quotas" not in parts:
         yield from _second_quotas(document.get("quotas", ()))
@@ -269,9 +313,13 @@ def _joined_findings(document: Mapping[str, Any], refused: set[DocumentPath]) ->
         return
     names = [i.get("instance_type") if isinstance(i, Mapping) else None for i in instances]
     # An invalid name is reported already; its position is the key, since it may be unhashable.
-    for i, first in repeats(name if isinstance(name, str) and name else i for i, name in enumerate(names)):
+    for i, first in repeats(
+        name if isinstance(name, str) and name else i for i, name in enumerate(names)
+    ):
         expected = f"allowed: every name once; the first is instance {first + 1}"
-        yield Finding(("instances", i, "instance_type"), f"{shown(names[i])} appears twice", expected)
+        yield Finding(
+            ("instances", i, "instance_type"), f"{shown(names[i])} appears twice", expected
+        )
     for i, instance in enumerate(instances):
         if ("instances", i) not in refused and ("instances",) not in refused:
             yield from _instance_findings(("instances", i), instance)
@@ -279,7 +327,11 @@ def _joined_findings(document: Mapping[str, Any], refused: set[DocumentPath]) ->
 
 def _instance_findings(path: DocumentPath, instance: Mapping[str, Any]) -> Iterator[Finding]:
     if instance.get("on_demand_usd_per_hour") is None and instance.get("spot_usd_per_hour") is None:
-        yield Finding(path, "no price", "allowed: on_demand_usd_per_hour or spot_usd_per_hour, or both, in $/h")
+        yield Finding(
+            path,
+            "no price",
+            "allowed: on_demand_usd_per_hour or spot_usd_per_hour, or both, in $/h",
+        )
     yield from _zone_findings((*path, "spot_zones"), instance)
     curves = instance.get("speedups", ())
     for j, _ in repeats((c["kind"], c.get("workload")) for c in curves):
@@ -299,13 +351,22 @@ def _zone_findings(path: DocumentPath, instance: Mapping[str, Any]) -> Iterator[
     rows = instance.get("spot_zones", ())
     prices = [Decimal(str(row["usd_per_hour"])) for row in rows]
     for j, _ in repeats(row["zone"] for row in rows):
-        yield Finding((*path, j), f"a second price of zone {shown(rows[j]['zone'])}", "allowed: one of each zone")
+        yield Finding(
+            (*path, j),
+            f"a second price of zone {shown(rows[j]['zone'])}",
+            "allowed: one of each zone",
+        )
     if prices != sorted(prices):
         yield Finding(path, "not sorted by price", "allowed: the cheapest zone first")
     spot = instance.get("spot_usd_per_hour")
     if prices and (spot is None or Decimal(str(spot)) != min(prices)):
-        expected = "allowed: the cheapest as in spot_usd_per_hour; or leave spot_zones out after a change of that price"
-        yield Finding(path, f"the cheapest zone costs {min(prices)}, the type {shown(spot)}", expected)
+        expected = (
+            "allowed: the cheapest as in spot_usd_per_hour; or leave spot_zones out after a change"
+            " of that price"
+        )
+        yield Finding(
+            path, f"the cheapest zone costs {min(prices)}, the type {shown(spot)}", expected
+        )
 
 
 def _second_quotas(rows: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:

@@ -12,7 +12,8 @@ from typing import Any
 from deepvm.errors import CatalogFormatError, Problem
 from deepvm.io.safe_read import read_text
 
-# Refused before each field is reported as unknown; and unread: 20 000 types, the schema's most, hold fewer values.
+# Refused before each field is reported as unknown; and unread: 20 000 types, the schema's most,
+# hold fewer values.
 MAX_FIELDS = 1000
 MAX_VALUES = 2_000_000
 
@@ -38,17 +39,21 @@ def exact_number(text: str) -> Decimal | float:
     try:
         return Decimal(text)
     except InvalidOperation:
-        return float(text)  # an exponent beyond what Decimal holds; validation refuses infinity and zero
+        # An exponent beyond what Decimal holds; validation refuses infinity and zero
+        return float(text)
 
 
-def parse_json(text: str, path: Path, wanted: str, number: Callable[[str], Decimal | float] = exact_number) -> object:
+def parse_json(
+    text: str, path: Path, wanted: str, number: Callable[[str], Decimal | float] = exact_number
+) -> object:
     """Parse JSON; NaN and infinities are kept for validation to locate.
 
-    ``path`` and what is ``wanted`` there are for messages; ``number`` reads numbers that are no short integers.
+    ``path`` and what is ``wanted`` there are for messages; ``number`` reads numbers that are no
+    short integers.
 
     Raises:
-        CatalogFormatError: not JSON (line and column), nested too deeply, more than 2 000 000 values, or an object with
-            more than 1000 fields.
+        CatalogFormatError: not JSON (line and column), nested too deeply, more than 2 000 000
+            values, or an object with more than 1000 fields.
     """
 
     def refused(place: str, found: str) -> CatalogFormatError:
@@ -60,7 +65,9 @@ def parse_json(text: str, path: Path, wanted: str, number: Callable[[str], Decim
         found = dict(pairs)
         if len(found) < len(pairs):
             found = RepeatedKeys(found)
-            found.repeated = tuple(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+            found.repeated = tuple(
+                name for name, count in Counter(name for name, _ in pairs).items() if count > 1
+            )
         return found
 
     def whole(text: str) -> int | Decimal | float:
@@ -70,9 +77,17 @@ def parse_json(text: str, path: Path, wanted: str, number: Callable[[str], Decim
     if text.count(",") > MAX_VALUES:
         raise refused("file", f"holds more than {MAX_VALUES} values")
     try:
-        return json.loads(text, parse_float=number, parse_int=whole, parse_constant=float, object_pairs_hook=object_of)
+        return json.loads(
+            text,
+            parse_float=number,
+            parse_int=whole,
+            parse_constant=float,
+            object_pairs_hook=object_of,
+        )
     except json.JSONDecodeError as error:
-        raise refused(f"line {error.lineno}, column {error.colno}", f"not JSON: {error.msg}") from None
+        raise refused(
+            f"line {error.lineno}, column {error.colno}", f"not JSON: {error.msg}"
+        ) from None
     except RecursionError:
         raise refused("file", "lists or objects are nested too deeply") from None
 
@@ -94,6 +109,9 @@ def _format(value: object, indent: str) -> str:
         return line
     deeper = indent + "  "
     if isinstance(value, dict):
-        parts = [f"{deeper}{json.dumps(k, ensure_ascii=False)}: {_format(v, deeper)}" for k, v in value.items()]
+        parts = [
+            f"{deeper}{json.dumps(k, ensure_ascii=False)}: {_format(v, deeper)}"
+            for k, v in value.items()
+        ]
         return "{\n" + ",\n".join(parts) + f"\n{indent}}}"
     return "[\n" + ",\n".join(deeper + _format(v, deeper) for v in value) + f"\n{indent}]"

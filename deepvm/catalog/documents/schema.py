@@ -1,8 +1,8 @@
 """The schema of the files that users write: catalogs (JSON, CSV) and quotas.
 
-The models validate and are never used as data. Each description states the unit and the range; it is shown in the JSON
-Schema and, word for word, in the error about that field. Rules that join fields are in
-:mod:`deepvm.catalog.documents.findings`.
+The models validate and are never used as data. Each description states the unit and the range; it
+is shown in the JSON Schema and, word for word, in the error about that field. Rules that join
+fields are in :mod:`deepvm.catalog.documents.findings`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ MAX_NODES = 1_000_000
 MAX_EFLOPS = 1e30
 _PRICE = re.compile(r"[0-9]+(\.[0-9]+)?", re.ASCII)
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
-# Line breaks would tear a CSV file apart, control characters a terminal, lone surrogates cannot be written at all; the
-# rest reverses the text after it, or is invisible, so that two names look the same.
+# Line breaks would tear a CSV file apart, control characters a terminal, lone surrogates cannot be
+# written at all; the rest reverses the text after it, or is invisible, so that two names look the
+# same.
 _UNFIT = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e007f]"
@@ -37,7 +38,11 @@ _UNFIT = re.compile(
 
 def _as_float(value: object) -> float:
     """A finite float of a JSON number; text and booleans are no numbers."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)) or not math.isfinite(value):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float, Decimal))
+        or not math.isfinite(value)
+    ):
         raise ValueError("not a number")
     return float(value)
 
@@ -57,7 +62,8 @@ def _as_price(value: object) -> Decimal:
     elif not _PRICE.fullmatch(value):
         raise ValueError("not a number")
     price = Decimal(str(value))
-    # Comparisons are exact; abs() would round to the context and overflow on a price of a million digits.
+    # Comparisons are exact; abs() would round to the context and overflow on a price of a million
+    # digits.
     if not -MAX_USD <= price <= MAX_USD or price != price.quantize(MICRO):
         raise ValueError("too large, or too many decimals")
     return price
@@ -88,12 +94,19 @@ Price = Annotated[Decimal, Field(gt=0, le=MAX_USD), BeforeValidator(_as_price)]
 Day = Annotated[date, BeforeValidator(_as_day)]
 Text = Annotated[str, AfterValidator(_one_line)]
 Name = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_one_line)]
-# One validator: of two of a kind, pydantic before 2.12 loses the first where the field says something too.
+# One validator: of two of a kind, pydantic before 2.12 loses the first where the field says
+# something too.
 TypeName = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_no_comment)]
 
 
 def number(
-    what: str, most: float, *, least: float | None = None, whole: bool = False, default: Any = ..., null: str = ""
+    what: str,
+    most: float,
+    *,
+    least: float | None = None,
+    whole: bool = False,
+    default: Any = ...,
+    null: str = "",
 ) -> Any:
     """A numeric field: its range, above 0 where no ``least`` is given, and when it may be null, in words."""
     low = "above 0 and at most" if least is None else f"from {_digits(least)} to"
@@ -123,10 +136,14 @@ def text(what: str, most: int = 2000, default: str = "") -> Any:
 
 def name_of(what: str, null: str = "") -> Any:
     """A field for a :data:`Name`, required unless it may be null."""
-    return described(f"{what}: one line of 1 to 100 visible characters without blanks at the ends", null)
+    return described(
+        f"{what}: one line of 1 to 100 visible characters without blanks at the ends", null
+    )
 
 
-def rows(what: str, most: int, *, least: int = 0, required: bool = False, of: str = "objects") -> Any:
+def rows(
+    what: str, most: int, *, least: int = 0, required: bool = False, of: str = "objects"
+) -> Any:
     """A field for a list."""
     text = f"{what}: a list of {least} to {most} {of}"
     return Field(... if required else [], min_length=least, max_length=most, description=text)
@@ -154,7 +171,9 @@ class GpuDocument(Strict):
 
     name: Name = name_of("GPU model, such as T4")
     count: Whole = number("GPUs in one VM", 1024, least=1, whole=True, default=1)
-    memory_gib: Number | None = number("memory of each GPU in GiB", MAX_GPU_MEMORY_GIB, null="when unknown")
+    memory_gib: Number | None = number(
+        "memory of each GPU in GiB", MAX_GPU_MEMORY_GIB, null="when unknown"
+    )
     manufacturer: Text = text("maker of the GPU", 100, "NVIDIA")
 
 
@@ -167,7 +186,9 @@ class _Curve(Strict):
 
 class _FittedCurve(_Curve):
     fitted_to: Number | None = number(
-        "the largest n that it was fitted to, in VMs; larger clusters are flagged", MAX_NODES, null="when unknown"
+        "the largest n that it was fitted to, in VMs; larger clusters are flagged",
+        MAX_NODES,
+        null="when unknown",
     )
 
 
@@ -204,11 +225,18 @@ class MeasuredDocument(_Curve):
     points: list[tuple[_Size, _Speedup]] = Field(
         min_length=1,
         max_length=1000,
-        description="measured [n, S(n)] pairs: n a whole number of VMs from 1 to 1000000, increasing, at least one "
-        "above 1; S(n) the speed-up over one VM, a number from 0.000001 to 1000000, exactly 1 at n = 1; at most 1000",
+        description=(
+            "measured [n, S(n)] pairs: n a whole number of VMs from 1 to 1000000, increasing, at"
+            " least one above 1; S(n) the speed-up over one VM, a number from 0.000001 to 1000000,"
+            " exactly 1 at n = 1; at most 1000"
+        ),
     )
     beyond: RingParameters | None = Field(
-        None, description="ring used beyond the last point: an object with c and l, or null to fit it to the points"
+        None,
+        description=(
+            "ring used beyond the last point: an object with c and l, or null to fit it to the"
+            " points"
+        ),
     )
 
 
@@ -234,32 +262,48 @@ class InstanceDocument(Strict):
     )
     vcpus: Whole = number("virtual CPUs", 4096, least=1, whole=True)
     memory_gib: Number | None = number("main memory in GiB", MAX_MEMORY_GIB, null="when unknown")
-    network_gbps: Number | None = number("network bandwidth in Gbit/s", MAX_NETWORK_GBPS, null="when unknown")
+    network_gbps: Number | None = number(
+        "network bandwidth in Gbit/s", MAX_NETWORK_GBPS, null="when unknown"
+    )
     network_baseline_gbps: Number | None = number(
-        "what the network sustains in Gbit/s, for --network baseline", MAX_NETWORK_GBPS, null="when unknown"
+        "what the network sustains in Gbit/s, for --network baseline",
+        MAX_NETWORK_GBPS,
+        null="when unknown",
     )
     on_demand_usd_per_hour: Price | None = price("on-demand price", _NOT_SOLD)
     spot_usd_per_hour: Price | None = price("spot price", _NOT_SOLD)
     gpu: GpuDocument | None = Field(None, description="its GPUs: an object, or null for a CPU type")
     eflops: Number | None = number(
-        "measured operations per second in the catalog's eflops_unit", MAX_EFLOPS, null="when nobody has profiled it"
+        "measured operations per second in the catalog's eflops_unit",
+        MAX_EFLOPS,
+        null="when nobody has profiled it",
     )
-    eflops_basis: Text = text("how eflops was estimated, which needs --estimates; empty when it was measured")
+    eflops_basis: Text = text(
+        "how eflops was estimated, which needs --estimates; empty when it was measured"
+    )
     eflops_source: Text = text("who measured eflops, where it was not the catalog's own source")
     quota_family: Name | None = name_of(
         "the quota its vCPUs count against",
-        "for AWS's by the type's name (such as G and VT for g and vt types, P for p types, Standard for most others)",
+        "for AWS's by the type's name (such as G and VT for g and vt types, P for p types, Standard"
+        " for most others)",
     )
     speedups: list[Curve] = rows("speed-up curves", 100)
-    speedup_basis: Text = text("the type whose curves these are, shown as a doubt; empty for its own")
+    speedup_basis: Text = text(
+        "the type whose curves these are, shown as a doubt; empty for its own"
+    )
     default_speedup: Literal["", "hybrid", "ring", "measured"] = Field(
-        "", description="kind of curve to use for this type: hybrid, ring or measured, empty for the catalog's"
+        "",
+        description=(
+            "kind of curve to use for this type: hybrid, ring or measured, empty for the catalog's"
+        ),
     )
     cpu_architecture: Literal["", "x86_64", "arm64"] = Field(
         "", description="processors: x86_64 or arm64, empty when unknown"
     )
     burstable: bool = Field(
-        False, description="whether it runs at full speed only while it has credits: true or false", strict=True
+        False,
+        description="whether it runs at full speed only while it has credits: true or false",
+        strict=True,
     )
     current_generation: bool = Field(
         True, description="whether it is still sold as current: true or false", strict=True
@@ -268,12 +312,15 @@ class InstanceDocument(Strict):
         None,
         ge=0,
         le=4,
-        description="share of its VMs preempted in a month: 0 to 4 for below 5, 5 to 10, 10 to 15, 15 to 20, "
-        "above 20 %, or null when unknown",
+        description=(
+            "share of its VMs preempted in a month: 0 to 4 for below 5, 5 to 10, 10 to 15, 15 to"
+            " 20, above 20 %, or null when unknown"
+        ),
     )
     zones: list[Name] = rows("ids of the zones that offer it, any when empty", 1000, of="texts")
     spot_zones: list[ZoneRow] = rows(
-        "spot prices by zone, the cheapest first, which is spot_usd_per_hour; unknown when empty", 1000
+        "spot prices by zone, the cheapest first, which is spot_usd_per_hour; unknown when empty",
+        1000,
     )
     unusable: Text = text("why it cannot be used; empty if it can")
     note: Text = text("anything a reader should know")
@@ -298,43 +345,63 @@ class QuotaRow(Strict):
 class CatalogDocument(Strict):
     """Instance types of one region with prices in US dollars an hour, as deepvm reads them."""
 
-    schema_ref: str | None = Field(None, alias="$schema", description="for editors: where this JSON Schema is")
-    schema_version: Literal["deepvm.catalog/1"] = Field(description=f"{CATALOG_VERSION}, the version of the format")
+    schema_ref: str | None = Field(
+        None, alias="$schema", description="for editors: where this JSON Schema is"
+    )
+    schema_version: Literal["deepvm.catalog/1"] = Field(
+        description=f"{CATALOG_VERSION}, the version of the format"
+    )
     name: Text = text("name of the catalog; the file's name when empty", 100)
     region: Text = text("the provider's region, empty when the types are invented", 100)
     description: Text = text("what this catalog is")
     prices_as_of: Day | None = Field(
-        None, description="the day the prices were true: a date YYYY-MM-DD, or null when there is none"
+        None,
+        description="the day the prices were true: a date YYYY-MM-DD, or null when there is none",
     )
     source: Text = text("where the figures come from")
     eflops_unit: Text = text("what eflops counts, in words", default="eFLOPS")
     default_speedup: Literal["hybrid", "ring", "measured"] | None = Field(
         None,
-        description="kind of curve to use unless asked otherwise: hybrid, ring or measured, or null for the first of "
-        "these that a type carries",
+        description=(
+            "kind of curve to use unless asked otherwise: hybrid, ring or measured, or null for the"
+            " first of these that a type carries"
+        ),
     )
     memory_nodes: Literal["real", "paper"] = Field(
         "real",
-        description="what a memory node must have: real or paper; real is room for the system and the node beside the "
-        "checkpoints, a sustained network, 2 vCPUs, a current generation; paper is the memory of DeepVM's eq. 6 alone",
+        description=(
+            "what a memory node must have: real or paper; real is room for the system and the node"
+            " beside the checkpoints, a sustained network, 2 vCPUs, a current generation; paper is"
+            " the memory of DeepVM's eq. 6 alone"
+        ),
     )
     n_sat: list[SaturationRow] | None = Field(
         None,
         min_length=1,
         max_length=1000,
-        description="senders at saturation by bandwidth: a list of 1 to 1000 objects, one for each bandwidth, n_sat "
-        "never decreasing with it; or null for DeepVM's Table V",
+        description=(
+            "senders at saturation by bandwidth: a list of 1 to 1000 objects, one for each"
+            " bandwidth, n_sat never decreasing with it; or null for DeepVM's Table V"
+        ),
     )
-    quotas: list[QuotaRow] = rows("account limits, one for each family and market; unlimited without one", 1000)
+    quotas: list[QuotaRow] = rows(
+        "account limits, one for each family and market; unlimited without one", 1000
+    )
     instances: list[InstanceDocument] = rows("instance types", 20_000, least=1, required=True)
 
 
 class QuotaDocument(Strict):
     """Limits of an account, to be used in place of a catalog's own."""
 
-    schema_ref: str | None = Field(None, alias="$schema", description="for editors: where the JSON Schema is")
-    schema_version: Literal["deepvm.quotas/1"] = Field(description="deepvm.quotas/1, the version of the format")
-    quotas: list[QuotaRow] = rows("account limits, one for each family and market", 1000, required=True)
+    schema_ref: str | None = Field(
+        None, alias="$schema", description="for editors: where the JSON Schema is"
+    )
+    schema_version: Literal["deepvm.quotas/1"] = Field(
+        description="deepvm.quotas/1, the version of the format"
+    )
+    quotas: list[QuotaRow] = rows(
+        "account limits, one for each family and market", 1000, required=True
+    )
 
 
 def schema_of(model: type[BaseModel], name: str) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Catalogs to and from plain documents (the contents of a JSON file).
 
-Nothing is validated here, which keeps pydantic, slow to import, off the common path: a test validates the embedded
-documents, and users' files pass :mod:`deepvm.catalog.documents.findings` first.
+Nothing is validated here, which keeps pydantic, slow to import, off the common path: a test
+validates the embedded documents, and users' files pass :mod:`deepvm.catalog.documents.findings`
+first.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ def build_catalog(document: Document, *, kind: str = "file", name: str = "") -> 
     rows = document.get("n_sat")
     as_of = document.get("prices_as_of")
     # The first kind, in the order of the paper's own, that any type has.
-    usual = next((kind for kind in _CURVES if any(i.curve(kind) for i in instances)), HybridSpeedup.kind)
+    usual = next(
+        (kind for kind in _CURVES if any(i.curve(kind) for i in instances)), HybridSpeedup.kind
+    )
     return Catalog(
         name=document.get("name") or name,
         instances=instances,
@@ -44,7 +47,9 @@ def build_catalog(document: Document, *, kind: str = "file", name: str = "") -> 
         default_speedup=document.get("default_speedup") or usual,
         eflops_unit=document.get("eflops_unit", "eFLOPS"),
         description=document.get("description", ""),
-        provenance=Provenance(kind, date.fromisoformat(as_of) if as_of else None, document.get("source", "")),
+        provenance=Provenance(
+            kind, date.fromisoformat(as_of) if as_of else None, document.get("source", "")
+        ),
         memory_nodes=RULES[document.get("memory_nodes") or REAL_NODES.name],
         rates=_rates(document.get("name") or name, document.get("region", "")),
     )
@@ -76,7 +81,9 @@ def build_instance(raw: Document) -> InstanceType:
 
 def build_curve(raw: Document) -> SpeedupCurve:
     """Build a speed-up curve from an object of ``speedups``."""
-    about = {name: _figure(value) for name, value in raw.items() if name != "kind" and value is not None}
+    about = {
+        name: _figure(value) for name, value in raw.items() if name != "kind" and value is not None
+    }
     return _CURVES[raw["kind"]](**about)
 
 
@@ -86,7 +93,11 @@ def _figure(value: Any) -> Any:
         return value
     if isinstance(value, Mapping):
         return RingSpeedup(float(value["c"]), float(value["l"]))
-    return tuple((float(n), float(s)) for n, s in value) if isinstance(value, Sequence) else float(value)
+    return (
+        tuple((float(n), float(s)) for n, s in value)
+        if isinstance(value, Sequence)
+        else float(value)
+    )
 
 
 def build_saturation(rows: Iterable[Document]) -> SaturationTable:
@@ -101,7 +112,9 @@ def build_quotas(rows: Iterable[Document]) -> tuple[Quota, ...]:
 
 def _quota(family: str, market: str, vcpus: int, in_use: int = 0) -> Quota:
     sold = Market(market)
-    return Quota(family, sold, vcpus, in_use, *DEFAULT_CLOUD.quota_names.get((family, sold), ("", "")))
+    return Quota(
+        family, sold, vcpus, in_use, *DEFAULT_CLOUD.quota_names.get((family, sold), ("", ""))
+    )
 
 
 def document_of(catalog: Catalog) -> dict[str, Any]:
@@ -137,7 +150,10 @@ def document_of(catalog: Catalog) -> dict[str, Any]:
 
 
 def _instance_document(instance: InstanceType) -> dict[str, Any]:
-    document = {"instance_type": instance.name, **{name: _plain(getattr(instance, name)) for name in _ALWAYS}}
+    document = {
+        "instance_type": instance.name,
+        **{name: _plain(getattr(instance, name)) for name in _ALWAYS},
+    }
     if instance.gpu is not None:
         document["gpu"] = {f.name: _plain(getattr(instance.gpu, f.name)) for f in fields(Gpu)}
         # A GPU type without eFLOPS says so: whoever edits the file sees what is missing.
@@ -145,7 +161,9 @@ def _instance_document(instance: InstanceType) -> dict[str, Any]:
     for name in _WHERE_KNOWN:
         value = getattr(instance, name)
         if value != _DEFAULTS[name] and name not in document:
-            document[name] = [_curve_document(c) for c in value] if name == "speedups" else _plain(value)
+            document[name] = (
+                [_curve_document(c) for c in value] if name == "speedups" else _plain(value)
+            )
     if not instance.speedups:
         document.pop("speedup_basis", None)
     return document
@@ -153,7 +171,9 @@ def _instance_document(instance: InstanceType) -> dict[str, Any]:
 
 def _curve_document(curve: SpeedupCurve) -> dict[str, Any]:
     if curve.kind not in _CURVES:
-        raise RequestError("speedups", curve.kind, f"curves that a file can hold: {', '.join(_CURVES)}")
+        raise RequestError(
+            "speedups", curve.kind, f"curves that a file can hold: {', '.join(_CURVES)}"
+        )
     names = ["workload", *(f.name for f in fields(curve) if not f.kw_only), "fitted_to", "source"]
     if isinstance(curve, MeasuredSpeedup):
         names.remove("fitted_to")  # its points say so themselves
@@ -170,17 +190,49 @@ _CURVES: dict[str, Callable[..., SpeedupCurve]] = {
     curve.kind: curve for curve in (HybridSpeedup, RingSpeedup, MeasuredSpeedup)
 }
 _DEFAULTS = {f.name: f.default for f in fields(InstanceType)}
-_AS_IT_STANDS = _DEFAULTS.keys() - {"name", "gpu", "spot_zones", "zones", "speedups", "quota_family"}
-_ALWAYS = ("vcpus", "memory_gib", "network_gbps", "on_demand_usd_per_hour", "spot_usd_per_hour", "quota_family")
+_AS_IT_STANDS = _DEFAULTS.keys() - {
+    "name",
+    "gpu",
+    "spot_zones",
+    "zones",
+    "speedups",
+    "quota_family",
+}
+_ALWAYS = (
+    "vcpus",
+    "memory_gib",
+    "network_gbps",
+    "on_demand_usd_per_hour",
+    "spot_usd_per_hour",
+    "quota_family",
+)
 _WHERE_KNOWN = (
-    *("eflops", "network_baseline_gbps", "cpu_architecture", "interruption_band", "unusable", "zones", "spot_zones"),
-    *("burstable", "current_generation", "eflops_basis", "eflops_source", "speedups", "speedup_basis"),
+    *(
+        "eflops",
+        "network_baseline_gbps",
+        "cpu_architecture",
+        "interruption_band",
+        "unusable",
+        "zones",
+        "spot_zones",
+    ),
+    *(
+        "burstable",
+        "current_generation",
+        "eflops_basis",
+        "eflops_source",
+        "speedups",
+        "speedup_basis",
+    ),
     *("default_speedup", "note"),
 )
 
 
 def _plain(value: Any) -> Any:
-    """JSON of a figure; a number is whole where it is whole, else the shortest decimal that reads back as the same."""
+    """JSON of a figure.
+
+    A number is whole where it is whole, else the shortest decimal that reads back as the same.
+    """
     if value is None or isinstance(value, (str, bool)):
         return value
     if isinstance(value, tuple):

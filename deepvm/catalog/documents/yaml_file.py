@@ -46,7 +46,10 @@ class Lines:
 
     def of(self, path: Path_) -> int:
         """The line of a key, or of the nearest one above it."""
-        return next((self.known[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self.known), 1)
+        return next(
+            (self.known[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self.known),
+            1,
+        )
 
 
 @dataclass(frozen=True)
@@ -54,9 +57,9 @@ class YamlFormat(Generic[Model]):
     """A kind of file.
 
     Attributes:
-        model: what it is read into. wanted: the end of sentences about a file that is another thing. page: where it is
-            described. contradictions: keys that do not go together, as whole messages. refused: why a document is one
-            of another kind, empty if it is not.
+        model: what it is read into. wanted: the end of sentences about a file that is another
+            thing. page: where it is described. contradictions: keys that do not go together, as
+            whole messages. refused: why a document is one of another kind, empty if it is not.
     """
 
     model: type[Model]
@@ -69,7 +72,8 @@ class YamlFormat(Generic[Model]):
         """Read a file.
 
         Raises:
-            JobFormatError: unknown or repeated keys, values that cannot be. DataError: no such file.
+            JobFormatError: unknown or repeated keys, values that cannot be. DataError: no such
+                file.
             CatalogFormatError: it is no regular file, or not text.
         """
         try:
@@ -95,7 +99,9 @@ class YamlFormat(Generic[Model]):
             found = self.model.model_validate(document)
         except ValidationError as error:
             known = Lines(lines)
-            raise JobFormatError(place, [*problems, *dict.fromkeys(self._problems(error, document, known))]) from None
+            raise JobFormatError(
+                place, [*problems, *dict.fromkeys(self._problems(error, document, known))]
+            ) from None
         problems += self.contradictions(found, Lines(lines))
         if problems:
             raise JobFormatError(place, problems)
@@ -115,25 +121,42 @@ class YamlFormat(Generic[Model]):
             root = yaml.compose(text, Loader=yaml.SafeLoader)
         except (yaml.YAMLError, RecursionError, ValueError) as error:
             mark, position = getattr(error, "problem_mark", None), getattr(error, "position", None)
-            number = mark.line + 1 if mark else text.count("\n", 0, position) + 1 if position is not None else None
+            number = (
+                mark.line + 1
+                if mark
+                else text.count("\n", 0, position) + 1
+                if position is not None
+                else None
+            )
             line = f"line {number}: " if number else ""
             if position is not None:
                 why = f"{line}not YAML: a character that no text has: {text[position]!r}"
                 raise JobFormatError(place, [why]) from None
-            raise JobFormatError(place, [f"{line}not YAML: {getattr(error, 'problem', None) or error}"]) from None
+            raise JobFormatError(
+                place, [f"{line}not YAML: {getattr(error, 'problem', None) or error}"]
+            ) from None
         if root is None:
             raise JobFormatError(place, [f"empty; {self.wanted}"])
         if not isinstance(root, yaml.MappingNode):
-            raise JobFormatError(place, [f"line {root.start_mark.line + 1}: no keys with values; {self.wanted}"])
+            raise JobFormatError(
+                place, [f"line {root.start_mark.line + 1}: no keys with values; {self.wanted}"]
+            )
         return root
 
-    def _problems(self, error: ValidationError, document: Mapping[str, Any], lines: Lines) -> Iterator[str]:
-        misspelt: set[Path_] = set()  # keys that are there, with another spelling: not missing as well
+    def _problems(
+        self, error: ValidationError, document: Mapping[str, Any], lines: Lines
+    ) -> Iterator[str]:
+        # Keys that are there, with another spelling: not missing as well
+        misspelt: set[Path_] = set()
         for one in sorted(error.errors(), key=lambda one: one["type"] != "extra_forbidden"):
             path = _in_the_file(one["loc"], document, one["type"] in ("missing", "extra_forbidden"))
             where = f"line {lines.of(path)}: " if path in lines.known or len(path) > 1 else ""
             name, model = dotted(path), self._model_at(path[:-1])
-            known = tuple(field.alias or key for key, field in model.model_fields.items()) if model else ()
+            known = (
+                tuple(field.alias or key for key, field in model.model_fields.items())
+                if model
+                else ()
+            )
             if one["type"] == "extra_forbidden":
                 meant = did_you_mean(str(path[-1]), known) or f"there are {', '.join(known)}"
                 misspelt.update((*path[:-1], name) for name in nearest(str(path[-1]), known))
@@ -145,7 +168,10 @@ class YamlFormat(Generic[Model]):
             elif isinstance(reason := one.get("ctx", {}).get("error"), InvalidValueError):
                 yield f"{where}{name}: {reason}"
             else:
-                yield f"{where}{name}: {_shown(_at(document, path))} cannot be used; allowed: {self.allowed(*path)}"
+                yield (
+                    f"{where}{name}: {_shown(_at(document, path))} cannot be used; allowed:"
+                    f" {self.allowed(*path)}"
+                )
 
     def _model_at(self, path: Path_) -> type[BaseModel] | None:
         """The schema of an object; keys that users name, and places in lists, are passed over."""
@@ -157,13 +183,18 @@ class YamlFormat(Generic[Model]):
                 continue
             field = model.model_fields.get(step) if model else None
             kinds = [] if field is None else _kinds(field.annotation)
-            model = next((k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)), None)
+            model = next(
+                (k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)), None
+            )
             named = any(getattr(kind, "__origin__", None) is dict for kind in kinds)
         return model
 
 
 def line_of(file: Path, key: str, wanted: str) -> int | None:
-    """Where a key such as ``machines.type`` is in a file that can be read; None if it is not there."""
+    """Where a key such as ``machines.type`` is in a file that can be read.
+
+    None if it is not there.
+    """
     try:
         node = yaml.compose(read_text(file, wanted), Loader=yaml.SafeLoader)
     except (OSError, DataError, yaml.YAMLError):
@@ -191,14 +222,18 @@ def dotted(path: Path_) -> str:
 
 def _kinds(annotation: Any) -> list[Any]:
     """A type and all that it is made of: ``list[X | Y]`` has X and Y."""
-    return [annotation, *(kind for one in getattr(annotation, "__args__", ()) for kind in _kinds(one))]
+    return [
+        annotation,
+        *(kind for one in getattr(annotation, "__args__", ()) for kind in _kinds(one)),
+    ]
 
 
 def _plain(node: yaml.Node, path: Path_, lines: dict[Path_, int], problems: list[str]) -> Any:
     """A document with the line of each key. Raises _NotYamlError."""
     if len(lines) > _MOST_NODES or len(path) > _DEEPEST:
         raise _NotYamlError(
-            f"line {node.start_mark.line + 1}: {dotted(path[:1])}: too much; aliases are written out here"
+            f"line {node.start_mark.line + 1}: {dotted(path[:1])}: too much; aliases are written"
+            " out here"
         )
     if isinstance(node, yaml.MappingNode):
         found: dict[str, Any] = {}
@@ -212,13 +247,17 @@ def _plain(node: yaml.Node, path: Path_, lines: dict[Path_, int], problems: list
     if isinstance(node, yaml.SequenceNode):
         for place, value in enumerate(node.value):
             lines[(*path, place)] = value.start_mark.line + 1
-        return [_plain(value, (*path, place), lines, problems) for place, value in enumerate(node.value)]
+        return [
+            _plain(value, (*path, place), lines, problems) for place, value in enumerate(node.value)
+        ]
     loader = yaml.SafeLoader("")
     try:
         return loader.construct_object(node, deep=True)
     except (yaml.YAMLError, RecursionError, ValueError, AttributeError, LookupError) as error:
         why = str(getattr(error, "problem", None) or error).splitlines()[0][:100]
-        raise _NotYamlError(f"line {node.start_mark.line + 1}: {dotted(path)}: not YAML: {why}") from None
+        raise _NotYamlError(
+            f"line {node.start_mark.line + 1}: {dotted(path)}: not YAML: {why}"
+        ) from None
     finally:
         loader.dispose()
 
@@ -228,7 +267,12 @@ def _in_the_file(loc: Path_, document: Any, last_may_lack: bool) -> Path_:
     path: list[str | int] = []
     value = document
     for place, step in enumerate(loc):
-        here = isinstance(value, dict) and step in value or isinstance(value, list) and isinstance(step, int)
+        here = (
+            isinstance(value, dict)
+            and step in value
+            or isinstance(value, list)
+            and isinstance(step, int)
+        )
         if here:
             path.append(step)
             value = value[step]

@@ -44,7 +44,9 @@ _PRICES = (ON_DEMAND, SPOT)
 class SignalMissingError(MissingDataError):
     """A region's catalog lacks something (``what``) that signals of some ``kinds`` would tell."""
 
-    def __init__(self, what: str, kinds: Sequence[str], region: str, cloud: Cloud = DEFAULT_CLOUD) -> None:
+    def __init__(
+        self, what: str, kinds: Sequence[str], region: str, cloud: Cloud = DEFAULT_CLOUD
+    ) -> None:
         """Make the message, which says how to fetch the signals."""
         self.what, self.kinds = what, tuple(kinds)
         days = next((f" --days {days}" for k in kinds if (days := k.partition(":")[2])), "")
@@ -54,15 +56,21 @@ class SignalMissingError(MissingDataError):
             super().__init__(what + (", and no public catalog has them" if days else fetches))
             return
         command = f"deepvm catalog refresh --region {region}{days}"
-        super().__init__(f"{what}: '{command}' fetches them from {cloud.title} ('deepvm doctor' says what that needs)")
+        super().__init__(
+            f"{what}: '{command}' fetches them from {cloud.title} ('deepvm doctor' says what that"
+            " needs)"
+        )
 
 
 @dataclass(frozen=True)
 class MarketRequest:
-    """How to get prices: the options of :func:`deepvm.catalog.store.load_catalog`; ``network`` None means ``peak``.
+    """How to get prices: the options of :func:`deepvm.catalog.store.load_catalog`.
+
+    ``network`` None means ``peak``.
 
     ``source``: the public catalog to use, ``auto`` or ``none``.
-    ``price_history``: a clone of skypilot-catalog, whose stored versions are the history; empty: the cloud's.
+    ``price_history``: a clone of skypilot-catalog, whose stored versions are the history; empty:
+    the cloud's.
     """
 
     prices: str = "auto"
@@ -107,12 +115,16 @@ def assemble(
     notes: Sequence[str] = (),
     cloud: Cloud = DEFAULT_CLOUD,
 ) -> Catalog:
-    """Join a region's signals; ``now`` (UTC) ends the window of a history, ``notes`` become part of the provenance.
+    """Join a region's signals.
 
-    Implausible prices are left out, counted and noted; so are types without a price, see ``Catalog.absent``.
+    ``now`` (UTC) ends the window of a history, ``notes`` become part of the provenance.
+
+    Implausible prices are left out, counted and noted; so are types without a price, see
+    ``Catalog.absent``.
 
     Raises:
-        SignalMissingError: no specifications, no prices at all, or what ``request`` needs is not there.
+        SignalMissingError: no specifications, no prices at all, or what ``request`` needs is not
+            there.
         RequestError: the region has no such zone.
     """
     if SPECS not in signals or not any(k in signals for k in _PRICES):
@@ -131,18 +143,23 @@ def assemble(
         instance = _instance(name, spec, signals, spot.get(name, ()), table, cloud)
         if instance is None:
             doubt = doubts.get(name)
-            absent[name] = f"{name} has no price in {region}" + (f" that can be true: {doubt}" if doubt else "")
+            absent[name] = f"{name} has no price in {region}" + (
+                f" that can be true: {doubt}" if doubt else ""
+            )
         else:
             instances.append(instance)
     if not instances and zone:
-        sold = one_of(request.zone, sorted({z for zones in offered.values() for z in zones} - {zone}), ", ")
+        sold = one_of(
+            request.zone, sorted({z for zones in offered.values() for z in zones} - {zone}), ", "
+        )
         raise RequestError("zone", request.zone, f"a zone in which something is offered: {sold}")
     if not instances and doubted:  # to fetch the same prices again would not help
         server = "unset AWS_ENDPOINT_URL if it names a test server, " if cloud.has_api else ""
         raise MissingDataError(
-            f"no type has a price in region {region} that can be true; {'; '.join(doubted)}; try: {server}"
-            f"'--prices snapshot' for other prices, or '--catalog mine.json', where any price counts "
-            f"('deepvm catalog show {cloud.name} --prices snapshot -o json > mine.json' writes a file to edit)"
+            f"no type has a price in region {region} that can be true; {'; '.join(doubted)}; try:"
+            f" {server}'--prices snapshot' for other prices, or '--catalog mine.json', where any"
+            f" price counts ('deepvm catalog show {cloud.name} --prices snapshot -o json >"
+            " mine.json' writes a file to edit)"
         )
     if not instances:
         raise SignalMissingError(f"no type has a price in region {region}", _PRICES, region, cloud)
@@ -180,7 +197,11 @@ def _instance(
     if on_demand is None and not zones:
         return None
     raw = spec.get("gpu")
-    gpu = None if raw is None else Gpu(raw["name"], raw["count"], raw.get("memory_gib"), raw["manufacturer"])
+    gpu = (
+        None
+        if raw is None
+        else Gpu(raw["name"], raw["count"], raw.get("memory_gib"), raw["manufacturer"])
+    )
     baseline, peak = spec.get("baseline_gbps"), spec.get("peak_gbps")
     known = table.of(name, gpu, baseline)
     return InstanceType(
@@ -207,7 +228,11 @@ def _instance(
 def _alone(gpu: Gpu | None, cloud: Cloud) -> str:
     """Why a VM without GPUs is of no use in a cloud, empty if it is of some."""
     beside = gpu is not None or cloud.rules.has_cpu_vms
-    return "" if beside else f"{cloud.title} has no VMs without GPUs that could hold checkpoints beside those with"
+    return (
+        ""
+        if beside
+        else f"{cloud.title} has no VMs without GPUs that could hold checkpoints beside those with"
+    )
 
 
 def _zone_id(wanted: str, region: str, signals: Mapping[str, Signal], cloud: Cloud) -> str:
@@ -222,7 +247,9 @@ def _zone_id(wanted: str, region: str, signals: Mapping[str, Signal], cloud: Clo
     if not ids:
         what = f"--zone {wanted}: the prices of {region} at hand are not told apart by zone"
         raise SignalMissingError(what, (ZONES, SPOT), region, cloud)
-    found = wanted if wanted in ids else next((i for i, name in names.items() if name == wanted), "")
+    found = (
+        wanted if wanted in ids else next((i for i, name in names.items() if name == wanted), "")
+    )
     if not found:
         known = ", ".join(f"{i} ({names[i]})" if i in names else i for i in sorted(ids))
         raise RequestError("zone", wanted, f"a zone of {region}: {known}")
@@ -230,7 +257,12 @@ def _zone_id(wanted: str, region: str, signals: Mapping[str, Signal], cloud: Clo
 
 
 def _spot_prices(
-    region: str, signals: Mapping[str, Signal], request: MarketRequest, zone: str, now: datetime, cloud: Cloud
+    region: str,
+    signals: Mapping[str, Signal],
+    request: MarketRequest,
+    zone: str,
+    now: datetime,
+    cloud: Cloud,
 ) -> dict[str, tuple[ZonePrice, ...]]:
     """Each type's spot price by zone, cheapest first."""
     names: Mapping[str, str] = _data(signals, ZONES)
@@ -238,11 +270,23 @@ def _spot_prices(
     found: dict[str, dict[str, tuple[Decimal, str]]] = {}
     if request.history:
         if request.history not in signals:
-            needs = f"--price-basis {request.price_basis} needs the spot prices of the last {_days(request)}"
-            raise SignalMissingError(f"{needs} in {region}, which are not at hand", (request.history,), region, cloud)
-        end, start = int(now.timestamp()), int((now - timedelta(days=int(request.days))).timestamp())
+            needs = (
+                f"--price-basis {request.price_basis} needs the spot prices of the last"
+                f" {_days(request)}"
+            )
+            raise SignalMissingError(
+                f"{needs} in {region}, which are not at hand", (request.history,), region, cloud
+            )
+        end, start = (
+            int(now.timestamp()),
+            int((now - timedelta(days=int(request.days))).timestamp()),
+        )
         # A zone without a price today sells none, whatever it cost before.
-        today = signals[SPOT].data if SPOT in signals and signals[SPOT].origin in ("live", "cache") else None
+        today = (
+            signals[SPOT].data
+            if SPOT in signals and signals[SPOT].origin in ("live", "cache")
+            else None
+        )
         for name, zones in signals[request.history].data.items():
             for z, changes in zones.items():
                 if today is not None and z not in today.get(name, ()):
@@ -264,12 +308,16 @@ def _spot_prices(
     }
 
 
-def _provenance(signals: Mapping[str, Signal], request: MarketRequest, notes: Sequence[str]) -> Provenance:
+def _provenance(
+    signals: Mapping[str, Signal], request: MarketRequest, notes: Sequence[str]
+) -> Provenance:
     used = [s for kind, s in signals.items() if not (kind == SPOT and request.history)]
     origins = []
     for s in used:
         kind = "embedded" if s.origin == "snapshot" else s.origin
-        origins.append(Origin(s.kind, kind, s.observed_at, s.source, tuple(sorted(s.refused.items())), s.dated))
+        origins.append(
+            Origin(s.kind, kind, s.observed_at, s.source, tuple(sorted(s.refused.items())), s.dated)
+        )
     prices = [o for o in origins if o.signal in (*_PRICES, request.history)]
     kinds = {o.kind for o in prices}
     return Provenance(
@@ -288,4 +336,11 @@ def _days(request: MarketRequest) -> str:
 
 def _quota(row: Mapping[str, Any], cloud: Cloud) -> Quota:
     name = cloud.quota_names.get((row["family"], Market(row["market"])))
-    return Quota(row["family"], row["market"], row["vcpus"], row["in_use"], row["code"], name.title if name else "")
+    return Quota(
+        row["family"],
+        row["market"],
+        row["vcpus"],
+        row["in_use"],
+        row["code"],
+        name.title if name else "",
+    )

@@ -1,12 +1,15 @@
-"""Speed of a type: measured on itself, on one with the same GPU, or estimated; each answer says which.
+"""Speed of a type: measured on itself, on one with the same GPU, or estimated.
+
+Each answer says which.
 
 Three types of the embedded catalog ``paper`` are measured. The rest follows from them:
 
 - the same GPU: its eFLOPS and its curves, and both say so;
-- the same GPU several times: as many times its eFLOPS. In data-parallel training each GPU keeps its batch, so a step
-  takes as long and the curve remains;
-- another NVIDIA GPU: eFLOPS in proportion to its memory bandwidth, and a ring with scaled costs: both are counted in
-  step times, so they grow with the GPU's eFLOPS, and c shrinks with the network that the VM sustains.
+- the same GPU several times: as many times its eFLOPS. In data-parallel training each GPU keeps its
+  batch, so a step takes as long and the curve remains;
+- another NVIDIA GPU: eFLOPS in proportion to its memory bandwidth, and a ring with scaled costs:
+  both are counted in step times, so they grow with the GPU's eFLOPS, and c shrinks with the network
+  that the VM sustains.
 """
 
 from __future__ import annotations
@@ -27,7 +30,10 @@ _FAR = 4
 
 
 class Performance(NamedTuple):
-    """Speed of a type; the fields are those of :class:`~deepvm.core.cluster.instances.InstanceType`."""
+    """Speed of a type.
+
+    The fields are those of :class:`~deepvm.core.cluster.instances.InstanceType`.
+    """
 
     eflops: float | None = None
     eflops_basis: str = ""
@@ -48,17 +54,21 @@ class PerformanceTable:
         self.absent: Mapping[str, str] = table["absent"]
         self._gb_per_s: Sequence[Mapping[str, Any]] = table["memory_gb_per_s"]
         self._references = [r["instance_type"] for r in table["references"]]
-        # For each reference: eFLOPS per GB/s of memory bandwidth; the ring's c per eFLOPS of a GPU, times the sustained
-        # Gbit/s; its l per eFLOPS; eFLOPS.
+        # For each reference: eFLOPS per GB/s of memory bandwidth; the ring's c per eFLOPS of a GPU,
+        # times the sustained Gbit/s; its l per eFLOPS; eFLOPS.
         rows = []
         for reference in table["references"]:
             instance = self.measured[reference["instance_type"]]
             ring, eflops = instance.curve("ring"), instance.eflops
             assert instance.gpu is not None and eflops is not None and isinstance(ring, RingSpeedup)
-            gb_per_s = next(float(r["gb_per_s"]) for r in self._gb_per_s if r["gpu"] == instance.gpu.name)
+            gb_per_s = next(
+                float(r["gb_per_s"]) for r in self._gb_per_s if r["gpu"] == instance.gpu.name
+            )
             c = ring.c * float(reference["baseline_gbps"]) / eflops
             rows.append((eflops / gb_per_s, c, ring.l / eflops, eflops))
-        self._eflops, self._c, self._l, _ = (sum(column) / len(rows) for column in zip(*rows, strict=True))
+        self._eflops, self._c, self._l, _ = (
+            sum(column) / len(rows) for column in zip(*rows, strict=True)
+        )
         self._fastest = max(row[-1] for row in rows)
 
     def of(self, name: str, gpu: Gpu | None, baseline_gbps: float | None) -> Performance:
@@ -72,10 +82,16 @@ class PerformanceTable:
         if same is not None and same.eflops is not None:
             curves = tuple(c for c in same.speedups if c.workload is None)
             basis = "" if gpu.count == 1 else f"{gpu.count} x one {gpu.name}'s"
-            return Performance(gpu.count * same.eflops, basis, curves, f"those of {same.name}, the same GPU")
+            return Performance(
+                gpu.count * same.eflops, basis, curves, f"those of {same.name}, the same GPU"
+            )
         for row in self._gb_per_s:
             memory = row.get("memory_gib")
-            if row["gpu"] == gpu.name and gpu.manufacturer == "NVIDIA" and memory in (None, gpu.memory_gib):
+            if (
+                row["gpu"] == gpu.name
+                and gpu.manufacturer == "NVIDIA"
+                and memory in (None, gpu.memory_gib)
+            ):
                 return self._estimated(gpu, float(row["gb_per_s"]), baseline_gbps)
         return Performance()
 
@@ -86,11 +102,16 @@ class PerformanceTable:
         basis = f"{each}{gb_per_s:g} GB/s of memory bandwidth, in proportion to {measured}"
         if baseline_gbps is None:
             return Performance(gpu.count * one, basis)
-        ring = RingSpeedup(_rounded(self._c * one / baseline_gbps), _rounded(self._l * one), fitted_to=32.0)
+        ring = RingSpeedup(
+            _rounded(self._c * one / baseline_gbps), _rounded(self._l * one), fitted_to=32.0
+        )
         curve_basis = f"the rings of {measured}, scaled by eFLOPS of a GPU and sustained network"
         times = one / self._fastest
         if times > _FAR:
-            basis += f"; it is {times:.0f} times as fast as any GPU that was measured, so take this for a guess"
+            basis += (
+                f"; it is {times:.0f} times as fast as any GPU that was measured, so take this for"
+                " a guess"
+            )
             curve_basis += ", which EFA and larger models would soften"
         return Performance(gpu.count * one, basis, (ring,), curve_basis)
 

@@ -1,6 +1,7 @@
 """Today's market of a region: live, from the cache, or the snapshot, whichever is the best at hand.
 
-Catalogs called ``aws`` or ``aws-REGION`` are made here. With a fresh cache, or without credentials, boto3 stays out.
+Catalogs called ``aws`` or ``aws-REGION`` are made here. With a fresh cache, or without credentials,
+boto3 stays out.
 """
 
 from __future__ import annotations
@@ -12,7 +13,12 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD, cloud_of
-from deepvm.catalog.market.build_catalog import LISTED_ALIKE, MarketRequest, SignalMissingError, assemble
+from deepvm.catalog.market.build_catalog import (
+    LISTED_ALIKE,
+    MarketRequest,
+    SignalMissingError,
+    assemble,
+)
 from deepvm.catalog.market.public_prices import AUTO, NONE, PublicPrices, public_markets
 from deepvm.catalog.public.source import KINDS as PUBLIC_KINDS
 from deepvm.catalog.signals.cache import Cache
@@ -65,10 +71,20 @@ def placement(
     what = f"spot placement scores in {catalog.region}"
     if market.not_asked:
         advice = {"offline": "leave out --offline", _ONLY_SNAPSHOT: "leave out --prices snapshot"}
-        doctor = "'deepvm doctor' says what is needed" if market.cloud.has_api else "leave the option out"
-        raise CloudError(what, "credentials", market.not_asked, advice.get(market.not_asked, doctor))
+        doctor = (
+            "'deepvm doctor' says what is needed"
+            if market.cloud.has_api
+            else "leave the option out"
+        )
+        raise CloudError(
+            what, "credentials", market.not_asked, advice.get(market.not_asked, doctor)
+        )
     alike = sorted(
-        (i for i in catalog if i.gpu == wanted.gpu and i.spot_usd_per_hour is not None and i != wanted),
+        (
+            i
+            for i in catalog
+            if i.gpu == wanted.gpu and i.spot_usd_per_hour is not None and i != wanted
+        ),
         key=lambda i: (i.micro_usd_per_hour(Market.SPOT), i.name),
     )
     names = (wanted.name, *(i.name for i in alike[: _TYPES_ASKED - 1]))
@@ -92,11 +108,14 @@ def open_markets(
     silent: dict[str, CloudError] | None = None,
     others: bool = False,
 ) -> tuple[Catalog, ...]:
-    """The catalogs of regions, in their order; of several, unavailable ones are left out with a note.
+    """The catalogs of regions, in their order.
 
-    No regions: the user's own; ``all``: every available region. ``now`` (UTC) is the clock's unless given.
-    ``silent``: public catalogs that gave no answer; of several clouds, one for all calls. ``others``: the command has
-    other clouds, and need not wait long for this one.
+    Of several, unavailable ones are left out with a note.
+
+    No regions: the user's own; ``all``: every available region. ``now`` (UTC) is the clock's unless
+    given.
+    ``silent``: public catalogs that gave no answer; of several clouds, one for all calls.
+    ``others``: the command has other clouds, and need not wait long for this one.
 
     Raises:
         MissingDataError: nothing is known of the only region, or of none of them.
@@ -141,7 +160,9 @@ class _Market:
             return f"{self.cloud.title} is not asked itself"
         if self.only_public:
             return f"--source {self.request.source}"
-        if self.request.prices == "live" or self.cloud.credentials_may_exist(self.request.profile, os.environ):
+        if self.request.prices == "live" or self.cloud.credentials_may_exist(
+            self.request.profile, os.environ
+        ):
             return ""
         return f"no {self.cloud.title} credentials were found"
 
@@ -155,19 +176,26 @@ class _Market:
         source = NONE if self.request.prices == "snapshot" else self.request.source
         named = source not in (AUTO, NONE) or self.request.prices == "live"
         markets = public_markets(self.cloud, source, self.now, self.progress, self.silent)
-        return PublicPrices(self.cloud, markets, not self.request.offline, named, self.now, self.others)
+        return PublicPrices(
+            self.cloud, markets, not self.request.offline, named, self.now, self.others
+        )
 
     @property
     def cache(self) -> Cache:
         return self.cloud.cache(self.request.profile, os.environ)
 
     def own_catalog(self) -> Catalog:
-        """The user's region; if nothing is known of it and the request is not particular, one that is at hand."""
+        """The user's region.
+
+        If nothing is known of it and the request is not particular, one that is at hand.
+        """
         own = self.cloud.own_region(self.request.profile, os.environ)
         try:
             (catalog,) = self.catalogs([own.name])
         except MissingDataError:
-            at_hand = self.cloud.snapshot_regions() if self.cloud.has_api else self._regions_at_hand()[0]
+            at_hand = (
+                self.cloud.snapshot_regions() if self.cloud.has_api else self._regions_at_hand()[0]
+            )
             others = [r for r in at_hand if r != own.name]
             choosy = self.request.zone or self.request.history or self.request.prices == "live"
             if choosy or not others or own.name in at_hand:
@@ -190,14 +218,19 @@ class _Market:
         names, public = self._regions_at_hand()
         if not names:
             why = why or str(public.error or self.not_asked)
-            raise MissingDataError(f"no prices of any region of {self.cloud.title} are at hand: {why}")
+            raise MissingDataError(
+                f"no prices of any region of {self.cloud.title} are at hand: {why}"
+            )
         if self.cloud.rules.regions_alike:
             own = self.cloud.own_region(self.request.profile, os.environ).name
             only = own if own in names else names[0]
             said = f"of its {len(names)} regions catalogs list {LISTED_ALIKE}"
             return (only,), f"all regions of {self.cloud.title}: only {only}, as {said}"
         shown = listed(names, _NAMED)
-        return names, f"all regions: only {shown}, of which prices are at hand: {why}" if why else ""
+        return (
+            names,
+            f"all regions: only {shown}, of which prices are at hand: {why}" if why else "",
+        )
 
     def _regions_at_hand(self) -> tuple[tuple[str, ...], PublicPrices]:
         """The regions of which prices are at hand, sorted, and the public catalogs that were read for them."""
@@ -208,7 +241,10 @@ class _Market:
         return tuple(sorted({*cached, *public.regions(), *self.cloud.snapshot_regions()})), public
 
     def catalogs(self, regions: Sequence[str]) -> tuple[Catalog, ...]:
-        """The catalogs of regions; unavailable ones become notes of the others, or the first one's error."""
+        """The catalogs of regions.
+
+        Unavailable ones become notes of the others, or the first one's error.
+        """
         history, not_asked, public = self.request.history, self.not_asked, self.public()
         stored = self.request.price_history
         kinds = (*self.cloud.kinds, history) if history and not stored else self.cloud.kinds
@@ -218,7 +254,9 @@ class _Market:
             kinds,
             "auto" if live and self.only_public else self.request.prices,
             cache=self.cache,
-            providers=None if not_asked else lambda: self.cloud.providers(kinds, self.request.profile),
+            providers=(
+                None if not_asked else lambda: self.cloud.providers(kinds, self.request.profile)
+            ),
             snapshot=self.cloud.snapshot,
             now=self.now,
             progress=self.progress,
@@ -236,7 +274,11 @@ class _Market:
         found: list[Catalog] = []
         failed: list[DeepVMError] = []
         lost: list[str] = []
-        past = self._stored([r for r, s in resolved.items() if not isinstance(s, CloudError)]) if history else {}
+        past = (
+            self._stored([r for r, s in resolved.items() if not isinstance(s, CloudError)])
+            if history
+            else {}
+        )
         for region, signals in resolved.items():
             if isinstance(signals, CloudError):
                 failed.append(signals)
@@ -249,7 +291,11 @@ class _Market:
                     known, notes = {**known, history: own.sold_now}, (*notes, *own.notes)
                 catalog = assemble(region, known, self.request, self.now, notes, self.cloud)
                 if signals.not_asked:
-                    why = f"{not_asked}, and {silent.what} gave no answer" if silent is not None else not_asked
+                    why = (
+                        f"{not_asked}, and {silent.what} gave no answer"
+                        if silent is not None
+                        else not_asked
+                    )
                     about = replace(catalog.provenance, usual=(signals.not_asked,), not_asked=why)
                     catalog = replace(catalog, provenance=about)
                 found.append(catalog.sustained() if self.request.network == "baseline" else catalog)
@@ -274,13 +320,17 @@ class _Market:
 
         return read_stored_prices(folder, self.cloud.name, regions, days, self.now, self.progress)
 
-    def _explained(self, error: DeepVMError, region: str, failures: Mapping[str, CloudError]) -> DeepVMError:
+    def _explained(
+        self, error: DeepVMError, region: str, failures: Mapping[str, CloudError]
+    ) -> DeepVMError:
         """Add why a signal is missing: what the cloud answered, or a region of a similar name."""
         if not isinstance(error, SignalMissingError):
             return error
         refused = next((failures[k] for k in error.kinds if k in failures), None)
         if refused is not None:
-            return CloudError(error.what, refused.why, f"{refused.what}: {refused.detail}", refused.advice)
+            return CloudError(
+                error.what, refused.why, f"{refused.what}: {refused.detail}", refused.advice
+            )
         regions = self.cloud.known_regions()
         meant = "" if region in regions else did_you_mean(region, sorted(regions))
         return MissingDataError(f"{error}; {meant}") if meant else error
@@ -289,4 +339,6 @@ class _Market:
 def _noted(catalog: Catalog, *notes: str, usual: bool = False) -> Catalog:
     about = catalog.provenance
     usual_ones = (*notes, *about.usual) if usual else about.usual
-    return replace(catalog, provenance=replace(about, notes=(*notes, *about.notes), usual=usual_ones))
+    return replace(
+        catalog, provenance=replace(about, notes=(*notes, *about.notes), usual=usual_ones)
+    )

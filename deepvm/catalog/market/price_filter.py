@@ -15,11 +15,14 @@ from deepvm.core.units import counted
 _NAMED = 4
 
 
-def drop_implausible_prices(signals: Mapping[str, Signal]) -> tuple[dict[str, Signal], list[str], dict[str, str]]:
+def drop_implausible_prices(
+    signals: Mapping[str, Signal],
+) -> tuple[dict[str, Signal], list[str], dict[str, str]]:
     """Leave out prices of a region that cannot be true beside those of comparable types, zone by zone.
 
     Returns:
-        The signals, with such prices counted in ``refused``; a note for each signal that lost some; and why, by type.
+        The signals, with such prices counted in ``refused``; a note for each signal that lost some;
+        and why, by type.
     """
     judged = Plausibility(_priced(signals))
     found, notes, doubts = dict(signals), list[str](), dict[str, str]()
@@ -32,7 +35,10 @@ def drop_implausible_prices(signals: Mapping[str, Signal]) -> tuple[dict[str, Si
             found[kind] = replace(signal, data=data, refused={**signal.refused, IMPLAUSIBLE: count})
             named = "; ".join(dict.fromkeys(text for _, text in refused[:_NAMED]))
             more = f"; and {len(refused) - _NAMED} more" if len(refused) > _NAMED else ""
-            what = f"{title(kind)} of {signal.region}: {counted(len(refused), 'price')} left out that cannot be true"
+            what = (
+                f"{title(kind)} of {signal.region}: {counted(len(refused), 'price')} left out that"
+                " cannot be true"
+            )
             notes.append(f"{what}: {named}{more}")
         for name, text in refused:
             doubts.setdefault(name, text)
@@ -44,13 +50,22 @@ def file_doubts(catalog: Catalog) -> Iterator[tuple[tuple[str | int, ...], Doubt
 
     They stay: reserved VMs and credits have prices of their own.
     """
-    judged = Plausibility({i.name: PricedType(i.vcpus, i.on_demand_usd_per_hour, i.spot_usd_per_hour) for i in catalog})
+    judged = Plausibility(
+        {
+            i.name: PricedType(i.vcpus, i.on_demand_usd_per_hour, i.spot_usd_per_hour)
+            for i in catalog
+        }
+    )
     for number, instance in enumerate(catalog):
         prices: list[tuple[tuple[str | int, ...], Decimal | None]] = [
             (("on_demand_usd_per_hour",), instance.on_demand_usd_per_hour),
             (("spot_usd_per_hour",), instance.spot_usd_per_hour),
             # The first zone has the type's price.
-            *((("spot_zones", n, "usd_per_hour"), z.usd_per_hour) for n, z in enumerate(instance.spot_zones) if n),
+            *(
+                (("spot_zones", n, "usd_per_hour"), z.usd_per_hour)
+                for n, z in enumerate(instance.spot_zones)
+                if n
+            ),
         ]
         for place, price in prices:
             judge = judged.on_demand if place[0] == "on_demand_usd_per_hour" else judged.spot
@@ -67,7 +82,11 @@ def _prices(signal: Signal) -> Iterator[tuple[str, str, Any, str]]:
         elif signal.kind == SPOT:
             yield from ((name, zone, row, row[0]) for zone, row in sold.items())
         else:
-            yield from ((name, zone, change, change[1]) for zone, changes in sold.items() for change in changes)
+            yield from (
+                (name, zone, change, change[1])
+                for zone, changes in sold.items()
+                for change in changes
+            )
 
 
 def _priced(signals: Mapping[str, Signal]) -> dict[str, PricedType]:
@@ -103,7 +122,9 @@ def _split(signal: Signal, judged: Plausibility) -> tuple[dict[str, Any], list[t
         doubt = known[name, price]
         if doubt is not None:
             market = f"on the spot market{f' in {zone}' if zone else ''}"
-            refused.append((name, f"{name} {'on demand' if signal.kind == ON_DEMAND else market} at {doubt}"))
+            refused.append(
+                (name, f"{name} {'on demand' if signal.kind == ON_DEMAND else market} at {doubt}")
+            )
         elif signal.kind == ON_DEMAND:
             kept[name] = row
         elif signal.kind == SPOT:

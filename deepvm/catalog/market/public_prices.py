@@ -37,17 +37,30 @@ def public_markets(
 ) -> tuple[PublicMarket, ...]:
     """The public catalogs of a cloud that may be used, in the order in which they are asked.
 
-    ``silent``: those that gave no answer, as :class:`~deepvm.catalog.public.public_market.PublicMarket` has them.
-    Raises RequestError: the wanted one is switched off.
+    ``silent``: those that gave no answer, as
+    :class:`~deepvm.catalog.public.public_market.PublicMarket` has them. Raises RequestError: the
+    wanted one is switched off.
     """
     names = [] if wanted == NONE else [*SOURCES] if wanted == AUTO else [wanted]
     known = [s for s in map(source, names) if os.environ.get(s.variable) != OFF]
     if wanted in SOURCES and not known:
-        raise RequestError("source", wanted, f"a catalog that is not switched off, as {source(wanted).variable} does")
+        raise RequestError(
+            "source",
+            wanted,
+            f"a catalog that is not switched off, as {source(wanted).variable} does",
+        )
     silent = {} if silent is None else silent
-    known.sort(key=lambda s: cloud.name in s.ended)  # sources that still renew their file are asked before others
+    # Sources that still renew their file are asked before others
+    known.sort(key=lambda s: cloud.name in s.ended)
     return tuple(
-        PublicMarket(s, cloud.name, cache_of(cloud, s.name, s.period_s), now, progress=progress, silent=silent)
+        PublicMarket(
+            s,
+            cloud.name,
+            cache_of(cloud, s.name, s.period_s),
+            now,
+            progress=progress,
+            silent=silent,
+        )
         for s in known
         if cloud.name in s.clouds
     )
@@ -64,9 +77,9 @@ class PublicPrices:
     """What public catalogs say of a cloud's regions, as :data:`deepvm.catalog.signals.resolve.Elsewhere`.
 
     Attributes:
-        ask: whether the first one may be asked; else only what is kept counts. named: whether the user named it, so
-            that it is waited for. others: whether there are other clouds to answer from. error: why it gave no answer,
-            set by the first call.
+        ask: whether the first one may be asked; else only what is kept counts. named: whether the
+            user named it, so that it is waited for. others: whether there are other clouds to
+            answer from. error: why it gave no answer, set by the first call.
     """
 
     cloud: Cloud
@@ -81,18 +94,32 @@ class PublicPrices:
         """The newest signals of some regions."""
         found = []
         for number, market in enumerate(self.markets):
-            said = market.latest(regions, self._wait_s) if self.ask and number == 0 else market.kept(regions)
+            said = (
+                market.latest(regions, self._wait_s)
+                if self.ask and number == 0
+                else market.kept(regions)
+            )
             self.error = self.error or said.error
             found.append(said)
         kinds = {k for said in found for signals in said.signals.values() for k in signals}
-        best = {r: {k: newest([said.of(r, k) for said in found], self.now) for k in kinds} for r in regions}
-        return {r: {k: self._completed(s) for k, s in signals.items() if s} for r, signals in best.items()}
+        best = {
+            r: {k: newest([said.of(r, k) for said in found], self.now) for k in kinds}
+            for r in regions
+        }
+        return {
+            r: {k: self._completed(s) for k, s in signals.items() if s}
+            for r, signals in best.items()
+        }
 
     @property
     def _wait_s(self) -> float:
         if self.named:
             return SLOW_S
-        at_hand = self.others or self.cloud.snapshot_regions() or any(market.regions() for market in self.markets)
+        at_hand = (
+            self.others
+            or self.cloud.snapshot_regions()
+            or any(market.regions() for market in self.markets)
+        )
         return QUICK_S if at_hand else ALONE_S
 
     def regions(self) -> tuple[str, ...]:
@@ -112,7 +139,12 @@ class PublicPrices:
             known |= {} if embedded is None else embedded.data
         facts = self.cloud.facts_of
         data = {
-            name: {**spec, **bandwidths(self.cloud.name, name), **facts(name), **known.get(name, {})}
+            name: {
+                **spec,
+                **bandwidths(self.cloud.name, name),
+                **facts(name),
+                **known.get(name, {}),
+            }
             for name, spec in signal.data.items()
         }
         return replace(signal, data=data)

@@ -1,12 +1,14 @@
 """Past spot prices without an account: the stored versions of skypilot-catalog in a clone of its repository.
 
-The repository (github.com/skypilot-org/skypilot-catalog) keeps ``catalogs/v8/CLOUD/vms.csv``, which is written anew
-every few hours; each commit is a version. Versions are read and checked as the file of today is
-(:mod:`deepvm.catalog.public`). A zone in which a type has no spot price sold none on the spot market then.
+The repository (github.com/skypilot-org/skypilot-catalog) keeps ``catalogs/v8/CLOUD/vms.csv``, which
+is written anew every few hours; each commit is a version. Versions are read and checked as the file
+of today is (:mod:`deepvm.catalog.public`). A zone in which a type has no spot price sold none on
+the spot market then.
 
-Only git is run, on the clone as it is: nothing is fetched, and nothing in it is trusted. A clone has settings of its
-own, some of which name programs to run (``log.showSignature`` with ``gpg.program``): so only plumbing commands are
-used, which follow no such setting, and never ``git log``.
+Only git is run, on the clone as it is: nothing is fetched, and nothing in it is trusted. A clone
+has settings of its own, some of which name programs to run (``log.showSignature`` with
+``gpg.program``): so only plumbing commands are used, which follow no such setting, and never ``git
+log``.
 """
 
 from __future__ import annotations
@@ -54,7 +56,8 @@ class StoredPrices:
         sold: by type and zone, in how many of the versions there was a spot price.
         first, last: when the oldest and the newest of them were stored.
         gone: by type and zone, when a version came in which there was a spot price no longer.
-        notes: what readers should know: unreadable versions, a history that is shorter than wanted, or old.
+        notes: what readers should know: unreadable versions, a history that is shorter than wanted,
+            or old.
     """
 
     signal: Signal
@@ -95,7 +98,8 @@ def read_stored_prices(
 ) -> dict[str, StoredPrices | MissingDataError]:
     """The versions of the last ``days`` by region, or that none has spot prices of it.
 
-    Each version is read once, whatever the number of regions. Blocks while git reads: a second for about ten versions.
+    Each version is read once, whatever the number of regions. Blocks while git reads: a second for
+    about ten versions.
 
     Raises:
         DataError: no git, no clone, no version that can be read, or no end after minutes.
@@ -111,48 +115,84 @@ def read_stored_prices(
             if stored
             else f"it has no catalogs/v*/{cloud}/vms.csv"
         )
-        raise MissingDataError(f"{folder}: no stored prices of the last {days} days: {newest}; 'git pull' there")
+        raise MissingDataError(
+            f"{folder}: no stored prices of the last {days} days: {newest}; 'git pull' there"
+        )
     progress(f"reading {counted(len(recent), 'stored version')} of {folder}")
     earlier = stored[-len(recent) - 1 : -len(recent)]  # what held when the window began
     found = {region: _Found() for region in regions}
     for version in [*earlier, *recent]:
         files = _by_region(clone.content(version), regions)
         for region, one in found.items():
-            one.add(version, _prices(files.get(region), cloud, region, one.refused), version.at_s >= start_s)
+            one.add(
+                version,
+                _prices(files.get(region), cloud, region, one.refused),
+                version.at_s >= start_s,
+            )
     if not any(one.times for one in found.values()):
         raise DataError(f"{folder}: none of {len(recent)} versions of {cloud}/vms.csv can be read")
-    return {region: _together(folder, cloud, region, days, now, one, not earlier) for region, one in found.items()}
+    return {
+        region: _together(folder, cloud, region, days, now, one, not earlier)
+        for region, one in found.items()
+    }
 
 
 def _together(
-    folder: str | os.PathLike[str], cloud: str, region: str, days: int, now: datetime, found: _Found, begins: bool
+    folder: str | os.PathLike[str],
+    cloud: str,
+    region: str,
+    days: int,
+    now: datetime,
+    found: _Found,
+    begins: bool,
 ) -> StoredPrices | MissingDataError:
     """What the versions say of a region; ``begins``: none is older than the window."""
     if not found.sold:
         return MissingDataError(
-            f"{folder}: {len(found.times)} versions of {cloud}/vms.csv have no spot prices of {region}"
+            f"{folder}: {len(found.times)} versions of {cloud}/vms.csv have no spot prices of"
+            f" {region}"
         )
     first, last = _time(found.times[0]), _time(found.times[-1])
-    signal = Signal(f"{HISTORY}:{days}", region, last, SOURCE, found.changes, dict(found.refused), origin="cache")
+    signal = Signal(
+        f"{HISTORY}:{days}",
+        region,
+        last,
+        SOURCE,
+        found.changes,
+        dict(found.refused),
+        origin="cache",
+    )
     notes = _notes(folder, signal, len(found.times), first if begins else None, now, days)
     return StoredPrices(signal, len(found.times), found.sold, first, last, found.gone, notes)
 
 
 def _notes(
-    folder: str | os.PathLike[str], signal: Signal, versions: int, first: datetime | None, now: datetime, days: int
+    folder: str | os.PathLike[str],
+    signal: Signal,
+    versions: int,
+    first: datetime | None,
+    now: datetime,
+    days: int,
 ) -> tuple[str, ...]:
     """What is lacking; ``first``: when it begins, None where a version is older than the window."""
     notes = []
     if first is not None and first - (now - timedelta(days=days)) > _GAP:
         had = f"{(now - first) / timedelta(days=1):.1f} days, not {days}"
-        notes.append(f"{folder} holds prices of the last {had}: 'git fetch --unshallow' there brings older ones")
+        notes.append(
+            f"{folder} holds prices of the last {had}: 'git fetch --unshallow' there brings older"
+            " ones"
+        )
     if now - signal.observed_at > _GAP:
         notes.append(
-            f"the newest version in {folder} is of {signal.observed_at:%Y-%m-%d}: 'git pull' there brings newer"
+            f"the newest version in {folder} is of {signal.observed_at:%Y-%m-%d}: 'git pull' there"
+            " brings newer"
         )
     unreadable = signal.refused.get(UNREADABLE, 0)
     if unreadable:
-        notes.append(f"{folder}: {counted(unreadable, 'version')} beside {versions} could not be read and are left out")
+        notes.append(
+            f"{folder}: {counted(unreadable, 'version')} beside {versions} could not be read and"
+            " are left out"
+        )
     return tuple(notes)
 
 
@@ -167,8 +207,13 @@ class _Found:
         self.times: list[int] = []
         self._before: frozenset[tuple[str, str]] = frozenset()
 
-    def add(self, version: _Stored, prices: dict[tuple[str, str], str] | None, counts: bool) -> None:
-        """``prices``: None for a version that cannot be read. ``counts``: whether it is of the wanted time."""
+    def add(
+        self, version: _Stored, prices: dict[tuple[str, str], str] | None, counts: bool
+    ) -> None:
+        """``prices``: None for a version that cannot be read.
+
+        ``counts``: whether it is of the wanted time.
+        """
         if prices is None:
             self.refused[UNREADABLE] += 1
             return
@@ -204,7 +249,9 @@ def _by_region(body: bytes | None, regions: Sequence[str]) -> dict[str, bytes]:
     return {region: b"\n".join(kept) + end for region, kept in lines.items()}
 
 
-def _prices(body: bytes | None, cloud: str, region: str, refused: Counter[str]) -> dict[tuple[str, str], str] | None:
+def _prices(
+    body: bytes | None, cloud: str, region: str, refused: Counter[str]
+) -> dict[tuple[str, str], str] | None:
     """Spot prices of a region by type and zone; None if it is no such file."""
     if body is None:
         return None
@@ -218,7 +265,11 @@ def _prices(body: bytes | None, cloud: str, region: str, refused: Counter[str]) 
     for place, reasons in checked.refused.items():
         if place.region in ("", region):
             refused.update(reasons)
-    return {(o.instance_type, o.zone): o.spot for o in checked.offers if o.region == region and o.spot is not None}
+    return {
+        (o.instance_type, o.zone): o.spot
+        for o in checked.offers
+        if o.region == region and o.spot is not None
+    }
 
 
 class _Clone:
@@ -233,10 +284,17 @@ class _Clone:
     def versions(self, cloud: str) -> list[_Stored]:
         """All versions, the oldest first: of each commit the newest schema's, and none of a schema already replaced."""
         pattern = f":(top,glob)catalogs/v*/{cloud}/vms.csv"
-        commits = self._git(["rev-list", "--timestamp", "HEAD", "--", pattern]).decode("ascii", "replace").split()
+        commits = (
+            self._git(["rev-list", "--timestamp", "HEAD", "--", pattern])
+            .decode("ascii", "replace")
+            .split()
+        )
         times = dict(zip(commits[1::2], map(int, commits[::2]), strict=True))
         words = ["diff-tree", "--stdin", "-r", "--root", "--raw", "--no-renames", "--no-abbrev"]
-        lines = self._git([*words, "--no-ext-diff", "--no-textconv", "--", pattern], "\n".join(times).encode() + b"\n")
+        lines = self._git(
+            [*words, "--no-ext-diff", "--no-textconv", "--", pattern],
+            "\n".join(times).encode() + b"\n",
+        )
         found: dict[str, tuple[int, _Stored]] = {}
         commit = ""
         for line in lines.decode("utf-8", "replace").splitlines():
@@ -259,13 +317,23 @@ class _Clone:
         return kept
 
     def content(self, version: _Stored) -> bytes | None:
-        """The text of a version; None for one that is too large. One at a time: a version has megabytes."""
+        """The text of a version; None for one that is too large.
+
+        One at a time: a version has megabytes.
+        """
         size = int(self._git(["cat-file", "-s", version.name]))
         return None if size > MOST_BYTES else self._git(["cat-file", "blob", version.name])
 
     def _git(self, words: Sequence[str], asked: bytes = b"") -> bytes:
         """What git says of the clone. Raises DataError: no git, no repository, or no answer."""
-        safe = ["-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false"]
+        safe = [
+            "-c",
+            "core.hooksPath=/dev/null",
+            "-c",
+            "core.fsmonitor=false",
+            "-c",
+            "core.quotePath=false",
+        ]
         try:
             done = subprocess.run(
                 ["git", "--no-pager", *safe, "-C", str(self.folder), *words],
@@ -275,18 +343,25 @@ class _Clone:
                 env=_offline(os.environ),
             )
         except FileNotFoundError:
-            raise DataError(f"{self.folder}: git is not installed, which reads its stored versions") from None
+            raise DataError(
+                f"{self.folder}: git is not installed, which reads its stored versions"
+            ) from None
         except subprocess.TimeoutExpired:
             raise DataError(f"{self.folder}: git has not read it within {_LIMIT_S:.0f} s") from None
         if done.returncode:
-            lines = [line for line in done.stderr.decode("utf-8", "replace").splitlines() if line.strip()]
+            lines = [
+                line for line in done.stderr.decode("utf-8", "replace").splitlines() if line.strip()
+            ]
             why = lines[0] if lines else f"git ended with code {done.returncode}"
             if "not a git repository" in why:
                 why = f"not a clone; 'git clone {REPOSITORY}' makes one"
             if "bad revision 'HEAD'" in why:
                 why = f"a repository without commits; 'git clone {REPOSITORY}' makes one with them"
             if "dubious ownership" in why:
-                why += f"; if you trust it: 'git config --global --add safe.directory {self.folder.resolve()}'"
+                why += (
+                    "; if you trust it: 'git config --global --add safe.directory"
+                    f" {self.folder.resolve()}'"
+                )
             raise DataError(f"{self.folder}: {why}")
         return done.stdout
 
@@ -297,7 +372,13 @@ def _offline(environ: Mapping[str, str]) -> dict[str, str]:
     The user's own settings stay: they say which folders of others are safe.
     """
     kept = {k: v for k, v in environ.items() if not k.startswith("GIT_")}
-    return {**kept, "GIT_ALLOW_PROTOCOL": "", "GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+    return {
+        **kept,
+        "GIT_ALLOW_PROTOCOL": "",
+        "GIT_NO_LAZY_FETCH": "1",
+        "GIT_TERMINAL_PROMPT": "0",
+        "LC_ALL": "C",
+    }
 
 
 def _time(at_s: int) -> datetime:

@@ -26,24 +26,30 @@ def apply(
     """Replace a catalog's figures by measured ones.
 
     - ``eflops``: by the rules of :mod:`deepvm.catalog.measured.comparable_eflops`.
-    - ``scaling``: the type's ``measured`` curve, by the rules of :mod:`deepvm.catalog.measured.curves`; with at least
-      three sizes above 1 it becomes the default, with its ``ring``, and types with the same GPU and curves follow.
-    - ``saturation``: at the bandwidth where the planner looks; of measurements that contradict each other the smaller.
+    - ``scaling``: the type's ``measured`` curve, by the rules of
+      :mod:`deepvm.catalog.measured.curves`; with at least three sizes above 1 it becomes the
+      default, with its ``ring``, and types with the same GPU and curves follow.
+    - ``saturation``: at the bandwidth where the planner looks; of measurements that contradict each
+      other the smaller.
 
     Args:
         tables: what was measured.
         catalog: what is known otherwise; it remains as it is when nothing concerns it.
-        workload: the beginning of the workload that counts, such as ``resnet50``; empty for the rule.
-        among: all catalogs that are compared with this one, such as those of other regions: their eFLOPS must come
-            to one scale.
+        workload: the beginning of the workload that counts, such as ``resnet50``; empty for the
+            rule.
+        among: all catalogs that are compared with this one, such as those of other regions: their
+            eFLOPS must come to one scale.
 
     Raises:
-        RequestError: nothing was measured with this workload, or it is the beginning of several models.
+        RequestError: nothing was measured with this workload, or it is the beginning of several
+            models.
     """
     trained = [e for e in tables if e.kind in ("eflops", "scaling")]
     if workload:
         trained = _of_workload(trained, workload)
-    all_types = Catalog("all types", tuple({i.name: i for c in (*reversed(among), catalog) for i in c}.values()))
+    all_types = Catalog(
+        "all types", tuple({i.name: i for c in (*reversed(among), catalog) for i in c}.values())
+    )
     applied = MeasuredCatalog(catalog)
     # What cannot be used has no say in which workload counts.
     speeds_of = _usable(applied, all_types, [e for e in trained if e.kind == "eflops"])
@@ -57,7 +63,9 @@ def apply(
         return MeasuredCatalog(catalog)
     applied.doubts += _another_gpu(all_types, general.values())
     speeds = {e.subject for e in speeds_of if e.workload == eflops_workload}
-    applied.doubts += curve_doubts(applied.catalog, general, curve_workload, eflops_workload, speeds)
+    applied.doubts += curve_doubts(
+        applied.catalog, general, curve_workload, eflops_workload, speeds
+    )
     about = catalog.provenance
     provenance = replace(
         about,
@@ -75,11 +83,14 @@ def _measurement(entry: Entry, kind: str = "") -> Measurement:
     return Measurement(kind or entry.kind, *about)
 
 
-def apply_steps(tables: Iterable[Entry], catalog: Catalog, workload: Workload, software: str) -> MeasuredCatalog:
+def apply_steps(
+    tables: Iterable[Entry], catalog: Catalog, workload: Workload, software: str
+) -> MeasuredCatalog:
     """A catalog whose provenance names the measured steps of a workload, with measured saturation in it.
 
-    The steps themselves are for :class:`deepvm.catalog.measured.measured_performance.MeasuredPerformance`; eFLOPS and
-    curves say nothing about a workload.
+    The steps themselves are for
+    :class:`deepvm.catalog.measured.measured_performance.MeasuredPerformance`; eFLOPS and curves say
+    nothing about a workload.
     """
     applied = MeasuredCatalog(catalog)
     entries = list(tables)
@@ -88,14 +99,20 @@ def apply_steps(tables: Iterable[Entry], catalog: Catalog, workload: Workload, s
     used = [_measurement(e) for e in applied.used]
     there = {i.gpu.name.casefold() for i in catalog if i.gpu is not None}
     for group in step_times(entries, catalog.by_name)[0]:
-        if group.gpu is None or group.gpu.name.casefold() not in there or group.trained.model != workload.model.name:
+        if (
+            group.gpu is None
+            or group.gpu.name.casefold() not in there
+            or group.trained.model != workload.model.name
+        ):
             continue
         if why := group.trained.differs(workload, group.gpu, software):
             applied.note(f"steps of {group.instance_type} are not used: {why}", *group.entries)
             continue
         applied.used += group.entries
         used += [_measurement(e, "steps") for e in group.entries]
-        applied.doubts += _another_gpu(catalog, [e for e in group.entries if e.instance_type in catalog.by_name])
+        applied.doubts += _another_gpu(
+            catalog, [e for e in group.entries if e.instance_type in catalog.by_name]
+        )
     if used or applied.notes:
         about = catalog.provenance
         doubts, notes = (*about.doubts, *applied.doubts), (*about.notes, *applied.notes)
@@ -105,14 +122,23 @@ def apply_steps(tables: Iterable[Entry], catalog: Catalog, workload: Workload, s
 
 
 def reasons(tables: Iterable[Entry], catalog: Catalog) -> dict[str, str]:
-    """Why entries are not used in a catalog of all types that could be recommended; empty for those that are."""
+    """Why entries are not used in a catalog of all types that could be recommended.
+
+    Empty for those that are.
+    """
     found = apply(tables, catalog)
     steps, unused = step_times(tables, catalog.by_name)
-    used = {e.name for e in found.used} | {e.name for group in steps for e in group.entries if group.gpu is not None}
+    used = {e.name for e in found.used} | {
+        e.name for group in steps for e in group.entries if group.gpu is not None
+    }
     return {
-        e.name: ""
-        if e.name in used
-        else found.unused.get(e.name) or unused.get(e.name) or _not_concerned(e, catalog, found.workloads)
+        e.name: (
+            ""
+            if e.name in used
+            else found.unused.get(e.name)
+            or unused.get(e.name)
+            or _not_concerned(e, catalog, found.workloads)
+        )
         for e in tables
     }
 
@@ -129,7 +155,9 @@ def _not_concerned(entry: Entry, catalog: Catalog, workloads: tuple[str, str]) -
         return f"{entry.instance_type} has no GPU, and only types with GPUs train"
     if entry.kind == "steptime":
         return f"the data sheet of its GPU, {instance.gpu.name}, is not known here"
-    return f"{workloads[entry.kind == 'scaling']} counts for {entry.instance_type}; --workload chooses"
+    return (
+        f"{workloads[entry.kind == 'scaling']} counts for {entry.instance_type}; --workload chooses"
+    )
 
 
 def _of_workload(entries: Sequence[Entry], workload: str) -> list[Entry]:
@@ -139,7 +167,10 @@ def _of_workload(entries: Sequence[Entry], workload: str) -> list[Entry]:
     if not found and len({e.workload.partition("/")[0] for e in begins}) == 1:
         return begins
     if not found:
-        known = ", ".join(sorted({e.workload for e in entries})) or "none, because nothing was measured yet"
+        known = (
+            ", ".join(sorted({e.workload for e in entries}))
+            or "none, because nothing was measured yet"
+        )
         raise RequestError("workload", workload, f"one that was measured: {known}")
     return found
 
@@ -165,8 +196,8 @@ def _why_not(entry: Entry, instance: InstanceType) -> str:
         if not entry.gpus:
             return ""
         return (
-            f"{entry.instance_type} has no GPU, but {_what(entry)} measured on {entry.gpus[0]}: not used; "
-            f"'deepvm tables remove {entry.name}' and save it under the name of its type"
+            f"{entry.instance_type} has no GPU, but {_what(entry)} measured on {entry.gpus[0]}: not"
+            f" used; 'deepvm tables remove {entry.name}' and save it under the name of its type"
         )
     if entry.on_cpu and of_eflops:
         return (
@@ -175,8 +206,8 @@ def _why_not(entry: Entry, instance: InstanceType) -> str:
         )
     if entry.on_cpu:
         return (
-            f"the curve of {instance.name} was measured on its processors, whose steps are longer than its "
-            f"GPUs', so it is not used; 'deepvm tables remove {entry.name}' removes it"
+            f"the curve of {instance.name} was measured on its processors, whose steps are longer"
+            f" than its GPUs', so it is not used; 'deepvm tables remove {entry.name}' removes it"
         )
     took_part = entry.document.get("processes") or len(entry.gpus)
     if of_eflops and isinstance(took_part, int) and 0 < took_part < gpu.count:
@@ -188,34 +219,43 @@ def _why_not(entry: Entry, instance: InstanceType) -> str:
 
 
 def _another_gpu(all_types: Catalog, entries: Iterable[Entry]) -> list[str]:
-    """Doubts where a machine names its GPUs and none is the type's; providers' drivers add words to names."""
+    """Doubts where a machine names its GPUs and none is the type's.
+
+    Providers' drivers add words to names.
+    """
     return [
-        f"{e.instance_type} has {gpu.name} GPUs, but {_what(e)} measured on {e.gpus[0]}: if that was "
-        f"another type, 'deepvm tables remove {e.name}' and save it under its name"
+        f"{e.instance_type} has {gpu.name} GPUs, but {_what(e)} measured on {e.gpus[0]}: if that"
+        f" was another type, 'deepvm tables remove {e.name}' and save it under its name"
         for e in entries
-        if (gpu := all_types[e.instance_type].gpu) and e.gpus and not any(_is_model(gpu.name, n) for n in e.gpus)
+        if (gpu := all_types[e.instance_type].gpu)
+        and e.gpus
+        and not any(_is_model(gpu.name, n) for n in e.gpus)
     ]
 
 
 def _is_model(model: str, name: str) -> bool:
-    return re.search(rf"(?<![a-z0-9]){re.escape(model.lower())}(?![a-z0-9])", name.lower()) is not None
+    return (
+        re.search(rf"(?<![a-z0-9]){re.escape(model.lower())}(?![a-z0-9])", name.lower()) is not None
+    )
 
 
 def _what(entry: Entry) -> str:
-    return {"eflops": "its eFLOPS were", "scaling": "its curve was"}.get(entry.kind, "its steps were")
+    return {"eflops": "its eFLOPS were", "scaling": "its curve was"}.get(
+        entry.kind, "its steps were"
+    )
 
 
 def _apply_pairs(applied: MeasuredCatalog, entries: Sequence[Entry], all_types: Catalog) -> None:
     """Merge n_sat measured between two types into a catalog's table of n_sat by bandwidth (DeepVM Table V).
 
-    A pair's row is at the bandwidth by which the planner looks n_sat up, min(sender, receiver) in the catalog, not at
-    the bandwidth that was seen: one stream of a 25 Gbit/s VM may reach 5. For a type that the catalog does not know,
-    the document's bandwidth counts.
+    A pair's row is at the bandwidth by which the planner looks n_sat up, min(sender, receiver) in
+    the catalog, not at the bandwidth that was seen: one stream of a 25 Gbit/s VM may reach 5. For a
+    type that the catalog does not know, the document's bandwidth counts.
 
-    n_sat must not fall as bandwidth grows. A measured knee replaces the published row of its bandwidth, lowers larger
-    rows of less bandwidth, and removes smaller rows of more bandwidth. Of contradicting measurements the smaller holds:
-    it only asks for more memory nodes. A measurement without a knee up to N senders means n_sat >= N: it lifts a row
-    and never lowers one.
+    n_sat must not fall as bandwidth grows. A measured knee replaces the published row of its
+    bandwidth, lowers larger rows of less bandwidth, and removes smaller rows of more bandwidth. Of
+    contradicting measurements the smaller holds: it only asks for more memory nodes. A measurement
+    without a knee up to N senders means n_sat >= N: it lifts a row and never lowers one.
     """
     catalog = applied.catalog
     knees: dict[float, tuple[int, Entry]] = {}
@@ -226,7 +266,10 @@ def _apply_pairs(applied: MeasuredCatalog, entries: Sequence[Entry], all_types: 
         gbps = _bandwidth(entry, all_types, catalog.memory_nodes)
         senders, seen = entry.senders
         if gbps is None:
-            applied.note(f"n_sat of {entry.subject} is not used: nobody knows the bandwidth of the pair", entry)
+            applied.note(
+                f"n_sat of {entry.subject} is not used: nobody knows the bandwidth of the pair",
+                entry,
+            )
         elif not seen:
             bounds.append((gbps, senders, entry))
         elif gbps not in knees or senders < knees[gbps][0]:
@@ -240,8 +283,8 @@ def _apply_pairs(applied: MeasuredCatalog, entries: Sequence[Entry], all_types: 
         lifted = min([senders, *(n for g, n in own.items() if g >= gbps)])
         if lifted <= now:
             applied.note(
-                f"n_sat of {entry.subject} stays {now}: no saturation was seen up to {senders} senders; measure with "
-                "more to know it",
+                f"n_sat of {entry.subject} stays {now}: no saturation was seen up to {senders}"
+                " senders; measure with more to know it",
                 entry,
             )
             continue
@@ -251,7 +294,9 @@ def _apply_pairs(applied: MeasuredCatalog, entries: Sequence[Entry], all_types: 
     applied.catalog = replace(catalog, n_sat=SaturationTable.from_rows(list(table.items())))
 
 
-def _merged(published: Mapping[float, int], own: Mapping[float, int], applied: MeasuredCatalog) -> dict[float, int]:
+def _merged(
+    published: Mapping[float, int], own: Mapping[float, int], applied: MeasuredCatalog
+) -> dict[float, int]:
     """Measured rows, and the published rows that agree with them."""
     table = dict(own)
     for gbps, n in published.items():
@@ -260,7 +305,10 @@ def _merged(published: Mapping[float, int], own: Mapping[float, int], applied: M
         if gbps in own:
             continue
         if n < below:
-            applied.note(f"n_sat {n} at {gbps:g} Gbit/s gives way: {below} was measured here at less bandwidth")
+            applied.note(
+                f"n_sat {n} at {gbps:g} Gbit/s gives way: {below} was measured here at less"
+                " bandwidth"
+            )
             continue
         if n > above:
             what = f"n_sat at {gbps:g} Gbit/s comes down from {n} to {above}"
@@ -271,9 +319,14 @@ def _merged(published: Mapping[float, int], own: Mapping[float, int], applied: M
 
 def _bandwidth(entry: Entry, all_types: Catalog, rule: MemoryNodeRule) -> float | None:
     """Gbit/s of a pair, min(sender, receiver), None if unknown."""
-    sender, receiver = (all_types.by_name.get(name) for name in (entry.sender_type, entry.receiver_type))
+    sender, receiver = (
+        all_types.by_name.get(name) for name in (entry.sender_type, entry.receiver_type)
+    )
     sent = sender.network_gbps if sender else None
     received = receiver.memory_node_gbps(rule) if receiver else None
-    ends = (sent or entry.document.get("sender_gbps"), received or entry.document.get("receiver_gbps"))
+    ends = (
+        sent or entry.document.get("sender_gbps"),
+        received or entry.document.get("receiver_gbps"),
+    )
     known = [float(gbps) for gbps in ends if gbps is not None]
     return min(known) if len(known) == 2 else None

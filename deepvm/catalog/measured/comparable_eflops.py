@@ -1,18 +1,20 @@
 """Which eFLOPS are comparable: keeps figures of different workloads out of one ranking.
 
-A catalog's eFLOPS are of one workload and unit (the paper's: 377 for a T4); ``deepvm profile eflops`` measures FLOP/s
-of another workload (10^12 and more), which would beat all others. So a figure counts only on a common scale:
+A catalog's eFLOPS are of one workload and unit (the paper's: 377 for a T4); ``deepvm profile
+eflops`` measures FLOP/s of another workload (10^12 and more), which would beat all others. So a
+figure counts only on a common scale:
 
-1. Figures measured with one workload are comparable. Of several workloads one counts: the one that was asked for, else
-   the one measured on the most types, else the latest.
-2. A type with a measured and a published figure links the two scales, several by the geometric mean of their ratios:
-   measured figures are converted to the catalog's scale. A single link keeps its published figure, because one
-   measurement does not tell which type is faster.
-3. Where the ratios differ by more than a quarter, the workloads run the GPUs too differently: published figures become
-   estimates, which need ``--estimates``.
-4. Without a link only measured types may train. ``--estimates`` adds the others, linked by the estimates of the
-   measured types.
-5. Types with the GPU of a measured one follow it: the same figure for as many GPUs, a multiple (an estimate) otherwise.
+1. Figures measured with one workload are comparable. Of several workloads one counts: the one that
+   was asked for, else the one measured on the most types, else the latest.
+2. A type with a measured and a published figure links the two scales, several by the geometric mean
+   of their ratios: measured figures are converted to the catalog's scale. A single link keeps its
+   published figure, because one measurement does not tell which type is faster.
+3. Where the ratios differ by more than a quarter, the workloads run the GPUs too differently:
+   published figures become estimates, which need ``--estimates``.
+4. Without a link only measured types may train. ``--estimates`` adds the others, linked by the
+   estimates of the measured types.
+5. Types with the GPU of a measured one follow it: the same figure for as many GPUs, a multiple (an
+   estimate) otherwise.
 """
 
 from __future__ import annotations
@@ -36,8 +38,10 @@ class _Scale:
     """The conversion of measured figures to the catalog's scale.
 
     Attributes:
-        factor: catalog's unit in one FLOP/s. links: the types that say so. spread: largest ratio over smallest.
-        estimated: whether the links are estimates; then the catalog's figures are converted to FLOP/s instead.
+        factor: catalog's unit in one FLOP/s. links: the types that say so. spread: largest ratio
+            over smallest.
+        estimated: whether the links are estimates; then the catalog's figures are converted to
+            FLOP/s instead.
     """
 
     factor: float
@@ -50,7 +54,9 @@ class _Scale:
         return _rounded(flops if self.estimated else flops * self.factor)
 
 
-def apply_speeds(applied: MeasuredCatalog, entries: Sequence[Entry], chosen: str, all_types: Catalog) -> None:
+def apply_speeds(
+    applied: MeasuredCatalog, entries: Sequence[Entry], chosen: str, all_types: Catalog
+) -> None:
     """Put measured eFLOPS of the workload ``chosen`` into a catalog's types.
 
     ``all_types`` are all types that are compared, in whatever region; they set the scale.
@@ -61,15 +67,21 @@ def apply_speeds(applied: MeasuredCatalog, entries: Sequence[Entry], chosen: str
     others = sorted({e.instance_type for e in entries} - set(here))
     if others:
         why = (
-            f"eFLOPS of {listed(others)} were measured, but not with {chosen}, so they do not compare; "
-            "'deepvm tables list' shows them, --workload chooses"
+            f"eFLOPS of {listed(others)} were measured, but not with {chosen}, so they do not"
+            " compare; 'deepvm tables list' shows them, --workload chooses"
         )
         applied.note(why, *(e for e in entries if e.instance_type in others))
     catalog, scale = applied.catalog, _scale(all_types, here)
-    found = tuple(i if i.gpu is None else _with_speed(i, i.gpu, all_types, here, scale) for i in catalog)
+    found = tuple(
+        i if i.gpu is None else _with_speed(i, i.gpu, all_types, here, scale) for i in catalog
+    )
     unit = f"FLOP/s of {chosen}" if scale.estimated else catalog.eflops_unit
     applied.used += [e for e in here.values() if e.instance_type in catalog.by_name]
-    rest = [n for i, n in zip(catalog, found, strict=True) if i.gpu and i.eflops is not None and not speed_is_ours(n)]
+    rest = [
+        n
+        for i, n in zip(catalog, found, strict=True)
+        if i.gpu and i.eflops is not None and not speed_is_ours(n)
+    ]
     if rest:
         applied.doubts.append(_doubt(catalog, len(rest), sorted(here), scale, chosen))
     applied.catalog = replace(catalog, instances=found, eflops_unit=unit)
@@ -86,7 +98,9 @@ def choose_workload(entries: Iterable[Entry]) -> str:
 
 
 def _scale(catalog: Catalog, here: Mapping[str, Entry]) -> _Scale:
-    ratios = {n: eflops / e.eflops for n, e in here.items() if (eflops := catalog[n].eflops) is not None}
+    ratios = {
+        n: eflops / e.eflops for n, e in here.items() if (eflops := catalog[n].eflops) is not None
+    }
     published = {n: ratio for n, ratio in ratios.items() if not catalog[n].eflops_basis}
     links = published or ratios
     if not links:
@@ -100,10 +114,15 @@ def _with_speed(
 ) -> InstanceType:
     if instance.name in here:
         entry = here[instance.name]
-        source = f"measured here, {entry.measured_at.date()} ({entry.workload}): {entry.eflops:.4g} FLOP/s"
+        source = (
+            f"measured here, {entry.measured_at.date()} ({entry.workload}): {entry.eflops:.4g}"
+            " FLOP/s"
+        )
         if not scale.estimated:
             source += f", on the catalog's scale by {listed(scale.links)}"
-        return replace(instance, eflops=scale.bring(entry.eflops), eflops_basis="", eflops_source=source)
+        return replace(
+            instance, eflops=scale.bring(entry.eflops), eflops_basis="", eflops_source=source
+        )
     measured = [(catalog[n], g) for n in sorted(here) if (g := catalog[n].gpu)]
     same = [(i, g) for i, g in measured if (g.name, g.memory_gib) == (gpu.name, gpu.memory_gib)]
     if same:
@@ -114,17 +133,25 @@ def _with_speed(
         if scale.spread <= FAR_APART or instance.eflops_basis:
             return instance
         differ = f"{listed(scale.links)} differ by up to {scale.spread - 1:.0%} here"
-        return replace(instance, eflops_basis=f"published for another workload, against which {differ}")
+        return replace(
+            instance, eflops_basis=f"published for another workload, against which {differ}"
+        )
     published = instance.eflops_basis or f"{instance.eflops:g}, published for another workload"
     if not scale.links:
         source = f"its eFLOPS ({published}) compare with nothing that was measured here"
         return replace(instance, eflops=None, eflops_basis="", eflops_source=source)
-    basis = f"{published}; brought to what was measured here by the estimates of {listed(scale.links)}"
+    basis = (
+        f"{published}; brought to what was measured here by the estimates of {listed(scale.links)}"
+    )
     return replace(instance, eflops=_rounded(instance.eflops / scale.factor), eflops_basis=basis)
 
 
 def _following(
-    instance: InstanceType, gpu: Gpu, same: Sequence[tuple[InstanceType, Gpu]], here: Mapping[str, Entry], scale: _Scale
+    instance: InstanceType,
+    gpu: Gpu,
+    same: Sequence[tuple[InstanceType, Gpu]],
+    here: Mapping[str, Entry],
+    scale: _Scale,
 ) -> InstanceType:
     """A type with the GPU of types that were measured: their figures in the catalog's own proportion."""
     shares = []
@@ -148,25 +175,32 @@ def _following(
 
 def _doubt(catalog: Catalog, rest: int, measured: Sequence[str], scale: _Scale, chosen: str) -> str:
     """What to think of types that keep the catalog's figures."""
-    links, others = listed(scale.links), f"{counted(rest, 'other type')} with figures of the catalog"
+    links, others = (
+        listed(scale.links),
+        f"{counted(rest, 'other type')} with figures of the catalog",
+    )
     if scale.estimated:
-        published = smallest_of_each_gpu(i for i in catalog if i.eflops is not None and not i.eflops_basis)
-        too = f"measure {' or '.join(published[:3])} with the same workload too to compare them, or "
+        published = smallest_of_each_gpu(
+            i for i in catalog if i.eflops is not None and not i.eflops_basis
+        )
+        too = (
+            f"measure {' or '.join(published[:3])} with the same workload too to compare them, or "
+        )
         return (
-            f"{listed(measured)}: eFLOPS measured here with {chosen} compare with none of the catalog's, which are of "
-            f"another workload, so {others} count only with --estimates; {too if published else ''}leave the "
-            "measured tables out with --tables paper"
+            f"{listed(measured)}: eFLOPS measured here with {chosen} compare with none of the"
+            f" catalog's, which are of another workload, so {others} count only with --estimates;"
+            f" {too if published else ''}leave the measured tables out with --tables paper"
         )
     if scale.spread > FAR_APART:
         return (
-            f"{links} link what was measured here with {chosen} to the catalog's eFLOPS, and differ "
-            f"by {scale.spread - 1:.0%}: GPUs compare differently in the two workloads, so {others} count only with "
-            "--estimates; measure them too"
+            f"{links} link what was measured here with {chosen} to the catalog's eFLOPS, and differ"
+            f" by {scale.spread - 1:.0%}: GPUs compare differently in the two workloads, so"
+            f" {others} count only with --estimates; measure them too"
         )
     how = "alone links" if len(scale.links) == 1 else f"link (within {scale.spread - 1:.0%})"
     return (
-        f"{links} {how} what was measured here with {chosen} to the catalog's eFLOPS: {others} compare only as far as "
-        "both workloads run GPUs alike; measure them too to be sure"
+        f"{links} {how} what was measured here with {chosen} to the catalog's eFLOPS: {others}"
+        " compare only as far as both workloads run GPUs alike; measure them too to be sure"
     )
 
 

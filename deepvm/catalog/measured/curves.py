@@ -1,12 +1,14 @@
 """Measured speed-up curves: which are used, for which types, and what they cannot be compared with.
 
-The throughput of a cluster is eFLOPS x S(n), so a curve must match the eFLOPS of its type and the curves of the types
-that it is ranked with. Speed-ups of two workloads may differ several times at the same n. So:
+The throughput of a cluster is eFLOPS x S(n), so a curve must match the eFLOPS of its type and the
+curves of the types that it is ranked with. Speed-ups of two workloads may differ several times at
+the same n. So:
 
-1. Only curves of one workload count: the one that was asked for, else that of the measured eFLOPS (or of its model),
-   else the one measured on the most types, else the latest. Others are kept but rank nothing.
-2. Types that were not measured use the catalog's curves and eFLOPS, perhaps of another workload (the paper does not
-   name it): a doubt says so, and what to measure.
+1. Only curves of one workload count: the one that was asked for, else that of the measured eFLOPS
+   (or of its model), else the one measured on the most types, else the latest. Others are kept but
+   rank nothing.
+2. Types that were not measured use the catalog's curves and eFLOPS, perhaps of another workload
+   (the paper does not name it): a doubt says so, and what to measure.
 """
 
 from __future__ import annotations
@@ -14,7 +16,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from deepvm.catalog.measured.comparable_eflops import choose_workload, smallest_of_each_gpu, speed_is_ours
+from deepvm.catalog.measured.comparable_eflops import (
+    choose_workload,
+    smallest_of_each_gpu,
+    speed_is_ours,
+)
 from deepvm.catalog.measured.entries import Entry, MeasuredCatalog, same_workload
 from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.cluster.speedup import MeasuredSpeedup, RingSpeedup, SpeedupCurve
@@ -32,8 +38,9 @@ def apply_curves(
 ) -> tuple[str, dict[str, Entry]]:
     """Put measured curves into a catalog's types, also into those that shared a measured type's curves.
 
-    ``eflops_workload`` is the workload of the measured eFLOPS, ``all_types`` all that are compared, before any change.
-    Returns the workload that counts by rule 1, empty without curves, and its curves by type.
+    ``eflops_workload`` is the workload of the measured eFLOPS, ``all_types`` all that are compared,
+    before any change. Returns the workload that counts by rule 1, empty without curves, and its
+    curves by type.
     """
     wanted = _workload(usable, eflops_workload)
     by_type: dict[str, list[Entry]] = {}
@@ -47,12 +54,17 @@ def apply_curves(
             continue
         theirs = " and ".join(sorted({e.workload for e in own}))
         applied.note(
-            f"the speed-up of {name} was measured with {theirs}, what counts here with {wanted}: they do not compare, "
-            "so it is not used; --workload chooses, or measure both with one workload",
+            f"the speed-up of {name} was measured with {theirs}, what counts here with {wanted}:"
+            " they do not compare, so it is not used; --workload chooses, or measure both with one"
+            " workload",
             *own,
         )
     instances = tuple(
-        _with_own(i, by_type[i.name], general.get(i.name)) if i.name in by_type else _following(i, all_types, general)
+        (
+            _with_own(i, by_type[i.name], general.get(i.name))
+            if i.name in by_type
+            else _following(i, all_types, general)
+        )
         for i in applied.catalog
     )
     applied.used += [e for name, e in general.items() if name in applied.catalog.by_name]
@@ -70,41 +82,57 @@ def _workload(entries: Sequence[Entry], eflops_workload: str) -> str:
 
 
 def curve_doubts(
-    catalog: Catalog, general: Mapping[str, Entry], workload: str, eflops_workload: str, speeds: Collection[str]
+    catalog: Catalog,
+    general: Mapping[str, Entry],
+    workload: str,
+    eflops_workload: str,
+    speeds: Collection[str],
 ) -> list[str]:
     """Doubts about ranking measured curves beside figures that may not be comparable.
 
-    ``general`` are the curves of :func:`apply_curves` and ``workload`` is theirs; ``speeds`` are the types whose eFLOPS
-    were measured, with ``eflops_workload``.
+    ``general`` are the curves of :func:`apply_curves` and ``workload`` is theirs; ``speeds`` are
+    the types whose eFLOPS were measured, with ``eflops_workload``.
     """
     found = []
     for name, entry in general.items():
         if entry.local:
-            found.append(f"the curve of {name} was measured with processes of one machine, not with VMs")
+            found.append(
+                f"the curve of {name} was measured with processes of one machine, not with VMs"
+            )
         if entry.sizes < FEWEST_SIZES:
             found.append(
-                f"the curve of {name} was measured at {counted(entry.sizes, 'size')} above 1, too few to go by: it "
-                "counts only with --speedup measured"
+                f"the curve of {name} was measured at {counted(entry.sizes, 'size')} above 1, too"
+                " few to go by: it counts only with --speedup measured"
             )
         if name in speeds and not same_workload(entry.workload, eflops_workload):
-            found.append(f"the curve of {name} was measured with {entry.workload}, its eFLOPS with {eflops_workload}")
+            found.append(
+                f"the curve of {name} was measured with {entry.workload}, its eFLOPS with"
+                f" {eflops_workload}"
+            )
     # Rule 2. Types with estimated eFLOPS rank only with --estimates, which says so itself.
-    ranked = [i for i in catalog if i.gpu is not None and i.eflops is not None and not i.eflops_basis]
+    ranked = [
+        i for i in catalog if i.gpu is not None and i.eflops is not None and not i.eflops_basis
+    ]
     own = sorted({i.name for i in ranked} & set(_defaults(general)))
-    rest = [i for i in ranked if (curve := i.curve(i.default_speedup)) is None or not curve.source.startswith(_HERE)]
+    rest = [
+        i
+        for i in ranked
+        if (curve := i.curve(i.default_speedup)) is None or not curve.source.startswith(_HERE)
+    ]
     borrowed = [i.name for i in ranked if i.name in own and not speed_is_ours(i)]
     if own and rest:
         to_measure = smallest_of_each_gpu(rest)
         found.append(
-            f"the speed-up of {listed(own)} was measured here with {workload}, and "
-            f"{listed([i.name for i in rest])} {'goes' if len(rest) == 1 else 'go'} by the catalog's, which may be of "
-            "another workload: they compare only as far as both scale alike; run 'deepvm profile scaling' with "
-            f"{workload} on {listed(to_measure)} too"
+            f"the speed-up of {listed(own)} was measured here with {workload}, and"
+            f" {listed([i.name for i in rest])} {'goes' if len(rest) == 1 else 'go'} by the"
+            " catalog's, which may be of another workload: they compare only as far as both scale"
+            f" alike; run 'deepvm profile scaling' with {workload} on {listed(to_measure)} too"
         )
     if borrowed:
         found.append(
-            f"the eFLOPS of {listed(borrowed)} are the catalog's, perhaps of another workload than {workload}, "
-            "with which the speed-up was measured here; run 'deepvm profile eflops' with that there too"
+            f"the eFLOPS of {listed(borrowed)} are the catalog's, perhaps of another workload than"
+            f" {workload}, with which the speed-up was measured here; run 'deepvm profile eflops'"
+            " with that there too"
         )
     return found
 
@@ -114,7 +142,9 @@ def _defaults(general: Mapping[str, Entry]) -> list[str]:
     return sorted(name for name, entry in general.items() if entry.sizes >= FEWEST_SIZES)
 
 
-def _with_own(instance: InstanceType, entries: Sequence[Entry], general: Entry | None) -> InstanceType:
+def _with_own(
+    instance: InstanceType, entries: Sequence[Entry], general: Entry | None
+) -> InstanceType:
     own = _general_curves(general) if general else []
     new: list[SpeedupCurve] = [*own, *(_curve(e, e.workload) for e in entries)]
     kept = _others(instance, new)
@@ -122,10 +152,14 @@ def _with_own(instance: InstanceType, entries: Sequence[Entry], general: Entry |
         return replace(instance, speedups=(*kept, *new))
     # Curves that were another type's say less than its own.
     speedups = new if instance.speedup_basis else [*kept, *new]
-    return replace(instance, speedups=tuple(speedups), default_speedup=MeasuredSpeedup.kind, speedup_basis="")
+    return replace(
+        instance, speedups=tuple(speedups), default_speedup=MeasuredSpeedup.kind, speedup_basis=""
+    )
 
 
-def _following(instance: InstanceType, all_types: Catalog, general: Mapping[str, Entry]) -> InstanceType:
+def _following(
+    instance: InstanceType, all_types: Catalog, general: Mapping[str, Entry]
+) -> InstanceType:
     """Give a type the measured curves of another one with the same GPUs and curves."""
     for name in _defaults(general):
         other = all_types[name]

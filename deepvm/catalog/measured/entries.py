@@ -29,11 +29,19 @@ DOCUMENT_VERSIONS = {
 """The kinds of entries, and ``schema_version`` of the document of each."""
 
 _ONE = ("instance_type",)
-TYPES = {"eflops": _ONE, "scaling": _ONE, "saturation": ("sender_type", "receiver_type"), "steptime": _ONE}
+TYPES = {
+    "eflops": _ONE,
+    "scaling": _ONE,
+    "saturation": ("sender_type", "receiver_type"),
+    "steptime": _ONE,
+}
 """The attributes that name the types of an entry, by its kind."""
 
 FUTURE = timedelta(days=1)
-"""A measurement dated further ahead comes from a wrong clock; time zones and small clock errors stay below."""
+"""A measurement dated further ahead comes from a wrong clock.
+
+Time zones and small clock errors stay below.
+"""
 
 _WORKLOAD = {
     "model": "{}",
@@ -57,7 +65,8 @@ class Entry:
     Attributes:
         kind: ``eflops``, ``scaling``, ``saturation``, or ``steptime``: a law of steps.
         measured_at: when, UTC, whole seconds. document: what the profiling command printed.
-        instance_type: empty for ``saturation``, which has a ``sender_type`` and a ``receiver_type``.
+        instance_type: empty for ``saturation``, which has a ``sender_type`` and a
+            ``receiver_type``.
     """
 
     kind: str
@@ -69,15 +78,22 @@ class Entry:
 
     @property
     def workload(self) -> str:
-        """What was trained in one word, ``resnet50/224px/b64/float32/adam``; empty for ``saturation``.
+        """What was trained in one word, ``resnet50/224px/b64/float32/adam``.
 
-        Figures compare only where all of it is the same: on one machine eFLOPS differ seven-fold between workloads.
+        Empty for ``saturation``.
+
+        Figures compare only where all of it is the same: on one machine eFLOPS differ seven-fold
+        between workloads.
         """
         if self.kind == "saturation":
             return ""
         own = {name: self.document["workload"].get(name) for name in _WORKLOAD}
-        parts = [(form, own[name]) for name, form in _WORKLOAD.items() if own[name] != _USUAL.get(name)]
-        words = [(form, f"{value:g}" if isinstance(value, float) else value) for form, value in parts]
+        parts = [
+            (form, own[name]) for name, form in _WORKLOAD.items() if own[name] != _USUAL.get(name)
+        ]
+        words = [
+            (form, f"{value:g}" if isinstance(value, float) else value) for form, value in parts
+        ]
         return "/".join(form.format(word) for form, word in words if word not in (None, ""))
 
     @property
@@ -103,19 +119,30 @@ class Entry:
         """The result in words."""
         if self.kind == "eflops":
             spread = self.document.get("spread")
-            return f"{self.eflops:.4g} FLOP/s" + ("" if spread is None else f" (spread {float(spread):.1%})")
+            return f"{self.eflops:.4g} FLOP/s" + (
+                "" if spread is None else f" (spread {float(spread):.1%})"
+            )
         if self.kind == "scaling":
             if not self.sizes:
                 batches = counted(len({batch for *_, batch, _ in self.steps}), "batch", "batches")
                 return f"{counted(len(self.steps), 'run')} of {batches} on single VMs"
             n, speedup = self.points[-1]
             local = ", on one machine" if self.local else ""
-            batches = f", {count} batches" if (count := len({batch for *_, batch, _ in self.steps})) > 1 else ""
+            batches = (
+                f", {count} batches"
+                if (count := len({batch for *_, batch, _ in self.steps})) > 1
+                else ""
+            )
             return f"S({n:g}) = {speedup:.4g} ({counted(len(self.points), 'size')}{batches}{local})"
         if self.kind == "steptime":
             fit = self.document["fit"]
-            most = f"up to {counted(fit['most_nodes'], 'VM')} and {counted(fit['most_gpus'], 'GPU')}"
-            return f"{counted(len(self.steps), 'step')}, {most}, half of them within {fit['error']:.1%} of the law"
+            most = (
+                f"up to {counted(fit['most_nodes'], 'VM')} and {counted(fit['most_gpus'], 'GPU')}"
+            )
+            return (
+                f"{counted(len(self.steps), 'step')}, {most}, half of them within"
+                f" {fit['error']:.1%} of the law"
+            )
         senders, seen = self.senders
         return f"n_sat {senders}" if seen else f"n_sat at least {senders} (no saturation seen)"
 
@@ -158,11 +185,15 @@ class Entry:
     def steps(self) -> tuple[tuple[int, int, float, float], ...]:
         """VMs, GPUs of all of them, samples on each, and seconds of a step, for each run of which these are known.
 
-        Of a run on a single machine in the place of several VMs nothing is said about VMs: it is left out.
+        Of a run on a single machine in the place of several VMs nothing is said about VMs: it is
+        left out.
         """
         if self.kind == "steptime":
             own = self.document["steps"]
-            return tuple((int(s["nodes"]), int(s["gpus"]), float(s["batch"]), float(s["step_s"])) for s in own)
+            return tuple(
+                (int(s["nodes"]), int(s["gpus"]), float(s["batch"]), float(s["step_s"]))
+                for s in own
+            )
         work = self.document["workload"] if self.kind == "scaling" else {}
         processes, batch = work.get("processes"), work.get("batch")
         if not processes or not isinstance(batch, (int, float)):
@@ -175,12 +206,17 @@ class Entry:
                 median(run["seconds_per_step"]),
             )
             for run in self.document.get("runs") or ()
-            if run.get("seconds_per_step") and run.get("failed") is None and not (self.local and run["n"] > 1)
+            if run.get("seconds_per_step")
+            and run.get("failed") is None
+            and not (self.local and run["n"] > 1)
         )
 
     @property
     def senders(self) -> tuple[int, bool]:
-        """n_sat of a ``saturation`` entry, and whether saturation was seen; else n_sat is at least as large."""
+        """n_sat of a ``saturation`` entry, and whether saturation was seen.
+
+        Else n_sat is at least as large.
+        """
         knee = self.document.get("n_sat_knee")  # on a plateau, noise decides eq. 14
         if knee is not None:
             return max(1, int(float(knee))), True
@@ -201,7 +237,8 @@ class MeasuredCatalog:
     """A catalog with measured figures in it, and which measurements were used.
 
     Attributes:
-        catalog: the catalog. used: the entries that changed it. notes: why others did not, one sentence each.
+        catalog: the catalog. used: the entries that changed it. notes: why others did not, one
+            sentence each.
         unused: these reasons by name of entry. doubts: where these figures may mislead.
         workloads: of the eFLOPS and the curves in use, empty without any.
     """
@@ -220,7 +257,10 @@ class MeasuredCatalog:
 
 
 def same_workload(one: str, other: str) -> bool:
-    """Whether two workloads agree as far as both say; one may name the model alone, as a CSV does."""
+    """Whether two workloads agree as far as both say.
+
+    One may name the model alone, as a CSV does.
+    """
     return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
 
 

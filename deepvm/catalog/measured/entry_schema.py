@@ -1,4 +1,7 @@
-"""Schema and validation of measured tables; profiling documents are validated as far as they are used."""
+"""Schema and validation of measured tables.
+
+Profiling documents are validated as far as they are used.
+"""
 
 from __future__ import annotations
 
@@ -40,29 +43,47 @@ _LONGEST_S, _MOST_GPUS, _MOST_BATCH = 1e6, 65_536, 1e9
 
 class _WorkloadDocument(Lenient):
     model: Name = schema.name_of("the model that was trained")
-    resolution: _NumberOrWord = Field(None, description="side of an image in pixels: a number, or null")
+    resolution: _NumberOrWord = Field(
+        None, description="side of an image in pixels: a number, or null"
+    )
     sequence: _NumberOrWord = Field(None, description="tokens of a sample: a number, or null")
-    batch: _NumberOrWord = Field(None, description="samples of a step of one GPU: a number, or null")
-    dtype: _NumberOrWord = Field(None, description="type of the numbers, such as float32: a word, or null")
+    batch: _NumberOrWord = Field(
+        None, description="samples of a step of one GPU: a number, or null"
+    )
+    dtype: _NumberOrWord = Field(
+        None, description="type of the numbers, such as float32: a word, or null"
+    )
     optimizer: _NumberOrWord = Field(None, description="such as adam: a word, or null")
-    method: Literal["ddp", "fsdp", "lora"] | None = Field(None, description="ddp, fsdp or lora, or null")
+    method: Literal["ddp", "fsdp", "lora"] | None = Field(
+        None, description="ddp, fsdp or lora, or null"
+    )
     precision: Literal["auto", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4"] | None = Field(
         None, description="auto, fp32, tf32, fp16, bf16, fp8 or fp4, or null"
     )
     software: Literal["eager", "transformers", "compiled", "tuned"] | None = Field(
         None, description="eager, transformers, compiled or tuned, or null"
     )
-    trains: Name | None = schema.name_of("what recommend --model calls it", "for the model's own name")
-    processes: Whole | None = schema.number(
-        "processes on each VM, one for each GPU", _MOST_GPUS, least=1, whole=True, null="when unknown"
+    trains: Name | None = schema.name_of(
+        "what recommend --model calls it", "for the model's own name"
     )
-    activation_checkpointing: bool | None = Field(None, strict=True, description="true, false, or null")
+    processes: Whole | None = schema.number(
+        "processes on each VM, one for each GPU",
+        _MOST_GPUS,
+        least=1,
+        whole=True,
+        null="when unknown",
+    )
+    activation_checkpointing: bool | None = Field(
+        None, strict=True, description="true, false, or null"
+    )
 
 
 class _EflopsDocument(Lenient):
     schema_version: Literal["deepvm.eflops/1"] = Field(description=DOCUMENT_VERSIONS["eflops"])
     eflops: Number = schema.number("operations per second", schema.MAX_EFLOPS)
-    images_per_s: Number | None = schema.number("images per second", schema.MAX_EFLOPS, null="when unknown")
+    images_per_s: Number | None = schema.number(
+        "images per second", schema.MAX_EFLOPS, null="when unknown"
+    )
     spread: Number | None = schema.number(
         "spread of the windows as a share of the median", 1000, least=0, null="when unknown"
     )
@@ -75,13 +96,21 @@ class _SizeDocument(Lenient):
 
 
 class _PointDocument(_SizeDocument):
-    speedup: Number = schema.number("speed-up over one VM, exactly 1 at n = 1", 1_000_000, least=0.000001)
+    speedup: Number = schema.number(
+        "speed-up over one VM, exactly 1 at n = 1", 1_000_000, least=0.000001
+    )
 
 
 class _RunDocument(_SizeDocument):
-    batch: Number | None = schema.number("samples of a step on each GPU", _MOST_BATCH, null="for the workload's")
+    batch: Number | None = schema.number(
+        "samples of a step on each GPU", _MOST_BATCH, null="for the workload's"
+    )
     seconds_per_step: list[Number] = Field(
-        [], description=f"seconds of a step in each window: a list of numbers above 0 and at most {_LONGEST_S:g}"
+        [],
+        description=(
+            "seconds of a step in each window: a list of numbers above 0 and at most"
+            f" {_LONGEST_S:g}"
+        ),
     )
     failed: str | None = Field(None, description="why the run failed: text, or null")
 
@@ -108,11 +137,27 @@ def _as_fit(value: dict[str, Any]) -> dict[str, Any]:
         assert measured is not None
         numbers = [*law, fit.error, fit.sd, *measured.scatter, *measured.gpus, *measured.batch]
         right = all(isinstance(n, (int, float)) and 0 <= n < math.inf for n in numbers)
-        right &= law[0] + law[1] > 0 and fit.law.overlap >= 1 and measured.gpus[0] >= 1 and measured.batch[0] > 0
-        right &= list(measured.nodes) == sorted({int(n) for n in measured.nodes}) and measured.nodes[0] >= 1
-        right &= len(measured.nodes) == len(measured.scatter) and len(measured.gpus) == len(measured.batch) == 2
-        right &= measured.gpus[1] == fit.most_gpus >= fit.most_nodes == measured.nodes[-1] and measured.most_per_vm >= 1
-        right &= all(isinstance(n, int) and n > 1 for n in measured.local_gpus) and isinstance(measured.batches, int)
+        right &= (
+            law[0] + law[1] > 0
+            and fit.law.overlap >= 1
+            and measured.gpus[0] >= 1
+            and measured.batch[0] > 0
+        )
+        right &= (
+            list(measured.nodes) == sorted({int(n) for n in measured.nodes})
+            and measured.nodes[0] >= 1
+        )
+        right &= (
+            len(measured.nodes) == len(measured.scatter)
+            and len(measured.gpus) == len(measured.batch) == 2
+        )
+        right &= (
+            measured.gpus[1] == fit.most_gpus >= fit.most_nodes == measured.nodes[-1]
+            and measured.most_per_vm >= 1
+        )
+        right &= all(isinstance(n, int) and n > 1 for n in measured.local_gpus) and isinstance(
+            measured.batches, int
+        )
     except (TypeError, KeyError, ValueError, AssertionError, IndexError, AttributeError):
         right = False
     if not right:
@@ -127,12 +172,20 @@ _FITTED = "the law of these steps, as 'deepvm profile' fits it: an object"
 class _ScalingDocument(Lenient):
     schema_version: Literal["deepvm.scaling/1"] = Field(description=DOCUMENT_VERSIONS["scaling"])
     workload: _WorkloadDocument = Field(description=_WORKLOAD)
-    local: bool = Field(False, strict=True, description="whether one machine stood for all VMs: true or false")
+    local: bool = Field(
+        False, strict=True, description="whether one machine stood for all VMs: true or false"
+    )
     points: list[_PointDocument] = schema.rows(
-        "measured speed-ups, every n once, one above 1", 1000, least=1, required=True, of="objects with n and speedup"
+        "measured speed-ups, every n once, one above 1",
+        1000,
+        least=1,
+        required=True,
+        of="objects with n and speedup",
     )
     runs: list[_RunDocument] | None = Field(
-        None, max_length=100_000, description="training runs: a list of objects with n and seconds_per_step, or null"
+        None,
+        max_length=100_000,
+        description="training runs: a list of objects with n and seconds_per_step, or null",
     )
     step_time: _Fit | None = Field(None, description=f"{_FITTED}, or null")
 
@@ -142,12 +195,18 @@ class _StepTimeDocument(Lenient):
     workload: _WorkloadDocument = Field(description=_WORKLOAD)
     fit: _Fit = Field(description=_FITTED)
     steps: list[_StepDocument] = schema.rows(
-        "measured steps", 20_000, least=FEWEST, required=True, of="objects with nodes, gpus, batch and step_s"
+        "measured steps",
+        20_000,
+        least=FEWEST,
+        required=True,
+        of="objects with nodes, gpus, batch and step_s",
     )
 
 
 class _SaturationDocument(Lenient):
-    schema_version: Literal["deepvm.saturation/1"] = Field(description=DOCUMENT_VERSIONS["saturation"])
+    schema_version: Literal["deepvm.saturation/1"] = Field(
+        description=DOCUMENT_VERSIONS["saturation"]
+    )
     transport: Name = schema.name_of("how the bytes travelled, such as tcp")
     sender_gbps: Number | None = schema.number(
         "bandwidth of a sender, Gbit/s", schema.MAX_NETWORK_GBPS, null="when unknown"
@@ -198,7 +257,9 @@ class _StepTimeEntry(_TypeEntry):
     document: _StepTimeDocument = _PRINTED
 
 
-_AnyEntry = Annotated[_EflopsEntry | _ScalingEntry | _SaturationEntry | _StepTimeEntry, Field(discriminator="kind")]
+_AnyEntry = Annotated[
+    _EflopsEntry | _ScalingEntry | _SaturationEntry | _StepTimeEntry, Field(discriminator="kind")
+]
 
 
 class _TablesDocument(Strict):
@@ -217,7 +278,10 @@ def tables_schema(name: str) -> dict[str, Any]:
 
 
 def read_document(path: Path, expected: str = EXPECTED) -> Any:
-    """Read a JSON file of measurements as :func:`parse_document` does; a missing file is refused likewise."""
+    """Read a JSON file of measurements as :func:`parse_document` does.
+
+    A missing file is refused likewise.
+    """
     return parse_document(read_existing(path, expected), path, expected)
 
 
@@ -225,10 +289,15 @@ def parse_document(text: str, path: Path, expected: str = EXPECTED) -> Any:
     """Read JSON of measurements; numbers are plain int and float.
 
     Raises:
-        CatalogFormatError: not JSON, a field that appears twice, or what could not be written again.
+        CatalogFormatError: not JSON, a field that appears twice, or what could not be written
+            again.
     """
     document = parse_json(text, path, expected, float)
-    findings.refuse(path, [*findings.repeated_keys(document), *_unwritable(document)], findings.json_place(document))
+    findings.refuse(
+        path,
+        [*findings.repeated_keys(document), *_unwritable(document)],
+        findings.json_place(document),
+    )
     return document
 
 
@@ -236,13 +305,19 @@ def _unwritable(document: object) -> Iterator[Finding]:
     """What could be read, but not be written again."""
     for path, value in findings.containers(document):
         if len(path) > _DEEPEST:
-            yield Finding(path[:3], "lists or objects are nested too deeply", f"allowed: {_DEEPEST} levels")
+            yield Finding(
+                path[:3], "lists or objects are nested too deeply", f"allowed: {_DEEPEST} levels"
+            )
             return
         for step, child in value.items() if isinstance(value, dict) else enumerate(value):
             if isinstance(child, float) and not math.isfinite(child):
                 yield Finding((*path, step), shown(child), "allowed: a finite number")
             if any(isinstance(text, str) and _HALF.search(text) for text in (step, child)):
-                yield Finding(path, "a text in it holds half of a character", "allowed: no lone \\ud800 to \\udfff")
+                yield Finding(
+                    path,
+                    "a text in it holds half of a character",
+                    "allowed: no lone \\ud800 to \\udfff",
+                )
 
 
 def tables_findings(document: object) -> list[Finding]:
@@ -252,8 +327,8 @@ def tables_findings(document: object) -> list[Finding]:
         if version == known:  # a single measurement, which does not say of what type it is
             types = " ".join(f"--{name.replace('_', '-')} TYPE" for name in TYPES[kind])
             expected = (
-                f"{TABLES_EXPECTED} (deepvm.tables/1); this is one measurement: 'deepvm tables import FILE {types}' "
-                "adds it to yours, which recommend uses without --tables"
+                f"{TABLES_EXPECTED} (deepvm.tables/1); this is one measurement: 'deepvm tables"
+                f" import FILE {types}' adds it to yours, which recommend uses without --tables"
             )
             return [Finding(("schema_version",), shown(version), expected)]
     found = findings.schema_findings(_TablesDocument, document)
@@ -267,7 +342,9 @@ def tables_findings(document: object) -> list[Finding]:
     names = [entry.name for entry in entries.values()]
     for at, first in repeats(names):
         expected = f"allowed: every measurement once; the first is entry {list(entries)[first] + 1}"
-        found.append(Finding(("entries", list(entries)[at]), f"a second {shown(names[at])}", expected))
+        found.append(
+            Finding(("entries", list(entries)[at]), f"a second {shown(names[at])}", expected)
+        )
     return found
 
 
@@ -282,13 +359,18 @@ def _joined_findings(entry: Entry, path: DocumentPath) -> Iterator[Finding]:
         sizes = [int(p["n"]) for p in points]
         for i, _ in repeats(sizes):
             found = f"{sizes[i]} appears twice"
-            yield Finding((*path, "points", i, "n"), found, "allowed: every n once, the median of its repeats")
+            yield Finding(
+                (*path, "points", i, "n"), found, "allowed: every n once, the median of its repeats"
+            )
         for i, point in enumerate(points):
             if sizes[i] == 1 and float(point["speedup"]) != 1:
                 expected = "allowed: exactly 1 at n = 1: it is the unit"
                 yield Finding((*path, "points", i, "speedup"), shown(point["speedup"]), expected)
         if max(sizes) == 1 and len({batch for *_, batch, _ in entry.steps}) < 2:
-            wanted = "allowed: at least one n above 1, or runs of several batches; measure more VMs or --batch 32,64"
+            wanted = (
+                "allowed: at least one n above 1, or runs of several batches; measure more VMs or"
+                " --batch 32,64"
+            )
             yield Finding((*path, "points"), "no n above 1", wanted)
     for i, step in enumerate(entry.document["steps"] if entry.kind == "steptime" else ()):
         if step["gpus"] < step["nodes"]:

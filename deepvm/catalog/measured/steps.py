@@ -1,8 +1,9 @@
 """Measured steps in the planner's words: what was trained, on which type, and the law that the steps follow.
 
-``deepvm profile scaling`` names its workload by what it trains (images of 224 pixels, float32), the planner by what a
-user asks for (resnet50, tf32). Only steps of the very workload that is asked for count: model, method, sequence or
-resolution, precision and software. The batch may differ, as the law knows batches.
+``deepvm profile scaling`` names its workload by what it trains (images of 224 pixels, float32), the
+planner by what a user asks for (resnet50, tf32). Only steps of the very workload that is asked for
+count: model, method, sequence or resolution, precision and software. The batch may differ, as the
+law knows batches.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ DTYPES = {"float32": Precision.FP32, "bfloat16": Precision.BF16, "float16": Prec
 class Trained:
     """What was trained, as ``recommend`` would be told; ``checkpointing``: None where nobody said.
 
-    ``by_cudnn``: whether float32 is what torch makes of it, TF32 in convolutions where the GPU has it.
+    ``by_cudnn``: whether float32 is what torch makes of it, TF32 in convolutions where the GPU has
+    it.
     """
 
     model: str
@@ -67,7 +69,9 @@ class Trained:
                 return f"measured with {what}{own}, and {what}{wanted} is trained"
         usual = usual_checkpointing(workload)
         if None not in (self.checkpointing, usual) and self.checkpointing != usual:
-            return f"measured {'with' if self.checkpointing else 'without'} activation checkpointing"
+            return (
+                f"measured {'with' if self.checkpointing else 'without'} activation checkpointing"
+            )
         return ""
 
 
@@ -77,15 +81,18 @@ def trained_as(entry: Entry) -> Trained | str:
     name = str(raw.get("trains") or raw["model"])
     model = presets().get(name.casefold().replace("_", "-"))
     if ":" in name:
-        return f"nobody knows what {name} is: measure with --trains and the name that recommend --model has for it"
+        return (
+            f"nobody knows what {name} is: measure with --trains and the name that recommend"
+            " --model has for it"
+        )
     pixels, length = raw.get("resolution"), raw.get("sequence")
     for what, value in (("images", pixels), ("sequences", length)):
         if isinstance(value, str):
             return f"nobody knows how large {what} of {value!r} are: a number is expected"
     if model is not None and model.pixels and pixels is not None and pixels != model.pixels:
         return (
-            f"it was measured with images of {pixels} pixels, and recommend trains {model.name} with {model.pixels}: "
-            f"measure with --resolution {model.pixels}"
+            f"it was measured with images of {pixels} pixels, and recommend trains {model.name}"
+            f" with {model.pixels}: measure with --resolution {model.pixels}"
         )
     dtype = str(raw.get("dtype") or "float32")
     if raw.get("precision") is None and dtype not in DTYPES:
@@ -125,7 +132,10 @@ class StepTimes:
             self.instance_type,
             self.fit,
             reads=all(e.kind == "steptime" for e in self.entries),
-            about=f"{self.instance_type}, {self.entries[-1].measured_at.date()}, {counted(len(self.steps), 'run')}",
+            about=(
+                f"{self.instance_type}, {self.entries[-1].measured_at.date()},"
+                f" {counted(len(self.steps), 'run')}"
+            ),
         )
 
     @cached_property
@@ -136,7 +146,8 @@ class StepTimes:
             return StepTimeFit.of_document(saved[0])
         try:
             return fit_steps(self.steps)
-        except ModuleNotFoundError as error:  # without the extra, the latest that was fitted elsewhere
+        except ModuleNotFoundError as error:
+            # Without the extra, the latest that was fitted elsewhere
             if missing_extra(error) is None or not saved:
                 raise
             return StepTimeFit.of_document(saved[-1])
@@ -146,12 +157,16 @@ class StepTimes:
         """Why there is no law of them; empty where there is one, or one can be made."""
         if self.too_few or any(_saved(e) for e in self.entries) or find_spec("scipy") is not None:
             return self.too_few
-        return "no law of its steps was saved with it, and to fit one needs scipy: install deepvm[fit]"
+        return (
+            "no law of its steps was saved with it, and to fit one needs scipy: install deepvm[fit]"
+        )
 
     @property
     def steps(self) -> Steps:
         """All of them."""
-        return Steps(*np.array([step for e in self.entries for step in e.steps], dtype=np.float64).T)
+        return Steps(
+            *np.array([step for e in self.entries for step in e.steps], dtype=np.float64).T
+        )
 
     @property
     def too_few(self) -> str:
@@ -168,14 +183,17 @@ def step_times(
 ) -> tuple[tuple[StepTimes, ...], dict[str, str]]:
     """Measured steps by type and workload, and by name of entry why some are not used.
 
-    ``types``: known types by name, which say what a type's GPU is; else what the machine called it counts.
+    ``types``: known types by name, which say what a type's GPU is; else what the machine called it
+    counts.
     """
     found: dict[tuple[str, Trained], list[Entry]] = {}
     unused = dict[str, str]()
     for entry in sorted((e for e in entries if e.steps), key=lambda e: e.measured_at):
         instance, trained = types.get(entry.instance_type), trained_as(entry)
         if entry.on_cpu and (instance is None or instance.gpu is not None):
-            unused[entry.name] = f"it was measured on the processors of {entry.instance_type}, not on GPUs"
+            unused[entry.name] = (
+                f"it was measured on the processors of {entry.instance_type}, not on GPUs"
+            )
         elif instance is not None and instance.gpu is None:
             unused[entry.name] = f"{entry.instance_type} has no GPU, and only types with GPUs train"
         elif isinstance(trained, str):

@@ -6,8 +6,9 @@
     <folder>/measured.previous.json    what they were before the last change
     <folder>/.measured.lock            held while a process changes them
 
-A change writes the new file and a copy of the old one beside it, syncs them and renames: a kill at any point leaves a
-whole ``measured.json``. ``recommend`` imports this module to see whether there are any tables, so it imports little.
+A change writes the new file and a copy of the old one beside it, syncs them and renames: a kill at
+any point leaves a whole ``measured.json``. ``recommend`` imports this module to see whether there
+are any tables, so it imports little.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ LOCK_WAIT_S = 30.0
 
 
 def default_folder(environ: Mapping[str, str]) -> Path | None:
-    """Where measured tables are: ``DEEPVM_DATA_DIR``, else deepvm's folder in the user's data; None without a home."""
+    """Where measured tables are: ``DEEPVM_DATA_DIR``, else deepvm's folder in the user's data.
+
+    None without a home.
+    """
     named = environ.get("DEEPVM_DATA_DIR", "")
     return Path(os.path.expanduser(named)).absolute() if named else user_folder("data", environ)
 
@@ -39,15 +43,20 @@ def nothing_measured(folder: Path) -> bool:
     try:
         os.lstat(folder / CURRENT)
     except OSError as error:
-        return isinstance(error, (FileNotFoundError, NotADirectoryError))  # after others, reading it says why
+        # After others, reading it says why
+        return isinstance(error, (FileNotFoundError, NotADirectoryError))
     return False
 
 
 def replace_file(folder: Path, data: bytes) -> None:
-    """Replace the tables; the old ones become the previous ones. At every moment a whole file has the name."""
+    """Replace the tables; the old ones become the previous ones.
+
+    At every moment a whole file has the name.
+    """
     current, upcoming = folder / CURRENT, folder / _NEXT
     try:
-        for left_over in folder.glob("*measured.*.tmp"):  # of a process that was killed; nobody else holds the lock
+        # Of a process that was killed; nobody else holds the lock
+        for left_over in folder.glob("*measured.*.tmp"):
             left_over.unlink(missing_ok=True)
         # All that needs room on the disk comes first.
         write_bytes(upcoming, data)
@@ -60,12 +69,17 @@ def replace_file(folder: Path, data: bytes) -> None:
             upcoming.unlink()
         if isinstance(error, DataError):
             raise
-        raise DataError(f"{current}: cannot be written: {error.strerror}; nothing was changed") from None
+        raise DataError(
+            f"{current}: cannot be written: {error.strerror}; nothing was changed"
+        ) from None
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Lock the folder against other processes, or raise a DataError; the kernel unlocks it however this one ends."""
+    """Lock the folder against other processes, or raise a DataError.
+
+    The kernel unlocks it however this one ends.
+    """
     from deepvm.io.file_lock import FileLock
 
     elsewhere = "DEEPVM_DATA_DIR names another place"
@@ -75,9 +89,14 @@ def locked(folder: Path) -> Iterator[None]:
         free = lock.take(shared=False, limit_s=LOCK_WAIT_S)
     except OSError as error:  # without a lock, two saves could lose each other's entries
         why = error.strerror or type(error).__name__
-        raise DataError(f"{error.filename or folder}: measured tables cannot be written: {why}; {elsewhere}") from None
+        raise DataError(
+            f"{error.filename or folder}: measured tables cannot be written: {why}; {elsewhere}"
+        ) from None
     if not free:
-        raise DataError(f"another deepvm has held {folder / LOCK} for {LOCK_WAIT_S:g} s; nothing was saved, try again")
+        raise DataError(
+            f"another deepvm has held {folder / LOCK} for {LOCK_WAIT_S:g} s; nothing was saved, try"
+            " again"
+        )
     try:
         yield
     finally:

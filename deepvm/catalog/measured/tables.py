@@ -12,8 +12,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import deepvm
-from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, TABLES_VERSION, TYPES, Entry, build_entry
-from deepvm.catalog.measured.storage import CURRENT, PREVIOUS, default_folder, locked, nothing_measured, replace_file
+from deepvm.catalog.measured.entries import (
+    DOCUMENT_VERSIONS,
+    TABLES_VERSION,
+    TYPES,
+    Entry,
+    build_entry,
+)
+from deepvm.catalog.measured.storage import (
+    CURRENT,
+    PREVIOUS,
+    default_folder,
+    locked,
+    nothing_measured,
+    replace_file,
+)
 from deepvm.core.cluster.instances import Catalog
 from deepvm.errors import CatalogFormatError, DataError, RequestError
 from deepvm.io.safe_read import MAX_BYTES
@@ -45,28 +58,42 @@ class Tables:
         """Find entries by name or type, its first parts, or a glob."""
 
         def is_meant(word: str) -> bool:
-            return word == name or word.startswith((f"{name}:", f"{name}/", f"{name}.")) or fnmatchcase(word, name)
+            return (
+                word == name
+                or word.startswith((f"{name}:", f"{name}/", f"{name}."))
+                or fnmatchcase(word, name)
+            )
 
         return tuple(e for e in self.entries if any(map(is_meant, (e.name, *e.types))))
 
     def merged(self, entries: Iterable[Entry]) -> Tables:
-        """Merge other entries; of one name the later measurement wins, of equal times the new one."""
+        """Merge other entries.
+
+        Of one name the later measurement wins, of equal times the new one.
+        """
         found = {e.name: e for e in sorted((*self.entries, *entries), key=lambda e: e.measured_at)}
         return Tables(tuple(found[name] for name in sorted(found)), self.path)
 
-    def apply(self, catalog: Catalog, workload: str = "", *, among: Sequence[Catalog] = ()) -> Catalog:
+    def apply(
+        self, catalog: Catalog, workload: str = "", *, among: Sequence[Catalog] = ()
+    ) -> Catalog:
         """The catalog with these figures in it; see :func:`deepvm.catalog.measured.apply.apply`."""
         from deepvm.catalog.measured.apply import apply
 
         return apply(self, catalog, workload, among).catalog
 
     def apply_steps(self, catalog: Catalog, workload: Workload, software: str) -> Catalog:
-        """The catalog with what concerns a workload; see :func:`deepvm.catalog.measured.apply.apply_steps`."""
+        """The catalog with what concerns a workload.
+
+        See :func:`deepvm.catalog.measured.apply.apply_steps`.
+        """
         from deepvm.catalog.measured.apply import apply_steps
 
         return apply_steps(self, catalog, workload, software).catalog
 
-    def speeds(self, published: PublishedPerformance, types: Mapping[str, InstanceType]) -> PublishedPerformance:
+    def speeds(
+        self, published: PublishedPerformance, types: Mapping[str, InstanceType]
+    ) -> PublishedPerformance:
         """Speeds by these steps, else as published; ``types``: known types by name, for what their GPUs are."""
         from deepvm.catalog.measured.measured_performance import MeasuredPerformance
         from deepvm.catalog.measured.steps import step_times
@@ -90,10 +117,13 @@ def own_folder() -> Path:
 
 
 def load_tables(folder: str | os.PathLike[str] | None = None) -> Tables:
-    """Load the measured tables of a folder, the user's own unless given; empty if nothing was measured.
+    """Load the measured tables of a folder, the user's own unless given.
+
+    Empty if nothing was measured.
 
     Raises:
-        CatalogFormatError: the file cannot be read, or is not what was written; names every problem with its place.
+        CatalogFormatError: the file cannot be read, or is not what was written; names every problem
+            with its place.
     """
     place = default_folder(os.environ) if folder is None else Path(folder)
     if place is None or nothing_measured(place):  # as for most users: pydantic stays out
@@ -101,7 +131,10 @@ def load_tables(folder: str | os.PathLike[str] | None = None) -> Tables:
     try:
         return read_tables(place / CURRENT)
     except CatalogFormatError as error:
-        cure = "'deepvm tables restore' brings back the tables before the last change, '--tables paper' ignores them"
+        cure = (
+            "'deepvm tables restore' brings back the tables before the last change, '--tables"
+            " paper' ignores them"
+        )
         raise _noted(error, f"These are your measured tables: {cure}.") from None
 
 
@@ -109,14 +142,17 @@ def open_tables(name: str) -> Tables | None:
     """What ``--tables`` means: ``auto`` for the user's own, ``paper`` for none (None), or a file.
 
     Raises:
-        RequestError: neither of the words nor the name of a JSON file. CatalogFormatError: as :func:`read_tables`.
+        RequestError: neither of the words nor the name of a JSON file. CatalogFormatError: as
+            :func:`read_tables`.
     """
     if name == "paper":
         return None
     if name == "auto":
         return load_tables()
     if not name.lower().endswith(".json"):
-        raise RequestError("tables", name, "auto, paper, or a .json file that 'deepvm tables export' wrote")
+        raise RequestError(
+            "tables", name, "auto, paper, or a .json file that 'deepvm tables export' wrote"
+        )
     return read_tables(Path(name))
 
 
@@ -124,7 +160,8 @@ def read_tables(path: Path) -> Tables:
     """Read measured tables from a file.
 
     Raises:
-        CatalogFormatError: missing, unreadable, of another version or not valid; names every problem with its place.
+        CatalogFormatError: missing, unreadable, of another version or not valid; names every
+            problem with its place.
     """
     from deepvm.catalog.documents.findings import json_place, refuse
     from deepvm.catalog.measured.entry_schema import TABLES_EXPECTED, read_document, tables_findings
@@ -150,7 +187,9 @@ def entry_of(
     name: str = "document",
     **types: Unpack[MeasuredTypes],
 ) -> Entry:
-    """Make an entry of what a profiling command prints with ``-o json``; ``name`` is what errors call the document.
+    """Make an entry of what a profiling command prints with ``-o json``.
+
+    ``name`` is what errors call the document.
 
     Raises:
         RequestError: an unknown kind, or a type is missing.
@@ -164,13 +203,18 @@ def entry_of(
     needed = {option: str(types.get(option, "")) for option in TYPES[kind]}
     for option, value in needed.items():
         if not value:
-            raise RequestError(option, value, "the provider's name of the type that was measured, such as g4dn.xlarge")
+            raise RequestError(
+                option,
+                value,
+                "the provider's name of the type that was measured, such as g4dn.xlarge",
+            )
     # Through text and back: what is kept is what a file can hold, whoever made the document.
     plain = parse_document(json.dumps(dict(document)), Path(name))
     entry = Entry(kind, measured_at.replace(microsecond=0), plain, **needed)
     inside = json_place({"document": plain})
     findings = tables_findings(Tables((entry,)).as_document())
-    refuse(name, findings, lambda path: inside(path[2:]).removeprefix("document."))  # without entries[0]
+    # Without entries[0]
+    refuse(name, findings, lambda path: inside(path[2:]).removeprefix("document."))
     return entry
 
 
@@ -182,26 +226,35 @@ def save_entries(
     Returns the tables before and after.
 
     Raises:
-        DataError: the tables there cannot be read, locked or written; whatever was there is unchanged.
+        DataError: the tables there cannot be read, locked or written; whatever was there is
+            unchanged.
     """
     place = Path(folder)
     with locked(place):
         old = load_tables(place)
-        new = Tables(tuple(e for e in old if e.name not in remove), str(place / CURRENT)).merged(entries)
+        new = Tables(tuple(e for e in old if e.name not in remove), str(place / CURRENT)).merged(
+            entries
+        )
         if new.entries != old.entries:
             data = encode_tables(new)
             if len(data) > MAX_BYTES:
-                size = f"{len(data) / 2**20:.0f} MiB, more than the {MAX_BYTES // 2**20} MiB that are read"
+                size = (
+                    f"{len(data) / 2**20:.0f} MiB, more than the {MAX_BYTES // 2**20} MiB that are"
+                    " read"
+                )
                 raise DataError(f"{new.path}: would have {size}; 'deepvm tables remove' makes room")
             replace_file(place, data)
     return old, new
 
 
 def restore_previous(folder: str | os.PathLike[str]) -> Path:
-    """Undo the last change and return the file; a second call redoes it. Before the first change, tables are empty.
+    """Undo the last change and return the file; a second call redoes it.
+
+    Before the first change, tables are empty.
 
     Raises:
-        DataError: there is nothing to go back to, it cannot be read, or the folder cannot be written.
+        DataError: there is nothing to go back to, it cannot be read, or the folder cannot be
+            written.
     """
     place = Path(folder)
     with locked(place):
@@ -210,13 +263,19 @@ def restore_previous(folder: str | os.PathLike[str]) -> Path:
             try:
                 read_tables(before)
             except CatalogFormatError as error:
-                text = f"These are the tables before the last change: remove {before} to do without them."
+                text = (
+                    f"These are the tables before the last change: remove {before} to do without"
+                    " them."
+                )
                 raise _noted(error, text) from None
             replace_file(place, before.read_bytes())
         elif os.path.lexists(place / CURRENT):
             replace_file(place, encode_tables(Tables()))
         else:
-            raise DataError(f"{place / CURRENT}: nothing was measured yet, there is no earlier version to go back to")
+            raise DataError(
+                f"{place / CURRENT}: nothing was measured yet, there is no earlier version to go"
+                " back to"
+            )
     return place / CURRENT
 
 

@@ -17,10 +17,15 @@ def readings(checked: Checked) -> dict[str, dict[str, Reading]]:
     by_region: dict[str, list[Offer]] = defaultdict(list)
     for offer in checked.offers:
         by_region[offer.region].append(offer)
-    return {region: _of_region(offers, region, checked.refused) for region, offers in sorted(by_region.items())}
+    return {
+        region: _of_region(offers, region, checked.refused)
+        for region, offers in sorted(by_region.items())
+    }
 
 
-def _of_region(offers: Sequence[Offer], region: str, refused: Mapping[Place, Mapping[str, int]]) -> dict[str, Reading]:
+def _of_region(
+    offers: Sequence[Offer], region: str, refused: Mapping[Place, Mapping[str, int]]
+) -> dict[str, Reading]:
     specs: dict[str, Any] = {}
     zones: dict[str, list[str]] = {}
     on_demand: dict[str, str] = {}
@@ -30,13 +35,18 @@ def _of_region(offers: Sequence[Offer], region: str, refused: Mapping[Place, Map
         if o.zone:
             zones.setdefault(o.instance_type, []).append(o.zone)
         if o.on_demand is not None:
-            # Zones of a region have one price; where a source says otherwise, the higher one promises too little.
+            # Zones of a region have one price; where a source says otherwise, the higher one
+            # promises too little.
             held = on_demand.get(o.instance_type, "0")
             on_demand[o.instance_type] = max(held, o.on_demand, key=Decimal)
         if o.spot is not None:
             spot.setdefault(o.instance_type, {})[o.zone] = [o.spot, ""]
     data = {SPECS: specs, OFFERINGS: zones, ON_DEMAND: on_demand, SPOT: spot}
-    return {kind: Reading(found, refused.get(Place(region, kind), {})) for kind, found in data.items() if found}
+    return {
+        kind: Reading(found, refused.get(Place(region, kind), {}))
+        for kind, found in data.items()
+        if found
+    }
 
 
 def _spec(offer: Offer) -> dict[str, Any]:
@@ -46,6 +56,12 @@ def _spec(offer: Offer) -> dict[str, Any]:
     if offer.arch:
         spec["arch"] = offer.arch
     if offer.gpu:
-        gpu: dict[str, Any] = {"name": offer.gpu, "manufacturer": "NVIDIA", "count": offer.gpu_count}
-        spec["gpu"] = gpu | ({} if offer.gpu_memory_gib is None else {"memory_gib": offer.gpu_memory_gib})
+        gpu: dict[str, Any] = {
+            "name": offer.gpu,
+            "manufacturer": "NVIDIA",
+            "count": offer.gpu_count,
+        }
+        spec["gpu"] = gpu | (
+            {} if offer.gpu_memory_gib is None else {"memory_gib": offer.gpu_memory_gib}
+        )
     return spec

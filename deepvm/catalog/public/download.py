@@ -27,7 +27,8 @@ class PublicFile:
     """A file that everybody may read.
 
     Attributes:
-        url: without user and password. what: its name in errors. variable: the setting that names another address.
+        url: without user and password. what: its name in errors. variable: the setting that names
+            another address.
         again: what to do if it cannot be had, in words.
         timeout_s: for a connection and between two pieces; total_s: for the whole file.
         most_bytes: of the file, unpacked.
@@ -45,21 +46,34 @@ class PublicFile:
         """Raise a RequestError about the setting unless the address is one of the web."""
         if not _on_the_web(self.url):
             raise RequestError(
-                self.variable, shown(self.url), "an https:// or http:// address without user and password"
+                self.variable,
+                shown(self.url),
+                "an https:// or http:// address without user and password",
             )
 
     def unreadable(self, detail: str) -> CloudError:
         """The error for a file with other content."""
-        return CloudError(self.what, "reply", detail, f"{self.again}; see that {self.variable} is right if it is set")
+        return CloudError(
+            self.what,
+            "reply",
+            detail,
+            f"{self.again}; see that {self.variable} is right if it is set",
+        )
 
     def _unreached(self, why: str, detail: str) -> CloudError:
-        network = f"check the network and the proxy settings (HTTPS_PROXY), or set {self.variable} to a copy"
+        network = (
+            f"check the network and the proxy settings (HTTPS_PROXY), or set {self.variable} to a"
+            " copy"
+        )
         return CloudError(self.what, why, detail, network)
 
 
 @dataclass(frozen=True)
 class Downloaded:
-    """The bytes of a file, unpacked, and when the server says that it was written; None if it does not say."""
+    """The bytes of a file, unpacked, and when the server says that it was written.
+
+    None if it does not say.
+    """
 
     body: bytes
     written_at: datetime | None = None
@@ -69,19 +83,25 @@ def download(file: PublicFile) -> Downloaded:
     """The whole file; blocks for ``total_s`` and one ``timeout_s`` at most. Raises CloudError."""
     end = time.monotonic() + file.total_s
     try:
-        with request.build_opener(_WebRedirects).open(_asking(file.url), timeout=file.timeout_s) as reply:
+        with request.build_opener(_WebRedirects).open(
+            _asking(file.url), timeout=file.timeout_s
+        ) as reply:
             return Downloaded(_body(reply, file, end), _written_at(reply))
     except HTTPError as error:
         error.close()
         why = "throttled" if error.code in (429, 503) else "reply"
         said = redact(error.reason, _secrets())
-        raise CloudError(file.what, why, f"the server says {error.code} {said}", file.again) from None
+        raise CloudError(
+            file.what, why, f"the server says {error.code} {said}", file.again
+        ) from None
     except (URLError, OSError, HTTPException, ValueError) as error:
         reason = error.reason if isinstance(error, URLError) else error
         if isinstance(reason, TimeoutError):
             raise file._unreached("timeout", f"no answer within {file.timeout_s:g} s") from None
         words = reason.strerror if isinstance(reason, OSError) and reason.strerror else reason
-        raise file._unreached("network", redact(words, _secrets()) or type(reason).__name__) from None
+        raise file._unreached(
+            "network", redact(words, _secrets()) or type(reason).__name__
+        ) from None
 
 
 def shown(url: str) -> str:
@@ -120,7 +140,9 @@ def _body(reply: HTTPResponse, file: PublicFile, end: float) -> bytes:
 
 def _written_at(reply: HTTPResponse) -> datetime | None:
     try:
-        return parsedate_to_datetime(reply.headers.get("Last-Modified", "")).astimezone(timezone.utc)
+        return parsedate_to_datetime(reply.headers.get("Last-Modified", "")).astimezone(
+            timezone.utc
+        )
     except (ValueError, TypeError, OverflowError):
         return None
 
@@ -133,9 +155,17 @@ class _WebRedirects(request.HTTPRedirectHandler):
     """Follows redirects within the web, never to local files, never from https to http."""
 
     def redirect_request(
-        self, req: request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+        self,
+        req: request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: HTTPMessage,
+        newurl: str,
     ) -> request.Request | None:
-        if not _on_the_web(newurl) or (req.type == "https" and urlsplit(newurl).scheme.lower() != "https"):
+        if not _on_the_web(newurl) or (
+            req.type == "https" and urlsplit(newurl).scheme.lower() != "https"
+        ):
             fp.close()
             raise URLError(f"the server points to {shown(newurl)}, which is not followed")
         followed = super().redirect_request(req, fp, code, msg, headers, newurl)

@@ -21,9 +21,21 @@ _ALIASES = {
 _SUFFIX = re.compile(r"[- ]?(SXM[0-9]?|PCI-?E|NVL|MEGA|[0-9]+GB)\b", re.IGNORECASE)
 _MEMORY = re.compile(r"[- ]([0-9]+)GB\b", re.IGNORECASE)
 
-_ALSO_GIB = {"H100": (94.0, 96.0), "B200": (180.0, 192.0), "B300": (270.0, 288.0), "GH200": (96.0, 144.0)}
+_ALSO_GIB = {
+    "H100": (94.0, 96.0),
+    "B200": (180.0, 192.0),
+    "B300": (270.0, 288.0),
+    "GH200": (96.0, 144.0),
+}
 """Memory of variants that have no data sheet of their own in ``data/performance/gpus.json``."""
-_GIB = {"A6000": (48.0,), "P4": (8.0,), "L40": (48.0,), "A40": (48.0,), "RTX4090": (24.0,), "RTX3090": (24.0,)}
+_GIB = {
+    "A6000": (48.0,),
+    "P4": (8.0,),
+    "L40": (48.0,),
+    "A40": (48.0,),
+    "RTX4090": (24.0,),
+    "RTX3090": (24.0,),
+}
 _SPREAD = 0.1
 """Sources round: error correction takes a sixteenth, and a GB is 7 % less than a GiB."""
 

@@ -1,4 +1,7 @@
-"""The catalogs of dstackai/gpuhunt: a zip file for each cloud, renewed every hour; its rows are of one market each."""
+"""The catalogs of dstackai/gpuhunt: a zip file for each cloud, renewed every hour.
+
+Its rows are of one market each.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,17 @@ if TYPE_CHECKING:
     from deepvm.catalog.public.download import Downloaded, PublicFile
     from deepvm.catalog.public.source import Get
 
-_NEEDED = ("instance_name", "location", "price", "cpu", "memory", "gpu_count", "gpu_name", "gpu_memory", "spot")
+_NEEDED = (
+    "instance_name",
+    "location",
+    "price",
+    "cpu",
+    "memory",
+    "gpu_count",
+    "gpu_name",
+    "gpu_memory",
+    "spot",
+)
 _VERSION = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _ARCH = {"x86": "x86_64", "arm": "arm64"}
 _ZONE = re.compile(r"(.+[0-9])-[a-z][a-z0-9]*")
@@ -55,7 +68,10 @@ class GpuHunt(PublicSource):
         return replace(found, body=_unpacked(found.body, packed))
 
     def parse(self, body: bytes, cloud: str) -> Iterator[Row]:
-        """See :meth:`PublicSource.parse`. Rows of the two markets become one offer each, which are joined later."""
+        """See :meth:`PublicSource.parse`.
+
+        Rows of the two markets become one offer each, which are joined later.
+        """
         found = [_offer(row, cloud) for row in csv_rows(body, _NEEDED)]
         if cloud == "gcp":
             found = list(_without_other_rates(found))
@@ -77,11 +93,15 @@ def _unpacked(body: bytes, file: PublicFile) -> bytes:
                 while piece := stream.read(_CHUNK):
                     unpacked += piece
                     if len(unpacked) > _MOST_UNPACKED:  # whatever the archive says of its size
-                        raise file.unreadable(f"the file is larger than {_MOST_UNPACKED // 2**20} MiB")
+                        raise file.unreadable(
+                            f"the file is larger than {_MOST_UNPACKED // 2**20} MiB"
+                        )
             return bytes(unpacked)
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, OSError, ValueError):
         start = body.lstrip()[:1]
-        raise file.unreadable("the file is a web page" if start == b"<" else "the file is no zip archive") from None
+        raise file.unreadable(
+            "the file is a web page" if start == b"<" else "the file is no zip archive"
+        ) from None
 
 
 def _offer(row: Mapping[str, str] | None, cloud: str) -> Row:
@@ -159,7 +179,9 @@ def _without_other_rates(rows: list[Row]) -> Iterator[Row]:
     each: dict[tuple[str, float | None], dict[int, float]] = {}
     for place, row in enumerate(rows):
         if isinstance(row, Offer) and row.gpu and row.on_demand is not None:
-            each.setdefault((row.gpu, row.gpu_memory_gib), {})[place] = float(row.on_demand) / row.gpu_count
+            each.setdefault((row.gpu, row.gpu_memory_gib), {})[place] = (
+                float(row.on_demand) / row.gpu_count
+            )
     wrong = {place for found in each.values() for place in other_rates(found)}
     for place, row in enumerate(rows):
         if place in wrong and isinstance(row, Offer):

@@ -1,7 +1,7 @@
 """Which offers of a public catalog can be true, and whether the whole file can.
 
-What breaks a rule is left out and counted. A file in which much breaks is refused: then nothing in it is trusted, and
-what was fetched before stays.
+What breaks a rule is left out and counted. A file in which much breaks is refused: then nothing in
+it is trusted, and what was fetched before stays.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Checked:
-    """What is left of a file: offers, each key once; refused rows by place and reason; foreign rows by reason."""
+    """What is left of a file: offers, each key once; refused rows by place and reason.
+
+    Foreign rows by reason.
+    """
 
     offers: tuple[Offer, ...]
     refused: Mapping[Place, Mapping[str, int]]
@@ -65,17 +68,28 @@ class Checked:
 
 
 def check(rows: Iterable[Row]) -> Checked:
-    """Apply the rules to every row of a file. Raises DataError: nothing is left, or too much is broken."""
+    """Apply the rules to every row of a file.
+
+    Raises DataError: nothing is left, or too much is broken.
+    """
     tally = _Tally()
     offers = _each_once(list(tally.offers(rows)), tally)
     offers = [o for o in offers if not tally.refuse(o, SPECS, _problem(o))]
-    offers = [o for o in (tally.priced(o, SPOT, far) for o, far in _far_spot(_near(offers, tally))) if o is not None]
-    broken = sum(n for counts in tally.refused.values() for r, n in counts.items() if r not in _HARMLESS)
+    offers = [
+        o
+        for o in (tally.priced(o, SPOT, far) for o, far in _far_spot(_near(offers, tally)))
+        if o is not None
+    ]
+    broken = sum(
+        n for counts in tally.refused.values() for r, n in counts.items() if r not in _HARMLESS
+    )
     if not offers:
         raise DataError(f"the file holds no offer that can be used; {tally.worst()}")
     if tally.rows >= _FEWEST_ROWS and broken > MOST_BROKEN * tally.rows:
         raise DataError(f"{broken} of {counted(tally.rows, 'row')} cannot be true: {tally.worst()}")
-    return Checked(tuple(offers), {p: dict(c) for p, c in tally.refused.items()}, dict(tally.foreign))
+    return Checked(
+        tuple(offers), {p: dict(c) for p, c in tally.refused.items()}, dict(tally.foreign)
+    )
 
 
 class _Tally:
@@ -108,7 +122,10 @@ class _Tally:
         return bool(reason)
 
     def priced(self, offer: Offer, kind: str, reason: str) -> Offer | None:
-        """The offer, without the price of a market if there is a reason; None if it has no other."""
+        """The offer, without the price of a market if there is a reason.
+
+        None if it has no other.
+        """
         if not self.refuse(offer, kind, reason):
             return offer
         left = replace(offer, on_demand=None) if kind == ON_DEMAND else replace(offer, spot=None)
@@ -124,7 +141,10 @@ class _Tally:
 
 
 def _each_once(offers: list[Offer], tally: _Tally) -> list[Offer]:
-    """Each type and place once: rows of different markets are joined, equal ones dropped; different ones all."""
+    """Each type and place once: rows of different markets are joined, equal ones dropped.
+
+    Different ones all.
+    """
     by_key: dict[tuple[str, str, str], list[Offer]] = {}
     for offer in offers:
         by_key.setdefault((offer.instance_type, offer.region, offer.zone), []).append(offer)
@@ -136,7 +156,10 @@ def _each_once(offers: list[Offer], tally: _Tally) -> list[Offer]:
                 first = replace(first, on_demand=other.on_demand)
             elif first.spot is None and other.on_demand is None:
                 first = replace(first, spot=other.spot)
-            elif (other.on_demand or first.on_demand, other.spot or first.spot) == (first.on_demand, first.spot):
+            elif (other.on_demand or first.on_demand, other.spot or first.spot) == (
+                first.on_demand,
+                first.spot,
+            ):
                 tally.refuse(first, SPECS, DOUBLED)
             else:
                 for _ in same:
@@ -165,9 +188,15 @@ def _near(offers: list[Offer], tally: _Tally) -> list[Offer]:
     for offer in offers:
         if offer.on_demand is not None:
             families[_family(offer)].append(_each(offer))
-    usual = {family: median_high(found) for family, found in families.items() if len(found) >= FEWEST_PEERS}
+    usual = {
+        family: median_high(found)
+        for family, found in families.items()
+        if len(found) >= FEWEST_PEERS
+    }
     found = (
-        tally.priced(o, ON_DEMAND, FAR if o.on_demand and _is_far(_each(o), usual.get(_family(o))) else "")
+        tally.priced(
+            o, ON_DEMAND, FAR if o.on_demand and _is_far(_each(o), usual.get(_family(o))) else ""
+        )
         for o in offers
     )
     return [o for o in found if o is not None]
@@ -176,19 +205,24 @@ def _near(offers: list[Offer], tally: _Tally) -> list[Offer]:
 def _far_spot(offers: list[Offer]) -> Iterable[tuple[Offer, str]]:
     """Each offer, and what is wrong with its spot price; empty if nothing is.
 
-    Of one type in all its zones, because a market follows what is free in each: what a GPU costs on the spot market
-    differs between types of one family by more than the rule allows, and truly.
+    Of one type in all its zones, because a market follows what is free in each: what a GPU costs on
+    the spot market differs between types of one family by more than the rule allows, and truly.
     """
     of_type: dict[str, list[float]] = defaultdict(list)
     for offer in offers:
         if offer.spot is not None:
             of_type[offer.instance_type].append(float(offer.spot))
-    usual = {name: median_high(found) for name, found in of_type.items() if len(found) >= FEWEST_PEERS}
+    usual = {
+        name: median_high(found) for name, found in of_type.items() if len(found) >= FEWEST_PEERS
+    }
     for offer in offers:
         if offer.spot is None:
             yield offer, ""
             continue
-        spot, share = float(offer.spot), 0.0 if offer.on_demand is None else float(offer.spot) / float(offer.on_demand)
+        spot, share = (
+            float(offer.spot),
+            0.0 if offer.on_demand is None else float(offer.spot) / float(offer.on_demand),
+        )
         odd = bool(share) and not LEAST_SPOT_SHARE <= share <= MOST_SPOT_SHARE
         yield offer, FAR_SPOT if odd or _is_far(spot, usual.get(offer.instance_type)) else ""
 
@@ -211,5 +245,8 @@ def _without_size(name: str) -> str:
 
 
 def _each(offer: Offer) -> float:
-    """$/h on demand for each GPU; for each GiB of a CPU type, in proportion to which its family's sizes are priced."""
+    """$/h on demand for each GPU.
+
+    For each GiB of a CPU type, in proportion to which its family's sizes are priced.
+    """
     return float(offer.on_demand or 0) / (offer.gpu_count or offer.memory_gib or offer.vcpus)

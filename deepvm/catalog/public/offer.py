@@ -15,7 +15,8 @@ class Offer:
 
     Attributes:
         zone: empty where zones are not told apart. memory_gib: main memory, None if unknown.
-        gpu: the model as AWS calls it (``A100``, ``L40S``), empty for a CPU type; gpu_memory_gib: of each.
+        gpu: the model as AWS calls it (``A100``, ``L40S``), empty for a CPU type; gpu_memory_gib:
+            of each.
         arch: ``x86_64``, ``arm64``, or empty where the source does not say.
         on_demand, spot: $/h as decimal texts, None where it is not sold in this market.
     """
@@ -38,7 +39,8 @@ class Offer:
 class Refused:
     """A row, or one price of a row, that is not used, and why.
 
-    ``foreign``: it is nothing wrong, only about something else than VMs that deepvm can use, such as TPUs.
+    ``foreign``: it is nothing wrong, only about something else than VMs that deepvm can use, such
+    as TPUs.
     """
 
     reason: str

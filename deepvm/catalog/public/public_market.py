@@ -1,7 +1,7 @@
 """Prices of public catalogs as signals: from the source's own cache, or downloaded, all regions of a file at once.
 
-Each source keeps what it said in a cache of its own, beside that of the cloud's API: where they disagree both stay, and
-the newer one is used.
+Each source keeps what it said in a cache of its own, beside that of the cloud's API: where they
+disagree both stay, and the newer one is used.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class Found:
 class PublicMarket:
     """What one source says of one cloud.
 
-    ``cache`` is the source's own, ``get`` another way to download. ``silent``: why sources gave no answer in time, by
+    ``cache`` is the source's own, ``get`` another way to download. ``silent``: why sources gave no
+    answer in time, by
     name: they are waited for once, whatever else the command asks of them.
     """
 
@@ -69,10 +70,15 @@ class PublicMarket:
     def kept(self, regions: Sequence[str]) -> Found:
         """What is in the cache, however old."""
         read = {r: {k: self.cache.read(r, k, self.now) for k in KINDS} for r in regions}
-        return Found({r: {k: s for k, s in kinds.items() if s is not None} for r, kinds in read.items()})
+        return Found(
+            {r: {k: s for k, s in kinds.items() if s is not None} for r, kinds in read.items()}
+        )
 
     def about(self) -> Signal | None:
-        """Which regions the file held when it was last fetched, and when that was; None if it never was."""
+        """Which regions the file held when it was last fetched, and when that was.
+
+        None if it never was.
+        """
         return self.cache.read(_FILE, REGIONS, self.now)
 
     def regions(self) -> tuple[str, ...]:
@@ -91,7 +97,9 @@ class PublicMarket:
         if (silent := self.silent.get(self.source.name)) is not None:
             # It was asked for another cloud's file.
             advice = self._waits_longer if silent.why == "timeout" else silent.advice
-            return Found(kept.signals, CloudError(self.source.title, silent.why, silent.detail, advice))
+            return Found(
+                kept.signals, CloudError(self.source.title, silent.why, silent.detail, advice)
+            )
         if (failed := recent_failures(self.cache, _FILE, self.now).get(REGIONS)) is not None:
             return Found(kept.signals, failed)
         return self._within(wait_s, kept, regions)
@@ -102,7 +110,9 @@ class PublicMarket:
         patience: Patience = Patience(),  # noqa: B008
         fetched: Callable[[], None] = lambda: None,
     ) -> Found:
-        """Download the file and keep all its regions, those named ``first`` before the others; errors are in there.
+        """Download the file and keep all its regions, those named ``first`` before the others.
+
+        Errors are in there.
 
         ``fetched`` is called when the file is here, or cannot be had.
         """
@@ -125,9 +135,14 @@ class PublicMarket:
             return self._failed(self._unusable(str(error)))
         except Exception as error:
             # A bug in a reader costs only its source.
-            return self._failed(self._unusable(f"internal error while reading the file: {type(error).__name__}"))
+            return self._failed(
+                self._unusable(f"internal error while reading the file: {type(error).__name__}")
+            )
         written = got.written_at or self.source.ended.get(self.cloud)
-        observed, dated = min(written or self.source.earliest(self.now), self.now), written is not None
+        observed, dated = (
+            min(written or self.source.earliest(self.now), self.now),
+            written is not None,
+        )
         signals = {
             region: {
                 k: Signal(k, region, observed, self.source.title, r.data, r.refused, dated=dated)
@@ -135,20 +150,28 @@ class PublicMarket:
             }
             for region, kinds in readings(checked).items()
         }
-        for region in (*(r for r in first if r in signals), *(r for r in signals if r not in first)):
+        for region in (
+            *(r for r in first if r in signals),
+            *(r for r in signals if r not in first),
+        ):
             for signal in signals[region].values():
                 self.cache.write(signal, self.now)
         # Last: while it is old, the next command asks again.
-        self.cache.write(Signal(REGIONS, _FILE, observed, self.source.title, [*signals], dated=dated), self.now)
+        self.cache.write(
+            Signal(REGIONS, _FILE, observed, self.source.title, [*signals], dated=dated), self.now
+        )
         return Found(signals)
 
     def _within(self, wait_s: float, kept: Found, regions: Sequence[str]) -> Found:
         self.progress(f"asking {self.source.title} for prices of {self.cloud}")
         patience = QUICK if wait_s <= QUICK_S else Patience()
-        from concurrent.futures import TimeoutError as LateError  # the built-in one from Python 3.11 on
+        # The built-in one from Python 3.11 on
+        from concurrent.futures import TimeoutError as LateError
 
         here = Event()
-        (future,) = run_in_daemons(lambda first: self.refresh(first, patience, here.set), [tuple(regions)], 1, "public")
+        (future,) = run_in_daemons(
+            lambda first: self.refresh(first, patience, here.set), [tuple(regions)], 1, "public"
+        )
         try:
             found = future.result(_READING_S if here.wait(wait_s) else 0)
         except LateError:
@@ -162,7 +185,10 @@ class PublicMarket:
 
     @property
     def _waits_longer(self) -> str:
-        return f"'deepvm catalog refresh --source {self.source.name} --cloud {self.cloud}' waits longer"
+        return (
+            f"'deepvm catalog refresh --source {self.source.name} --cloud {self.cloud}' waits"
+            " longer"
+        )
 
     def _is_fresh(self, kept: Found, regions: Sequence[str]) -> bool:
         about = self.about()
@@ -171,12 +197,19 @@ class PublicMarket:
         return all(kept.of(region, SPECS) is not None for region in regions if region in about.data)
 
     def _unusable(self, why: str) -> CloudError:
-        return CloudError(self.source.title, "reply", why, "what was fetched before stays; try again later")
+        return CloudError(
+            self.source.title, "reply", why, "what was fetched before stays; try again later"
+        )
 
     def _failed(self, error: CloudError) -> Found:
         """Remember for a while what fails slowly, so that not every command waits for it."""
         if error.why in SLOW_REASONS:
-            said = {"what": error.what, "why": error.why, "detail": error.detail, "advice": error.advice}
+            said = {
+                "what": error.what,
+                "why": error.why,
+                "detail": error.detail,
+                "advice": error.advice,
+            }
             failure = {REGIONS: said | {"at": int(self.now.timestamp())}}
             self.cache.write(Signal(FAILURES, _FILE, self.now, "deepvm", failure), self.now)
         return Found(error=error)

@@ -9,9 +9,12 @@ from typing import TypeVar
 Key = TypeVar("Key")
 
 LEAST_SHARE = 0.6
-"""Of what one GPU costs on demand in the dearest region. GCP's own prices of one model differ by 0.62 at most (L4);
-its calendar mode of the Dynamic Workload Scheduler costs 0.33 (H100) to 0.58 (A100) of the price in us-central1
-(skypilot-catalog v8/gcp, 2026)."""
+"""Of what one GPU costs on demand in the dearest region.
+
+GCP's own prices of one model differ by 0.62 at most (L4);
+its calendar mode of the Dynamic Workload Scheduler costs 0.33 (H100) to 0.58 (A100) of the price in
+us-central1 (skypilot-catalog v8/gcp, 2026).
+"""
 
 _FAR = 5
 

@@ -15,12 +15,22 @@ from deepvm.catalog.public.gpu_names import gpu_name, memory_in_name
 from deepvm.catalog.public.offer import BadRowError, Offer, Refused, count, number, price, total
 from deepvm.catalog.public.source import PublicSource, Row
 
-_NEEDED = ("InstanceType", "vCPUs", "MemoryGiB", "AcceleratorName", "AcceleratorCount", "Region", "Price", "SpotPrice")
+_NEEDED = (
+    "InstanceType",
+    "vCPUs",
+    "MemoryGiB",
+    "AcceleratorName",
+    "AcceleratorCount",
+    "Region",
+    "Price",
+    "SpotPrice",
+)
 _NOT_AVAILABLE = ("700", "700.0")
 """What its GCP file writes where a TPU has no price, so that SkyPilot looks elsewhere first."""
 _ARCH = {"x86_64": "x86_64", "arm64": "arm64", "i386": "x86_64"}
 _FOREIGN = re.compile(
-    r"tpu-|trainium|inferentia|gaudi|radeon|mi[0-9]{2,3}|qualcomm|^u30$|xilinx|^v520$|amd", re.IGNORECASE
+    r"tpu-|trainium|inferentia|gaudi|radeon|mi[0-9]{2,3}|qualcomm|^u30$|xilinx|^v520$|amd",
+    re.IGNORECASE,
 )
 _MIB_PER_GIB = 1024
 
@@ -117,14 +127,20 @@ def _gpus(accelerator: str, gpus: str, info: str) -> _Gpus:
     if not accelerator:
         return _Gpus()
     memory = _memory(info.strip())
-    return _Gpus(gpu_name(accelerator), count(gpus, "number of GPUs"), memory or memory_in_name(accelerator))
+    return _Gpus(
+        gpu_name(accelerator), count(gpus, "number of GPUs"), memory or memory_in_name(accelerator)
+    )
 
 
 @lru_cache(maxsize=1024)
 def _memory(info: str) -> float | None:
     """GiB of each GPU, of a column that holds Python's text of a dictionary."""
     try:
-        found = ast.literal_eval(info)["Gpus"][0]["MemoryInfo"]["SizeInMiB"] if info.startswith("{") else None
+        found = (
+            ast.literal_eval(info)["Gpus"][0]["MemoryInfo"]["SizeInMiB"]
+            if info.startswith("{")
+            else None
+        )
         size = None if found is None else float(found)
     except (ValueError, SyntaxError, LookupError, TypeError, MemoryError, RecursionError):
         raise BadRowError("unreadable GPU memory") from None
@@ -149,7 +165,9 @@ def _prices(row: Mapping[str, str], region: str) -> _Prices:
     return _Prices(found[0], found[1], tuple(refused))
 
 
-def _offers(row: Mapping[str, str], cloud: str, name: str, gpus: _Gpus, prices: _Prices) -> Iterator[Row]:
+def _offers(
+    row: Mapping[str, str], cloud: str, name: str, gpus: _Gpus, prices: _Prices
+) -> Iterator[Row]:
     region, on_demand, spot = row["Region"].strip().lower(), prices.on_demand, prices.spot
     yield from prices.refused
     if cloud == "runpod" and spot is not None and spot == on_demand:
@@ -195,7 +213,9 @@ def _gcp(rows: Iterable[Mapping[str, str] | None]) -> Iterator[Row]:
                 name = row["InstanceType"].strip()
                 model, many = gcp_gpus(name)
                 if many < 0:
-                    yield Refused("a type of the edge, or with GPUs that are not known", region, foreign=True)
+                    yield Refused(
+                        "a type of the edge, or with GPUs that are not known", region, foreign=True
+                    )
                 else:
                     hosts.append((row, model, many))
                 continue
@@ -203,9 +223,14 @@ def _gcp(rows: Iterable[Mapping[str, str] | None]) -> Iterator[Row]:
             if foreign:
                 yield Refused(foreign, region, foreign=True)
                 continue
-            gpus, prices = _gpus(accelerator, row["AcceleratorCount"], row.get("GpuInfo", "")), _prices(row, region)
+            gpus, prices = (
+                _gpus(accelerator, row["AcceleratorCount"], row.get("GpuInfo", "")),
+                _prices(row, region),
+            )
             yield from prices.refused
-            rates.setdefault((accelerator, gpus.count, row["AvailabilityZone"].strip()), (prices, gpus))
+            rates.setdefault(
+                (accelerator, gpus.count, row["AvailabilityZone"].strip()), (prices, gpus)
+            )
         except BadRowError as error:
             yield Refused(str(error), region)
     calendar = _calendar_rates(rates)
@@ -224,7 +249,11 @@ def _gcp(rows: Iterable[Mapping[str, str] | None]) -> Iterator[Row]:
                 if (model, many, zone) in calendar:
                     yield Refused("a price of reserved GPUs, not on demand", region, foreign=True)
                     on_demand = None
-                sums = (on_demand, spot) if by_gpu else (total(host.on_demand, on_demand), total(host.spot, spot))
+                sums = (
+                    (on_demand, spot)
+                    if by_gpu
+                    else (total(host.on_demand, on_demand), total(host.spot, spot))
+                )
                 host = _Prices(*sums, host.refused)
             yield from _offers(row, "gcp", row["InstanceType"].strip(), gpus, host)
         except BadRowError as error:
@@ -232,7 +261,10 @@ def _gcp(rows: Iterable[Mapping[str, str] | None]) -> Iterator[Row]:
 
 
 def gcp_gpus(name: str) -> tuple[str, int]:
-    """The file's name of the GPUs that a type of GCP has, and how many; below zero: none that plans can use."""
+    """The file's name of the GPUs that a type of GCP has, and how many.
+
+    Below zero: none that plans can use.
+    """
     for pattern, model in _GCP_GPUS:
         found = re.fullmatch(pattern, name)
         if found:
@@ -245,9 +277,12 @@ def gcp_gpus(name: str) -> tuple[str, int]:
     return "", -1 if _GCP_WITH_GPUS.fullmatch(name) else 0
 
 
-def _calendar_rates(rates: Mapping[tuple[str, int, str], tuple[_Prices, _Gpus]]) -> set[tuple[str, int, str]]:
+def _calendar_rates(
+    rates: Mapping[tuple[str, int, str], tuple[_Prices, _Gpus]],
+) -> set[tuple[str, int, str]]:
     """Where the on-demand column holds what reserved GPUs cost, by what one GPU costs elsewhere."""
-    from deepvm.catalog.public.rates import other_rates  # and with it statistics, only to read a file
+    # And with it statistics, only to read a file
+    from deepvm.catalog.public.rates import other_rates
 
     each: dict[str, dict[tuple[str, int, str], float]] = defaultdict(dict)
     for key, (prices, _) in rates.items():

@@ -72,11 +72,15 @@ class PublicSource(ABC):
 
     def file(self, url: str, cloud: str, patience: Patience) -> PublicFile:
         """A file of this source. Raises RequestError: the setting names no web address."""
-        from deepvm.catalog.public.download import PublicFile, shown  # most commands download nothing
+        # Most commands download nothing
+        from deepvm.catalog.public.download import PublicFile, shown
 
         found = PublicFile(url, f"{self.title} at {shown(url)}", self.variable)
         return replace(found, timeout_s=patience.timeout_s, total_s=patience.total_s)
 
     @abstractmethod
     def parse(self, body: bytes, cloud: str) -> Iterator[Row]:
-        """Every row of the file. Raises DataError: this is no file of the source, or not the whole of it."""
+        """Every row of the file.
+
+        Raises DataError: this is no file of the source, or not the whole of it.
+        """

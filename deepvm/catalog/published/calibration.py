@@ -35,10 +35,17 @@ class Calibration:
 
 
 def calibrate() -> Calibration:
-    """Learn from all published runs; effects of the places where they were measured are left out."""
+    """Learn from all published runs.
+
+    Effects of the places where they were measured are left out.
+    """
     runs = list(published())
-    evidence = learn([run.row() for run in runs]).only(lambda name: not name.startswith(("site: ", "network=unstated")))
-    return Calibration(evidence, frozenset(_key(run) for run in runs if not run.splits_layers), len(runs))
+    evidence = learn([run.row() for run in runs]).only(
+        lambda name: not name.startswith(("site: ", "network=unstated"))
+    )
+    return Calibration(
+        evidence, frozenset(_key(run) for run in runs if not run.splits_layers), len(runs)
+    )
 
 
 def _key(run: Published) -> tuple[str, str, str, str]:
@@ -56,13 +63,18 @@ def to_text(found: Calibration) -> str:
     names = sorted(evidence.names, key=evidence.names.__getitem__)
     document: dict[str, Any] = {
         "schema_version": "deepvm.calibration/1",
-        "description": "Effects of published steps on the nominal step time (deepvm/core/training/evidence.py), made "
-        "by scripts/calibrate_performance.py from published.csv.",
+        "description": (
+            "Effects of published steps on the nominal step time"
+            " (deepvm/core/training/evidence.py), made by scripts/calibrate_performance.py from"
+            " published.csv."
+        ),
         "rows": found.rows,
         "seen": sorted(map(list, found.seen)),
         "names": names,
         "mean": [_rounded(value) for value in evidence.mean.tolist()],
-        "root": [[_rounded(v) for v in row[: i + 1]] for i, row in enumerate(evidence.root.tolist())],
+        "root": [
+            [_rounded(v) for v in row[: i + 1]] for i, row in enumerate(evidence.root.tolist())
+        ],
     }
     return json.dumps(document, separators=(",", ":")).replace("],[", "],\n[") + "\n"
 
@@ -78,5 +90,7 @@ def calibration() -> Calibration:
     root = np.zeros((len(raw["names"]), len(raw["names"])))
     for i, row in enumerate(raw["root"]):
         root[i, : i + 1] = row
-    evidence = Evidence({name: i for i, name in enumerate(raw["names"])}, np.array(raw["mean"]), root)
+    evidence = Evidence(
+        {name: i for i, name in enumerate(raw["names"])}, np.array(raw["mean"]), root
+    )
     return Calibration(evidence, frozenset(tuple(key) for key in raw["seen"]), raw["rows"])

@@ -55,7 +55,9 @@ def check_published() -> PublishedCheck:
     runs = list(published())
     rows = [run.row() for run in runs]
     measured, models = np.array([row.error for row in rows]), [_model(run) for run in runs]
-    one, whole = (_Left(mean - measured, sd) for mean, sd in (leave_out(rows), leave_out(rows, models)))
+    one, whole = (
+        _Left(mean - measured, sd) for mean, sd in (leave_out(rows), leave_out(rows, models))
+    )
     return PublishedCheck(
         one.group("all", np.arange(len(runs))),
         one.by([run.machine.accelerator.name for run in runs]),
@@ -80,7 +82,11 @@ class _Left:
         off, sd = np.abs(self.off[places]), self.sd[places]
         median, p90 = np.quantile(np.expm1(off), [0.5, 0.9])
         width = float(np.median(np.expm1(Z80 * sd)))
-        return Group(name, len(places), float(median), float(p90), float((off <= Z80 * sd).mean()), width)
+        return Group(
+            name, len(places), float(median), float(p90), float((off <= Z80 * sd).mean()), width
+        )
 
     def by(self, keys: Sequence[str]) -> tuple[Group, ...]:
-        return tuple(self.group(key, np.flatnonzero([k == key for k in keys])) for key in sorted(set(keys)))
+        return tuple(
+            self.group(key, np.flatnonzero([k == key for k in keys])) for key in sorted(set(keys))
+        )

@@ -40,11 +40,14 @@ def _read(cloud: str) -> Rates | None:
         cloud=raw["cloud"],
         region=raw["region"],
         disks=tuple(
-            DiskRate(d["kind"], Decimal(d["usd_per_gb_month"]), _source(d, looked_up)) for d in raw.get("disks", ())
+            DiskRate(d["kind"], Decimal(d["usd_per_gb_month"]), _source(d, looked_up))
+            for d in raw.get("disks", ())
         ),
         address=address
         and AddressRate(
-            Decimal(address["usd_per_hour"]), _source(address, looked_up), _usd(address.get("usd_per_hour_spot"))
+            Decimal(address["usd_per_hour"]),
+            _source(address, looked_up),
+            _usd(address.get("usd_per_hour_spot")),
         ),
         nat=nat
         and NatRate(
@@ -60,7 +63,8 @@ def _read(cloud: str) -> Rates | None:
             _source(egress, looked_up),
             Decimal(egress["free_gb_per_month"]),
         ),
-        bucket=bucket and BucketRate(Decimal(bucket["usd_per_gb_month"]), _source(bucket, looked_up)),
+        bucket=bucket
+        and BucketRate(Decimal(bucket["usd_per_gb_month"]), _source(bucket, looked_up)),
     )
 
 

@@ -18,18 +18,24 @@ _FLOW_SHARE = 0.85
 """Of a flow's bandwidth: published steps on g4dn.12xlarge give 0.53 GB/s of 5 Gbit/s."""
 _EC2 = re.compile(r"[a-z][a-z0-9-]*\.[a-z0-9-]+")
 _TCP_SHARE, _MOST_TCP_GBPS = 0.5, 50.0
-"""An assumption about networks without a limit for one flow. NCCL's all-reduces over TCP between VMs with several GPUs
-had, of 25 Gbit/s on Azure, 13.6 (NVIDIA/nccl-tests issue 83), of 32 on Google Cloud 14.8 and 22.4 (NVIDIA/nccl issue
-209), and of 100 in a cluster 32 to 48 (issue 450)."""
+"""An assumption about networks without a limit for one flow.
+
+NCCL's all-reduces over TCP between VMs with several GPUs
+had, of 25 Gbit/s on Azure, 13.6 (NVIDIA/nccl-tests issue 83), of 32 on Google Cloud 14.8 and 22.4
+(NVIDIA/nccl issue 209), and of 100 in a cluster 32 to 48 (issue 450).
+"""
 _UNKNOWN_GBPS = 10.0
 _FEW_VMS = 4  # up to which a ring over a network of which nothing is published is believed
-_ONE_VM = 1  # where not even its bandwidth is said, a ring is not believed: it comes after all others
+# Where not even its bandwidth is said, a ring is not believed: it comes after all others
+_ONE_VM = 1
 
 
 @lru_cache(maxsize=1)
 def accelerators() -> tuple[Accelerator, ...]:
     """All GPUs that are known."""
-    return tuple(Accelerator(**{k: v for k, v in e.items() if not k.startswith("usual")}) for e in _gpus())
+    return tuple(
+        Accelerator(**{k: v for k, v in e.items() if not k.startswith("usual")}) for e in _gpus()
+    )
 
 
 @lru_cache(maxsize=1)
@@ -48,7 +54,10 @@ def usual_machine(gpu: Accelerator, *, placement_group: bool = False) -> tuple[s
 
 
 def find_accelerator(name: str, memory_gib: float | None = None) -> Accelerator | None:
-    """A GPU by its name in any case, of several with this name the one nearest in memory; None if unknown."""
+    """A GPU by its name in any case, of several with this name the one nearest in memory.
+
+    None if unknown.
+    """
     named = [a for a in accelerators() if a.name.casefold() == name.casefold()]
     if memory_gib is None:
         return named[-1] if named else None
@@ -63,11 +72,14 @@ def _networks() -> Sequence[tuple[re.Pattern[str], dict[str, Any]]]:
     return [(re.compile("|".join(map(translate, entry["machines"]))), entry) for entry in networks]
 
 
-def interconnect(name: str, sustained_gbps: float | None, *, placement_group: bool = False) -> Interconnect:
+def interconnect(
+    name: str, sustained_gbps: float | None, *, placement_group: bool = False
+) -> Interconnect:
     """The network of a type of VM, or of the machine of a published row.
 
-    Where nothing is published: on EC2, 85 % of the geometric mean of one flow and what the network sustains; elsewhere,
-    where no vendor limits a flow, half of what it sustains is assumed, and 50 Gbit/s at most.
+    Where nothing is published: on EC2, 85 % of the geometric mean of one flow and what the network
+    sustains; elsewhere, where no vendor limits a flow, half of what it sustains is assumed, and 50
+    Gbit/s at most.
     """
     for names, entry in _networks():
         if names.match(name):
@@ -81,7 +93,11 @@ def interconnect(name: str, sustained_gbps: float | None, *, placement_group: bo
                 basis=entry["basis"],
                 line_gb_per_s=entry["nominal_gbps"] / 8,
             )
-    return _on_ec2(name, sustained_gbps, placement_group) if _EC2.fullmatch(name) else _elsewhere(name, sustained_gbps)
+    return (
+        _on_ec2(name, sustained_gbps, placement_group)
+        if _EC2.fullmatch(name)
+        else _elsewhere(name, sustained_gbps)
+    )
 
 
 def _on_ec2(name: str, sustained_gbps: float | None, placement_group: bool) -> Interconnect:
@@ -89,7 +105,9 @@ def _on_ec2(name: str, sustained_gbps: float | None, placement_group: bool) -> I
     flow = min(IN_A_GROUP_GBPS if placement_group else ONE_FLOW_GBPS, sustained)
     range_ = f"between one flow of {flow:g} Gbit/s and the {sustained:g} that it sustains"
     basis = range_ if flow < sustained else f"{flow:g} Gbit/s, one flow"
-    return _ethernet(name, _FLOW_SHARE * flow * (sustained / flow) ** 0.5, sustained, basis, _FEW_VMS)
+    return _ethernet(
+        name, _FLOW_SHARE * flow * (sustained / flow) ** 0.5, sustained, basis, _FEW_VMS
+    )
 
 
 def _elsewhere(name: str, sustained_gbps: float | None) -> Interconnect:
@@ -101,6 +119,8 @@ def _elsewhere(name: str, sustained_gbps: float | None) -> Interconnect:
     return _ethernet(name, effective, sustained_gbps, basis, _FEW_VMS)
 
 
-def _ethernet(name: str, effective: float, sustained: float, basis: str, fitted_vms: int) -> Interconnect:
+def _ethernet(
+    name: str, effective: float, sustained: float, basis: str, fitted_vms: int
+) -> Interconnect:
     said, line = f"{basis}; nobody has published more", sustained / 8
     return Interconnect("ethernet", name, effective / 8, 0.02, fitted_vms, said, line)

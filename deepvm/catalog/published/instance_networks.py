@@ -1,6 +1,7 @@
 """What vendors say of the networks of their VMs: ``data/performance/instance_networks.json``.
 
-What an all-reduce sees of these networks is another matter: :func:`deepvm.catalog.published.hardware.interconnect`.
+What an all-reduce sees of these networks is another matter:
+:func:`deepvm.catalog.published.hardware.interconnect`.
 """
 
 from __future__ import annotations
@@ -21,17 +22,22 @@ _PATTERN = frozenset("*?[")
 
 @dataclass(frozen=True)
 class InstanceNetwork:
-    """The network of a type of VM, as its vendor describes it; bandwidths in Gbit/s, of one VM and one direction.
+    """The network of a type of VM, as its vendor describes it.
+
+    Bandwidths in Gbit/s, of one VM and one direction.
 
     Attributes:
-        kind: ``efa``; ``rdma`` (InfiniBand, RoCE or GPUDirect-TCPX: cards that reach GPU memory themselves);
-            ``ethernet``. On g types of AWS EFA is on offer, and few use it.
+        kind: ``efa``; ``rdma`` (InfiniBand, RoCE or GPUDirect-TCPX: cards that reach GPU memory
+            themselves); ``ethernet``. On g types of AWS EFA is on offer, and few use it.
         nominal_gbps: at most, between VMs; None where the vendor says nothing.
-        baseline_gbps: always, or in every region; None where it is the nominal bandwidth or the vendor says nothing.
-        ethernet_gbps: for all but GPUs, where these have cards of their own; None where there is one network.
-        gpu_link: between the GPUs of one VM; ``none`` with fewer than two; None where the vendor says nothing, or the
-            user chooses the GPUs.
-        local_disk_gb: disks that come with the VM, in 10^9 bytes; None where the vendor says nothing.
+        baseline_gbps: always, or in every region; None where it is the nominal bandwidth or the
+            vendor says nothing.
+        ethernet_gbps: for all but GPUs, where these have cards of their own; None where there is
+            one network.
+        gpu_link: between the GPUs of one VM; ``none`` with fewer than two; None where the vendor
+            says nothing, or the user chooses the GPUs.
+        local_disk_gb: disks that come with the VM, in 10^9 bytes; None where the vendor says
+            nothing.
         source: URL. says: what stands there, in few words.
     """
 
@@ -46,7 +52,10 @@ class InstanceNetwork:
 
     @property
     def memory_node_gbps(self) -> float | None:
-        """What a VM without GPUs, such as a memory node, can be sent for long; None where the vendor says nothing."""
+        """What a VM without GPUs, such as a memory node, can be sent for long.
+
+        None where the vendor says nothing.
+        """
         return self.ethernet_gbps or self.baseline_gbps or self.nominal_gbps
 
 
@@ -55,7 +64,11 @@ def network_of(cloud: str, instance_type: str) -> InstanceNetwork | None:
     names, patterns = _table()
     row = names.get((cloud, instance_type))
     if row is None:
-        fitting = (r for (c, glob), r in patterns.items() if c == cloud and fnmatchcase(instance_type, glob))
+        fitting = (
+            r
+            for (c, glob), r in patterns.items()
+            if c == cloud and fnmatchcase(instance_type, glob)
+        )
         row = next(fitting, None)
     return row
 
@@ -69,7 +82,10 @@ def bandwidths(cloud: str, instance_type: str) -> dict[str, float]:
     sustained = None if network is None else network.memory_node_gbps
     if network is None or sustained is None:
         return {}
-    return {"baseline_gbps": sustained, "peak_gbps": network.ethernet_gbps or network.nominal_gbps or sustained}
+    return {
+        "baseline_gbps": sustained,
+        "peak_gbps": network.ethernet_gbps or network.nominal_gbps or sustained,
+    }
 
 
 _Networks = dict[tuple[str, str], InstanceNetwork]
@@ -78,7 +94,9 @@ _Networks = dict[tuple[str, str], InstanceNetwork]
 @lru_cache(maxsize=1)
 def _table() -> tuple[_Networks, _Networks]:
     """Networks by cloud and name, and by cloud and pattern of names."""
-    raw = json.loads((data_folder() / "performance" / "instance_networks.json").read_text(encoding="utf-8"))
+    raw = json.loads(
+        (data_folder() / "performance" / "instance_networks.json").read_text(encoding="utf-8")
+    )
     names: _Networks = {}
     patterns: _Networks = {}
     for row in raw["networks"]:

@@ -13,7 +13,10 @@ from deepvm.core.training.model import FAMILIES, Model, Transformer
 from deepvm.errors import CatalogFormatError, Problem, RequestError
 from deepvm.io.safe_read import read_text
 
-_WANTED = "give a model file with parameters and either layers and hidden, or forward_flop and activation_bytes"
+_WANTED = (
+    "give a model file with parameters and either layers and hidden, or forward_flop and"
+    " activation_bytes"
+)
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,9 @@ def read_model(path: str) -> Model:
     if "layers" in raw:
         # Nearly all language models are, today; and they need more memory.
         gated = raw.get("gated", raw.get("unit", "tokens") == "tokens")
-        shape = Transformer(int(raw["layers"]), int(raw["hidden"]), int(raw.get("vocabulary", 0)), gated)
+        shape = Transformer(
+            int(raw["layers"]), int(raw["hidden"]), int(raw.get("vocabulary", 0)), gated
+        )
     name = values.setdefault("name", file.stem)
     if name in presets():  # what was published of that one says little about this one
         values["name"] = f"{name} ({file.name})"
@@ -97,8 +102,13 @@ def _parsed(text: str, file: Path) -> Mapping[str, Any]:
     except yaml.YAMLError as error:
         raise CatalogFormatError(file, [Problem("file", f"not YAML: {error}", _WANTED)]) from None
     if not isinstance(raw, dict):
-        raise CatalogFormatError(file, [Problem("file", f"holds {type(raw).__name__}, no keys", _WANTED)])
-    return {key: _number(value) if key in _NUMBERS and isinstance(value, str) else value for key, value in raw.items()}
+        raise CatalogFormatError(
+            file, [Problem("file", f"holds {type(raw).__name__}, no keys", _WANTED)]
+        )
+    return {
+        key: _number(value) if key in _NUMBERS and isinstance(value, str) else value
+        for key, value in raw.items()
+    }
 
 
 def _number(text: str) -> Any:
@@ -113,7 +123,11 @@ def _problems(raw: Mapping[str, Any]) -> Iterator[Problem]:
     for key, value in raw.items():
         if key not in _KEYS:
             meant = did_you_mean(str(key), _KEYS)
-            yield Problem(str(key), "unknown key", f"allowed: {', '.join(_KEYS)}{f'; {meant}' if meant else ''}")
+            yield Problem(
+                str(key),
+                "unknown key",
+                f"allowed: {', '.join(_KEYS)}{f'; {meant}' if meant else ''}",
+            )
         elif key in _NUMBERS and not _NUMBERS[key].fits(value):
             yield Problem(key, repr(value), f"allowed: {_NUMBERS[key].allowed}")
         elif key in _WORDS and value not in _WORDS[key]:
@@ -130,7 +144,10 @@ def _problems(raw: Mapping[str, Any]) -> Iterator[Problem]:
         yield from _shape_problems(raw)
         return
     if shaped or len(counted) != 2:
-        both = "allowed: layers and hidden (a transformer), or forward_flop and activation_bytes of one sample"
+        both = (
+            "allowed: layers and hidden (a transformer), or forward_flop and activation_bytes of"
+            " one sample"
+        )
         yield Problem("layers", f"found {', '.join([*shaped, *counted]) or 'neither'}", both)
 
 
@@ -141,7 +158,13 @@ def _shape_problems(raw: Mapping[str, Any]) -> Iterator[Problem]:
         return  # said already
     parameters, layers, hidden = (float(value) for value in wanted if value is not None)
     vocabulary = raw.get("vocabulary", 0)
-    usual = 12 * layers * hidden**2 + (vocabulary if isinstance(vocabulary, (int, float)) else 0) * hidden
+    usual = (
+        12 * layers * hidden**2
+        + (vocabulary if isinstance(vocabulary, (int, float)) else 0) * hidden
+    )
     if not usual / _FAR <= parameters <= usual * _FAR:
-        allowed = f"about {usual:.1e} with these layers and this hidden size; mixtures of experts are not modelled"
+        allowed = (
+            f"about {usual:.1e} with these layers and this hidden size; mixtures of experts are not"
+            " modelled"
+        )
         yield Problem("parameters", f"{parameters:g}", f"allowed: {allowed}")

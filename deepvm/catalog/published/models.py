@@ -13,8 +13,19 @@ from deepvm.core.training.model import Model, Transformer
 from deepvm.errors import RequestError
 from deepvm.io.user_dirs import data_folder
 
-_SIZE = re.compile(r"\s*((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]{1,2})?)\s*([kmbt]?)\s*", re.ASCII | re.IGNORECASE)
-_COUNT_WORDS = {"thousand": "k", "million": "M", "mio": "M", "billion": "B", "bn": "B", "g": "B", "trillion": "T"}
+_SIZE = re.compile(
+    r"\s*((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]{1,2})?)\s*([kmbt]?)\s*",
+    re.ASCII | re.IGNORECASE,
+)
+_COUNT_WORDS = {
+    "thousand": "k",
+    "million": "M",
+    "mio": "M",
+    "billion": "B",
+    "bn": "B",
+    "g": "B",
+    "trillion": "T",
+}
 _FACTORS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 SEQUENCE = 2048
 """Tokens of a sample unless the user says."""
@@ -27,10 +38,17 @@ SHAPE = ("layers", "hidden", "vocabulary", "gated")
 
 @lru_cache(maxsize=1)
 def presets() -> dict[str, Model]:
-    """The models by name, in the order of the file; other names of a model come after all of them."""
-    raw = json.loads((data_folder() / "performance" / "models.json").read_text(encoding="utf-8"))["models"]
+    """The models by name, in the order of the file.
+
+    Other names of a model come after all of them.
+    """
+    raw = json.loads((data_folder() / "performance" / "models.json").read_text(encoding="utf-8"))[
+        "models"
+    ]
     found = {entry["name"]: _model(entry) for entry in raw}
-    return found | {alias: found[entry["name"]] for entry in raw for alias in entry.get("aliases", ())}
+    return found | {
+        alias: found[entry["name"]] for entry in raw for alias in entry.get("aliases", ())
+    }
 
 
 def _model(entry: dict[str, Any]) -> Model:
@@ -45,7 +63,11 @@ def find_model(name: str) -> Model:
     wanted = name.strip().casefold()
     if wanted not in known:
         size, meant = size_of_model(wanted), meant_model(wanted, known)
-        if size and not meant and not any(size.casefold() in near for near in nearest(wanted, known, 3)):
+        if (
+            size
+            and not meant
+            and not any(size.casefold() in near for near in nearest(wanted, known, 3))
+        ):
             meant = f"--params {size}"
         which = examples(wanted, known, known[meant].name if meant in known else meant)
         also = "--params 7B describes any other transformer by its size"
@@ -55,7 +77,9 @@ def find_model(name: str) -> Model:
 
 def model_of_size(text: str | float, sequence: int | None = None) -> Model:
     """A language model of so many parameters, ``7B`` or a number; raises a RequestError."""
-    parameters = parse_count(text, "params", "parameters from 100k to 10T, such as 7B or 350M", LEAST, MOST)
+    parameters = parse_count(
+        text, "params", "parameters from 100k to 10T, such as 7B or 350M", LEAST, MOST
+    )
     length = sequence or SEQUENCE
     return Model(
         name=f"{short(parameters)} parameters",
@@ -70,19 +94,28 @@ def model_of_size(text: str | float, sequence: int | None = None) -> Model:
 
 
 def parse_count(text: str | float, option: str, allowed: str, least: float, most: float) -> float:
-    """Read a number such as ``2e9`` or ``2B``; raises a RequestError for anything else and outside the bounds."""
+    """Read a number such as ``2e9`` or ``2B``.
+
+    Raises a RequestError for anything else and outside the bounds.
+    """
     match = _SIZE.fullmatch(text) if isinstance(text, str) else None
     value = float(match[1]) * _FACTORS[match[2].lower()] if match else text
     if isinstance(value, (bool, str)) or not least <= value <= most:
         meant = _meant_count(text) if isinstance(text, str) else 0.0
-        hint = f"; did you mean {short(meant)}?" if least <= meant <= most and short(meant) != text else ""
+        hint = (
+            f"; did you mean {short(meant)}?"
+            if least <= meant <= most and short(meant) != text
+            else ""
+        )
         raise RequestError(option, text, allowed + hint)
     return float(value)
 
 
 def _meant_count(text: str) -> float:
     """What ``2 billion`` and ``2,000,000`` mean; 0 when nobody can tell."""
-    match = re.fullmatch(r"([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+\.?[0-9]*) ?([a-z]*)", text.strip().casefold())
+    match = re.fullmatch(
+        r"([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+\.?[0-9]*) ?([a-z]*)", text.strip().casefold()
+    )
     if match is None:
         return 0.0
     number, word = match.groups()

@@ -29,7 +29,8 @@ SOFTWARE = ("eager", "transformers", "compiled", "tuned")
 class PublishedPerformance:
     """Speeds from data sheets and published runs.
 
-    ``software``: one of :data:`SOFTWARE`. ``placement_group``: whether VMs are in a cluster placement group.
+    ``software``: one of :data:`SOFTWARE`. ``placement_group``: whether VMs are in a cluster
+    placement group.
     """
 
     software: str = "eager"
@@ -53,32 +54,42 @@ class PublishedPerformance:
         network = interconnect(instance.type_name, sustained, placement_group=self.placement_group)
         return Machine(gpu, instance.gpu.count, network, instance.vcpus)
 
-    def speed(self, instance: InstanceType, workload: Workload, vms: FloatArray) -> TrainingSpeed | str:
+    def speed(
+        self, instance: InstanceType, workload: Workload, vms: FloatArray
+    ) -> TrainingSpeed | str:
         """The speed of clusters of these sizes of a type, or why there is none."""
         machine = self.machine(instance)
         return machine if isinstance(machine, str) else self.of_machine(machine, workload, vms)
 
-    def of_machine(self, machine: Machine, workload: Workload, vms: FloatArray) -> TrainingSpeed | str:
+    def of_machine(
+        self, machine: Machine, workload: Workload, vms: FloatArray
+    ) -> TrainingSpeed | str:
         """The speed of clusters of a machine, or why there is none."""
         gpu = machine.accelerator
         precision = gpu.precision(workload.precision)
         if precision is None:
             return f"{gpu.name} does not compute in {workload.precision.value}"
-        return _predicted(workload, machine, precision, tuple(vms.tolist()), self._software(precision))
+        return _predicted(
+            workload, machine, precision, tuple(vms.tolist()), self._software(precision)
+        )
 
     def parts(self, machine: Machine, workload: Workload, vms: FloatArray) -> Parts:
         """What steps on clusters of a machine, which must compute in the workload's precision, consist of."""
         precision = machine.accelerator.precision(workload.precision)
         assert precision is not None
         software = self._software(precision)
-        return parts_of(workload, machine, precision, vms, calibration().evidence, software=software)
+        return parts_of(
+            workload, machine, precision, vms, calibration().evidence, software=software
+        )
 
     def _software(self, precision: Precision) -> str:
         """In fp8 nobody trains without a compiler: casts that are not fused cost more than they save."""
         compiled = self.software in ("compiled", "tuned")
         return "compiled" if precision is Precision.FP8 and not compiled else self.software
 
-    def cluster(self, gpu: Accelerator, workload: Workload, gpus: int, nodes: int | None) -> TrainingSpeed:
+    def cluster(
+        self, gpu: Accelerator, workload: Workload, gpus: int, nodes: int | None
+    ) -> TrainingSpeed:
         """The speed of so many GPUs, in ``nodes`` VMs or as they are mostly rented.
 
         Raises a RequestError if nodes do not divide GPUs, or the GPU lacks the precision.
@@ -89,34 +100,48 @@ class PublishedPerformance:
             nodes = next(n for n in range(max(1, -(-gpus // each)), gpus + 1) if gpus % n == 0)
         if gpus % nodes:
             raise RequestError(
-                "nodes", nodes, f"a number that divides {gpus} GPUs evenly, such as {_divisor(gpus, nodes)}"
+                "nodes",
+                nodes,
+                f"a number that divides {gpus} GPUs evenly, such as {_divisor(gpus, nodes)}",
             )
         if gpus // nodes > MOST_IN_A_VM:
             raise RequestError(
-                "nodes", nodes, f"at least {-(-gpus // MOST_IN_A_VM)}: no VM has more than {MOST_IN_A_VM} GPUs"
+                "nodes",
+                nodes,
+                f"at least {-(-gpus // MOST_IN_A_VM)}: no VM has more than {MOST_IN_A_VM} GPUs",
             )
         network, share = (
             usual.interconnect,
             min(1.0, gpus / nodes / each),
         )  # a part of a machine has a part of its network
-        network = replace(network, gb_per_s=network.gb_per_s * share, line_gb_per_s=network.line_gb_per_s * share)
+        network = replace(
+            network, gb_per_s=network.gb_per_s * share, line_gb_per_s=network.line_gb_per_s * share
+        )
         machine = replace(usual, gpus=gpus // nodes, interconnect=network)
         found = self.of_machine(machine, workload, np.array([float(nodes)]))
         if isinstance(found, str):
             allowed = ", ".join(p for p in gpu.peak_tflops)
-            raise RequestError("precision", workload.precision.value, f"one that {gpu.name} has: {allowed}")
+            raise RequestError(
+                "precision", workload.precision.value, f"one that {gpu.name} has: {allowed}"
+            )
         return found
 
 
 @lru_cache(maxsize=1000)
 def _predicted(
-    workload: Workload, machine: Machine, precision: Precision, vms: tuple[float, ...], software: str
+    workload: Workload,
+    machine: Machine,
+    precision: Precision,
+    vms: tuple[float, ...],
+    software: str,
 ) -> TrainingSpeed:
     """The prediction: regions and commands ask for the same ones again."""
     known = calibration()
     published = key_of(workload, machine.accelerator, precision) in known.seen
     sizes = np.array(vms, dtype=np.float64)
-    return predict(workload, machine, precision, sizes, known.evidence, software=software, published=published)
+    return predict(
+        workload, machine, precision, sizes, known.evidence, software=software, published=published
+    )
 
 
 def _divisor(gpus: int, nodes: int) -> int:

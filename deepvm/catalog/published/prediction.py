@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 class OwnSteps(Protocol):
     """What was measured on the user's own machines."""
 
-    def speeds(self, published: PublishedPerformance, types: Mapping[str, InstanceType]) -> PublishedPerformance:
+    def speeds(
+        self, published: PublishedPerformance, types: Mapping[str, InstanceType]
+    ) -> PublishedPerformance:
         """Speeds by these steps, else as published."""
 
 
@@ -46,8 +48,8 @@ def predict(
         gpu_memory: which of several with this name, such as ``"40GiB"``, or bytes.
         software: ``"eager"``, ``"transformers"``, ``"compiled"`` or ``"tuned"``.
         placement_group: whether the VMs are in a cluster placement group.
-        tables: measured on your own machines, ``deepvm.load_tables()``.
-        **workload: what is trained, see :class:`deepvm.catalog.published.workloads.WorkloadOptions`.
+        tables: measured on your own machines, ``deepvm.load_tables()``. **workload: what is
+        trained, see :class:`deepvm.catalog.published.workloads.WorkloadOptions`.
 
     Raises:
         RequestError: an argument cannot be used. CatalogFormatError: a bad model file.

@@ -21,7 +21,10 @@ from deepvm.core.training.workload import Method, Precision, Workload
 from deepvm.io.user_dirs import data_folder
 
 NOISE = {"gavel": 0.12, "pollux": 0.13}
-"""Between two runs of the same, by source; else that of :data:`deepvm.core.training.evidence.NOISE`."""
+"""Between two runs of the same, by source.
+
+Else that of :data:`deepvm.core.training.evidence.NOISE`.
+"""
 _SPLIT_LAYERS = "megatron-bridge"
 """Its runs split layers as well, so what they exchange does not follow from the method."""
 
@@ -52,7 +55,9 @@ class Published:
             checkpointing=bool(self.workload.checkpointing),
             sharded=self.workload.method is Method.FSDP,
         )
-        steps = nominal_steps(self.workload, self.machine, self.precision, np.array([float(self.vms)]), memory)
+        steps = nominal_steps(
+            self.workload, self.machine, self.precision, np.array([float(self.vms)]), memory
+        )
         return replace(steps, sync_s=np.zeros(1)) if self.source == _SPLIT_LAYERS else steps
 
     def row(self) -> Row:
@@ -82,7 +87,9 @@ class Published:
 
 def published() -> Iterator[Published]:
     """All published runs."""
-    with (data_folder() / "performance" / "published.csv").open(encoding="utf-8", newline="") as file:
+    with (data_folder() / "performance" / "published.csv").open(
+        encoding="utf-8", newline=""
+    ) as file:
         for raw in csv.DictReader(file):
             model, sequence = presets()[raw["model"]], int(raw["sequence"])
             gpu = find_accelerator(raw["gpu"], float(raw["gpu_memory_gib"]))

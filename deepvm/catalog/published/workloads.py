@@ -26,12 +26,13 @@ _Kind = TypeVar("_Kind", bound=Enum)
 class WorkloadOptions(TypedDict, total=False):
     """What is trained, as the command line and Python say it; numbers may be text.
 
-    ``model``: a preset, or a .yaml or .json file; ``params``: instead, the size of a language model, ``"7B"``. ``seq``:
-    tokens of a sample. ``method``: ``ddp``, ``fsdp``, ``lora`` or ``auto``, which shards large models.
-    ``batch_per_gpu``, ``global_batch``: samples of a
-    step, one of the two. ``activation_checkpointing``: None for what usual recipes do. ``tokens``, ``samples``: how
-    much is trained on in all; ``epochs`` with ``dataset_size``: instead, that many times the data set, in the model's
-    unit.
+    ``model``: a preset, or a .yaml or .json file; ``params``: instead, the size of a language
+    model, ``"7B"``. ``seq``: tokens of a sample. ``method``: ``ddp``, ``fsdp``, ``lora`` or
+    ``auto``, which shards large models.
+    ``batch_per_gpu``, ``global_batch``: samples of a step, one of the two.
+    ``activation_checkpointing``: None for what usual recipes do. ``tokens``, ``samples``: how much
+    is trained on in all; ``epochs`` with ``dataset_size``: instead, that many times the data set,
+    in the model's unit.
     """
 
     model: str | Model
@@ -60,9 +61,16 @@ def read_workload(
     activation_checkpointing: bool | None = None,
     **amount: Any,
 ) -> Workload:
-    """Read :class:`WorkloadOptions`; raises a RequestError, and a CatalogFormatError for a bad model file."""
+    """Read :class:`WorkloadOptions`.
+
+    Raises a RequestError, and a CatalogFormatError for a bad model file.
+    """
     if bool(model) == (params is not None):
-        raise RequestError("model", model or "", "either a model or --params, such as --model llama-8b or --params 7B")
+        raise RequestError(
+            "model",
+            model or "",
+            "either a model or --params, such as --model llama-8b or --params 7B",
+        )
     if batch_per_gpu is not None and global_batch is not None:
         raise RequestError("global_batch", global_batch, "either --batch-per-gpu or --global-batch")
     length = None if seq is None else _whole(seq, "seq", _MOST_SEQUENCE)
@@ -124,7 +132,9 @@ def _samples(
         raise RequestError(name, value, "--epochs and --dataset-size together")
     if tokens is not None:
         if model.unit != "tokens":
-            raise RequestError("tokens", tokens, f"--samples: {model.name} is trained on {model.unit}")
+            raise RequestError(
+                "tokens", tokens, f"--samples: {model.name} is trained on {model.unit}"
+            )
         return _count(tokens, "tokens") / model.units_per_sample
     if samples is not None:
         return _count(samples, "samples")
@@ -134,13 +144,23 @@ def _samples(
 
 
 def _count(value: str | float, option: str) -> float:
-    return parse_count(value, option, "a number above 0, such as 2.5, 300k, 50M or 2B", 1e-6, _MOST_UNITS)
+    return parse_count(
+        value, option, "a number above 0, such as 2.5, 300k, 50M or 2B", 1e-6, _MOST_UNITS
+    )
 
 
 def _whole(value: str | int, option: str, most: int) -> int:
     allowed = f"a whole number from 1 to {most}"
-    number = int(value) if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 12 else value
-    meant = re.fullmatch(r"([0-9]{1,4})k", value, re.IGNORECASE | re.ASCII) if isinstance(value, str) else None
+    number = (
+        int(value)
+        if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 12
+        else value
+    )
+    meant = (
+        re.fullmatch(r"([0-9]{1,4})k", value, re.IGNORECASE | re.ASCII)
+        if isinstance(value, str)
+        else None
+    )
     if option == "seq" and meant and int(meant[1]):
         allowed += f"; did you mean {1024 * int(meant[1])}?"  # as models are named: 128k is 131072
     return to_whole(number, option, allowed, least=1, most=most)
@@ -150,4 +170,6 @@ def _choice(kinds: type[_Kind], value: str, option: str, also: tuple[str, ...] =
     try:
         return kinds(value)
     except ValueError:
-        raise RequestError(option, value, one_of(value, [*also, *(str(k.value) for k in kinds)])) from None
+        raise RequestError(
+            option, value, one_of(value, [*also, *(str(k.value) for k in kinds)])
+        ) from None

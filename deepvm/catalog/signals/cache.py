@@ -6,8 +6,8 @@
     <folder>/us-east-1/account-<tag>/quotas.json      what depends on who asks
     <folder>/us-east-1/.lock                          held while a process fetches for this region
 
-Whatever is wrong with the cache (damaged files, a full disk, a read-only folder) costs a note and a new request to the
-source, never the run.
+Whatever is wrong with the cache (damaged files, a full disk, a read-only folder) costs a note and a
+new request to the source, never the run.
 """
 
 from __future__ import annotations
@@ -47,9 +47,12 @@ State = Literal["fresh", "expired", "damaged", "other version"]
 
 
 def default_folder(environ: Mapping[str, str], cloud: str = "aws") -> Path | None:
-    """Where the cache is: ``DEEPVM_CACHE_DIR``, else deepvm's folder in the user's cache; None if there is no home.
+    """Where the cache is: ``DEEPVM_CACHE_DIR``, else deepvm's folder in the user's cache.
 
-    Other clouds, and endpoints other than AWS's (a test server), have folders of their own: no answers are mixed up.
+    None if there is no home.
+
+    Other clouds, and endpoints other than AWS's (a test server), have folders of their own: no
+    answers are mixed up.
     """
     named = environ.get("DEEPVM_CACHE_DIR", "")
     folder = Path(os.path.expanduser(named)).absolute() if named else user_folder("cache", environ)
@@ -89,9 +92,12 @@ class Cache:
     """
 
     def __init__(self, folder: Path | None, account: str, ttl_s: int | None = None) -> None:
-        """Touch nothing yet; see :func:`default_folder` and ``Cloud.account_tag``. Without a folder nothing is kept.
+        """Touch nothing yet; see :func:`default_folder` and ``Cloud.account_tag``.
 
-        ``ttl_s``: for how long every signal counts as fresh, where that does not depend on its kind.
+        Without a folder nothing is kept.
+
+        ``ttl_s``: for how long every signal counts as fresh, where that does not depend on its
+        kind.
         """
         self.folder = folder
         self.ttl_s = ttl_s
@@ -110,7 +116,9 @@ class Cache:
         return notes
 
     def read(self, region: str, kind: str, now: datetime) -> Signal | None:
-        """The signal, with origin ``cache`` while it is fresh and ``expired`` later; None if there is none to trust.
+        """The signal, with origin ``cache`` while it is fresh and ``expired`` later.
+
+        None if there is none to trust.
 
         A damaged file is set aside (at most one of a kind) and noted. Never blocks.
         """
@@ -128,8 +136,8 @@ class Cache:
             return signal
         if signal.fetched_at is not None and signal.fetched_at > now:
             self._note(
-                f"{path} says that it was fetched at {signal.fetched_at:%Y-%m-%d %H:%M} UTC, which is in the future: "
-                "it counts as expired; check the clock of this machine"
+                f"{path} says that it was fetched at {signal.fetched_at:%Y-%m-%d %H:%M} UTC, which"
+                " is in the future: it counts as expired; check the clock of this machine"
             )
         return replace(signal, origin="expired")
 
@@ -142,7 +150,9 @@ class Cache:
         try:
             data = encode(signal, fetched_at)
             if len(data) > MAX_BYTES:
-                raise ValueError(f"{len(data) / 2**20:.0f} MiB are more than {MAX_BYTES // 2**20} MiB")
+                raise ValueError(
+                    f"{len(data) / 2**20:.0f} MiB are more than {MAX_BYTES // 2**20} MiB"
+                )
         except (TypeError, ValueError, RecursionError) as error:
             self._note(f"{signal.kind} of {signal.region} is not kept in the cache: {error}")
             return False
@@ -154,7 +164,9 @@ class Cache:
             path.chmod(0o600)
             _sweep(path)
         except OSError as error:
-            self._cannot_write(f"{error.filename or path}: {error.strerror or type(error).__name__}")
+            self._cannot_write(
+                f"{error.filename or path}: {error.strerror or type(error).__name__}"
+            )
             return False
         except DataError as error:
             self._cannot_write(str(error).partition("; it is as it was")[0])
@@ -164,10 +176,12 @@ class Cache:
     def lock(
         self, region: str, wait_s: float = LOCK_WAIT_S, on_wait: Callable[[], None] = lambda: None
     ) -> ExitStack | None:
-        """Lock a region, so that two processes do the work once; the kernel unlocks it however this one ends.
+        """Lock a region, so that two processes do the work once.
 
-        ``on_wait`` is called once if another process holds it. Returns what releases it; None if it was not free
-        within ``wait_s``: go on without it.
+        The kernel unlocks it however this one ends.
+
+        ``on_wait`` is called once if another process holds it. Returns what releases it; None if it
+        was not free within ``wait_s``: go on without it.
         """
         folder = self._region_folder(region)
         if folder is None:
@@ -182,11 +196,16 @@ class Cache:
                     on_wait()
                     free = lock.take(shared=False, limit_s=wait_s)
             except OSError as error:
-                if error.filename is None:  # a file system without locks; else the write that follows fails and says so
-                    self._note(f"{folder}: cannot be locked: {error.strerror}; going on without a lock")
+                # A file system without locks; else the write that follows fails and says so
+                if error.filename is None:
+                    self._note(
+                        f"{folder}: cannot be locked: {error.strerror}; going on without a lock"
+                    )
                 return None
             if not free:
-                self._note(f"another deepvm is still fetching {region}: going on without waiting for it")
+                self._note(
+                    f"another deepvm is still fetching {region}: going on without waiting for it"
+                )
             return held.pop_all() if free else None
 
     def stamp(self, region: str, kind: str) -> object:
@@ -203,9 +222,16 @@ class Cache:
         if self.folder is None:
             return ()
         files = (*self.folder.glob("*/*.json*"), *self.folder.glob(f"*/{_ACCOUNT}*/*.json*"))
-        found = [e for file in files if (e := _entry(file, self.folder, now, self.ttl_s)) is not None]
+        found = [
+            e for file in files if (e := _entry(file, self.folder, now, self.ttl_s)) is not None
+        ]
         kinds = list(KINDS)
-        return tuple(sorted(found, key=lambda e: (e.region, kinds.index(base(e.kind)), e.kind, e.account, e.path)))
+        return tuple(
+            sorted(
+                found,
+                key=lambda e: (e.region, kinds.index(base(e.kind)), e.kind, e.account, e.path),
+            )
+        )
 
     def _path(self, region: str, kind: str) -> Path | None:
         folder = self._region_folder(region)
@@ -226,7 +252,11 @@ class Cache:
         assert self.folder is not None
         # Only the user may read the cache's own folders; those above get the usual permissions.
         self.folder.parent.mkdir(parents=True, exist_ok=True)
-        for part in (self.folder, *(f for f in reversed(folder.parents) if self.folder in f.parents), folder):
+        for part in (
+            self.folder,
+            *(f for f in reversed(folder.parents) if self.folder in f.parents),
+            folder,
+        ):
             part.mkdir(mode=0o700, exist_ok=True)
 
     def _note(self, text: str) -> None:
@@ -234,20 +264,30 @@ class Cache:
 
     def _cannot_write(self, why: str) -> None:
         if not self._write_failed:
-            self._note(f"the cache is not written ({why}); DEEPVM_CACHE_DIR names another place for it")
+            self._note(
+                f"the cache is not written ({why}); DEEPVM_CACHE_DIR names another place for it"
+            )
         self._write_failed = True
 
     def _set_aside(self, path: Path, why: str) -> None:
         aside = path.with_name(f"{path.name}.damaged")
         try:
             os.replace(path, aside)
-            self._note(f"the cached file {path} is damaged ({why}); it was set aside as {aside.name}")
+            self._note(
+                f"the cached file {path} is damaged ({why}); it was set aside as {aside.name}"
+            )
         except OSError as error:
-            self._note(f"the cached file {path} is ignored ({why}) and could not be set aside: {error.strerror}")
+            self._note(
+                f"the cached file {path} is ignored ({why}) and could not be set aside:"
+                f" {error.strerror}"
+            )
 
 
 def _load(path: Path, region: str, kind: str) -> Signal | None:
-    """The signal in a file, origin ``cache``; None if another version of deepvm wrote it, a DataError if damaged."""
+    """The signal in a file, origin ``cache``.
+
+    None if another version of deepvm wrote it, a DataError if damaged.
+    """
     try:
         signal = decode(read_text(path))
     except CatalogFormatError as error:
@@ -288,7 +328,10 @@ def _entry(file: Path, cache: Path, now: datetime, seconds: int | None) -> Entry
 
 
 def _sweep(path: Path) -> None:
-    """Remove temporary files of processes killed while they wrote this file; a write takes less than an hour."""
+    """Remove temporary files of processes killed while they wrote this file.
+
+    A write takes less than an hour.
+    """
     written = path.stat().st_mtime
     for left in path.parent.glob(f".{path.name}.*.tmp"):
         with contextlib.suppress(OSError):

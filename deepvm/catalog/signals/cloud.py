@@ -1,4 +1,7 @@
-"""What deepvm asks of a cloud. A cloud is a folder of ``catalog/clouds`` and a line of its registry."""
+"""What deepvm asks of a cloud.
+
+A cloud is a folder of ``catalog/clouds`` and a line of its registry.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,8 @@ class CloudRules:
     Attributes:
         grace_s: from the first warning until a spot VM is gone; 0 where no spot VMs are sold.
         has_cpu_vms: whether VMs without GPUs can stand beside those with, to hold checkpoints.
-        regions_alike: its catalogs list every type in every region, so that comparing regions says nothing.
+        regions_alike: its catalogs list every type in every region, so that comparing regions says
+            nothing.
         sources: where each of these is from and as of when, by attribute.
     """
 
@@ -77,9 +81,11 @@ class Cloud(ABC):
     Attributes:
         name: of its catalogs and of its folder in ``data/``: ``aws`` gives ``aws-us-east-1``.
         title: in messages. rules: how it sells and takes back machines.
-        has_api: whether deepvm can ask the cloud itself; else there are only public catalogs of its prices.
+        has_api: whether deepvm can ask the cloud itself; else there are only public catalogs of its
+            prices.
         kinds: the signals of its catalogs; a history of prices is added on request.
-        quota_names: its vCPU quotas by ``InstanceType.quota_family`` and market; empty where nothing limits.
+        quota_names: its vCPU quotas by ``InstanceType.quota_family`` and market; empty where
+            nothing limits.
     """
 
     name: ClassVar[str]
@@ -99,7 +105,10 @@ class Cloud(ABC):
         """The family whose quota a type's vCPUs count against."""
 
     def quota_words(self, instance: InstanceType, count: int, market: Market) -> str:
-        """The quota that VMs need where none of ``quota_names`` says it, in words; empty where nothing is known."""
+        """The quota that VMs need where none of ``quota_names`` says it, in words.
+
+        Empty where nothing is known.
+        """
         return ""
 
     def facts_of(self, type_name: str) -> Mapping[str, Any]:
@@ -108,7 +117,10 @@ class Cloud(ABC):
 
     @abstractmethod
     def check_region(self, name: str, option: str = "region") -> str:
-        """The name, if it has the form of a region's; else a RequestError about ``option``, where it was written."""
+        """The name, if it has the form of a region's.
+
+        Else a RequestError about ``option``, where it was written.
+        """
 
     def may_be_zone(self, zone: str, region: str) -> bool:
         """Whether it has the form of a zone of a region, where no list of zones is at hand."""
@@ -116,7 +128,10 @@ class Cloud(ABC):
 
     @abstractmethod
     def own_region(self, profile: str, environ: Mapping[str, str]) -> Region:
-        """The user's own region, else the cloud's default; a RequestError if it cannot be a region's name."""
+        """The user's own region, else the cloud's default.
+
+        A RequestError if it cannot be a region's name.
+        """
 
     @abstractmethod
     def known_regions(self) -> Collection[str]:
@@ -155,7 +170,10 @@ class Cloud(ABC):
         return ""
 
     def check(self, profile: str, region: str, now: datetime, total_s: float) -> tuple[Check, ...]:
-        """What ``deepvm doctor`` reports, waiting at most ``total_s`` for an answer; failures are results."""
+        """What ``deepvm doctor`` reports, waiting at most ``total_s`` for an answer.
+
+        Failures are results.
+        """
         return ()
 
     def cache(self, profile: str, environ: Mapping[str, str]) -> Cache:
@@ -174,14 +192,28 @@ class Cloud(ABC):
         return tuple(sorted(p.stem for p in (self.data / "regions").glob("*.json")))
 
     def snapshot(self, region: str) -> Mapping[str, Signal]:
-        """The embedded signals of a region by kind, origin ``snapshot``; empty where there are none."""
-        return _read_snapshot(self.data / "regions" / f"{region}.json") if region in self.snapshot_regions() else {}
+        """The embedded signals of a region by kind, origin ``snapshot``.
+
+        Empty where there are none.
+        """
+        return (
+            _read_snapshot(self.data / "regions" / f"{region}.json")
+            if region in self.snapshot_regions()
+            else {}
+        )
 
 
 @lru_cache(maxsize=1)
 def _read_snapshot(file: Path) -> Mapping[str, Signal]:
     document = json.loads(file.read_text(encoding="utf-8"))
     return {
-        s["kind"]: Signal(s["kind"], file.stem, parse_time(s["observed_at"]), s["source"], s["data"], origin="snapshot")
+        s["kind"]: Signal(
+            s["kind"],
+            file.stem,
+            parse_time(s["observed_at"]),
+            s["source"],
+            s["data"],
+            origin="snapshot",
+        )
         for s in document["signals"]
     }

@@ -15,9 +15,12 @@ _Result = TypeVar("_Result")
 def run_in_daemons(
     work: Callable[[_Item], _Result], items: Sequence[_Item], at_once: int, name: str
 ) -> list[Future[_Result]]:
-    """Work on items in at most ``at_once`` daemon threads; what is cancelled meanwhile is not begun.
+    """Work on items in at most ``at_once`` daemon threads.
 
-    No ThreadPoolExecutor: Python waits for its threads, even after Ctrl-C, and a cloud may stay silent for minutes.
+    What is cancelled meanwhile is not begun.
+
+    No ThreadPoolExecutor: Python waits for its threads, even after Ctrl-C, and a cloud may stay
+    silent for minutes.
     """
     futures: list[Future[_Result]] = [Future() for _ in items]
     waiting = deque(zip(futures, items, strict=True))

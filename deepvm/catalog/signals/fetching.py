@@ -1,7 +1,10 @@
-"""Fetch many signals at once into the cache; failures are independent, and processes share the work.
+"""Fetch many signals at once into the cache.
 
-What fails slowly is remembered for five minutes (a negative cache), so that not every command waits for it. Refused
-credentials and permissions are not: they fail fast, and may have been repaired since.
+Failures are independent, and processes share the work.
+
+What fails slowly is remembered for five minutes (a negative cache), so that not every command waits
+for it. Refused credentials and permissions are not: they fail fast, and may have been repaired
+since.
 """
 
 from __future__ import annotations
@@ -15,7 +18,16 @@ from functools import partial
 from typing import Any
 
 from deepvm.catalog.signals.cache import LOCK_WAIT_S, Cache
-from deepvm.catalog.signals.signal import ADVISOR, FAILURES, Provider, Signal, age, form_problem, title, ttl_s
+from deepvm.catalog.signals.signal import (
+    ADVISOR,
+    FAILURES,
+    Provider,
+    Signal,
+    age,
+    form_problem,
+    title,
+    ttl_s,
+)
 from deepvm.core.spelling import joined
 from deepvm.errors import CloudError, DeepVMError
 
@@ -23,7 +35,10 @@ AT_ONCE = 8
 """Most signals that are fetched at the same time."""
 
 GIVE_UP_S = 420.0
-"""Seconds without any answer after which the rest counts as failed; providers take a few minutes at most."""
+"""Seconds without any answer after which the rest counts as failed.
+
+Providers take a few minutes at most.
+"""
 
 PUBLIC = frozenset({ADVISOR})
 """Kinds that need no credentials."""
@@ -48,7 +63,10 @@ class SignalRequest:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The signal, of origin ``cache`` if another process has just fetched it; or an error; or neither: no provider."""
+    """The signal, of origin ``cache`` if another process has just fetched it; or an error.
+
+    Or neither: no provider.
+    """
 
     request: SignalRequest
     signal: Signal | None
@@ -67,11 +85,13 @@ def fetch(
 ) -> tuple[Outcome, ...]:
     """Fetch signals of one or more regions; keep them, and slow failures, in the cache.
 
-    Its locks let processes that want the same do the work once. An interrupt ends it at once: requests under way finish
-    in the background and are dropped. After ``give_up_s`` without a single answer the rest counts as failed.
+    Its locks let processes that want the same do the work once. An interrupt ends it at once:
+    requests under way finish in the background and are dropped. After ``give_up_s`` without a
+    single answer the rest counts as failed.
 
     Returns:
-        An outcome for each request, in their order; errors of providers are in there, none are raised.
+        An outcome for each request, in their order; errors of providers are in there, none are
+        raised.
     """
     outcomes: dict[SignalRequest, Outcome] = {}
     stamps = {w: cache.stamp(w.region, w.kind) for w in requests}
@@ -88,7 +108,9 @@ def fetch(
         # Sorted: two processes that want the same two regions must not deadlock.
         for region in sorted({w.region for w in requests}):
             left_s = max(0.0, end - time.monotonic())
-            wait = f"{region}: another deepvm is fetching it; waiting for that, at most {left_s:.0f} s"
+            wait = (
+                f"{region}: another deepvm is fetching it; waiting for that, at most {left_s:.0f} s"
+            )
             lock = cache.lock(region, left_s, partial(progress, wait))
             if lock is not None:
                 locks[region] = stack.enter_context(lock)
@@ -99,8 +121,11 @@ def fetch(
                 if kept is not None and kept.origin == "cache":
                     done(Outcome(request, kept))
         left = [w for w in requests if w not in outcomes]
-        # Closed explicitly: after an interrupt a traceback may keep the generator, and so its threads, alive.
-        for outcome in stack.enter_context(closing(_ask(left, providers, now, progress, give_up_s))):
+        # Closed explicitly: after an interrupt a traceback may keep the generator, and so its
+        # threads, alive.
+        for outcome in stack.enter_context(
+            closing(_ask(left, providers, now, progress, give_up_s))
+        ):
             what = f"{outcome.request.region}: {title(outcome.request.kind)}"
             if outcome.signal is not None:
                 cache.write(outcome.signal, now)
@@ -135,14 +160,21 @@ def _ask(
     yield from (Outcome(w, None) for w in requests if w.kind not in asked)
     requests = [w for w in requests if w.kind in asked]
     for region in dict.fromkeys(w.region for w in requests):
-        progress(f"{region}: fetching {joined(title(w.kind) for w in requests if w.region == region)}")
+        progress(
+            f"{region}: fetching {joined(title(w.kind) for w in requests if w.region == region)}"
+        )
     refusals = dict[str, CloudError]()
 
     def ask(request: SignalRequest) -> Outcome:
         known = None if request.kind in PUBLIC else refusals.get(request.region)
-        outcome = Outcome(request, None, known) if known is not None else _fetched(request, asked[request.kind], now)
+        outcome = (
+            Outcome(request, None, known)
+            if known is not None
+            else _fetched(request, asked[request.kind], now)
+        )
         if outcome.error is not None and outcome.error.why in CREDENTIAL_REASONS:
-            refusals[request.region] = outcome.error  # the rest would be refused too, each after its own retries
+            # The rest would be refused too, each after its own retries
+            refusals[request.region] = outcome.error
         return outcome
 
     left = dict(zip(run_in_daemons(ask, requests, AT_ONCE, "fetch"), requests, strict=True))
@@ -156,7 +188,9 @@ def _ask(
             future.cancel()
     for request in left.values():
         detail = f"no answer within {give_up_s:.0f} s"
-        error = CloudError(f"{title(request.kind)} of {request.region}", "timeout", detail, "try again later")
+        error = CloudError(
+            f"{title(request.kind)} of {request.region}", "timeout", detail, "try again later"
+        )
         yield Outcome(request, None, error, give_up_s)
 
 
@@ -167,7 +201,9 @@ def _fetched(request: SignalRequest, provider: Provider, now: datetime) -> Outco
         signal = provider.fetch(request.region, now)
         problem = form_problem(request.kind, signal.data)
         if problem or (signal.kind, signal.region) != (request.kind, request.region):
-            detail = f"the answer has another form: {problem or f'{signal.kind} of {signal.region}'}"
+            detail = (
+                f"the answer has another form: {problem or f'{signal.kind} of {signal.region}'}"
+            )
             raise CloudError(what, "reply", detail, "try again later")
         return Outcome(request, signal, None, time.monotonic() - start)
     except CloudError as failure:
@@ -175,7 +211,8 @@ def _fetched(request: SignalRequest, provider: Provider, now: datetime) -> Outco
     except DeepVMError as failure:
         error = CloudError(what, "reply", str(failure), "try again later")
     except Exception as failure:
-        # A bug in a reader of replies costs only its signal. Its text is not shown: it may quote secrets.
+        # A bug in a reader of replies costs only its signal. Its text is not shown: it may quote
+        # secrets.
         detail = f"internal error while reading the answer: {type(failure).__name__}"
         error = CloudError(what, "reply", detail, "this is a bug: please report it")
     return Outcome(request, None, error, time.monotonic() - start)
@@ -188,7 +225,9 @@ def recent_failures(cache: Cache, region: str, now: datetime) -> Mapping[str, Cl
         failed_at = datetime.fromtimestamp(said["at"], now.tzinfo)
         if 0 <= (now - failed_at).total_seconds() < ttl_s(FAILURES):
             ago = f"that was {age(failed_at, now)} ago, and 'deepvm catalog refresh' asks again now"
-            found[kind] = CloudError(said["what"], said["why"], f"{said['detail']}; {ago}", said["advice"])
+            found[kind] = CloudError(
+                said["what"], said["why"], f"{said['detail']}; {ago}", said["advice"]
+            )
     return found
 
 
@@ -200,7 +239,12 @@ def remember_failures(cache: Cache, outcomes: Sequence[Outcome], now: datetime) 
         for outcome in (o for o in outcomes if o.request.region == region):
             error, kind = outcome.error, outcome.request.kind
             if error is not None and error.why in SLOW_REASONS:
-                said = {"what": error.what, "why": error.why, "detail": error.detail, "advice": error.advice}
+                said = {
+                    "what": error.what,
+                    "why": error.why,
+                    "detail": error.detail,
+                    "advice": error.advice,
+                }
                 after[kind] = said | {"at": int(now.timestamp())}
             elif outcome.signal is not None:
                 after.pop(kind, None)

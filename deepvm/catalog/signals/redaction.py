@@ -21,15 +21,19 @@ _LONGEST_DETAIL = 240
 def secrets_of(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Secrets in the environment: keys, tokens, passwords of proxies."""
     keys = [environ[name] for name in _SECRET_VARIABLES if environ.get(name)]
-    users = [environ[name].rpartition("@")[0].rpartition("//")[2] for name in _PROXIES if environ.get(name)]
+    users = [
+        environ[name].rpartition("@")[0].rpartition("//")[2]
+        for name in _PROXIES
+        if environ.get(name)
+    ]
     return (*keys, *(user.partition(":")[2] for user in users if ":" in user))
 
 
 def redact(text: object, secrets: Iterable[str] = ()) -> str:
     """One short line of a foreign message, without secrets.
 
-    Removes the given values, whatever looks like the id of a key, user and password of URLs, mark-up, and the long
-    encoded part of AWS's refusals.
+    Removes the given values, whatever looks like the id of a key, user and password of URLs,
+    mark-up, and the long encoded part of AWS's refusals.
     """
     line = str(text)
     for value in sorted(set(secrets), key=len, reverse=True):

@@ -1,6 +1,7 @@
 """Choose each signal's source: fresh cache, the cloud, expired cache, embedded snapshot.
 
-Signals are resolved independently. Notes, short sentences for a person, say what did not go as planned.
+Signals are resolved independently. Notes, short sentences for a person, say what did not go as
+planned.
 """
 
 from __future__ import annotations
@@ -20,7 +21,18 @@ from deepvm.catalog.signals.fetching import (
     fetch,
     recent_failures,
 )
-from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, PRICES, SPECS, SPOT, Signal, age, base, reason, title
+from deepvm.catalog.signals.signal import (
+    OFFERINGS,
+    ON_DEMAND,
+    PRICES,
+    SPECS,
+    SPOT,
+    Signal,
+    age,
+    base,
+    reason,
+    title,
+)
 from deepvm.core.spelling import joined
 from deepvm.errors import CloudError
 
@@ -39,7 +51,9 @@ PATIENCE_S = 60.0
 
 @dataclass(frozen=True)
 class Resolved:
-    """The signals of one region and the errors of those that failed, by kind; ``notes`` are sentences for a person.
+    """The signals of one region and the errors of those that failed, by kind.
+
+    ``notes`` are sentences for a person.
 
     ``not_asked``: the note that nobody was asked, if that is one of them.
     """
@@ -74,47 +88,64 @@ def resolve_regions(
 ) -> Mapping[str, Resolved | CloudError]:
     """Get signals of several regions at once: ``auto`` fetches what is not fresh, ``live`` all prices.
 
-    Mode ``snapshot`` leaves cache and cloud alone. ``providers`` and ``snapshot`` are called when something must come
-    from there; no providers: nobody may be asked, for the reason ``not_asked``, which becomes a note. ``elsewhere`` is
-    asked for what neither a fresh cache nor the cloud says; the newest of what is left wins. Of kinds
-    ``only_elsewhere`` nothing else counts.
+    Mode ``snapshot`` leaves cache and cloud alone. ``providers`` and ``snapshot`` are called when
+    something must come from there; no providers: nobody may be asked, for the reason ``not_asked``,
+    which becomes a note. ``elsewhere`` is asked for what neither a fresh cache nor the cloud says;
+    the newest of what is left wins. Of kinds ``only_elsewhere`` nothing else counts.
 
     Returns:
-        Each region's signals or, in ``live``, why not all of its prices are live. A note about several regions stands
-        with the first of them.
+        Each region's signals or, in ``live``, why not all of its prices are live. A note about
+        several regions stands with the first of them.
 
     Raises:
         RequestError: a region's name has the wrong form.
     """
     if mode == "snapshot" or not regions:
         embedded = {r: snapshot(r) for r in regions}
-        return {r: Resolved({k: here[k] for k in kinds if k in here}) for r, here in embedded.items()}
+        return {
+            r: Resolved({k: here[k] for k in kinds if k in here}) for r, here in embedded.items()
+        }
     own = [k for k in kinds if k not in only_elsewhere]
     kept = {(r, k): s for r in regions for k in own if (s := cache.read(r, k, now)) is not None}
     fresh = {place for place, signal in kept.items() if signal.origin == "cache"}
     anew = {k for k in kinds if mode == "live" and base(k) in PRICES}
-    requests = [SignalRequest(r, k, k in anew) for r in regions for k in kinds if k in anew or (r, k) not in fresh]
+    requests = [
+        SignalRequest(r, k, k in anew)
+        for r in regions
+        for k in kinds
+        if k in anew or (r, k) not in fresh
+    ]
     outcomes: tuple[Outcome, ...] = ()
     if providers is not None and requests:
         known = {r: recent_failures(cache, r, now) if mode == "auto" else {} for r in regions}
-        outcomes = tuple(Outcome(w, None, known[w.region][w.kind]) for w in requests if w.kind in known[w.region])
+        outcomes = tuple(
+            Outcome(w, None, known[w.region][w.kind]) for w in requests if w.kind in known[w.region]
+        )
         asked = [w for w in requests if w.kind not in known[w.region]]
         give_up_s = PATIENCE_S if mode == "auto" else GIVE_UP_S
-        answered = fetch(asked, providers, cache=cache, now=now, progress=progress, give_up_s=give_up_s)
+        answered = fetch(
+            asked, providers, cache=cache, now=now, progress=progress, give_up_s=give_up_s
+        )
         outcomes = (*answered, *outcomes)
     not_live = {r: _not_live(r, requests, outcomes, not_asked) for r in regions if mode == "live"}
     failed = {region: error for region, error in not_live.items() if error is not None}
     found = {r: {k: kept[r, k] for k in kinds if (r, k) in fresh} for r in regions}
     instead = _Instead()
     fetched = {o.request: o.signal for o in outcomes if o.signal is not None}
-    told = [w for w in requests if w.kind in _TOLD_ELSEWHERE and w not in fetched and w.region not in failed]
+    told = [
+        w
+        for w in requests
+        if w.kind in _TOLD_ELSEWHERE and w not in fetched and w.region not in failed
+    ]
     lacking = dict.fromkeys(w.region for w in told)
     others = elsewhere([*lacking]) if elsewhere is not None and lacking else {}
     for request in requests:
         signal = fetched.get(request)
         if signal is None and request.region not in failed:
             old = kept.get((request.region, request.kind))
-            came_with_us = snapshot(request.region).get(request.kind) if request.kind in own else None
+            came_with_us = (
+                snapshot(request.region).get(request.kind) if request.kind in own else None
+            )
             signal = _second_best(old, came_with_us, now)
             public = others.get(request.region, {}).get(request.kind)
             signal = _second_best(public, signal, now)
@@ -129,9 +160,16 @@ def resolve_regions(
         notes[region].append(text)
     # Trouble with the cache concerns no region in particular.
     notes[next((r for r in regions if r not in failed), regions[0])].extend(cache.take_notes())
-    failures = {r: {o.request.kind: o.error for o in outcomes if o.request.region == r and o.error} for r in regions}
+    failures = {
+        r: {o.request.kind: o.error for o in outcomes if o.request.region == r and o.error}
+        for r in regions
+    }
     return {
-        r: failed[r] if r in failed else Resolved(found[r], tuple(notes[r]), failures[r], unasked.get(r, ""))
+        r: (
+            failed[r]
+            if r in failed
+            else Resolved(found[r], tuple(notes[r]), failures[r], unasked.get(r, ""))
+        )
         for r in regions
     }
 
@@ -152,16 +190,26 @@ def _notes(
     """What failed, and what is used in its place, by region."""
     notes: dict[str, list[str]] = {r: [] for r in regions}
     for group in grouped([o for o in outcomes if o.request in instead.signals]):
-        parts = [describe_failure(group), _used([o.request for o in group], instead, now), advice_of(group)]
+        parts = [
+            describe_failure(group),
+            _used([o.request for o in group], instead, now),
+            advice_of(group),
+        ]
         notes[group[0].request.region].append("; ".join(p for p in parts if p))
     return notes
 
 
-def _not_asked(outcomes: Sequence[Outcome], instead: _Instead, why: str, now: datetime) -> dict[str, str]:
+def _not_asked(
+    outcomes: Sequence[Outcome], instead: _Instead, why: str, now: datetime
+) -> dict[str, str]:
     """What nobody was asked for, and what is used in its place, with the first region that lacks something."""
     asked = {o.request for o in outcomes if o.error is not None or o.signal is not None}
     # That quotas and zones are missing without AWS is no news.
-    missed = [w for w, s in instead.signals.items() if w not in asked and (s is not None or w.kind in _ALWAYS_NEEDED)]
+    missed = [
+        w
+        for w, s in instead.signals.items()
+        if w not in asked and (s is not None or w.kind in _ALWAYS_NEEDED)
+    ]
     if not missed or not why:
         return {}
     return {missed[0].region: f"{_which(missed)}: {why}; {_used(missed, instead, now)}"}
@@ -183,7 +231,9 @@ def grouped(outcomes: Sequence[Outcome]) -> tuple[tuple[Outcome, ...], ...]:
     for outcome in outcomes:
         error = outcome.error
         if error is not None:
-            groups.setdefault((error.why, "" if error.why in _ALIKE else str(error)), []).append(outcome)
+            groups.setdefault((error.why, "" if error.why in _ALIKE else str(error)), []).append(
+                outcome
+            )
     return tuple(tuple(g) for g in groups.values())
 
 
@@ -200,8 +250,13 @@ def _used(requests: Sequence[SignalRequest], instead: _Instead, now: datetime) -
         signal = instead.signals[request]
         words = ""
         if signal is not None:
-            old = f"{instead.names.get(request, 'cache')} of {age(signal.observed_at, now, signal.dated)} ago"
-            words = f"snapshot of {signal.observed_at:%Y-%m-%d}" if signal.origin == "snapshot" else old
+            old = (
+                f"{instead.names.get(request, 'cache')} of"
+                f" {age(signal.observed_at, now, signal.dated)} ago"
+            )
+            words = (
+                f"snapshot of {signal.observed_at:%Y-%m-%d}" if signal.origin == "snapshot" else old
+            )
         groups.setdefault(words, []).append(request)
     if len(groups) == 1:
         (words,) = groups
@@ -234,7 +289,9 @@ def _not_live(
         return None
     errors += [o.error for o in decisive if o.error]
     nobody = not_asked or "AWS was not asked"
-    errors.append(CloudError("AWS", "credentials", nobody, "run 'aws configure', or set AWS_PROFILE"))
+    errors.append(
+        CloudError("AWS", "credentials", nobody, "run 'aws configure', or set AWS_PROFILE")
+    )
     error = errors[0]
     detail = f"{reason(error.why)} ({error.what}: {error.detail})"
     advice = f"{error.advice}; --prices auto goes on with older prices"

@@ -15,7 +15,10 @@ ON_DEMAND, SPOT, HISTORY = "on-demand", "spot", "history"
 PRICES = (ON_DEMAND, SPOT, HISTORY)
 ADVISOR, QUOTAS, PLACEMENT = "advisor", "quotas", "placement"
 REGIONS = "regions"
-"""Which regions a public catalog held when it was last fetched; see :mod:`deepvm.catalog.public.public_market`."""
+"""Which regions a public catalog held when it was last fetched.
+
+See :mod:`deepvm.catalog.public.public_market`.
+"""
 FAILURES = "failures"
 """Recent failures, see :func:`deepvm.catalog.signals.fetching.recent_failures`; never fetched."""
 
@@ -86,7 +89,9 @@ def form_problem(kind: str, data: Any) -> str:
         return f"{type(data).__name__} in place of {form.data.__name__}"
     entries = list(data.values()) if form.data is dict else data
     # type() and not isinstance(): a boolean is no band of the advisor.
-    if not all(type(e) is form.entry for e in entries) or (form.data is dict and not all(type(k) is str for k in data)):
+    if not all(type(e) is form.entry for e in entries) or (
+        form.data is dict and not all(type(k) is str for k in data)
+    ):
         return f"an entry is not of type {form.entry.__name__}"
     return "" if data or form.may_be_empty else "it is empty"
 
@@ -96,28 +101,34 @@ class Signal:
     """One kind of fact about one region.
 
     Attributes:
-        kind: a key of ``KINDS``; ``history:30`` carries its days, ``placement:9-1a2b3c4d`` its question.
+        kind: a key of ``KINDS``; ``history:30`` carries its days, ``placement:9-1a2b3c4d`` its
+            question.
         region: the provider's region, such as ``us-east-1``.
         observed_at: when the source said so, in UTC.
         data: plain JSON; the form of each kind is below.
         refused: rows that could not be trusted, counted by reason (``zero price``).
-        origin: ``live``, ``cache``, ``expired`` (a cache past its time) or ``snapshot`` (came with deepvm).
+        origin: ``live``, ``cache``, ``expired`` (a cache past its time) or ``snapshot`` (came with
+            deepvm).
         fetched_at: when it was written to the cache, UTC; None if it does not come from there.
-        dated: whether the source says when; else ``observed_at`` is the earliest time at which it may have said so.
+        dated: whether the source says when; else ``observed_at`` is the earliest time at which it
+            may have said so.
 
     Forms of ``data`` (prices are decimal texts in $/h, exact, at most six decimals, rounded up):
 
-    - specs: ``{type: {"vcpus": 4, "memory_gib": 16.0, "baseline_gbps": 5.0, "peak_gbps": 25.0, "arch": "x86_64",
-      "current": true, "burstable": false, "metal": false, "spot": true, "on_demand": true,
-      "gpu": {"name": "T4", "manufacturer": "NVIDIA", "count": 1, "memory_gib": 16.0}, "unusable": "why"}}``; ``gpu``
-      and ``unusable`` only where there is one, bandwidths absent where unknown (sums over the network cards)
+    - specs: ``{type: {"vcpus": 4, "memory_gib": 16.0, "baseline_gbps": 5.0, "peak_gbps": 25.0,
+      "arch": "x86_64", "current": true, "burstable": false, "metal": false, "spot": true,
+      "on_demand": true, "gpu": {"name": "T4", "manufacturer": "NVIDIA", "count": 1, "memory_gib":
+      16.0}, "unusable": "why"}}``; ``gpu`` and ``unusable`` only where there is one, bandwidths
+      absent where unknown (sums over the network cards)
     - offerings: ``{type: [zone id, ...]}``; zones: ``{zone id: zone name of this account}``
     - on-demand: ``{type: "0.526"}``
-    - spot: ``{type: {zone id: ["0.1578", "2026-11-21T09:00:00Z"]}}``, the price and since when it holds
-    - history: ``{type: {zone id: [[seconds since 1970, "0.1578"], ...]}}``, the change points in the order of time; the
-      first may lie before the window, for it says what held at its beginning
+    - spot: ``{type: {zone id: ["0.1578", "2026-11-21T09:00:00Z"]}}``, the price and since when it
+      holds
+    - history: ``{type: {zone id: [[seconds since 1970, "0.1578"], ...]}}``, the change points in
+      the order of time; the first may lie before the window, for it says what held at its beginning
     - advisor: ``{type: band}``, 0-4: below 5, 5-10, 10-15, 15-20, above 20 % interrupted a month
-    - quotas: ``[{"family": "G and VT", "market": "spot", "code": "L-3819A6DF", "vcpus": 64, "in_use": 8}]``
+    - quotas: ``[{"family": "G and VT", "market": "spot", "code": "L-3819A6DF", "vcpus": 64,
+      "in_use": 8}]``
     - placement: ``[{"zone": zone id, "score": 1-10}]``, best first
     """
 
@@ -153,8 +164,8 @@ class Provider:
     """Fetches one kind of signal from one source. Thread-safe.
 
     Attributes:
-        read: asks about a region at a time (UTC). Blocks for a few minutes at most; raises a CloudError unless it has
-            the whole answer.
+        read: asks about a region at a time (UTC). Blocks for a few minutes at most; raises a
+            CloudError unless it has the whole answer.
     """
 
     kind: str

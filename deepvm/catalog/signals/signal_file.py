@@ -6,8 +6,8 @@
     "kind":"spot","region":"us-east-1","fetched_at":"...","observed_at":"...","source":"...","refused":{},
     "data":{...}}
 
-The hash covers the head too, because a flipped digit in ``fetched_at`` would pass an old price as new; and it is one of
-bytes, so that nothing is parsed before it is known to be what was written.
+The hash covers the head too, because a flipped digit in ``fetched_at`` would pass an old price as
+new; and it is one of bytes, so that nothing is parsed before it is known to be what was written.
 """
 
 from __future__ import annotations
@@ -23,11 +23,16 @@ from deepvm.errors import DataError
 
 SCHEMA_VERSION = "deepvm.signal/1"
 
-_FIRST_LINE = re.compile(r'\{"schema_version":"deepvm\.signal/(\d{1,9})"(?:,"sha256":"([0-9a-f]{64})",\n)?', re.ASCII)
+_FIRST_LINE = re.compile(
+    r'\{"schema_version":"deepvm\.signal/(\d{1,9})"(?:,"sha256":"([0-9a-f]{64})",\n)?', re.ASCII
+)
 
 
 def encode(signal: Signal, fetched_at: datetime) -> bytes:
-    """The bytes of the file; a ValueError or TypeError if the data has no JSON form, or a time no zone."""
+    """The bytes of the file.
+
+    A ValueError or TypeError if the data has no JSON form, or a time no zone.
+    """
     head = {
         "kind": signal.kind,
         "region": signal.region,
@@ -38,12 +43,16 @@ def encode(signal: Signal, fetched_at: datetime) -> bytes:
         **({} if signal.dated else {"dated": False}),
     }
     sealed = f'{_canonical(head)[1:-1]},\n"data":{_canonical(signal.data)}}}\n'.encode()
-    first = f'{{"schema_version":"{SCHEMA_VERSION}","sha256":"{hashlib.sha256(sealed).hexdigest()}",\n'
+    first = (
+        f'{{"schema_version":"{SCHEMA_VERSION}","sha256":"{hashlib.sha256(sealed).hexdigest()}",\n'
+    )
     return first.encode() + sealed
 
 
 def decode(text: str) -> Signal | None:
-    """The signal in a file, with origin ``cache``; None if another version of deepvm wrote it in a form of its own.
+    """The signal in a file, with origin ``cache``.
+
+    None if another version of deepvm wrote it in a form of its own.
 
     Raises:
         DataError: not what :func:`encode` wrote; the message says in a few words why.
@@ -60,7 +69,9 @@ def decode(text: str) -> Signal | None:
         document = json.loads("{" + sealed)
         kind, refused = document["kind"], document["refused"]
         texts = (kind, document["region"], document["source"])
-        if not all(type(t) is str for t in texts) or not all(type(n) is int for n in refused.values()):
+        if not all(type(t) is str for t in texts) or not all(
+            type(n) is int for n in refused.values()
+        ):
             raise ValueError("head")
         if form_problem(kind, document["data"]):
             raise ValueError("data")
@@ -70,12 +81,16 @@ def decode(text: str) -> Signal | None:
             raise ValueError("dated")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"its content has another form ({type(error).__name__})") from None
-    return Signal(*texts[:2], observed_at, texts[2], document["data"], refused, "cache", fetched_at, dated)
+    return Signal(
+        *texts[:2], observed_at, texts[2], document["data"], refused, "cache", fetched_at, dated
+    )
 
 
 def _canonical(value: Any) -> str:
     # ASCII without spaces, keys sorted: the same facts give the same bytes.
-    return json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"), sort_keys=True)
+    return json.dumps(
+        value, ensure_ascii=True, allow_nan=False, separators=(",", ":"), sort_keys=True
+    )
 
 
 def _utc(moment: datetime) -> str:

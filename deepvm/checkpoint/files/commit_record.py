@@ -1,7 +1,8 @@
 """Commit records on disk: which one belongs to a file, and whether the file matches it.
 
-A record is written before its version's file is renamed, under a hidden name: the *upcoming* record. A version that
-replaces one of the same number has two records for a moment; one of them always matches the file's bytes.
+A record is written before its version's file is renamed, under a hidden name: the *upcoming*
+record. A version that replaces one of the same number has two records for a moment; one of them
+always matches the file's bytes.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ def upcoming_of(path: Path) -> Path:
 
 
 def read_manifest(path: Path) -> CommitRecord:
-    """The commit record that matches a version's file. Raises FileNotFoundError: there is none. DamagedError."""
+    """The commit record that matches a version's file. Raises FileNotFoundError: there is none.
+
+    DamagedError.
+    """
     try:
         upcoming = _read(upcoming_of(path))
     except (FileNotFoundError, DamagedError):
@@ -69,13 +73,18 @@ def settle(path: Path) -> None:
 
 
 def verify(path: Path, manifest: CommitRecord | None = None) -> CommitRecord:
-    """Verify a file against its commit record, by default the one beside it. Raises DamagedError, naming bytes."""
+    """Verify a file against its commit record, by default the one beside it.
+
+    Raises DamagedError, naming bytes.
+    """
     try:
         expected = read_manifest(path) if manifest is None else manifest
     except FileNotFoundError:
         raise DamagedError(f"{path}: {UNRECORDED} ({path.name}{SUFFIX})") from None
     except OSError as error:
-        raise DamagedError(f"{path}: its commit record cannot be read: {error.strerror or error}") from None
+        raise DamagedError(
+            f"{path}: its commit record cannot be read: {error.strerror or error}"
+        ) from None
     if not expected.crcs:
         raise DamagedError(f"{path}: nothing is known that its bytes could be compared with")
     _compare(path, expected)
@@ -106,14 +115,18 @@ def _compare(path: Path, expected: CommitRecord) -> None:
         damaged = list(_damaged(stream, expected))
     if damaged:
         named = ", ".join(f"{start} to {end - 1}" for start, end in damaged[:_MOST_NAMED])
-        more = f" and {len(damaged) - _MOST_NAMED} more ranges" if len(damaged) > _MOST_NAMED else ""
+        more = (
+            f" and {len(damaged) - _MOST_NAMED} more ranges" if len(damaged) > _MOST_NAMED else ""
+        )
         raise DamagedError(f"{path}: bytes {named}{more} are damaged")
 
 
 def _damaged(stream: BufferedReader, expected: CommitRecord) -> Ranges:
     """The ranges whose checksums differ from the record's."""
     buffer, damaged = memoryview(bytearray(min(expected.chunk_bytes, expected.size))), Ranges()
-    for start, crc in zip(range(0, expected.size, expected.chunk_bytes), expected.crcs, strict=True):
+    for start, crc in zip(
+        range(0, expected.size, expected.chunk_bytes), expected.crcs, strict=True
+    ):
         chunk = buffer[: expected.size - start]
         if stream.readinto(chunk) < len(chunk):
             raise OSError(errno.EIO, "the file became shorter while it was read")

@@ -1,8 +1,9 @@
 """Write a file durably: past the page cache where possible, while its last bytes are still being produced.
 
-140 MB on a virtual disk of 2.3 GB/s: 62 ms into an existing file, 75 ms into a new one (whose blocks must be found),
-130 ms through the page cache. Of a file that is still being produced, pieces of 4 MiB are written 7 % faster than
-of 16 MiB; preallocation and huge pages change nothing; checksums meanwhile are free.
+140 MB on a virtual disk of 2.3 GB/s: 62 ms into an existing file, 75 ms into a new one (whose
+blocks must be found), 130 ms through the page cache. Of a file that is still being produced, pieces
+of 4 MiB are written 7 % faster than of 16 MiB; preallocation and huge pages change nothing;
+checksums meanwhile are free.
 """
 
 from __future__ import annotations
@@ -26,28 +27,38 @@ PIECE = 4 * 2**20
 """Bytes per write; smaller files are not written directly."""
 _BLOCK = 4096
 _WRITERS = 2  # one thread would leave the disk idle between two writes
-_NOT_DIRECT = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP)  # without direct writes, or not for this memory
-_LOCAL = ("ext2", "ext3", "ext4", "xfs", "f2fs", "tmpfs")  # where leases reveal every reader; others: never overwritten
+# Without direct writes, or not for this memory
+_NOT_DIRECT = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP)
+# Where leases reveal every reader; others: never overwritten
+_LOCAL = ("ext2", "ext3", "ext4", "xfs", "f2fs", "tmpfs")
 
 
-def write_file(path: Path, data: memoryview, final: Iterable[int], *, direct: bool, what: str) -> None:
-    """Write a file, new or old, that nobody else uses; it is on disk when this returns. Raises OSError.
+def write_file(
+    path: Path, data: memoryview, final: Iterable[int], *, direct: bool, what: str
+) -> None:
+    """Write a file, new or old, that nobody else uses; it is on disk when this returns.
 
-    ``final`` yields how many bytes of ``data`` (format ``B``) are final from the start, in the end all; writing
-    overlaps with it. ``direct``: past the page cache if supported. ``what``: prefix of the failpoints' labels.
+    Raises OSError.
+
+    ``final`` yields how many bytes of ``data`` (format ``B``) are final from the start, in the end
+    all; writing overlaps with it. ``direct``: past the page cache if supported. ``what``: prefix of
+    the failpoints' labels.
     """
     with contextlib.ExitStack() as open_files:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         open_files.callback(os.close, descriptor)
         point(f"{what}.before-write")
-        # No posix_fallocate: it gains nothing, and where a file system lacks it, libc writes into every block.
+        # No posix_fallocate: it gains nothing, and where a file system lacks it, libc writes into
+        # every block.
         os.ftruncate(descriptor, len(data))
         uncached: int | None = None
         if direct and len(data) >= PIECE:
             with _if_supported():
                 uncached = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_DIRECT)
                 open_files.callback(os.close, uncached)
-        _write_pieces(lambda piece, at: _write_piece(descriptor, uncached, piece, at, what), data, final)
+        _write_pieces(
+            lambda piece, at: _write_piece(descriptor, uncached, piece, at, what), data, final
+        )
         point(f"{what}.before-sync")
         os.fsync(descriptor)
         point(f"{what}.after-sync")
@@ -55,7 +66,10 @@ def write_file(path: Path, data: memoryview, final: Iterable[int], *, direct: bo
 
 @dataclass(frozen=True)
 class Medium:
-    """The type of a folder's file system, such as ``ext4``, and its mount options; empty if unknown."""
+    """The type of a folder's file system, such as ``ext4``, and its mount options.
+
+    Empty if unknown.
+    """
 
     kind: str = ""
     options: tuple[str, ...] = ()
@@ -81,7 +95,9 @@ class Medium:
             return f"{self.kind}: it survives the end of this process, not that of the machine"
         if self.dax:
             return f"{self.kind} with DAX: persistent once its caches are flushed"
-        return f"{self.kind or 'unknown file system'}: page cache, persistent once it is synchronised"
+        return (
+            f"{self.kind or 'unknown file system'}: page cache, persistent once it is synchronised"
+        )
 
 
 def existing(path: Path) -> Path:
@@ -111,7 +127,9 @@ def can_reuse(folder: Path) -> bool:
 
 
 @contextlib.contextmanager
-def failing(path: Path, what: str = "written", kind: type[CheckpointError] = CheckpointError) -> Iterator[None]:
+def failing(
+    path: Path, what: str = "written", kind: type[CheckpointError] = CheckpointError
+) -> Iterator[None]:
     """Turn an OSError into a CheckpointError of this kind."""
     try:
         yield
@@ -120,17 +138,24 @@ def failing(path: Path, what: str = "written", kind: type[CheckpointError] = Che
 
 
 def not_a_file(status: os.stat_result) -> str:
-    """What is there instead of a regular file; a link's target is removed and synced by someone else."""
+    """What is there instead of a regular file.
+
+    A link's target is removed and synced by someone else.
+    """
     if stat.S_ISREG(status.st_mode):
         return ""
     kinds = {stat.S_IFDIR: "a folder", stat.S_IFLNK: "a symbolic link", stat.S_IFIFO: "a pipe"}
     advice = "; put the file that it leads to in its place" if stat.S_ISLNK(status.st_mode) else ""
-    return f"it is {kinds.get(stat.S_IFMT(status.st_mode), 'a device or socket')} in place of a file{advice}"
+    return (
+        f"it is {kinds.get(stat.S_IFMT(status.st_mode), 'a device or socket')} in place of a"
+        f" file{advice}"
+    )
 
 
 def is_unused(path: Path) -> bool:
     """Whether nobody would see a file overwritten in place: it has one name, and no process has it open or mapped."""
-    # A program that maps an old version (torch.load(..., mmap=True)) must not see its weights change.
+    # A program that maps an old version (torch.load(..., mmap=True)) must not see its weights
+    # change.
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -139,7 +164,8 @@ def is_unused(path: Path) -> bool:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
             return False
-        # If someone opens the file during the lease, the kernel sends a signal; the default, SIGIO, would kill us.
+        # If someone opens the file during the lease, the kernel sends a signal; the default, SIGIO,
+        # would kill us.
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
         # Granted only if ours is the only open descriptor and there is no mapping.
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
@@ -160,7 +186,9 @@ def make_folder(path: Path) -> None:
     sync(path.parent)
 
 
-def _write_pieces(write: Callable[[memoryview, int], None], data: memoryview, final: Iterable[int]) -> None:
+def _write_pieces(
+    write: Callable[[memoryview, int], None], data: memoryview, final: Iterable[int]
+) -> None:
     if len(data) <= PIECE:
         for _ in final:
             pass
@@ -172,7 +200,8 @@ def _write_pieces(write: Callable[[memoryview, int], None], data: memoryview, fi
             for piece, start in _pieces(data, final):
                 try:
                     pending.append(pool.submit(write, piece, start))
-                except RuntimeError:  # no new threads at interpreter exit, where a last save must still work
+                except RuntimeError:
+                    # No new threads at interpreter exit, where a last save must still work
                     write(piece, start)
                 if pending[:1] and pending[0].done():
                     pending.pop(0).result()
@@ -193,7 +222,9 @@ def _pieces(data: memoryview, final: Iterable[int]) -> Iterator[tuple[memoryview
         raise ValueError("the image was not filled to its end")
 
 
-def _write_piece(descriptor: int, uncached: int | None, data: memoryview, offset: int, what: str) -> None:
+def _write_piece(
+    descriptor: int, uncached: int | None, data: memoryview, offset: int, what: str
+) -> None:
     done, whole = 0, len(data) // _BLOCK * _BLOCK
     if uncached is not None:
         with _if_supported():

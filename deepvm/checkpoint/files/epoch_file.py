@@ -1,9 +1,11 @@
-"""The newest generation of each job that writes into a folder; what an older one writes never becomes visible.
+"""The newest generation of each job that writes into a folder.
 
-A machine that was thought lost may come back, and finish a save that it had begun. Each generation of ``deepvm run``
-has a number, and its trainers raise that of the folder before they look for versions. A commit happens under a shared
-lock of the file, after a look at the number; raising it takes an exclusive lock: so a commit is either before, and is
-seen, or it fails.
+What an older one writes never becomes visible.
+
+A machine that was thought lost may come back, and finish a save that it had begun. Each generation
+of ``deepvm run`` has a number, and its trainers raise that of the folder before they look for
+versions. A commit happens under a shared lock of the file, after a look at the number; raising it
+takes an exclusive lock: so a commit is either before, and is seen, or it fails.
 """
 
 from __future__ import annotations
@@ -45,11 +47,16 @@ class EpochFile:
                 try:
                     write_bytes(self._path, str(epoch).encode())
                 except OSError as error:
-                    raise CheckpointError(f"{self._path}: cannot be written: {error.strerror or error}") from error
+                    raise CheckpointError(
+                        f"{self._path}: cannot be written: {error.strerror or error}"
+                    ) from error
 
     @contextlib.contextmanager
     def current(self, epoch: int) -> Iterator[None]:
-        """Make sure that no higher number begins in the context. Raises CheckpointError: one has begun."""
+        """Make sure that no higher number begins in the context.
+
+        Raises CheckpointError: one has begun.
+        """
         with self._held(shared=True):
             self._check(epoch)
             yield
@@ -57,7 +64,9 @@ class EpochFile:
     def _check(self, epoch: int) -> None:
         newest = self.read()
         if epoch < newest:
-            raise CheckpointError(f"{self._path.parent}: generation {epoch} is over: {newest} has begun")
+            raise CheckpointError(
+                f"{self._path.parent}: generation {epoch} is over: {newest} has begun"
+            )
 
     @contextlib.contextmanager
     def _held(self, *, shared: bool) -> Iterator[None]:
@@ -65,7 +74,9 @@ class EpochFile:
         try:
             try:
                 if not lock.take(shared=shared, limit_s=_LIMIT_S):
-                    raise CheckpointError(f"{self._lock}: another process has held it for {_LIMIT_S:.0f} s")
+                    raise CheckpointError(
+                        f"{self._lock}: another process has held it for {_LIMIT_S:.0f} s"
+                    )
             except OSError as error:
                 raise CheckpointError(f"{self._lock}: {error.strerror or error}") from error
             yield

@@ -13,12 +13,15 @@ from deepvm.io.atomic_write import hidden_beside, sync
 
 
 def export_safetensors(source: Path, target: Path) -> int:
-    """Write the model of a verified version as safetensors, whole or not at all; returns how many tensors.
+    """Write the model of a verified version as safetensors, whole or not at all.
 
-    Names are those of ``state_dict()``, levels of nested ones joined by dots. A tensor with two names (tied weights) is
-    written twice, because the format has no sharing.
+    Returns how many tensors.
 
-    Raises MissingExtraError. CheckpointError: ``source`` holds no model, or ``target`` cannot be written.
+    Names are those of ``state_dict()``, levels of nested ones joined by dots. A tensor with two
+    names (tied weights) is written twice, because the format has no sharing.
+
+    Raises MissingExtraError. CheckpointError: ``source`` holds no model, or ``target`` cannot be
+    written.
     """
     try:
         import torch
@@ -34,7 +37,9 @@ def export_safetensors(source: Path, target: Path) -> int:
     except CheckpointError as error:
         raise CheckpointError(f"{source}: holds no model: {error}") from None
     except Exception as error:  # torch has no error of its own for files that it cannot read
-        raise CheckpointError(f"{source}: holds no model that can be read: {type(error).__name__}: {error}") from None
+        raise CheckpointError(
+            f"{source}: holds no model that can be read: {type(error).__name__}: {error}"
+        ) from None
     tensors = {
         name: value.detach().resolve_conj().resolve_neg().clone().contiguous()
         for name, value in _leaves(model)
@@ -45,7 +50,8 @@ def export_safetensors(source: Path, target: Path) -> int:
     try:
         with hidden_beside(target) as hidden:
             hidden.touch(exist_ok=False)
-            mode = hidden.stat().st_mode  # as the user's umask has it; safetensors lets nobody else read its files
+            # As the user's umask has it; safetensors lets nobody else read its files
+            mode = hidden.stat().st_mode
             save_file(tensors, hidden, metadata={"format": "pt", "deepvm_version": str(version)})
             hidden.chmod(mode)
             sync(hidden)

@@ -13,7 +13,10 @@ from deepvm.errors import RequestError
 
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _NAME = re.compile(rf"(?P<job>{_JOB.pattern})-(?P<version>[0-9]{{12,19}})\.pt", re.ASCII)
-_HIDDEN = re.compile(rf"\.({_NAME.pattern}({re.escape(SUFFIX)})?\.[0-9a-f]{{8}}|{_JOB.pattern}\.spare)\.tmp", re.ASCII)
+_HIDDEN = re.compile(
+    rf"\.({_NAME.pattern}({re.escape(SUFFIX)})?\.[0-9a-f]{{8}}|{_JOB.pattern}\.spare)\.tmp",
+    re.ASCII,
+)
 
 _LABELLED = re.compile(r"(?P<stem>.+)\.(?P<label>g[0-9]{9,19}-[0-9a-f]{8})\.pt", re.ASCII)
 _PART = re.compile(r"(?P<job>.+)\.part-(?P<number>[1-9][0-9]?)-of-(?P<of>[1-9][0-9]?)", re.ASCII)
@@ -23,7 +26,10 @@ MOST_PARTS = 64
 def check_job(name: str) -> str:
     """Return the name of a job if it can be part of file names. Raises RequestError."""
     if not _JOB.fullmatch(name):
-        allowed = "1 to 64 letters, digits, dots, hyphens and underscores, starting with a letter or digit"
+        allowed = (
+            "1 to 64 letters, digits, dots, hyphens and underscores, starting with a letter or"
+            " digit"
+        )
         raise RequestError("job", name, allowed)
     return name
 
@@ -83,10 +89,17 @@ def aside_suffix() -> str:
 
 
 def part_job(job: str, number: int, of: int) -> str:
-    """The job of part ``number`` (from 1) of ``of`` on a node. Raises RequestError: the name is too long."""
+    """The job of part ``number`` (from 1) of ``of`` on a node.
+
+    Raises RequestError: the name is too long.
+    """
     suffix = f".part-{number}-of-{of}"
     if len(check_job(job)) + len(suffix) > 64:
-        raise RequestError("job", job, f"at most {64 - len(suffix)} characters: {suffix} is added on {of} memory nodes")
+        raise RequestError(
+            "job",
+            job,
+            f"at most {64 - len(suffix)} characters: {suffix} is added on {of} memory nodes",
+        )
     return job + suffix
 
 

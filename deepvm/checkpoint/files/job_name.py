@@ -12,10 +12,15 @@ _STEM_LENGTH = 40
 
 
 def derived_name() -> str:
-    """The script's name and a digest of its path. The arguments do not count: one more step is the same training."""
+    """The script's name and a digest of its path.
+
+    The arguments do not count: one more step is the same training.
+    """
     main = sys.modules.get("__main__")
     notebook = getattr(main, "__vsc_ipynb_file__", None) or os.environ.get("JPY_SESSION_NAME")
     # Python makes __file__ absolute, so that it does not depend on the working directory.
     path = os.path.abspath(getattr(main, "__file__", None) or notebook or os.getcwd())
-    stem = re.sub(r"[^A-Za-z0-9]+", "-", os.path.splitext(os.path.basename(path))[0])[:_STEM_LENGTH].strip("-")
+    stem = re.sub(r"[^A-Za-z0-9]+", "-", os.path.splitext(os.path.basename(path))[0])[
+        :_STEM_LENGTH
+    ].strip("-")
     return f"{stem or 'training'}-{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"

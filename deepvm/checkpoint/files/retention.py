@@ -8,10 +8,15 @@ from deepvm.checkpoint.format.manifest import CommitRecord
 from deepvm.errors import RequestError
 
 
-def kept(versions: Sequence[int], keep: int = 2, every: int = 0, best: Collection[int] = ()) -> set[int]:
-    """Of complete versions, the newest ``keep`` and the ``best``; what is not kept now will not be kept later either.
+def kept(
+    versions: Sequence[int], keep: int = 2, every: int = 0, best: Collection[int] = ()
+) -> set[int]:
+    """Of complete versions, the newest ``keep`` and the ``best``.
 
-    ``every``: also the first version at or after each multiple of this number; 0 for none. Raises RequestError.
+    What is not kept now will not be kept later either.
+
+    ``every``: also the first version at or after each multiple of this number; 0 for none. Raises
+    RequestError.
     """
     if keep < 1:
         raise RequestError("keep", keep, "a whole number from 1: the newest version always stays")
@@ -27,7 +32,9 @@ def kept(versions: Sequence[int], keep: int = 2, every: int = 0, best: Collectio
     return stay
 
 
-def outdated(complete: Collection[int], unrecorded: Collection[int], keep: int = 2, every: int = 0) -> set[int]:
+def outdated(
+    complete: Collection[int], unrecorded: Collection[int], keep: int = 2, every: int = 0
+) -> set[int]:
     """Of versions whose record an interrupted removal took, those that :func:`kept` would drop: no sign of a loss."""
     return {v for v in unrecorded if v not in kept([*complete, v], keep, every)}
 

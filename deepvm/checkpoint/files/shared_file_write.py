@@ -1,8 +1,9 @@
 """Several ranks write one file in a folder that all of them see: each its own bytes, and rank 0 completes it.
 
-A rank reports that its bytes are on disk by a small hidden file with their checksums. When all have reported, rank 0
-verifies the bytes, fills in the file's checksums and commits. A rank that dies leaves no more than a hidden file. One
-that cannot write says so in place of its checksums; rank 0 removes all reports when the version has come or will not.
+A rank reports that its bytes are on disk by a small hidden file with their checksums. When all have
+reported, rank 0 verifies the bytes, fills in the file's checksums and commits. A rank that dies
+leaves no more than a hidden file. One that cannot write says so in place of its checksums; rank 0
+removes all reports when the version has come or will not.
 """
 
 from __future__ import annotations
@@ -30,13 +31,17 @@ _PAUSE_S = 0.01
 
 
 def put_part(folder: VersionFolder, shard: Shard, session: str, limit_s: float = 60.0) -> None:
-    """Write one rank's part of a version, and wait until the whole is committed. Raises CheckpointError.
+    """Write one rank's part of a version, and wait until the whole is committed.
 
-    ``session``, a random name of this run that all ranks share, tells its files from an earlier run's. ``limit_s`` is
-    how long to wait for the other ranks, beside the time for the bytes (see ``Shard.moving_s``).
+    Raises CheckpointError.
+
+    ``session``, a random name of this run that all ranks share, tells its files from an earlier
+    run's. ``limit_s`` is how long to wait for the other ranks, beside the time for the bytes (see
+    ``Shard.moving_s``).
     """
     target = folder.file(shard.job, shard.version)
-    session = f"{session} {shard.attempt}"  # a rank may still be at the save before, of the same number
+    # A rank may still be at the save before, of the same number
+    session = f"{session} {shard.attempt}"
     hidden = _name(target, "", session, -1)
     parts = [_name(target, SUFFIX, session, rank) for rank in range(shard.layout.world)]
     deadline = time.monotonic() + limit_s + shard.moving_s
@@ -53,20 +58,32 @@ def put_part(folder: VersionFolder, shard: Shard, session: str, limit_s: float =
             point("shared-file.before-part")
             _report(parts[shard.rank], _checksums(shard))
             if shard.rank:
-                _await(lambda: not parts[shard.rank].exists(), shard, deadline, f"{target}: rank 0 did not commit it")
+                _await(
+                    lambda: not parts[shard.rank].exists(),
+                    shard,
+                    deadline,
+                    f"{target}: rank 0 did not commit it",
+                )
                 found = folder.complete(shard.job, shard.version)
                 if found is None or found.layout != shard.layout.digest:
                     raise CheckpointError(f"{target}: rank 0 did not commit it")
                 return
-            _await(lambda: all(p.exists() for p in parts), shard, deadline, f"{target}: not all ranks wrote their part")
+            _await(
+                lambda: all(p.exists() for p in parts),
+                shard,
+                deadline,
+                f"{target}: not all ranks wrote their part",
+            )
             missing = [str(rank) for rank, part in enumerate(parts) if _refused(part)]
             if missing:
-                raise CheckpointError(f"{target}: rank {', '.join(missing)} could not write its part")
+                raise CheckpointError(
+                    f"{target}: rank {', '.join(missing)} could not write its part"
+                )
             point("shared-file.before-commit")
             folder.adopt(hidden, _complete(hidden, shard, parts))
     finally:
-        # Either the file was renamed, or this rank gives the version up: nobody else would remove these. Only rank 0
-        # removes a refusal, once it has seen it.
+        # Either the file was renamed, or this rank gives the version up: nobody else would remove
+        # these. Only rank 0 removes a refusal, once it has seen it.
         discard(hidden)
         for rank, part in enumerate(parts):
             if not shard.rank or (rank == shard.rank and not _refused(part)):
@@ -79,13 +96,17 @@ def _name(target: Path, suffix: str, session: str, rank: int) -> Path:
 
 
 def _write_part(hidden: Path, shard: Shard) -> None:
-    with open(os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644), "wb", buffering=0) as file:
+    with open(
+        os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644), "wb", buffering=0
+    ) as file:
         file.truncate(shard.layout.size)
         for offset, length in shard.layout.shards[shard.rank]:
             shard.ready(offset + length)
             done = 0
             while done < length:
-                done += os.pwrite(file.fileno(), shard.image[offset + done : offset + length], offset + done)
+                done += os.pwrite(
+                    file.fileno(), shard.image[offset + done : offset + length], offset + done
+                )
         os.fsync(file.fileno())
 
 
@@ -99,7 +120,8 @@ def _refuse(parts: list[Path], shard: Shard, deadline: float) -> None:
         with contextlib.suppress(OSError):  # else they wait
             _report(parts[shard.rank], None)
         return
-    with contextlib.suppress(CheckpointError):  # rank 0 removes their reports: they see that it will not commit
+    # Rank 0 removes their reports: they see that it will not commit
+    with contextlib.suppress(CheckpointError):
         _await(lambda: all(part.exists() for part in parts[1:]), shard, deadline, "")
 
 
@@ -128,11 +150,19 @@ def _await(done: Callable[[], bool], shard: Shard, deadline: float, otherwise: s
 def _complete(hidden: Path, shard: Shard, parts: list[Path]) -> CommitRecord:
     """Verify every part, fill in the checksums, and have it on the disk."""
     layout, crcs = shard.layout, list[int]()
-    with hidden.open("r+b") as file, mmap.mmap(file.fileno(), layout.size) as memory, memoryview(memory) as image:
+    with (
+        hidden.open("r+b") as file,
+        mmap.mmap(file.fileno(), layout.size) as memory,
+        memoryview(memory) as image,
+    ):
         for rank, part in enumerate(parts):
-            for (offset, length), crc in zip(layout.shards[rank], json.loads(part.read_text()), strict=True):
+            for (offset, length), crc in zip(
+                layout.shards[rank], json.loads(part.read_text()), strict=True
+            ):
                 if crc32(image[offset : offset + length]) != crc:
-                    raise CheckpointError(f"{hidden}: the bytes of rank {rank} at {offset} are not what it wrote")
+                    raise CheckpointError(
+                        f"{hidden}: the bytes of rank {rank} at {offset} are not what it wrote"
+                    )
         for _ in seal(image, layout, crcs):
             pass
         memory.flush()

@@ -1,8 +1,9 @@
 """A version in parts, each a plain torch file of its own: what several memory nodes keep (ACUTE's Check-Trans).
 
-Part k of K holds the k-th of K near-equal ranges of the version's file, cut anywhere, and before it what joining needs:
-where the range belongs, the layout of the whole, and a mark of each rank, a digest of its bytes in all parts. Parts
-belong together if all marks are equal: a version that was sent twice under one number is not joined from both.
+Part k of K holds the k-th of K near-equal ranges of the version's file, cut anywhere, and before it
+what joining needs: where the range belongs, the layout of the whole, and a mark of each rank, a
+digest of its bytes in all parts. Parts belong together if all marks are equal: a version that was
+sent twice under one number is not joined from both.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class Part:
 
     Attributes:
         number, of: which part, from 1. start, length: its range of the whole file, in bytes.
-        offset: of that range in the part's file. marks: of all ranks. whole: layout of the whole file.
+        offset: of that range in the part's file. marks: of all ranks. whole: layout of the whole
+            file.
     """
 
     number: int
@@ -85,9 +87,14 @@ class PartPlan:
 
 
 class _Window:
-    """A file in three pieces of memory, sliced without copying the large one; one range is filled in when read."""
+    """A file in three pieces of memory, sliced without copying the large one.
 
-    def __init__(self, pieces: Sequence[memoryview], late: tuple[int, int], fill: Callable[[], None]) -> None:
+    One range is filled in when read.
+    """
+
+    def __init__(
+        self, pieces: Sequence[memoryview], late: tuple[int, int], fill: Callable[[], None]
+    ) -> None:
         self._pieces, self._late, self._fill = pieces, late, fill
         self._size = sum(map(len, pieces))
 
@@ -107,7 +114,10 @@ class _Window:
 
 
 def mark_of(shard: Shard) -> bytes:
-    """Digest of the CRC-32s of a rank's chunks, as strong as one of them; waits for all. Raises CheckpointError."""
+    """Digest of the CRC-32s of a rank's chunks, as strong as one of them; waits for all.
+
+    Raises CheckpointError.
+    """
     digest = hashlib.blake2b(digest_size=MARK_BYTES)
     for offset, length in runs(shard.layout.shards[shard.rank]):
         for start in range(offset, offset + length, CHUNK_BYTES):
@@ -129,7 +139,8 @@ def plan_part(whole: Layout, number: int, of: int) -> PartPlan:
         "about": torch.zeros(_ABOUT_BYTES, dtype=torch.uint8, device="cpu"),
         "marks": torch.zeros(MARK_BYTES * whole.world, dtype=torch.uint8, device="cpu"),
         "layout": torch.zeros(len(document), dtype=torch.uint8, device="cpu"),
-        "part": torch.empty(length, dtype=torch.uint8, device="cpu"),  # memory that nobody touches is not taken
+        # Memory that nobody touches is not taken
+        "part": torch.empty(length, dtype=torch.uint8, device="cpu"),
         "number": number,
         "of": of,
     }
@@ -141,13 +152,21 @@ def plan_part(whole: Layout, number: int, of: int) -> PartPlan:
         around[at : at + len(data)] = data
     head, tail = around[:offset], around[offset:]
     image.write_numbers(memoryview(head), [number, of])
-    facts: dict[str, object] = {"schema_version": _SCHEMA, "number": number, "of": of, "start": start}
+    facts: dict[str, object] = {
+        "schema_version": _SCHEMA,
+        "number": number,
+        "of": of,
+        "start": start,
+    }
     facts |= {"length": length, "offset": offset, "marks": marks}
     facts |= {"layout": layout, "layout_bytes": len(document), "world": whole.world}
     head[about : about + _ABOUT_BYTES] = json.dumps(facts).encode().ljust(_ABOUT_BYTES)
     head[layout : layout + len(document)] = document
     shards = [
-        [Segment(marks + rank * MARK_BYTES, MARK_BYTES), *(Segment(a + offset, b - a) for a, b in overlaps)]
+        [
+            Segment(marks + rank * MARK_BYTES, MARK_BYTES),
+            *(Segment(a + offset, b - a) for a, b in overlaps),
+        ]
         for rank, segments in enumerate(whole.shards)
         for overlaps in [within(Segment(start, length), segments)]
     ]
@@ -163,7 +182,10 @@ def plan_part(whole: Layout, number: int, of: int) -> PartPlan:
 
 
 def read_part(data: bytes | bytearray | memoryview) -> Part | None:
-    """The description in the first bytes of a part's file; None if more are needed. Raises DamagedError: it is none."""
+    """The description in the first bytes of a part's file; None if more are needed.
+
+    Raises DamagedError: it is none.
+    """
     at = bytes(data[:_MOST_BEGIN]).find(_BEGIN)
     if at < 0 or at + _ABOUT_BYTES > len(data):
         if len(data) < _MOST_BEGIN:
@@ -173,8 +195,20 @@ def read_part(data: bytes | bytearray | memoryview) -> Part | None:
         facts: Mapping[str, Any] = json.loads(bytes(data[at : at + _ABOUT_BYTES]))
         if facts["schema_version"] != _SCHEMA:
             raise DamagedError(f"it is a part of another kind: {facts['schema_version']}")
-        names = ("number", "of", "start", "length", "offset", "marks", "layout", "layout_bytes", "world")
-        number, of, start, length, offset, marks, layout, layout_bytes, world = (int(facts[n]) for n in names)
+        names = (
+            "number",
+            "of",
+            "start",
+            "length",
+            "offset",
+            "marks",
+            "layout",
+            "layout_bytes",
+            "world",
+        )
+        number, of, start, length, offset, marks, layout, layout_bytes, world = (
+            int(facts[n]) for n in names
+        )
         if min(marks, layout, layout_bytes, start, length, world) < 0:
             raise ValueError("less than none")
         need = max(marks + MARK_BYTES * world, layout + layout_bytes)
@@ -187,11 +221,16 @@ def read_part(data: bytes | bytearray | memoryview) -> Part | None:
         raise DamagedError(f"the description of the part is damaged: {error}") from None
     if not 1 <= number <= of or whole.world != world or start + length > whole.size:
         raise DamagedError("the description of the part does not fit its layout")
-    return Part(number, of, start, length, offset, bytes(data[marks : marks + MARK_BYTES * world]), whole)
+    return Part(
+        number, of, start, length, offset, bytes(data[marks : marks + MARK_BYTES * world]), whole
+    )
 
 
 def read_part_from(pieces: Iterable[bytes | memoryview], name: str) -> Part:
-    """:func:`read_part` of as many pieces as it needs. Raises DamagedError for ``name``, and what ``pieces`` raises."""
+    """:func:`read_part` of as many pieces as it needs.
+
+    Raises DamagedError for ``name``, and what ``pieces`` raises.
+    """
     data = bytearray()
     for piece in pieces:
         data += piece
@@ -213,7 +252,9 @@ def read_part_file(path: Path) -> Part:
 def belong_together(parts: Sequence[Part]) -> str:
     """Why these parts, in order of their numbers, are not all of one version; empty if they are."""
     first = parts[0]
-    if [p.number for p in parts] != list(range(1, first.of + 1)) or any(p.of != first.of for p in parts):
+    if [p.number for p in parts] != list(range(1, first.of + 1)) or any(
+        p.of != first.of for p in parts
+    ):
         return f"of {first.of} parts these are here: {', '.join(str(p.number) for p in parts)}"
     if any(p.marks != first.marks or p.whole.digest != first.whole.digest for p in parts):
         return "its parts were not sent together: they are of different runs or attempts"
@@ -223,10 +264,13 @@ def belong_together(parts: Sequence[Part]) -> str:
     return ""
 
 
-def join(paths: Sequence[Path], target: Path, drop: Callable[[Path], None] = lambda path: None) -> Layout:
+def join(
+    paths: Sequence[Path], target: Path, drop: Callable[[Path], None] = lambda path: None
+) -> Layout:
     """Join a version's verified parts, in order, to one new plain torch file; returns its layout.
 
-    ``drop`` is called with each part when its bytes have been copied. Raises CheckpointError: there is no ``target``.
+    ``drop`` is called with each part when its bytes have been copied. Raises CheckpointError: there
+    is no ``target``.
     """
     parts = [read_part_file(path) for path in paths]
     problem = belong_together(parts)

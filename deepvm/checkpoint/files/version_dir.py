@@ -1,15 +1,17 @@
 """A folder of versions: written whole or not at all, listed by their commit records, verified before use.
 
-A write: the bytes into a hidden file, fsync; the record into another, the *upcoming* record, fsync, fsync of the
-folder; then the file gets its name, fsync of the folder, and only then the record. While a version is replaced, the old
-or the new one is complete at each moment, see :mod:`deepvm.checkpoint.files.commit_record`.
+A write: the bytes into a hidden file, fsync; the record into another, the *upcoming* record, fsync,
+fsync of the folder; then the file gets its name, fsync of the folder, and only then the record.
+While a version is replaced, the old or the new one is complete at each moment, see
+:mod:`deepvm.checkpoint.files.commit_record`.
 
-So no failed or killed writer leaves a named file without a record: a file alone has lost its record, and counts as a
-damaged version, as does a record alone. Hidden files do not count: nothing was acknowledged. The writer that fails
-removes them, or the next one that is alone in the folder.
+So no failed or killed writer leaves a named file without a record: a file alone has lost its
+record, and counts as a damaged version, as does a record alone. Hidden files do not count: nothing
+was acknowledged. The writer that fails removes them, or the next one that is alone in the folder.
 
-A deleted version's file may be kept under a hidden name as a *spare*, which the next version overwrites in place, like
-LightCheck's two slots: no new blocks are needed, even on a full disk. See :func:`durable_write.is_unused`.
+A deleted version's file may be kept under a hidden name as a *spare*, which the next version
+overwrites in place, like LightCheck's two slots: no new blocks are needed, even on a full disk. See
+:func:`durable_write.is_unused`.
 """
 
 from __future__ import annotations
@@ -25,10 +27,24 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from deepvm.checkpoint.files import durable_write
-from deepvm.checkpoint.files.commit_record import UPCOMING, read_manifest, record_of, settle, upcoming_of, verify
+from deepvm.checkpoint.files.commit_record import (
+    UPCOMING,
+    read_manifest,
+    record_of,
+    settle,
+    upcoming_of,
+    verify,
+)
 from deepvm.checkpoint.files.durable_write import failing
 from deepvm.checkpoint.files.epoch_file import EpochFile
-from deepvm.checkpoint.files.file_names import aside_suffix, check_job, file_name, is_leftover, parse_name, replaced
+from deepvm.checkpoint.files.file_names import (
+    aside_suffix,
+    check_job,
+    file_name,
+    is_leftover,
+    parse_name,
+    replaced,
+)
 from deepvm.checkpoint.files.writer_lock import WriterLock
 from deepvm.checkpoint.format.manifest import SUFFIX, UNRECORDED, CommitRecord, Damage
 from deepvm.errors import DamagedError
@@ -72,43 +88,70 @@ class VersionFolder:
         self.writer_lock = WriterLock(path)
 
     def begin(self, job: str, epoch: int) -> None:
-        """Write as this generation of a job, and refuse older ones. Raises CheckpointError: a newer one has begun."""
+        """Write as this generation of a job, and refuse older ones.
+
+        Raises CheckpointError: a newer one has begun.
+        """
         with failing(self.path):
             durable_write.make_folder(self.path)
         EpochFile(self.path, job).begin(epoch)
         self._epochs[job] = epoch
 
     def _fence(self, job: str) -> contextlib.AbstractContextManager[None]:
-        """While a version is committed no newer generation begins. Raises CheckpointError: one has begun."""
+        """While a version is committed no newer generation begins.
+
+        Raises CheckpointError: one has begun.
+        """
         epoch = self._epochs.get(job)
-        return contextlib.nullcontext() if epoch is None else EpochFile(self.path, job).current(epoch)
+        return (
+            contextlib.nullcontext() if epoch is None else EpochFile(self.path, job).current(epoch)
+        )
 
     def file(self, job: str, version: int) -> Path:
         """Where a version is, or would be."""
         return self.path / file_name(job, version)
 
     def write(
-        self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], CommitRecord]
+        self,
+        image: memoryview,
+        job: str,
+        version: int,
+        final: Iterable[int],
+        manifest: Callable[[], CommitRecord],
     ) -> Path:
         """Write a version and its commit record durably, while its image is being filled in.
 
-        ``final`` yields how many bytes of ``image`` (fastest in page-aligned memory) are final from the start, in the
-        end all; ``manifest`` is called when the last byte is written. Raises CheckpointError: nothing of it is visible.
+        ``final`` yields how many bytes of ``image`` (fastest in page-aligned memory) are final from
+        the start, in the end all; ``manifest`` is called when the last byte is written. Raises
+        CheckpointError: nothing of it is visible.
         """
         target = self.file(job, version)
         with failing(target):
             hidden = self.reserve(job, version)
-            write = partial(durable_write.write_file, hidden, image.cast("B"), final, direct=self._direct, what="data")
+            write = partial(
+                durable_write.write_file,
+                hidden,
+                image.cast("B"),
+                final,
+                direct=self._direct,
+                what="data",
+            )
             self._publish(hidden, target, write, manifest)
         return target
 
     def enter(self) -> None:
-        """Make the folder and mark this process as a writer there, until ``writer_lock.leave()``; if alone, sweep."""
+        """Make the folder and mark this process as a writer there, until ``writer_lock.leave()``.
+
+        If alone, sweep.
+        """
         durable_write.make_folder(self.path)
         self.writer_lock.enter(self.sweep)
 
     def reserve(self, job: str, version: int = 0) -> Path:
-        """Name of a hidden file for :meth:`adopt`; it exists if there was a spare that nobody reads."""
+        """Name of a hidden file for :meth:`adopt`.
+
+        It exists if there was a spare that nobody reads.
+        """
         self.enter()
         hidden = self._hidden(self.file(job, version))
         try:
@@ -120,13 +163,20 @@ class VersionFolder:
         return hidden
 
     def adopt(self, hidden: Path, manifest: CommitRecord) -> None:
-        """Turn a hidden file of this folder, complete and durable, into a version. Raises CheckpointError."""
+        """Turn a hidden file of this folder, complete and durable, into a version.
+
+        Raises CheckpointError.
+        """
         target = self.file(manifest.job, manifest.version)
         with failing(target):
             self._publish(hidden, target, lambda: None, lambda: manifest)
 
     def _publish(
-        self, hidden: Path, target: Path, write: Callable[[], None], manifest: Callable[[], CommitRecord]
+        self,
+        hidden: Path,
+        target: Path,
+        write: Callable[[], None],
+        manifest: Callable[[], CommitRecord],
     ) -> None:
         """Write a hidden file, rename it and commit it; on failure nothing of it stays."""
         record, upcoming, ours = record_of(target), upcoming_of(target), [hidden]
@@ -136,7 +186,8 @@ class VersionFolder:
                 write()
                 found = manifest()
                 fence.enter_context(self._fence(found.job))
-                replaces = os.path.lexists(record)  # it stays until the new one is there, as long as its bytes do
+                # It stays until the new one is there, as long as its bytes do
+                replaces = os.path.lexists(record)
                 ours.append(upcoming)  # an earlier one may be the only record of what is there
                 self._commit(upcoming, found)
                 self._rename(hidden, target, "data")
@@ -176,7 +227,8 @@ class VersionFolder:
             self._rename(hidden, record, "record")
             self._sync("record")
         except BaseException:
-            # The name may be there without being durable; nobody may see what this caller was refused.
+            # The name may be there without being durable; nobody may see what this caller was
+            # refused.
             for name in (hidden, record):
                 with contextlib.suppress(OSError):
                     self._withdraw(name)
@@ -202,7 +254,9 @@ class VersionFolder:
 
     @staticmethod
     def _hidden(target: Path) -> Path:
-        return target.with_name(f".{target.name.removeprefix('.').removesuffix(UPCOMING)}.{secrets.token_hex(4)}.tmp")
+        return target.with_name(
+            f".{target.name.removeprefix('.').removesuffix(UPCOMING)}.{secrets.token_hex(4)}.tmp"
+        )
 
     def _spare(self, job: str) -> Path:
         return self.path / f".{check_job(job)}.spare.tmp"
@@ -212,7 +266,10 @@ class VersionFolder:
         return durable_write.can_reuse(self.path)
 
     def found(self, job: str = "") -> tuple[Found, ...]:
-        """Every file named like a version, complete or not, of one job or all; by job, newest first."""
+        """Every file named like a version, complete or not, of one job or all.
+
+        By job, newest first.
+        """
         # Also the names of records: one without its file was a complete version once.
         names = {name.removesuffix(SUFFIX) for name in self._names()}
         rows = [row for name in names if (row := self._look(name, job)) is not None]
@@ -258,7 +315,10 @@ class VersionFolder:
         return None if row is None or row.problem else row.manifest
 
     def manifests(self, job: str) -> tuple[CommitRecord, ...]:
-        """The complete versions of a job, newest first, bytes not verified; incomplete ones are logged once."""
+        """The complete versions of a job, newest first, bytes not verified.
+
+        Incomplete ones are logged once.
+        """
         rows = self._settled(job)
         for row in rows:
             if row.problem and (row.path, row.problem) not in self._warned:
@@ -267,19 +327,32 @@ class VersionFolder:
         return tuple(f.manifest for f in rows if f.manifest is not None and not f.problem)
 
     def damaged(self, job: str) -> tuple[Damage, ...]:
-        """The versions of a job that were complete once and are not any more, newest first; bytes are not verified."""
-        return tuple(Damage(f.version, f"{f.path}: {f.problem}", f.size) for f in self._settled(job) if f.problem)
+        """The versions of a job that were complete once and are not any more, newest first.
+
+        Bytes are not verified.
+        """
+        return tuple(
+            Damage(f.version, f"{f.path}: {f.problem}", f.size)
+            for f in self._settled(job)
+            if f.problem
+        )
 
     def _settled(self, job: str) -> tuple[Found, ...]:
         """As :meth:`found`, but looked at again where the record is gone: another writer may be removing a version."""
         rows = self.found(job)
-        if any(row.problem == UNRECORDED and (row.path, row.problem) not in self._warned for row in rows):
+        if any(
+            row.problem == UNRECORDED and (row.path, row.problem) not in self._warned
+            for row in rows
+        ):
             time.sleep(_REMOVAL_S)
             rows = self.found(job)
         return rows
 
     def delete(self, job: str, version: int, *, spare: bool = False) -> None:
-        """Remove a version, if any, its record first; the next one overwrites a ``spare``. Raises CheckpointError."""
+        """Remove a version, if any, its record first; the next one overwrites a ``spare``.
+
+        Raises CheckpointError.
+        """
         target = self.file(job, version)
         with failing(target, "removed"), contextlib.suppress(FileNotFoundError):
             # The records first: a part of the file must never be taken for the whole.
@@ -291,7 +364,10 @@ class VersionFolder:
                 target.unlink()
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
-        """Rename versions of a job, and all damaged ones, to names that no longer count. Raises CheckpointError."""
+        """Rename versions of a job, and all damaged ones, to names that no longer count.
+
+        Raises CheckpointError.
+        """
         suffix = aside_suffix()
         numbers = {*versions, *(d.version for d in self.damaged(job))}
         for version in sorted(numbers):
@@ -310,7 +386,11 @@ class VersionFolder:
 
     def leftovers(self, older_than_s: float = 0) -> tuple[Path, ...]:
         """Spares, and what killed writers left: hidden files and upcoming records."""
-        return tuple(p for n in filter(is_leftover, self._names()) if _age_s(p := self.path / n) >= older_than_s)
+        return tuple(
+            p
+            for n in filter(is_leftover, self._names())
+            if _age_s(p := self.path / n) >= older_than_s
+        )
 
     def clear(self, left: Path) -> None:
         """Settle or remove one of :meth:`leftovers`. Raises OSError."""

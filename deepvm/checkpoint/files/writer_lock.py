@@ -27,7 +27,10 @@ class WriterLock:
         self._warned = False
 
     def enter(self, clear_up: Callable[[], object] = lambda: None) -> None:
-        """Start writing in the folder, which must exist. If no other process does, ``clear_up`` is called first."""
+        """Start writing in the folder, which must exist.
+
+        If no other process does, ``clear_up`` is called first.
+        """
         with self._guard:
             if not self._lock.held:
                 if self._take(shared=False):
@@ -37,7 +40,10 @@ class WriterLock:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[bool]:
-        """Whether nobody else writes there, until the end of the context; then as after :meth:`enter`."""
+        """Whether nobody else writes there, until the end of the context.
+
+        Then as after :meth:`enter`.
+        """
         with self._guard:
             try:
                 yield self._take(shared=False)
@@ -57,5 +63,7 @@ class WriterLock:
             done, why = False, f"{error.filename or 'it'}: {error.strerror or error}"
         if shared and not done and not self._warned:
             self._warned = True
-            log.warning("a memory node that starts with this folder may remove unfinished files: %s", why)
+            log.warning(
+                "a memory node that starts with this folder may remove unfinished files: %s", why
+            )
         return done

@@ -22,23 +22,40 @@ def sample(source: torch.Tensor) -> torch.Tensor:
 class ByteSamples:
     """Samples of storages in host memory, as they were when this was made."""
 
-    def __init__(self, storages: Sequence[torch.UntypedStorage], sources: Sequence[torch.Tensor | None]) -> None:
-        """``sources``: each storage as a tensor of bytes; storages of devices and empty ones are left out."""
-        pairs = [(s, b) for s, b in zip(storages, sources, strict=True) if b is not None and b.device.type == "cpu"]
+    def __init__(
+        self, storages: Sequence[torch.UntypedStorage], sources: Sequence[torch.Tensor | None]
+    ) -> None:
+        """``sources``: each storage as a tensor of bytes.
+
+        Storages of devices and empty ones are left out.
+        """
+        pairs = [
+            (s, b)
+            for s, b in zip(storages, sources, strict=True)
+            if b is not None and b.device.type == "cpu"
+        ]
         self._storages = [storage for storage, _ in pairs]
         self._sizes = [storage.nbytes() for storage in self._storages]
         self._views = [sample(source) for _, source in pairs]
         self._taken = self._now()
 
     def changed(self) -> set[int]:
-        """The storages, by ``_cdata``, whose samples differ now. Those that were resized are not looked at."""
+        """The storages, by ``_cdata``, whose samples differ now.
+
+        Those that were resized are not looked at.
+        """
         if not self._views or [storage.nbytes() for storage in self._storages] != self._sizes:
             return set()
         now = self._now()
         if torch.equal(now, self._taken):
             return set()
         lengths = [len(view) for view in self._views]
-        parts = zip(self._storages, torch.split(now, lengths), torch.split(self._taken, lengths), strict=True)
+        parts = zip(
+            self._storages,
+            torch.split(now, lengths),
+            torch.split(self._taken, lengths),
+            strict=True,
+        )
         return {storage._cdata for storage, new, old in parts if not torch.equal(new, old)}
 
     def _now(self) -> torch.Tensor:

@@ -17,14 +17,19 @@ except ImportError:
 
 
 def finish(image: memoryview, layout: Layout) -> None:
-    """Fill in the checksums that the file itself holds (zip's CRC-32 of each record); idempotent."""
+    """Fill in the checksums that the file itself holds (zip's CRC-32 of each record).
+
+    Idempotent.
+    """
     for _ in seal(image, layout):
         pass
 
 
 def chunk_crcs(image: memoryview, chunk_bytes: int = CHUNK_BYTES) -> tuple[int, ...]:
     """CRC-32 of each chunk of a file; the last may be shorter."""
-    return tuple(crc32(image[start : start + chunk_bytes]) for start in range(0, len(image), chunk_bytes))
+    return tuple(
+        crc32(image[start : start + chunk_bytes]) for start in range(0, len(image), chunk_bytes)
+    )
 
 
 def seal(
@@ -34,10 +39,12 @@ def seal(
     ready: Callable[[int], None] = lambda end: None,
     summed: Callable[[int, int], int] | None = None,
 ) -> Iterator[int]:
-    """:func:`finish` and :func:`chunk_crcs` (into ``crcs``) at once; yields how many bytes from the start are final.
+    """:func:`finish` and :func:`chunk_crcs` (into ``crcs``) at once.
 
-    ``ready`` waits until so many bytes from the start are filled in, except for checksums. ``summed``: the CRC-32 of
-    (offset, length), where it is known already.
+    Yields how many bytes from the start are final.
+
+    ``ready`` waits until so many bytes from the start are filled in, except for checksums.
+    ``summed``: the CRC-32 of (offset, length), where it is known already.
     """
     summed = summed or (lambda offset, length: crc32(image[offset : offset + length]))
     fields = iter(sorted(layout.fields))
@@ -50,7 +57,8 @@ def seal(
         # No range contains a checksum (see Layout), so the order does not matter.
         while field is not None and field.position < end:
             position, offset, length = field
-            ready(min(position + 4, len(image)))  # what arrives later must not overwrite the end of a checksum
+            # What arrives later must not overwrite the end of a checksum
+            ready(min(position + 4, len(image)))
             # A zip file has each checksum twice: after the record and in the directory at the end.
             if (offset, length) not in known:
                 ready(offset + length)  # a checksum may precede its record

@@ -13,8 +13,8 @@ def check_contents(tree: Any) -> None:
     keys = tree.keys() if isinstance(tree, Mapping) else set()
     if {"ranks", "metadata"} <= keys:
         raise CheckpointError(
-            "it was saved by DeepVMWriter: load it with DeepVMReader; a Checkpointer at the same place needs another "
-            "name, in job= or DEEPVM_JOB"
+            "it was saved by DeepVMWriter: load it with DeepVMReader; a Checkpointer at the same"
+            " place needs another name, in job= or DEEPVM_JOB"
         )
     if not {"version", "model"} <= keys:
         raise CheckpointError("it is no state of a Checkpointer: it lacks a version or a model")

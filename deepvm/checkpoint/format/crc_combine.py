@@ -1,8 +1,9 @@
 """Checksums of a whole version from those of its pieces: each byte is hashed once, when it arrives.
 
-CRC-32s of neighbours combine without their bytes. Pieces are cut where a record or a chunk of the manifest begins or
-ends; what was verified on its way is then what the manifest vouches for. The result is that of
-:func:`deepvm.checkpoint.format.checksums.seal`, which is used where a layout is odd or no library combines checksums.
+CRC-32s of neighbours combine without their bytes. Pieces are cut where a record or a chunk of the
+manifest begins or ends; what was verified on its way is then what the manifest vouches for. The
+result is that of :func:`deepvm.checkpoint.format.checksums.seal`, which is used where a layout is
+odd or no library combines checksums.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ with contextlib.suppress(ImportError):  # isal is optional, and its older releas
 
 @dataclass(frozen=True)
 class CrcBoundaries:
-    """Where the pieces of a layout are cut, and what follows; ``usable``: whether checksums are combined at all.
+    """Where the pieces of a layout are cut, and what follows.
+
+    ``usable``: whether checksums are combined at all.
 
     Attributes:
         places: the cuts, sorted. The bytes from each to the next, or to the end, are *sections*.
@@ -71,7 +74,9 @@ class CrcBoundaries:
         section = {place: number for number, place in enumerate((*places, layout.size))}
         number = {r: n for n, r in enumerate(ranges)}
         changed = {
-            n for f in layout.fields for n in range(_within(places, f.position), _within(places, f.position + 3) + 1)
+            n
+            for f in layout.fields
+            for n in range(_within(places, f.position), _within(places, f.position + 3) + 1)
         }
         return cls(
             places,
@@ -109,10 +114,16 @@ def total(pieces: Iterable[CrcPiece]) -> int:
     return crc
 
 
-def seal_by_parts(image: memoryview, layout: Layout, cuts: CrcBoundaries, parts: Iterable[CrcPiece]) -> tuple[int, ...]:
-    """Fill in a file's checksums from verified pieces, in any order; returns the CRC-32 of each ``CHUNK_BYTES``."""
+def seal_by_parts(
+    image: memoryview, layout: Layout, cuts: CrcBoundaries, parts: Iterable[CrcPiece]
+) -> tuple[int, ...]:
+    """Fill in a file's checksums from verified pieces, in any order.
+
+    Returns the CRC-32 of each ``CHUNK_BYTES``.
+    """
     pieces = sorted(parts) if cuts.usable else []
-    if [0, *(p.end for p in pieces)] != [*(p.start for p in pieces), len(image)]:  # one is missing, or came twice
+    # One is missing, or came twice
+    if [0, *(p.end for p in pieces)] != [*(p.start for p in pieces), len(image)]:
         finish(image, layout)
         return chunk_crcs(image)
     ends = (*cuts.places[1:], len(image))

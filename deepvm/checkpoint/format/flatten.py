@@ -1,7 +1,8 @@
 """Flatten a state into structure, tensors and numbers, and rebuild it with others.
 
-Versions of equal structure have the same file layout: tensors are copied, numbers are patched into the file's pickle.
-What ``torch.load(weights_only=True)`` would refuse is refused here, with its place.
+Versions of equal structure have the same file layout: tensors are copied, numbers are patched into
+the file's pickle. What ``torch.load(weights_only=True)`` would refuse is refused here, with its
+place.
 """
 
 from __future__ import annotations
@@ -15,19 +16,33 @@ from typing import Any
 
 import torch
 
-from deepvm.checkpoint.format.sharded import Region, check_runs, is_sharded, local, region_of, whole_strides
+from deepvm.checkpoint.format.sharded import (
+    Region,
+    check_runs,
+    is_sharded,
+    local,
+    region_of,
+    whole_strides,
+)
 from deepvm.errors import RequestError
 
 _INT64 = range(-(2**63), 2**63)
 _CONSTANTS = (str, bytes, bool, type(None), torch.dtype, torch.device, torch.Size)
 _CONVERSIONS = {
-    "ndarray": "torch.from_numpy(x) makes one of it, and .numpy() an array again in load_state_dict; or x.tolist()",
-    "deque": "list(x) makes one of it, and deque(state, maxlen=...) a deque again in load_state_dict",
+    "ndarray": (
+        "torch.from_numpy(x) makes one of it, and .numpy() an array again in load_state_dict; or"
+        " x.tolist()"
+    ),
+    "deque": (
+        "list(x) makes one of it, and deque(state, maxlen=...) a deque again in load_state_dict"
+    ),
     "defaultdict": "dict(x) makes one of it",
     "set": "sorted(x) makes one of it",
     "frozenset": "sorted(x) makes one of it",
     "complex": "[x.real, x.imag] makes one of it",
-    "Generator": "x.get_state() makes one of it, and x.set_state(state) restores it in load_state_dict",
+    "Generator": (
+        "x.get_state() makes one of it, and x.set_state(state) restores it in load_state_dict"
+    ),
 }
 _MAPPINGS: tuple[type, ...] = (dict, OrderedDict, Counter)
 
@@ -37,10 +52,11 @@ class FlatState:
     """A flattened tree.
 
     Attributes:
-        structure: equal for equal layouts. tensors, numbers: in the order in which pickle visits them.
+        structure: equal for equal layouts. tensors, numbers: in the order in which pickle visits
+            them.
         storages: the memory behind the tensors, each once; several tensors may share one.
-        sizes: their bytes in a file, where sharded tensors are whole. regions: of these, by the storage's number, what
-            this rank has in memory.
+        sizes: their bytes in a file, where sharded tensors are whole. regions: of these, by the
+            storage's number, what this rank has in memory.
     """
 
     structure: list[Hashable] = field(default_factory=list)
@@ -53,16 +69,23 @@ class FlatState:
 
     def place_of(self, storage: int) -> str:
         """Where a storage was found first, such as ``state['model']['2.bias']``."""
-        return next(f"state{_path(place)}" for number, _, place in self._known.values() if number == storage)
+        return next(
+            f"state{_path(place)}" for number, _, place in self._known.values() if number == storage
+        )
 
 
 def flatten(tree: Any) -> FlatState:
-    """Flatten a tree. Raises RequestError: torch would not load something in it safely; names its place."""
+    """Flatten a tree. Raises RequestError: torch would not load something in it safely.
+
+    Names its place.
+    """
     parts = FlatState()
     try:
         _visit(tree, parts, ())
     except RecursionError:
-        raise RequestError("state", "something nested in itself, or too deeply", "some hundred levels") from None
+        raise RequestError(
+            "state", "something nested in itself, or too deeply", "some hundred levels"
+        ) from None
     check_runs(parts.regions.values())
     return parts
 
@@ -76,12 +99,14 @@ def check_readable(record: bytes, subject: str) -> None:
         raise RequestError(
             subject,
             match[1] if match else str(error).splitlines()[0],
-            "tensors, numbers, text, and lists, tuples and dictionaries of them: no version with anything else could "
-            "be restored",
+            "tensors, numbers, text, and lists, tuples and dictionaries of them: no version with"
+            " anything else could be restored",
         ) from None
 
 
-def map_leaves(tree: Any, tensor: Callable[[torch.Tensor], Any], number: Callable[[int | float], Any]) -> Any:
+def map_leaves(
+    tree: Any, tensor: Callable[[torch.Tensor], Any], number: Callable[[int | float], Any]
+) -> Any:
     """The same tree with every tensor and number replaced, in the order of :func:`flatten`."""
     kind = type(tree)
     if isinstance(tree, torch.Tensor):
@@ -92,7 +117,8 @@ def map_leaves(tree: Any, tensor: Callable[[torch.Tensor], Any], number: Callabl
         made = kind()
         for key, value in tree.items():
             made[key] = map_leaves(value, tensor, number)
-        if hasattr(tree, "_metadata"):  # of a module's state_dict: load_state_dict reads versions from it
+        # Of a module's state_dict: load_state_dict reads versions from it
+        if hasattr(tree, "_metadata"):
             made._metadata = tree._metadata
         return made
     if kind in (list, tuple):
@@ -100,7 +126,8 @@ def map_leaves(tree: Any, tensor: Callable[[torch.Tensor], Any], number: Callabl
     return tree
 
 
-_Place = tuple[Any, ...]  # (place of the container, key), () for the root: a string for each would be slow to make
+# (place of the container, key), () for the root: a string for each would be slow to make
+_Place = tuple[Any, ...]
 
 
 def _visit(tree: Any, parts: FlatState, place: _Place) -> None:
@@ -125,10 +152,16 @@ def _visit(tree: Any, parts: FlatState, place: _Place) -> None:
             _visit(value, parts, (place, number))
     else:
         other = (
-            "x.item() makes one of it" if kind.__module__ == "numpy" else "save its fields, and build it again on load"
+            "x.item() makes one of it"
+            if kind.__module__ == "numpy"
+            else "save its fields, and build it again on load"
         )
         hint = f": {_CONVERSIONS.get(kind.__name__, other)}"
-        raise _refused(place, kind.__name__, "tensors, numbers, strings, lists, tuples, dicts of them; at {at}" + hint)
+        raise _refused(
+            place,
+            kind.__name__,
+            "tensors, numbers, strings, lists, tuples, dicts of them; at {at}" + hint,
+        )
 
 
 def _visit_tensor(tensor: torch.Tensor, parts: FlatState, place: _Place) -> None:
@@ -142,17 +175,26 @@ def _visit_tensor(tensor: torch.Tensor, parts: FlatState, place: _Place) -> None
     if problem is not None:
         raise _refused(place, problem[0], "dense tensors with memory; at {at}: " + problem[1])
     storage = held.untyped_storage()
-    index, dtype, first = parts._known.setdefault(storage._cdata, (len(parts.storages), tensor.dtype, place))
+    index, dtype, first = parts._known.setdefault(
+        storage._cdata, (len(parts.storages), tensor.dtype, place)
+    )
     if index == len(parts.storages):
         parts.storages.append(storage)
         parts.sizes.append(storage.nbytes() if region is None else region.nbytes)
         if region is not None:
             parts.regions[index] = region
     if dtype is not tensor.dtype:
-        allowed = f"one type for one memory; {{at}} is a view of state{_path(first)}: .clone() gives it its own memory"
+        allowed = (
+            f"one type for one memory; {{at}} is a view of state{_path(first)}: .clone() gives it"
+            " its own memory"
+        )
         raise _refused(place, f"{tensor.dtype} in the memory of {dtype}", allowed)
     if parts.regions.get(index) != region:
-        raise _refused(place, "a part of a sharded tensor", f"memory of its own, not state{_path(first)}'s; at {{at}}")
+        raise _refused(
+            place,
+            "a part of a sharded tensor",
+            f"memory of its own, not state{_path(first)}'s; at {{at}}",
+        )
     shape, views = tuple(tensor.shape), (held.is_conj(), held.is_neg())
     stride, offset = whole_strides(tensor)
     parts.structure.append((tensor.dtype, shape, stride, offset, index, parts.sizes[index], *views))
@@ -162,19 +204,26 @@ def _visit_tensor(tensor: torch.Tensor, parts: FlatState, place: _Place) -> None
 def _problem(tensor: torch.Tensor) -> tuple[str, str] | None:
     """What a tensor is that cannot be saved as it is, and what to do about it."""
     if torch.nn.parameter.is_lazy(tensor):
-        return type(
-            tensor
-        ).__name__, "run one forward, model(example), before the Checkpointer is made: it gives shapes"
+        return (
+            type(tensor).__name__,
+            "run one forward, model(example), before the Checkpointer is made: it gives shapes",
+        )
     if tensor.is_nested:
         return "a nested tensor", ".unbind() makes plain ones of it"
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         return type(tensor).__name__, "a state_dict that gives plain tensors"
     if tensor.is_meta:
-        return "a tensor on the device meta", "to_empty(device=...) and values, or a buffer with persistent=False"
+        return (
+            "a tensor on the device meta",
+            "to_empty(device=...) and values, or a buffer with persistent=False",
+        )
     if tensor.layout is not torch.strided:
         return str(tensor.layout), ".to_dense() makes one of it"
     if tensor.is_quantized:
-        return str(tensor.dtype), ".int_repr() with scale and zero point beside it, or .dequantize()"
+        return (
+            str(tensor.dtype),
+            ".int_repr() with scale and zero point beside it, or .dequantize()",
+        )
     if tensor._is_zerotensor():
         return "a tensor of zeros without memory", "torch.zeros(...) makes one of it"
     return None

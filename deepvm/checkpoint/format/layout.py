@@ -1,6 +1,9 @@
-"""The layout of a checkpoint file: its size, which rank sends what, its checksums; and sets of byte ranges.
+"""The layout of a checkpoint file: its size, which rank sends what, its checksums.
 
-The trainer plans it before the first byte, once per structure of the state; a memory node needs to know no more.
+And sets of byte ranges.
+
+The trainer plans it before the first byte, once per structure of the state; a memory node needs to
+know no more.
 """
 
 from __future__ import annotations
@@ -50,17 +53,26 @@ class Layout:
     fields: tuple[ChecksumField, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse impossible layouts: a memory node gets them from whoever has its token. Raises RequestError."""
+        """Refuse impossible layouts: a memory node gets them from whoever has its token.
+
+        Raises RequestError.
+        """
         if not 0 < self.size <= MOST_BYTES:
             raise RequestError("size", self.size, f"1 to {MOST_BYTES} bytes")
         if not 1 <= len(self.shards) <= _MOST_RANKS:
             raise RequestError("shards", len(self.shards), f"1 to {_MOST_RANKS} ranks")
         if sum(map(len, self.shards)) > _MOST_SEGMENTS or len(self.fields) > _MOST_FIELDS:
-            raise RequestError("shards", "so many", f"at most {_MOST_SEGMENTS} segments and {_MOST_FIELDS} checksums")
+            raise RequestError(
+                "shards",
+                "so many",
+                f"at most {_MOST_SEGMENTS} segments and {_MOST_FIELDS} checksums",
+            )
         position = 0
         for segment in sorted(s for shard in self.shards for s in shard):
             if segment.offset != position or segment.length < 1:
-                raise RequestError("shards", tuple(segment), f"segments that cover the file once; at {position}")
+                raise RequestError(
+                    "shards", tuple(segment), f"segments that cover the file once; at {position}"
+                )
             position += segment.length
         if position != self.size:
             raise RequestError("shards", position, f"segments that cover all {self.size} bytes")
@@ -68,11 +80,19 @@ class Layout:
         if sum(length for _, length in {(f.offset, f.length) for f in self.fields}) > 2 * self.size:
             raise RequestError("fields", len(self.fields), "ranges that hardly overlap")
         for position, offset, length in self.fields:
-            inside = 0 <= position <= self.size - 4 and offset >= 0 and 0 <= length <= self.size - offset
+            inside = (
+                0 <= position <= self.size - 4 and offset >= 0 and 0 <= length <= self.size - offset
+            )
             if not inside or (position + 4 > offset and position < offset + length):
-                raise RequestError("fields", (position, offset, length), "places inside the file, outside their range")
+                raise RequestError(
+                    "fields",
+                    (position, offset, length),
+                    "places inside the file, outside their range",
+                )
         if _entangled(self.fields):
-            raise RequestError("fields", len(self.fields), "places outside each other and outside every range")
+            raise RequestError(
+                "fields", len(self.fields), "places outside each other and outside every range"
+            )
 
     @property
     def world(self) -> int:
@@ -86,7 +106,12 @@ class Layout:
 
     def to_json(self) -> bytes:
         """The layout as canonical JSON."""
-        document = {"schema_version": LAYOUT_VERSION, "size": self.size, "shards": self.shards, "fields": self.fields}
+        document = {
+            "schema_version": LAYOUT_VERSION,
+            "size": self.size,
+            "shards": self.shards,
+            "fields": self.fields,
+        }
         return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
 
     @classmethod
@@ -94,14 +119,22 @@ class Layout:
         """Read an untrusted layout. Raises RequestError: it is none."""
         try:
             document = json.loads(data)
-            if document["schema_version"] != LAYOUT_VERSION or not isinstance(document["fields"], list):
+            if document["schema_version"] != LAYOUT_VERSION or not isinstance(
+                document["fields"], list
+            ):
                 raise ValueError("another document")
-            shards = tuple(tuple(Segment(*segment) for segment in shard) for shard in document["shards"])
+            shards = tuple(
+                tuple(Segment(*segment) for segment in shard) for shard in document["shards"]
+            )
             fields = tuple(ChecksumField(*field) for field in document["fields"])
             size = document["size"]
         except (ValueError, TypeError, KeyError, RecursionError):
-            raise RequestError("layout", f"{len(data)} bytes", f"a document of {LAYOUT_VERSION}") from None
-        if any(type(number) is not int for row in (*chain(*shards), *fields, (size,)) for number in row):
+            raise RequestError(
+                "layout", f"{len(data)} bytes", f"a document of {LAYOUT_VERSION}"
+            ) from None
+        if any(
+            type(number) is not int for row in (*chain(*shards), *fields, (size,)) for number in row
+        ):
             raise RequestError("layout", "something else", "whole numbers")
         return cls(size, shards, fields)
 
@@ -110,7 +143,9 @@ def _entangled(fields: Sequence[ChecksumField]) -> bool:
     """Whether filling in one checksum would change another, or its range, so that the order would matter."""
     places = sorted({f.position for f in fields})
     # Several places may hold the checksum of one range, but one place cannot hold two checksums.
-    if len(places) < len(set(fields)) or any(after - before < 4 for before, after in pairwise(places)):
+    if len(places) < len(set(fields)) or any(
+        after - before < 4 for before, after in pairwise(places)
+    ):
         return True
     for offset, length in {(f.offset, f.length) for f in fields if f.length}:
         first = bisect_left(places, offset - 3)

@@ -1,6 +1,9 @@
-"""The commit record: a small JSON file beside each version. A version without one is not complete, whatever its bytes.
+"""The commit record: a small JSON file beside each version.
 
-``torch.load`` and safetensors accept flipped bits silently; these checksums are verified before anything is loaded.
+A version without one is not complete, whatever its bytes.
+
+``torch.load`` and safetensors accept flipped bits silently; these checksums are verified before
+anything is loaded.
 """
 
 from __future__ import annotations
@@ -29,10 +32,12 @@ class CommitRecord:
 
     Attributes:
         job: whose it is. version: iterations that it contains. world: ranks that wrote it.
-        size: bytes of the file. chunk_bytes: bytes that share a checksum. crcs: CRC-32 of each chunk, in order.
+        size: bytes of the file. chunk_bytes: bytes that share a checksum. crcs: CRC-32 of each
+            chunk, in order.
         layout: digest of its layout, empty when unknown. created: UTC, ISO 8601.
         best: marked as the best so far when it was saved; the newest of those is kept.
-        epoch: the newest generation of the job that the memory node knew when it was complete; 0 without generations.
+        epoch: the newest generation of the job that the memory node knew when it was complete; 0
+            without generations.
     """
 
     job: str
@@ -47,10 +52,22 @@ class CommitRecord:
     epoch: int = 0
 
     @classmethod
-    def of(cls, job: str, version: int, layout: Layout, crcs: Sequence[int], *, best: bool = False) -> CommitRecord:
+    def of(
+        cls, job: str, version: int, layout: Layout, crcs: Sequence[int], *, best: bool = False
+    ) -> CommitRecord:
         """The record of a version that is complete now, from the checksums of its chunks."""
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        return cls(job, version, layout.world, layout.size, tuple(crcs), CHUNK_BYTES, layout.digest, now, best)
+        return cls(
+            job,
+            version,
+            layout.world,
+            layout.size,
+            tuple(crcs),
+            CHUNK_BYTES,
+            layout.digest,
+            now,
+            best,
+        )
 
     def __post_init__(self) -> None:
         """Refuse inconsistent values. Raises RequestError."""
@@ -62,7 +79,9 @@ class CommitRecord:
         if not 0 <= self.version < 2**63 or self.world < 1:
             raise RequestError("version", self.version, "a version from 0 and a world from 1")
         if not 0 < self.size <= MOST_BYTES or not 1 <= self.chunk_bytes <= _MOST_CHUNK_BYTES:
-            raise RequestError("size", self.size, f"1 to {MOST_BYTES} bytes in chunks of 1 to {_MOST_CHUNK_BYTES}")
+            raise RequestError(
+                "size", self.size, f"1 to {MOST_BYTES} bytes in chunks of 1 to {_MOST_CHUNK_BYTES}"
+            )
         if len(self.crcs) != self._checksums:
             raise RequestError("crcs", len(self.crcs), f"{self._checksums}, one for each chunk")
 
@@ -94,12 +113,17 @@ class CommitRecord:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             if isinstance(error, RequestError):
                 raise
-            raise RequestError("manifest", f"{len(data)} bytes", f"an undamaged commit record ({error})") from None
+            raise RequestError(
+                "manifest", f"{len(data)} bytes", f"an undamaged commit record ({error})"
+            ) from None
 
 
 @dataclass(frozen=True)
 class JoinedRecord(CommitRecord):
-    """A version in parts, in order, with their own checksums; those of the whole are known once it is joined."""
+    """A version in parts, in order, with their own checksums.
+
+    Those of the whole are known once it is joined.
+    """
 
     parts: tuple[CommitRecord, ...] = ()
 
@@ -117,8 +141,13 @@ class Damage:
     size: int = 0
 
 
-def verified(pieces: Iterable[memoryview], manifest: CommitRecord, name: str) -> Iterator[memoryview]:
-    """Pass a version's bytes on, in pieces of any size. Raises DamagedError, for ``name``, at a wrong chunk."""
+def verified(
+    pieces: Iterable[memoryview], manifest: CommitRecord, name: str
+) -> Iterator[memoryview]:
+    """Pass a version's bytes on, in pieces of any size.
+
+    Raises DamagedError, for ``name``, at a wrong chunk.
+    """
     size, at, crc = manifest.chunk_bytes, 0, 0
     for piece in pieces:
         rest = piece

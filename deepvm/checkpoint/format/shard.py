@@ -18,13 +18,18 @@ class Loan(Protocol):
     """A version's bytes where the training has them, or where they are copied to when it wants to go on."""
 
     def bytes(self, start: int, end: int) -> AbstractContextManager[list[memoryview]]:
-        """The bytes of a range of the file, in order, for as long as the context lasts; later they may lie elsewhere.
+        """The bytes of a range of the file, in order, for as long as the context lasts.
+
+        Later they may lie elsewhere.
 
         The training may wait for its end, so nothing is to be waited for inside.
         """
 
     def confirm(self) -> None:
-        """To be called when all is read, before it counts. Raises CheckpointError: the state was changed meanwhile."""
+        """To be called when all is read, before it counts.
+
+        Raises CheckpointError: the state was changed meanwhile.
+        """
 
     def over(self) -> None:
         """Nothing will be read any more."""
@@ -33,8 +38,9 @@ class Loan(Protocol):
 class Level(str, Enum):
     """What an acknowledged version survives, weakest first; each level includes those before it.
 
-    LOCAL: the end of this process, not that of this machine (a folder in memory, such as ``/dev/shm``). REMOTE: the
-    loss of this machine, while the memory node lives. DURABLE: that of both; a folder is as durable as its disk.
+    LOCAL: the end of this process, not that of this machine (a folder in memory, such as
+    ``/dev/shm``). REMOTE: the loss of this machine, while the memory node lives. DURABLE: that of
+    both; a folder is as durable as its disk.
     """
 
     LOCAL = "local"
@@ -48,20 +54,25 @@ LEAST_BYTES_S = 50e6
 
 @dataclass(frozen=True)
 class Shard:
-    """One rank's part of a version, in the trainer's memory; what is ready does not change until the tier has returned.
+    """One rank's part of a version, in the trainer's memory.
+
+    What is ready does not change until the tier has returned.
 
     Attributes:
         job: whose it is. version: iterations that it contains. rank: whose part.
-        layout: of the whole version. image: the whole file's address space; only the rank's own segments are filled.
-        ready: waits until the own bytes below a position are final; to be called before they are read. Raises
+        layout: of the whole version. image: the whole file's address space; only the rank's own
+            segments are filled.
+        ready: waits until the own bytes below a position are final; to be called before they are
+            read. Raises
             CheckpointError: they will never be.
-        home: the hidden file that ``image`` maps, of which a tier is to make a version (strategy D).
+        home: the hidden file that ``image`` maps, of which a tier is to make a version (strategy
+            D).
         best: the training calls it the best so far.
-        attempt: grows with every save of a run, the same on all ranks: a number may be saved twice with other bytes,
-            and parts of both are no version.
+        attempt: grows with every save of a run, the same on all ranks: a number may be saved twice
+            with other bytes, and parts of both are no version.
         loan: only for tiers that borrow: where to read the own bytes instead; None: in ``image``.
-        lost: called by a tier that will acknowledge nothing more after ``put``, with the reason; not after all levels
-            were acknowledged, or an error raised.
+        lost: called by a tier that will acknowledge nothing more after ``put``, with the reason;
+            not after all levels were acknowledged, or an error raised.
     """
 
     job: str
@@ -89,7 +100,9 @@ class Shard:
     def check(self) -> None:
         """Raise RequestError if the image has another size than its layout."""
         if len(self.image) != self.layout.size:
-            raise RequestError("image", f"{len(self.image)} bytes", f"the {self.layout.size} bytes of its layout")
+            raise RequestError(
+                "image", f"{len(self.image)} bytes", f"the {self.layout.size} bytes of its layout"
+            )
 
     def manifest(self, crcs: Sequence[int]) -> CommitRecord:
         """The commit record of the version that this is the whole of, complete now."""

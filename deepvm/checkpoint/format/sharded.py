@@ -1,6 +1,7 @@
 """Tensors of which each rank holds a part (DTensors: FSDP2, tensor parallel): where the part is in the whole.
 
-A file has whole tensors, so that any number of ranks, or none, can read it; each rank writes the bytes of its part.
+A file has whole tensors, so that any number of ranks, or none, can read it; each rank writes the
+bytes of its part.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class Region(NamedTuple):
 
     Attributes:
         shape: of the whole. offsets, sizes: of the part, for each dimension, in elements.
-        itemsize: bytes of an element. start: of the part in its own memory, in bytes. ranks: how many have parts.
+        itemsize: bytes of an element. start: of the part in its own memory, in bytes. ranks: how
+            many have parts.
     """
 
     shape: tuple[int, ...]
@@ -103,7 +105,11 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
 
 def whole_strides(tensor: torch.Tensor) -> tuple[tuple[int, ...], int]:
     """Strides and offset, in elements, that a tensor has in a file: a sharded one lies row by row."""
-    return (_row_major(tensor.shape), 0) if is_sharded(tensor) else (tensor.stride(), int(tensor.storage_offset()))
+    return (
+        (_row_major(tensor.shape), 0)
+        if is_sharded(tensor)
+        else (tensor.stride(), int(tensor.storage_offset()))
+    )
 
 
 def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
@@ -111,19 +117,26 @@ def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def region_of(tensor: torch.Tensor) -> Region:
-    """The part of a DTensor that this rank has. Raises ValueError: it has none of its own; says why."""
+    """The part of a DTensor that this rank has. Raises ValueError: it has none of its own.
+
+    Says why.
+    """
     found: Any = tensor
     if any(placement.is_partial() for placement in found.placements):
         raise ValueError("a sum of which each rank has a summand; .redistribute(...) adds them up")
     held = local(tensor)
     if not held.is_contiguous() or held.is_conj() or held.is_neg():
-        raise ValueError("a part that does not lie row by row in memory; .contiguous() makes one that does")
+        raise ValueError(
+            "a part that does not lie row by row in memory; .contiguous() makes one that does"
+        )
     shape = tuple(tensor.shape)
     offsets = sizes = (0,) * len(shape)
     if held.numel():
         chunk, *more = found.__create_chunk_list__()  # as torch's own checkpoints ask
         if more:
-            raise ValueError(f"a part in {1 + len(more)} pieces; place it so that each rank has one")
+            raise ValueError(
+                f"a part in {1 + len(more)} pieces; place it so that each rank has one"
+            )
         offsets, sizes = tuple(chunk.offsets), tuple(chunk.sizes)
     if sizes != tuple(held.shape) and held.numel():
         shown = f"a part of shape {tuple(held.shape)}, which torch describes as {sizes}"
@@ -140,7 +153,8 @@ def check_runs(regions: Iterable[Region]) -> None:
         raise RequestError(
             "model",
             f"sharded into {own} runs of bytes on this rank, {every} on all",
-            f"at most {MOST_RUNS} and {MOST_RUNS_OF_ALL}: shard dimension 0, or save with DeepVMWriter",
+            f"at most {MOST_RUNS} and {MOST_RUNS_OF_ALL}: shard dimension 0, or save with"
+            " DeepVMWriter",
         )
 
 
@@ -165,24 +179,32 @@ def holders_of(number: int, held: Sequence[Mapping[int, Part]]) -> dict[Part, li
 def writers(
     regions: Mapping[int, Region], storages: Sequence[int], held: Sequence[Mapping[int, Part]]
 ) -> list[tuple[Segment, int]]:
-    """Which rank writes which bytes; of several that have the same part, the one that has least to write.
+    """Which rank writes which bytes.
 
-    ``storages``: offsets in the file. ``held``: :func:`parts_of` on each rank. Raises CheckpointError: parts are
-    missing.
+    Of several that have the same part, the one that has least to write.
+
+    ``storages``: offsets in the file. ``held``: :func:`parts_of` on each rank. Raises
+    CheckpointError: parts are missing.
     """
     found: list[tuple[Segment, int]] = []
     load = [0] * len(held)
     if any(row.keys() != regions.keys() for row in held):
-        raise CheckpointError("some ranks hold parts of tensors that others hold whole; all must be sharded alike")
+        raise CheckpointError(
+            "some ranks hold parts of tensors that others hold whole; all must be sharded alike"
+        )
     for number, region in regions.items():
         holders = holders_of(number, held)
         if sum(math.prod(sizes) for _, sizes in holders) != math.prod(region.shape):
-            raise CheckpointError(f"the ranks' parts of a tensor of shape {region.shape} are not all of it, each once")
+            raise CheckpointError(
+                f"the ranks' parts of a tensor of shape {region.shape} are not all of it, each once"
+            )
         for (offsets, sizes), ranks in holders.items():
             rank = min(ranks, key=load.__getitem__)
             load[rank] += math.prod(sizes) * region.itemsize
             part = region._replace(offsets=offsets, sizes=sizes)
-            found += [(Segment(storages[number] + run.place, run.length), rank) for run in part.runs()]
+            found += [
+                (Segment(storages[number] + run.place, run.length), rank) for run in part.runs()
+            ]
     return found
 
 
@@ -200,8 +222,14 @@ def sharded_as(saved: Any, present: Any) -> Any:
         if hasattr(saved, "_metadata"):
             made._metadata = saved._metadata
         return made
-    if type(saved) in (list, tuple) and isinstance(present, (list, tuple)) and len(saved) == len(present):
-        return type(saved)(sharded_as(one, other) for one, other in zip(saved, present, strict=True))
+    if (
+        type(saved) in (list, tuple)
+        and isinstance(present, (list, tuple))
+        and len(saved) == len(present)
+    ):
+        return type(saved)(
+            sharded_as(one, other) for one, other in zip(saved, present, strict=True)
+        )
     return saved
 
 
@@ -211,6 +239,9 @@ def part_for(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         made = torch.empty_like(like, dtype=whole.dtype)
         region = region_of(made)
         if region.run_count:
-            slices = [slice(offset, offset + size) for offset, size in zip(region.offsets, region.sizes, strict=True)]
+            slices = [
+                slice(offset, offset + size)
+                for offset, size in zip(region.offsets, region.sizes, strict=True)
+            ]
             local(made).copy_(whole[tuple(slices)])
     return made

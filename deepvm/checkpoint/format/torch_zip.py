@@ -1,9 +1,10 @@
 """Memory laid out as the file: a zip that plain ``torch.load`` reads, planned once and then only filled in.
 
-``torch.save`` with ``skip_data`` writes everything but the tensors' bytes, into a sparse file that shows where these
-belong. Storages are copied there, numbers are patched into the pickle, and zip's checksums are left to
-:func:`deepvm.checkpoint.format.checksums.finish`. So no version is ever pickled, packed or repacked (ACUTE's
-Check-Pack), and tensors lie at multiples of 128 bytes (LightCheck III-D).
+``torch.save`` with ``skip_data`` writes everything but the tensors' bytes, into a sparse file that
+shows where these belong. Storages are copied there, numbers are patched into the pickle, and zip's
+checksums are left to :func:`deepvm.checkpoint.format.checksums.finish`. So no version is ever
+pickled, packed or repacked (ACUTE's Check-Pack), and tensors lie at multiples of 128 bytes
+(LightCheck III-D).
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from deepvm.errors import CheckpointError
 
 ALIGNMENT = 128
 _DESCRIPTOR = b"PK\x07\x08"
-# Values that fill eight bytes of a pickle, so that any other value can be written over them. See _number_places().
+# Values that fill eight bytes of a pickle, so that any other value can be written over them. See
+# _number_places().
 _INT_MARK, _FLOAT_MARK = 0x6A5A5A5A00000000, 0x7E5A5A5A00000000
 
 log = logging.getLogger("deepvm.checkpoint")
@@ -43,7 +45,8 @@ class Image:
     Attributes:
         size: bytes of the file. pieces: what is not tensor data, by its offset.
         storages: offset of each storage's bytes. sizes: their lengths.
-        numbers: offset of the eight bytes of each number. floats: whether it is a float (big-endian) or an integer.
+        numbers: offset of the eight bytes of each number. floats: whether it is a float
+            (big-endian) or an integer.
         pickle: where the pickle is. fields: checksums to fill in at the end.
         lasting: whether it serves every version of this structure.
         regions: the parts that this rank has of sharded storages, by their number.
@@ -76,9 +79,12 @@ class Image:
 
 
 def plan_image(tree: Any, parts: FlatState | None = None) -> Image:
-    """Lay out the file of a state, flattened to ``parts``. Raises RequestError: torch would not load something in it.
+    """Lay out the file of a state, flattened to ``parts``.
 
-    CheckpointError: this release of torch writes files in an unknown way, or there is no room to test the layout.
+    Raises RequestError: torch would not load something in it.
+
+    CheckpointError: this release of torch writes files in an unknown way, or there is no room to
+    test the layout.
     """
     from torch.utils.serialization import config
 
@@ -97,13 +103,16 @@ def plan_image(tree: Any, parts: FlatState | None = None) -> Image:
 def lay_out(tree: Any, parts: FlatState, world: int) -> Image:
     """:func:`plan_image`, or the saved file where that is not possible; the log says so once.
 
-    Training stalls while it is saved. Raises CheckpointError with several ranks, whose files by torch.save differ.
+    Training stalls while it is saved. Raises CheckpointError with several ranks, whose files by
+    torch.save differ.
     """
     try:
         return plan_image(tree, parts)
     except CheckpointError as error:
         if world > 1:
-            raise CheckpointError(f"{error}; several ranks need a release of torch that is known here") from error
+            raise CheckpointError(
+                f"{error}; several ranks need a release of torch that is known here"
+            ) from error
         if str(error) not in _warned:
             _warned.add(str(error))
             log.warning("%s; each version is saved by torch.save while training stalls", error)
@@ -126,7 +135,8 @@ def _template(tree: Any, parts: FlatState) -> Any:
         made, held = torch.empty(0, dtype=tensor.dtype, device="cpu"), local(tensor)
         strides, offset = whole_strides(tensor)
         made = made.set_(twins[held.untyped_storage()._cdata], offset, tensor.shape, strides)
-        made = made.conj() if held.is_conj() else made  # views: the file holds the bytes of what they look at
+        # Views: the file holds the bytes of what they look at
+        made = made.conj() if held.is_conj() else made
         return torch._neg_view(made) if held.is_neg() else made
 
     def mark(value: int | float) -> int | float:
@@ -146,21 +156,37 @@ def _read_image(file: IO[bytes], parts: FlatState, sizes: Sequence[int]) -> Imag
     for number, length in enumerate(sizes):
         record, _ = records.get(name := f"data/{number}", (None, ()))
         if record is None or record.length != length:
-            raise CheckpointError(f"torch.save wrote storage {number} in a way that is not known here")
+            raise CheckpointError(
+                f"torch.save wrote storage {number} in a way that is not known here"
+            )
         storages.append(record.offset)
         changing += [name] if length else []
-    holes = sorted((offset, offset + length) for offset, length in zip(storages, sizes, strict=True) if length)
-    between = zip([0, *(end for _, end in holes)], [*(start for start, _ in holes), size], strict=True)
+    holes = sorted(
+        (offset, offset + length) for offset, length in zip(storages, sizes, strict=True) if length
+    )
+    between = zip(
+        [0, *(end for _, end in holes)], [*(start for start, _ in holes), size], strict=True
+    )
     floats = tuple(isinstance(n, float) for n in parts.numbers)
     return Image(
         size=size,
-        pieces=tuple((start, os.pread(file.fileno(), end - start, start)) for start, end in between if start < end),
+        pieces=tuple(
+            (start, os.pread(file.fileno(), end - start, start))
+            for start, end in between
+            if start < end
+        ),
         storages=tuple(storages),
         sizes=tuple(sizes),
-        numbers=_number_places(os.pread(file.fileno(), pickle.length, pickle.offset), pickle.offset, floats),
+        numbers=_number_places(
+            os.pread(file.fileno(), pickle.length, pickle.offset), pickle.offset, floats
+        ),
         floats=floats,
         pickle=pickle,
-        fields=tuple(ChecksumField(place, *records[name][0]) for name in changing for place in records[name][1]),
+        fields=tuple(
+            ChecksumField(place, *records[name][0])
+            for name in changing
+            for place in records[name][1]
+        ),
         regions=parts.regions,
     )
 
@@ -181,11 +207,16 @@ def _number_places(pickle: bytes, start: int, floats: Sequence[bool]) -> tuple[i
 
 
 def _records(file: IO[bytes]) -> dict[str, tuple[Segment, tuple[int, ...]]]:
-    """Where the bytes of each file in the zip are, and its CRC-32 (PKWARE APPNOTE 4.3; zipfile hides these places)."""
+    """Where the bytes of each file in the zip are, and its CRC-32 (PKWARE APPNOTE 4.3.
+
+    Zipfile hides these places).
+    """
     try:
         archive = zipfile.ZipFile(file)
     except zipfile.BadZipFile as error:
-        raise CheckpointError(f"torch.save writes its directory in a way that is not known here: {error}") from error
+        raise CheckpointError(
+            f"torch.save writes its directory in a way that is not known here: {error}"
+        ) from error
     found = {}
     position = archive.start_dir
     for info in archive.infolist():
@@ -194,7 +225,9 @@ def _records(file: IO[bytes]) -> dict[str, tuple[Segment, tuple[int, ...]]]:
         places = [position + 16]
         if info.flag_bits & 8:
             if os.pread(file.fileno(), 4, offset + info.file_size) != _DESCRIPTOR:
-                raise CheckpointError("torch.save describes its records in a way that is not known here")
+                raise CheckpointError(
+                    "torch.save describes its records in a way that is not known here"
+                )
             places.append(offset + info.file_size + 4)
         elif info.file_size:
             places.append(info.header_offset + 14)
@@ -204,8 +237,14 @@ def _records(file: IO[bytes]) -> dict[str, tuple[Segment, tuple[int, ...]]]:
 
 
 def _test(image: Image, parts: FlatState, descriptor: int, path: str) -> None:
-    """Mark every storage in the sparse file, load it with torch, and find the marks. Raises CheckpointError."""
-    marks = [struct.pack("<Q", 0x5A00000000000000 + n)[: min(8, size)] for n, size in enumerate(image.sizes)]
+    """Mark every storage in the sparse file, load it with torch, and find the marks.
+
+    Raises CheckpointError.
+    """
+    marks = [
+        struct.pack("<Q", 0x5A00000000000000 + n)[: min(8, size)]
+        for n, size in enumerate(image.sizes)
+    ]
     for offset, mark in zip(image.storages, marks, strict=True):
         os.pwrite(descriptor, mark, offset)
     try:
@@ -213,7 +252,9 @@ def _test(image: Image, parts: FlatState, descriptor: int, path: str) -> None:
     except Exception as error:
         raise CheckpointError(f"torch cannot load what it laid out itself: {error}") from error
     same = len(loaded.storages) == len(marks) and loaded.structure == parts.structure
-    if not same or any(bytes(s[: len(m)]) != m for s, m in zip(loaded.storages, marks, strict=True)):
+    if not same or any(
+        bytes(s[: len(m)]) != m for s, m in zip(loaded.storages, marks, strict=True)
+    ):
         raise CheckpointError("torch loads another state than the one it laid out")
 
 
@@ -230,12 +271,16 @@ def _sparse_file(size: int) -> Iterator[tuple[IO[bytes], str]]:
             except (AttributeError, OSError):  # not on Linux, forbidden, or no /proc
                 place = "the folder for temporary files (TMPDIR)"
                 place = tempfile.gettempdir()
-                file = stack.enter_context(tempfile.NamedTemporaryFile(prefix="deepvm-", suffix=".pt"))
+                file = stack.enter_context(
+                    tempfile.NamedTemporaryFile(prefix="deepvm-", suffix=".pt")
+                )
                 path = file.name
-            os.ftruncate(file.fileno(), size)  # a limit is met here, not in the middle of torch.save
+            # A limit is met here, not in the middle of torch.save
+            os.ftruncate(file.fileno(), size)
             yield file, path
     except OSError as error:
         raise CheckpointError(
-            f"{place}: a sparse file of {size} bytes, to see that torch reads this layout, cannot be written: "
-            f"{error.strerror or error}; make room there, name another folder in TMPDIR, or raise the file size limit"
+            f"{place}: a sparse file of {size} bytes, to see that torch reads this layout, cannot"
+            f" be written: {error.strerror or error}; make room there, name another folder in"
+            " TMPDIR, or raise the file size limit"
         ) from error

@@ -25,7 +25,10 @@ _WHOLE = (
 
 
 class AccelerateState:
-    """What Accelerate counts: batches towards the next step, and passes over the data; and the seed of its sampler."""
+    """What Accelerate counts: batches towards the next step, and passes over the data.
+
+    And the seed of its sampler.
+    """
 
     def __init__(self, accelerator: Any, loader: Any) -> None:
         """Of these."""
@@ -83,10 +86,10 @@ def checkpointed(
                     with accelerator.accumulate(model):
                         ...
 
-    The scaler, what ``register_for_checkpointing()`` was given, and what Accelerate counts are saved too. No
-    ``save_state()``, ``skip_first_batches()`` or seedable sampler is needed. A version is taken after an optimizer
-    step, before the next batch is fetched; for what that means, and the rest, see
-    :func:`deepvm.checkpoint.training_run`.
+    The scaler, what ``register_for_checkpointing()`` was given, and what Accelerate counts are
+    saved too. No ``save_state()``, ``skip_first_batches()`` or seedable sampler is needed. A
+    version is taken after an optimizer step, before the next batch is fetched; for what that means,
+    and the rest, see :func:`deepvm.checkpoint.training_run`.
 
     Args:
         accelerator: the one that has prepared the others.
@@ -96,16 +99,21 @@ def checkpointed(
         epochs: how often to pass over the data; None: until the loop is left.
         extra: what else has a state, such as schedulers.
         sigterm: whether SIGTERM saves and ends the training.
-        options: those of :class:`deepvm.checkpoint.Checkpointer`: ``tiers``, ``every``, ``job``, ...
+        options: those of :class:`deepvm.checkpoint.Checkpointer`: ``tiers``, ``every``, ``job``,
+            ...
 
     Raises:
         RequestError: an argument is invalid, or ranks hold parts of the model (FSDP, DeepSpeed).
         CheckpointError: a tier cannot be reached, or versions exist but none can be restored.
     """
     if accelerator.distributed_type not in _WHOLE:
-        raise RequestError("accelerator", str(accelerator.distributed_type), "one whose ranks hold the whole model")
+        raise RequestError(
+            "accelerator", str(accelerator.distributed_type), "one whose ranks hold the whole model"
+        )
     found = prepared(loader)
-    more: dict[str, Any] = {f"registered.{n}": value for n, value in enumerate(accelerator._custom_objects)}
+    more: dict[str, Any] = {
+        f"registered.{n}": value for n, value in enumerate(accelerator._custom_objects)
+    }
     if accelerator.scaler is not None:
         more["scaler"] = accelerator.scaler
     more["accelerate"] = AccelerateState(accelerator, loader)

@@ -18,11 +18,29 @@ from deepvm.checkpoint.training.hooks import callers
 from deepvm.checkpoint.training.state import Stateful
 from deepvm.errors import RequestError
 
-_COUNTS = ("_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step", "_initial_num_input_tokens_seen")
-_EPOCH = ("epoch", "train_dataloader", "resume_from_checkpoint", "epochs_trained", "steps_trained_in_current_epoch")
+_COUNTS = (
+    "_total_loss_scalar",
+    "_globalstep_last_logged",
+    "_initial_global_step",
+    "_initial_num_input_tokens_seen",
+)
+_EPOCH = (
+    "epoch",
+    "train_dataloader",
+    "resume_from_checkpoint",
+    "epochs_trained",
+    "steps_trained_in_current_epoch",
+)
 _RESUMED = "deepvm: restored from its own versions"
 """Stands for the folder of a checkpoint: there is no such folder, so the Trainer loads nothing from it."""
-_OF_THIS_RUN = ("max_steps", "num_train_epochs", "logging_steps", "eval_steps", "save_steps", "is_local_process_zero")
+_OF_THIS_RUN = (
+    "max_steps",
+    "num_train_epochs",
+    "logging_steps",
+    "eval_steps",
+    "save_steps",
+    "is_local_process_zero",
+)
 
 
 class DeepVMCallback(TrainerCallback):  # type: ignore[misc]
@@ -32,15 +50,19 @@ class DeepVMCallback(TrainerCallback):  # type: ignore[misc]
 
         Trainer(..., callbacks=[DeepVMCallback(tiers=["tcp://10.0.0.7:7070"], every=100)]).train()
 
-    In a version are the model, the optimizer, the scheduler, the scaler, the position in the data with all random
-    states, the Trainer's state with its log, and the states of callbacks that have one. It is taken before the next
-    batch is fetched: evaluations, logs and callbacks after the step are in it. ``trainer.train()`` continues from the
-    newest version; ``resume_from_checkpoint`` is not needed, and refused. The Trainer's own checkpoints can be switched
-    off: ``save_strategy="no"``. After SIGTERM the state after the next step is saved, then the process ends with exit
-    code 143.
+    In a version are the model, the optimizer, the scheduler, the scaler, the position in the data
+    with all random states, the Trainer's state with its log, and the states of callbacks that have
+    one. It is taken before the next batch is fetched: evaluations, logs and callbacks after the
+    step are in it. ``trainer.train()`` continues from the newest version;
+    ``resume_from_checkpoint`` is not needed, and refused. The Trainer's own checkpoints can be
+    switched
+    off: ``save_strategy="no"``. After SIGTERM the state after the next step is saved, then the
+    process ends with exit code 143.
     """
 
-    def __init__(self, *, extra: Mapping[str, Stateful] | None = None, sigterm: bool = True, **options: Any) -> None:
+    def __init__(
+        self, *, extra: Mapping[str, Stateful] | None = None, sigterm: bool = True, **options: Any
+    ) -> None:
         """``options`` are those of :class:`deepvm.checkpoint.Checkpointer`: ``tiers``, ``every``, ``job``, ..."""
         check_options(options)
         self._extra, self._sigterm, self._options = dict(extra or {}), sigterm, options
@@ -59,27 +81,46 @@ class DeepVMCallback(TrainerCallback):  # type: ignore[misc]
     def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         """Restore the newest version, and let the Trainer go on where it was taken."""
         trainer = _trainer(self)
-        self._close()  # another training with this callback, or this one with smaller batches, has failed
+        # Another training with this callback, or this one with smaller batches, has failed
+        self._close()
         if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
-            raise RequestError("Trainer", "sharded (FSDP or DeepSpeed)", "one whose ranks hold the whole model")
+            raise RequestError(
+                "Trainer", "sharded (FSDP or DeepSpeed)", "one whose ranks hold the whole model"
+            )
         if state.global_step:
             step = state.global_step
             allowed = "None: the callback resumes by itself"
-            raise RequestError("resume_from_checkpoint", f"a checkpoint of the Trainer's own, of step {step}", allowed)
+            raise RequestError(
+                "resume_from_checkpoint",
+                f"a checkpoint of the Trainer's own, of step {step}",
+                allowed,
+            )
         if not set(_EPOCH) <= inspect.signature(trainer._run_epoch).parameters.keys():
-            raise RequestError("transformers", transformers.__version__, "5.3.0 or newer: this Trainer works otherwise")
+            raise RequestError(
+                "transformers",
+                transformers.__version__,
+                "5.3.0 or newer: this Trainer works otherwise",
+            )
         own: dict[str, Any] = {"scheduler": trainer.lr_scheduler}
         scaler = getattr(trainer.accelerator, "scaler", None)
         if scaler is not None:
             own["scaler"] = scaler
         self._over = False
         own["trainer"] = PackedState(
-            "the Trainer's state", lambda: self._saved(trainer), lambda found: self._restore(trainer, found)
+            "the Trainer's state",
+            lambda: self._saved(trainer),
+            lambda found: self._restore(trainer, found),
         )
         loader = prepared(objects["train_dataloader"])
         model, optimizer = objects["model"], objects["optimizer"]
         self._session = Session(
-            loader, self._extra, self._sigterm, own=own, model=model, optimizer=optimizer, **self._options
+            loader,
+            self._extra,
+            self._sigterm,
+            own=own,
+            model=model,
+            optimizer=optimizer,
+            **self._options,
         )
         self._ended = False
         if self._session.restore():
@@ -119,7 +160,9 @@ class DeepVMCallback(TrainerCallback):  # type: ignore[misc]
         trainer._tr_loss = saved["loss"].to(trainer.args.device)
         # Other callbacks may have stopped it for now, such as one that keeps to a time.
         done = trainer.state.global_step >= trainer.state.max_steps
-        self._ended = found["over"] and (done or any(map(_has_stopped, trainer.callback_handler.callbacks)))
+        self._ended = found["over"] and (
+            done or any(map(_has_stopped, trainer.callback_handler.callbacks))
+        )
 
     def _close(self) -> None:
         session, self._session = self._session, None
@@ -133,18 +176,23 @@ def _trainer(callback: TrainerCallback) -> Any:
         found = frame.f_locals.get("self")
         if isinstance(found, transformers.Trainer) and callback in found.callback_handler.callbacks:
             return found
-    raise RequestError("DeepVMCallback", "called by nobody", "transformers.Trainer(callbacks=[...])")
+    raise RequestError(
+        "DeepVMCallback", "called by nobody", "transformers.Trainer(callbacks=[...])"
+    )
 
 
 def _state_of(trainer: Any) -> dict[str, Any]:
     states: dict[str, list[Any]] = {}
     for callback in [*trainer.callback_handler.callbacks, trainer.control]:
         if isinstance(callback, transformers.trainer_callback.ExportableState):
-            states.setdefault(type(callback).__name__, []).append(callback.state().get("attributes", {}))
+            states.setdefault(type(callback).__name__, []).append(
+                callback.state().get("attributes", {})
+            )
     return {
         "state": {**dataclasses.asdict(trainer.state), "stateful_callbacks": {}},
         "callbacks": states,
-        "counts": {name: getattr(trainer, name) for name in _COUNTS if hasattr(trainer, name)},  # releases differ
+        # Releases differ
+        "counts": {name: getattr(trainer, name) for name in _COUNTS if hasattr(trainer, name)},
         "flos": trainer.current_flos,
         "step": trainer.accelerator.step,
     }

@@ -30,15 +30,16 @@ class DeepVMCallback(Callback):  # type: ignore[misc]
 
         Trainer(..., callbacks=[DeepVMCallback(tiers=["tcp://10.0.0.7:7070"], every=100)]).fit(module, loader)
 
-    In a version are the module, its optimizers and schedulers, the scaler, the position in the data with all random
-    states, the progress of Lightning's loops, and what callbacks, the module and the data module save. It is taken
-    before the next batch is fetched: validation and callbacks after the step are in it. ``fit()`` continues from the
-    newest version; ``ckpt_path`` is not needed, and refused. Lightning's own checkpoints can be switched off:
-    ``enable_checkpointing=False``. After SIGTERM the state after the batch, with accumulated gradients after the
-    optimizer's step, is saved, and Lightning ends.
+    In a version are the module, its optimizers and schedulers, the scaler, the position in the data
+    with all random states, the progress of Lightning's loops, and what callbacks, the module and
+    the data module save. It is taken before the next batch is fetched: validation and callbacks
+    after the step are in it. ``fit()`` continues from the newest version; ``ckpt_path`` is not
+    needed, and refused. Lightning's own checkpoints can be switched off:
+    ``enable_checkpointing=False``. After SIGTERM the state after the batch, with accumulated
+    gradients after the optimizer's step, is saved, and Lightning ends.
 
-    Means over an epoch that the module logs are of the batches since the start of the process: Lightning does not
-    say what it has added up.
+    Means over an epoch that the module logs are of the batches since the start of the process:
+    Lightning does not say what it has added up.
     """
 
     def __init__(self, *, extra: Mapping[str, Stateful] | None = None, **options: Any) -> None:
@@ -62,7 +63,10 @@ class DeepVMCallback(Callback):  # type: ignore[misc]
         loader = _loader_of(trainer)
         *others, optimizer = trainer.optimizers
         own: dict[str, Any] = {f"optimizer.{number}": other for number, other in enumerate(others)}
-        own |= {f"scheduler.{n}": config.scheduler for n, config in enumerate(trainer.lr_scheduler_configs)}
+        own |= {
+            f"scheduler.{n}": config.scheduler
+            for n, config in enumerate(trainer.lr_scheduler_configs)
+        }
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         if scaler is not None:
             own["scaler"] = scaler
@@ -71,7 +75,9 @@ class DeepVMCallback(Callback):  # type: ignore[misc]
             lambda: self._saved(trainer),
             lambda found: self._restore(trainer, found),
         )
-        self._session = Session(loader, self._extra, own=own, model=pl_module, optimizer=optimizer, **self._options)
+        self._session = Session(
+            loader, self._extra, own=own, model=pl_module, optimizer=optimizer, **self._options
+        )
         if self._session.restore():
             iter(trainer.fit_loop._data_fetcher)  # the one that there is began at the start
 
@@ -90,14 +96,18 @@ class DeepVMCallback(Callback):  # type: ignore[misc]
             signals.received_sigterm = not self._ends
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Save before Lightning ends because of SIGTERM; after other errors nobody calls ``teardown``."""
+        """Save before Lightning ends because of SIGTERM.
+
+        After other errors nobody calls ``teardown``.
+        """
         session = self._session
         try:
             if session is None or not isinstance(exception, SIGTERMException):
                 return
             if trainer.fit_loop.epoch_loop._should_accumulate():
                 log.warning(
-                    "SIGTERM came while gradients were added up, of which nothing is saved: the newest version counts"
+                    "SIGTERM came while gradients were added up, of which nothing is saved: the"
+                    " newest version counts"
                 )
                 return
             self._between_epochs(trainer)
@@ -105,7 +115,8 @@ class DeepVMCallback(Callback):  # type: ignore[misc]
         finally:
             try:
                 self.teardown(trainer, pl_module, "fit")
-            except CheckpointError as problem:  # Lightning is to raise the error that ends the training
+            except CheckpointError as problem:
+                # Lightning is to raise the error that ends the training
                 log.error("%s", problem)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -117,7 +128,11 @@ class DeepVMCallback(Callback):  # type: ignore[misc]
     def _between_epochs(self, trainer: Any) -> None:
         """Lightning counts batches and leaves a pass without asking for its end."""
         progress = trainer.fit_loop.epoch_progress.current
-        if self._session is not None and progress.processed == progress.started and self._session.loader.batch:
+        if (
+            self._session is not None
+            and progress.processed == progress.started
+            and self._session.loader.batch
+        ):
             self._session.loader.leave()
 
     def _saved(self, trainer: Any) -> dict[str, Any]:
@@ -125,7 +140,9 @@ class DeepVMCallback(Callback):  # type: ignore[misc]
         loop = trainer.fit_loop.state_dict()
         loop["state_dict"] = {}  # of the loaders, whose position is saved with random states
         found: dict[str, Any] = {_LOOP: loop}
-        found["callbacks"] = {c.state_key: c.state_dict() for c in trainer.callbacks if c is not self}
+        found["callbacks"] = {
+            c.state_key: c.state_dict() for c in trainer.callbacks if c is not self
+        }
         found["data"] = data.state_dict() if data is not None else {}
         if is_overridden("on_save_checkpoint", module):
             own = {"state_dict": module.state_dict()}
@@ -140,7 +157,8 @@ class DeepVMCallback(Callback):  # type: ignore[misc]
             if state:
                 callback.load_state_dict(state)
             if isinstance(callback, EarlyStopping) and callback.wait_count >= callback.patience:
-                trainer.should_stop = True  # other callbacks may have stopped it for now, such as Timer
+                # Other callbacks may have stopped it for now, such as Timer
+                trainer.should_stop = True
         if trainer.datamodule is not None:
             trainer.datamodule.load_state_dict(found["data"])
         if "module" in found:
@@ -157,13 +175,18 @@ def _refuse(trainer: Any) -> None:
         raise RequestError("ckpt_path", trainer.ckpt_path, "None: the callback resumes by itself")
     if trainer.reload_dataloaders_every_n_epochs:
         asked = trainer.reload_dataloaders_every_n_epochs
-        raise RequestError("reload_dataloaders_every_n_epochs", asked, "0: the position is that of one loader")
+        raise RequestError(
+            "reload_dataloaders_every_n_epochs", asked, "0: the position is that of one loader"
+        )
     if not trainer.optimizers:
         raise RequestError("configure_optimizers", "none", "an optimizer")
 
 
 def _loader_of(trainer: Any) -> ResumableLoader:
-    """The training's loader, set up as Lightning does it before it trains. Raises RequestError: there are several."""
+    """The training's loader, set up as Lightning does it before it trains.
+
+    Raises RequestError: there are several.
+    """
     strategy, found = trainer.strategy, list[ResumableLoader]()
     process = strategy.process_dataloader
 
@@ -182,7 +205,9 @@ def _loader_of(trainer: Any) -> ResumableLoader:
     loaders = trainer.fit_loop._combined_loader
     number = len(loaders.flattened) if loaders is not None else 0
     if number != 1 or not found:
-        raise RequestError("train_dataloader", f"{number} loaders", "one torch.utils.data.DataLoader")
+        raise RequestError(
+            "train_dataloader", f"{number} loaders", "one torch.utils.data.DataLoader"
+        )
     return found[0]
 
 

@@ -16,15 +16,20 @@ from deepvm.errors import CheckpointError, RequestError
 
 
 class TrainingRun:
-    """A training loop that continues where the newest version was taken; :func:`training_run` makes it.
+    """A training loop that continues where the newest version was taken.
+
+    :func:`training_run` makes it.
 
     Attributes:
-        loader: the data; a pass over it is an epoch. checkpointer: whose ``save()`` may be called between batches.
+        loader: the data; a pass over it is an epoch. checkpointer: whose ``save()`` may be called
+            between batches.
     """
 
     def __init__(self, session: Session, epochs: int | None, loader: Any = None) -> None:
         """Restore the newest version. ``loader``: what users iterate over, if not the session's."""
-        if epochs is not None and (isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 0):
+        if epochs is not None and (
+            isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 0
+        ):
             raise RequestError("epochs", epochs, "a whole number from 0, or None")
         self._session, self._epochs = session, epochs
         self.loader = session.loader if loader is None else loader
@@ -60,7 +65,10 @@ class TrainingRun:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         """Save the end of the training, unless an error ends it, and close the checkpointer."""
         try:
@@ -97,18 +105,20 @@ def training_run(
                     ...
                 validate()
 
-    A version is taken between two batches, before the next one is fetched: all that the body of the loop did is in it,
-    and nothing of the next batch. One that is due at the last batch of an epoch is taken when the next epoch fetches
-    its first: it has what follows the inner loop. What precedes the inner loop runs again when an epoch is resumed in
-    the middle; it must not change what is saved. Local variables of the loop are not in a version. After
-    SIGTERM the state after the next step is saved, and when it is safe the process ends with exit code 143.
+    A version is taken between two batches, before the next one is fetched: all that the body of the
+    loop did is in it, and nothing of the next batch. One that is due at the last batch of an epoch
+    is taken when the next epoch fetches its first: it has what follows the inner loop. What
+    precedes the inner loop runs again when an epoch is resumed in the middle; it must not change
+    what is saved. Local variables of the loop are not in a version. After SIGTERM the state after
+    the next step is saved, and when it is safe the process ends with exit code 143.
 
     Args:
         loader: a loader of torch or torchdata, see :class:`ResumableLoader`.
         epochs: how often to pass over it; None: until the loop is left.
         extra: what else has a state: schedulers, GradScalers.
         sigterm: whether SIGTERM saves and ends the training; False leaves the signal alone.
-        options: those of :class:`deepvm.checkpoint.Checkpointer`: ``model``, ``optimizer``, ``tiers``, ``every``, ...
+        options: those of :class:`deepvm.checkpoint.Checkpointer`: ``model``, ``optimizer``,
+            ``tiers``, ``every``, ...
 
     Raises:
         RequestError: an argument is invalid.

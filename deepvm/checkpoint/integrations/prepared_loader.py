@@ -13,10 +13,13 @@ _AHEAD = 1
 """Accelerate fetches one batch ahead, to know which is the last."""
 
 
-def iterate_through(loader: DataLoader[Any], *, ahead: int = 0, stateful: bool = False) -> ResumableLoader:
+def iterate_through(
+    loader: DataLoader[Any], *, ahead: int = 0, stateful: bool = False
+) -> ResumableLoader:
     """From now on iterating over this very object has a position; what it returns has the state.
 
-    Trainers look at the type of a loader, and keep it in many places, so it stays the same object, of a derived class.
+    Trainers look at the type of a loader, and keep it in many places, so it stays the same object,
+    of a derived class.
 
     Args:
         loader: any.
@@ -64,7 +67,11 @@ def prepared(loader: Any) -> ResumableLoader:
 
     base = getattr(loader, "base_dataloader", None)
     if not isinstance(base, DataLoader):
-        raise RequestError("loader", type(loader).__name__, "a data loader that accelerator.prepare() has returned")
+        raise RequestError(
+            "loader", type(loader).__name__, "a data loader that accelerator.prepare() has returned"
+        )
     if isinstance(loader, DataLoaderDispatcher) and loader.state.num_processes > 1:
-        raise RequestError("loader", type(loader).__name__, "one that each process reads: dispatch_batches=False")
+        raise RequestError(
+            "loader", type(loader).__name__, "one that each process reads: dispatch_batches=False"
+        )
     return iterate_through(base, ahead=_AHEAD)

@@ -89,7 +89,8 @@ class Session:
     def _end(self) -> None:
         version = self.checkpointer.version
         try:
-            self.checkpointer.save(block=True)  # the one that was taken, or one more if there was no room
+            # The one that was taken, or one more if there was no room
+            self.checkpointer.save(block=True)
         except CheckpointError as error:
             log.error("after SIGTERM, version %d is not safe: %s", version, error)
         else:
@@ -97,7 +98,10 @@ class Session:
         raise SystemExit(ENDED)
 
     def restore(self) -> int:
-        """Continue from the newest version; returns it. Raises as :meth:`Checkpointer.restore_latest`."""
+        """Continue from the newest version; returns it.
+
+        Raises as :meth:`Checkpointer.restore_latest`.
+        """
         self._restored = self.checkpointer.restore_latest()
         return self._restored
 
@@ -122,7 +126,9 @@ def check_options(options: Mapping[str, Any]) -> None:
     known = inspect.signature(Checkpointer).parameters
     for name, value in options.items():
         if name not in known:
-            raise RequestError(name, value, f"an option of Checkpointer: {one_of(name, known, ', ')}")
+            raise RequestError(
+                name, value, f"an option of Checkpointer: {one_of(name, known, ', ')}"
+            )
 
 
 class PackedState:
@@ -132,12 +138,18 @@ class PackedState:
     """
 
     def __init__(self, what: str, save: Any, load: Any) -> None:
-        """``save()``: returns what plain ``torch.load`` reads; ``load(found)`` restores it. ``what``: in errors."""
+        """``save()``: returns what plain ``torch.load`` reads; ``load(found)`` restores it.
+
+        ``what``: in errors.
+        """
         self._what, self._save, self._load = what, save, load
         self._size, self._checked = _LEAST, -1
 
     def state_dict(self) -> dict[str, Any]:
-        """The object, packed. Raises RequestError: it has something in it that could not be read back."""
+        """The object, packed.
+
+        Raises RequestError: it has something in it that could not be read back.
+        """
         stream = io.BytesIO()
         torch.save(self._save(), stream)
         data = stream.getvalue()

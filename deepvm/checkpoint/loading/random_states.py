@@ -25,12 +25,17 @@ def packed() -> bytes:
     """The states of Python's, torch's (CPU) and, if it is loaded, NumPy's global generator."""
     version, words, gauss = random.getstate()
     state = torch.get_rng_state()
-    head = _PYTHON.pack(version, float("nan") if gauss is None else gauss, len(words), state.numel())
+    head = _PYTHON.pack(
+        version, float("nan") if gauss is None else gauss, len(words), state.numel()
+    )
     parts = [head, array("I", words).tobytes(), bytes_of(state)]
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         _, keys, position, has_gauss, cached = numpy.random.get_state()
-        parts += [_NUMPY.pack(position, has_gauss, cached), keys.astype("<u4", copy=False).tobytes()]
+        parts += [
+            _NUMPY.pack(position, has_gauss, cached),
+            keys.astype("<u4", copy=False).tobytes(),
+        ]
     return b"".join(parts)
 
 
@@ -72,7 +77,9 @@ def generators_of(loader: DataLoader[Any]) -> list[torch.Generator]:
     found: list[torch.Generator] = []
     for _, sampler in _samplers("", loader):
         generator = getattr(sampler, "generator", None)
-        if isinstance(generator, torch.Generator) and not any(generator is known for known in found):
+        if isinstance(generator, torch.Generator) and not any(
+            generator is known for known in found
+        ):
             found.append(generator)
     return found
 
@@ -100,9 +107,13 @@ def own_generators(dataset: Any) -> list[str]:
     """The attributes of a dataset, and of the objects in it, that are random generators: no checkpoint has these."""
     return [
         f"{prefix}{name}"
-        for prefix, holder in [("", dataset), *((f"{name}.", part) for name, part in _attributes(dataset))]
+        for prefix, holder in [
+            ("", dataset),
+            *((f"{name}.", part) for name, part in _attributes(dataset)),
+        ]
         for name, value in _attributes(holder)
-        if isinstance(value, (random.Random, torch.Generator)) or type(value).__module__.startswith("numpy.random")
+        if isinstance(value, (random.Random, torch.Generator))
+        or type(value).__module__.startswith("numpy.random")
     ]
 
 

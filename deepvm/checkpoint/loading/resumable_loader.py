@@ -41,8 +41,8 @@ log = logging.getLogger("deepvm.checkpoint")
 class ResumableLoader:
     """Wraps a ``DataLoader`` of torch, or a ``StatefulDataLoader`` of torchdata, so that a checkpoint has its position.
 
-    Its batches are those of the loader, with the same random numbers. It goes into the checkpointer's ``extra``; after
-    a restore the next pass has the batches that are left::
+    Its batches are those of the loader, with the same random numbers. It goes into the
+    checkpointer's ``extra``; after a restore the next pass has the batches that are left::
 
         def batches():
             while True:
@@ -53,23 +53,25 @@ class ResumableLoader:
             inputs, targets = next(data)
             ...
 
-    Without ``ck.steps``, as in ``for batch in loader``, a version that is due is taken before the next batch is
-    fetched, or when the next pass starts.
+    Without ``ck.steps``, as in ``for batch in loader``, a version that is due is taken before the
+    next batch is fetched, or when the next pass starts.
 
-    A resumed pass has the samples that were left of it, in the same order, each once; random changes of samples
-    (augmentation) are the same, in workers too; and random states are those of the version when the first batch
-    is there, whatever a loader draws on its way, so dropout goes on as it would have.
+    A resumed pass has the samples that were left of it, in the same order, each once; random
+    changes of samples (augmentation) are the same, in workers too; and random states are those of
+    the version when the first batch is there, whatever a loader draws on its way, so dropout goes
+    on as it would have.
 
-    To get there, the sampler is drawn from again, which takes microseconds a batch. A dataset is only read where it has
-    no places to skip: what an ``IterableDataset`` yields is read again and thrown away, unless the loader is a
-    ``StatefulDataLoader`` and the dataset has ``state_dict``. It is read again in that case, too, where this state is
-    known to be incomplete: a shuffle buffer of Hugging Face ``datasets``, for example. What cannot be exact is listed
-    in the guide: docs/guide/trainers.md, "Data loaders".
+    To get there, the sampler is drawn from again, which takes microseconds a batch. A dataset is
+    only read where it has no places to skip: what an ``IterableDataset`` yields is read again and
+    thrown away, unless the loader is a ``StatefulDataLoader`` and the dataset has ``state_dict``.
+    It is read again in that case, too, where this state is known to be incomplete: a shuffle buffer
+    of Hugging Face ``datasets``, for example. What cannot be exact is listed in the guide:
+    docs/guide/trainers.md, "Data loaders".
 
     Attributes:
         loader: what it wraps; other attributes are those of it.
-        before_batch: called where the checkpointer may save: before a batch is fetched, and before a pass starts; not
-            at the end of a pass.
+        before_batch: called where the checkpointer may save: before a batch is fetched, and before
+            a pass starts; not at the end of a pass.
     """
 
     def __init__(self, loader: DataLoader[Any], *, ahead: int = 0) -> None:
@@ -77,15 +79,22 @@ class ResumableLoader:
 
         Args:
             loader: any that keeps the order of batches.
-            ahead: how many batches whoever iterates fetches before it hands them to the training (Accelerate: 1).
+            ahead: how many batches whoever iterates fetches before it hands them to the training
+                (Accelerate: 1).
 
         Raises:
             RequestError: this is no loader, or one that delivers batches in no fixed order.
         """
         if isinstance(loader, ResumableLoader) or not isinstance(loader, DataLoader):
-            raise RequestError("loader", type(loader).__name__, "a torch.utils.data.DataLoader, or torchdata's")
+            raise RequestError(
+                "loader", type(loader).__name__, "a torch.utils.data.DataLoader, or torchdata's"
+            )
         if loader.num_workers and not getattr(loader, "in_order", True):
-            raise RequestError("loader", "in_order=False", "a loader that keeps the order, so that it can be repeated")
+            raise RequestError(
+                "loader",
+                "in_order=False",
+                "a loader that keeps the order, so that it can be repeated",
+            )
         self.loader, self.before_batch = loader, _nothing
         self._ahead = ahead
         self._stream = isinstance(loader.dataset, IterableDataset)
@@ -208,11 +217,14 @@ class ResumableLoader:
         self._least = batch
         if resume.inside:
             restore(resume.now.shared)
-        if not (self._stream or self._stateful or self._warned) and (names := own_generators(self.loader.dataset)):
+        if not (self._stream or self._stateful or self._warned) and (
+            names := own_generators(self.loader.dataset)
+        ):
             self._warned = True
             log.warning(
-                "%s has random generators that no checkpoint has (%s): what it draws from them differs after a resume; "
-                "draw from the global ones of random, NumPy or torch, or seed them with the number of the sample",
+                "%s has random generators that no checkpoint has (%s): what it draws from them"
+                " differs after a resume; draw from the global ones of random, NumPy or torch, or"
+                " seed them with the number of the sample",
                 *(type(self.loader.dataset).__name__, ", ".join(names)),
             )
         return found
@@ -229,8 +241,9 @@ class ResumableLoader:
             reason = (str(error).splitlines() or [""])[0]
             name = type(self.loader.dataset).__name__
             raise CheckpointError(
-                f"epoch {self._epoch}: {name} cannot load the state that it has saved: {type(error).__name__}: {reason}"
-                "; try: a DataLoader of torch, with which batches are read again"
+                f"epoch {self._epoch}: {name} cannot load the state that it has saved:"
+                f" {type(error).__name__}: {reason}; try: a DataLoader of torch, with which batches"
+                " are read again"
             ) from error
 
     def _restarted_if_empty(self, batches: Iterator[Any], resume: _Resume) -> Iterator[Any]:
@@ -261,9 +274,12 @@ class ResumableLoader:
         if not self._stateful:
             name = "sampler" if self.loader.batch_sampler is None else "batch_sampler"
             inner = getattr(self.loader, name)
-            changes[name] = self._indexes = Indexes(inner, _weak(self._before_sampler), _weak(self._before_first))
+            changes[name] = self._indexes = Indexes(
+                inner, _weak(self._before_sampler), _weak(self._before_first)
+            )
         for name, value in changes.items():
-            object.__setattr__(made, name, value)  # torch forbids some of these, as they would not reach the workers
+            # Torch forbids some of these, as they would not reach the workers
+            object.__setattr__(made, name, value)
         if self._stateful and resume.own is not None:
             if self._order_key == "epoch_of_dataset":
                 self._compare(resume, self._order(0))
@@ -273,7 +289,8 @@ class ResumableLoader:
         return made
 
     def _before_sampler(self) -> None:
-        # With workers torch asks for the iterator twice, and draws their seed between: the second one is used.
+        # With workers torch asks for the iterator twice, and draws their seed between: the second
+        # one is used.
         self._calls += 1
         if self._putting_back is not None and self._began is not None:
             if self._calls == 1 + (self._workers > 0):
@@ -299,19 +316,24 @@ class ResumableLoader:
             return
         if self._stream:
             log.warning(
-                "epoch %d: the dataset does not yield the same batches again, so some samples are repeated or missing "
-                "in what is left of it; give it the same data, a seed, and this epoch if it has set_epoch()",
+                "epoch %d: the dataset does not yield the same batches again, so some samples are"
+                " repeated or missing in what is left of it; give it the same data, a seed, and"
+                " this epoch if it has set_epoch()",
                 self._epoch,
             )
         else:
             log.warning(
-                "epoch %d: the sampler has not drawn the same order again, so some samples come twice and others "
-                "not at all in what is left of it; give the sampler a generator of its own, and the same data",
+                "epoch %d: the sampler has not drawn the same order again, so some samples come"
+                " twice and others not at all in what is left of it; give the sampler a generator"
+                " of its own, and the same data",
                 self._epoch,
             )
 
     def _order(self, batch: int) -> int | None:
-        """The checksum of the batches before this one; of a stream of datasets that is not read again, its epoch."""
+        """The checksum of the batches before this one.
+
+        Of a stream of datasets that is not read again, its epoch.
+        """
         if self._order_key == "epoch_of_dataset":
             return int(self.loader.dataset.epoch)  # type: ignore[attr-defined]
         return None if self._stateful else self._history.at(batch)[1]
@@ -338,7 +360,8 @@ class ResumableLoader:
     def _is_over(self) -> bool:
         """Whether it is known that this pass has no more batches: what follows an epoch belongs to its last iteration.
 
-        A version is then taken when the next pass starts, so loops that count epochs by steps start with the right one.
+        A version is then taken when the next pass starts, so loops that count epochs by steps start
+        with the right one.
         """
         return self._length is not None and self.batch >= self._length
 
@@ -383,12 +406,18 @@ class ResumableLoader:
             keeps = self._stateful and not is_hugging_face(self.loader.dataset)
             if keeps and not self._workers and self._copy is not None:
                 record["dataset"] = copy.deepcopy(self.loader.dataset.state_dict())  # type: ignore[attr-defined]
-        if self._running or (self._workers and self.loader.persistent_workers and self._copy is not None):
-            record |= {"made": _saved(self._made), "workers": {w: as_tensor(s) for w, s in states.items()}}
+        if self._running or (
+            self._workers and self.loader.persistent_workers and self._copy is not None
+        ):
+            record |= {
+                "made": _saved(self._made),
+                "workers": {w: as_tensor(s) for w, s in states.items()},
+            }
         stream = io.BytesIO()
         torch.save(record, stream)
         data = stream.getvalue()
-        if self._stateful and len(data) != self._checked:  # the dataset's state may have anything in it
+        # The dataset's state may have anything in it
+        if self._stateful and len(data) != self._checked:
             check_readable(data, f"state_dict() of {type(self.loader.dataset).__name__}")
             self._checked = len(data)
         size = max(-(-(len(data) + 8) // _GRAIN), 1 + self._workers // _WORKERS_A_GRAIN) * _GRAIN
@@ -399,24 +428,42 @@ class ResumableLoader:
         return copy.deepcopy(self._copy.state_dict())  # type: ignore[attr-defined]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a position with the next ``iter()``. Raises CheckpointError: it is no position of a loader."""
+        """Go on from a position with the next ``iter()``.
+
+        Raises CheckpointError: it is no position of a loader.
+        """
         try:
-            epoch, batch, record = int(state_dict["epoch"]), int(state_dict["batch"]), unpack(state_dict["record"])
+            epoch, batch, record = (
+                int(state_dict["epoch"]),
+                int(state_dict["batch"]),
+                unpack(state_dict["record"]),
+            )
             resume = _Resume.of(batch, record)
         except Exception as error:  # whatever unpickling raises
             reason = (str(error).splitlines() or [""])[0]
-            raise CheckpointError(f"this is no position of a data loader: {type(error).__name__}: {reason}") from error
+            raise CheckpointError(
+                f"this is no position of a data loader: {type(error).__name__}: {reason}"
+            ) from error
         resume.order = record.get(self._order_key)
         if not batch and is_hugging_face(self.loader.dataset):
             resume.own = None  # until it yields, it has the state of the last pass's end
         world, size, workers = _world(), _batch_size(self.loader), self._workers
-        before, had, had_workers = record["world"], record.get("batch_size"), record.get("num_workers", workers)
+        before, had, had_workers = (
+            record["world"],
+            record.get("batch_size"),
+            record.get("num_workers", workers),
+        )
         resized = bool(size and had and size != had)
-        if self._stream and resume.inside and (before != world or workers != had_workers or (resized and workers)):
+        if (
+            self._stream
+            and resume.inside
+            and (before != world or workers != had_workers or (resized and workers))
+        ):
             log.warning(
-                "epoch %d: the stream was read with workers: %d, ranks: %d, batch size: %s; now with workers: %d, "
-                "ranks: %d, batch size: %s. If they divide it, some samples are missing or repeated in what is left of "
-                "it; to be exact, continue with the same numbers",
+                "epoch %d: the stream was read with workers: %d, ranks: %d, batch size: %s; now"
+                " with workers: %d, ranks: %d, batch size: %s. If they divide it, some samples are"
+                " missing or repeated in what is left of it; to be exact, continue with the same"
+                " numbers",
                 *(epoch, had_workers, before, had, workers, world, size),
             )
         if workers != had_workers and (self._stream or self._stateful):
@@ -424,8 +471,8 @@ class ResumableLoader:
         if before != world or resized:
             if not (size and had):
                 log.warning(
-                    "epoch %d: how large the batches of %d ranks were is not known: %d ranks go on as if theirs were as"
-                    " large; else some samples come twice, or not at all",
+                    "epoch %d: how large the batches of %d ranks were is not known: %d ranks go on"
+                    " as if theirs were as large; else some samples come twice, or not at all",
                     *(epoch, before, world),
                 )
                 size = had = 1
@@ -436,7 +483,10 @@ class ResumableLoader:
             resume.alone, resume.made, resume.dataset = True, None, None
         if batch and (self._missing or (self._stateful and resume.own is None)):
             name = type(self.loader.dataset).__name__
-            reason = f"the checkpoint has no state of {name} for this batch size, these workers and ranks"
+            reason = (
+                f"the checkpoint has no state of {name} for this batch size, these workers and"
+                " ranks"
+            )
             if self._missing:
                 reason = f"the state of {name} leaves out {self._missing}"
             log.warning(
@@ -452,7 +502,11 @@ class ResumableLoader:
 
     def _changed_counters(self) -> dict[str, int]:
         counters = counters_of(self.loader)
-        return {key: value for key, value in counters.items() if self._initial_counters.get(key) != value}
+        return {
+            key: value
+            for key, value in counters.items()
+            if self._initial_counters.get(key) != value
+        }
 
     @property
     def _workers(self) -> int:
@@ -469,11 +523,12 @@ class _Resume:
     """Where a pass goes on, and the random states of moments in it.
 
     Attributes:
-        now: of the version. inside: whether a pass had begun. made, began, first: when the workers were made, the
-            sampler's iterator was, and it drew first.
-        ahead: before each of the first batches. workers: of each worker. order: checksum of all batches before.
-        own, dataset: the states of a loader, or a dataset, that has some.
-        alone: the version is of another number of ranks, so its global random states are not this rank's.
+        now: of the version. inside: whether a pass had begun. made, began, first: when the workers
+            were made, the sampler's iterator was, and it drew first.
+        ahead: before each of the first batches. workers: of each worker. order: checksum of all
+        batches before. own, dataset: the states of a loader, or a dataset, that has some.
+        alone: the version is of another number of ranks, so its global random states are not this
+            rank's.
     """
 
     def __init__(
@@ -521,7 +576,9 @@ class _Resume:
 class _Pass(Iterator[Any]):
     """One pass over the data."""
 
-    def __init__(self, owner: ResumableLoader, found: Iterator[Any], resume: _Resume, *, silent: bool = False) -> None:
+    def __init__(
+        self, owner: ResumableLoader, found: Iterator[Any], resume: _Resume, *, silent: bool = False
+    ) -> None:
         self._owner, self._found, self._silent = owner, found, silent
         self._ahead = deque(() if silent else resume.ahead)
         self._now, self._over = resume.now, False
@@ -530,7 +587,8 @@ class _Pass(Iterator[Any]):
         """The next batch."""
         if self._over:
             raise StopIteration
-        # The version had these batches already: random states are those before each, and then those of the version.
+        # The version had these batches already: random states are those before each, and then those
+        # of the version.
         again = bool(self._ahead)
         if again:
             restore(self._ahead.popleft().shared)
@@ -574,7 +632,11 @@ def _length_of(loader: DataLoader[Any]) -> int | None:
 
 def _world() -> int:
     distributed = torch.distributed
-    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+    return (
+        distributed.get_world_size()
+        if distributed.is_available() and distributed.is_initialized()
+        else 1
+    )
 
 
 def _batch_size(loader: DataLoader[Any]) -> int | None:
@@ -583,7 +645,8 @@ def _batch_size(loader: DataLoader[Any]) -> int | None:
         return loader.batch_size
     sampler = loader.batch_sampler
     size = getattr(sampler, "batch_size", None)
-    if size and getattr(sampler, "split_batches", False):  # Accelerate's, whose batches are of all ranks together
+    # Accelerate's, whose batches are of all ranks together
+    if size and getattr(sampler, "split_batches", False):
         size //= max(getattr(sampler, "num_processes", 1), 1)
     return size if isinstance(size, int) and size > 0 else None
 

@@ -17,7 +17,18 @@ log = logging.getLogger("deepvm.checkpoint")
 
 _EXACT = {
     f"{stage}ExamplesIterable"
-    for stage in ("", "Arrow", "RebatchedArrow", "Step", "Mapped", "Filtered", "Skip", "Take", "Repeat", "Formatted")
+    for stage in (
+        "",
+        "Arrow",
+        "RebatchedArrow",
+        "Step",
+        "Mapped",
+        "Filtered",
+        "Skip",
+        "Take",
+        "Repeat",
+        "Formatted",
+    )
 } | {"SelectColumnsIterable"}
 """Stages of ``datasets`` whose state is exact, as tests of each show."""
 _EXACT_WITHOUT_WORKERS = {
@@ -31,11 +42,17 @@ _COMPARED_ITEMS = 64
 
 def is_hugging_face(dataset: Any) -> bool:
     """Whether this is a stream of Hugging Face ``datasets``, or a stage of one."""
-    return type(dataset).__module__.partition(".")[0] == "datasets" and "Iterable" in type(dataset).__name__
+    return (
+        type(dataset).__module__.partition(".")[0] == "datasets"
+        and "Iterable" in type(dataset).__name__
+    )
 
 
 def missing_from_state(loader: DataLoader[Any]) -> str:
-    """What the state of a loader's dataset leaves out, so that it has to be read again; empty if nothing is known."""
+    """What the state of a loader's dataset leaves out, so that it has to be read again.
+
+    Empty if nothing is known.
+    """
     stages = [*_stages(loader.dataset)]
     if not stages:
         return ""
@@ -56,8 +73,8 @@ def warn_of_incomplete(extra: Mapping[str, Any]) -> None:
             missing = missing_from_state(loader)
             if missing:
                 log.warning(
-                    "extra[%r]: the state of the %s does not have %s, so a resume loses or repeats rows; put "
-                    "ResumableLoader(loader) into extra, and iterate over that",
+                    "extra[%r]: the state of the %s does not have %s, so a resume loses or repeats"
+                    " rows; put ResumableLoader(loader) into extra, and iterate over that",
                     *(name, type(loader).__name__, missing),
                 )
 

@@ -61,7 +61,11 @@ class Indexes:
     """The loader's sampler of batches, which may begin at a later one."""
 
     def __init__(self, inner: Any, begins: Callable[[], None], first: Callable[[], None]) -> None:
-        """Wrap it. ``begins``, ``first``: called before the sampler's iterator is made, and before it draws first."""
+        """Wrap it.
+
+        ``begins``, ``first``: called before the sampler's iterator is made, and before it draws
+        first.
+        """
         self._inner, self._begins, self._first = inner, begins, first
         self.skip = self.known = 0
         self.skipped: Callable[[int], None] = lambda crc: None
@@ -76,7 +80,10 @@ class Indexes:
         return len(self._inner)
 
     def __iter__(self) -> Iterator[Any]:
-        """Draw, without those that are skipped; when the inner sampler draws is up to it, and as it was."""
+        """Draw, without those that are skipped.
+
+        When the inner sampler draws is up to it, and as it was.
+        """
         self._begins()
         return self._run(iter(self._inner))
 

@@ -28,7 +28,8 @@ class Pending:
     Attributes:
         acknowledged: called once for each level, the weakest first.
         lost: called once with the reason when nothing more will be acknowledged.
-        lacks: why it will never be durable, empty if it will. moving_s: time for its bytes, added to the limit.
+        lacks: why it will never be durable, empty if it will. moving_s: time for its bytes, added
+            to the limit.
         sent: this rank's part is verified; until then the node need not know of it.
         wanted: levels that can be reached and were not yet. since: monotonic.
     """
@@ -54,7 +55,11 @@ class Pending:
             while self.wanted and (self.wanted[0] is level or level is Level.DURABLE):
                 self.acknowledged(self.wanted.pop(0))
                 if not self.wanted and self.lacks:
-                    self.lost(MemoryOnlyError(f"version {self.version} is in the node's memory only: {self.lacks}"))
+                    self.lost(
+                        MemoryOnlyError(
+                            f"version {self.version} is in the node's memory only: {self.lacks}"
+                        )
+                    )
             return not self.wanted
 
 
@@ -71,7 +76,9 @@ class _States(NamedTuple):
     def of(cls, body: Mapping[str, Any]) -> _States:
         """From an answer. Raises BrokenError."""
         try:
-            receiving, complete, durable = ({*map(int, body[k])} for k in ("receiving", "complete", "durable"))
+            receiving, complete, durable = (
+                {*map(int, body[k])} for k in ("receiving", "complete", "durable")
+            )
             stuck = {int(number): str(why) for number, why in body.get("stuck", ())}
             return cls(int(body["sequence"]), receiving, complete, durable, stuck)
         except (KeyError, TypeError, ValueError):
@@ -81,7 +88,9 @@ class _States(NamedTuple):
 class AckPoller:
     """A polling thread and its connection, for one job of a tier."""
 
-    def __init__(self, url: str, connect: Callable[[], Link], greeting: Mapping[str, Any], limit_s: float) -> None:
+    def __init__(
+        self, url: str, connect: Callable[[], Link], greeting: Mapping[str, Any], limit_s: float
+    ) -> None:
         """Begin; ``url``: the node's; ``greeting``: the sender's HELLO; ``limit_s``: how long a version is awaited."""
         self._url, self._connect, self._greeting, self._limit_s = url, connect, greeting, limit_s
         self._pending: set[Pending] = set()
@@ -125,15 +134,20 @@ class AckPoller:
                     if disconnected:
                         _LOG.warning("%s: acknowledgements are received again", self._url)
                     sequence, disconnected = -1, False
-                with self._changed:  # the answer is about those that the node knew when it was asked
+                # The answer is about those that the node knew when it was asked
+                with self._changed:
                     asked = {p: p.sent for p in self._pending}
                 question = {"sequence": sequence, "limit_ms": int(_POLL_S * 1000)}
-                answer = self._link.call(Kind.WAIT, question, Kind.STATE, limit_s=_POLL_S + _SLOWEST_S)
+                answer = self._link.call(
+                    Kind.WAIT, question, Kind.STATE, limit_s=_POLL_S + _SLOWEST_S
+                )
                 states = _States.of(answer.body)
                 sequence, pause_s = states.sequence, _AGAIN_S
                 if self._acknowledge(asked, states):
-                    sequence = -1  # the answer may be about a version that came meanwhile: ask again
-            except Exception as error:  # of any kind: no answer of the node may cost the trainer its poller
+                    # The answer may be about a version that came meanwhile: ask again
+                    sequence = -1
+            except Exception as error:
+                # Of any kind: no answer of the node may cost the trainer its poller
                 self._disconnect(error, logged=disconnected)
                 disconnected = True
                 if self._closed.wait(pause_s):
@@ -161,18 +175,24 @@ class AckPoller:
             return sorted(self._pending, key=lambda p: p.version)
 
     def _acknowledge(self, asked: Mapping[Pending, bool], states: _States) -> bool:
-        """Pass on what the node reports of ``asked`` (value: its part was sent); returns whether to ask again."""
+        """Pass on what the node reports of ``asked`` (value: its part was sent).
+
+        Returns whether to ask again.
+        """
         _, receiving, complete, durable, stuck = states
         awaited = self._awaited()
         for pending in (p for p in awaited if p in asked):
             done = False
-            with _logged(pending):  # a callback that fails must not cost the other versions their acknowledgement
+            # A callback that fails must not cost the other versions their acknowledgement
+            with _logged(pending):
                 if pending.version in durable:
                     done = pending.reached(Level.DURABLE)
                 elif pending.version in complete:
                     done = pending.reached(Level.REMOTE)
                     if pending.version in stuck and not done:
-                        self._give_up(pending, f"the node's disk does not take it: {stuck[pending.version]}")
+                        self._give_up(
+                            pending, f"the node's disk does not take it: {stuck[pending.version]}"
+                        )
                 elif asked[pending] and pending.version not in receiving:
                     self._give_up(pending, "the memory node gave it up", VersionGoneError)
             if done:
@@ -186,7 +206,9 @@ class AckPoller:
                 levels = " and ".join(level.value for level in pending.wanted)
                 self._give_up(pending, f"it was not {levels} in {limit_s:.0f} s")
 
-    def _give_up(self, pending: Pending, why: str, kind: type[CheckpointError] = CheckpointError) -> None:
+    def _give_up(
+        self, pending: Pending, why: str, kind: type[CheckpointError] = CheckpointError
+    ) -> None:
         """Await a version no longer, and tell the trainer."""
         _LOG.warning("version %d: %s", pending.version, why)
         with _logged(pending):

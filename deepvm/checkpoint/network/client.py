@@ -28,12 +28,18 @@ class UnreachableError(CheckpointError):
 
 
 class Link:
-    """A connection that has proved the token; for one thread at a time. ``welcome``: the answer to its last HELLO."""
+    """A connection that has proved the token; for one thread at a time.
 
-    def __init__(self, address: Endpoint, token: Token | bytes, *, limit_s: float = _CONNECT_S) -> None:
+    ``welcome``: the answer to its last HELLO.
+    """
+
+    def __init__(
+        self, address: Endpoint, token: Token | bytes, *, limit_s: float = _CONNECT_S
+    ) -> None:
         """Connect and prove the token, each within ``limit_s``; bytes are the node's own token.
 
-        Raises CheckpointError: the node refuses, or this side cannot trust it. OSError: it cannot be reached.
+        Raises CheckpointError: the node refuses, or this side cannot trust it. OSError: it cannot
+        be reached.
         """
         self._greeting: Mapping[str, Any] = {}  # a pooled link is not introduced twice
         self.welcome: Mapping[str, Any] = {}
@@ -45,9 +51,12 @@ class Link:
                 introduce(self.channel, known.secret, job=known.job, limit_s=limit_s)
             except BaseException as error:
                 sock.close()
-                if isinstance(error, TimeoutError) and address.url.startswith("tcp:"):  # each waits for the other
+                # Each waits for the other
+                if isinstance(error, TimeoutError) and address.url.startswith("tcp:"):
                     secure = address.url.replace("tcp:", "tcps:", 1)
-                    raise TimeoutError(f"it says nothing; if it speaks TLS, it is {secure}") from None
+                    raise TimeoutError(
+                        f"it says nothing; if it speaks TLS, it is {secure}"
+                    ) from None
                 raise
         except CheckpointError as error:
             raise CheckpointError(f"{address.url}: {error}") from error
@@ -63,12 +72,15 @@ class Link:
     ) -> Frame:
         """Send a request and wait for its answer, of the kind ``expect`` if given.
 
-        Raises Refused, or OSError: the connection broke, or the node was too slow or answered otherwise.
+        Raises Refused, or OSError: the connection broke, or the node was too slow or answered
+        otherwise.
         """
         self.channel.send(kind, body, limit_s=limit_s)
         return self.answer(expect, limit_s=limit_s, most=most)
 
-    def answer(self, expect: Kind | None = None, *, limit_s: float = FRAME_S, most: int = MOST_BODY) -> Frame:
+    def answer(
+        self, expect: Kind | None = None, *, limit_s: float = FRAME_S, most: int = MOST_BODY
+    ) -> Frame:
         """Wait for an answer; raises as :meth:`call`."""
         frame = self.channel.receive(idle_s=limit_s, most=most)
         if frame.kind is Kind.ERROR or expect not in (None, frame.kind):
@@ -86,7 +98,10 @@ class Link:
         return unexpected(frame) if frame.kind is Kind.ERROR else error
 
     def hello(self, body: Mapping[str, Any], *, limit_s: float = FRAME_S) -> Mapping[str, Any]:
-        """Introduce this side, unless that was done; returns the node's answer. Raises as :meth:`call`."""
+        """Introduce this side, unless that was done; returns the node's answer.
+
+        Raises as :meth:`call`.
+        """
         if self._greeting != body:
             self._greeting = {}
             self.welcome = self.call(Kind.HELLO, body, Kind.WELCOME, limit_s=limit_s).body
@@ -104,11 +119,15 @@ def node_status(address: Endpoint, token: Token | bytes) -> Mapping[str, Any]:
     try:
         with contextlib.closing(Link(address, token, limit_s=_STATUS_S)) as link:
             link.hello({"role": "status"}, limit_s=_STATUS_S)
-            return link.call(Kind.STATUS, b"", Kind.METRICS, limit_s=_STATUS_S, most=MOST_DOCUMENT).body
+            return link.call(
+                Kind.STATUS, b"", Kind.METRICS, limit_s=_STATUS_S, most=MOST_DOCUMENT
+            ).body
     except OSError as error:
         raise unreachable(address, error) from error
 
 
 def unreachable(address: Endpoint, error: OSError) -> UnreachableError:
     """The error for a node that does not answer as it should."""
-    return UnreachableError(f"{address.url}: {error.strerror or error or type(error).__name__}; {address.advice}")
+    return UnreachableError(
+        f"{address.url}: {error.strerror or error or type(error).__name__}; {address.advice}"
+    )

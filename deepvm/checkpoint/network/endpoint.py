@@ -16,7 +16,8 @@ from deepvm.errors import CheckpointError, RequestError
 
 CA_VARIABLE = "DEEPVM_TLS_CA"
 _ADDRESS = re.compile(
-    r"(?:(?P<scheme>tcps?)://)?(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\s/:@\[\]]+):(?P<port>[0-9]{1,5})/?", re.ASCII
+    r"(?:(?P<scheme>tcps?)://)?(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\s/:@\[\]]+):(?P<port>[0-9]{1,5})/?",
+    re.ASCII,
 )
 _MPI_URL = re.compile(r"mpi://([0-9]{0,6})/?", re.ASCII)
 
@@ -35,12 +36,18 @@ class Address:
 
     @classmethod
     def parse(cls, text: str, option: str = "address") -> Address:
-        """Read ``HOST:PORT``, ``tcp://HOST:PORT`` or ``tcps://HOST:PORT``. Raises RequestError for ``option``."""
+        """Read ``HOST:PORT``, ``tcp://HOST:PORT`` or ``tcps://HOST:PORT``.
+
+        Raises RequestError for ``option``.
+        """
         match = _ADDRESS.fullmatch(text)
-        with contextlib.suppress(UnicodeError):  # an empty or too long part: looking it up would raise it too
+        # An empty or too long part: looking it up would raise it too
+        with contextlib.suppress(UnicodeError):
             if match is not None and int(match["port"]) <= 65535 and match["host"].encode("idna"):
                 return cls(match["host"].strip("[]"), int(match["port"]), match["scheme"] == "tcps")
-        raise RequestError(option, text, "HOST:PORT, tcp://HOST:PORT, or tcps://HOST:PORT with TLS; ports to 65535")
+        raise RequestError(
+            option, text, "HOST:PORT, tcp://HOST:PORT, or tcps://HOST:PORT with TLS; ports to 65535"
+        )
 
     @property
     def url(self) -> str:
@@ -61,10 +68,14 @@ class Address:
             sock.close()
             if isinstance(error, ssl.SSLCertVerificationError):
                 why = f"its certificate is not trusted: {error.verify_message}"
-                raise CheckpointError(f"{why}; name the authority's file in {CA_VARIABLE}") from None
+                raise CheckpointError(
+                    f"{why}; name the authority's file in {CA_VARIABLE}"
+                ) from None
             if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
                 plain = replace(self, secure=False).url
-                raise BrokenError(f"it does not speak TLS ({error.reason}); a node without it is {plain}") from None
+                raise BrokenError(
+                    f"it does not speak TLS ({error.reason}); a node without it is {plain}"
+                ) from None
             raise
 
     def listen(self, *, secure: bool = False) -> TcpListener:
@@ -72,7 +83,9 @@ class Address:
         try:
             return TcpListener(self, secure)
         except OSError as error:
-            raise CheckpointError(f"{self}: cannot listen there: {error.strerror or error}") from error
+            raise CheckpointError(
+                f"{self}: cannot listen there: {error.strerror or error}"
+            ) from error
 
 
 class TcpListener:
@@ -80,7 +93,9 @@ class TcpListener:
 
     def __init__(self, address: Address, secure: bool) -> None:
         """Listen at an address of this machine; port 0 picks one. Raises OSError."""
-        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        found = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
         family, where = found[0][0], found[0][4]
         both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
         self._socket = socket.create_server(where, family=family, backlog=64, dualstack_ipv6=both)
@@ -88,7 +103,10 @@ class TcpListener:
         self.endpoint = Address(host, port, secure)
 
     def accept(self) -> tuple[socket.socket, str]:
-        """Wait for a peer: its connection, and its name for the log. Raises OSError: closed, or no room."""
+        """Wait for a peer: its connection, and its name for the log.
+
+        Raises OSError: closed, or no room.
+        """
         sock, where = self._socket.accept()
         return sock, f"{where[0]}:{where[1]}"
 
@@ -111,12 +129,17 @@ class MpiEndpoint:
     """A process of this ``mpirun``, which nobody outside can reach."""
 
     shared: ClassVar[bool] = False
-    advice: ClassVar[str] = "is that rank of mpirun a 'deepvm memory-node serve --listen mpi', and alive?"
+    advice: ClassVar[str] = (
+        "is that rank of mpirun a 'deepvm memory-node serve --listen mpi', and alive?"
+    )
     rank: int
 
     @classmethod
     def parse(cls, url: str) -> MpiEndpoint:
-        """Read ``mpi://RANK``, or ``mpi://`` for the last one. Raises RequestError; collective as :func:`carrier`."""
+        """Read ``mpi://RANK``, or ``mpi://`` for the last one. Raises RequestError.
+
+        Collective as :func:`carrier`.
+        """
         if (match := _MPI_URL.fullmatch(url)) is None:
             raise RequestError("tiers", url, "mpi://RANK, or mpi:// for the last rank")
         size = carrier().size
@@ -187,4 +210,6 @@ def _context() -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=authority or None)
     except OSError as error:
-        raise RequestError(CA_VARIABLE, authority, f"a file of certificates ({error.strerror or error})") from None
+        raise RequestError(
+            CA_VARIABLE, authority, f"a file of certificates ({error.strerror or error})"
+        ) from None

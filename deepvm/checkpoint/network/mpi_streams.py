@@ -1,9 +1,10 @@
 """Byte streams between the processes of one ``mpirun``: each end is a local socket, and one thread carries the bytes.
 
-So socket code works over MPI unchanged, with the same time limits, and a process makes all its MPI calls for
-checkpoints from one thread. Only point-to-point messages on our own communicator are used: when a process dies, those
-to and from it fail (``ERRORS_RETURN``), its streams end as sockets of a dead peer do, and all others go on, without
-revoking or shrinking anything. Without ``mpirun --with-ft ulfm`` Open MPI ends every process when one is killed.
+So socket code works over MPI unchanged, with the same time limits, and a process makes all its MPI
+calls for checkpoints from one thread. Only point-to-point messages on our own communicator are
+used: when a process dies, those to and from it fail (``ERRORS_RETURN``), its streams end as sockets
+of a dead peer do, and all others go on, without revoking or shrinking anything. Without ``mpirun
+--with-ft ulfm`` Open MPI ends every process when one is killed.
 """
 
 from __future__ import annotations
@@ -33,9 +34,11 @@ _MESSAGE = struct.Struct("!BI")
 _OPEN, _RESET_BY_OPENER, _RESET_BY_OTHER, _SERVE, _BYE = range(1, 6)
 _JOIN_S = 60.0
 _LINGER_S = 5.0
-_START_S = 20.0  # for a memory node to announce itself; mpirun starts all processes at the same time
+# For a memory node to announce itself; mpirun starts all processes at the same time
+_START_S = 20.0
 _EAGER_S, _EAGER_ROUNDS = 50e-6, 100
-_ROUNDS_PER_MS, _LONGEST_MS = 25, 20  # after so many more idle rounds the pause grows by 1 ms, to at most this
+# After so many more idle rounds the pause grows by 1 ms, to at most this
+_ROUNDS_PER_MS, _LONGEST_MS = 25, 20
 _PAUSE_S = 0.001
 _MAKING = threading.Lock()
 
@@ -43,11 +46,16 @@ _MAKING = threading.Lock()
 class _Stream:
     """One end of a stream; only the carrier's thread touches it."""
 
-    def __init__(self, carrier: Carrier, peer: int, number: int, sock: socket.socket, *, opener: bool) -> None:
+    def __init__(
+        self, carrier: Carrier, peer: int, number: int, sock: socket.socket, *, opener: bool
+    ) -> None:
         self.key = (peer, number, opener)
         self._carrier, self._comm, self._peer, self._sock = carrier, carrier.comm, peer, sock
-        self._out_tag, self._in_tag = (2 * number, 2 * number + 1) if opener else (2 * number + 1, 2 * number)
-        # MPI's own memory outlives Python's: what still arrives while MPI ends must not be written to freed memory.
+        self._out_tag, self._in_tag = (
+            (2 * number, 2 * number + 1) if opener else (2 * number + 1, 2 * number)
+        )
+        # MPI's own memory outlives Python's: what still arrives while MPI ends must not be written
+        # to freed memory.
         self._out, self._in = carrier.memory(_BUFFER), carrier.memory(_BUFFER)
         self._sending: Any = None
         self._receiving: Any = None
@@ -64,7 +72,10 @@ class _Stream:
         return self.all_sent and self._received_end and not self._undelivered
 
     def step(self) -> bool:
-        """Do what is possible now; returns whether anything was. Raises MPI's errors if the peer is dead."""
+        """Do what is possible now; returns whether anything was.
+
+        Raises MPI's errors if the peer is dead.
+        """
         moved = self._receive()
         return self._send() or moved
 
@@ -95,7 +106,9 @@ class _Stream:
             return False
         except OSError:  # the reader has closed: drop what still comes, and tell the sender
             self._discards, self._undelivered = True, memoryview(b"")
-            self._carrier.send_control(self._peer, _RESET_BY_OPENER if self.key[2] else _RESET_BY_OTHER, self.key[1])
+            self._carrier.send_control(
+                self._peer, _RESET_BY_OPENER if self.key[2] else _RESET_BY_OTHER, self.key[1]
+            )
         return True
 
     def _send(self) -> bool:
@@ -113,7 +126,9 @@ class _Stream:
         except OSError:
             count = 0
         self._sent_end = not count
-        self._sending = self._comm.Isend([self._out, count, self._carrier.byte], self._peer, self._out_tag)
+        self._sending = self._comm.Isend(
+            [self._out, count, self._carrier.byte], self._peer, self._out_tag
+        )
         return True
 
     def reset(self) -> None:
@@ -124,7 +139,9 @@ class _Stream:
     def awaited(self) -> tuple[socket.socket, int]:
         """The events of the local socket that would let this go on."""
         reads = self._sending is None and not self._sent_end
-        return self._sock, (select.POLLIN if reads else 0) | (select.POLLOUT if self._undelivered else 0)
+        return self._sock, (select.POLLIN if reads else 0) | (
+            select.POLLOUT if self._undelivered else 0
+        )
 
     def drop(self) -> None:
         """Close the local end; memory that MPI may still use stays."""
@@ -135,7 +152,8 @@ class _Stream:
 
     def _hang_up(self) -> None:
         with contextlib.suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)  # closing alone does nothing while a forked process has it open too
+            # Closing alone does nothing while a forked process has it open too
+            self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
 
 
@@ -167,7 +185,9 @@ class Carrier:
         self._thread.start()
 
     def connect(self, peer: int) -> socket.socket:
-        """Open a stream to another process, which may still be starting; it ends at once when nobody serves there.
+        """Open a stream to another process, which may still be starting.
+
+        It ends at once when nobody serves there.
 
         Raises OSError: that process has ended or died, or this thread has.
         """
@@ -191,7 +211,10 @@ class Carrier:
         return near
 
     def serve(self) -> queue.SimpleQueue[tuple[socket.socket, int] | None]:
-        """Let others open streams to this process; they come in a queue, with the rank that opened them."""
+        """Let others open streams to this process.
+
+        They come in a queue, with the rank that opened them.
+        """
         self.opened = opened = queue.SimpleQueue[tuple[socket.socket, int] | None]()
         self._work.append(lambda: self._send_controls(_SERVE))
         return opened
@@ -213,7 +236,11 @@ class Carrier:
 
     def close(self) -> None:
         """Flush all streams, say good-bye and stop, without waiting for what others still send."""
-        self._wait(lambda: not self._work and all(stream.all_sent for stream in list(self._streams.values())))
+        self._wait(
+            lambda: (
+                not self._work and all(stream.all_sent for stream in list(self._streams.values()))
+            )
+        )
         self._work.append(lambda: self._send_controls(_BYE))
         self._wait(lambda: not self._work and not self._controls)
         self._ended.set()
@@ -285,7 +312,8 @@ class Carrier:
         if kind == _OPEN:
             try:
                 near, far = socket.socketpair()
-            except OSError as error:  # out of file descriptors: the peer gives up after a while, the others go on
+            except OSError as error:
+                # Out of file descriptors: the peer gives up after a while, the others go on
                 _LOG.error("a stream of rank %d cannot be opened: %s", peer, error)
                 return
             self._open(peer, number, far, opener=False)
@@ -319,10 +347,12 @@ class Carrier:
 
 
 def carrier() -> Carrier:
-    """The carrier of this process. The first call is collective: all processes of ``mpirun`` make it.
+    """The carrier of this process.
 
-    Raises MissingExtraError; CheckpointError: MPI may not be called from threads here, or not all processes have made
-    the call within a minute.
+    The first call is collective: all processes of ``mpirun`` make it.
+
+    Raises MissingExtraError; CheckpointError: MPI may not be called from threads here, or not all
+    processes have made the call within a minute.
     """
     with _MAKING:
         return _made()
@@ -336,17 +366,23 @@ def _made() -> Carrier:
         raise MissingExtraError("tiers", "mpi4py", "mpi") from error
     world: Any = MPI.COMM_WORLD
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-        raise CheckpointError("mpi://: MPI was initialised without threads; leave mpi4py.rc.thread_level at 'multiple'")
+        raise CheckpointError(
+            "mpi://: MPI was initialised without threads; leave mpi4py.rc.thread_level at"
+            " 'multiple'"
+        )
     if world.Get_size() > 1 and os.environ.get(_ULFM) != "1":
-        _LOG.warning("mpi://: a killed process will end all of them; start with mpirun --with-ft ulfm")
+        _LOG.warning(
+            "mpi://: a killed process will end all of them; start with mpirun --with-ft ulfm"
+        )
     try:
         comm, request = world.Idup()
         deadline = time.monotonic() + _JOIN_S
         while not request.Test():
             if time.monotonic() > deadline:
                 raise CheckpointError(
-                    f"mpi://: not all {world.Get_size()} processes of mpirun have come to their checkpointer in "
-                    f"{_JOIN_S:.0f} s; each of them must name the mpi:// tier, or be a memory node"
+                    f"mpi://: not all {world.Get_size()} processes of mpirun have come to their"
+                    f" checkpointer in {_JOIN_S:.0f} s; each of them must name the mpi:// tier, or"
+                    " be a memory node"
                 )
             time.sleep(_PAUSE_S)
         comm.Set_errhandler(MPI.ERRORS_RETURN)

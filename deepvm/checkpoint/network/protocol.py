@@ -1,11 +1,12 @@
 """The protocol of trainers and memory nodes: frames over a byte stream, and the proof that both know a token.
 
-A frame is a fixed header (magic, kind, length) and a body: a small JSON object, a document of bytes (layouts and
-manifests), or for ``DATA`` an offset, a length and a CRC-32 in binary, followed by the payload. Payloads are sent from
-and received into their final place; nothing is ever unpickled.
+A frame is a fixed header (magic, kind, length) and a body: a small JSON object, a document of bytes
+(layouts and manifests), or for ``DATA`` an offset, a length and a CRC-32 in binary, followed by the
+payload. Payloads are sent from and received into their final place; nothing is ever unpickled.
 
-The proof is HMAC-SHA256 over both sides' nonces, each side with its own label. It keeps strangers out, but neither
-encrypts nor protects what follows from changes on the way: use TLS on shared networks.
+The proof is HMAC-SHA256 over both sides' nonces, each side with its own label. It keeps strangers
+out, but neither encrypts nor protects what follows from changes on the way: use TLS on shared
+networks.
 """
 
 from __future__ import annotations
@@ -106,16 +107,25 @@ class Channel:
         self._socket = sock
         self._plain, self.within_machine = not isinstance(sock, ssl.SSLSocket), within_machine(sock)
 
-    def send(self, kind: Kind, body: Mapping[str, Any] | bytes = b"", *, limit_s: float = FRAME_S) -> None:
+    def send(
+        self, kind: Kind, body: Mapping[str, Any] | bytes = b"", *, limit_s: float = FRAME_S
+    ) -> None:
         """Send a frame. Raises OSError: the connection is broken, or the other side too slow."""
         raw = body if isinstance(body, bytes) else json.dumps(body, separators=(",", ":")).encode()
         self._socket.settimeout(max(limit_s, 0.001))
         self._socket.sendall(_HEADER.pack(_MAGIC, kind, len(raw)) + raw)
 
-    def send_data(self, offset: int, payload: memoryview, *, label: str, limit_s: float = FRAME_S) -> None:
-        """Send bytes of the file without copying them; ``label`` names the failpoint in the middle. Raises OSError."""
+    def send_data(
+        self, offset: int, payload: memoryview, *, label: str, limit_s: float = FRAME_S
+    ) -> None:
+        """Send bytes of the file without copying them; ``label`` names the failpoint in the middle.
+
+        Raises OSError.
+        """
         size = len(payload)
-        head = _HEADER.pack(_MAGIC, Kind.DATA, _DATA.size + size) + _DATA.pack(offset, size, crc32(payload))
+        head = _HEADER.pack(_MAGIC, Kind.DATA, _DATA.size + size) + _DATA.pack(
+            offset, size, crc32(payload)
+        )
         self._socket.settimeout(max(limit_s, 0.001))
         self._socket.sendall(head, socket.MSG_MORE if self._plain else 0)  # TLS knows no flags
         point(label)
@@ -130,7 +140,9 @@ class Channel:
         label: str,
         limit_s: float = FRAME_S,
     ) -> None:
-        """As :meth:`send_data`, of bytes that may move: ``read`` lends those of a range. Not over TLS. Raises OSError.
+        """As :meth:`send_data`, of bytes that may move: ``read`` lends those of a range.
+
+        Not over TLS. Raises OSError.
 
         Nothing is borrowed while the other side is waited for.
         """
@@ -138,7 +150,9 @@ class Channel:
         with read(start, end) as parts:
             for part in parts:
                 crc = crc32(part, crc)
-        head = _HEADER.pack(_MAGIC, Kind.DATA, _DATA.size + end - start) + _DATA.pack(start, end - start, crc)
+        head = _HEADER.pack(_MAGIC, Kind.DATA, _DATA.size + end - start) + _DATA.pack(
+            start, end - start, crc
+        )
         self._socket.settimeout(max(limit_s, 0.001))
         self._socket.sendall(head, socket.MSG_MORE)
         point(label)
@@ -154,7 +168,8 @@ class Channel:
     def header(self, *, idle_s: float, frame_s: float = FRAME_S) -> tuple[Kind, int]:
         """Wait ``idle_s`` for a frame, and ``frame_s`` for the rest of its header once that has begun.
 
-        Returns its kind, and how many bytes follow, which the caller must check and read. Raises OSError.
+        Returns its kind, and how many bytes follow, which the caller must check and read. Raises
+        OSError.
         """
         view = memoryview(bytearray(_HEADER.size))
         self._socket.settimeout(max(idle_s, 0.001))
@@ -171,8 +186,13 @@ class Channel:
         except ValueError:
             raise BrokenError(f"a frame of unknown kind {kind}") from None
 
-    def rest(self, kind: Kind, length: int, *, most: int = MOST_BODY, limit_s: float = FRAME_S) -> Frame:
-        """Read the body after a header. Raises OSError: it has more than ``most`` bytes, or is too slow."""
+    def rest(
+        self, kind: Kind, length: int, *, most: int = MOST_BODY, limit_s: float = FRAME_S
+    ) -> Frame:
+        """Read the body after a header.
+
+        Raises OSError: it has more than ``most`` bytes, or is too slow.
+        """
         if length > most:
             raise BrokenError(f"{kind.name} of {length} bytes; at most {most} are allowed here")
         raw = bytearray(length)
@@ -184,14 +204,19 @@ class Channel:
         return self.rest(*self.header(idle_s=idle_s), most=most)
 
     def data_header(self, length: int) -> DataHeader:
-        """Read the binary part of a ``DATA`` frame. Raises OSError: its length is wrong, or more than a chunk."""
+        """Read the binary part of a ``DATA`` frame.
+
+        Raises OSError: its length is wrong, or more than a chunk.
+        """
         view = memoryview(bytearray(_DATA.size))
         if length < _DATA.size:
             raise BrokenError(f"DATA of {length} bytes")
         self.read_into(view, limit_s=FRAME_S)
         header = DataHeader(*_DATA.unpack(view))
         if header.length != length - _DATA.size or not 0 < header.length <= CHUNK_BYTES:
-            raise BrokenError(f"DATA of {length} bytes that says it has {header.length}, of at most {CHUNK_BYTES}")
+            raise BrokenError(
+                f"DATA of {length} bytes that says it has {header.length}, of at most {CHUNK_BYTES}"
+            )
         return header
 
     def read_into(self, view: memoryview, *, limit_s: float) -> None:
@@ -204,11 +229,15 @@ class Channel:
             if not count:
                 raise BrokenError("the other side closed the connection in mid-frame")
             done += count
-            if time.monotonic() > deadline and done < len(view):  # one byte now and then is not progress
+            # One byte now and then is not progress
+            if time.monotonic() > deadline and done < len(view):
                 raise BrokenError("the other side is too slow")
 
     def reader(self, view: memoryview, step: int, *, limit_s: float) -> Callable[[int], None]:
-        """A function that fills ``view`` in steps until so many bytes of it are there; raises as :meth:`read_into`."""
+        """A function that fills ``view`` in steps until so many bytes of it are there.
+
+        Raises as :meth:`read_into`.
+        """
         done, deadline = 0, time.monotonic() + limit_s
 
         def read(end: int) -> None:
@@ -224,7 +253,8 @@ class Channel:
         """Whether the connection can be reused: it is open, and nothing has come unasked."""
         try:
             self._socket.settimeout(0.0)
-            self._socket.recv(1, socket.MSG_PEEK if self._plain else 0)  # TLS cannot peek; any byte is unasked for
+            # TLS cannot peek; any byte is unasked for
+            self._socket.recv(1, socket.MSG_PEEK if self._plain else 0)
         except (BlockingIOError, ssl.SSLWantReadError):
             return True
         except OSError:
@@ -232,7 +262,10 @@ class Channel:
         return False
 
     def gone(self) -> bool:
-        """Whether the other side has closed the connection; reads nothing, as another thread may be using it."""
+        """Whether the other side has closed the connection.
+
+        Reads nothing, as another thread may be using it.
+        """
         poll = select.poll()
         try:
             poll.register(self._socket.fileno(), select.POLLRDHUP)
@@ -286,14 +319,20 @@ def within_machine(sock: socket.socket) -> bool:
 
 
 def job_key(token: bytes, job: str) -> bytes:
-    """The secret of a job, derived from the node's token; see :mod:`deepvm.checkpoint.network.token`."""
+    """The secret of a job, derived from the node's token.
+
+    See :mod:`deepvm.checkpoint.network.token`.
+    """
     return hmac.new(token, b"deepvm job\0" + job.encode(), hashlib.sha256).digest()
 
 
 def admit(channel: Channel, token: bytes) -> str:
-    """The node's half of the proof; returns the job whose secret the other side knows, empty for the token itself.
+    """The node's half of the proof.
 
-    Raises Refused: the other side does not know the token. OSError: it is silent, or speaks another protocol.
+    Returns the job whose secret the other side knows, empty for the token itself.
+
+    Raises Refused: the other side does not know the token. OSError: it is silent, or speaks another
+    protocol.
     """
     deadline = time.monotonic() + PROOF_S
     nonce = secrets.token_bytes(_NONCE)
@@ -310,7 +349,8 @@ def admit(channel: Channel, token: bytes) -> str:
 def introduce(channel: Channel, token: bytes, *, job: str = "", limit_s: float = PROOF_S) -> None:
     """The trainer's half of the proof; ``job``: whose secret ``token`` is.
 
-    Raises Refused: the node refuses the token, or does not know it itself. OSError: as :func:`admit`.
+    Raises Refused: the node refuses the token, or does not know it itself. OSError: as
+    :func:`admit`.
     """
     deadline = time.monotonic() + limit_s
     theirs, _, _ = _proof(channel, Kind.CHALLENGE, deadline)
@@ -319,7 +359,9 @@ def introduce(channel: Channel, token: bytes, *, job: str = "", limit_s: float =
     channel.send(Kind.PROOF, {**proof, "job": job} if job else proof)
     _, mac, _ = _proof(channel, Kind.PROVED, deadline)
     if not hmac.compare_digest(mac, _mac(token, b"node", nonce, theirs)):
-        raise Refused("token", "it does not know the token itself: it may not be the node that you mean")
+        raise Refused(
+            "token", "it does not know the token itself: it may not be the node that you mean"
+        )
 
 
 def _proof(channel: Channel, kind: Kind, deadline: float) -> tuple[bytes, bytes, str]:
@@ -347,4 +389,6 @@ def unexpected(frame: Frame) -> Refused | BrokenError:
 
 
 def _mac(token: bytes, who: bytes, first: bytes, second: bytes) -> bytes:
-    return hmac.new(token, b"deepvm memory node 1\0" + who + b"\0" + first + second, hashlib.sha256).digest()
+    return hmac.new(
+        token, b"deepvm memory node 1\0" + who + b"\0" + first + second, hashlib.sha256
+    ).digest()

@@ -1,9 +1,10 @@
 """The token that trainers and a memory node share, and tokens of single jobs derived from it.
 
-The node's own token gives access to the versions of all jobs. A job's token, the HMAC-SHA256 of its name under the
-node's token, is good for that job alone, including its parts on several nodes: with it one can neither read nor
-overwrite the versions of others, nor pose as the node to them, nor find the node's token. It still uses a share of the
-node's memory, connections and disk, as any trainer, and is revoked only by a new token for the node.
+The node's own token gives access to the versions of all jobs. A job's token, the HMAC-SHA256 of its
+name under the node's token, is good for that job alone, including its parts on several nodes: with
+it one can neither read nor overwrite the versions of others, nor pose as the node to them, nor find
+the node's token. It still uses a share of the node's memory, connections and disk, as any trainer,
+and is revoked only by a new token for the node.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from deepvm.checkpoint.network.protocol import job_key
 from deepvm.errors import RequestError
 
 TOKEN_VARIABLE, WEAK_VARIABLE = "DEEPVM_TOKEN_FILE", "DEEPVM_ALLOW_WEAK_TOKEN"
-_TOKEN_ADVICE = "set it to the name of a file with the memory node's token, that of its --token-file"
+_TOKEN_ADVICE = (
+    "set it to the name of a file with the memory node's token, that of its --token-file"
+)
 _LEAST_BYTES = 16  # a shorter one may be guessed
 _MOST_BYTES = 4096
 _OF_JOB = re.compile(rb"deepvm-job-token ([!-~]{1,64}) ([0-9a-f]{64})")
@@ -33,7 +36,10 @@ class Token:
     job: str = ""
 
     def of_job(self, job: str) -> Token:
-        """The token of a job. Raises RequestError: an invalid name, or this is a job's token itself."""
+        """The token of a job.
+
+        Raises RequestError: an invalid name, or this is a job's token itself.
+        """
         if self.job:
             raise RequestError("token_file", f"the token of job {self.job}", "the node's own token")
         return Token(job_key(self.secret, check_job(job)), job)
@@ -43,21 +49,29 @@ class Token:
         return f"deepvm-job-token {self.job} {self.secret.hex()}"
 
 
-def read_token(path: Path | str, *, weak: bool | None = None, allowing: str = f"{WEAK_VARIABLE}=1") -> Token:
-    """The token in a file, without white space around it. Raises RequestError: there is none, or a weak one.
+def read_token(
+    path: Path | str, *, weak: bool | None = None, allowing: str = f"{WEAK_VARIABLE}=1"
+) -> Token:
+    """The token in a file, without white space around it.
 
-    ``weak``: accept a short token, or one that others on this machine can read; None: what ``DEEPVM_ALLOW_WEAK_TOKEN``
-    says. ``allowing``: how to allow that, for errors.
+    Raises RequestError: there is none, or a weak one.
+
+    ``weak``: accept a short token, or one that others on this machine can read; None: what
+    ``DEEPVM_ALLOW_WEAK_TOKEN`` says. ``allowing``: how to allow that, for errors.
     """
     try:
         with open(path, "rb") as stream:
             token = stream.read(_MOST_BYTES + 1).strip()
             open_to = "" if weak_allowed(weak) else _open_to(os.fstat(stream.fileno()), Path(path))
     except OSError as error:
-        raise RequestError("token_file", str(path), f"a file with the token ({error.strerror or error})") from None
+        raise RequestError(
+            "token_file", str(path), f"a file with the token ({error.strerror or error})"
+        ) from None
     found, allowed = _OF_JOB.fullmatch(token), ""
     if not token or len(token) > _MOST_BYTES:
-        allowed = f"a file with a token of {_LEAST_BYTES} to {_MOST_BYTES} bytes; openssl rand -hex 32"
+        allowed = (
+            f"a file with a token of {_LEAST_BYTES} to {_MOST_BYTES} bytes; openssl rand -hex 32"
+        )
     elif open_to:
         allowed = f"a file that {open_to} cannot read or change (chmod 600 {path}), or {allowing}"
     elif found is None and len(token) < _LEAST_BYTES and not weak_allowed(weak):
@@ -65,7 +79,11 @@ def read_token(path: Path | str, *, weak: bool | None = None, allowing: str = f"
         allowed = f"a file with a token of at least {_LEAST_BYTES} bytes, {guessed}, or {allowing}"
     if allowed:
         raise RequestError("token_file", str(path), allowed)
-    return Token(token) if found is None else Token(bytes.fromhex(found[2].decode()), found[1].decode())
+    return (
+        Token(token)
+        if found is None
+        else Token(bytes.fromhex(found[2].decode()), found[1].decode())
+    )
 
 
 def weak_allowed(weak: bool | None = None) -> bool:
@@ -95,13 +113,15 @@ class TokenMissingError(RequestError):
 def _open_to(status: os.stat_result, path: Path) -> str:
     """Who else on this machine can read a file or change it, empty for nobody.
 
-    A group may read what belongs to root, as with PostgreSQL's keys: Kubernetes (fsGroup) and systemd rely on it.
+    A group may read what belongs to root, as with PostgreSQL's keys: Kubernetes (fsGroup) and
+    systemd rely on it.
     """
     closed_to = stat.S_IWGRP if status.st_uid == 0 else stat.S_IRGRP | stat.S_IWGRP
     found = status.st_mode & (closed_to | stat.S_IROTH | stat.S_IWOTH)
     if not stat.S_ISREG(status.st_mode) or not found:
         return ""
     for above in path.resolve().parents:
-        if not above.stat().st_mode & (stat.S_IXGRP | stat.S_IXOTH):  # which only its owner may enter
+        # Which only its owner may enter
+        if not above.stat().st_mode & (stat.S_IXGRP | stat.S_IXOTH):
             return ""
     return "others" if found & (stat.S_IROTH | stat.S_IWOTH) else "its group"

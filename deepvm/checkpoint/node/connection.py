@@ -11,7 +11,16 @@ from deepvm.checkpoint.files.file_names import check_job, whole_job
 from deepvm.checkpoint.format.crc_combine import HASHED_BYTES, CrcPiece, total
 from deepvm.checkpoint.format.layout import Layout
 from deepvm.checkpoint.format.manifest import CommitRecord
-from deepvm.checkpoint.network.protocol import FRAME_S, MOST_BODY, BrokenError, Channel, Frame, Kind, Refused, admit
+from deepvm.checkpoint.network.protocol import (
+    FRAME_S,
+    MOST_BODY,
+    BrokenError,
+    Channel,
+    Frame,
+    Kind,
+    Refused,
+    admit,
+)
 from deepvm.checkpoint.node.refusals import Refusals
 from deepvm.checkpoint.node.version_registry import MOST_MISSING, VersionRegistry
 from deepvm.checkpoint.node.versions import Reservation, Version
@@ -44,7 +53,12 @@ class Connection:
         """Own the channel; ``peer``: its address, for the log; ``metrics`` answers ``STATUS``."""
         self._channel, self._token, self.peer = channel, token, peer
         self.abort, self.gone = channel.abort, channel.gone
-        self._registry, self._store, self._refusals, self._metrics = registry, store, refusals, metrics
+        self._registry, self._store, self._refusals, self._metrics = (
+            registry,
+            store,
+            refusals,
+            metrics,
+        )
         self.job = self.session = self.digest = self._role = self._token_job = ""
         self.world, self.rank, self.epoch = 1, 0, 0
         self._proven = False
@@ -77,7 +91,10 @@ class Connection:
             self._channel.close()
 
     def _refuse(self, code: str, why: Exception | str) -> bool:
-        """Tell the peer why, if it still listens, and the log at a limited rate; returns whether it was logged."""
+        """Tell the peer why, if it still listens, and the log at a limited rate.
+
+        Returns whether it was logged.
+        """
         message = str(why)[:_LONGEST_PROBLEM]
         logged = self._refusals.tell(code if self._proven else "unproven", self.peer, message)
         try:
@@ -99,7 +116,9 @@ class Connection:
         if kind is Kind.LAYOUT:
             most = self._registry.most_document
             if length > most:
-                raise Refused("layout", f"a layout of {length} bytes; with its memory the node reads {most}")
+                raise Refused(
+                    "layout", f"a layout of {length} bytes; with its memory the node reads {most}"
+                )
         answer(self, self._channel.rest(kind, length, most=most))
 
     def _hello(self, frame: Frame) -> None:
@@ -108,7 +127,9 @@ class Connection:
         if self._role not in _ROLES:
             raise RequestError("role", self._role, ", ".join(_ROLES))
         if self._role == "status" and self._token_job:
-            raise Refused("token", f"the token is that of job {self._token_job!r}; this takes the node's own")
+            raise Refused(
+                "token", f"the token is that of job {self._token_job!r}; this takes the node's own"
+            )
         known = True
         if self._role == "sender":
             self._registry.leave(self)
@@ -137,7 +158,9 @@ class Connection:
         job = check_job(_text(body, "job", 64))
         whole = whole_job(job)
         if self._token_job and self._token_job not in (job, whole[0] if whole is not None else job):
-            raise Refused("token", f"the token is that of job {self._token_job!r}, and this is {job!r}")
+            raise Refused(
+                "token", f"the token is that of job {self._token_job!r}, and this is {job!r}"
+            )
         return job
 
     def _layout(self, frame: Frame) -> None:
@@ -156,9 +179,13 @@ class Connection:
         attempt_number = _whole(body, "attempt") if "attempt" in body else 0
         self._reservation = None
         best = body.get("best") is True
-        answer = self._registry.reserve(self, number, attempt_id, attempt_number=attempt_number, hold=hold, best=best)
+        answer = self._registry.reserve(
+            self, number, attempt_id, attempt_number=attempt_number, hold=hold, best=best
+        )
         if isinstance(answer, str):
-            self._channel.send(Kind.RETRY_AFTER, {"seconds": 1.0, "reason": answer, "version": number})
+            self._channel.send(
+                Kind.RETRY_AFTER, {"seconds": 1.0, "reason": answer, "version": number}
+            )
             return
         self._reservation = answer
         with self._registry.changed:
@@ -170,7 +197,9 @@ class Connection:
         header = self._channel.data_header(length)
         if self._reservation is None:
             raise BrokenError("DATA before CREDIT")
-        claim = self._registry.claim(self, self._reservation, header.offset, header.offset + header.length)
+        claim = self._registry.claim(
+            self, self._reservation, header.offset, header.offset + header.length
+        )
         if claim is None:
             # Discarded through a small buffer: many connections may send what is here already.
             sink = memoryview(bytearray(min(header.length, _SINK_BYTES)))
@@ -202,7 +231,9 @@ class Connection:
 
     def _wait(self, frame: Frame) -> None:
         limit_s = _whole(frame.body, "limit_ms", 0, _LONGEST_POLL_MS) / 1000
-        self._channel.send(Kind.STATE, self._registry.wait(self, _whole(frame.body, "sequence", -1), limit_s))
+        self._channel.send(
+            Kind.STATE, self._registry.wait(self, _whole(frame.body, "sequence", -1), limit_s)
+        )
 
     def _list(self, frame: Frame) -> None:
         job, store = self._own(frame.body), self._store
@@ -210,7 +241,9 @@ class Connection:
             self._begin(job, _whole(frame.body, "epoch"))
         found = {m.version: m for m in (store.versions(job) if store is not None else ())}
         found |= {n: v.manifest for n, v in self._registry.complete(job).items()}
-        damaged = [d for d in (store.damaged(job) if store is not None else ()) if d.version not in found]
+        damaged = [
+            d for d in (store.damaged(job) if store is not None else ()) if d.version not in found
+        ]
         rows = [[d.version, d.size, d.problem[:_LONGEST_PROBLEM]] for d in damaged[:_MOST_DAMAGED]]
         parts = [] if found else sorted(self._parts_of(job))
         self._channel.send(Kind.VERSIONS, {"count": len(found), "damaged": rows, "parts": parts})
@@ -219,17 +252,25 @@ class Connection:
 
     def _parts_of(self, job: str) -> set[tuple[int, int]]:
         """Which parts of a job's versions are here, of how many nodes that share them."""
-        names = self._registry.complete_jobs() | (self._store.jobs() if self._store is not None else set())
-        return {whole[1:] for whole in map(whole_job, names) if whole is not None and whole[0] == job}
+        names = self._registry.complete_jobs() | (
+            self._store.jobs() if self._store is not None else set()
+        )
+        return {
+            whole[1:] for whole in map(whole_job, names) if whole is not None and whole[0] == job
+        }
 
     def _aside(self, frame: Frame) -> None:
         """Set versions on the disk aside; those in memory are replaced by what is sent next."""
         job, numbers = self._own(frame.body), frame.body.get("versions")
-        if not isinstance(numbers, list) or not all(type(n) is int and 0 <= n < 2**63 for n in numbers):
+        if not isinstance(numbers, list) or not all(
+            type(n) is int and 0 <= n < 2**63 for n in numbers
+        ):
             raise RequestError("versions", type(numbers).__name__, "a list of whole numbers")
         if self._store is not None:
             self._store.set_aside(job, numbers)
-        _LOG.warning("%s: a training run of %s starts over; damaged versions were set aside", self.peer, job)
+        _LOG.warning(
+            "%s: a training run of %s starts over; damaged versions were set aside", self.peer, job
+        )
         self._channel.send(Kind.PONG)
 
     def _get(self, frame: Frame) -> None:
@@ -247,7 +288,10 @@ class Connection:
         self._channel.send(Kind.END)
 
     def _held(self, version: Version) -> Iterator[memoryview]:
-        """A version's bytes, copied: a slow reader must not keep the slot. Once evicted, they come from the disk."""
+        """A version's bytes, copied: a slow reader must not keep the slot.
+
+        Once evicted, they come from the disk.
+        """
         size, start, at = version.manifest.size, 0, 0
         buffer = memoryview(bytearray(min(_READ_BYTES, size)))
         while start < size and self._registry.copy(version, start, piece := buffer[: size - start]):
@@ -257,7 +301,9 @@ class Connection:
             return
         stored, pieces = self._stored(version.job, version.number)
         if stored != version.manifest:
-            raise Refused("gone", f"version {version.number} of {version.job!r} is another one by now")
+            raise Refused(
+                "gone", f"version {version.number} of {version.job!r} is another one by now"
+            )
         for piece in pieces:
             if at + len(piece) > start:
                 yield piece[max(start - at, 0) :]
@@ -282,7 +328,10 @@ class Connection:
         Kind.LIST: ("reader", _list),
         Kind.GET: ("reader", _get),
         Kind.ASIDE: ("reader", _aside),
-        Kind.STATUS: ("status", lambda self, frame: self._channel.send(Kind.METRICS, self._metrics())),
+        Kind.STATUS: (
+            "status",
+            lambda self, frame: self._channel.send(Kind.METRICS, self._metrics()),
+        ),
     }
 
 

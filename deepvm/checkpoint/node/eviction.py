@@ -18,7 +18,9 @@ _COUNTS = ("complete", "dropped", "busy", "duplicates", "damaged_pieces", "recei
 
 
 class Pool:
-    """Slots: page-aligned memory for a version each, allocated on demand and reused. The registry locks it.
+    """Slots: page-aligned memory for a version each, allocated on demand and reused.
+
+    The registry locks it.
 
     ``limit``, ``allocated``: bytes of all slots together. ``free``: slots that nobody uses.
     """
@@ -34,14 +36,17 @@ class Pool:
         if count < _LEAST_SLOTS:
             raise Refused(
                 "layout",
-                f"a version has {size} bytes and the node's memory of {self.limit} bytes holds {count} of that size; "
-                f"it needs room for {_LEAST_SLOTS}: "
-                f"start it with --memory {-(-_LEAST_SLOTS * _pages(size) // 2**20)}MiB or more",
+                f"a version has {size} bytes and the node's memory of {self.limit} bytes holds"
+                f" {count} of that size; it needs room for {_LEAST_SLOTS}: start it with --memory"
+                f" {-(-_LEAST_SLOTS * _pages(size) // 2**20)}MiB or more",
             )
 
     def reuse(self, size: int) -> memoryview | None:
         """A free slot for ``size`` bytes, if any."""
-        return next((self.free.pop(n) for n, slot in enumerate(self.free) if len(slot) == _pages(size)), None)
+        return next(
+            (self.free.pop(n) for n, slot in enumerate(self.free) if len(slot) == _pages(size)),
+            None,
+        )
 
     def take(self, size: int) -> memoryview | None:
         """A free or new slot for ``size`` bytes, None while there is no room."""
@@ -53,7 +58,8 @@ class Pool:
         if self.allocated + size > self.limit:
             return None
         self.allocated += size
-        # No huge pages: where memory is fragmented, finding them takes ten times as long as small ones do.
+        # No huge pages: where memory is fragmented, finding them takes ten times as long as small
+        # ones do.
         return memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
@@ -69,7 +75,8 @@ class VersionMemory:
         epochs: the newest generation of each job that has one.
         queue: complete versions that are not on disk yet, oldest first. counts: since the start.
         stopping: no new versions are accepted. closed: none becomes complete any more.
-        persists: complete versions are flushed. lacks: why they are not durable then, and what to do about it.
+        persists: complete versions are flushed. lacks: why they are not durable then, and what to
+            do about it.
         lease_s: how long a silent sender's session and unfinished versions are kept.
         identity: of this memory, whose names and addresses may be several.
     """
@@ -108,7 +115,10 @@ class VersionMemory:
             return {name for name, job in self.jobs.items() if job.complete}
 
     def copy(self, version: Version, start: int, into: memoryview) -> bool:
-        """Fill ``into`` with a version's bytes from ``start`` on; returns whether they are still here."""
+        """Fill ``into`` with a version's bytes from ``start`` on.
+
+        Returns whether they are still here.
+        """
         with self.changed:
             if version.state is State.DROPPED:
                 return False
@@ -126,17 +136,23 @@ class VersionMemory:
             if version.state is State.DROPPED:
                 self._reuse(version)
 
-    def next_flush(self, limit_s: float, resting: Container[str], early_bytes: int | None) -> Version | None:
-        """The version that has waited longest for the disk, pinned, leaving out ``resting`` jobs; None on timeout.
+    def next_flush(
+        self, limit_s: float, resting: Container[str], early_bytes: int | None
+    ) -> Version | None:
+        """The version that has waited longest for the disk, pinned, leaving out ``resting`` jobs.
 
-        While none waits, one of at least ``early_bytes`` that is still being received will do, once.
+        None on timeout.
+
+        While none waits, one of at least ``early_bytes`` that is still being received will do,
+        once.
         """
 
         def find() -> Version | None:
             found = next((v for v in self.queue if v.job not in resting), None)
             if found is not None or early_bytes is None or self.queue or self.stopping:
                 return found
-            # Where others have parts of the versions, the first bytes are sent last: there is nothing to write early.
+            # Where others have parts of the versions, the first bytes are sent last: there is
+            # nothing to write early.
             for job in (j for j in self.jobs.values() if j.name not in resting and j.hold is None):
                 for version in job.partial.values():
                     large = version.index.layout.size >= early_bytes
@@ -160,7 +176,11 @@ class VersionMemory:
             version.flushed = True
             here = self.jobs.get(version.job)
             if here is not None:
-                if here.session.name == version.session and not version.superseded and not self.lacks:
+                if (
+                    here.session.name == version.session
+                    and not version.superseded
+                    and not self.lacks
+                ):
                     here.session.durable.append(version.number)
                 here.sequence += 1
             if version in self.queue:
@@ -177,7 +197,10 @@ class VersionMemory:
                 self.changed.notify_all()
 
     def drained(self, limit_s: float, hurry: Callable[[], bool] = lambda: False) -> int:
-        """Wait until all complete versions are on disk or ``hurry`` is true, and close; returns how many are not."""
+        """Wait until all complete versions are on disk or ``hurry`` is true, and close.
+
+        Returns how many are not.
+        """
         deadline = time.monotonic() + limit_s
 
         def waiting() -> bool:
@@ -226,8 +249,11 @@ class VersionMemory:
     def _slot(self, here: Job, size: int) -> memoryview | None:
         if (slot := self.pool.reuse(size)) is not None:
             return slot
-        # Used memory takes half the time of fresh memory, and nobody who has newer versions wants an older one.
-        plenty = next((v for v in self._victims() if len(self.jobs[v.job].complete) > _PLENTY), None)
+        # Used memory takes half the time of fresh memory, and nobody who has newer versions wants
+        # an older one.
+        plenty = next(
+            (v for v in self._victims() if len(self.jobs[v.job].complete) > _PLENTY), None
+        )
         if plenty is not None:
             self._drop(plenty)
         while (slot := self.pool.take(size)) is None:
@@ -245,16 +271,23 @@ class VersionMemory:
                     yield version
         for job in self.jobs.values():
             for version in job.complete.values():
-                if not version.used and (version.flushed or not self.persists) and not job.keeps(version):
+                if (
+                    not version.used
+                    and (version.flushed or not self.persists)
+                    and not job.keeps(version)
+                ):
                     yield version
 
     def _last_resort(self, here: Job) -> Iterator[Version]:
         """Versions that may be evicted before a job gets no slot at all."""
-        if not self.persists:  # its run went back to before this one, and has completed another since
+        # Its run went back to before this one, and has completed another since
+        if not self.persists:
             yield from (v for v in here.complete.values() if not v.used and v is not here.last)
         # Versions on disk may go: first those of idle jobs, then this job's own.
         now = self._clock()
-        for job in sorted(self.jobs.values(), key=lambda j: (j.session.alive(now, self.lease_s), j is not here)):
+        for job in sorted(
+            self.jobs.values(), key=lambda j: (j.session.alive(now, self.lease_s), j is not here)
+        ):
             yield from (v for v in job.complete.values() if v.flushed and not v.used)
         # Then all but the newest that the disk does not take; their senders know that.
         for job in self.jobs.values():

@@ -1,7 +1,8 @@
 """Write complete versions to the store, oldest first, and delete what retention lets go.
 
-While none waits, a large one is written as it arrives, so that the disk has most of it when its last byte comes. This
-is given up for whatever needs the disk or the memory more; the version is then written once it is complete.
+While none waits, a large one is written as it arrives, so that the disk has most of it when its
+last byte comes. This is given up for whatever needs the disk or the memory more; the version is
+then written once it is complete.
 """
 
 from __future__ import annotations
@@ -22,21 +23,30 @@ from deepvm.errors import CheckpointError
 _LOG = logging.getLogger(__name__)
 _FIRST_RETRY_S, _LAST_RETRY_S, _DOUBLINGS = 0.5, 30.0, 16  # more doublings would overflow one day
 _MOST_JOBS = 10_000
-_STUCK = 3  # failures in a row after which a job's senders are told not to wait for the disk; one may be an accident
+# Failures in a row after which a job's senders are told not to wait for the disk; one may be an
+# accident
+_STUCK = 3
 LEAST_BYTES = 32 * 2**20  # smaller versions are not written early: it would save too little
 _SILENCE_S = 1.0
 _POLL_S = 0.004  # settling a piece wakes nobody: that would cost more than the piece
 
 
 class Flusher(threading.Thread):
-    """One thread; a version that cannot be written stays in memory and is retried, after those of other jobs."""
+    """One thread.
+
+    A version that cannot be written stays in memory and is retried, after those of other jobs.
+    """
 
     def __init__(self, memory: VersionMemory, store: Store, *, keep: int, every: int = 0) -> None:
-        """Wait for ``start``; for ``keep`` and ``every`` see :func:`deepvm.checkpoint.files.retention.kept`."""
+        """Wait for ``start``.
+
+        For ``keep`` and ``every`` see :func:`deepvm.checkpoint.files.retention.kept`.
+        """
         super().__init__(name="deepvm-flusher", daemon=True)
         self._memory, self._store, self._keep, self._every = memory, store, keep, every
         self._recent: dict[str, list[int]] = {}
-        self._failed: dict[str, tuple[int, float]] = {}  # of a job: failures in a row, and when the last was, monotonic
+        # Of a job: failures in a row, and when the last was, monotonic
+        self._failed: dict[str, tuple[int, float]] = {}
         self.times: dict[str, Any] = {"flushed": 0, "failed": 0, "last_error": ""}
         self.times |= {"last_s": 0.0, "total_s": 0.0, "longest_s": 0.0}
 
@@ -44,7 +54,9 @@ class Flusher(threading.Thread):
         """Flush until the memory is closed and nothing waits."""
         while True:
             now = time.monotonic()
-            resting = {job: left_s for job in self._failed if (left_s := self._retry_at(job) - now) > 0}
+            resting = {
+                job: left_s for job in self._failed if (left_s := self._retry_at(job) - now) > 0
+            }
             early = LEAST_BYTES if self._store.fills else None
             version = self._memory.next_flush(min([1.0, *resting.values()]), resting, early)
             if version is None:
@@ -75,7 +87,10 @@ class Flusher(threading.Thread):
             self._memory.disk_fails(job, "")
 
     def _write(self, version: Version) -> bool | None:
-        """Write a version; returns whether that worked, None if it was put off until it is complete."""
+        """Write a version.
+
+        Returns whether that worked, None if it was put off until it is complete.
+        """
         begin, partial = time.monotonic(), None
         try:
             if version.state is State.COMPLETE:
@@ -84,14 +99,26 @@ class Flusher(threading.Thread):
                 partial = PartialVersion(self._memory, version)
                 self._put(version, partial.final())
                 begin = partial.complete_s
-        except Exception as error:  # of any kind: the next version may work, and nobody else would report it
+        except Exception as error:
+            # Of any kind: the next version may work, and nobody else would report it
             if partial is not None and (isinstance(error, GivenUpError) or not partial.complete_s):
-                _LOG.info("version %d of %s is written when it is complete: %s", version.number, version.job, error)
+                _LOG.info(
+                    "version %d of %s is written when it is complete: %s",
+                    version.number,
+                    version.job,
+                    error,
+                )
                 return None
             self.times["failed"] += 1
             self.times["last_error"] = str(error)
             trace = not isinstance(error, CheckpointError)
-            _LOG.error("version %d of %s stays in memory: %s", version.number, version.job, error, exc_info=trace)
+            _LOG.error(
+                "version %d of %s stays in memory: %s",
+                version.number,
+                version.job,
+                error,
+                exc_info=trace,
+            )
             return False
         took = time.monotonic() - begin
         self.times["flushed"] += 1
@@ -103,13 +130,16 @@ class Flusher(threading.Thread):
         return True
 
     def _put(self, version: Version, final: Iterable[int]) -> None:
-        self._store.write(version.image, version.job, version.number, final, lambda: version.manifest)
+        self._store.write(
+            version.image, version.job, version.number, final, lambda: version.manifest
+        )
 
     def _retain(self, version: Version) -> None:
         """Delete a job's versions that neither the policy nor another node needs and that were not written last.
 
-        The last written are not the newest when a run starts again from an earlier version; they were acknowledged a
-        moment ago. Nodes with other parts of the same versions need what the slowest of them has on its disk.
+        The last written are not the newest when a run starts again from an earlier version; they
+        were acknowledged a moment ago. Nodes with other parts of the same versions need what the
+        slowest of them has on its disk.
         """
         recent = self._recent.setdefault(version.job, [])
         if len(self._recent) > _MOST_JOBS:  # the first of them is long done
@@ -119,14 +149,17 @@ class Flusher(threading.Thread):
         recent.append(version.number)
         del recent[: -self._keep]
         try:
-            old = self._store.expired(version.job, self._store.versions(version.job), self._keep, self._every)
+            old = self._store.expired(
+                version.job, self._store.versions(version.job), self._keep, self._every
+            )
             with self._memory.changed:
                 job = self._memory.jobs.get(version.job)
                 hold = job.hold if job is not None else None
             for number in old - set(recent):
                 if hold is None or number < hold:
                     self._store.delete(version.job, number)
-        except Exception as error:  # of any kind: the versions that wait must be written all the same
+        except Exception as error:
+            # Of any kind: the versions that wait must be written all the same
             trace = not isinstance(error, CheckpointError)
             _LOG.warning("old versions of %s stay: %s", version.job, error, exc_info=trace)
 
@@ -146,12 +179,17 @@ class PartialVersion:
         self.complete_s = 0.0
 
     def final(self) -> Iterator[int]:
-        """Yield how many bytes from the start are final; once all are, ``complete_s`` is when that was, monotonic.
+        """Yield how many bytes from the start are final.
 
-        Raises GivenUpError: nothing arrives, it will not become complete, or a complete version waits for the disk.
+        Once all are, ``complete_s`` is when that was, monotonic.
+
+        Raises GivenUpError: nothing arrives, it will not become complete, or a complete version
+        waits for the disk.
         """
         size = self._version.index.layout.size
-        for end in seal(self._version.image, self._version.index.layout, ready=self._wait, summed=self._sum):
+        for end in seal(
+            self._version.image, self._version.index.layout, ready=self._wait, summed=self._sum
+        ):
             if end < size:
                 yield end
         with self._memory.changed:
@@ -164,7 +202,8 @@ class PartialVersion:
 
     def _wait(self, end: int) -> None:
         """Wait until the bytes below ``end`` are verified."""
-        if end <= self._verified:  # most of a thousand records; whether the bytes still count is asked at the end
+        # Most of a thousand records; whether the bytes still count is asked at the end
+        if end <= self._verified:
             return
         version, last = self._version, time.monotonic()
         with self._memory.changed:
@@ -179,7 +218,9 @@ class PartialVersion:
                 else:
                     self._memory.changed.wait(_POLL_S)
                     self._check()
-            self._pieces.update((piece.start, piece) for piece in version.pieces[self._pieces_read :])
+            self._pieces.update(
+                (piece.start, piece) for piece in version.pieces[self._pieces_read :]
+            )
             self._pieces_read = max(self._pieces_read, len(version.pieces))
 
     def _check(self) -> None:
@@ -201,4 +242,8 @@ class PartialVersion:
             while at < offset + length and (piece := self._pieces.get(at)) is not None:
                 found.append(piece)
                 at = piece.end
-        return total(found) if found and at == offset + length else crc32(self._version.image[offset : offset + length])
+        return (
+            total(found)
+            if found and at == offset + length
+            else crc32(self._version.image[offset : offset + length])
+        )

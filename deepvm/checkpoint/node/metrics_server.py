@@ -1,6 +1,9 @@
-"""``http://HOST:PORT/metrics`` of a node, for Prometheus: read-only, without the token; numbers and names of jobs.
+"""``http://HOST:PORT/metrics`` of a node, for Prometheus: read-only, without the token.
 
-Few threads serve it, each for a short time, so that whoever finds the port can at most keep others from the metrics.
+Numbers and names of jobs.
+
+Few threads serve it, each for a short time, so that whoever finds the port can at most keep others
+from the metrics.
 """
 
 from __future__ import annotations
@@ -38,7 +41,9 @@ class MetricsServer:
             raise CheckpointError(f"{listen}: {problem}") from error
         host, port, *_ = self._server.socket.getsockname()
         self.address = Address(host, port)
-        threading.Thread(target=self._server.serve_forever, name="deepvm-metrics", daemon=True).start()
+        threading.Thread(
+            target=self._server.serve_forever, name="deepvm-metrics", daemon=True
+        ).start()
 
     def close(self) -> None:
         """Stop."""

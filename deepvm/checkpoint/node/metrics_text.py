@@ -39,7 +39,9 @@ def _slots(status: Mapping[str, Any]) -> Iterable[_Sample]:
 
 
 def _refused(status: Mapping[str, Any]) -> Iterable[_Sample]:
-    return [({"reason": reason}, status["refused"].get(reason, 0)) for reason in ("full", "unproven")]
+    return [
+        ({"reason": reason}, status["refused"].get(reason, 0)) for reason in ("full", "unproven")
+    ]
 
 
 def _held(status: Mapping[str, Any]) -> Iterable[_Sample]:
@@ -58,7 +60,10 @@ def _newest(
     def find(status: Mapping[str, Any]) -> Iterable[_Sample]:
         newest: dict[str, Mapping[str, Any]] = {}
         for version in filter(counts, status["versions"]):
-            if version["job"] not in newest or version["version"] > newest[version["job"]]["version"]:
+            if (
+                version["job"] not in newest
+                or version["version"] > newest[version["job"]]["version"]
+            ):
                 newest[version["job"]] = version
         for job in sorted(newest):
             yield {"job": job}, value(newest[job])
@@ -75,10 +80,22 @@ def _complete(version: Mapping[str, Any]) -> bool:
 
 
 METRICS = (
-    Metric("deepvm_node_uptime_seconds", "gauge", "Seconds since the node began.", _one("uptime_s")),
+    Metric(
+        "deepvm_node_uptime_seconds", "gauge", "Seconds since the node began.", _one("uptime_s")
+    ),
     Metric("deepvm_node_stopping", "gauge", "1 while the node is about to end.", _one("stopping")),
-    Metric("deepvm_node_memory_limit_bytes", "gauge", "Memory for all versions.", _one("memory", "limit_bytes")),
-    Metric("deepvm_node_memory_allocated_bytes", "gauge", "Memory in slots.", _one("memory", "allocated_bytes")),
+    Metric(
+        "deepvm_node_memory_limit_bytes",
+        "gauge",
+        "Memory for all versions.",
+        _one("memory", "limit_bytes"),
+    ),
+    Metric(
+        "deepvm_node_memory_allocated_bytes",
+        "gauge",
+        "Memory in slots.",
+        _one("memory", "allocated_bytes"),
+    ),
     Metric("deepvm_node_slots", "gauge", "Slots with a version (used) and without (free).", _slots),
     Metric("deepvm_node_versions", "gauge", "Versions in memory, by job and state.", _held),
     Metric(
@@ -99,11 +116,29 @@ METRICS = (
         "Steps in the newest version in memory that is on the disk or in the bucket, too.",
         _newest(lambda v: float(v["version"]), lambda v: bool(v["durable"])),
     ),
-    Metric("deepvm_node_versions_complete_total", "counter", "Versions that arrived.", _one("counts", "complete")),
-    Metric("deepvm_node_versions_dropped_total", "counter", "Versions that were given up.", _one("counts", "dropped")),
-    Metric("deepvm_node_versions_refused_total", "counter", "Versions without room.", _one("counts", "busy")),
     Metric(
-        "deepvm_node_received_bytes_total", "counter", "Bytes that arrived undamaged.", _one("counts", "received_bytes")
+        "deepvm_node_versions_complete_total",
+        "counter",
+        "Versions that arrived.",
+        _one("counts", "complete"),
+    ),
+    Metric(
+        "deepvm_node_versions_dropped_total",
+        "counter",
+        "Versions that were given up.",
+        _one("counts", "dropped"),
+    ),
+    Metric(
+        "deepvm_node_versions_refused_total",
+        "counter",
+        "Versions without room.",
+        _one("counts", "busy"),
+    ),
+    Metric(
+        "deepvm_node_received_bytes_total",
+        "counter",
+        "Bytes that arrived undamaged.",
+        _one("counts", "received_bytes"),
     ),
     Metric(
         "deepvm_node_damaged_pieces_total",
@@ -111,17 +146,64 @@ METRICS = (
         "Pieces whose checksum was another; they are sent again.",
         _one("counts", "damaged_pieces"),
     ),
-    Metric("deepvm_node_duplicate_pieces_total", "counter", "Pieces that came twice.", _one("counts", "duplicates")),
-    Metric("deepvm_node_flush_waiting", "gauge", "Complete versions that wait for the disk.", _one("flush", "waiting")),
+    Metric(
+        "deepvm_node_duplicate_pieces_total",
+        "counter",
+        "Pieces that came twice.",
+        _one("counts", "duplicates"),
+    ),
+    Metric(
+        "deepvm_node_flush_waiting",
+        "gauge",
+        "Complete versions that wait for the disk.",
+        _one("flush", "waiting"),
+    ),
     Metric("deepvm_node_flushed_total", "counter", "Versions written.", _one("flush", "flushed")),
-    Metric("deepvm_node_flush_failures_total", "counter", "Attempts to write that failed.", _one("flush", "failed")),
-    Metric("deepvm_node_flush_seconds_total", "counter", "How long all writes took.", _one("flush", "total_s")),
-    Metric("deepvm_node_flush_last_seconds", "gauge", "How long the last write took.", _one("flush", "last_s")),
-    Metric("deepvm_node_connections", "gauge", "Connections that have shown the token.", _one("connections")),
-    Metric("deepvm_node_connections_limit", "gauge", "The most of them.", _one("connections_limit")),
-    Metric("deepvm_node_connections_unproven", "gauge", "Connections without it so far.", _one("unproven")),
-    Metric("deepvm_node_connections_total", "counter", "Connections served since the node began.", _one("served")),
-    Metric("deepvm_node_connections_refused_total", "counter", "Connections refused, by reason.", _refused),
+    Metric(
+        "deepvm_node_flush_failures_total",
+        "counter",
+        "Attempts to write that failed.",
+        _one("flush", "failed"),
+    ),
+    Metric(
+        "deepvm_node_flush_seconds_total",
+        "counter",
+        "How long all writes took.",
+        _one("flush", "total_s"),
+    ),
+    Metric(
+        "deepvm_node_flush_last_seconds",
+        "gauge",
+        "How long the last write took.",
+        _one("flush", "last_s"),
+    ),
+    Metric(
+        "deepvm_node_connections",
+        "gauge",
+        "Connections that have shown the token.",
+        _one("connections"),
+    ),
+    Metric(
+        "deepvm_node_connections_limit", "gauge", "The most of them.", _one("connections_limit")
+    ),
+    Metric(
+        "deepvm_node_connections_unproven",
+        "gauge",
+        "Connections without it so far.",
+        _one("unproven"),
+    ),
+    Metric(
+        "deepvm_node_connections_total",
+        "counter",
+        "Connections served since the node began.",
+        _one("served"),
+    ),
+    Metric(
+        "deepvm_node_connections_refused_total",
+        "counter",
+        "Connections refused, by reason.",
+        _refused,
+    ),
 )
 
 
@@ -130,7 +212,10 @@ def metrics_text(status: Mapping[str, Any]) -> str:
     lines = []
     for metric in METRICS:
         lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}"]
-        lines += [f"{metric.name}{_labels(labels)} {_number(value)}" for labels, value in metric.samples(status)]
+        lines += [
+            f"{metric.name}{_labels(labels)} {_number(value)}"
+            for labels, value in metric.samples(status)
+        ]
     return "\n".join(lines) + "\n"
 
 

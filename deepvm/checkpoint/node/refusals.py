@@ -58,12 +58,19 @@ class Refusals:
 
     def _watch(self) -> None:
         if self._timer is None:
-            self._timer = threading.Timer(self._window_s, self.sum_up, kwargs={"all_of_them": False})
+            self._timer = threading.Timer(
+                self._window_s, self.sum_up, kwargs={"all_of_them": False}
+            )
             self._timer.daemon = True
             self._timer.start()
 
     def _sum_up(self, known: _Window) -> None:
         if known.count:
             passed_s = self._clock() - known.since
-            _LOG.warning("%d more were refused in %.0f s, the last of them %s", known.count, passed_s, known.last)
+            _LOG.warning(
+                "%d more were refused in %.0f s, the last of them %s",
+                known.count,
+                passed_s,
+                known.last,
+            )
             known.since, known.count = self._clock(), 0

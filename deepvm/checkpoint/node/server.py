@@ -34,13 +34,15 @@ class NodeSettings:
 
     Attributes:
         listen: where; port 0 picks one. token: what its peers must know.
-        memory_bytes: for all versions together. persist: URL of the place for complete versions, empty for memory only.
-        keep, keep_every: versions of each job that stay there, see :func:`deepvm.checkpoint.files.retention.kept`.
-        connections: the limit, and as many again that have not proved the token; with more of those, the oldest is
-            closed, so that silent ones cannot keep others out.
-        drain_s: at the end, the longest wait for the disk. lease_s: how long a silent run keeps its name.
-        certificate, key: files for TLS, both or none.
-        shared: other nodes with this setting may write there too; no two of them versions of the same job.
+        memory_bytes: for all versions together. persist: URL of the place for complete versions,
+        empty for memory only. keep, keep_every: versions of each job that stay there, see
+        :func:`deepvm.checkpoint.files.retention.kept`.
+        connections: the limit, and as many again that have not proved the token; with more of
+            those, the oldest is closed, so that silent ones cannot keep others out.
+        drain_s: at the end, the longest wait for the disk. lease_s: how long a silent run keeps its
+        name. certificate, key: files for TLS, both or none.
+        shared: other nodes with this setting may write there too; no two of them versions of the
+            same job.
         metrics: where Prometheus finds the status, without the token; None: nowhere.
     """
 
@@ -84,13 +86,21 @@ class Node:
         if self.store is None:
             lacks = "start it with --persist to have versions on its disk too"
         elif self.store.volatile:
-            lacks = f"{self.store.url} lies in that machine's memory too; start it with --persist on a disk"
+            lacks = (
+                f"{self.store.url} lies in that machine's memory too; start it with --persist on a"
+                " disk"
+            )
         self.registry = VersionRegistry(
-            settings.memory_bytes, persists=self.store is not None, lacks=lacks, lease_s=settings.lease_s
+            settings.memory_bytes,
+            persists=self.store is not None,
+            lacks=lacks,
+            lease_s=settings.lease_s,
         )
         self.flusher = None
         if self.store is not None:
-            self.flusher = Flusher(self.registry, self.store, keep=settings.keep, every=settings.keep_every)
+            self.flusher = Flusher(
+                self.registry, self.store, keep=settings.keep, every=settings.keep_every
+            )
         self.refusals = Refusals()
         self._lock = threading.Lock()
         self._strangers: dict[Connection, None] = {}
@@ -109,9 +119,14 @@ class Node:
             if self.store is not None:
                 self.store.open_for_writing(shared=self.settings.shared)
                 if self.store.volatile:
-                    _LOG.warning("%s lies in this machine's memory, and is lost with it", self.store.url)
+                    _LOG.warning(
+                        "%s lies in this machine's memory, and is lost with it", self.store.url
+                    )
             else:  # a node started later cannot know that there were some
-                _LOG.info("versions are in memory only: when this node ends they are lost, and training begins at 0")
+                _LOG.info(
+                    "versions are in memory only: when this node ends they are lost, and training"
+                    " begins at 0"
+                )
             self._listener = self.settings.listen.listen(secure=self._context is not None)
             if self.settings.metrics is not None:
                 self.metrics_server = MetricsServer(self.settings.metrics, self.metrics)
@@ -121,7 +136,9 @@ class Node:
             raise
         if self.flusher is not None:
             self.flusher.start()
-        threading.Thread(target=self._accept, args=(self._listener,), name="deepvm-accept", daemon=True).start()
+        threading.Thread(
+            target=self._accept, args=(self._listener,), name="deepvm-accept", daemon=True
+        ).start()
         return self._listener.endpoint
 
     def deserted(self) -> bool:
@@ -129,7 +146,10 @@ class Node:
         return self._listener is not None and self._listener.deserted()
 
     def stop(self, hurry: Callable[[], bool] = lambda: False) -> int:
-        """Flush what is complete, unless ``hurry`` (polled) is true, and close; returns how many are not on disk."""
+        """Flush what is complete, unless ``hurry`` (polled) is true, and close.
+
+        Returns how many are not on disk.
+        """
         with self.registry.changed:
             self.registry.stopping = True
             self.registry.changed.notify_all()
@@ -158,14 +178,20 @@ class Node:
             }
         registry = self.registry
         with registry.changed:
-            held = [v for j in registry.jobs.values() for v in (*j.partial.values(), *j.complete.values())]
+            held = [
+                v
+                for j in registry.jobs.values()
+                for v in (*j.partial.values(), *j.complete.values())
+            ]
             versions = [
                 {
                     "job": v.job,
                     "version": v.number,
                     "state": v.state.value,
                     "bytes": v.index.layout.size,
-                    "received_bytes": sum(end - start for ranges in v.received.values() for start, end in ranges),
+                    "received_bytes": sum(
+                        end - start for ranges in v.received.values() for start, end in ranges
+                    ),
                     "durable": v.flushed and not registry.lacks,
                     "created_at": v.manifest.created if v.state is State.COMPLETE else None,
                 }
@@ -185,7 +211,10 @@ class Node:
             "memory": memory,
             "versions": versions,
             "counts": counts,
-            "flush": {"waiting": waiting, **(self.flusher.times if self.flusher is not None else {})},
+            "flush": {
+                "waiting": waiting,
+                **(self.flusher.times if self.flusher is not None else {}),
+            },
             "persist": self.store.url if self.store is not None else "",
             "volatile": self.store is None or self.store.volatile,
             **network,
@@ -199,7 +228,9 @@ class Node:
         try:
             context.load_cert_chain(settings.certificate, settings.key)
         except OSError as error:
-            raise RequestError("tls_cert", str(settings.certificate), f"a certificate and its key ({error})") from None
+            raise RequestError(
+                "tls_cert", str(settings.certificate), f"a certificate and its key ({error})"
+            ) from None
         return context
 
     def _accept(self, listener: Listener) -> None:
@@ -224,16 +255,28 @@ class Node:
         if self._context is not None:
             sock = self._context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
         connection = Connection(
-            Channel(sock), self.settings.token, peer, self.registry, self.store, self.refusals, self.metrics
+            Channel(sock),
+            self.settings.token,
+            peer,
+            self.registry,
+            self.store,
+            self.refusals,
+            self.metrics,
         )
         with self._lock:
             self._strangers[connection] = None
-            oldest = next(iter(self._strangers)) if len(self._strangers) > self.settings.connections else None
+            oldest = (
+                next(iter(self._strangers))
+                if len(self._strangers) > self.settings.connections
+                else None
+            )
         if oldest is not None:
             self._forget(oldest)
             oldest.abort()
         try:
-            threading.Thread(target=self._serve, args=(connection, sock), name=f"deepvm-{peer}", daemon=True).start()
+            threading.Thread(
+                target=self._serve, args=(connection, sock), name=f"deepvm-{peer}", daemon=True
+            ).start()
         except RuntimeError:  # no more threads
             self._forget(connection)
             sock.close()  # with TLS another one than the caller's
@@ -252,7 +295,10 @@ class Node:
             self._forget(connection)
 
     def _admit(self, connection: Connection) -> None:
-        """Count a peer that knows the token. Raises Refused: there are too many, or the node has ended."""
+        """Count a peer that knows the token.
+
+        Raises Refused: there are too many, or the node has ended.
+        """
         with self._lock:
             self._strangers.pop(connection, None)
             if self._ended:
@@ -260,7 +306,10 @@ class Node:
             if len(self._connections) >= self.settings.connections:
                 self._refused["full"] += 1
                 advice = "start it with --connections N, 3 for each rank"
-                raise Refused("full", f"the node has {self.settings.connections} connections already; {advice}")
+                raise Refused(
+                    "full",
+                    f"the node has {self.settings.connections} connections already; {advice}",
+                )
             self._connections[connection] = None
             self._served += 1
 

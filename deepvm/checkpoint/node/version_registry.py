@@ -15,14 +15,25 @@ from deepvm.checkpoint.format.layout import Layout
 from deepvm.checkpoint.format.manifest import CommitRecord
 from deepvm.checkpoint.network.protocol import MOST_DOCUMENT, Refused
 from deepvm.checkpoint.node.eviction import VersionMemory
-from deepvm.checkpoint.node.versions import Claim, Job, LayoutIndex, Reservation, Sender, Session, State, Version
+from deepvm.checkpoint.node.versions import (
+    Claim,
+    Job,
+    LayoutIndex,
+    Reservation,
+    Sender,
+    Session,
+    State,
+    Version,
+)
 
 _MOST_LAYOUTS = 4  # of a job
 _LEAST_DOCUMENT = 2**20
 _MOST_DOCUMENTS = 2  # layouts of the largest size that are kept at a time; most are much smaller
 _MOST_JOBS = 1000
-LEAST_PIECE = 4096  # bytes, unless it ends a run: each piece is remembered until its version is complete
-MOST_MISSING = 1000  # ranges in one answer; a sender that is not told of a range sends it again, and it is discarded
+# Bytes, unless it ends a run: each piece is remembered until its version is complete
+LEAST_PIECE = 4096
+# Ranges in one answer; a sender that is not told of a range sends it again, and it is discarded
+MOST_MISSING = 1000
 _ABORT_S = 5.0
 _COMPLETING = "this version is being completed from an earlier attempt"
 
@@ -31,9 +42,12 @@ class VersionRegistry(VersionMemory):
     """All versions in memory, and what senders may do."""
 
     def begin(self, job: str, epoch: int, stored: int = 0) -> None:
-        """A generation of a job begins, or speaks again; ``stored``: the newest that the disk knows of.
+        """A generation of a job begins, or speaks again.
 
-        What older generations have not completed is dropped at once. Raises Refused: a newer one has begun.
+        ``stored``: the newest that the disk knows of.
+
+        What older generations have not completed is dropped at once. Raises Refused: a newer one
+        has begun.
         """
         with self.changed:
             known = max(self.epochs.get(job, 0), stored)
@@ -45,21 +59,29 @@ class VersionRegistry(VersionMemory):
             self._end(here)
             here.session = Session("", self._clock() - self.lease_s)
             # What is being completed is complete before the new generation looks for versions.
-            self.changed.wait_for(lambda: not any(v.state is State.FINISHING for v in here.partial.values()), _ABORT_S)
+            self.changed.wait_for(
+                lambda: not any(v.state is State.FINISHING for v in here.partial.values()), _ABORT_S
+            )
 
     def _refuse_older(self, job: str, epoch: int, known: int) -> None:
         if epoch < known:
             raise Refused("stale", f"generation {epoch} of {job!r} is over: {known} has begun")
 
     def enter(self, sender: Sender) -> bool:
-        """Register a sender; returns whether its layout is known. Raises Refused: another run of this name is alive."""
+        """Register a sender; returns whether its layout is known.
+
+        Raises Refused: another run of this name is alive.
+        """
         job = sender.job
         with self.changed:
-            if sender.epoch:  # a newer one may have begun since this one spoke: it would wait for this one's lease
+            # A newer one may have begun since this one spoke: it would wait for this one's lease
+            if sender.epoch:
                 self._refuse_older(job, sender.epoch, self.epochs.get(job, 0))
             now = self._clock()
             if job not in self.jobs and len(self.jobs) >= _MOST_JOBS and not self._forget(now):
-                raise Refused("full", f"the node knows {_MOST_JOBS} jobs already, none of which it may forget")
+                raise Refused(
+                    "full", f"the node knows {_MOST_JOBS} jobs already, none of which it may forget"
+                )
             if job not in self.jobs:
                 self.jobs[job] = Job(job, Session(sender.session, now))
             here = self.jobs[job]
@@ -67,8 +89,9 @@ class VersionRegistry(VersionMemory):
                 if here.session.alive(now, self.lease_s):
                     raise Refused(
                         "session",
-                        f"another training run of the name {job!r} is sending to this node; give this one another "
-                        f"name, or stop the other: it is forgotten {self.lease_s:.0f} s after its last sign of life",
+                        f"another training run of the name {job!r} is sending to this node; give"
+                        " this one another name, or stop the other: it is forgotten"
+                        f" {self.lease_s:.0f} s after its last sign of life",
                     )
                 self._end(here)
                 here.session = Session(sender.session, now)
@@ -78,17 +101,26 @@ class VersionRegistry(VersionMemory):
             if index is not None:
                 here.layouts.move_to_end(sender.digest)
                 if index.layout.world != sender.world:
-                    misfit = f"rank {sender.rank} of {sender.world} does not fit a layout for {index.layout.world}"
+                    misfit = (
+                        f"rank {sender.rank} of {sender.world} does not fit a layout for"
+                        f" {index.layout.world}"
+                    )
                     raise Refused("layout", misfit)
             return index is not None
 
     @property
     def most_document(self) -> int:
-        """Bytes of the largest layout document; reading one takes up to 25 times as many, keeping it 8."""
+        """Bytes of the largest layout document.
+
+        Reading one takes up to 25 times as many, keeping it 8.
+        """
         return min(MOST_DOCUMENT, max(_LEAST_DOCUMENT, self.pool.limit // 256))
 
     def learn(self, sender: Sender, layout: Layout, document: int = 0) -> None:
-        """Register a layout of ``document`` bytes. Raises Refused: no memory for it, or its session is over."""
+        """Register a layout of ``document`` bytes.
+
+        Raises Refused: no memory for it, or its session is over.
+        """
         with self.reading:
             index = LayoutIndex(layout, document)
         with self.changed:
@@ -101,10 +133,15 @@ class VersionRegistry(VersionMemory):
             here.layouts[layout.digest] = index
 
     def _make_room(self, here: Job, document: int) -> None:
-        """Forget layouts, those of dead runs first, until one more fits; a sender that needs one again sends it."""
+        """Forget layouts, those of dead runs first, until one more fits.
+
+        A sender that needs one again sends it.
+        """
 
         def full() -> bool:
-            known = sum(index.document for job in self.jobs.values() for index in job.layouts.values())
+            known = sum(
+                index.document for job in self.jobs.values() for index in job.layouts.values()
+            )
             return known + document > _MOST_DOCUMENTS * self.most_document
 
         now = self._clock()
@@ -113,7 +150,11 @@ class VersionRegistry(VersionMemory):
             while job.layouts and full():
                 job.layouts.popitem(last=False)
         if full():
-            raise Refused("full", "the layouts of other jobs fill the node's memory for layouts; give it more --memory")
+            raise Refused(
+                "full",
+                "the layouts of other jobs fill the node's memory for layouts; give it more"
+                " --memory",
+            )
 
     def leave(self, sender: Sender) -> None:
         """Forget a connection that ended."""
@@ -136,13 +177,19 @@ class VersionRegistry(VersionMemory):
         hold: int | None = None,
         best: bool = False,
     ) -> Reservation | str:
-        """Reserve a slot for a version, or join the one that another rank reserved; returns why there is no room.
+        """Reserve a slot for a version, or join the one that another rank reserved.
 
-        ``attempt_id``: random for each attempt of the rank to send its part; an earlier one may have sent other bytes.
-        ``attempt_number``: which save of this run it is, the same for all ranks; a later one replaces an earlier one.
-        ``hold``: the oldest version that must stay on disk, as another node may have no newer one; None: as before.
+        Returns why there is no room.
 
-        Raises Refused: the session or the attempt is over, or the layout differs from that of the other ranks.
+        ``attempt_id``: random for each attempt of the rank to send its part; an earlier one may
+        have sent other bytes.
+        ``attempt_number``: which save of this run it is, the same for all ranks; a later one
+        replaces an earlier one.
+        ``hold``: the oldest version that must stay on disk, as another node may have no newer one;
+        None: as before.
+
+        Raises Refused: the session or the attempt is over, or the layout differs from that of the
+        other ranks.
         """
         job, session, rank = sender.job, sender.session, sender.rank
         with self.changed:
@@ -169,9 +216,11 @@ class VersionRegistry(VersionMemory):
                     for claim in [c for c in found.claims if c.rank == rank]:
                         if not self._ended(claim):
                             raise Refused("request", f"version {number} is being received")
-                    if found.state is not State.RECEIVING:  # it went on while the old connections ended
+                    # It went on while the old connections ended
+                    if found.state is not State.RECEIVING:
                         return _COMPLETING
-                # An earlier save, which other ranks may still be sending; or only this rank's own earlier attempt.
+                # An earlier save, which other ranks may still be sending; or only this rank's own
+                # earlier attempt.
                 if found.attempt_number < attempt_number or set(found.attempt_ids) <= {rank}:
                     self._drop(found)
                     found = None
@@ -195,12 +244,16 @@ class VersionRegistry(VersionMemory):
             found.senders.add(sender)
             return Reservation(found, rank, attempt_id)
 
-    def _begin(self, here: Job, run: Session, index: LayoutIndex, number: int, attempt_number: int) -> Version | None:
+    def _begin(
+        self, here: Job, run: Session, index: LayoutIndex, number: int, attempt_number: int
+    ) -> Version | None:
         slot = None if self.stopping else self._slot(here, index.layout.size)
         if slot is None:
             self.counts["busy"] += 1
             return None
-        version = Version(here.name, number, run.name, index, slot, self._clock(), attempt_number=attempt_number)
+        version = Version(
+            here.name, number, run.name, index, slot, self._clock(), attempt_number=attempt_number
+        )
         here.partial[number] = version
         run.save_again(number)
         if number in here.complete:
@@ -210,10 +263,12 @@ class VersionRegistry(VersionMemory):
         return version
 
     def claim(self, sender: Sender, reservation: Reservation, start: int, end: int) -> Claim | None:
-        """Get the memory for a piece that is about to be received; None: it is here already, discard it.
+        """Get the memory for a piece that is about to be received.
 
-        Verified bytes are never written again, and no two connections write the same bytes: one that still does is a
-        dead one whose peer has come back, and is closed.
+        None: it is here already, discard it.
+
+        Verified bytes are never written again, and no two connections write the same bytes: one
+        that still does is a dead one whose peer has come back, and is closed.
 
         Raises Refused: the session or the version is over, or the range is not this rank's.
         """
@@ -222,7 +277,9 @@ class VersionRegistry(VersionMemory):
             while True:
                 run = self._valid(reservation)
                 if end > version.index.run_end(rank, start):
-                    raise Refused("request", f"bytes {start} to {end - 1} are not in the part of rank {rank}")
+                    raise Refused(
+                        "request", f"bytes {start} to {end - 1} are not in the part of rank {rank}"
+                    )
                 version.heard = run.heard = self._clock()
                 arrived = version.received[rank]
                 if arrived.covers(start, end):
@@ -230,9 +287,15 @@ class VersionRegistry(VersionMemory):
                     return None
                 size = end - start
                 if size < LEAST_PIECE and end != version.index.run_end(rank, end - 1):
-                    raise Refused("request", f"{size} bytes at {start}; pieces have {LEAST_PIECE} or end their run")
+                    raise Refused(
+                        "request",
+                        f"{size} bytes at {start}; pieces have {LEAST_PIECE} or end their run",
+                    )
                 if version.state is not State.RECEIVING or arrived.touches(start, end):
-                    raise Refused("request", f"bytes {start} to {end - 1} are here in part; ask what is missing")
+                    raise Refused(
+                        "request",
+                        f"bytes {start} to {end - 1} are here in part; ask what is missing",
+                    )
                 other = next((c for c in version.claims if c.start < end and start < c.end), None)
                 if other is None:
                     break
@@ -253,7 +316,8 @@ class VersionRegistry(VersionMemory):
                 self.counts["received_bytes"] += claim.end - claim.start
             if version.state is State.DROPPED:
                 self._reuse(version)
-            if self._blocked:  # else nobody waits for this, and waking all pollers costs more than the piece
+            # Else nobody waits for this, and waking all pollers costs more than the piece
+            if self._blocked:
                 self.changed.notify_all()
 
     def _ended(self, claim: Claim) -> bool:
@@ -269,7 +333,8 @@ class VersionRegistry(VersionMemory):
     def commit(self, reservation: Reservation) -> Mapping[str, Any]:
         """Commit a rank's part if all of it is verified; the last one completes the version.
 
-        Returns the body of ``ACK``: without missing ranges the part is safe in this memory. Raises Refused.
+        Returns the body of ``ACK``: without missing ranges the part is safe in this memory. Raises
+        Refused.
         """
         version = reservation.version
         with self.changed:
@@ -294,8 +359,14 @@ class VersionRegistry(VersionMemory):
     def _valid(self, reservation: Reservation) -> Session:
         version = reservation.version
         _, run = self._current(version.job, version.session)
-        if version.state is State.DROPPED or version.attempt_ids.get(reservation.rank) != reservation.attempt_id:
-            raise Refused("stale", f"version {version.number} of {version.job!r} is not being received any more")
+        if (
+            version.state is State.DROPPED
+            or version.attempt_ids.get(reservation.rank) != reservation.attempt_id
+        ):
+            raise Refused(
+                "stale",
+                f"version {version.number} of {version.job!r} is not being received any more",
+            )
         return run
 
     def _finish(self, here: Job, version: Version) -> None:
@@ -328,7 +399,9 @@ class VersionRegistry(VersionMemory):
             self.changed.notify_all()
 
     def wait(self, sender: Sender, sequence: int, limit_s: float) -> Mapping[str, Any]:
-        """Wait until something changed since ``sequence``, at most ``limit_s``; the body of ``STATE``. Raises Refused.
+        """Wait until something changed since ``sequence``, at most ``limit_s``.
+
+        The body of ``STATE``. Raises Refused.
 
         ``stuck``: versions for which the disk fails again and again, and why.
         """
@@ -339,7 +412,11 @@ class VersionRegistry(VersionMemory):
                 run.heard = self._clock()
                 left = deadline - time.monotonic()
                 if here.sequence != sequence or left <= 0 or self.closed:
-                    own = [v.number for v in self.queue if (v.job, v.session) == (sender.job, sender.session)]
+                    own = [
+                        v.number
+                        for v in self.queue
+                        if (v.job, v.session) == (sender.job, sender.session)
+                    ]
                     return {
                         "sequence": here.sequence,
                         "receiving": list(here.partial),
@@ -352,11 +429,17 @@ class VersionRegistry(VersionMemory):
     def _current(self, job: str, session: str) -> tuple[Job, Session]:
         here = self.jobs.get(job)
         if here is None or here.session.name != session:
-            raise Refused("stale", f"this training run of {job!r} is over here: another one has taken its name")
+            raise Refused(
+                "stale",
+                f"this training run of {job!r} is over here: another one has taken its name",
+            )
         return here, here.session
 
     def _forget(self, now: float) -> bool:
-        """Forget a job that nobody sends to any more and that is all on the disk; returns whether there is one."""
+        """Forget a job that nobody sends to any more and that is all on the disk.
+
+        Returns whether there is one.
+        """
         for here in self.jobs.values():
             held = [*here.partial.values(), *here.complete.values()]
             kept = all(v.flushed for v in here.complete.values()) and not any(v.used for v in held)

@@ -1,4 +1,7 @@
-"""State of versions, sessions and jobs on a node; :mod:`deepvm.checkpoint.node.version_registry` has the rules."""
+"""State of versions, sessions and jobs on a node.
+
+:mod:`deepvm.checkpoint.node.version_registry` has the rules.
+"""
 
 from __future__ import annotations
 
@@ -59,8 +62,10 @@ class LayoutIndex:
     """A layout and what is derived from it once.
 
     Attributes:
-        runs: each rank's ranges, sorted, neighbours joined. cuts: where pieces are cut for their checksums.
-        document: bytes of the layout as received; in memory all this takes about eight times as many.
+        runs: each rank's ranges, sorted, neighbours joined. cuts: where pieces are cut for their
+            checksums.
+        document: bytes of the layout as received; in memory all this takes about eight times as
+            many.
     """
 
     def __init__(self, layout: Layout, document: int = 0) -> None:
@@ -70,7 +75,10 @@ class LayoutIndex:
         self.cuts = CrcBoundaries.of(layout)
 
     def run_end(self, rank: int, place: int) -> int:
-        """Where the last run of a rank that begins at or before ``place`` ends; 0 if there is none."""
+        """Where the last run of a rank that begins at or before ``place`` ends.
+
+        0 if there is none.
+        """
         own = self.runs[rank]
         at = bisect_right(own, Segment(place, self.layout.size)) - 1
         return own[at].offset + own[at].length if at >= 0 else 0
@@ -83,11 +91,16 @@ class Version:
     Attributes:
         heard: when a sender's request for it last came, monotonic.
         attempt_ids: of which attempt each rank's part is. attempt_number: that of all parts.
-        received: verified ranges of each rank, and ``pieces`` their checksums. committed: ranks whose part is whole.
-        claims: ranges being received. pins: threads that read the slot. senders: connections with credit for it.
-        manifest: not before it is complete. flushed: on disk as well. best: the training's best so far.
-        superseded: the same run saves its number again, so this one's outcome is no longer reported.
-        renewed: how often verified bytes were discarded. early: a write before it was complete was tried.
+        received: verified ranges of each rank, and ``pieces`` their checksums. committed: ranks
+            whose part is whole.
+        claims: ranges being received. pins: threads that read the slot. senders: connections with
+            credit for it.
+        manifest: not before it is complete. flushed: on disk as well. best: the training's best so
+            far.
+        superseded: the same run saves its number again, so this one's outcome is no longer
+            reported.
+        renewed: how often verified bytes were discarded. early: a write before it was complete was
+            tried.
     """
 
     job: str
@@ -145,10 +158,12 @@ class Session:
     """One training run.
 
     Attributes:
-        name: its random id. senders: its connections. heard: when one of them last said something, monotonic.
-        reserved: the newest version that each rank began. skipped: versions for which there was no room, and who was
-            told: all ranks must get the same answer, or some would wait in vain for the parts of the others.
-        complete, durable: the last numbers whose latest attempt is complete or durable.
+        name: its random id. senders: its connections. heard: when one of them last said something,
+            monotonic.
+        reserved: the newest version that each rank began. skipped: versions for which there was no
+            room, and who was
+            told: all ranks must get the same answer, or some would wait in vain for the parts of
+        the others. complete, durable: the last numbers whose latest attempt is complete or durable.
     """
 
     name: str
@@ -160,7 +175,10 @@ class Session:
     durable: deque[int] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
 
     def skips(self, number: int, rank: int) -> bool:
-        """Whether a rank must skip a version as another one did; a rank that asks again is let through."""
+        """Whether a rank must skip a version as another one did.
+
+        A rank that asks again is let through.
+        """
         told = self.skipped.get(number, {rank})
         if rank not in told:
             told.add(rank)
@@ -186,9 +204,11 @@ class Job:
     """A job's versions, layouts and session.
 
     Attributes:
-        layouts: by digest. partial, complete: versions by number, ``complete`` in the order of completion.
+        layouts: by digest. partial, complete: versions by number, ``complete`` in the order of
+            completion.
         sequence: incremented when a version changes its state, for those who wait.
-        hold: versions from this number on stay on disk; None: only the newest. trouble: why the disk fails.
+        hold: versions from this number on stay on disk; None: only the newest. trouble: why the
+            disk fails.
     """
 
     name: str
@@ -203,7 +223,8 @@ class Job:
     def keeps(self, version: Version) -> bool:
         """Whether a complete version is the newest of this run, by its number or by the time of its completion.
 
-        They differ when a run goes back. Versions of earlier runs count until this one has completed something.
+        They differ when a run goes back. Versions of earlier runs count until this one has
+        completed something.
         """
         return version is self.last or version.number == max(v.number for v in self._newest())
 

@@ -1,12 +1,12 @@
 """A version's copy into its slot, in the background or layer by layer, and the gate that the next step waits at.
 
-On a GPU (LightCheck III-C) a stream of our own per device copies groups, each followed by an event. The gate is an
-event too: the training's stream waits for it, the CPU does not. The times of a handle are CPU times: they do not
-include how long the GPU's stream waits.
+On a GPU (LightCheck III-C) a stream of our own per device copies groups, each followed by an event.
+The gate is an event too: the training's stream waits for it, the CPU does not. The times of a
+handle are CPU times: they do not include how long the GPU's stream waits.
 
-Layers are copied during backward, into the slot of a version whose step has not ended yet: what only a layer's update
-changes as soon as the layer is updated, the rest after the step. A storage that was changed or replaced since its copy,
-as its version counter tells, is copied again.
+Layers are copied during backward, into the slot of a version whose step has not ended yet: what
+only a layer's update changes as soon as the layer is updated, the rest after the step. A storage
+that was changed or replaced since its copy, as its version counter tells, is copied again.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ from deepvm.io.failpoints import point
 
 _MOST_EVENTS = 24
 """CUDA makes a thread wait for the device once it has queued 56 events that can be waited for without spinning (seen on
-an H100 and an H200, CUDA 13.0): the gate would open when the copy has ended, not when it is queued. What may change at
-once and what only the optimizer changes are queued one after the other, with so many events each."""
+an H100 and an H200, CUDA 13.0): the gate would open when the copy has ended, not when it is queued.
+What may change at once and what only the optimizer changes are queued one after the other, with so
+many events each.
+"""
 
 
 class Copying:
@@ -39,10 +41,11 @@ class Copying:
 
     Attributes:
         begun: when, monotonic. error: why it was not finished.
-        loan: what a tier reads in place. took_s: how long it took to copy that; 0: it was not needed.
+        loan: what a tier reads in place. took_s: how long it took to copy that; 0: it was not
+            needed.
 
-    The state must not change while it is copied. Whether it did since :meth:`watch` is checked once: at the end of the
-    copy, or by whoever passes the gate before that.
+    The state must not change while it is copied. Whether it did since :meth:`watch` is checked
+    once: at the end of the copy, or by whoever passes the gate before that.
     """
 
     def __init__(
@@ -57,9 +60,10 @@ class Copying:
     ) -> None:
         """Copy the pieces ``now``, which anything may change, and mark the training's place in its streams.
 
-        Only the optimizer changes the pieces ``later``, which :meth:`run` copies. ``hold`` keeps the gate shut until
-        then even if there are none. ``lend_s``: a tier is to read what it can of them in place (see :class:`Loan`), and
-        they are copied after so many seconds, unless that has ended or the gate is wanted before.
+        Only the optimizer changes the pieces ``later``, which :meth:`run` copies. ``hold`` keeps
+        the gate shut until then even if there are none. ``lend_s``: a tier is to read what it can
+        of them in place (see :class:`Loan`), and they are copied after so many seconds, unless that
+        has ended or the gate is wanted before.
         """
         self._strategy, self._slot, self._sources, self._later = strategy, slot, sources, later
         self.error: BaseException | None = None
@@ -87,12 +91,16 @@ class Copying:
     @property
     def open(self) -> bool:
         """Whether the gate is open."""
-        if not self._opened.is_set() or self._changed is not None:  # first: the gate's events come before it opens
+        # First: the gate's events come before it opens
+        if not self._opened.is_set() or self._changed is not None:
             return False
         return all(event.query() for _, event in self._gate)  # type: ignore[no-untyped-call]
 
     def wait(self, limit_s: float) -> bool:
-        """Wait until this thread, or its stream, may change the state; returns whether that was in time."""
+        """Wait until this thread, or its stream, may change the state.
+
+        Returns whether that was in time.
+        """
         if self.loan is not None:
             self.loan.want()
         if not self._opened.wait(limit_s):
@@ -105,8 +113,8 @@ class Copying:
     def run(self, reached: Callable[[int], None], also: Callable[[], None] = lambda: None) -> None:
         """In the background: copy what only the optimizer changes, do ``also``, and open the gate.
 
-        ``reached`` is called with the file offset below which a tier may read, not with the end of this rank's part
-        before that is known to be right.
+        ``reached`` is called with the file offset below which a tier may read, not with the end of
+        this rank's part before that is known to be right.
         """
         try:
             point("snapshot.before-copy")
@@ -121,7 +129,8 @@ class Copying:
                 reached(min(end, last))
 
             queued, plain = self._split(self._later)
-            progress = (lambda end: None) if queued or self._events else partly  # what is queued is not there yet
+            # What is queued is not there yet
+            progress = (lambda end: None) if queued or self._events else partly
             # On our stream: torch may hand out memory there that the training's stream still uses.
             with self._api.within([*self._streams.values()]):
                 clones = self._strategy.clones(self._slot.pieces, sources, self._later)
@@ -168,7 +177,8 @@ class Copying:
             if not self._confirmed:
                 raise
         finally:
-            with self._asking:  # whoever confirms does so before the gate opens, or goes by what was seen then
+            # Whoever confirms does so before the gate opens, or goes by what was seen then
+            with self._asking:
                 self._spoilt = self._look()
                 loan.end()
                 self._opened.set()
@@ -177,10 +187,12 @@ class Copying:
             raise CheckpointError(self._change)
 
     def _confirm(self) -> None:
-        """What a tier has read is of one state: that of :meth:`watch`. Raises CheckpointError: it may not be.
+        """What a tier has read is of one state: that of :meth:`watch`.
 
-        From then on the version may exist: what becomes of its copy matters only if bytes are to be sent again, and
-        that is confirmed again.
+        Raises CheckpointError: it may not be.
+
+        From then on the version may exist: what becomes of its copy matters only if bytes are to be
+        sent again, and that is confirmed again.
         """
         assert self.loan is not None
         with self._asking:
@@ -216,13 +228,19 @@ class Copying:
             (queued if device in self._streams else plain).append(number)
         return queued, plain
 
-    def _queue(self, sources: Sources, which: Sequence[int]) -> list[tuple[int, torch.device, torch.cuda.Event]]:
+    def _queue(
+        self, sources: Sources, which: Sequence[int]
+    ) -> list[tuple[int, torch.device, torch.cuda.Event]]:
         """Queue copies in groups; for each its file offset, its device, and the event after it."""
         found: list[tuple[int, torch.device, torch.cuda.Event]] = []
         for numbers, parts in groups(self._slot.pieces, sources, which, _MOST_EVENTS):
             device = parts[0].device
-            self._api.copy(self._streams[device], [self._slot.targets[number] for number in numbers], parts)
-            found.append((self._slot.offset(numbers[0]), device, self._api.mark(self._streams[device])))
+            self._api.copy(
+                self._streams[device], [self._slot.targets[number] for number in numbers], parts
+            )
+            found.append(
+                (self._slot.offset(numbers[0]), device, self._api.mark(self._streams[device]))
+            )
         return found
 
     def _clone(self, clones: Sources, sources: Sources, which: Sequence[int]) -> None:
@@ -253,7 +271,9 @@ class StorageBytes:
         # Storages are kept alive, so their numbers are unique. But one may have grown.
         keys = [(storage._cdata, storage.nbytes()) for storage in storages]
         known, self.storages = self._known, storages
-        self._known = {k: known[k] if k in known else as_bytes(s) for k, s in zip(keys, storages, strict=True)}
+        self._known = {
+            k: known[k] if k in known else as_bytes(s) for k, s in zip(keys, storages, strict=True)
+        }
         return [self._known[key] for key in keys]
 
 
@@ -268,11 +288,18 @@ class LayerSlots:
         self._next: LayerSlot | None = None
         self.filled: LayerSlot | None = None
 
-    def divide(self, model: torch.nn.Module, world: int, before: Callable[[Sequence[Copying]], None]) -> None:
-        """Update and copy layer by layer; ``before`` gets the copies an update must wait for. Raises RequestError."""
+    def divide(
+        self, model: torch.nn.Module, world: int, before: Callable[[Sequence[Copying]], None]
+    ) -> None:
+        """Update and copy layer by layer; ``before`` gets the copies an update must wait for.
+
+        Raises RequestError.
+        """
         for name, value in self._state.extra.items():
             if isinstance(value, torch.amp.GradScaler):
-                raise RequestError(f"extra[{name!r}]", "GradScaler", 'with another strategy than "layerwise"')
+                raise RequestError(
+                    f"extra[{name!r}]", "GradScaler", 'with another strategy than "layerwise"'
+                )
 
         def gate(layer: Sequence[torch.Tensor]) -> None:
             before([self.copies[p] for p in layer if p in self.copies])
@@ -290,7 +317,10 @@ class LayerSlots:
         self.filled, self._next = self._next, None
 
     def prepare(self, storages: Sequence[torch.UntypedStorage], ranks: Ranks) -> None:
-        """Take a slot for the next step, if all ranks can; collective. The storages are the previous version's."""
+        """Take a slot for the next step, if all ranks can; collective.
+
+        The storages are the previous version's.
+        """
         if self._next is not None:
             return
         slot = self._pipeline.take()
@@ -301,7 +331,11 @@ class LayerSlots:
 
     def take(self, patience_s: float, *, urgent: bool = False) -> Slot | None:
         """A slot for the finished step: that of its layers, or a free one; ``urgent``: see :meth:`Pipeline.take`."""
-        return self._pipeline.take(patience_s, urgent=urgent) if self.filled is None else self.filled.slot
+        return (
+            self._pipeline.take(patience_s, urgent=urgent)
+            if self.filled is None
+            else self.filled.slot
+        )
 
     def drop(self) -> None:
         """The finished step is not saved: give its layers' slot back."""
@@ -326,9 +360,16 @@ class LayerSlot:
     """The slot of the next version, into which layers are copied during backward."""
 
     def __init__(
-        self, strategy: Strategy, slot: Slot, storages: Sequence[torch.UntypedStorage], pipeline: Pipeline
+        self,
+        strategy: Strategy,
+        slot: Slot,
+        storages: Sequence[torch.UntypedStorage],
+        pipeline: Pipeline,
     ) -> None:
-        """Nothing is copied yet; the storages are the previous version's, in file order; replaced ones are left out."""
+        """Nothing is copied yet; the storages are the previous version's, in file order.
+
+        Replaced ones are left out.
+        """
         self.slot = slot
         self._strategy, self._storages, self._pipeline = strategy, storages, pipeline
         self._numbers = {storage._cdata: number for number, storage in enumerate(storages)}
@@ -341,14 +382,18 @@ class LayerSlot:
         self._lock = threading.Lock()
 
     def copy(self, tensors: Sequence[torch.Tensor]) -> Copying:
-        """Copy the memory of these tensors, which only their layer's update changes; returns its gate."""
+        """Copy the memory of these tensors, which only their layer's update changes.
+
+        Returns its gate.
+        """
         sources: list[torch.Tensor | None] = [None] * len(self._storages)
         with self._lock:
             found: dict[int, list[tuple[torch.Tensor, int]]] = {}
             for tensor in tensors:
                 number = self._numbers.get(tensor.untyped_storage()._cdata)
                 if number in self._copied:
-                    self._twice.add(number)  # two layers share it, and the second was updated after its copy
+                    # Two layers share it, and the second was updated after its copy
+                    self._twice.add(number)
                 elif number is not None:
                     found.setdefault(number, []).append((tensor, tensor._version))
                     sources[number] = as_bytes(self._storages[number])

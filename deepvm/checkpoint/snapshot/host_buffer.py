@@ -35,7 +35,8 @@ Sources = Sequence[torch.Tensor | None]
 class Piece(NamedTuple):
     """Part of a storage that this rank copies: bytes ``start`` to ``start + length`` of storage ``storage``.
 
-    ``place`` is where they belong in the storage as the file has it, which is whole; this rank may have a part.
+    ``place`` is where they belong in the storage as the file has it, which is whole; this rank may
+    have a part.
     """
 
     storage: int
@@ -52,9 +53,11 @@ class Piece(NamedTuple):
 
 def address_space(size: int, *, sparse: bool) -> mmap.mmap:
     """Memory for a file; ``sparse``: only a part of it will be filled, and the whole may not fit into this machine."""
-    # Private, a third faster to copy into than Python's default. Finding huge pages would take half a second in
-    # fragmented memory, and gain nothing.
-    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (_NO_RESERVE if sparse else 0))
+    # Private, a third faster to copy into than Python's default. Finding huge pages would take half
+    # a second in fragmented memory, and gain nothing.
+    return mmap.mmap(
+        -1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (_NO_RESERVE if sparse else 0)
+    )
 
 
 def pieces_of(image: Image, layout: Layout, rank: int) -> tuple[Piece, ...]:
@@ -64,7 +67,9 @@ def pieces_of(image: Image, layout: Layout, rank: int) -> tuple[Piece, ...]:
         Piece(number, run.start + at, min(GROUP_BYTES, stop - at), run.place + at)
         for number in order
         for run in image.runs(number)
-        for start, stop in within(Segment(image.storages[number] + run.place, run.length), layout.shards[rank])
+        for start, stop in within(
+            Segment(image.storages[number] + run.place, run.length), layout.shards[rank]
+        )
         for at in range(start, stop, GROUP_BYTES)
     )
 
@@ -74,10 +79,12 @@ def groups(
 ) -> Iterator[tuple[list[int], list[torch.Tensor]]]:
     """Consecutive pieces of one device, together no larger than a group: their numbers and bytes.
 
-    ``most``: make at most this many groups for one device, and one more; groups grow where more would be needed.
+    ``most``: make at most this many groups for one device, and one more; groups grow where more
+    would be needed.
     """
     largest, whole = GROUP_BYTES, sum(pieces[number].length for number in which)
-    if most is not None and 2 * whole > most * GROUP_BYTES:  # each group may end just before a piece that fills it
+    # Each group may end just before a piece that fills it
+    if most is not None and 2 * whole > most * GROUP_BYTES:
         largest += whole // most
     numbers: list[int] = []
     parts: list[torch.Tensor] = []
@@ -98,13 +105,20 @@ class Slot:
     """Memory for one version: the address space of the whole file, of which a rank touches its own share.
 
     Attributes:
-        image: how the file looks. pieces: what this rank copies. targets: where each piece goes, as a tensor of bytes.
-        view: the memory. end: where the rank's share of it ends. home: the hidden file that it maps, if any.
+        image: how the file looks. pieces: what this rank copies. targets: where each piece goes, as
+            a tensor of bytes.
+        view: the memory. end: where the rank's share of it ends. home: the hidden file that it
+            maps, if any.
         on_release: called before the memory is given back.
     """
 
     def __init__(
-        self, image: Image, layout: Layout | None = None, rank: int = 0, *, memory: mmap.mmap | None = None
+        self,
+        image: Image,
+        layout: Layout | None = None,
+        rank: int = 0,
+        *,
+        memory: mmap.mmap | None = None,
     ) -> None:
         """Take memory, unless given, and write everything but tensors and numbers into it."""
         self.image = image
@@ -114,16 +128,22 @@ class Slot:
         self.pieces = pieces_of(image, layout, rank)
         if memory is None:
             memory = address_space(image.size, sparse=bool(image.regions))
-        memory.madvise(mmap.MADV_DONTFORK)  # if DataLoader workers inherited it, each write would copy a page first
+        # If DataLoader workers inherited it, each write would copy a page first
+        memory.madvise(mmap.MADV_DONTFORK)
         self._memory, self.view = memory, memoryview(memory)
         page, size = mmap.PAGESIZE, image.size
         self.end = max((o + n for o, n in layout.shards[rank]), default=size)
-        self._pages = Ranges((o // page * page, min(-(-(o + n) // page) * page, size)) for o, n in layout.shards[rank])
+        self._pages = Ranges(
+            (o // page * page, min(-(-(o + n) // page) * page, size))
+            for o, n in layout.shards[rank]
+        )
         for offset, data in image.pieces:
             for start, stop in within(Segment(offset, len(data)), layout.shards[rank]):
                 self.view[offset + start : offset + stop] = data[start:stop]
         self.targets = [
-            torch.frombuffer(self._memory, dtype=torch.uint8, count=piece.length, offset=self.offset(number))
+            torch.frombuffer(
+                self._memory, dtype=torch.uint8, count=piece.length, offset=self.offset(number)
+            )
             for number, piece in enumerate(self.pieces)
         ]
 
@@ -155,10 +175,16 @@ class Slot:
             self.view.release()
             self._memory.close()
 
-    def copy(self, sources: Sources, which: Sequence[int], reached: Callable[[int], None] = lambda end: None) -> None:
+    def copy(
+        self,
+        sources: Sources,
+        which: Sequence[int],
+        reached: Callable[[int], None] = lambda end: None,
+    ) -> None:
         """Copy pieces (ascending) into place; releases the GIL meanwhile.
 
-        ``reached`` is called before each group, and at the end, with the file offset below which these are copied.
+        ``reached`` is called before each group, and at the end, with the file offset below which
+        these are copied.
         """
         for numbers, parts in groups(self.pieces, sources, which):
             reached(self.offset(numbers[0]))
@@ -172,8 +198,8 @@ class Filling:
     def __init__(self, image: memoryview, layout: Layout, *, shared: bool) -> None:
         """Nothing is filled yet.
 
-        If several tiers read the image (``shared``), the file's checksums are filled in here: no tier sees bytes change
-        that it has read.
+        If several tiers read the image (``shared``), the file's checksums are filled in here: no
+        tier sees bytes change that it has read.
         """
         self._change = threading.Condition()
         self._copied = self._sealed = 0
@@ -222,5 +248,7 @@ def checksum(sources: Sources, pieces: Sequence[Piece]) -> int:
     for piece in pieces:
         part = piece.of(sources).cpu()
         # Without numpy there is no other way to the bytes of a tensor that does not copy them.
-        crc = crc32(memoryview((ctypes.c_ubyte * piece.length).from_address(part.data_ptr())).cast("B"), crc)
+        crc = crc32(
+            memoryview((ctypes.c_ubyte * piece.length).from_address(part.data_ptr())).cast("B"), crc
+        )
     return crc

@@ -1,9 +1,9 @@
 """A loan: a tier reads a version where the training has it, and it is copied only if that takes too long.
 
-On the CPU a copy takes a fifth of the processor time of a version that goes to a memory node of the same machine, and
-takes it from the training. So the gate stays shut while the version is sent. Shortly before the training is expected
-to want it open, or when it does, all is copied: also what was sent already, which may have to be sent again until the
-node has verified the whole.
+On the CPU a copy takes a fifth of the processor time of a version that goes to a memory node of the
+same machine, and takes it from the training. So the gate stays shut while the version is sent.
+Shortly before the training is expected to want it open, or when it does, all is copied: also what
+was sent already, which may have to be sent again until the node has verified the whole.
 """
 
 from __future__ import annotations
@@ -34,10 +34,13 @@ class Loan:
 
     Attributes:
         lent: their numbers. rest: the numbers of the others, to be copied before :meth:`begin`.
-        confirm: see :class:`deepvm.checkpoint.format.shard.Loan`. moved: whether memory was, while it was read.
+        confirm: see :class:`deepvm.checkpoint.format.shard.Loan`. moved: whether memory was, while
+            it was read.
     """
 
-    def __init__(self, slot: Slot, sources: Sources, which: Sequence[int], confirm: Callable[[], None]) -> None:
+    def __init__(
+        self, slot: Slot, sources: Sources, which: Sequence[int], confirm: Callable[[], None]
+    ) -> None:
         """Lend nothing yet; ``which``: the pieces (ascending), all in host memory."""
         self.confirm, self.moved = confirm, False
         self.lent = [number for number in which if slot.pieces[number].length >= _LEAST_BYTES]
@@ -50,7 +53,9 @@ class Loan:
         self._open = self._wanted = self._over = False
 
     @classmethod
-    def of(cls, slot: Slot, sources: Sources, which: Sequence[int], confirm: Callable[[], None]) -> Loan | None:
+    def of(
+        cls, slot: Slot, sources: Sources, which: Sequence[int], confirm: Callable[[], None]
+    ) -> Loan | None:
         """A loan, if there is anything to lend."""
         loan = cls(slot, sources, which, confirm)
         return loan if loan.lent else None
@@ -77,10 +82,13 @@ class Loan:
             if here:
                 with self._change:
                     self._readers -= 1
-                    if not self._open:  # else nobody waits for this, and the copying thread would wake in vain
+                    # Else nobody waits for this, and the copying thread would wake in vain
+                    if not self._open:
                         self._change.notify_all()
 
-    def _places(self, start: int, end: int, read: list[tuple[torch.Tensor, int]]) -> Iterator[memoryview]:
+    def _places(
+        self, start: int, end: int, read: list[tuple[torch.Tensor, int]]
+    ) -> Iterator[memoryview]:
         """The bytes of a range: of pieces that are lent, noted in ``read``, and between them of the slot."""
         for number in range(max(bisect_right(self._starts, start) - 1, 0), len(self._starts)):
             first, part = self._starts[number], self._parts[number]
@@ -92,7 +100,8 @@ class Loan:
             if start < first + len(part):
                 address = part.data_ptr()
                 read.append((part, address))
-                # Without numpy there is no other way to the bytes of a tensor that does not copy them.
+                # Without numpy there is no other way to the bytes of a tensor that does not copy
+                # them.
                 view = memoryview(_array(len(part)).from_address(address)).cast("B")
                 yield view[start - first : end - first]
                 start = first + len(part)

@@ -34,7 +34,9 @@ class Pipeline:
         self._slots: list[Slot] = []
         self._free: list[Slot] = []
         self._change = threading.Condition()
-        self._queues: list[SimpleQueue[Callable[[], None] | None]] = [SimpleQueue() for _ in range(len(tiers) + 1)]
+        self._queues: list[SimpleQueue[Callable[[], None] | None]] = [
+            SimpleQueue() for _ in range(len(tiers) + 1)
+        ]
         self._threads: list[threading.Thread] = []
         self._closing = False
         self._under_way = 0
@@ -60,14 +62,16 @@ class Pipeline:
         with self._change:
             # Slots of an earlier layout take memory until they are free.
             if not self._change.wait_for(
-                lambda: self._under_way < most and (self._free or len(self._slots) < most), timeout_s
+                lambda: self._under_way < most and (self._free or len(self._slots) < most),
+                timeout_s,
             ):
                 return None
             if self._free:
                 return self._free.pop()
             try:
                 slot = self._make()
-            except CheckpointError as error:  # no space now: training goes on, and the version is skipped
+            except CheckpointError as error:
+                # No space now: training goes on, and the version is skipped
                 log.warning("%s", error)
                 return None
             self._slots.append(slot)
@@ -95,13 +99,19 @@ class Pipeline:
     def background(self, work: Callable[[], None]) -> None:
         """Queue work for the thread that copies."""
         if not self._threads:
-            for name, queue in zip(("copy", *(tier.url for tier in self.tiers)), self._queues, strict=True):
-                thread = threading.Thread(target=_serve, args=(queue,), name=f"deepvm-{name}", daemon=True)
+            for name, queue in zip(
+                ("copy", *(tier.url for tier in self.tiers)), self._queues, strict=True
+            ):
+                thread = threading.Thread(
+                    target=_serve, args=(queue,), name=f"deepvm-{name}", daemon=True
+                )
                 thread.start()
                 self._threads.append(thread)
         self._queues[0].put(work)
 
-    def fill(self, slot: Slot, layout: Layout, copy: Callable[[Callable[[int], None]], None]) -> Filling:
+    def fill(
+        self, slot: Slot, layout: Layout, copy: Callable[[Callable[[int], None]], None]
+    ) -> Filling:
         """Fill a slot in the background; ``copy`` is called there with a function to report progress to."""
         # Where each rank has a part, whoever joins them fills in the checksums.
         filling = Filling(slot.view, layout, shared=len(self.tiers) > 1 and layout.world == 1)
@@ -121,8 +131,13 @@ class Pipeline:
         """Whether the only tier can read the training's memory, see :class:`~deepvm.checkpoint.format.shard.Loan`."""
         return len(self.tiers) == 1 and self.tiers[0].borrows
 
-    def send(self, slot: Slot, shard: Shard, handle: Handle, filling: Filling, loan: Loan | None = None) -> None:
-        """Send a slot, the memory of ``shard``, to every tier while it is being filled; frees it when all are done."""
+    def send(
+        self, slot: Slot, shard: Shard, handle: Handle, filling: Filling, loan: Loan | None = None
+    ) -> None:
+        """Send a slot, the memory of ``shard``, to every tier while it is being filled.
+
+        Frees it when all are done.
+        """
         with self._change:
             self._under_way += 1
         sending = _Sending(self, slot, replace(shard, ready=filling.ready, loan=loan), handle)
@@ -140,13 +155,18 @@ class Pipeline:
         """Warn once that no disk has any checkpoint of this training."""
         if not self._warned_of_memory:
             self._warned_of_memory = True
-            log.warning("%s; or add a folder or a bucket to tiers: until then, training is lost with the node", reason)
+            log.warning(
+                "%s; or add a folder or a bucket to tiers: until then, training is lost with the"
+                " node",
+                reason,
+            )
 
     def give_back(self, slot: Slot) -> None:
         """Take back an unused slot; one whose memory became a version is replaced."""
         with self._change:
             known = slot in self._slots
-            spent = slot.home is not None and not slot.home.exists()  # its file became a version, which must not change
+            # Its file became a version, which must not change
+            spent = slot.home is not None and not slot.home.exists()
             if known and not spent:
                 self._free.append(slot)
                 self._change.notify_all()
@@ -156,7 +176,8 @@ class Pipeline:
         fresh: Slot | None = None
         if known and not self._closing:
             try:
-                fresh = make()  # here in the background, so that the next version need not wait for it
+                # Here in the background, so that the next version need not wait for it
+                fresh = make()
             except CheckpointError as error:
                 log.warning("%s", error)
         with self._change:
@@ -170,7 +191,9 @@ class Pipeline:
             self._change.notify_all()
 
     def settle(self, limit_s: float) -> bool:
-        """Wait until every version is copied and sent, so that a restore finds it; returns whether all were in time.
+        """Wait until every version is copied and sent, so that a restore finds it.
+
+        Returns whether all were in time.
 
         What a node still writes to its disk is not waited for: it is in its memory.
         """
@@ -178,7 +201,10 @@ class Pipeline:
             return self._change.wait_for(lambda: not self._under_way, limit_s)
 
     def close(self, timeout_s: float) -> bool:
-        """Finish what is in flight, then stop; returns whether that was done within the time, shared by all tiers."""
+        """Finish what is in flight, then stop.
+
+        Returns whether that was done within the time, shared by all tiers.
+        """
         deadline = time.monotonic() + timeout_s
         self._closing = True
         done = True
@@ -194,7 +220,10 @@ class Pipeline:
             free, self._free = self._free, []
         for slot in free:
             slot.release()
-        done = all([tier.settle(max(deadline - time.monotonic(), 0.0)) for tier in self.tiers]) and done
+        done = (
+            all([tier.settle(max(deadline - time.monotonic(), 0.0)) for tier in self.tiers])
+            and done
+        )
         for tier in self.tiers:
             tier.close()
         return done
@@ -231,9 +260,14 @@ class _Sending:
             near = not tier.away and any(other.away for other in self._tiers)
             tier.put(shard, partial(handle.reached, away=not near))
             own = sum(segment.length for segment in shard.layout.shards[shard.rank])
-            handle.tell("sent", tier=tier.url, bytes=own, took_s=round(time.perf_counter() - start, 6))
+            handle.tell(
+                "sent", tier=tier.url, bytes=own, took_s=round(time.perf_counter() - start, 6)
+            )
             if near:
-                why = f"version {shard.version} is on {tier.url} alone, which may be lost with this machine"
+                why = (
+                    f"version {shard.version} is on {tier.url} alone, which may be lost with this"
+                    " machine"
+                )
                 shard.lost(CheckpointError(why))
         except TierBusyError as busy:
             error = busy

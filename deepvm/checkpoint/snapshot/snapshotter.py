@@ -1,8 +1,10 @@
-"""Take snapshots: what is copied when, on one rank or several. The checkpointer decides when to take one.
+"""Take snapshots: what is copied when, on one rank or several.
 
-A snapshot starts after its optimizer step: a slot is taken, what anything may change is copied at once, and what only
-the optimizer changes is copied in the background. When the next forward begins, numbers, schedulers and moving averages
-are read, and the slot goes to the tiers.
+The checkpointer decides when to take one.
+
+A snapshot starts after its optimizer step: a slot is taken, what anything may change is copied at
+once, and what only the optimizer changes is copied in the background. When the next forward begins,
+numbers, schedulers and moving averages are read, and the slot goes to the tiers.
 """
 
 from __future__ import annotations
@@ -24,7 +26,12 @@ from deepvm.checkpoint.format.sharded import storage_of
 from deepvm.checkpoint.format.tensor_bytes import as_bytes, bytes_of
 from deepvm.checkpoint.snapshot.copying import Copying, LayerSlots, StorageBytes
 from deepvm.checkpoint.snapshot.host_buffer import Slot, Sources, checksum
-from deepvm.checkpoint.snapshot.pending_snapshot import PendingSnapshot, SnapshotLayout, changed_since, seen_now
+from deepvm.checkpoint.snapshot.pending_snapshot import (
+    PendingSnapshot,
+    SnapshotLayout,
+    changed_since,
+    seen_now,
+)
 from deepvm.checkpoint.snapshot.pipeline import Pipeline
 from deepvm.checkpoint.training.hooks import without_autograd
 from deepvm.checkpoint.training.ranks import MEETINGS, Ranks, compare_replicas
@@ -38,12 +45,13 @@ WAIT_S = 600.0
 """Seconds after which waiting for a copy is an error."""
 _GATES, _SURELY, _FORGET = 8, 0.9, 0.95
 """The gate is expected as soon as after any of so many versions before, or that much sooner."""
-_RENEW_S = 5.0  # a version of a new layout waits for a slot: its slot of the old layout is freed at once
+# A version of a new layout waits for a slot: its slot of the old layout is freed at once
+_RENEW_S = 5.0
 _SMALL_BYTES = 4 * 2**20
 """Host memory that is copied at once at a boundary: it takes a millisecond."""
 _CHANGED = (
-    "{} tensors were changed in forward or backward, otherwise than by an optimizer, while they were copied; from now "
-    "on training waits for their copies"
+    "{} tensors were changed in forward or backward, otherwise than by an optimizer, while they"
+    " were copied; from now on training waits for their copies"
 )
 
 log = logging.getLogger("deepvm.checkpoint")
@@ -55,8 +63,10 @@ class Snapshotter:
     Attributes:
         last: handle of the version started last. last_due: also if it was skipped or refused.
         pending: the version not sent yet.
-        handles: of the newest versions, oldest first; replaced with every change, so that any thread may read it.
-        changed: the storages, by ``_cdata``, that changed between the last version's step and its sending.
+        handles: of the newest versions, oldest first; replaced with every change, so that any
+            thread may read it.
+        changed: the storages, by ``_cdata``, that changed between the last version's step and its
+            sending.
         bytes: the storages of the last version. disagreements: how many replicas differed.
         last_step, last_s: the version started (even if skipped) or restored last, and when.
         layout_s: seconds of it spent on a new layout.
@@ -64,7 +74,13 @@ class Snapshotter:
     """
 
     def __init__(
-        self, state: TrainingState, pipeline: Pipeline, ranks: Ranks, layers: LayerSlots, journal: Journal, job: str
+        self,
+        state: TrainingState,
+        pipeline: Pipeline,
+        ranks: Ranks,
+        layers: LayerSlots,
+        journal: Journal,
+        job: str,
     ) -> None:
         """Start nothing yet."""
         self._state, self._pipeline, self._ranks = state, pipeline, ranks
@@ -88,7 +104,10 @@ class Snapshotter:
         self._fingerprint: Any = None
 
     def gate(self, *copies: Copying) -> None:
-        """Wait until the state may change: for the copy in progress, and for these. Raises CheckpointError."""
+        """Wait until the state may change: for the copy in progress, and for these.
+
+        Raises CheckpointError.
+        """
         if self._copying is not None and not self._passed:
             self._passed = True
             self._gates_s.append(time.monotonic() - self._copying.begun)
@@ -107,12 +126,20 @@ class Snapshotter:
             handle.stall_s += took_s
 
     def settle(self) -> None:
-        """Wait until the tiers have what was sent: it must not follow a restore. Collective; raises CheckpointError."""
+        """Wait until the tiers have what was sent: it must not follow a restore. Collective.
+
+        Raises CheckpointError.
+        """
         for _ in range(MEETINGS):
             if self._ranks.minimum([self._pipeline.settle(WAIT_S / MEETINGS)])[0]:
                 return
-        late = ", ".join(str(handle.version) for handle in self.handles if not handle.done) or "of other ranks"
-        raise CheckpointError(f"versions {late} are under way after {WAIT_S:.0f} s; nothing was restored: try again")
+        late = (
+            ", ".join(str(handle.version) for handle in self.handles if not handle.done)
+            or "of other ranks"
+        )
+        raise CheckpointError(
+            f"versions {late} are under way after {WAIT_S:.0f} s; nothing was restored: try again"
+        )
 
     def forget(self, version: int) -> None:
         """The state was replaced by a restored version: what was saved last no longer describes it."""
@@ -136,11 +163,14 @@ class Snapshotter:
         deadline: float | None = None,
         at_boundary: bool = False,
     ) -> Handle:
-        """Take a slot, waiting at most ``patience_s``, and start copying the result of the step; see :meth:`finish`.
+        """Take a slot, waiting at most ``patience_s``, and start copying the result of the step.
 
-        ``handle``: that of a request. ``deadline``: before it, by ``time.time()``, older versions give way.
-        ``at_boundary``: between two iterations; what no optimizer has is copied at once, and so are small states.
-        Collective. Raises CheckpointError: the ranks' states differ.
+        See :meth:`finish`.
+
+        ``handle``: that of a request. ``deadline``: before it, by ``time.time()``, older versions
+        give way.
+        ``at_boundary``: between two iterations; what no optimizer has is copied at once, and so are
+        small states. Collective. Raises CheckpointError: the ranks' states differ.
         """
         urgent = deadline is not None
         if self._ranks.world > 1:
@@ -159,15 +189,20 @@ class Snapshotter:
             owned = self._state.owned(at_boundary)
             seen = seen_now(parts, owned.gated | owned.buffers)
             pending = PendingSnapshot(handle, tree["model"], early, patience_s, parts, owned, seen)
-            pending.at_boundary, pending.samples = at_boundary, self._samples(parts, owned.gated | owned.buffers)
+            pending.at_boundary, pending.samples = (
+                at_boundary,
+                self._samples(parts, owned.gated | owned.buffers),
+            )
             if self._fits(parts) and not self._copy(pending, patience_s, urgent):
                 return self._skipped(handle)
         except RequestError as error:  # an extra can no longer be saved
             return self._failed(handle, error)
-        # Without a fitting layout, the next forward makes one: until then more than numbers may change.
-        # That forward may go unseen, and buffers must be those of the step.
+        # Without a fitting layout, the next forward makes one: until then more than numbers may
+        # change. That forward may go unseen, and buffers must be those of the step.
         if pending.slot is None:
-            kept = {k: v.clone() for k, v in tree["model"].items() if _is_on(v, pending.owned.buffers)}
+            kept = {
+                k: v.clone() for k, v in tree["model"].items() if _is_on(v, pending.owned.buffers)
+            }
             tree["model"].update(kept)  # the dict is ours, only its tensors are the model's
         self.pending, self.last = pending, handle
         self._stalled(start, handle)
@@ -179,7 +214,10 @@ class Snapshotter:
         return max((s for known in self.handles for s in known.times.values()), default=0.0)
 
     def _samples(self, parts: FlatState, storages: Collection[int]) -> ByteSamples:
-        """Samples of these storages, by ``_cdata``; none of a sharded model, whose memory comes and goes."""
+        """Samples of these storages, by ``_cdata``.
+
+        None of a sharded model, whose memory comes and goes.
+        """
         if parts.regions:
             return ByteSamples((), ())
         pairs = zip(parts.storages, self.bytes.of(parts.storages), strict=True)
@@ -204,13 +242,21 @@ class Snapshotter:
             now = [n for n, piece in enumerate(slot.pieces) if piece.storage in at_once]
             self.taken += 1
             due = self.taken % COMPARE_EVERY == 1
-            compare = [[p for p in pieces if p.storage in background] for pieces in self.layout.compare] if due else []
+            compare = (
+                [[p for p in pieces if p.storage in background] for pieces in self.layout.compare]
+                if due
+                else []
+            )
             strategy = self._layers.strategy
             if pending.at_boundary and not compare and _is_small(slot, sources, later):
                 now, later = sorted(now + later), []
-            may = self._pipeline.borrows and self._layers.updates is None and strategy.lends(sources)
+            may = (
+                self._pipeline.borrows and self._layers.updates is None and strategy.lends(sources)
+            )
             lend_s = self._lend_s() if may and not compare else None
-            copying = self._copying = Copying(strategy, slot, sources, later, now, hold=bool(compare), lend_s=lend_s)
+            copying = self._copying = Copying(
+                strategy, slot, sources, later, now, hold=bool(compare), lend_s=lend_s
+            )
             self._passed = False
 
             def also() -> None:
@@ -233,14 +279,19 @@ class Snapshotter:
     def _lend_s(self) -> float:
         """For how long a tier may read in place, so that a copy then ends before the gate is wanted: 0 if unknown."""
         took_s = 0.0 if self._copying is None else self._copying.took_s
-        self._copy_s = took_s or _FORGET * self._copy_s  # the first one takes longest, and may be the last
-        return max(_SURELY * min(self._gates_s) - self._copy_s, 0.0) if self._gates_s and self._copy_s else 0.0
+        # The first one takes longest, and may be the last
+        self._copy_s = took_s or _FORGET * self._copy_s
+        return (
+            max(_SURELY * min(self._gates_s) - self._copy_s, 0.0)
+            if self._gates_s and self._copy_s
+            else 0.0
+        )
 
     def finish(self, in_step: bool = False, at_once: bool = False) -> None:
         """Read what follows the step (numbers, schedulers, averages), and send the version.
 
-        ``in_step``: the next forward has run; what it changed belongs to the next version. ``at_once``: nothing has
-        happened since :meth:`begin`.
+        ``in_step``: the next forward has run; what it changed belongs to the next version.
+        ``at_once``: nothing has happened since :meth:`begin`.
         """
         pending = self.pending
         if pending is None:
@@ -251,12 +302,17 @@ class Snapshotter:
                 parts = pending.parts
                 replaced = {} if at_once or in_step else self._take_replaced(pending)
                 if not at_once or pending.slot is None:
-                    tree = {**self._state.tree(handle.version, pending.early), "model": pending.model}
+                    tree = {
+                        **self._state.tree(handle.version, pending.early),
+                        "model": pending.model,
+                    }
                     parts = flatten(tree)
                     if pending.slot is None or not self._fits(parts):
                         self._start_again(pending, tree, parts)
                 if pending.slot is not None:
-                    self.changed = set() if at_once else self._copy_changed(pending, in_step, replaced)
+                    self.changed = (
+                        set() if at_once else self._copy_changed(pending, in_step, replaced)
+                    )
                     self._watch(pending)
                     self._send(pending, parts)
             except Exception as error:
@@ -267,16 +323,22 @@ class Snapshotter:
             except BaseException as error:  # an interrupt handler may save again at once
                 self.pending = None
                 self._drop(pending)
-                handle.failed(CheckpointError(f"version {handle.version} was interrupted: {type(error).__name__}"))
+                handle.failed(
+                    CheckpointError(
+                        f"version {handle.version} was interrupted: {type(error).__name__}"
+                    )
+                )
                 raise
         self.pending = None
         self._stalled(start, handle)
 
     def _start_again(self, pending: PendingSnapshot, tree: Any, parts: FlatState) -> None:
         """The layout changed since the step, or there was none."""
-        patience_s = pending.patience_s if pending.slot is None else _RENEW_S  # its own slot is freed at once
+        # Its own slot is freed at once
+        patience_s = pending.patience_s if pending.slot is None else _RENEW_S
         self._drop(pending)
-        if self._ranks.world > 1:  # all ranks must agree on a layout, which they do in the next step
+        # All ranks must agree on a layout, which they do in the next step
+        if self._ranks.world > 1:
             reserved, self._reserved = self._reserved, None
             self._layers.give_back(reserved)
             raise CheckpointError("the layout of the state has changed after the step")
@@ -286,11 +348,17 @@ class Snapshotter:
             self._skipped(pending.handle)
 
     def _take_replaced(self, pending: PendingSnapshot) -> dict[int, torch.UntypedStorage]:
-        """Take buffers into the version that were replaced since its step; returns the new memory by the old."""
+        """Take buffers into the version that were replaced since its step.
+
+        Returns the new memory by the old.
+        """
         replaced = {}
         for name, buffer in self._state.model.named_buffers():
             before: Any = pending.model.get(name)
-            if _is_on(before, pending.owned.buffers) and storage_of(before)._cdata != storage_of(buffer)._cdata:
+            if (
+                _is_on(before, pending.owned.buffers)
+                and storage_of(before)._cdata != storage_of(buffer)._cdata
+            ):
                 replaced[storage_of(before)._cdata] = storage_of(buffer)
                 pending.model[name] = buffer.detach()
         return replaced
@@ -304,7 +372,9 @@ class Snapshotter:
         """
         assert pending.slot is not None and pending.copying is not None
         now = {c: storage_of(p) for c, p in pending.owned.parameters.items()} | replaced
-        found = changed_since(pending.seen) | {c for c, storage in now.items() if storage._cdata != c}
+        found = changed_since(pending.seen) | {
+            c for c, storage in now.items() if storage._cdata != c
+        }
         found |= pending.samples.changed()
         if in_step and found:
             found -= pending.still  # what forward changed belongs to the next version
@@ -314,8 +384,15 @@ class Snapshotter:
                 raise CheckpointError(_CHANGED.format(len(stray)))
         if found:
             self.gate(*self._layers.copies.values())
-            sources = [as_bytes(now.get(s._cdata, s)) if s._cdata in found else None for s in pending.parts.storages]
-            again = [n for n, piece in enumerate(pending.slot.pieces) if sources[piece.storage] is not None]
+            sources = [
+                as_bytes(now.get(s._cdata, s)) if s._cdata in found else None
+                for s in pending.parts.storages
+            ]
+            again = [
+                n
+                for n, piece in enumerate(pending.slot.pieces)
+                if sources[piece.storage] is not None
+            ]
             pending.slot.copy(sources, again)
             pending.samples = self._samples(pending.parts, pending.owned.gated)
         return found
@@ -344,7 +421,14 @@ class Snapshotter:
         rank, layout = self._ranks.rank, self.layout.shares
         handle.size = layout.size
         shard = Shard(
-            self._job, handle.version, rank, layout, slot.view, home=slot.home, best=handle.best, attempt=self._attempt
+            self._job,
+            handle.version,
+            rank,
+            layout,
+            slot.view,
+            home=slot.home,
+            best=handle.best,
+            attempt=self._attempt,
         )
         self._pipeline.send(slot, shard, handle, pending.filling, pending.copying.loan)
         pending.slot = None
@@ -368,17 +452,31 @@ class Snapshotter:
     def same(self, version: int) -> bool:
         """Whether the state is still that of the last version, and need not be saved again."""
         last = self.last
-        if last is None or last.version != version or last.skipped or last.lost or self._fingerprint is None:
+        if (
+            last is None
+            or last.version != version
+            or last.skipped
+            or last.lost
+            or self._fingerprint is None
+        ):
             return False
         early, tree = self._tree(version)
         parts = flatten(tree)
         structure, numbers, seen, samples, early_before = self._fingerprint
-        if parts.structure != structure or parts.numbers != numbers or changed_since(seen) or samples.changed():
+        if (
+            parts.structure != structure
+            or parts.numbers != numbers
+            or changed_since(seen)
+            or samples.changed()
+        ):
             return False
         if self._ranks.world > 1:
             return bool(self._state.record() == early_before)
         pairs = zip(tensors_of(early), tensors_of(early_before), strict=True)  # of equal structure
-        return all(bytes_of(now.cpu().contiguous()) == bytes_of(before.cpu().contiguous()) for now, before in pairs)
+        return all(
+            bytes_of(now.cpu().contiguous()) == bytes_of(before.cpu().contiguous())
+            for now, before in pairs
+        )
 
     def _tree(self, version: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """What is read right after the step, and with it the state as it is saved."""
@@ -391,7 +489,9 @@ class Snapshotter:
     def _skipped(self, handle: Handle) -> Handle:
         self._pipeline.counts["skipped"] += 1
         handle.skipped = True
-        handle.failed(CheckpointError(f"version {handle.version} was skipped: those before it are under way"))
+        handle.failed(
+            CheckpointError(f"version {handle.version} was skipped: those before it are under way")
+        )
         return handle
 
     def _failed(self, handle: Handle, error: Exception) -> Handle:
@@ -401,10 +501,12 @@ class Snapshotter:
         return handle
 
     def _agree(self, version: int, patience_s: float, deadline: float | None) -> None:
-        """Take a slot for :meth:`begin` if every rank can. Collective. Raises CheckpointError: their states differ.
+        """Take a slot for :meth:`begin` if every rank can. Collective.
 
-        With a ``deadline`` all ranks drop all older versions, unless each sees that all of them fit: one that only some
-        ranks dropped would be sent for nothing.
+        Raises CheckpointError: their states differ.
+
+        With a ``deadline`` all ranks drop all older versions, unless each sees that all of them
+        fit: one that only some ranks dropped would be sent for nothing.
         """
         urgent, usual_s, left = deadline is not None, self.usual_s, self._pipeline.under_way
         fits = not left or (usual_s > 0 and time.time() + (left + 1) * usual_s <= (deadline or 0.0))
@@ -417,26 +519,43 @@ class Snapshotter:
             renewed = not self._fits(parts)
             if renewed:
                 bare = flatten(self._state.tree(version, {})).structure
-                self._digest = int.from_bytes(hashlib.sha256(repr(bare).encode()).digest()[:7], "big")
+                self._digest = int.from_bytes(
+                    hashlib.sha256(repr(bare).encode()).digest()[:7], "big"
+                )
             else:
                 slot = self._layers.take(patience_s, urgent=urgent)
-        except RequestError as error:  # an extra that cannot be saved: the other ranks must not wait for this one
+        except RequestError as error:
+            # An extra that cannot be saved: the other ranks must not wait for this one
             log.error("version %d is not saved: %s", version, error)
             whole = False
-        status = [whole, renewed or slot is not None, self._digest, -self._digest, -len(record), not renewed, fits]
-        all_whole, ready, digest, other, size, agreed, all_fit, newest = self._ranks.minimum([*status, -self._attempt])
+        status = [
+            whole,
+            renewed or slot is not None,
+            self._digest,
+            -self._digest,
+            -len(record),
+            not renewed,
+            fits,
+        ]
+        all_whole, ready, digest, other, size, agreed, all_fit, newest = self._ranks.minimum(
+            [*status, -self._attempt]
+        )
         if urgent and not all_fit:
             self._pipeline.hurry(version, alone=True)
         self._attempt = 1 - newest
         if all_whole and digest != -other:
             self._layers.give_back(slot)
-            raise CheckpointError("the ranks hold different models, optimizers or extras; all must be built alike")
+            raise CheckpointError(
+                "the ranks hold different models, optimizers or extras; all must be built alike"
+            )
         capacity = len(self._records[0]) if self._records else 0
         if all_whole and (not agreed or capacity < -size + 8):
             self._layers.give_back(slot)
             # Room to grow: a layout costs more than a few bytes.
             room = -size + -size // 4 + 1024
-            self._records = [torch.zeros(room, dtype=torch.uint8, device="cpu") for _ in range(self._ranks.world)]
+            self._records = [
+                torch.zeros(room, dtype=torch.uint8, device="cpu") for _ in range(self._ranks.world)
+            ]
             tree = self._tree(version)[1]
             self._renew(tree, flatten(tree))
             slot = self._pipeline.take(patience_s, urgent=urgent)
@@ -451,9 +570,13 @@ class Snapshotter:
     def _renew(self, tree: Any, parts: FlatState) -> None:
         start = time.perf_counter()
         self._layers.drop()
-        layout = self.layout = SnapshotLayout.of(tree, parts, self._state, self._ranks, self._records)
+        layout = self.layout = SnapshotLayout.of(
+            tree, parts, self._state, self._ranks, self._records
+        )
         self.disagreements += layout.disagreements
-        self._pipeline.renew(lambda: self._layers.strategy.slot(layout.image, layout.shares, self._ranks.rank))
+        self._pipeline.renew(
+            lambda: self._layers.strategy.slot(layout.image, layout.shares, self._ranks.rank)
+        )
         self.taken = 0  # a new layout is compared at once
         self.layout_s = time.perf_counter() - start if layout.image.lasting else 0.0
 
@@ -465,4 +588,6 @@ def _is_on(value: Any, storages: set[int]) -> bool:
 def _is_small(slot: Slot, sources: Sources, numbers: Sequence[int]) -> bool:
     """Whether these pieces are in host memory, and copied in a moment."""
     parts = [slot.pieces[number] for number in numbers]
-    return sum(p.length for p in parts) <= _SMALL_BYTES and all(p.of(sources).device.type == "cpu" for p in parts)
+    return sum(p.length for p in parts) <= _SMALL_BYTES and all(
+        p.of(sources).device.type == "cpu" for p in parts
+    )

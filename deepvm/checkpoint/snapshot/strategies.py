@@ -1,13 +1,15 @@
 """How a version leaves the training's memory, by LightCheck's strategies (III-A).
 
-- ``C``: into host memory, page-locked if the state is on a GPU; the tiers send from there. The default.
-- ``G``: into a copy on the device first, which is soon done and opens the gate, then as with C. Takes as much device
-  memory as the state; if that is not free, C is used and logged.
-- ``D`` (III-D): into the memory-mapped file that becomes the version, a hidden one in the folder of a file tier. After
-  the one copy the tier syncs it, renames it and writes the commit record, as with any other version: what was complete
-  is never overwritten. A deleted version's file is reused for the next one, like LightCheck's two slots. Not for disks,
-  where it goes through the page cache: 140 MB were safe after 454 ms, with the direct writes of C after 208 ms. On
-  tmpfs it saves one copy: 130 ms instead of 180 (9 interleaved runs, 2 cores).
+- ``C``: into host memory, page-locked if the state is on a GPU; the tiers send from there. The
+  default.
+- ``G``: into a copy on the device first, which is soon done and opens the gate, then as with C.
+  Takes as much device memory as the state; if that is not free, C is used and logged.
+- ``D`` (III-D): into the memory-mapped file that becomes the version, a hidden one in the folder of
+  a file tier. After the one copy the tier syncs it, renames it and writes the commit record, as
+  with any other version: what was complete is never overwritten. A deleted version's file is reused
+  for the next one, like LightCheck's two slots. Not for disks, where it goes through the page
+  cache: 140 MB were safe after 454 ms, with the direct writes of C after 208 ms. On tmpfs it saves
+  one copy: 130 ms instead of 180 (9 interleaved runs, 2 cores).
 """
 
 from __future__ import annotations
@@ -36,7 +38,10 @@ log = logging.getLogger("deepvm.checkpoint")
 
 
 class Cuda:
-    """The GPU features of ``torch.cuda`` (CUDA and ROCm) that copies need; the tests substitute their own."""
+    """The GPU features of ``torch.cuda`` (CUDA and ROCm) that copies need.
+
+    The tests substitute their own.
+    """
 
     def has(self, device: torch.device) -> bool:
         """Whether this device has streams."""
@@ -54,7 +59,9 @@ class Cuda:
         """An event after what is in the stream, for which a thread can wait without spinning."""
         return stream.record_event(torch.cuda.Event(blocking=True))  # type: ignore[no-any-return,no-untyped-call]
 
-    def copy(self, stream: torch.cuda.Stream, into: Sequence[torch.Tensor], out: Sequence[torch.Tensor]) -> None:
+    def copy(
+        self, stream: torch.cuda.Stream, into: Sequence[torch.Tensor], out: Sequence[torch.Tensor]
+    ) -> None:
         """Queue copies; into page-locked memory they are asynchronous."""
         with self.within([stream]):
             for target, source in zip(into, out, strict=True):
@@ -73,14 +80,18 @@ class Cuda:
         return int(torch.cuda.mem_get_info(device)[0])
 
     def pin(self, address: int, size: int) -> str:
-        """Page-lock memory, so that the device can write into it; returns why that failed, or ""."""
+        """Page-lock memory, so that the device can write into it.
+
+        Returns why that failed, or "".
+        """
         try:
             error = int(torch.cuda.cudart().cudaHostRegister(address, size, _PORTABLE))  # type: ignore[no-untyped-call]
         except RuntimeError as failure:
             return str(failure)
         if not error:
             return ""
-        # CUDA keeps the error for whoever asks next, which would be the training's next kernel; this one asks.
+        # CUDA keeps the error for whoever asks next, which would be the training's next kernel;
+        # this one asks.
         with contextlib.suppress(RuntimeError):
             torch.empty(1, device="cuda").zero_()
         return f"cudaHostRegister returned error {error}"
@@ -111,8 +122,13 @@ class Strategy:
             self._streams[device] = self.api.stream(device)
         return {device: self._streams[device] for device in devices}
 
-    def clones(self, pieces: Sequence[Piece], sources: Sources, which: Sequence[int]) -> Sources | None:
-        """Memory on the sources' devices to copy these pieces into first; None to copy straight to the host."""
+    def clones(
+        self, pieces: Sequence[Piece], sources: Sources, which: Sequence[int]
+    ) -> Sources | None:
+        """Memory on the sources' devices to copy these pieces into first.
+
+        None to copy straight to the host.
+        """
         return None
 
     def lends(self, sources: Sources) -> bool:
@@ -127,7 +143,11 @@ class Strategy:
                     problem = self.api.pin(address, size)
                     if problem:
                         self._pins = False
-                        log.warning("memory of %d bytes cannot be page-locked, copies take longer: %s", size, problem)
+                        log.warning(
+                            "memory of %d bytes cannot be page-locked, copies take longer: %s",
+                            size,
+                            problem,
+                        )
                         return slot
                     undo.callback(self.api.unpin, address)
                 slot.on_release = undo.pop_all().close
@@ -144,7 +164,9 @@ class CloneFirst(Strategy):
         """No: the copy on the device opens the gate."""
         return False
 
-    def clones(self, pieces: Sequence[Piece], sources: Sources, which: Sequence[int]) -> Sources | None:
+    def clones(
+        self, pieces: Sequence[Piece], sources: Sources, which: Sequence[int]
+    ) -> Sources | None:
         """The same memory for every version: a copy waits until the previous one has left it."""
         used = {pieces[number].storage for number in which}
         wanted = [source if number in used else None for number, source in enumerate(sources)]
@@ -157,7 +179,9 @@ class CloneFirst(Strategy):
             try:
                 for device, size in needed.items():
                     if size > _SHARE * self._room(device):
-                        return self._none(f"{size} bytes on {device}, of which {self._room(device)} are free")
+                        return self._none(
+                            f"{size} bytes on {device}, of which {self._room(device)} are free"
+                        )
                 self._clones = [None if w is None else torch.empty_like(w) for w in wanted]
             except torch.OutOfMemoryError as error:
                 return self._none(str(error))
@@ -169,12 +193,16 @@ class CloneFirst(Strategy):
         if device.type != "cpu":
             return 2**63  # torch has no common way to ask: a failed allocation will tell
         with open("/proc/meminfo") as file:
-            return next(int(row.split()[1]) * 1024 for row in file if row.startswith("MemAvailable"))
+            return next(
+                int(row.split()[1]) * 1024 for row in file if row.startswith("MemAvailable")
+            )
 
     def _none(self, why: str) -> Sources | None:
         if not self._warned:
             self._warned = True
-            log.warning("strategy G has no room for a copy on the device, C is used: it needs %s", why)
+            log.warning(
+                "strategy G has no room for a copy on the device, C is used: it needs %s", why
+            )
         return None
 
 
@@ -186,7 +214,10 @@ class IntoFile(Strategy):
     """Strategy D: the file itself, for one rank."""
 
     def __init__(self, folder: VersionFolder, job: str) -> None:
-        """Create nothing yet. Raises RequestError: on this file system a full disk would kill us (SIGBUS)."""
+        """Create nothing yet.
+
+        Raises RequestError: on this file system a full disk would kill us (SIGBUS).
+        """
         super().__init__()
         self._folder, self._job = folder, job
         medium = durable_write.medium(folder.path)
@@ -196,22 +227,31 @@ class IntoFile(Strategy):
         log.info("versions are copied straight into files of %s, on %s", folder.path, medium)
 
     def slot(self, image: Image, layout: Layout, rank: int) -> Slot:
-        """Map a hidden file, a new one or a deleted version's. Raises CheckpointError: there is no space now."""
+        """Map a hidden file, a new one or a deleted version's.
+
+        Raises CheckpointError: there is no space now.
+        """
         with contextlib.ExitStack() as undo:
-            with durable_write.failing(self._folder.path, f"used for a file of {image.size} bytes (strategy D)"):
+            with durable_write.failing(
+                self._folder.path, f"used for a file of {image.size} bytes (strategy D)"
+            ):
                 hidden = self._folder.reserve(self._job)
                 undo.callback(discard, hidden)
                 memory = _map(hidden, image.size)
             slot = self._pinned(Slot(image, layout, rank, memory=memory))
             undo.callback(slot.on_release)
-            slot.home, slot.on_release = hidden, undo.pop_all().close  # removes it, unless it has become a version
+            # Removes it, unless it has become a version
+            slot.home, slot.on_release = hidden, undo.pop_all().close
         return slot
 
 
 def _map(path: Path, size: int) -> mmap.mmap:
-    with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), "r+b", buffering=0) as file:
+    with open(
+        os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), "r+b", buffering=0
+    ) as file:
         file.truncate(size)
         # Writing into a hole takes space; when none is left, the process would be killed.
         os.posix_fallocate(file.fileno(), 0, size)
-        # Fault all pages in now, in the background, not one by one while the training waits for the copy.
+        # Fault all pages in now, in the background, not one by one while the training waits for the
+        # copy.
         return mmap.mmap(file.fileno(), size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)

@@ -1,1 +1,4 @@
-"""Storage tiers behind :class:`~deepvm.checkpoint.tiers.base.Tier`; registry.py says which one a URL opens."""
+"""Storage tiers behind :class:`~deepvm.checkpoint.tiers.base.Tier`.
+
+Registry.py says which one a URL opens.
+"""

@@ -32,18 +32,22 @@ def fulfil(future: Future[_T], work: Callable[..., _T], *arguments: Any) -> None
 class Tier(ABC):
     """A place for versions. All methods but ``close`` are thread-safe and block until done.
 
-    Every wait has a limit, after which a :class:`~deepvm.errors.CheckpointError` is raised. A version that was not
-    acknowledged may be lost; it must never be given back as complete, nor harm those before it.
+    Every wait has a limit, after which a :class:`~deepvm.errors.CheckpointError` is raised. A
+    version that was not acknowledged may be lost; it must never be given back as complete, nor harm
+    those before it.
 
     Attributes:
         url: what the user calls it, without secrets.
-        form: its URLs, for errors. listed: whether ``deepvm ckpt`` can ask it, from outside the training.
-        shared: whether training jobs on other machines may write there too, so that each needs its own job name.
-        streams: whether :meth:`put` calls ``shard.ready`` for what it reads, so that a version can be sent while it is
-            still being copied. Other tiers get finished copies only.
+        form: its URLs, for errors. listed: whether ``deepvm ckpt`` can ask it, from outside the
+            training.
+        shared: whether training jobs on other machines may write there too, so that each needs its
+            own job name.
+        streams: whether :meth:`put` calls ``shard.ready`` for what it reads, so that a version can
+            be sent while it is still being copied. Other tiers get finished copies only.
         borrows: whether :meth:`put` reads ``shard.loan``, if there is one.
         volatile: whether it never gets beyond :attr:`Level.LOCAL`.
-        away: whether what it keeps cannot be lost with this machine. Beside such a tier, others do not count as safe.
+        away: whether what it keeps cannot be lost with this machine. Beside such a tier, others do
+            not count as safe.
     """
 
     url: str
@@ -57,15 +61,21 @@ class Tier(ABC):
 
     @classmethod
     def open(cls, url: str, session: str, keep: int, every: int, option: str) -> Tier:
-        """The tier that a URL means; errors call the URL ``option``. Raises RequestError, CheckpointError.
+        """The tier that a URL means; errors call the URL ``option``.
 
-        ``session`` is a random text, the same for all tiers and ranks of a run. Where the trainer removes old versions,
-        the newest ``keep`` stay, and one for each ``every`` steps (0 for none).
+        Raises RequestError, CheckpointError.
+
+        ``session`` is a random text, the same for all tiers and ranks of a run. Where the trainer
+        removes old versions, the newest ``keep`` stay, and one for each ``every`` steps (0 for
+        none).
         """
         raise NotImplementedError(f"{cls.__name__} has no URL")
 
     def prove(self) -> None:  # noqa: B027  some places can only be tried
-        """Make sure that versions can be written, as far as that can be told now. Raises CheckpointError."""
+        """Make sure that versions can be written, as far as that can be told now.
+
+        Raises CheckpointError.
+        """
 
     def begin(self, job: str, epoch: int) -> None:  # noqa: B027  what one run alone can reach needs no fence
         """Write as this generation of a job; from now on nothing of an older one becomes visible.
@@ -81,12 +91,14 @@ class Tier(ABC):
     def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
         """Take one rank's part of a version; its memory is free on return.
 
-        ``acknowledged`` is called as soon as the whole version, of all ranks, is safe at a level: once for each level
-        that this tier reaches, the weakest first, perhaps from another thread after this method has returned.
+        ``acknowledged`` is called as soon as the whole version, of all ranks, is safe at a level:
+        once for each level that this tier reaches, the weakest first, perhaps from another thread
+        after this method has returned.
 
         Raises:
             CheckpointError: it is not safe.
-            TierBusyError: a place that is to have it has no room now: skip this version, or put the same shard again.
+            TierBusyError: a place that is to have it has no room now: skip this version, or put the
+                same shard again.
         """
 
     @abstractmethod
@@ -95,10 +107,16 @@ class Tier(ABC):
 
     @abstractmethod
     def fetch(self, manifest: CommitRecord, folder: Path) -> Path:
-        """A verified file of this version: the tier's own, or one made in ``folder``. Raises CheckpointError."""
+        """A verified file of this version: the tier's own, or one made in ``folder``.
+
+        Raises CheckpointError.
+        """
 
     def damaged(self, job: str) -> tuple[Damage, ...]:
-        """The versions that existed once and are incomplete now, newest first. Raises CheckpointError."""
+        """The versions that existed once and are incomplete now, newest first.
+
+        Raises CheckpointError.
+        """
         return ()
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
@@ -106,7 +124,9 @@ class Tier(ABC):
 
         Raises CheckpointError.
         """
-        raise CheckpointError(f"{self.url}: damaged versions cannot be set aside there; take another name for the job")
+        raise CheckpointError(
+            f"{self.url}: damaged versions cannot be set aside there; take another name for the job"
+        )
 
     def settle(self, limit_s: float) -> bool:
         """Wait until everything that can be acknowledged was; False on timeout."""
@@ -117,7 +137,9 @@ class Tier(ABC):
 
 
 class Store(Tier):
-    """A tier that takes whole versions whose checksums are known. One node writes to it, from several threads.
+    """A tier that takes whole versions whose checksums are known.
+
+    One node writes to it, from several threads.
 
     ``fills``: whether a version can be written while it is still arriving.
     """
@@ -126,18 +148,27 @@ class Store(Tier):
 
     @abstractmethod
     def open_for_writing(self, *, shared: bool = False) -> None:
-        """Make sure that it can be written to; clear up what a killed node left. Raises CheckpointError.
+        """Make sure that it can be written to; clear up what a killed node left.
 
-        ``shared``: other nodes that say so too may write there, no two of them versions of the same job.
+        Raises CheckpointError.
+
+        ``shared``: other nodes that say so too may write there, no two of them versions of the same
+        job.
         """
 
     @abstractmethod
     def write(
-        self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], CommitRecord]
+        self,
+        image: memoryview,
+        job: str,
+        version: int,
+        final: Iterable[int],
+        manifest: Callable[[], CommitRecord],
     ) -> None:
         """Write a version and its commit record, see :class:`deepvm.checkpoint.files.version_dir.VersionFolder`.
 
-        Raises CheckpointError: it was not written; of its number the old version, if any, or the new one is complete.
+        Raises CheckpointError: it was not written; of its number the old version, if any, or the
+        new one is complete.
         """
 
     @abstractmethod
@@ -163,20 +194,28 @@ class Store(Tier):
         """What retention lets go of the complete versions ``found`` and of files without a record."""
         rows = list(found)
         numbers = {m.version for m in rows}
-        return numbers - kept_of(rows, keep, every) | outdated(numbers, self.unrecorded(job), keep, every)
+        return numbers - kept_of(rows, keep, every) | outdated(
+            numbers, self.unrecorded(job), keep, every
+        )
 
 
 def without_secrets(url: str) -> str:
     """A URL without passwords and tokens."""
     begin = "://" if url.startswith("file:") else "://|,"  # a list of nodes has one for each
-    return re.sub(r"([?&](?!replicas=)[^=&#]*=)[^&#]*", r"\1***", re.sub(rf"({begin})[^/@,]*@", r"\1***@", url))
+    return re.sub(
+        r"([?&](?!replicas=)[^=&#]*=)[^&#]*",
+        r"\1***",
+        re.sub(rf"({begin})[^/@,]*@", r"\1***@", url),
+    )
 
 
-def download(pieces: Generator[memoryview, None, None], manifest: CommitRecord, folder: Path, name: str) -> Path:
+def download(
+    pieces: Generator[memoryview, None, None], manifest: CommitRecord, folder: Path, name: str
+) -> Path:
     """Write a version's bytes to a new file in ``folder``, whole or not at all, without a commit record.
 
-    Raises DamagedError: the bytes of ``name`` differ from the ``manifest``; CheckpointError; and what ``pieces``
-    raises.
+    Raises DamagedError: the bytes of ``name`` differ from the ``manifest``; CheckpointError; and
+    what ``pieces`` raises.
     """
     path = folder / file_name(manifest.job, manifest.version)
     with failing(path), contextlib.closing(pieces), hidden_beside(path) as hidden:

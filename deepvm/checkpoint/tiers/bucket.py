@@ -11,7 +11,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from typing import Any
 
-from deepvm.checkpoint.files.file_names import check_job, epoch_of, file_name, labelled_name, parse_labelled
+from deepvm.checkpoint.files.file_names import (
+    check_job,
+    epoch_of,
+    file_name,
+    labelled_name,
+    parse_labelled,
+)
 from deepvm.checkpoint.format.checksums import crc32
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
 from deepvm.checkpoint.format.manifest import SUFFIX, UNRECORDED, CommitRecord, Damage
@@ -30,18 +36,28 @@ _REFUSED = ("PreconditionFailed", "ConditionalRequestConflict", "412", "409")
 """Errors of a conditional request: the object is another."""
 _ADVICE = {
     "NoSuchBucket": "make the bucket first, or correct its name",
-    "AccessDenied": "the credentials need s3:GetObject, PutObject, DeleteObject, AbortMultipartUpload and ListBucket",
-    "NoCredentialsError": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or the VM's role",
+    "AccessDenied": (
+        "the credentials need s3:GetObject, PutObject, DeleteObject, AbortMultipartUpload and"
+        " ListBucket"
+    ),
+    "NoCredentialsError": (
+        "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or the VM's role"
+    ),
 }
 
 
 class Bucket:
-    """The objects whose names begin with a prefix; for their meaning see :mod:`deepvm.checkpoint.tiers.s3`.
+    """The objects whose names begin with a prefix.
 
-    Single requests raise boto3's errors; :meth:`errors` turns them into ours, as do the methods that take a job.
+    For their meaning see :mod:`deepvm.checkpoint.tiers.s3`.
+
+    Single requests raise boto3's errors; :meth:`errors` turns them into ours, as do the methods
+    that take a job.
     """
 
-    def __init__(self, name: str, prefix: str, *, threads: int, attempts: int, endpoint: str) -> None:
+    def __init__(
+        self, name: str, prefix: str, *, threads: int, attempts: int, endpoint: str
+    ) -> None:
         """Remember where; nothing is sent yet. For the arguments see ``S3Tier``."""
         self.name, self.prefix = name, prefix.strip("/") + "/" if prefix.strip("/") else ""
         self.url = f"s3://{name}/{self.prefix}".rstrip("/")
@@ -62,7 +78,9 @@ class Bucket:
         try:
             return boto3.session.Session().client("s3", endpoint_url=self._endpoint, config=config)
         except ValueError as error:  # botocore has no class of its own for it
-            raise CheckpointError(f"{self.url}: {error}; correct AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL") from None
+            raise CheckpointError(
+                f"{self.url}: {error}; correct AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL"
+            ) from None
 
     @property
     def s3(self) -> Any:
@@ -80,7 +98,9 @@ class Bucket:
         except (BotoCoreError, ClientError) as error:
             name, text = type(error).__name__, str(error)
             if isinstance(error, ClientError):
-                name, message = (error.response.get("Error", {}).get(k, "") for k in ("Code", "Message"))
+                name, message = (
+                    error.response.get("Error", {}).get(k, "") for k in ("Code", "Message")
+                )
                 text = f"{name}: {message}"
             advice = f"; {_ADVICE[name]}" if name in _ADVICE else ""
             raise CheckpointError(f"{self.url}: cannot {what}: {text}{advice}") from error
@@ -91,19 +111,27 @@ class Bucket:
 
     def sizes(self, prefix: str) -> dict[str, int]:
         """Bytes of each object whose name begins so."""
-        return {row["Key"]: row["Size"] for row in self._list("list_objects_v2", "Contents", prefix)}
+        return {
+            row["Key"]: row["Size"] for row in self._list("list_objects_v2", "Contents", prefix)
+        }
 
     def composite(self, key: str) -> str:
-        """The store's checksum of the checksums of an object's parts; some other text if it keeps none."""
+        """The store's checksum of the checksums of an object's parts.
+
+        Some other text if it keeps none.
+        """
         head = self.s3.head_object(Bucket=self.name, Key=key, ChecksumMode="ENABLED")
-        return str(head.get("ChecksumCRC32")).partition("-")[0]  # mostly followed by the number of parts
+        # Mostly followed by the number of parts
+        return str(head.get("ChecksumCRC32")).partition("-")[0]
 
     def _read(self, key: str, **options: str) -> bytes:
         from botocore.exceptions import BotoCoreError
 
         for left in reversed(range(_READS)):
             try:
-                return bytes(self.s3.get_object(Bucket=self.name, Key=key, **options)["Body"].read())
+                return bytes(
+                    self.s3.get_object(Bucket=self.name, Key=key, **options)["Body"].read()
+                )
             except BotoCoreError:  # botocore retries a request, but not a reply that breaks off
                 if not left:
                     raise
@@ -124,10 +152,15 @@ class Bucket:
         return self._read(key, Range=f"bytes={start}-{end - 1}", **options)
 
     def commit(self, record: str, manifest: CommitRecord) -> None:
-        """Write a commit record atomically; the store verifies its checksum. Raises CheckpointError."""
+        """Write a commit record atomically; the store verifies its checksum.
+
+        Raises CheckpointError.
+        """
         data = manifest.to_json()
         with self.errors(f"write {record}"):
-            self.s3.put_object(Bucket=self.name, Key=record, Body=data, ChecksumCRC32=checksum(crc32(data)))
+            self.s3.put_object(
+                Bucket=self.name, Key=record, Body=data, ChecksumCRC32=checksum(crc32(data))
+            )
 
     def get(self, key: str) -> tuple[bytes, str] | None:
         """An object and its ETag, None if there is none. Raises CheckpointError."""
@@ -155,7 +188,9 @@ class Bucket:
         with self.errors(f"write {key}"):
             try:
                 total = checksum(crc32(data))
-                self.s3.put_object(Bucket=self.name, Key=key, Body=data, ChecksumCRC32=total, **condition)
+                self.s3.put_object(
+                    Bucket=self.name, Key=key, Body=data, ChecksumCRC32=total, **condition
+                )
             except ClientError as error:
                 if error.response["Error"]["Code"] not in (*_MISSING, *_REFUSED):
                     raise
@@ -168,7 +203,11 @@ class Bucket:
         def all_there() -> dict[str, str]:
             with self.errors("list its objects"):
                 labels = self._labels(job, self.sizes(f"{self.prefix}{job}-"))
-            return {str(v): newest for v, found in labels.items() if (newest := max(found, key=epoch_of))}
+            return {
+                str(v): newest
+                for v, found in labels.items()
+                if (newest := max(found, key=epoch_of))
+            }
 
         return LedgerFile(self, f"{self.prefix}.{check_job(job)}.ledger", all_there)
 
@@ -184,9 +223,16 @@ class Bucket:
         return {**where, "UploadId": begun["UploadId"]}
 
     def send_parts(
-        self, upload: Mapping[str, str], size: int, read: Callable[[int, int], bytes], final: Iterable[int]
+        self,
+        upload: Mapping[str, str],
+        size: int,
+        read: Callable[[int, int], bytes],
+        final: Iterable[int],
     ) -> list[dict[str, Any]]:
-        """Send all bytes of an upload, each part as soon as it is final; returns what completes it."""
+        """Send all bytes of an upload, each part as soon as it is final.
+
+        Returns what completes it.
+        """
         chunks = -(-size // CHUNK_BYTES)
         each = CHUNK_BYTES * -(-chunks // _MOST_PARTS)
 
@@ -204,10 +250,13 @@ class Bucket:
                         sent.append(submit(pool, send, len(sent) + 1, start))
                 return [part.result() for part in sent]
             except BaseException:
-                pool.shutdown(cancel_futures=True)  # no part may arrive after the upload was aborted
+                # No part may arrive after the upload was aborted
+                pool.shutdown(cancel_futures=True)
                 raise
 
-    def upload(self, key: str, size: int, read: Callable[[int, int], bytes], final: Iterable[int]) -> None:
+    def upload(
+        self, key: str, size: int, read: Callable[[int, int], bytes], final: Iterable[int]
+    ) -> None:
         """Make an object, whole or not at all, each part sent as soon as it is final."""
         upload = self.begun(key)
         try:
@@ -228,7 +277,9 @@ class Bucket:
 
     def pieces(self, key: str, size: int) -> Iterator[bytes]:
         """The bytes of an object, in order."""
-        return in_order(lambda start, end: self._read(key, Range=f"bytes={start}-{end - 1}"), size, self.threads)
+        return in_order(
+            lambda start, end: self._read(key, Range=f"bytes={start}-{end - 1}"), size, self.threads
+        )
 
     def key(self, job: str, version: int, label: str = "") -> str:
         """Name of a version's object; ``label``: of the generation that wrote it."""
@@ -246,7 +297,9 @@ class Bucket:
         with self.errors("list its objects"):
             keys = list(self.sizes(stem))
         for key in keys:
-            name = parse_labelled(key[len(self.prefix) :].removesuffix(UPCOMING).removesuffix(SUFFIX))
+            name = parse_labelled(
+                key[len(self.prefix) :].removesuffix(UPCOMING).removesuffix(SUFFIX)
+            )
             if name is not None:
                 found.setdefault(name[2], []).append(key)
         return found
@@ -262,10 +315,16 @@ class Bucket:
     def unfinished(self, prefix: str) -> list[tuple[str, str]]:
         """Name and id of all such uploads whose names begin so."""
         with self.errors("list its unfinished uploads"):
-            return [(row["Key"], row["UploadId"]) for row in self._list("list_multipart_uploads", "Uploads", prefix)]
+            return [
+                (row["Key"], row["UploadId"])
+                for row in self._list("list_multipart_uploads", "Uploads", prefix)
+            ]
 
     def abort_unfinished(self, prefix: str, wanted: Callable[[str], bool]) -> None:
-        """Abort uploads whose names begin so and are wanted. Raises CheckpointError: they cannot be listed."""
+        """Abort uploads whose names begin so and are wanted.
+
+        Raises CheckpointError: they cannot be listed.
+        """
         for key, upload in self.unfinished(prefix):
             if wanted(key):
                 self.abort({"Bucket": self.name, "Key": key, "UploadId": upload})
@@ -287,18 +346,30 @@ class Bucket:
         """What older generations than this one, the newest, have left behind, and that will never count."""
         sizes, keys = self.objects(job)
         names = {key: parse_labelled(key[len(self.prefix) :].removesuffix(SUFFIX)) for key in sizes}
-        old = {k: n for k, n in names.items() if n is not None and n[0] == job and n[2] and epoch_of(n[2]) < epoch}
+        old = {
+            k: n
+            for k, n in names.items()
+            if n is not None and n[0] == job and n[2] and epoch_of(n[2]) < epoch
+        }
         return [key for key, name in old.items() if keys.get(name[1]) != self.key(*name)]
 
     def look(self, job: str) -> tuple[dict[int, str], list[CommitRecord | Damage]]:
         """The names of a job's versions, and each one's commit record or damage, newest first."""
         sizes, versions = self.objects(job)
         with ThreadPoolExecutor(self.threads) as pool:
-            asked = [submit(pool, self.state, job, version, key, sizes) for version, key in versions.items()]
+            asked = [
+                submit(pool, self.state, job, version, key, sizes)
+                for version, key in versions.items()
+            ]
         return versions, [found for each in asked if (found := each.result()) is not None]
 
-    def state(self, job: str, version: int, key: str, sizes: Mapping[str, int]) -> CommitRecord | Damage | None:
-        """One version's record or damage; None if there is nothing of it, or it was removed meanwhile."""
+    def state(
+        self, job: str, version: int, key: str, sizes: Mapping[str, int]
+    ) -> CommitRecord | Damage | None:
+        """One version's record or damage.
+
+        None if there is nothing of it, or it was removed meanwhile.
+        """
         records = {key + SUFFIX, key + UPCOMING} & sizes.keys()
         if key not in sizes:
             problem = f"{self._shown(key)}: its commit record is there and the object is not"
@@ -310,8 +381,13 @@ class Bucket:
         except DamagedError as error:
             return Damage(version, str(error), sizes[key])
 
-    def record(self, job: str, version: int, key: str, sizes: Mapping[str, int]) -> CommitRecord | None:
-        """The record that fits a version's object; None if it was removed. Raises DamagedError: none fits."""
+    def record(
+        self, job: str, version: int, key: str, sizes: Mapping[str, int]
+    ) -> CommitRecord | None:
+        """The record that fits a version's object; None if it was removed.
+
+        Raises DamagedError: none fits.
+        """
         # In this order: the upcoming record goes when the usual one says the same.
         upcoming = self._manifest(key + UPCOMING) if key + UPCOMING in sizes else None
         found = self._manifest(key + SUFFIX) if key + SUFFIX in sizes else None
@@ -325,10 +401,14 @@ class Bucket:
             other = f"{found.job}, version {found.version}"
             raise DamagedError(f"{self._shown(key)}: its commit record is that of {other}")
         if found is not None and found.size != sizes[key]:
-            raise DamagedError(f"{self._shown(key)}: it has {sizes[key]} bytes in place of {found.size}")
+            raise DamagedError(
+                f"{self._shown(key)}: it has {sizes[key]} bytes in place of {found.size}"
+            )
         return found
 
-    def _fits(self, key: str, size: int, upcoming: CommitRecord, found: CommitRecord | DamagedError | None) -> bool:
+    def _fits(
+        self, key: str, size: int, upcoming: CommitRecord, found: CommitRecord | DamagedError | None
+    ) -> bool:
         """Whether the object is what the upcoming record says, and not what the usual one does."""
         if size != upcoming.size:
             return False
@@ -340,7 +420,8 @@ class Bucket:
                 if found.chunk_bytes == upcoming.chunk_bytes:
                     numbers = [n for n in numbers if found.crcs[n] != upcoming.crcs[n]][:1]
             else:
-                # If the parts were chunks, which they mostly are, the store's checksum is made of the record's.
+                # If the parts were chunks, which they mostly are, the store's checksum is made of
+                # the record's.
                 sums = b"".join(crc.to_bytes(4, "big") for crc in upcoming.crcs)
                 if self.composite(key) == checksum(crc32(sums)):
                     return True

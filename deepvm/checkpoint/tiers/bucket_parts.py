@@ -1,9 +1,9 @@
 """Several ranks write one object: each sends its bytes as an object of its own, and rank 0 joins them.
 
-A part is a hidden object, ``.parts/JOB/VERSION.EPOCH.RUN.ATTEMPT.RANK``: a rank's bytes, one range behind the other,
-and their CRC-32. It is there when all of it is. Rank 0 reads the parts, fills in the file's checksums, and writes the
-version as if it had been alone; then it removes them, by which the others know. What killed ranks leave is removed
-before the first version of the next run.
+A part is a hidden object, ``.parts/JOB/VERSION.EPOCH.RUN.ATTEMPT.RANK``: a rank's bytes, one range
+behind the other, and their CRC-32. It is there when all of it is. Rank 0 reads the parts, fills in
+the file's checksums, and writes the version as if it had been alone; then it removes them, by which
+the others know. What killed ranks leave is removed before the first version of the next run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ _CRC_BYTES = 4
 
 
 class Objects(Protocol):
-    """Single requests to a part of an object store; those without a note raise the store's own errors."""
+    """Single requests to a part of an object store.
+
+    Those without a note raise the store's own errors.
+    """
 
     url: str
     prefix: str
@@ -45,7 +48,9 @@ class Objects(Protocol):
     def pieces(self, key: str, size: int) -> Iterator[bytes]:
         """The bytes of an object, in order."""
 
-    def upload(self, key: str, size: int, read: Callable[[int, int], bytes], final: Iterable[int]) -> None:
+    def upload(
+        self, key: str, size: int, read: Callable[[int, int], bytes], final: Iterable[int]
+    ) -> None:
         """Make an object, whole or not at all; ``read`` what is between two places, up to where it is ``final``."""
 
     def remove(self, *keys: str) -> None:
@@ -66,22 +71,37 @@ class Parts:
         self._bucket, self._run = bucket, hashlib.sha256(session.encode()).hexdigest()[:8]
 
     def name(self, shard: Shard, rank: int, epoch: int) -> str:
-        """Of a rank's part; a number may be saved twice, and a rank may still be at the save before."""
-        return f"{self._folder(shard.job)}{shard.version}.{epoch}.{self._run}.{shard.attempt}.{rank}"
+        """Of a rank's part.
+
+        A number may be saved twice, and a rank may still be at the save before.
+        """
+        return (
+            f"{self._folder(shard.job)}{shard.version}.{epoch}.{self._run}.{shard.attempt}.{rank}"
+        )
 
     def _folder(self, job: str) -> str:
         return f"{self._bucket.prefix}.parts/{check_job(job)}/"
 
     def clear(self, job: str, epoch: int) -> None:
-        """Remove the parts of other runs, but for those of newer generations. Raises CheckpointError."""
+        """Remove the parts of other runs, but for those of newer generations.
+
+        Raises CheckpointError.
+        """
         folder = self._folder(job)
         with self._bucket.errors("remove parts of earlier runs"):
-            self._bucket.remove(*(name for name in self._bucket.sizes(folder) if self._is_older(name, epoch)))
+            self._bucket.remove(
+                *(name for name in self._bucket.sizes(folder) if self._is_older(name, epoch))
+            )
         self._bucket.abort_unfinished(folder, lambda name: self._is_older(name, epoch))
 
     def _is_older(self, name: str, epoch: int) -> bool:
         words = name.rpartition("/")[2].split(".")
-        return len(words) == 5 and words[1].isdigit() and int(words[1]) <= epoch and words[2] != self._run
+        return (
+            len(words) == 5
+            and words[1].isdigit()
+            and int(words[1]) <= epoch
+            and words[2] != self._run
+        )
 
     def send(self, shard: Shard, name: str) -> None:
         """Send this rank's part. Raises CheckpointError."""
@@ -97,13 +117,21 @@ class Parts:
 
         def read(start: int, end: int) -> bytes:
             own = b"".join(shard.image[a:b] for a, b in share.places(start, min(end, share.size)))
-            return own + crc.to_bytes(_CRC_BYTES, "little")[max(start - share.size, 0) : max(end - share.size, 0)]
+            return (
+                own
+                + crc.to_bytes(_CRC_BYTES, "little")[
+                    max(start - share.size, 0) : max(end - share.size, 0)
+                ]
+            )
 
         with self._bucket.errors(f"write {name}"):
             self._bucket.upload(name, share.size + _CRC_BYTES, read, final())
 
     def await_commit(self, shard: Shard, name: str, is_there: Callable[[], bool]) -> None:
-        """Wait until rank 0 has removed this rank's part: it has committed then. Raises CheckpointError: it has not."""
+        """Wait until rank 0 has removed this rank's part: it has committed then.
+
+        Raises CheckpointError: it has not.
+        """
         otherwise = f"{name}: rank 0 did not commit it"
         self._until(lambda: not self._bucket.sizes(name), shard, otherwise)
         if not is_there():
@@ -151,7 +179,9 @@ class Parts:
             while not done():
                 shard.ready(shard.layout.size)  # it may be given up for a newer version
                 if time.monotonic() > deadline:
-                    raise CheckpointError(f"{self._bucket.url}: {otherwise} in time; the version is given up")
+                    raise CheckpointError(
+                        f"{self._bucket.url}: {otherwise} in time; the version is given up"
+                    )
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 

@@ -1,11 +1,13 @@
 """``gs://bucket/prefix``, ``az://container/prefix``: versions in Google Cloud Storage or Azure Blob Storage, by fsspec.
 
-A version is an object that plain ``torch.load`` reads, ``JOB-VERSION.gEPOCH-RANDOM.pt``, and its commit record beside
-it. Nobody ever writes to these names again, and a version counts once the job's ledger lists its name: killed writers,
-lost replies and late requests leave objects that do not count, which the next run removes. One writer at a time is
-assumed for a job; generations of ``deepvm run`` shut each other out, see :mod:`deepvm.checkpoint.tiers.ledger`.
+A version is an object that plain ``torch.load`` reads, ``JOB-VERSION.gEPOCH-RANDOM.pt``, and its
+commit record beside it. Nobody ever writes to these names again, and a version counts once the
+job's ledger lists its name: killed writers, lost replies and late requests leave objects that do
+not count, which the next run removes. One writer at a time is assumed for a job; generations of
+``deepvm run`` shut each other out, see :mod:`deepvm.checkpoint.tiers.ledger`.
 
-The store's own library authenticates, retries, and encrypts the way there; of what arrived the size is compared.
+The store's own library authenticates, retries, and encrypts the way there; of what arrived the size
+is compared.
 """
 
 from __future__ import annotations
@@ -28,18 +30,25 @@ from deepvm.checkpoint.tiers.object_store import ObjectStore
 from deepvm.errors import CheckpointError, DamagedError, MissingExtraError, RequestError
 
 log = logging.getLogger("deepvm.checkpoint")
-_URL = re.compile(r"(?P<scheme>gs|az)://(?P<bucket>[^/\0?#@]+)(?P<prefix>/[^\0?#]*)?", re.IGNORECASE)
+_URL = re.compile(
+    r"(?P<scheme>gs|az)://(?P<bucket>[^/\0?#@]+)(?P<prefix>/[^\0?#]*)?", re.IGNORECASE
+)
 _LOOKS = 5
 """Times to list and read a job's versions, of which one may be removed or replaced in between."""
 _LIBRARIES = {"gs": "gcsfs", "az": "adlfs"}
 
 
 class CloudTier(ObjectStore):
-    """A bucket or container, or a part of one; several ranks join their parts of a version there."""
+    """A bucket or container, or a part of one.
+
+    Several ranks join their parts of a version there.
+    """
 
     form = "gs://bucket/prefix, az://container/prefix"
 
-    def __init__(self, objects: CloudObjects, *, keep: int = 0, every: int = 0, session: str = "") -> None:
+    def __init__(
+        self, objects: CloudObjects, *, keep: int = 0, every: int = 0, session: str = ""
+    ) -> None:
         """Send nothing before the first version. For the arguments see :class:`ObjectStore`."""
         super().__init__(objects, session, keep, every)
         self._cloud = objects
@@ -51,7 +60,10 @@ class CloudTier(ObjectStore):
         found = _URL.fullmatch(url)
         if found is None:
             raise RequestError(option, url, f"{cls.form}, without ? and #")
-        scheme, place = found["scheme"].lower(), found["bucket"] + (found["prefix"] or "").rstrip("/")
+        scheme, place = (
+            found["scheme"].lower(),
+            found["bucket"] + (found["prefix"] or "").rstrip("/"),
+        )
         library = _LIBRARIES[scheme]
         if importlib.util.find_spec(library) is None:
             raise MissingExtraError(f"{option} with {scheme}://", library, scheme)
@@ -63,12 +75,18 @@ class CloudTier(ObjectStore):
         with self._cloud.errors("write there"):
             if self._cloud.creates_twice(f".deepvm-proof-{secrets.token_hex(4)}"):
                 raise CheckpointError(
-                    f"{self.url}: this store, or this release of its library, replaces an object where it was told to "
-                    "create one, so nothing would keep an older generation out; update gcsfs or adlfs"
+                    f"{self.url}: this store, or this release of its library, replaces an object"
+                    " where it was told to create one, so nothing would keep an older generation"
+                    " out; update gcsfs or adlfs"
                 )
 
     def write(
-        self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], CommitRecord]
+        self,
+        image: memoryview,
+        job: str,
+        version: int,
+        final: Iterable[int],
+        manifest: Callable[[], CommitRecord],
     ) -> None:
         """See :class:`Store`."""
         with self._writing:
@@ -82,7 +100,9 @@ class CloudTier(ObjectStore):
             key = labelled_name(job, version, label)
             with self._cloud.errors(f"write {key}"):
                 try:
-                    self._cloud.upload(key, len(image), lambda start, end: bytes(image[start:end]), final)
+                    self._cloud.upload(
+                        key, len(image), lambda start, end: bytes(image[start:end]), final
+                    )
                     self._cloud.write(key + SUFFIX, manifest().to_json())
                 except BaseException:
                     self._discard((key + SUFFIX, key))
@@ -122,7 +142,11 @@ class CloudTier(ObjectStore):
         with self._cloud.errors("list its objects"):
             labels = labels_of(job, self._cloud.sizes(f"{job}-")).get(version, set())
         self._cloud.ledger(job).drop({str(version)}, epoch)
-        names = [labelled_name(job, version, label) for label in labels if epoch is None or epoch_of(label) <= epoch]
+        names = [
+            labelled_name(job, version, label)
+            for label in labels
+            if epoch is None or epoch_of(label) <= epoch
+        ]
         with self._cloud.errors(f"remove version {version}"):
             for name in names:
                 self._cloud.remove(name + SUFFIX, name)
@@ -143,24 +167,35 @@ class CloudTier(ObjectStore):
     def unrecorded(self, job: str) -> set[int]:
         """See :class:`Store`."""
         sizes, keys = self._listed(job)
-        return {version for version, key in keys.items() if key in sizes and key + SUFFIX not in sizes}
+        return {
+            version for version, key in keys.items() if key in sizes and key + SUFFIX not in sizes
+        }
 
     def _look(self, job: str, only: int | None = None) -> dict[str, CommitRecord | Damage]:
-        """The commit record or damage of each version, or of one, by its object's name; newest first."""
+        """The commit record or damage of each version, or of one, by its object's name.
+
+        Newest first.
+        """
         for _ in range(_LOOKS):
             sizes, keys = self._listed(job)
             numbers = sorted(keys, reverse=True) if only is None else keys.keys() & {only}
-            found = {keys[number]: self._state(job, number, keys[number], sizes) for number in numbers}
+            found = {
+                keys[number]: self._state(job, number, keys[number], sizes) for number in numbers
+            }
             there = {key: state for key, state in found.items() if state is not None}
             if len(there) == len(found):
                 return there
         raise CheckpointError(
-            f"{self.url}: {min(found.keys() - there.keys())}{SUFFIX} is listed, and was not there when it was read, "
-            f"{_LOOKS} times in a row; try again if another run writes there; if none does, remove it"
+            f"{self.url}: {min(found.keys() - there.keys())}{SUFFIX} is listed, and was not there"
+            f" when it was read, {_LOOKS} times in a row; try again if another run writes there; if"
+            " none does, remove it"
         )
 
     def _listed(self, job: str) -> tuple[dict[str, int], dict[int, str]]:
-        """Bytes of a job's objects, and the names of the versions that count. Raises CheckpointError."""
+        """Bytes of a job's objects, and the names of the versions that count.
+
+        Raises CheckpointError.
+        """
         known: dict[int, str] = {}
         while True:
             ledger = self._cloud.ledger(job).read()
@@ -171,8 +206,13 @@ class CloudTier(ObjectStore):
             if last == known or all({key, key + SUFFIX} <= sizes.keys() for key in known.values()):
                 return sizes, known
 
-    def _state(self, job: str, version: int, key: str, sizes: dict[str, int]) -> CommitRecord | Damage | None:
-        """A version's commit record or damage; None if the record was removed since it was listed."""
+    def _state(
+        self, job: str, version: int, key: str, sizes: dict[str, int]
+    ) -> CommitRecord | Damage | None:
+        """A version's commit record or damage.
+
+        None if the record was removed since it was listed.
+        """
         problem = ""
         if key not in sizes:
             problem = "it is listed and not there"
@@ -197,7 +237,10 @@ class CloudTier(ObjectStore):
         return Damage(version, f"{self.url}/{key}: {problem}", sizes.get(key, 0))
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
-        """See :meth:`Tier.set_aside`: objects and records get names that end in ``.aside``; they are copied for it."""
+        """See :meth:`Tier.set_aside`: objects and records get names that end in ``.aside``.
+
+        They are copied for it.
+        """
         added, epoch = aside_suffix(), self._epochs.get(job)
         sizes, keys = self._listed(job)
         numbers = sorted({*versions, *(d.version for d in self.damaged(job))} & keys.keys())
@@ -234,9 +277,14 @@ class CloudTier(ObjectStore):
 
 
 def _keys(job: str, sizes: Iterable[str], ledger: Ledger | None) -> dict[int, str]:
-    """The names of the versions that count; without a ledger, as in a copy that lacks it, all do."""
+    """The names of the versions that count.
+
+    Without a ledger, as in a copy that lacks it, all do.
+    """
     if ledger is None:
-        labels = {version: max(found, key=epoch_of) for version, found in labels_of(job, sizes).items()}
+        labels = {
+            version: max(found, key=epoch_of) for version, found in labels_of(job, sizes).items()
+        }
     else:
         labels = {int(version): label for version, label in ledger.entries.items()}
     return {version: labelled_name(job, version, label) for version, label in labels.items()}

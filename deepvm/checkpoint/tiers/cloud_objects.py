@@ -1,9 +1,10 @@
 """A part of Google Cloud Storage or Azure Blob Storage, by fsspec: single requests, and a ledger without ETags.
 
-fsspec knows no conditional replacement, but it does know creation where nothing is yet (``mode="create"``: a
-precondition at Google and Azure). So a ledger is a row of objects here, ``.JOB.ledger.NUMBER``, each state the next
-number; only the highest counts. A state that was made from number n is created as n + 1, which fails if another one was
-faster. The highest is never removed: what creates a lower one late, where it was removed, changes nothing, and sees so.
+fsspec knows no conditional replacement, but it does know creation where nothing is yet
+(``mode="create"``: a precondition at Google and Azure). So a ledger is a row of objects here,
+``.JOB.ledger.NUMBER``, each state the next number; only the highest counts. A state that was made
+from number n is created as n + 1, which fails if another one was faster. The highest is never
+removed: what creates a lower one late, where it was removed, changes nothing, and sees so.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ _READS = 3
 
 
 class CloudObjects:
-    """The objects below a place; requests raise fsspec's errors, :meth:`errors` turns them into ours."""
+    """The objects below a place.
+
+    Requests raise fsspec's errors, :meth:`errors` turns them into ours.
+    """
 
     prefix = ""
 
@@ -66,7 +70,11 @@ class CloudObjects:
         """Bytes of each object whose name begins so; not those of folders below."""
         folder = prefix[: prefix.rfind("/") + 1]
         rows = self._rows(self.path(folder).rstrip("/"))
-        named = {folder + row["name"].rstrip("/").rpartition("/")[2]: row for row in rows if row["type"] == "file"}
+        named = {
+            folder + row["name"].rstrip("/").rpartition("/")[2]: row
+            for row in rows
+            if row["type"] == "file"
+        }
         return {key: int(row["size"]) for key, row in named.items() if key.startswith(prefix)}
 
     def _rows(self, place: str) -> list[Mapping[str, Any]]:
@@ -102,13 +110,17 @@ class CloudObjects:
 
     def pieces(self, key: str, size: int) -> Iterator[bytes]:
         """The bytes of an object, in order."""
-        return object_requests.in_order(lambda start, end: self._range(key, start, end), size, self.threads)
+        return object_requests.in_order(
+            lambda start, end: self._range(key, start, end), size, self.threads
+        )
 
     def write(self, key: str, data: bytes) -> None:
         """Make or replace a small object."""
         self.fs.pipe_file(self.path(key), data)
 
-    def upload(self, key: str, size: int, read: Callable[[int, int], bytes], final: Iterable[int]) -> None:
+    def upload(
+        self, key: str, size: int, read: Callable[[int, int], bytes], final: Iterable[int]
+    ) -> None:
         """Make an object, of a name that nobody else uses, each part sent as soon as it is final.
 
         What a failed one leaves under its name does not count, and is removed.
@@ -192,7 +204,9 @@ class CloudObjects:
         found = True
         for _ in range(2):
             try:
-                self.fs.pipe_file(self.path(key), b"written to see whether that works\n", mode="create")
+                self.fs.pipe_file(
+                    self.path(key), b"written to see whether that works\n", mode="create"
+                )
             except FileExistsError:
                 found = False
         self.remove(key)
@@ -211,5 +225,7 @@ class CloudObjects:
 
 def labels_of(job: str, keys: Iterable[str]) -> dict[int, set[str]]:
     """Without objects that have no label: nothing here writes such ones."""
-    found = {version: labels - {""} for version, labels in object_requests.labels_of(job, keys).items()}
+    found = {
+        version: labels - {""} for version, labels in object_requests.labels_of(job, keys).items()
+    }
     return {version: labels for version, labels in found.items() if labels}

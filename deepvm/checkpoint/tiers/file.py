@@ -1,7 +1,8 @@
 """``file:///folder``: versions on a local or mounted file system, durable when acknowledged.
 
-They are as durable as the folder: the machine's own disk does not survive the loss of the machine, and memory
-(``/dev/shm``, tmpfs) only the end of the process, which is all that is then acknowledged.
+They are as durable as the folder: the machine's own disk does not survive the loss of the machine,
+and memory (``/dev/shm``, tmpfs) only the end of the process, which is all that is then
+acknowledged.
 """
 
 from __future__ import annotations
@@ -35,8 +36,22 @@ from deepvm.io.file_lock import FileLock
 
 log = logging.getLogger("deepvm.checkpoint")
 _MOST_SHOWN = 5
-_URL = re.compile(r"(?i:file)://(?:localhost)?(?P<path>/[^\0?#]*)")  # dropping a query would write elsewhere
-_NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "lustre", "gpfs", "beegfs", "9p", "afs", "glusterfs")
+# Dropping a query would write elsewhere
+_URL = re.compile(r"(?i:file)://(?:localhost)?(?P<path>/[^\0?#]*)")
+_NETWORK = (
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "smbfs",
+    "ceph",
+    "lustre",
+    "gpfs",
+    "beegfs",
+    "9p",
+    "afs",
+    "glusterfs",
+)
 _READ_BYTES = 2**20
 """Of memory for each reader, beside that for versions."""
 
@@ -49,9 +64,12 @@ class FileTier(Store):
     away = False  # nobody can tell a volume that outlives the machine from one that does not
 
     def __init__(self, folder: Path, *, keep: int = 0, every: int = 0, session: str = "") -> None:
-        """Create nothing before the first version. ``session``: as in :meth:`Tier.open`; one rank needs none.
+        """Create nothing before the first version. ``session``: as in :meth:`Tier.open`.
 
-        ``keep``, ``every``: as in :func:`deepvm.checkpoint.files.retention.kept`, but ``keep=0`` keeps all.
+        One rank needs none.
+
+        ``keep``, ``every``: as in :func:`deepvm.checkpoint.files.retention.kept`, but ``keep=0``
+        keeps all.
         """
         if keep:
             kept((), keep, every)  # refuse now what cannot be used, not after the first version
@@ -76,21 +94,27 @@ class FileTier(Store):
         if self.volatile:
             log.warning("%s is %s", self.url, durable_write.medium(self.folder.path))
         place = durable_write.existing(self.folder.path)
-        if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK) and self._takes_folders(place)):
+        if not (
+            place.is_dir() and os.access(place, os.W_OK | os.X_OK) and self._takes_folders(place)
+        ):
             raise CheckpointError(
                 f"{self.url}: no version can be written there: {place} is not a writable folder; "
                 "mount it for writing, give this user the right, or name another one"
             )
 
     def _takes_folders(self, place: Path) -> bool:
-        """Whether one can be made in a folder: rights do not show that, as in ``/proc``; not tried over a network."""
+        """Whether one can be made in a folder: rights do not show that, as in ``/proc``.
+
+        Not tried over a network.
+        """
         if self.shared:
             return True
         try:
             with tempfile.TemporaryDirectory(prefix=".deepvm-", dir=place):
                 return True
         except OSError as error:
-            return error.errno in (errno.ENOSPC, errno.EDQUOT)  # old versions may still be restored, or give way
+            # Old versions may still be restored, or give way
+            return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
     def begin(self, job: str, epoch: int) -> None:
         """See :meth:`Tier.begin`."""
@@ -110,16 +134,23 @@ class FileTier(Store):
                 put_part(self.folder, shard, self._session)
             acknowledged(self._level)
             if self._level is not Level.DURABLE:
-                shard.lost(CheckpointError(f"{self.url}: version {shard.version} is in this machine's memory only"))
+                shard.lost(
+                    CheckpointError(
+                        f"{self.url}: version {shard.version} is in this machine's memory only"
+                    )
+                )
             if self._keep and not shard.rank:
                 self._prune(shard.job, shard.version)
 
     def _write_alone(self, shard: Shard) -> None:
         crcs: list[int] = []
-        # Chunks are written while those after them are still being copied and summed: the disk is the slowest.
+        # Chunks are written while those after them are still being copied and summed: the disk is
+        # the slowest.
         final, home = seal(shard.image, shard.layout, crcs, ready=shard.ready), shard.home
         if home is None or home.parent != self.folder.path:
-            self.folder.write(shard.image, shard.job, shard.version, final, lambda: shard.manifest(crcs))
+            self.folder.write(
+                shard.image, shard.job, shard.version, final, lambda: shard.manifest(crcs)
+            )
         else:  # the bytes are in a file of this folder as soon as they are final (strategy D)
             for _ in final:
                 pass
@@ -137,7 +168,8 @@ class FileTier(Store):
             durable_write.make_folder(path)
             if not self._node_lock.take(shared=shared):
                 raise CheckpointError(
-                    f"{path}: another memory node writes there; give this one another folder, or both --shared-folder"
+                    f"{path}: another memory node writes there; give this one another folder, or"
+                    " both --shared-folder"
                 )
         if not os.access(path, os.W_OK):
             raise CheckpointError(f"{path}: cannot be used for versions: it is not writable")
@@ -146,9 +178,17 @@ class FileTier(Store):
             self.folder.sweep(0 if alone and not shared else YOUNG_S)
 
     def write(
-        self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], CommitRecord]
+        self,
+        image: memoryview,
+        job: str,
+        version: int,
+        final: Iterable[int],
+        manifest: Callable[[], CommitRecord],
     ) -> None:
-        """See :class:`Store`; frees what another job's versions had: nobody tells a node that a job has ended."""
+        """See :class:`Store`.
+
+        Frees what another job's versions had: nobody tells a node that a job has ended.
+        """
         with self._writing:
             for other in self._jobs - {job}:
                 self.folder.drop_spare(other)
@@ -184,12 +224,14 @@ class FileTier(Store):
         try:
             found = self.folder.manifests(job)
             self._warn_of_others(job, newest, {m.version for m in found})
-            # Newer versions are from a run that went further, before it was restarted from an older one.
+            # Newer versions are from a run that went further, before it was restarted from an older
+            # one.
             rows = {m.version: m for m in found if m.version <= newest}
             for version in self.expired(job, rows.values(), self._keep, self._every) - {newest}:
                 # Only where this tier alone writes the next one; several ranks make a new file.
                 self.folder.delete(job, version, spare=version in rows and job in self._jobs)
-        except CheckpointError as error:  # a full disk is bad enough: it must not also stop the training
+        except CheckpointError as error:
+            # A full disk is bad enough: it must not also stop the training
             log.warning("old versions stay: %s", error)
 
     def _warn_of_others(self, job: str, newest: int, there: set[int]) -> None:
@@ -201,9 +243,10 @@ class FileTier(Store):
             self._warned.add(job)
             numbers = ", ".join(map(str, sorted(others)[:_MOST_SHOWN]))
             log.warning(
-                f"{self.url}: versions of {job} that this run has not written: {numbers}. If an earlier run went "
-                "further, the next restore takes its versions, unless you remove them; if another run writes here "
-                "now, each removes versions of the other: give one another name, in DEEPVM_JOB"
+                f"{self.url}: versions of {job} that this run has not written: {numbers}. If an"
+                " earlier run went further, the next restore takes its versions, unless you remove"
+                " them; if another run writes here now, each removes versions of the other: give"
+                " one another name, in DEEPVM_JOB"
             )
 
     def versions(self, job: str) -> tuple[CommitRecord, ...]:
@@ -237,7 +280,10 @@ def folder_of(url: str, option: str) -> Path:
     """The folder of ``file:///folder``, where ``%20`` is a space. Raises RequestError."""
     found = _URL.fullmatch(url)
     if found is None or "\0" in (path := unquote(found["path"])):
-        allowed = f"{FileTier.form}, with three slashes and without ? and #; in a folder's name write %3F and %23"
+        allowed = (
+            f"{FileTier.form}, with three slashes and without ? and #; in a folder's name write %3F"
+            " and %23"
+        )
         raise RequestError(option, url, allowed)
     return Path(path)
 

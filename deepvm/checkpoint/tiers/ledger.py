@@ -1,11 +1,13 @@
 """Which generation may write to a bucket, and what counts of all that was ever sent there: one small object, a ledger.
 
-A request may arrive long after its sender was given up, so a look before it proves nothing. What a generation writes
-therefore has a name that nobody else ever writes to, and counts when the ledger lists it; and the ledger changes by
-compare-and-swap alone: a write names the state that it was made from (``If-Match`` with its ETag, ``If-None-Match: *``
-for the first), and the store refuses it if the ledger is in another. Each state has a number and a random text, so none
-ever comes back. Generation e lists something only in a step from a state whose epoch is not above e: once a newer one
-has begun, in a step of the same chain, there is no such state any more, whenever the request of the older one arrives.
+A request may arrive long after its sender was given up, so a look before it proves nothing. What a
+generation writes therefore has a name that nobody else ever writes to, and counts when the ledger
+lists it; and the ledger changes by compare-and-swap alone: a write names the state that it was made
+from (``If-Match`` with its ETag, ``If-None-Match: *`` for the first), and the store refuses it if
+the ledger is in another. Each state has a number and a random text, so none ever comes back.
+Generation e lists something only in a step from a state whose epoch is not above e: once a newer
+one has begun, in a step of the same chain, there is no such state any more, whenever the request of
+the older one arrives.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ _NO_ETAG = f'"{"0" * 32}"'
 class Ledger:
     """A state: the newest generation that has begun, and of each entry the label under which it is kept.
 
-    ``number``: changes before it. ``writer``: random for each change, by which a writer knows its own.
+    ``number``: changes before it. ``writer``: random for each change, by which a writer knows its
+    own.
     """
 
     epoch: int = 0
@@ -40,7 +43,12 @@ class Ledger:
 
     def to_json(self) -> bytes:
         """Its bytes."""
-        facts = {"epoch": self.epoch, "number": self.number, "writer": self.writer, "entries": dict(self.entries)}
+        facts = {
+            "epoch": self.epoch,
+            "number": self.number,
+            "writer": self.writer,
+            "entries": dict(self.entries),
+        }
         return json.dumps({"schema_version": _SCHEMA, **facts}).encode() + b"\n"
 
     @classmethod
@@ -54,7 +62,9 @@ class Ledger:
             numbers, texts = (found.epoch, found.number), (found.writer, *found.entries.values())
         except (TypeError, AttributeError) as error:
             raise ValueError(str(error)) from None
-        if not all(type(n) is int and n >= 0 for n in numbers) or not all(type(t) is str for t in texts):
+        if not all(type(n) is int and n >= 0 for n in numbers) or not all(
+            type(t) is str for t in texts
+        ):
             raise ValueError("its values are none of a ledger")
         return found
 
@@ -68,7 +78,9 @@ class Conditional(Protocol):
         """An object and its ETag, None if there is none."""
 
     def put_if(self, key: str, data: bytes, etag: str | None) -> bool:
-        """Replace an object whose ETag is this one, or, with None, make one where none is; returns whether it was so.
+        """Replace an object whose ETag is this one, or, with None, make one where none is.
+
+        Returns whether it was so.
 
         Raises CheckpointError: it may have been done, or be done later.
         """
@@ -81,7 +93,9 @@ class StaleError(CheckpointError):
 class LedgerFile:
     """The ledger of one job in a bucket; any thread may use it."""
 
-    def __init__(self, bucket: Conditional, key: str, adopted: Callable[[], Mapping[str, str]] = dict) -> None:
+    def __init__(
+        self, bucket: Conditional, key: str, adopted: Callable[[], Mapping[str, str]] = dict
+    ) -> None:
         """Send nothing yet. ``adopted``: the entries of a new ledger, where one was lost."""
         self._bucket, self._key, self._adopted = bucket, key, adopted
         self._lock = threading.Lock()
@@ -92,12 +106,20 @@ class LedgerFile:
         return None if found is None else found[0]
 
     def begin(self, epoch: int) -> None:
-        """Refuse older generations from now on. Raises StaleError: a newer one has begun; CheckpointError."""
+        """Refuse older generations from now on. Raises StaleError: a newer one has begun.
+
+        CheckpointError.
+        """
         with self._lock:
-            self._change(epoch, lambda old: replace(old, epoch=epoch), lambda found: found.epoch == epoch)
+            self._change(
+                epoch, lambda old: replace(old, epoch=epoch), lambda found: found.epoch == epoch
+            )
 
     def ensure(self) -> None:
-        """Have a ledger before the first object is sent: without one, all objects count. Raises CheckpointError."""
+        """Have a ledger before the first object is sent: without one, all objects count.
+
+        Raises CheckpointError.
+        """
         with self._lock:
             if self._load() is None:
                 self._change(None, lambda old: old, lambda found: True)
@@ -109,9 +131,9 @@ class LedgerFile:
     def add(self, name: str, label: str, epoch: int | None) -> Ledger:
         """Make an entry count, in place of an earlier one of the name; returns a state before.
 
-        When it returns the entry counts, and this generation was the newest when it began to. ``label``: of this call
-        alone. ``epoch``: None for a run without a number, which no generation shuts out. Raises StaleError: it never
-        will; CheckpointError: it may.
+        When it returns the entry counts, and this generation was the newest when it began to.
+        ``label``: of this call alone. ``epoch``: None for a run without a number, which no
+        generation shuts out. Raises StaleError: it never will; CheckpointError: it may.
         """
 
         def edit(old: Ledger) -> Ledger:
@@ -145,9 +167,13 @@ class LedgerFile:
             return Ledger.from_json(found[0]), found[1]
         except ValueError as error:
             where = f"{self._bucket.url}: {self._key}"
-            raise CheckpointError(f"{where} is damaged: {error}; without it, all versions there count") from None
+            raise CheckpointError(
+                f"{where} is damaged: {error}; without it, all versions there count"
+            ) from None
 
-    def _change(self, epoch: int | None, edit: Callable[[Ledger], Ledger], held: Callable[[Ledger], bool]) -> Ledger:
+    def _change(
+        self, epoch: int | None, edit: Callable[[Ledger], Ledger], held: Callable[[Ledger], bool]
+    ) -> Ledger:
         """Bring the ledger from one state to the next; ``held``: whether that is done already."""
         for _ in range(_TRIES):
             found = self._load()
@@ -166,7 +192,9 @@ class LedgerFile:
                     raise
                 return old
             time.sleep(random.uniform(0, _PAUSE_S))  # noqa: S311  others may try as well
-        raise CheckpointError(f"{self._bucket.url}: {self._key} was changed by others {_TRIES} times in a row")
+        raise CheckpointError(
+            f"{self._bucket.url}: {self._key} was changed by others {_TRIES} times in a row"
+        )
 
     def _holds(self, held: Callable[[Ledger], bool]) -> bool:
         try:
@@ -177,12 +205,15 @@ class LedgerFile:
 
     def _refuse(self, found: Ledger, epoch: int | None) -> None:
         if epoch is not None and epoch < found.epoch:
-            raise StaleError(f"{self._bucket.url}: generation {epoch} is over: {found.epoch} has begun")
+            raise StaleError(
+                f"{self._bucket.url}: generation {epoch} is over: {found.epoch} has begun"
+            )
 
     def _prove(self) -> None:
         """Raise CheckpointError if the store ignores conditions: then nothing keeps an older generation out."""
         if self._bucket.put_if(f"{self._key}.proof", b"no such state\n", _NO_ETAG):
             raise CheckpointError(
-                f"{self._bucket.url}: this store ignores If-Match, so a machine that was thought lost could overwrite "
-                "newer versions; take a store with conditional writes, such as AWS S3, or a memory node or folder"
+                f"{self._bucket.url}: this store ignores If-Match, so a machine that was thought"
+                " lost could overwrite newer versions; take a store with conditional writes, such"
+                " as AWS S3, or a memory node or folder"
             )

@@ -26,7 +26,10 @@ def submit(pool: ThreadPoolExecutor, work: Callable[..., _T], *arguments: Any) -
 
 
 def labels_of(job: str, keys: Iterable[str]) -> dict[int, set[str]]:
-    """The labels of a job's versions that have an object or a record; empty ones are of objects without a label."""
+    """The labels of a job's versions that have an object or a record.
+
+    Empty ones are of objects without a label.
+    """
     found: dict[int, set[str]] = {}
     for key in keys:
         name = parse_labelled(key.removesuffix(SUFFIX))

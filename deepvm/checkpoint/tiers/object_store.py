@@ -27,7 +27,10 @@ class ObjectStore(Store):
     shared = True
 
     def __init__(self, objects: Objects, session: str, keep: int, every: int) -> None:
-        """Send nothing yet. ``keep``, ``every``, ``session``: as in :meth:`Tier.open`, but ``keep=0`` keeps all."""
+        """Send nothing yet.
+
+        ``keep``, ``every``, ``session``: as in :meth:`Tier.open`, but ``keep=0`` keeps all.
+        """
         if keep:
             kept((), keep, every)
         self._objects, self._keep, self._every = objects, keep, every
@@ -68,7 +71,9 @@ class ObjectStore(Store):
             if self._keep and not shard.rank:
                 self._prune(shard.job, shard.version)
 
-    def _write_whole(self, shard: Shard, image: memoryview, ready: Callable[[int], None] = lambda end: None) -> None:
+    def _write_whole(
+        self, shard: Shard, image: memoryview, ready: Callable[[int], None] = lambda end: None
+    ) -> None:
         crcs: list[int] = []
         final = seal(image, shard.layout, crcs, ready=ready)
         self.write(image, shard.job, shard.version, final, lambda: shard.manifest(crcs))
@@ -99,10 +104,14 @@ class ObjectStore(Store):
     def _is_there(self, shard: Shard) -> bool:
         """Whether a version of this layout is complete."""
         digest = shard.layout.digest
-        return any(m.version == shard.version and m.layout == digest for m in self.versions(shard.job))
+        return any(
+            m.version == shard.version and m.layout == digest for m in self.versions(shard.job)
+        )
 
     def open_for_writing(self, *, shared: bool = False) -> None:
-        """See :class:`Store`; a wrong name or a missing permission fails now, not with the first version.
+        """See :class:`Store`.
+
+        A wrong name or a missing permission fails now, not with the first version.
 
         There is no lock: that no other node writes there is up to the user.
         """
@@ -117,7 +126,8 @@ class ObjectStore(Store):
         """Remove objects that do not count."""
         try:
             with self._objects.errors("remove what does not count"):
-                self._objects.remove(*sorted(keys, key=len, reverse=True))  # the record before its object
+                # The record before its object
+                self._objects.remove(*sorted(keys, key=len, reverse=True))
         except CheckpointError as error:
             log.warning("%s", error)
 

@@ -30,10 +30,15 @@ def find_tier(url: str) -> type[Tier] | None:
 
 
 def open_tier(url: str, session: str, keep: int = 2, every: int = 0, option: str = "tiers") -> Tier:
-    """The tier that a URL means; for arguments and errors see :meth:`~deepvm.checkpoint.tiers.base.Tier.open`."""
+    """The tier that a URL means.
+
+    For arguments and errors see :meth:`~deepvm.checkpoint.tiers.base.Tier.open`.
+    """
     kind = find_tier(url)
     if kind is None:
-        meant = "" if ":" in url or not url else f"did you mean {Path(url).absolute().as_uri()}? Else "
+        meant = (
+            "" if ":" in url or not url else f"did you mean {Path(url).absolute().as_uri()}? Else "
+        )
         raise RequestError(option, url, meant + forms())
     return kind.open(url, session, keep, every, option)
 

@@ -1,16 +1,18 @@
 """``tcp://a:7070,b:7070?replicas=2``: memory nodes of which so many keep each version, whole.
 
-A version is remote when that many nodes have it, so the loss of all but one of them loses nothing acknowledged: each
-still has it, or a newer one. It is durable when, besides, a disk of one of them has it.
+A version is remote when that many nodes have it, so the loss of all but one of them loses nothing
+acknowledged: each still has it, or a newer one. It is durable when, besides, a disk of one of them
+has it.
 
-Every rank sends to the first nodes of the list that answer, and to the next one in place of one that fails. Ranks do
-not talk about it: where they chose differently the version stays unacknowledged, and until one is acknowledged again
-all nodes get them. A node leaves by going silent and joins by answering again, or for the first time: the list may
-name nodes that are still to come, fewer than ``replicas`` when a run starts. What a node missed is not copied to it;
-the next version is.
+Every rank sends to the first nodes of the list that answer, and to the next one in place of one
+that fails. Ranks do not talk about it: where they chose differently the version stays
+unacknowledged, and until one is acknowledged again all nodes get them. A node leaves by going
+silent and joins by answering again, or for the first time: the list may name nodes that are still
+to come, fewer than ``replicas`` when a run starts. What a node missed is not copied to it; the next
+version is.
 
-A reader needs all but ``replicas - 1`` nodes to answer: each acknowledged version is then on one of them, unless that
-has come back empty, which nobody can tell.
+A reader needs all but ``replicas - 1`` nodes to answer: each acknowledged version is then on one of
+them, unless that has come back empty, which nobody can tell.
 """
 
 from __future__ import annotations
@@ -32,7 +34,13 @@ from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.network.client import UnreachableError
 from deepvm.checkpoint.tiers.base import Tier, fulfil
 from deepvm.checkpoint.tiers.tcp import TcpTier, refuse_parts
-from deepvm.errors import CheckpointError, DamagedError, RequestError, TierBusyError, VersionGoneError
+from deepvm.errors import (
+    CheckpointError,
+    DamagedError,
+    RequestError,
+    TierBusyError,
+    VersionGoneError,
+)
 
 log = logging.getLogger("deepvm.checkpoint")
 MOST_NODES = 16
@@ -55,14 +63,18 @@ class ReplicatedTier(Tier):
     form = "tcp://host:port,host:port?replicas=2"
     streams = True
 
-    def __init__(self, nodes: Sequence[TcpTier], replicas: int, *, retry_s: float = _RETRY_S) -> None:
+    def __init__(
+        self, nodes: Sequence[TcpTier], replicas: int, *, retry_s: float = _RETRY_S
+    ) -> None:
         """Take the nodes, those first that are to have the versions. Raises RequestError.
 
         ``retry_s``: how often a silent node is asked whether it is there again.
         """
         urls = [node.url for node in nodes]
         if not 2 <= len(nodes) <= MOST_NODES or len(set(urls)) < len(urls):
-            raise RequestError("tiers", ",".join(urls), f"2 to {MOST_NODES} memory nodes, each once")
+            raise RequestError(
+                "tiers", ",".join(urls), f"2 to {MOST_NODES} memory nodes, each once"
+            )
         if not 2 <= replicas <= len(nodes):
             allowed = f"2 to {len(nodes)}" if len(nodes) > 2 else "2"
             raise RequestError("replicas", replicas, f"{allowed}, as {len(nodes)} nodes are named")
@@ -78,7 +90,8 @@ class ReplicatedTier(Tier):
         self._refused: dict[int, str] = {}  # why silent nodes stay out, though they answer
         self._open: list[_Copies] = []
         self._puts = self._remote_put = self._failed_put = 0
-        self._short: _Copies | None = None  # of the last version, for which a node had no room; it may come again
+        # Of the last version, for which a node had no room; it may come again
+        self._short: _Copies | None = None
         self._watching: threading.Thread | None = None
         self._closed = threading.Event()
 
@@ -123,7 +136,9 @@ class ReplicatedTier(Tier):
                     errors.append(error)
                     copies.ended(number, CheckpointError(str(error)))
 
-        threads = [threading.Thread(target=send, name="deepvm-copies", daemon=True) for _ in range(count)]
+        threads = [
+            threading.Thread(target=send, name="deepvm-copies", daemon=True) for _ in range(count)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -165,11 +180,16 @@ class ReplicatedTier(Tier):
         return self._nodes[number].identity
 
     def _claim(self, number: int, identity: str) -> None:
-        """Count a node by one of its names, or addresses. Raises CheckpointError: it counts by another one."""
+        """Count a node by one of its names, or addresses.
+
+        Raises CheckpointError: it counts by another one.
+        """
         with self._changed:  # puts to both may be under way
             owner = self._owners.setdefault(identity, number) if identity else number
             if owner != number and self._nodes[owner].identity == identity:
-                raise CheckpointError(f"{self._nodes[number].url} is the same memory node as {self._nodes[owner].url}")
+                raise CheckpointError(
+                    f"{self._nodes[number].url} is the same memory node as {self._nodes[owner].url}"
+                )
             self._owners[identity] = number
 
     def _lost(self, number: int, error: CheckpointError) -> None:
@@ -181,7 +201,11 @@ class ReplicatedTier(Tier):
             self._nodes[number].identity = ""
             left = len(self._nodes) - len(self._silent)
         rest = f"{left} of {len(self._nodes)} nodes are left"
-        enough = "" if left >= self._replicas else f"; no version is remote until {self._replicas} answer"
+        enough = (
+            ""
+            if left >= self._replicas
+            else f"; no version is remote until {self._replicas} answer"
+        )
         log.warning("%s; %s%s", error, rest, enough)
 
     def _watch(self) -> None:
@@ -194,9 +218,15 @@ class ReplicatedTier(Tier):
                     self._failed_put = max(self._failed_put, copies.put)
                 if copies.over:
                     self._open.remove(copies)
-            if self._closed.is_set() or not (self._silent or self._open) or self._watching is not None:
+            if (
+                self._closed.is_set()
+                or not (self._silent or self._open)
+                or self._watching is not None
+            ):
                 return
-            self._watching = threading.Thread(target=self._ask_again, name="deepvm-silent-nodes", daemon=True)
+            self._watching = threading.Thread(
+                target=self._ask_again, name="deepvm-silent-nodes", daemon=True
+            )
             self._watching.start()
 
     def _ask_again(self) -> None:
@@ -212,13 +242,18 @@ class ReplicatedTier(Tier):
                     self._nodes[number].greet()
                     for job, epoch in [*self._begun.items()]:  # it may have missed that
                         self._nodes[number].begin(job, epoch)
-                except Exception as error:  # of any kind: without this thread a silent node stays out for good
+                except Exception as error:
+                    # Of any kind: without this thread a silent node stays out for good
                     if number in doubtful and isinstance(error, UnreachableError):
                         self._lost(number, error)
                         silent.add(number)
-                    elif not isinstance(error, UnreachableError) and self._refused.get(number) != str(error):
+                    elif not isinstance(error, UnreachableError) and self._refused.get(
+                        number
+                    ) != str(error):
                         self._refused[number] = str(error)
-                        log.warning("%s answers, and gets no versions: %s", self._nodes[number].url, error)
+                        log.warning(
+                            "%s answers, and gets no versions: %s", self._nodes[number].url, error
+                        )
                     continue
                 if number in silent:
                     silent.remove(number)
@@ -227,7 +262,10 @@ class ReplicatedTier(Tier):
                     log.warning("%s answers: it gets versions from now on", self._nodes[number].url)
             for copies in late:
                 for number in copies.awaited & silent:
-                    copies.ended(number, CheckpointError(f"{self._nodes[number].url} does not answer any more"))
+                    copies.ended(
+                        number,
+                        CheckpointError(f"{self._nodes[number].url} does not answer any more"),
+                    )
             self._watch()
             with self._changed:
                 if not self._silent and not self._open:
@@ -235,43 +273,56 @@ class ReplicatedTier(Tier):
                     return
 
     def begin(self, job: str, epoch: int) -> None:
-        """See :meth:`Tier.begin`; those that miss it leave an older generation fewer nodes than it needs.
+        """See :meth:`Tier.begin`.
 
-        They hear of it when they answer again; :meth:`versions` leaves out what the older one completed there.
+        Those that miss it leave an older generation fewer nodes than it needs.
+
+        They hear of it when they answer again; :meth:`versions` leaves out what the older one
+        completed there.
         """
         self._begun[job] = epoch
         there = {number for number, _ in self._ask(lambda node: node.begin(job, epoch))}
         for number in {*range(len(self._nodes))} - there:
-            self._lost(number, UnreachableError(f"{self._nodes[number].url} has not heard of generation {epoch}"))
+            self._lost(
+                number,
+                UnreachableError(f"{self._nodes[number].url} has not heard of generation {epoch}"),
+            )
         self._watch()
 
     def versions(self, job: str) -> tuple[CommitRecord, ...]:
         """See :meth:`Tier.versions`: those of which a node has a copy, also if fewer have it than were asked for.
 
-        Raises CheckpointError: so many nodes are silent that the newest acknowledged version may be on those alone.
+        Raises CheckpointError: so many nodes are silent that the newest acknowledged version may be
+        on those alone.
         """
         found: dict[tuple[int, int, tuple[int, ...], str], list[tuple[int, CommitRecord]]] = {}
         parts = set[tuple[int, int]]()
         for number, (rows, own) in self._ask(lambda node: node.look(job)):
             parts |= own
             for row in rows:
-                found.setdefault((row.version, row.size, row.crcs, row.layout), []).append((number, row))
+                found.setdefault((row.version, row.size, row.crcs, row.layout), []).append(
+                    (number, row)
+                )
         if not found:
             same = {of for _, of in parts} == {len(self._nodes)}
-            refuse_parts(job, self.url, parts, f"go on with {self.url.partition('?')[0]}" if same else "")
+            refuse_parts(
+                job, self.url, parts, f"go on with {self.url.partition('?')[0]}" if same else ""
+            )
         records = []
         for copies in found.values():
             row = max((row for _, row in copies), key=lambda row: row.created)
             facts = {f.name: getattr(row, f.name) for f in fields(CommitRecord)}
             facts["epoch"] = max(row.epoch for _, row in copies)
             records.append(ReplicatedRecord(**facts, copies=tuple(copies)))
-        # A newer generation began with what was acknowledged before: what an older one went on with never counts.
-        # A run without a number is no generation.
+        # A newer generation began with what was acknowledged before: what an older one went on with
+        # never counts. A run without a number is no generation.
         newest = max((r.epoch for r in records), default=0)
         first = min((r.version for r in records if r.epoch == newest), default=0)
         late = [r.version for r in records if 0 < r.epoch < newest and r.version >= first]
         if late:
-            log.warning("versions %s of %s are left out: generation %d had begun", late, job, newest)
+            log.warning(
+                "versions %s of %s are left out: generation %d had begun", late, job, newest
+            )
             records = [r for r in records if not 0 < r.epoch < newest or r.version < first]
         # Of one number there may be two: of a run that went back, and of the one before it.
         return tuple(sorted(records, key=lambda r: (r.version, r.created), reverse=True))
@@ -280,7 +331,11 @@ class ReplicatedTier(Tier):
         """See :meth:`Tier.damaged`: those of which no node has a good copy."""
         whole = {record.version for record in self.versions(job)}
         rows = self._ask(lambda node: node.damaged(job))
-        found = {d.version: replace(d, problem=f"{self._nodes[n].url}: {d.problem}") for n, bad in rows for d in bad}
+        found = {
+            d.version: replace(d, problem=f"{self._nodes[n].url}: {d.problem}")
+            for n, bad in rows
+            for d in bad
+        }
         return tuple(found[number] for number in sorted(found.keys() - whole, reverse=True))
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
@@ -295,9 +350,16 @@ class ReplicatedTier(Tier):
                 return self._nodes[number].fetch(copy, folder)
             except CheckpointError as error:
                 problems.append(error)
-                log.warning("a copy of version %d of %s is skipped: %s", manifest.version, manifest.job, error)
+                log.warning(
+                    "a copy of version %d of %s is skipped: %s",
+                    manifest.version,
+                    manifest.job,
+                    error,
+                )
         if not problems:
-            raise CheckpointError(f"{self.url}: version {manifest.version} of {manifest.job} is not here")
+            raise CheckpointError(
+                f"{self.url}: version {manifest.version} of {manifest.job} is not here"
+            )
         raise next((p for p in problems if not isinstance(p, DamagedError)), problems[0])
 
     def settle(self, limit_s: float) -> bool:
@@ -320,11 +382,14 @@ class ReplicatedTier(Tier):
     def _ask(self, question: Callable[[TcpTier], _T]) -> list[tuple[int, _T]]:
         """The answers by the node's number.
 
-        Raises CheckpointError: too few nodes answer, see :meth:`versions`; or one refuses, which is no silence.
+        Raises CheckpointError: too few nodes answer, see :meth:`versions`; or one refuses, which is
+        no silence.
         """
         asked = [(Future[_T](), node) for node in self._nodes]
         threads = [
-            threading.Thread(target=fulfil, args=(future, question, node), name="deepvm-nodes", daemon=True)
+            threading.Thread(
+                target=fulfil, args=(future, question, node), name="deepvm-nodes", daemon=True
+            )
             for future, node in asked
         ]
         for thread in threads:
@@ -339,15 +404,21 @@ class ReplicatedTier(Tier):
             errors += [] if error is None else [error]
         if len(errors) >= self._replicas:
             raise CheckpointError(
-                f"{len(errors)} of {len(asked)} nodes do not answer, and with {self._replicas} replicas what was "
-                f"acknowledged may be on those alone; leave those out of the URL that are gone for good, or still to "
-                f"come: {errors[0]}"
+                f"{len(errors)} of {len(asked)} nodes do not answer, and with {self._replicas}"
+                " replicas what was acknowledged may be on those alone; leave those out of the URL"
+                f" that are gone for good, or still to come: {errors[0]}"
             )
         for text in map(str, errors):
             if text not in self._told:
                 self._told.add(text)
-                log.warning("a memory node does not answer; another one has what was acknowledged: %s", text)
-        return [(n, future.result()) for n, (future, _) in enumerate(asked) if future.exception() is None]
+                log.warning(
+                    "a memory node does not answer; another one has what was acknowledged: %s", text
+                )
+        return [
+            (n, future.result())
+            for n, (future, _) in enumerate(asked)
+            if future.exception() is None
+        ]
 
 
 class _Copies:
@@ -381,7 +452,9 @@ class _Copies:
     def there(self) -> set[int]:
         """Nodes that have their part, as far as is known."""
         with self._change:
-            gone = {number for number, why in self._ended.items() if isinstance(why, VersionGoneError)}
+            gone = {
+                number for number, why in self._ended.items() if isinstance(why, VersionGoneError)
+            }
             return (self._taken | self._remote) - gone
 
     @property
@@ -392,7 +465,11 @@ class _Copies:
 
     def overdue(self, now: float) -> bool:
         """Whether it was sent long ago and is still not acknowledged."""
-        return self._sent_s is not None and not (self.remote or self.over) and now - self._sent_s > _OVERDUE_S
+        return (
+            self._sent_s is not None
+            and not (self.remote or self.over)
+            and now - self._sent_s > _OVERDUE_S
+        )
 
     def sending(self, number: int) -> None:
         """A node gets this rank's part, maybe again: that it lost what it had does not count any more."""
@@ -412,11 +489,14 @@ class _Copies:
             self._since.setdefault(number, (time.monotonic(), identity))
             others = self._remote - self._durable - {number}
             ask = not self.remote and len(self._remote | {number}) >= self._needed
-        gone = [other for other in others if ask and self._lost(other)]  # not under the lock: it takes a while
+        # Not under the lock: it takes a while
+        gone = [other for other in others if ask and self._lost(other)]
         with self._telling():
             for other in gone:
                 self._remote.discard(other)
-                self._ended[other] = VersionGoneError(f"version {self.shard.version}: a memory node has lost it")
+                self._ended[other] = VersionGoneError(
+                    f"version {self.shard.version}: a memory node has lost it"
+                )
             self._remote.add(number)
             if level is Level.DURABLE:
                 self._durable.add(number)
@@ -443,9 +523,13 @@ class _Copies:
                     raise errors[0]
                 self._finish()
                 known = [*errors, *self._ended.values()]
-                why = next((e for e in known if not isinstance(e, TierBusyError)), "the others do not answer")
+                why = next(
+                    (e for e in known if not isinstance(e, TierBusyError)),
+                    "the others do not answer",
+                )
                 raise CheckpointError(
-                    f"version {self.shard.version} is on {len(there)} of {self._needed} memory nodes: {why}"
+                    f"version {self.shard.version} is on {len(there)} of {self._needed} memory"
+                    f" nodes: {why}"
                 )
             self._taken = there
             self._sent_s = time.monotonic()
@@ -461,7 +545,10 @@ class _Copies:
 
     @contextlib.contextmanager
     def _telling(self) -> Iterator[None]:
-        """Change something, then tell the trainer; under the lock, or a level might overtake the one before it."""
+        """Change something, then tell the trainer.
+
+        Under the lock, or a level might overtake the one before it.
+        """
         with self._change:
             yield
             if self.over:
@@ -474,11 +561,19 @@ class _Copies:
                 self._acknowledged(Level.DURABLE)
             elif self._sent_s is not None:
                 left = self._taken - self._ended.keys()
-                hopeless = not left - self._durable if self.remote else len(self._remote | left) < self._needed
+                hopeless = (
+                    not left - self._durable
+                    if self.remote
+                    else len(self._remote | left) < self._needed
+                )
                 if hopeless:
                     self._finish()
                     self.shard.lost(self._reason())
 
     def _reason(self) -> CheckpointError:
         reasons = [self._ended[n] for n in sorted(self._ended)]
-        return reasons[0] if reasons else CheckpointError(f"version {self.shard.version} is not on enough nodes")
+        return (
+            reasons[0]
+            if reasons
+            else CheckpointError(f"version {self.shard.version} is not on enough nodes")
+        )

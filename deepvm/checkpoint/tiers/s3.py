@@ -1,18 +1,21 @@
 """``s3://bucket/prefix``: versions in an object store, durable when acknowledged.
 
-A version is an object that plain ``torch.load`` reads, and a commit record beside it, written when the object is
-complete; parts of several ranks are joined first (:mod:`deepvm.checkpoint.tiers.bucket_parts`). A trainer that is
-killed during an upload leaves parts that cost money and are not listed as objects: the next one aborts them if it may
-list uploads, and a lifecycle rule of the bucket should after a day.
+A version is an object that plain ``torch.load`` reads, and a commit record beside it, written when
+the object is complete; parts of several ranks are joined first
+(:mod:`deepvm.checkpoint.tiers.bucket_parts`). A trainer that is killed during an upload leaves
+parts that cost money and are not listed as objects: the next one aborts them if it may list
+uploads, and a lifecycle rule of the bucket should after a day.
 
-From before its object is completed until its usual record is there, a version has an *upcoming* record. So no killed
-writer leaves an object with neither: such an object has lost its record. A replaced object changes atomically, so one
-of the two records always fits it; a chunk in which they differ tells which (an encrypted object's ETag says nothing of
-its bytes). Saving the same bytes again leaves the object as it is. One writer is assumed: a completion that the store
-carries out after its sender has died and another one has saved the same number is not noticed.
+From before its object is completed until its usual record is there, a version has an *upcoming*
+record. So no killed writer leaves an object with neither: such an object has lost its record. A
+replaced object changes atomically, so one of the two records always fits it; a chunk in which they
+differ tells which (an encrypted object's ETag says nothing of its bytes). Saving the same bytes
+again leaves the object as it is. One writer is assumed: a completion that the store carries out
+after its sender has died and another one has saved the same number is not noticed.
 
-Generations of ``deepvm run`` follow each other while requests of older ones may still be under way. What they write has
-names of its own, is never replaced, and counts once the job's ledger lists it (:mod:`deepvm.checkpoint.tiers.ledger`).
+Generations of ``deepvm run`` follow each other while requests of older ones may still be under way.
+What they write has names of its own, is never replaced, and counts once the job's ledger lists it
+(:mod:`deepvm.checkpoint.tiers.ledger`).
 """
 
 from __future__ import annotations
@@ -59,17 +62,20 @@ class S3Tier(ObjectStore):
         endpoint: str = "",
         session: str = "",
     ) -> None:
-        """Send nothing before the first version; ``prefix``: of all objects' names. ``keep=0`` keeps all versions.
+        """Send nothing before the first version; ``prefix``: of all objects' names.
 
-        ``every``: see :func:`deepvm.checkpoint.files.retention.kept`. ``threads``: requests at once. ``attempts``:
-        tries of each. ``endpoint``: empty for the environment's or AWS's. ``session``: as in :meth:`Tier.open`; one
-        rank needs none.
+        ``keep=0`` keeps all versions.
+
+        ``every``: see :func:`deepvm.checkpoint.files.retention.kept`. ``threads``: requests at
+        once. ``attempts``: tries of each. ``endpoint``: empty for the environment's or AWS's.
+        ``session``: as in :meth:`Tier.open`; one rank needs none.
         """
         self._threads = threads
         self._bucket = Bucket(bucket, prefix, threads=threads, attempts=attempts, endpoint=endpoint)
         super().__init__(self._bucket, session, keep, every)
         self._warned = set[str]()
-        self._keys = dict[str, dict[int, str]]()  # names of a job's versions, as they were listed last
+        # Names of a job's versions, as they were listed last
+        self._keys = dict[str, dict[int, str]]()
         self._counting, self._readers = threading.Lock(), 0
 
     @classmethod
@@ -88,9 +94,17 @@ class S3Tier(ObjectStore):
             self._bucket.s3.abort_multipart_upload(**where, UploadId=upload)
 
     def write(
-        self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], CommitRecord]
+        self,
+        image: memoryview,
+        job: str,
+        version: int,
+        final: Iterable[int],
+        manifest: Callable[[], CommitRecord],
     ) -> None:
-        """See :class:`Store`. Makes the object, whole or not at all; S3 compares each part with its checksum."""
+        """See :class:`Store`. Makes the object, whole or not at all.
+
+        S3 compares each part with its checksum.
+        """
         with self._writing:
             epoch = self._epochs.get(job)
             if epoch is None:
@@ -102,7 +116,12 @@ class S3Tier(ObjectStore):
                 self._add(image, job, version, final, manifest, epoch)
 
     def _replace(
-        self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], CommitRecord]
+        self,
+        image: memoryview,
+        job: str,
+        version: int,
+        final: Iterable[int],
+        manifest: Callable[[], CommitRecord],
     ) -> None:
         """Write the one object of this number."""
         key = self._bucket.key(job, version)
@@ -115,9 +134,12 @@ class S3Tier(ObjectStore):
                 if same is None:
                     announced = True
                     self._bucket.commit(key + UPCOMING, new)
-                    self._bucket.s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
+                    self._bucket.s3.complete_multipart_upload(
+                        **upload, MultipartUpload={"Parts": parts}
+                    )
             except BaseException:
-                if self._bucket.abort(upload) and announced:  # one that cannot be aborted may be complete
+                # One that cannot be aborted may be complete
+                if self._bucket.abort(upload) and announced:
                     with contextlib.suppress(Exception):  # alone it is evidence of nothing
                         self._bucket.remove(key + UPCOMING)
                 raise
@@ -151,7 +173,9 @@ class S3Tier(ObjectStore):
             upload = self._bucket.begun(key)
             try:
                 parts = self._bucket.send_parts(upload, len(image), _reader(image), final)
-                self._bucket.s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
+                self._bucket.s3.complete_multipart_upload(
+                    **upload, MultipartUpload={"Parts": parts}
+                )
                 self._bucket.commit(key + SUFFIX, manifest())
             except BaseException:
                 if self._bucket.abort(upload):
@@ -170,16 +194,24 @@ class S3Tier(ObjectStore):
             self._discard(k for other, keys in others if epoch_of(other) <= epoch for k in keys)
 
     def _abort_others(self, job: str) -> None:
-        """Abort what an earlier run was uploading when it was killed; once, before the first upload of this one."""
+        """Abort what an earlier run was uploading when it was killed.
+
+        Once, before the first upload of this one.
+        """
         if job in self._cleared:
             return
         self._cleared.add(job)
         epoch = self._epochs.get(job)
         try:
-            uploads = [u for u in self._bucket.uploads(job) if epoch is None or self._bucket.epoch(u[0]) <= epoch]
+            uploads = [
+                u
+                for u in self._bucket.uploads(job)
+                if epoch is None or self._bucket.epoch(u[0]) <= epoch
+            ]
             if epoch is not None:
                 self._discard(self._bucket.unlisted(job, epoch))
-        except CheckpointError as error:  # it may be allowed to write and not to list: then there is the lifecycle rule
+        except CheckpointError as error:
+            # It may be allowed to write and not to list: then there is the lifecycle rule
             log.debug("%s", error)
             return
         for key, upload in uploads:
@@ -204,12 +236,16 @@ class S3Tier(ObjectStore):
             old = None
         if old is None:
             # They must not vouch for other bytes.
-            self._bucket.remove(*(record for record in (key + SUFFIX, key + UPCOMING) if record in sizes))
+            self._bucket.remove(
+                *(record for record in (key + SUFFIX, key + UPCOMING) if record in sizes)
+            )
         elif key + UPCOMING in sizes:
             self._end_replacement(key, old)
         return old, [name for name in sizes if self._bucket.epoch(name.removesuffix(SUFFIX))]
 
-    def _has_bytes(self, key: str, old: CommitRecord, new: CommitRecord, parts: Sequence[dict[str, Any]]) -> bool:
+    def _has_bytes(
+        self, key: str, old: CommitRecord, new: CommitRecord, parts: Sequence[dict[str, Any]]
+    ) -> bool:
         """Whether the object already has the bytes sent in these parts, by its record and by the store."""
         if (old.size, old.chunk_bytes, old.crcs) != (new.size, new.chunk_bytes, new.crcs):
             return False
@@ -245,7 +281,10 @@ class S3Tier(ObjectStore):
         return {v for v, key in keys.items() if not {key + SUFFIX, key + UPCOMING} & sizes.keys()}
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
-        """See :meth:`Tier.set_aside`: objects and records get names that end in ``.aside``; they are copied for it."""
+        """See :meth:`Tier.set_aside`: objects and records get names that end in ``.aside``.
+
+        They are copied for it.
+        """
         added = aside_suffix()
         sizes, keys = self._bucket.objects(job)
         numbers = sorted({*versions, *(d.version for d in self.damaged(job))} & keys.keys())
@@ -260,7 +299,9 @@ class S3Tier(ObjectStore):
                         self._bucket.s3.copy(where, self._bucket.name, name + added)
                         self._bucket.remove(name)
         if any(keys[version] != self._bucket.key(job, version) for version in numbers):
-            self._bucket.ledger(job).drop({str(version) for version in numbers}, self._epochs.get(job))
+            self._bucket.ledger(job).drop(
+                {str(version) for version in numbers}, self._epochs.get(job)
+            )
 
     def read(self, job: str, version: int) -> tuple[CommitRecord, Iterator[memoryview]]:
         """See :class:`Store`."""
@@ -273,9 +314,12 @@ class S3Tier(ObjectStore):
         return found, self.chunks(found, keys[version])
 
     def chunks(self, manifest: CommitRecord, key: str = "") -> Generator[memoryview, None, None]:
-        """A version's bytes, in order, unverified. Raises CheckpointError. ``key``: else that of its number alone.
+        """A version's bytes, in order, unverified. Raises CheckpointError.
 
-        Readers share the threads, at least two chunks each: a restarted memory node may serve all ranks at once.
+        ``key``: else that of its number alone.
+
+        Readers share the threads, at least two chunks each: a restarted memory node may serve all
+        ranks at once.
         """
         key = key or self._bucket.key(manifest.job, manifest.version)
         with (
@@ -284,13 +328,18 @@ class S3Tier(ObjectStore):
         ):
             head = self._bucket.s3.head_object(Bucket=self._bucket.name, Key=key)
             if head["ContentLength"] != manifest.size:
-                raise DamagedError(f"{self.url}: {key} has {head['ContentLength']} bytes in place of {manifest.size}")
+                raise DamagedError(
+                    f"{self.url}: {key} has {head['ContentLength']} bytes in place of"
+                    f" {manifest.size}"
+                )
             ahead = deque[Future[bytes]]()
             with self._counting:
                 self._readers += 1
             try:
                 for number in range(len(manifest.crcs)):
-                    ahead.append(pool.submit(self._bucket.chunk, key, manifest, number, IfMatch=head["ETag"]))
+                    ahead.append(
+                        pool.submit(self._bucket.chunk, key, manifest, number, IfMatch=head["ETag"])
+                    )
                     while len(ahead) > max(self._threads // self._readers, 1):
                         yield memoryview(ahead.popleft().result())
                 while ahead:

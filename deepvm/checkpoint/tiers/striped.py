@@ -1,11 +1,13 @@
 """``tcp://host:port,host:port``: several memory nodes that share each version (ACUTE's Check-Trans); tcp.py is one.
 
-Every rank sends to all nodes at once; a version counts when each node has its part. There is no redundancy: losing one
-node's memory loses every version that was not on its disk yet; replicated.py has it.
+Every rank sends to all nodes at once; a version counts when each node has its part. There is no
+redundancy: losing one node's memory loses every version that was not on its disk yet; replicated.py
+has it.
 
-A version that is sent again under its number is replaced on one node after the other. The same bytes make the same
-parts, so that is harmless. With other bytes, a node's memory that is lost before all nodes have written their new parts
-costs both; the run's last version of another number that all nodes have on disk stays (``hold``), if there is one.
+A version that is sent again under its number is replaced on one node after the other. The same
+bytes make the same parts, so that is harmless. With other bytes, a node's memory that is lost
+before all nodes have written their new parts costs both; the run's last version of another number
+that all nodes have on disk stays (``hold``), if there is one.
 """
 
 from __future__ import annotations
@@ -26,7 +28,15 @@ from typing import TypeVar
 from deepvm.checkpoint.files.commit_record import verify
 from deepvm.checkpoint.files.durable_write import failing
 from deepvm.checkpoint.files.file_names import MOST_PARTS, part_job, whole_job
-from deepvm.checkpoint.files.stripe import Part, PartPlan, belong_together, join, mark_of, plan_part, read_part_from
+from deepvm.checkpoint.files.stripe import (
+    Part,
+    PartPlan,
+    belong_together,
+    join,
+    mark_of,
+    plan_part,
+    read_part_from,
+)
 from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format.layout import Layout
 from deepvm.checkpoint.format.manifest import CommitRecord, Damage, JoinedRecord
@@ -53,10 +63,15 @@ class StripedTier(Tier):
     streams = True
 
     def __init__(self, nodes: Sequence[TcpTier]) -> None:
-        """Take the nodes, in the same order in every run. Raises RequestError: too few or many, or one named twice."""
+        """Take the nodes, in the same order in every run.
+
+        Raises RequestError: too few or many, or one named twice.
+        """
         urls = [node.url for node in nodes]
         if not 2 <= len(nodes) <= MOST_PARTS or len(set(urls)) < len(urls):
-            raise RequestError("tiers", ",".join(urls), f"2 to {MOST_PARTS} memory nodes, each once")
+            raise RequestError(
+                "tiers", ",".join(urls), f"2 to {MOST_PARTS} memory nodes, each once"
+            )
         self._nodes = tuple(nodes)
         self.url = ",".join([urls[0], *(url.partition("://")[2] for url in urls[1:])])
         self.shared = any(node.shared for node in nodes)
@@ -66,12 +81,17 @@ class StripedTier(Tier):
 
     @classmethod
     def open(cls, url: str, session: str, keep: int, every: int, option: str) -> Tier:
-        """See :meth:`Tier.open`; one node alone keeps whole versions, as do several with ``?replicas=``."""
+        """See :meth:`Tier.open`.
+
+        One node alone keeps whole versions, as do several with ``?replicas=``.
+        """
         scheme, _, rest = url.partition("://")
         rest, _, wish = rest.partition("?")
         replicas = _REPLICAS.fullmatch(wish)
         if wish and replicas is None:
-            raise RequestError(option, url, "?replicas=2, or another number of nodes that keep each version")
+            raise RequestError(
+                option, url, "?replicas=2, or another number of nodes that keep each version"
+            )
         token = token_from_environment()
         endpoints = [endpoint_of(f"{scheme}://{place}", option) for place in rest.split(",")]
         nodes = [TcpTier(endpoint, session, token) for endpoint in endpoints]
@@ -83,7 +103,10 @@ class StripedTier(Tier):
             raise RequestError(option, url, error.allowed) from None
 
     def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
-        """See :meth:`Tier.put`; no node completes its part before all of them have received theirs."""
+        """See :meth:`Tier.put`.
+
+        No node completes its part before all of them have received theirs.
+        """
         shard.check()
         plans = self._planned(shard.layout)
         mark: Future[bytes] = Future()
@@ -126,17 +149,21 @@ class StripedTier(Tier):
                 barrier.fail(error)
 
         # Made while the parts are sent: the mark goes last, see TcpTier.
-        marking = threading.Thread(target=fulfil, args=(mark, mark_of, shard), name="deepvm-mark", daemon=True)
+        marking = threading.Thread(
+            target=fulfil, args=(mark, mark_of, shard), name="deepvm-mark", daemon=True
+        )
         marking.start()
         _all(send, self._nodes, parts)
-        marking.join()  # until then it reads the shard's memory; the copy into that has its time limit
+        # Until then it reads the shard's memory; the copy into that has its time limit
+        marking.join()
         if barrier.error is not None:
             raise barrier.error
 
     def _hold(self, job: str) -> int:
         """The last version that all nodes have on disk: none of them may delete it yet."""
         if job not in self._holds:
-            # Which versions of earlier runs are on all disks is not known; the oldest was there first.
+            # Which versions of earlier runs are on all disks is not known; the oldest was there
+            # first.
             self._holds.setdefault(job, min((m.version for m in self.versions(job)), default=0))
         return self._holds[job]
 
@@ -144,7 +171,9 @@ class StripedTier(Tier):
         with self._lock:
             if layout.digest not in self._plans:  # earlier layouts are not used again
                 count = len(self._nodes)
-                self._plans = {layout.digest: tuple(plan_part(layout, n, count) for n in range(1, count + 1))}
+                self._plans = {
+                    layout.digest: tuple(plan_part(layout, n, count) for n in range(1, count + 1))
+                }
             return self._plans[layout.digest]
 
     def begin(self, job: str, epoch: int) -> None:
@@ -152,8 +181,15 @@ class StripedTier(Tier):
         _all(lambda node, name: node.begin(name, epoch), self._nodes, self._jobs(job))
 
     def versions(self, job: str) -> tuple[CommitRecord, ...]:
-        """See :meth:`Tier.versions`: those of which all nodes have parts sent together; their ``crcs`` are empty."""
-        rows = _all(lambda node, name: {m.version: m for m in node.versions(name)}, self._nodes, self._jobs(job))
+        """See :meth:`Tier.versions`: those of which all nodes have parts sent together.
+
+        Their ``crcs`` are empty.
+        """
+        rows = _all(
+            lambda node, name: {m.version: m for m in node.versions(name)},
+            self._nodes,
+            self._jobs(job),
+        )
         if not any(rows):
             self._refuse_wholes(job)
         common = set.intersection(*(set(row) for row in rows))
@@ -173,7 +209,14 @@ class StripedTier(Tier):
             whole, created = parts[0].whole, max(m.created for m in manifests)
             found.append(
                 JoinedRecord(
-                    job, number, whole.world, whole.size, (), layout=whole.digest, created=created, parts=manifests
+                    job,
+                    number,
+                    whole.world,
+                    whole.size,
+                    (),
+                    layout=whole.digest,
+                    created=created,
+                    parts=manifests,
                 )
             )
         return tuple(found)
@@ -187,27 +230,41 @@ class StripedTier(Tier):
         if having:
             others = f"{self.url}?replicas={len(having)}" if len(having) > 1 else having[0]
             raise CheckpointError(
-                f"there are whole versions of {job} on {', '.join(having)}, and here nodes share them: go on with "
-                f"{others}, or name another job"
+                f"there are whole versions of {job} on {', '.join(having)}, and here nodes share"
+                f" them: go on with {others}, or name another job"
             )
 
     def _jobs(self, job: str) -> list[str]:
-        return [part_job(job, number, len(self._nodes)) for number in range(1, len(self._nodes) + 1)]
+        return [
+            part_job(job, number, len(self._nodes)) for number in range(1, len(self._nodes) + 1)
+        ]
 
     def damaged(self, job: str) -> tuple[Damage, ...]:
         """See :meth:`Tier.damaged`; also those of which some nodes lack their part.
 
-        A trainer killed between two nodes' commits of its first version leaves one too: it looks as if a part was lost.
+        A trainer killed between two nodes' commits of its first version leaves one too: it looks as
+        if a part was lost.
         """
         jobs, whole = self._jobs(job), {m.version for m in self.versions(job)}
         here = _all(lambda node, name: {m.version for m in node.versions(name)}, self._nodes, jobs)
-        broken = _all(lambda node, name: {d.version: d for d in node.damaged(name)}, self._nodes, jobs)
+        broken = _all(
+            lambda node, name: {d.version: d for d in node.damaged(name)}, self._nodes, jobs
+        )
         found = []
         for number in sorted(set().union(*here, *broken) - whole, reverse=True):
             rows = zip(self._nodes, here, broken, strict=True)
-            lacking = [node.url for node, row, bad in rows if number not in row and number not in bad]
-            known = {node.url: row[number] for node, row in zip(self._nodes, broken, strict=True) if number in row}
-            problem = "; ".join(f"{url}: {d.problem}" for url, d in known.items()) or "its parts were not sent together"
+            lacking = [
+                node.url for node, row, bad in rows if number not in row and number not in bad
+            ]
+            known = {
+                node.url: row[number]
+                for node, row in zip(self._nodes, broken, strict=True)
+                if number in row
+            }
+            problem = (
+                "; ".join(f"{url}: {d.problem}" for url, d in known.items())
+                or "its parts were not sent together"
+            )
             if lacking:
                 problem = f"a part of it is not on {', '.join(lacking)}"
             found.append(Damage(number, problem, sum(d.size for d in known.values())))
@@ -218,10 +275,15 @@ class StripedTier(Tier):
         _all(lambda node, name: node.set_aside(name, versions), self._nodes, self._jobs(job))
 
     def fetch(self, manifest: CommitRecord, folder: Path) -> Path:
-        """See :meth:`Tier.fetch`; every part is verified against its manifest, then they are joined in ``folder``."""
+        """See :meth:`Tier.fetch`.
+
+        Every part is verified against its manifest, then they are joined in ``folder``.
+        """
         parts = manifest.parts if isinstance(manifest, JoinedRecord) else ()
         if len(parts) != len(self._nodes):
-            raise CheckpointError(f"{self.url}: version {manifest.version} of {manifest.job} is not here")
+            raise CheckpointError(
+                f"{self.url}: version {manifest.version} of {manifest.job} is not here"
+            )
         path = VersionFolder(folder).file(manifest.job, manifest.version)
         with failing(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -230,7 +292,10 @@ class StripedTier(Tier):
             paths = _all(lambda node, part: node.fetch(part, Path(place.name)), self._nodes, parts)
             joined = Path(place.name) / path.name
             if join(paths, joined, Path.unlink).digest != manifest.layout:
-                raise CheckpointError(f"{self.url}: version {manifest.version} of {manifest.job} is another one by now")
+                raise CheckpointError(
+                    f"{self.url}: version {manifest.version} of {manifest.job} is another one"
+                    " by now"
+                )
             joined.replace(path)
         return path
 
@@ -246,7 +311,9 @@ class StripedTier(Tier):
 
 
 class MpiTier(StripedTier):
-    """``mpi://RANK``: memory nodes that are processes of the trainer's ``mpirun``; ``mpi://``: the last one.
+    """``mpi://RANK``: memory nodes that are processes of the trainer's ``mpirun``.
+
+    ``mpi://``: the last one.
 
     The messages are those of ``tcp://``, see :mod:`deepvm.checkpoint.network.mpi_streams`.
     """
@@ -268,12 +335,20 @@ class RecoveryTier(Tier):
         raise CheckpointError(f"{self.url}: only for reading")
 
     def versions(self, job: str) -> tuple[CommitRecord, ...]:
-        """See :meth:`Tier.versions`; of a version that is there as a whole and in parts, the whole comes first."""
+        """See :meth:`Tier.versions`.
+
+        Of a version that is there as a whole and in parts, the whole comes first.
+        """
         found = [manifest for folder in self._folders for manifest in folder.manifests(job)]
         sets: dict[tuple[int, int], dict[int, CommitRecord]] = defaultdict(dict)
         for row in (row for folder in self._folders for row in folder.found()):
             known = whole_job(row.job)
-            if known is not None and known[0] == job and row.manifest is not None and not row.problem:
+            if (
+                known is not None
+                and known[0] == job
+                and row.manifest is not None
+                and not row.problem
+            ):
                 sets[row.version, known[2]][known[1]] = row.manifest
         for (version, of), rows in sets.items():
             if len(rows) == of:
@@ -314,12 +389,17 @@ def _head(node: TcpTier, manifest: CommitRecord) -> Part:
         return read_part_from(pieces, f"{node.url}: version {manifest.version} of {manifest.job}")
 
 
-def _all(work: Callable[[TcpTier, _A], _T], nodes: Sequence[TcpTier], what: Sequence[_A]) -> list[_T]:
+def _all(
+    work: Callable[[TcpTier, _A], _T], nodes: Sequence[TcpTier], what: Sequence[_A]
+) -> list[_T]:
     """Ask all nodes at once; raises what the first of them raises."""
     asked = [(Future[_T](), node, each) for node, each in zip(nodes, what, strict=True)]
-    # Not an executor: those refuse work at the end of a program, when the last version is still to be sent.
+    # Not an executor: those refuse work at the end of a program, when the last version is still to
+    # be sent.
     threads = [
-        threading.Thread(target=fulfil, args=(future, work, node, each), name="deepvm-split", daemon=True)
+        threading.Thread(
+            target=fulfil, args=(future, work, node, each), name="deepvm-split", daemon=True
+        )
         for future, node, each in asked
     ]
     for thread in threads:

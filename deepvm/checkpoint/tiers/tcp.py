@@ -1,7 +1,8 @@
 """``tcp://host:port``: a memory node, and the disk behind it.
 
-A rank's part goes over up to two connections at once, because one may not fill the network; when the node has verified
-it, :meth:`TcpTier.put` returns. That the other ranks' parts came and all is on disk is learnt in the background.
+A rank's part goes over up to two connections at once, because one may not fill the network; when
+the node has verified it, :meth:`TcpTier.put` returns. That the other ranks' parts came and all is
+on disk is learnt in the background.
 """
 
 from __future__ import annotations
@@ -23,7 +24,14 @@ from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.network.ack_poller import AckPoller, Pending
 from deepvm.checkpoint.network.client import Link, unreachable
 from deepvm.checkpoint.network.endpoint import Address, Endpoint
-from deepvm.checkpoint.network.protocol import FRAME_S, MOST_DOCUMENT, BrokenError, Frame, Kind, unexpected
+from deepvm.checkpoint.network.protocol import (
+    FRAME_S,
+    MOST_DOCUMENT,
+    BrokenError,
+    Frame,
+    Kind,
+    unexpected,
+)
 from deepvm.checkpoint.network.token import Token
 from deepvm.checkpoint.tiers.base import Tier, download
 from deepvm.errors import CheckpointError, RequestError, TierBusyError
@@ -36,7 +44,8 @@ _WORTH_TWO, _TRIES, _ROUNDS, _PAUSE_S = 16 * 2**20, 5, 3, 0.1
 class CommitBarrier:
     """Keeps puts to several memory nodes in step: no node completes its part before all of them have theirs.
 
-    ``hold``: the oldest version that must stay in the nodes' folders; None: they decide. ``error``: the first one.
+    ``hold``: the oldest version that must stay in the nodes' folders; None: they decide. ``error``:
+    the first one.
     """
 
     def __init__(self, count: int, hold: int | None, limit_s: float) -> None:
@@ -48,13 +57,18 @@ class CommitBarrier:
         self.error: BaseException | None = None
 
     def wait(self, stage: str) -> None:
-        """Wait until all senders, in threads of their own, are at a stage. Raises CheckpointError, TierBusyError."""
+        """Wait until all senders, in threads of their own, are at a stage.
+
+        Raises CheckpointError, TierBusyError.
+        """
         with self._change:
             here = self._reached.setdefault(stage, set())
             here.add(threading.get_ident())
             self._change.notify_all()
             left_s = self._deadline - time.monotonic()
-            if not self._change.wait_for(lambda: len(here) >= self._count or self.error is not None, left_s):
+            if not self._change.wait_for(
+                lambda: len(here) >= self._count or self.error is not None, left_s
+            ):
                 raise CheckpointError("another memory node was too slow")
             if isinstance(self.error, TierBusyError):
                 raise TierBusyError("another memory node has no room")
@@ -71,7 +85,8 @@ class CommitBarrier:
 class TcpTier(Tier):
     """A memory node.
 
-    ``identity``: of its process, as it said when it was last asked; empty before that, and of a node that says none.
+    ``identity``: of its process, as it said when it was last asked; empty before that, and of a
+    node that says none.
     """
 
     streams = True
@@ -90,12 +105,17 @@ class TcpTier(Tier):
         """Remember where; the first call connects. Raises RequestError, naming the address.
 
         Args:
-            address: ``tcp://host:port``, or ``tcps://`` for TLS; ``DEEPVM_TLS_CA`` may name the authority's file.
-            session: a random id of 1 to 64 characters, the same on all ranks of a training run, another for the next.
-            token: the node's or the job's, see :func:`deepvm.checkpoint.network.token.token_from_environment`.
-            flows: connections for one part; by default two, but one if two cores are shared with the node.
+            address: ``tcp://host:port``, or ``tcps://`` for TLS; ``DEEPVM_TLS_CA`` may name the
+                authority's file.
+            session: a random id of 1 to 64 characters, the same on all ranks of a training run,
+                another for the next.
+            token: the node's or the job's, see
+                :func:`deepvm.checkpoint.network.token.token_from_environment`.
+            flows: connections for one part; by default two, but one if two cores are shared with
+                the node.
             wire_bytes: bytes of one message, 4096 to ``CHUNK_BYTES``.
-            limit_s: of ``put`` beside the time for the bytes (``Shard.moving_s``), and of the node's for one message.
+            limit_s: of ``put`` beside the time for the bytes (``Shard.moving_s``), and of the
+                node's for one message.
             await_s: how long a level is awaited in the background, beside that time.
         """
         self._address: Endpoint = Address.parse(address) if isinstance(address, str) else address
@@ -116,15 +136,24 @@ class TcpTier(Tier):
         with self._reader():
             pass
 
-    def put(self, shard: Shard, acknowledged: Callable[[Level], None], barrier: CommitBarrier | None = None) -> None:
-        """See :meth:`Tier.put`; returns when the node has verified this part, and may acknowledge later from a thread.
+    def put(
+        self,
+        shard: Shard,
+        acknowledged: Callable[[Level], None],
+        barrier: CommitBarrier | None = None,
+    ) -> None:
+        """See :meth:`Tier.put`.
 
-        Broken connections are reopened, and only what is missing is sent again; ``barrier``: of puts to several nodes.
+        Returns when the node has verified this part, and may acknowledge later from a thread.
+
+        Broken connections are reopened, and only what is missing is sent again; ``barrier``: of
+        puts to several nodes.
         """
         deadline = time.monotonic() + self._limit_s + shard.moving_s
         check_job(shard.job)
         shard.check()
-        attempt_id = secrets.token_hex(8)  # the bytes of this call: those of another one must not be mixed in
+        # The bytes of this call: those of another one must not be mixed in
+        attempt_id = secrets.token_hex(8)
         pending: Pending | None = None
         try:
             for attempt in range(_TRIES):
@@ -133,8 +162,14 @@ class TcpTier(Tier):
                         poller = self._poller(shard)
                         if pending is None:
                             welcome = links[0].welcome
-                            lacks = "" if welcome.get("persists") else str(welcome.get("lacks") or "it has no disk")
-                            pending = Pending(shard.version, acknowledged, shard.lost, lacks, shard.moving_s)
+                            lacks = (
+                                ""
+                                if welcome.get("persists")
+                                else str(welcome.get("lacks") or "it has no disk")
+                            )
+                            pending = Pending(
+                                shard.version, acknowledged, shard.lost, lacks, shard.moving_s
+                            )
                         received = self._reserve(links, shard, attempt_id, deadline, barrier)
                         poller.add(pending)  # there is room, and it cannot be complete yet
                         answer = self._send(links, shard, received, deadline, barrier)
@@ -174,26 +209,37 @@ class TcpTier(Tier):
         return found
 
     def look(self, job: str) -> tuple[tuple[CommitRecord, ...], set[tuple[int, int]]]:
-        """The versions; if there are none, which parts it has of those that it shares with how many nodes."""
+        """The versions.
+
+        If there are none, which parts it has of those that it shares with how many nodes.
+        """
         with self._reader() as link:
             answer = link.call(Kind.LIST, {"job": check_job(job)}, Kind.VERSIONS).body
             count = answer.get("count")
             if type(count) is not int or count < 0:
                 raise BrokenError("invalid count")
-            found = [_manifest(link.answer(Kind.MANIFEST, most=MOST_DOCUMENT)) for _ in range(count)]
+            found = [
+                _manifest(link.answer(Kind.MANIFEST, most=MOST_DOCUMENT)) for _ in range(count)
+            ]
             if any(manifest.job != job for manifest in found):
                 raise BrokenError("versions of another job")
             try:  # an older node tells none
-                return tuple(found), {(int(number), int(of)) for number, of in answer.get("parts", ())}
+                return tuple(found), {
+                    (int(number), int(of)) for number, of in answer.get("parts", ())
+                }
             except (TypeError, ValueError):
                 raise BrokenError("malformed parts") from None
 
     def damaged(self, job: str) -> tuple[Damage, ...]:
         """See :meth:`Tier.damaged`: those in the node's folder or bucket."""
         with self._reader() as link:
-            rows = link.call(Kind.LIST, {"job": check_job(job)}, Kind.VERSIONS).body.get("damaged", ())
+            rows = link.call(Kind.LIST, {"job": check_job(job)}, Kind.VERSIONS).body.get(
+                "damaged", ()
+            )
             try:  # an older node sends none
-                return tuple(Damage(int(number), str(problem), int(size)) for number, size, problem in rows)
+                return tuple(
+                    Damage(int(number), str(problem), int(size)) for number, size, problem in rows
+                )
             except (TypeError, ValueError):
                 raise BrokenError("malformed damaged versions") from None
 
@@ -209,7 +255,10 @@ class TcpTier(Tier):
         return download(self.stream(manifest), manifest, folder, name)
 
     def close(self) -> None:
-        """See :meth:`Tier.close`; levels that are still awaited will not be acknowledged, see :meth:`settle`."""
+        """See :meth:`Tier.close`.
+
+        Levels that are still awaited will not be acknowledged, see :meth:`settle`.
+        """
         with self._lock:
             links, pollers = self._idle, self._pollers
             self._closed, self._idle, self._pollers = True, [], {}
@@ -219,18 +268,29 @@ class TcpTier(Tier):
             poller.close()
 
     def stream(self, manifest: CommitRecord) -> Generator[memoryview, None, None]:
-        """A version's bytes in order, unverified, pieces valid until the next. Raises CheckpointError."""
+        """A version's bytes in order, unverified, pieces valid until the next.
+
+        Raises CheckpointError.
+        """
         with self._reader() as link:
             question = {"job": manifest.job, "version": manifest.version}
-            if _manifest(link.call(Kind.GET, question, Kind.MANIFEST, most=MOST_DOCUMENT)) != manifest:
-                raise CheckpointError(f"{self.url}: version {manifest.version} of {manifest.job} is another one by now")
+            if (
+                _manifest(link.call(Kind.GET, question, Kind.MANIFEST, most=MOST_DOCUMENT))
+                != manifest
+            ):
+                raise CheckpointError(
+                    f"{self.url}: version {manifest.version} of {manifest.job} is another one"
+                    " by now"
+                )
             buffer, start = memoryview(bytearray(min(CHUNK_BYTES, manifest.size))), 0
             while start < manifest.size:
                 kind, length = link.channel.header(idle_s=FRAME_S)
                 if kind is not Kind.DATA:
                     raise unexpected(link.channel.rest(kind, length))
                 header = link.channel.data_header(length)
-                if header.offset != start or header.length > min(manifest.size - start, len(buffer)):
+                if header.offset != start or header.length > min(
+                    manifest.size - start, len(buffer)
+                ):
                     raise BrokenError("the node sends other bytes than were asked for")
                 link.channel.read_into(buffer[: header.length], limit_s=FRAME_S)
                 yield buffer[: header.length]
@@ -269,12 +329,17 @@ class TcpTier(Tier):
                 raise CheckpointError(f"{self.url}: the tier is closed")
             key = shard.job, shard.rank
             if key not in self._pollers:
-                self._pollers[key] = AckPoller(self.url, self._connect, self._greeting(shard), self._await_s)
+                self._pollers[key] = AckPoller(
+                    self.url, self._connect, self._greeting(shard), self._await_s
+                )
             return self._pollers[key]
 
     @contextlib.contextmanager
     def _links(self, shard: Shard, deadline: float) -> Iterator[list[Link]]:
-        """Connections that know who is sending, one or more; closed if something fails, or else pooled."""
+        """Connections that know who is sending, one or more.
+
+        Closed if something fails, or else pooled.
+        """
         size = sum(s.length for s in shard.layout.shards[shard.rank])
         links: list[Link] = []
         good = False
@@ -288,7 +353,9 @@ class TcpTier(Tier):
                     link.close()
                     link = None
                 links.append(link or self._connect(_left(deadline)))
-                welcome = links[-1].hello(self._greeting(shard), limit_s=_left(deadline, self._limit_s))
+                welcome = links[-1].hello(
+                    self._greeting(shard), limit_s=_left(deadline, self._limit_s)
+                )
                 if not welcome.get("layout"):
                     document, limit_s = shard.layout.to_json(), _left(deadline, self._limit_s)
                     links[-1].call(Kind.LAYOUT, document, Kind.PONG, limit_s=limit_s)
@@ -306,11 +373,21 @@ class TcpTier(Tier):
                 each.close()
 
     def _reserve(
-        self, links: list[Link], shard: Shard, put: str, deadline: float, barrier: CommitBarrier | None
+        self,
+        links: list[Link],
+        shard: Shard,
+        put: str,
+        deadline: float,
+        barrier: CommitBarrier | None,
     ) -> Ranges:
         """Reserve room on all connections; returns what is there already."""
         point("sender.before-reserve")
-        question: dict[str, Any] = {"version": shard.version, "put": put, "best": shard.best, "attempt": shard.attempt}
+        question: dict[str, Any] = {
+            "version": shard.version,
+            "put": put,
+            "best": shard.best,
+            "attempt": shard.attempt,
+        }
         if barrier is not None and barrier.hold is not None:
             question["hold"] = barrier.hold
         received = []
@@ -325,7 +402,12 @@ class TcpTier(Tier):
         return received[0]
 
     def _send(
-        self, links: list[Link], shard: Shard, received: Ranges, deadline: float, barrier: CommitBarrier | None
+        self,
+        links: list[Link],
+        shard: Shard,
+        received: Ranges,
+        deadline: float,
+        barrier: CommitBarrier | None,
     ) -> Mapping[str, Any]:
         if barrier is not None:
             barrier.wait("room")
@@ -335,7 +417,8 @@ class TcpTier(Tier):
             for start in range(offset, offset + length, self._wire_bytes)
         ]
         missing = deque(c for c in cells if not received.covers(*c))
-        if barrier is not None:  # a part's header holds a digest of the bytes after it, so it is sent last
+        # A part's header holds a digest of the bytes after it, so it is sent last
+        if barrier is not None:
             missing.rotate(-1)
         for _ in range(_ROUNDS):
             self._flow(links, shard, missing, deadline)
@@ -345,16 +428,23 @@ class TcpTier(Tier):
                 barrier.wait("sent")
             shard.confirm()
             point("sender.before-commit")
-            answer = links[0].call(Kind.COMMIT, {"version": shard.version}, Kind.ACK, limit_s=_left(deadline))
+            answer = links[0].call(
+                Kind.COMMIT, {"version": shard.version}, Kind.ACK, limit_s=_left(deadline)
+            )
             if not len(_ranges(answer, "missing")):
                 return answer.body
-            # Something was damaged on its way. If it was the place of a piece, the node has its bytes where others
-            # belong, which it would take for there: so all is sent again, as a new attempt.
+            # Something was damaged on its way. If it was the place of a piece, the node has its
+            # bytes where others belong, which it would take for there: so all is sent again, as a
+            # new attempt.
             self._reserve(links, shard, secrets.token_hex(8), deadline, barrier)
             missing = deque(cells)
-        raise CheckpointError(f"{self.url}: bytes of version {shard.version} arrive damaged again and again")
+        raise CheckpointError(
+            f"{self.url}: bytes of version {shard.version} arrive damaged again and again"
+        )
 
-    def _flow(self, links: list[Link], shard: Shard, missing: deque[tuple[int, int]], deadline: float) -> None:
+    def _flow(
+        self, links: list[Link], shard: Shard, missing: deque[tuple[int, int]], deadline: float
+    ) -> None:
         """Send ranges over all connections in parallel; each takes the next one when it is free."""
         errors: list[BaseException] = []
 
@@ -368,16 +458,24 @@ class TcpTier(Tier):
                     shard.ready(end)
                     limit_s = _left(deadline, self._limit_s)
                     if shard.loan is None:
-                        link.channel.send_data(start, shard.image[start:end], label="sender.mid-chunk", limit_s=limit_s)
+                        link.channel.send_data(
+                            start, shard.image[start:end], label="sender.mid-chunk", limit_s=limit_s
+                        )
                     else:
                         read = shard.loan.bytes
-                        link.channel.send_borrowed(start, end, read, label="sender.mid-chunk", limit_s=limit_s)
-                if link is not links[0]:  # all of this connection is verified before the other one commits
+                        link.channel.send_borrowed(
+                            start, end, read, label="sender.mid-chunk", limit_s=limit_s
+                        )
+                # All of this connection is verified before the other one commits
+                if link is not links[0]:
                     link.call(Kind.PING, b"", Kind.PONG, limit_s=_left(deadline, self._limit_s))
             except BaseException as error:
                 errors.append(link.explain(error))
 
-        helpers = [threading.Thread(target=send, args=(k,), name="deepvm-tcp-flow", daemon=True) for k in links[1:]]
+        helpers = [
+            threading.Thread(target=send, args=(k,), name="deepvm-tcp-flow", daemon=True)
+            for k in links[1:]
+        ]
         for thread in helpers:
             thread.start()
         send(links[0])
@@ -396,13 +494,16 @@ def refuse_parts(job: str, url: str, parts: Collection[tuple[int, int]], advice:
         (_, of), *_ = sorted(parts)
         advice = advice or f"go on with the URL that names all {of} of them, in the same order"
         raise CheckpointError(
-            f"{url}: the versions of {job} are shared by {of} nodes, each of which has a part: {advice}, or name "
-            "another job"
+            f"{url}: the versions of {job} are shared by {of} nodes, each of which has a part:"
+            f" {advice}, or name another job"
         )
 
 
 def _left(deadline: float, most: float = math.inf) -> float:
-    """Seconds for a message; only a commit, for which the node may have to read everything, has all that are left."""
+    """Seconds for a message.
+
+    Only a commit, for which the node may have to read everything, has all that are left.
+    """
     left = deadline - time.monotonic()
     if left <= 0:
         raise BrokenError("it took too long")

@@ -1,1 +1,4 @@
-"""The training job: its state, hooks, ranks, save requests and handles; layerwise updates; unseen steps."""
+"""The training job: its state, hooks, ranks, save requests and handles; layerwise updates.
+
+Unseen steps.
+"""

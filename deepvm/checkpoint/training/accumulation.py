@@ -40,9 +40,20 @@ class AccumulatedGradients:
         self._stepped = set()
 
     def unused(self) -> str:
-        """Names of the optimizers with gradients that a backward has changed since their step; empty if none has."""
-        idle = {name: optimizer for name, optimizer in self._optimizers.items() if name not in self._stepped}
-        names = [name for name, optimizer in idle.items() if any(now := _marks(optimizer)) and now != self._used[name]]
+        """Names of the optimizers with gradients that a backward has changed since their step.
+
+        Empty if none has.
+        """
+        idle = {
+            name: optimizer
+            for name, optimizer in self._optimizers.items()
+            if name not in self._stepped
+        }
+        names = [
+            name
+            for name, optimizer in idle.items()
+            if any(now := _marks(optimizer)) and now != self._used[name]
+        ]
         return ", ".join(names)
 
     def takes_too_long(self) -> bool:
@@ -54,4 +65,6 @@ def _marks(optimizer: torch.optim.Optimizer) -> Marks:
     """Which gradients some of its parameters have: a backward changes or replaces them."""
     parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
     gradients = [p.grad for p in parameters[:: len(parameters) // _MARKED_PARAMETERS + 1]]
-    return [None if gradient is None else (id(gradient), gradient._version) for gradient in gradients]
+    return [
+        None if gradient is None else (id(gradient), gradient._version) for gradient in gradients
+    ]

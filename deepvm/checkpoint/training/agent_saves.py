@@ -47,12 +47,16 @@ class AgentSaves:
     def forwarded(self) -> None:
         """The model is used: what it was given has come by now."""
         if self._between:
-            self._between, self._between_ns = False, time.perf_counter_ns() - self._since_ns - self._saved_ns
+            self._between, self._between_ns = (
+                False,
+                time.perf_counter_ns() - self._since_ns - self._saved_ns,
+            )
 
     def stepped(self, version: int, ask: Callable[[float | None], object]) -> Scheduled | None:
         """A step has ended; returns the save that is due, the same on all ranks.
 
-        ``ask``: asks the other ranks to save before a time, where neither a controller nor a store knows them.
+        ``ask``: asks the other ranks to save before a time, where neither a controller nor a store
+        knows them.
         """
         now_ns = time.perf_counter_ns()
         since_ns, self._since_ns = self._since_ns, now_ns
@@ -64,7 +68,9 @@ class AgentSaves:
         known, took_ns = self._stepped and not self._between, now_ns - since_ns
         self._stepped = self._between = True
         self._saved_ns = 0
-        return self._link.stepped(version, took_ns, self._between_ns if known else 0, took_ns if known else 0)
+        return self._link.stepped(
+            version, took_ns, self._between_ns if known else 0, took_ns if known else 0
+        )
 
     def begun(self, handle: Handle, scheduled: Scheduled | None) -> None:
         """A version is being saved; ``scheduled``: for what the agent asked, None if it did not."""
@@ -104,7 +110,9 @@ class AgentSaves:
         if handle.lasting.exception() is None:
             self._link.tell({**told, "took_s": handle.times["lasting"]})
         else:
-            self._link.tell({**told, "error": "" if handle.refused is None else str(handle.refused)})
+            self._link.tell(
+                {**told, "error": "" if handle.refused is None else str(handle.refused)}
+            )
 
     @property
     def left_s(self) -> float:
@@ -124,7 +132,10 @@ class AgentSaves:
         if held is None:
             return
         handle, save = held
-        safe, limit_s = handle.lasting if save.reason.ends else handle.remote_done, save.limit_ms / 1000
+        safe, limit_s = (
+            handle.lasting if save.reason.ends else handle.remote_done,
+            save.limit_ms / 1000,
+        )
         while not safe.done() and not self._link.is_resumed(save) and time.time() < limit_s:
             wait([safe], min(max(limit_s - time.time(), 0.0), _LOOK_S))
         self._link.hold(handle.version, save)
@@ -135,12 +146,17 @@ class AgentSaves:
 
 
 def _why_unsafe(handle: Handle, *, ends: bool) -> BaseException | None:
-    """Why a version may be lost with this machine, or with all of the job's (``ends``); None if it is safe."""
+    """Why a version may be lost with this machine, or with all of the job's (``ends``).
+
+    None if it is safe.
+    """
     error = handle.remote_done.exception() if handle.remote_done.done() else None
     if error is not None and handle.durable.done() and handle.durable.exception() is None:
         error = None  # on a disk of this machine, where nothing else was asked for
     if ends and handle.lasting.exception() is not None:
         error = error or handle.refused
         if error is None:  # there is no place that could do better
-            log.warning("version %d is in memory alone: %s", handle.version, handle.lasting.exception())
+            log.warning(
+                "version %d is in memory alone: %s", handle.version, handle.lasting.exception()
+            )
     return error

@@ -1,8 +1,9 @@
 """What a loop changes between a step and the next forward, which hooks alone cannot assign to one of two iterations.
 
-A scheduler that steps there belongs to the finished iteration, a position in the data that advances to the next one.
-What changes before the first forward of a process, where there was no step, changes at the start of iterations: that
-separates the two in most loops; where it does not, there is a warning. ``for step in ck.steps(total)`` needs no guess.
+A scheduler that steps there belongs to the finished iteration, a position in the data that advances
+to the next one. What changes before the first forward of a process, where there was no step,
+changes at the start of iterations: that separates the two in most loops; where it does not, there
+is a warning. ``for step in ck.steps(total)`` needs no guess.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ _FOLLOW_THE_STEP: tuple[type, ...] = (
     torch.amp.GradScaler,
     torch.nn.Module,
 )
-"""They change after a step, if not after each; other objects that do so only sometimes may be positions in the data."""
+"""They change after a step, if not after each.
+
+Other objects that do so only sometimes may be positions in the data.
+"""
 _MAX_NAMES = 3
 _USE_STEPS = "use `for step in ck.steps(total):`, which saves between iterations"
 
@@ -36,12 +40,16 @@ log = logging.getLogger("deepvm.checkpoint")
 
 
 class BetweenSteps:
-    """Looks at the state before the first forward of a process and around checkpoints; warns once for each name."""
+    """Looks at the state before the first forward of a process and around checkpoints.
+
+    Warns once for each name.
+    """
 
     def __init__(self, state: TrainingState, looks: bool, switches: bool) -> None:
         """``looks``: whether to do anything.
 
-        ``switches``: extras that change before the first forward are read right after the step from then on.
+        ``switches``: extras that change before the first forward are read right after the step from
+        then on.
         """
         self._state, self._looks, self._switch = state, looks, switches
         self._start: _Observation | None = None
@@ -73,8 +81,9 @@ class BetweenSteps:
         if self._main_first:
             self._warn(
                 [name],
-                "{} changed in a step that follows the step of the optimizer given as optimizer=: checkpoints are "
-                "taken between the two, and after a resume the iteration starts again; give the one that steps last",
+                "{} changed in a step that follows the step of the optimizer given as optimizer=:"
+                " checkpoints are taken between the two, and after a resume the iteration starts"
+                " again; give the one that steps last",
             )
 
     def due(self) -> None:
@@ -83,8 +92,9 @@ class BetweenSteps:
             if scale < self._largest.setdefault(name, scale):
                 self._warn(
                     [_extra(name)],
-                    "{} has skipped a step between two others: hooks do not count that iteration, so a loop over "
-                    "range(ck.restore_latest(), total) does one more after a resume",
+                    "{} has skipped a step between two others: hooks do not count that iteration,"
+                    " so a loop over range(ck.restore_latest(), total) does one more after a"
+                    " resume",
                 )
             self._largest[name] = max(scale, self._largest[name])
         self._at_step = _Observation(self._state, model=False)
@@ -102,16 +112,19 @@ class BetweenSteps:
         kept = [_extra(name) for name in extras]
         self._warn(
             kept,
-            "{} changed between the start and the first forward: it is saved as optimizer.step() leaves it, "
-            "without what changes later in that iteration",
+            "{} changed between the start and the first forward: it is saved as optimizer.step()"
+            " leaves it, without what changes later in that iteration",
         )
         self._warn(
             [name for name in changed if name not in kept],
-            "{} changed between the start and the first forward: if each iteration starts with that, "
-            "checkpoints have the change of the next iteration, and it is repeated after a resume",
+            "{} changed between the start and the first forward: if each iteration starts with"
+            " that, checkpoints have the change of the next iteration, and it is repeated after a"
+            " resume",
         )
 
-    def next_forward(self, storages: Collection[int], later: Callable[[Callable[[], None]], None]) -> None:
+    def next_forward(
+        self, storages: Collection[int], later: Callable[[Callable[[], None]], None]
+    ) -> None:
         """A checkpoint is read, as the next forward starts.
 
         Args:
@@ -128,13 +141,19 @@ class BetweenSteps:
             if usual != (name in changed) and name not in self._exempt:
                 self._warn(
                     [name],
-                    "{} changed between some steps and the next forward, and not between others: it is saved as that "
-                    "forward finds it, so a change that belongs to the next iteration is repeated after a resume",
+                    "{} changed between some steps and the next forward, and not between others: it"
+                    " is saved as that forward finds it, so a change that belongs to the next"
+                    " iteration is repeated after a resume",
                 )
         self._warn(
-            [label for label, optimizer in self._state.optimizers.items() if _has_state_in(optimizer, storages)],
-            "the state of {} changed between a step and the next forward: it is saved as that forward finds it, so a "
-            "change that belongs to the next iteration is repeated after a resume",
+            [
+                label
+                for label, optimizer in self._state.optimizers.items()
+                if _has_state_in(optimizer, storages)
+            ],
+            "the state of {} changed between a step and the next forward: it is saved as that"
+            " forward finds it, so a change that belongs to the next iteration is repeated after a"
+            " resume",
         )
         for name in (n for n in at_step.names if n not in self._changed):
             self._changed[name] = False
@@ -143,13 +162,17 @@ class BetweenSteps:
 
     def _compare_draws(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
         draws, usual = draws_between(before, after), self._usual_draws
-        strange = [name for name, count in draws.items() if usual is None or count is None or usual.get(name) != count]
+        strange = [
+            name
+            for name, count in draws.items()
+            if usual is None or count is None or usual.get(name) != count
+        ]
         if strange and "random numbers" not in self._warned:
             self._warned.add("random numbers")
             log.warning(
-                "the random state (%s) changed between a step and the next forward, by other draws than before the "
-                "first forward: checkpoints have it as the step left it, so what is drawn later in that iteration is "
-                "drawn twice after a resume; %s",
+                "the random state (%s) changed between a step and the next forward, by other draws"
+                " than before the first forward: checkpoints have it as the step left it, so what"
+                " is drawn later in that iteration is drawn twice after a resume; %s",
                 *(", ".join(sorted(strange)), _USE_STEPS),
             )
 
@@ -159,7 +182,11 @@ class BetweenSteps:
         return {_extra(name) for name in extra if isinstance(extra[name], _FOLLOW_THE_STEP)}
 
     def _scales(self) -> dict[str, float]:
-        scalers = {n: v for n, v in self._state.extra.items() if isinstance(v, torch.amp.GradScaler) and v.is_enabled()}
+        scalers = {
+            n: v
+            for n, v in self._state.extra.items()
+            if isinstance(v, torch.amp.GradScaler) and v.is_enabled()
+        }
         return {name: scaler.get_scale() for name, scaler in scalers.items()}
 
     def _warn(self, names: Iterable[str], text: str) -> None:
@@ -179,7 +206,9 @@ class _Observation:
 
     def __init__(self, state: TrainingState, *, model: bool) -> None:
         self.random = random_state()
-        self._facts = {_extra(n): _facts(v) for n, v in state.extra.items() if n not in state.read_after_step}
+        self._facts = {
+            _extra(n): _facts(v) for n, v in state.extra.items() if n not in state.read_after_step
+        }
         self.names = set(self._facts)
         self._model = state.model if model else None
         self._tensors: dict[str, tuple[torch.Tensor, int]] = {}
@@ -190,13 +219,21 @@ class _Observation:
             named = [(f"parameter {n!r}", p.detach()) for n, p in state.model.named_parameters()]
             named += [(f"buffer {n!r}", b) for n, b in state.model.named_buffers()]
             self._tensors = {name: (t, t._version) for name, t in named if not t.is_inference()}
-            plain = [t for t, _ in self._tensors.values() if not is_sharded(t) and t.layout is torch.strided]
+            plain = [
+                t
+                for t, _ in self._tensors.values()
+                if not is_sharded(t) and t.layout is torch.strided
+            ]
             storages = list({storage_of(t)._cdata: storage_of(t) for t in plain}.values())
             self._samples = ByteSamples(storages, [as_bytes(s) for s in storages])
 
     def changed(self, now: _Observation) -> list[str]:
         """Names of what differs."""
-        names = {name for name, facts in self._facts.items() if name in now._facts and _differ(facts, now._facts[name])}
+        names = {
+            name
+            for name, facts in self._facts.items()
+            if name in now._facts and _differ(facts, now._facts[name])
+        }
         for name, (tensor, version) in now._tensors.items():
             before, version_before = self._tensors.get(name, (tensor, version))
             same_memory = storage_of(before)._cdata == storage_of(tensor)._cdata
@@ -219,12 +256,20 @@ def _names_of(model: torch.nn.Module, storages: Collection[int]) -> list[str]:
     """Names of the parameters and buffers in these storages, by ``_cdata``."""
     if not storages:
         return []
-    names = [f"parameter {name!r}" for name, p in model.named_parameters() if storage_of(p)._cdata in storages]
-    return names + [f"buffer {name!r}" for name, b in model.named_buffers() if storage_of(b)._cdata in storages]
+    names = [
+        f"parameter {name!r}"
+        for name, p in model.named_parameters()
+        if storage_of(p)._cdata in storages
+    ]
+    return names + [
+        f"buffer {name!r}" for name, b in model.named_buffers() if storage_of(b)._cdata in storages
+    ]
 
 
 def _has_state_in(optimizer: torch.optim.Optimizer, storages: Collection[int]) -> bool:
-    return bool(storages) and any(storage_of(tensor)._cdata in storages for tensor in tensors_of(optimizer.state))
+    return bool(storages) and any(
+        storage_of(tensor)._cdata in storages for tensor in tensors_of(optimizer.state)
+    )
 
 
 def _facts(value: Any) -> Any:
@@ -242,7 +287,11 @@ def _facts_of(tree: Any) -> Any:
         source = as_bytes(storage)
         on_host = source is not None and source.device.type == "cpu"
         marks.append(sample(source).clone() if on_host and source is not None else None)
-    on_device = [(t.data_ptr(), t._version) for t in parts.tensors if t.device.type != "cpu" and not t.is_inference()]
+    on_device = [
+        (t.data_ptr(), t._version)
+        for t in parts.tensors
+        if t.device.type != "cpu" and not t.is_inference()
+    ]
     return parts.structure, parts.numbers, on_device, marks
 
 
@@ -252,5 +301,6 @@ def _differ(before: Any, now: Any) -> bool:
     if before[:3] != now[:3] and repr(before[:3]) != repr(now[:3]):  # NaN differs from itself
         return True
     return any(
-        a is not None and b is not None and not torch.equal(a, b) for a, b in zip(before[3], now[3], strict=True)
+        a is not None and b is not None and not torch.equal(a, b)
+        for a, b in zip(before[3], now[3], strict=True)
     )

@@ -39,7 +39,10 @@ class Evaluations:
         self._left = None
 
     def stands(self) -> bool:
-        """Whether nothing has changed since the last step; to be asked by the thread that trains."""
+        """Whether nothing has changed since the last step.
+
+        To be asked by the thread that trains.
+        """
         left = self._left
         if left is None or self._thread is not threading.current_thread():
             return False
@@ -51,7 +54,12 @@ class Evaluations:
 
     def _choose(self) -> None:
         """Parameters spread over the model, whose memory is read as it is."""
-        found = [local(p) for group in self._optimizer.param_groups for p in group["params"] if p.requires_grad]
+        found = [
+            local(p)
+            for group in self._optimizer.param_groups
+            for p in group["params"]
+            if p.requires_grad
+        ]
         found = [p for p in found if p.layout is torch.strided and p.is_contiguous() and p.numel()]
         found = [p for p in found if p.device == found[0].device and p.dtype == found[0].dtype]
         self._parameters = found[:: max(1, len(found) // _PARAMETERS)][:_PARAMETERS]

@@ -1,4 +1,7 @@
-"""What a checkpoint was made with: settings of optimizers and schedulers, the model's modules; compared on restore."""
+"""What a checkpoint was made with: settings of optimizers and schedulers, the model's modules.
+
+Compared on restore.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,20 @@ import torch
 from deepvm.errors import CheckpointError
 
 FINGERPRINT = "fingerprint"
-"""Key of the fingerprint, a text, in a checkpoint's file. Older releases ignore it, and their files have none."""
+"""Key of the fingerprint, a text, in a checkpoint's file.
+
+Older releases ignore it, and their files have none.
+"""
 _MAX_CHANGES = 4
-_PROGRESS = {"last_epoch", "_step_count", "_last_lr", "_is_initial", "_get_lr_called_within_step", "best", "T_cur"} | {
+_PROGRESS = {
+    "last_epoch",
+    "_step_count",
+    "_last_lr",
+    "_is_initial",
+    "_get_lr_called_within_step",
+    "best",
+    "T_cur",
+} | {
     "num_bad_epochs",
     "cooldown_counter",
 }
@@ -26,16 +40,22 @@ class Fingerprint:
     """The settings and the structure of a training's objects.
 
     Attributes:
-        settings: of optimizers and schedulers, by argument, as they were when :meth:`text` saw them first.
+        settings: of optimizers and schedulers, by argument, as they were when :meth:`text` saw them
+            first.
     """
 
     def __init__(
-        self, model: torch.nn.Module, optimizers: Mapping[str, torch.optim.Optimizer], extra: Mapping[str, Any]
+        self,
+        model: torch.nn.Module,
+        optimizers: Mapping[str, torch.optim.Optimizer],
+        extra: Mapping[str, Any],
     ) -> None:
         """Read nothing yet."""
         self._model, self._optimizers = model, optimizers
         schedulers = torch.optim.lr_scheduler.LRScheduler
-        self._schedulers = {f"extra[{n!r}]": v for n, v in extra.items() if isinstance(v, schedulers)}
+        self._schedulers = {
+            f"extra[{n!r}]": v for n, v in extra.items() if isinstance(v, schedulers)
+        }
         self.settings: dict[str, Any] = {}
         self._built: list[Any] = []
         self._text = ""
@@ -46,30 +66,45 @@ class Fingerprint:
 
     def text(self) -> str:
         """As JSON, with what was added since, such as a parameter group."""
-        built = [*map(type, self._model.modules())] + [len(o.param_groups) for o in self._optimizers.values()]
+        built = [*map(type, self._model.modules())] + [
+            len(o.param_groups) for o in self._optimizers.values()
+        ]
         if built != self._built:
             self._built = built
             self.settings = {**self._settings(), **self.settings}
-            document = {"settings": self.settings, "modules": self._modules(), "parameters": self._parameters()}
+            document = {
+                "settings": self.settings,
+                "modules": self._modules(),
+                "parameters": self._parameters(),
+            }
             self._text = json.dumps(document, sort_keys=True)
         return self._text
 
     def changes(self, tree: Mapping[str, Any]) -> list[str]:
-        """Settings that differ from those of a loaded checkpoint, and from those that it restores; for people.
+        """Settings that differ from those of a loaded checkpoint, and from those that it restores.
 
-        Raises CheckpointError: an optimizer has the same parameters in another order, and would mix up their states.
+        For people.
+
+        Raises CheckpointError: an optimizer has the same parameters in another order, and would mix
+        up their states.
         """
         saved, own = json.loads(tree.get(FINGERPRINT) or "{}"), json.loads(self.text())
         for label, names in saved.get("parameters", {}).items():
             here = own["parameters"].get(label, [])
             if names != here and sorted(names) == sorted(here):
-                old, new = next(pair for pair in zip(names, here, strict=True) if pair[0] != pair[1])
+                old, new = next(
+                    pair for pair in zip(names, here, strict=True) if pair[0] != pair[1]
+                )
                 raise CheckpointError(
-                    f"its {label} has the same parameters in another order, {old} where {new} is here: their states "
-                    "would be mixed up; give them to it in the order of the checkpoint"
+                    f"its {label} has the same parameters in another order, {old} where {new} is"
+                    " here: their states would be mixed up; give them to it in the order of the"
+                    " checkpoint"
                 )
         states = [tree["optimizer"], *(v for v in tree["extra"].values() if isinstance(v, Mapping))]
-        labels = ["optimizer", *(f"extra[{n!r}]" for n, v in tree["extra"].items() if isinstance(v, Mapping))]
+        labels = [
+            "optimizer",
+            *(f"extra[{n!r}]" for n, v in tree["extra"].items() if isinstance(v, Mapping)),
+        ]
         in_force: dict[str, Any] = {}
         for label, state in zip(labels, states, strict=True):
             in_force |= _of_groups(label, state.get("param_groups", ()))
@@ -79,7 +114,9 @@ class Fingerprint:
                 new = own[section].get(label, old)
                 if not (_equal(old, new) or _equal(in_force.get(label, old), new)):
                     changes.append(f"{label}: {old} -> {new}")
-        return changes[:_MAX_CHANGES] + [f"{len(changes) - _MAX_CHANGES} more"] * (len(changes) > _MAX_CHANGES)
+        return changes[:_MAX_CHANGES] + [f"{len(changes) - _MAX_CHANGES} more"] * (
+            len(changes) > _MAX_CHANGES
+        )
 
     def _settings(self) -> dict[str, Any]:
         settings: dict[str, Any] = {}
@@ -89,27 +126,40 @@ class Fingerprint:
         for label, scheduler in self._schedulers.items():
             settings[f"class of {label}"] = type(scheduler).__name__
             state = {k: _plain(v) for k, v in scheduler.state_dict().items() if k not in _PROGRESS}
-            settings |= {f"{label}.{key}": value for key, value in state.items() if value is not None}
+            settings |= {
+                f"{label}.{key}": value for key, value in state.items() if value is not None
+            }
         return settings
 
     def _modules(self) -> dict[str, str]:
         modules = self._model.named_modules(remove_duplicate=False)
         return {
-            f"model.{_name(n)}".rstrip("."): _module(m) for n, m in modules if m._modules.keys().isdisjoint(_WRAPPED_IN)
+            f"model.{_name(n)}".rstrip("."): _module(m)
+            for n, m in modules
+            if m._modules.keys().isdisjoint(_WRAPPED_IN)
         }
 
     def _parameters(self) -> dict[str, list[str]]:
         names = {id(p): _name(n) for n, p in self._model.named_parameters()}
         return {
-            label: [names.get(id(p), "?") for group in optimizer.param_groups for p in group["params"]]
+            label: [
+                names.get(id(p), "?") for group in optimizer.param_groups for p in group["params"]
+            ]
             for label, optimizer in self._optimizers.items()
         }
 
 
 def other_model(saved: Mapping[str, Any], present: Mapping[str, Any]) -> str:
-    """Why a state is of another model, where ``load_state_dict`` would take it silently; empty if it is not."""
+    """Why a state is of another model, where ``load_state_dict`` would take it silently.
+
+    Empty if it is not.
+    """
     plain = (torch.Tensor, torch.nn.Parameter)
-    common = {n: (v, present[n]) for n, v in saved.items() if type(v) in plain and type(present.get(n)) in plain}
+    common = {
+        n: (v, present[n])
+        for n, v in saved.items()
+        if type(v) in plain and type(present.get(n)) in plain
+    }
     for name, (old, new) in common.items():
         if old.dtype is not new.dtype:
             return f"{name} is of {old.dtype}, here of {new.dtype}"
@@ -125,7 +175,12 @@ def _tied(tensors: Mapping[str, torch.Tensor]) -> set[frozenset[str]]:
     names_by_memory: dict[Any, set[str]] = {}
     for name, tensor in tensors.items():
         if tensor.numel():
-            key = tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride()
+            key = (
+                tensor.untyped_storage()._cdata,
+                tensor.storage_offset(),
+                tensor.shape,
+                tensor.stride(),
+            )
             names_by_memory.setdefault(key, set()).add(name)
     return {frozenset(names) for names in names_by_memory.values() if len(names) > 1}
 
@@ -161,7 +216,14 @@ def _name(name: str) -> str:
 
 
 def _module(module: torch.nn.Module) -> str:
-    """A module's class, with the arguments that torch's own show in their repr; fully_shard puts a class before it."""
+    """A module's class, with the arguments that torch's own show in their repr.
+
+    Fully_shard puts a class before it.
+    """
     classes = [c for c in type(module).__mro__ if not c.__name__.startswith("FSDP")]
     cls = classes[0]
-    return f"{cls.__name__}({module.extra_repr()})" if cls.__module__.startswith("torch.nn.modules") else cls.__name__
+    return (
+        f"{cls.__name__}({module.extra_repr()})"
+        if cls.__module__.startswith("torch.nn.modules")
+        else cls.__name__
+    )

@@ -17,8 +17,8 @@ import torch
 from deepvm.errors import CheckpointError, RequestError
 
 _WHY = (
-    "the checkpointer copies between optimizer steps, so it cannot be part of a graph: compile optimizer.step without "
-    "fullgraph=True"
+    "the checkpointer copies between optimizer steps, so it cannot be part of a graph: compile"
+    " optimizer.step without fullgraph=True"
 )
 _STEPS = torch.optim.Optimizer.step.__code__.co_filename
 _DEEPEST = 8
@@ -32,7 +32,10 @@ class Hook:
     """Calls a method without arguments; a copied or pickled hook does nothing."""
 
     def __init__(self, method: Callable[[], None] = lambda: None, *, step: bool = False) -> None:
-        """Remember the method; a ``step`` hook also runs, between two graphs, when the code around it is compiled."""
+        """Remember the method.
+
+        A ``step`` hook also runs, between two graphs, when the code around it is compiled.
+        """
         self._method, self._step = never_compiled(method) if step else method, step
 
     def __call__(self, *_: Any, **__: Any) -> None:
@@ -54,7 +57,10 @@ def never_compiled(method: Callable[..., None]) -> Callable[..., None]:
 
 
 def stepper(optimizer: Any, name: str = "optimizer") -> torch.optim.Optimizer:
-    """The optimizer whose ``step`` can be hooked: this one, or one in a wrapper (Accelerate). Raises RequestError."""
+    """The optimizer whose ``step`` can be hooked: this one, or one in a wrapper (Accelerate).
+
+    Raises RequestError.
+    """
     found = optimizer
     for _ in range(_DEEPEST):
         if isinstance(found, torch.optim.Optimizer):
@@ -64,7 +70,9 @@ def stepper(optimizer: Any, name: str = "optimizer") -> torch.optim.Optimizer:
                 return found
         found = getattr(found, "optimizer", None)
     raise RequestError(
-        name, type(optimizer).__name__, "a torch.optim.Optimizer, or a wrapper with one as its attribute 'optimizer'"
+        name,
+        type(optimizer).__name__,
+        "a torch.optim.Optimizer, or a wrapper with one as its attribute 'optimizer'",
     )
 
 
@@ -82,7 +90,9 @@ def is_nested_step(optimizer: torch.optim.Optimizer) -> bool:
 
     torch hooks the ``step`` of every class that was instantiated.
     """
-    frames = [f for f in callers() if f.f_code.co_name == "wrapper" and f.f_code.co_filename == _STEPS]
+    frames = [
+        f for f in callers() if f.f_code.co_name == "wrapper" and f.f_code.co_filename == _STEPS
+    ]
     return sum(f.f_locals.get("self") is optimizer for f in frames) > 1
 
 

@@ -1,26 +1,29 @@
 """Layerwise updates (LightCheck III-B): update a layer as soon as its gradients are there, and copy it at once.
 
 The optimizer is split: one per layer, of the same class with the same options and state, so that
-``optimizer.state_dict()``, schedulers and the saved file stay those of the whole. A layer is a module's own parameters,
-updated when backward has accumulated the last of their gradients; in DistributedDataParallel it is a bucket, updated in
-the communication hook once its gradients are averaged. ``optimizer.step()`` updates the rest and ends the step. The
-next update of a layer waits only for the copy of that layer (:mod:`deepvm.checkpoint.snapshot.copying`).
+``optimizer.state_dict()``, schedulers and the saved file stay those of the whole. A layer is a
+module's own parameters, updated when backward has accumulated the last of their gradients; in
+DistributedDataParallel it is a bucket, updated in the communication hook once its gradients are
+averaged. ``optimizer.step()`` updates the rest and ends the step. The next update of a layer waits
+only for the copy of that layer (:mod:`deepvm.checkpoint.snapshot.copying`).
 
 Requirements, all else being refused:
 
-- one optimizer with exactly the trainable parameters of the model, which treats each parameter independently: one of
-  :data:`INDEPENDENT`, or a class with ``per_parameter = True`` that leaves parameters without gradient alone;
+- one optimizer with exactly the trainable parameters of the model, which treats each parameter
+  independently: one of :data:`INDEPENDENT`, or a class with ``per_parameter = True`` that leaves
+  parameters without gradient alone;
 - one backward per step: no gradient accumulation, no ``no_sync``;
-- gradients and options unchanged between backward and ``optimizer.step()``: no clipping, no GradScaler, no closure; set
-  the learning rate before backward;
-- several ranks only in DistributedDataParallel, without ``find_unused_parameters``, ``static_graph``, its own mixed
-  precision, or another communication hook.
+- gradients and options unchanged between backward and ``optimizer.step()``: no clipping, no
+  GradScaler, no closure; set the learning rate before backward;
+- several ranks only in DistributedDataParallel, without ``find_unused_parameters``,
+  ``static_graph``, its own mixed precision, or another communication hook.
 
-If gradients are changed after backward, the next ``optimizer.step()`` raises: the update has already been made by then,
-and the training must go back to its last version (``restore_latest``).
+If gradients are changed after backward, the next ``optimizer.step()`` raises: the update has
+already been made by then, and the training must go back to its last version (``restore_latest``).
 
-Worth it where a copy takes longer than forward and backward. Otherwise it gains nothing: on 2 cores ResNet-18 stalled
-for 10 ms per version, with strategy C for 8 ms, and steps took 479 ms instead of 406, as copies slow backward down.
+Worth it where a copy takes longer than forward and backward. Otherwise it gains nothing: on 2 cores
+ResNet-18 stalled for 10 ms per version, with strategy C for 8 ms, and steps took 479 ms instead of
+406, as copies slow backward down.
 """
 
 from __future__ import annotations
@@ -37,7 +40,19 @@ from torch.nn.parallel import DistributedDataParallel
 from deepvm.checkpoint.training.hooks import callers, never_compiled
 from deepvm.errors import RequestError
 
-_NAMES = ("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "Adagrad", "Adadelta", "ASGD")
+_NAMES = (
+    "SGD",
+    "Adam",
+    "AdamW",
+    "Adamax",
+    "NAdam",
+    "RAdam",
+    "RMSprop",
+    "Rprop",
+    "Adagrad",
+    "Adadelta",
+    "ASGD",
+)
 INDEPENDENT: tuple[type, ...] = tuple(getattr(torch.optim, name) for name in _NAMES)
 """Optimizers whose update of a parameter depends only on its own gradient and state."""
 
@@ -49,15 +64,26 @@ class LayerUpdates:
     """Updates layers during backward."""
 
     def __init__(
-        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, before: _Surround, after: _Surround, world: int
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        before: _Surround,
+        after: _Surround,
+        world: int,
     ) -> None:
-        """Hook into backward; ``before`` and ``after`` surround updates. Raises RequestError: see the requirements."""
+        """Hook into backward; ``before`` and ``after`` surround updates.
+
+        Raises RequestError: see the requirements.
+        """
         self._optimizer, self._before, self._after = optimizer, before, after
-        self._place = {p: n for n, group in enumerate(optimizer.param_groups) for p in group["params"]}
+        self._place = {
+            p: n for n, group in enumerate(optimizer.param_groups) for p in group["params"]
+        }
         self._check(model, world)
         self._parts: dict[tuple[int, ...], torch.optim.Optimizer] = {}
         self._lock = threading.Lock()
-        # Of the current step: what backward has reached, and what was updated with which gradients and options.
+        # Of the current step: what backward has reached, and what was updated with which gradients
+        # and options.
         self._fired: set[torch.nn.Parameter] = set()
         self._updated: dict[torch.nn.Parameter, tuple[torch.Tensor | None, int]] = {}
         self._options: list[dict[str, Any]] = []
@@ -67,7 +93,9 @@ class LayerUpdates:
         if isinstance(model, DistributedDataParallel):
             try:
                 # Not the method itself: DDP compares annotations, which are strings here.
-                model.register_comm_hook(model.process_group, lambda group, bucket: self._reduce(group, bucket))
+                model.register_comm_hook(
+                    model.process_group, lambda group, bucket: self._reduce(group, bucket)
+                )
             except RuntimeError as error:
                 raise _refused(
                     "DistributedDataParallel with a communication hook", f"none of its own: {error}"
@@ -78,7 +106,11 @@ class LayerUpdates:
         ]
         self._layer: dict[torch.nn.Parameter, list[torch.nn.Parameter]] = {}
         for module in model.modules():
-            own = [p for p in module.parameters(recurse=False) if p.requires_grad and p not in self._layer]
+            own = [
+                p
+                for p in module.parameters(recurse=False)
+                if p.requires_grad and p not in self._layer
+            ]
             self._layer |= dict.fromkeys(own, own)
         self._hooks += [p.register_post_accumulate_grad_hook(self._ready) for p in self._layer]  # type: ignore[no-untyped-call]
 
@@ -95,7 +127,10 @@ class LayerUpdates:
         self._forget()
 
     def close(self) -> None:
-        """Unhook from backward; the hook in DistributedDataParallel cannot be removed: from now on it only averages."""
+        """Unhook from backward.
+
+        The hook in DistributedDataParallel cannot be removed: from now on it only averages.
+        """
         self._closed = True
         for hook in self._hooks:
             hook.remove()
@@ -107,9 +142,14 @@ class LayerUpdates:
             raise _refused(kind, f"{', '.join(_NAMES)}, or a class with per_parameter = True")
         trainable = {p for p in model.parameters() if p.requires_grad}
         if trainable - self._place.keys():
-            raise _refused(f"{kind} without {len(trainable - self._place.keys())} parameters", "one for all of them")
+            raise _refused(
+                f"{kind} without {len(trainable - self._place.keys())} parameters",
+                "one for all of them",
+            )
         if self._place.keys() - set(model.parameters()):
-            raise _refused(f"{kind} with parameters that are not the model's", "one for the model alone")
+            raise _refused(
+                f"{kind} with parameters that are not the model's", "one for the model alone"
+            )
         if world > 1 and not isinstance(model, DistributedDataParallel):
             raise _refused(f"{type(model).__name__} on {world} ranks", "DistributedDataParallel")
         if isinstance(model, DistributedDataParallel):
@@ -121,7 +161,10 @@ class LayerUpdates:
         """Backward has accumulated a gradient."""
         assert isinstance(parameter, torch.nn.Parameter)
         if parameter in self._fired:
-            raise _refused("a second backward before optimizer.step()", "one backward for a step, no accumulation")
+            raise _refused(
+                "a second backward before optimizer.step()",
+                "one backward for a step, no accumulation",
+            )
         self._fired.add(parameter)
         if self._bucketed:
             return
@@ -136,10 +179,13 @@ class LayerUpdates:
         buffer: torch.Tensor = bucket.buffer()
         closed = self._closed
         if bucket.is_last() and not closed:
-            # Gradients may change until DDP has copied the averages into them, at the end of backward. What a callback
-            # queues there runs last. Libraries have used this private call for years.
+            # Gradients may change until DDP has copied the averages into them, at the end of
+            # backward. What a callback queues there runs last. Libraries have used this private
+            # call for years.
             engine: Any = torch.autograd.Variable._execution_engine
-            engine.queue_callback(lambda: engine.queue_callback(lambda: self._note(list(self._updated))))
+            engine.queue_callback(
+                lambda: engine.queue_callback(lambda: self._note(list(self._updated)))
+            )
         buffer.div_(group.size())
         work = torch.distributed.all_reduce(buffer, group=group, async_op=True)
 
@@ -178,21 +224,28 @@ class LayerUpdates:
         if part is None:
             part = self._parts[key] = copy.copy(self._optimizer)
             numbers = sorted({self._place[p] for p in layer})
-            part.param_groups = [{"number": n, "params": [p for p in layer if self._place[p] == n]} for n in numbers]
+            part.param_groups = [
+                {"number": n, "params": [p for p in layer if self._place[p] == n]} for n in numbers
+            ]
         part.state = self._optimizer.state
         for group in part.param_groups:
             group.update(options[group["number"]])
         return part
 
     def _now(self) -> list[dict[str, Any]]:
-        return [{k: v for k, v in group.items() if k != "params"} for group in self._optimizer.param_groups]
+        return [
+            {k: v for k, v in group.items() if k != "params"}
+            for group in self._optimizer.param_groups
+        ]
 
     def _note(self, layer: Parameters) -> None:
         """Note the gradients that were used: they must be unchanged when the step ends."""
         for p in layer:
             self._updated[p] = (p.grad, -1 if p.grad is None else p.grad._version)
 
-    def _before_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _before_step(
+        self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         if any(a is not None for a in (*args[1:], *kwargs.values())):
             raise _refused("a closure", "optimizer.step() without arguments")
         # A GradScaler's changes to gradients do not show in their version counters.
@@ -202,9 +255,14 @@ class LayerUpdates:
             raise _refused("parameters that were added", "a new Checkpointer after add_param_group")
         for p, (gradient, version) in self._updated.items():
             if p.grad is not gradient or (gradient is not None and gradient._version != version):
-                raise _refused("gradients that change after backward", "no clipping, GradScaler or accumulation")
+                raise _refused(
+                    "gradients that change after backward",
+                    "no clipping, GradScaler or accumulation",
+                )
         if self._updated and self._options != self._now():
-            raise _refused("options that change after backward", "a learning rate that is set before backward")
+            raise _refused(
+                "options that change after backward", "a learning rate that is set before backward"
+            )
         left = [p for p in self._place if p not in self._updated]
         if left:
             self._before(left)
@@ -221,4 +279,6 @@ class LayerUpdates:
 
 
 def _refused(value: str, allowed: str) -> RequestError:
-    return RequestError("strategy", "layerwise", f'{allowed}; here is {value}: change that, or use strategy="C"')
+    return RequestError(
+        "strategy", "layerwise", f'{allowed}; here is {value}: change that, or use strategy="C"'
+    )

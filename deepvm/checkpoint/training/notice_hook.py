@@ -19,8 +19,13 @@ class NoticeHook:
     Until then the next step is awaited, after which the state is that of a whole iteration.
     """
 
-    def __init__(self, model: torch.nn.Module, left_s: Callable[[], float], save: Callable[[], None]) -> None:
-        """``left_s``: the seconds left, or infinity; any thread may ask. ``save``: a method, called before forwards."""
+    def __init__(
+        self, model: torch.nn.Module, left_s: Callable[[], float], save: Callable[[], None]
+    ) -> None:
+        """``left_s``: the seconds left, or infinity; any thread may ask.
+
+        ``save``: a method, called before forwards.
+        """
         self._model, self._left_s, self._save = model, left_s, weakref.WeakMethod(save)
         self._half_s = math.inf
         self._hook: Any = None
@@ -48,7 +53,9 @@ class NoticeHook:
     def _set(self, hooked: bool) -> None:
         if hooked and self._hook is None:
             self._own = set(self._model.modules())
-            self._hook = torch.nn.modules.module.register_module_forward_pre_hook(self._before_forward)
+            self._hook = torch.nn.modules.module.register_module_forward_pre_hook(
+                self._before_forward
+            )
         elif not hooked and self._hook is not None:
             self._hook.remove()
             self._hook = None

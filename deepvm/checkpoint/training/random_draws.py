@@ -19,14 +19,21 @@ Draws = dict[str, "int | None"]
 
 
 def draws_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> Draws:
-    """32-bit numbers drawn, by generator; generators that drew none are left out, None where it is not known.
+    """32-bit numbers drawn, by generator.
 
-    ``before``, ``after``: of :func:`deepvm.checkpoint.training.state.random_state`. The generators of the CPU are
-    Mersenne Twisters (MT19937), whose states show how far they are apart; a GPU's state counts.
+    Generators that drew none are left out, None where it is not known.
+
+    ``before``, ``after``: of :func:`deepvm.checkpoint.training.state.random_state`. The generators
+    of the CPU are Mersenne Twisters (MT19937), whose states show how far they are apart; a GPU's
+    state counts.
     """
     old, new = _twisters(before), _twisters(after)
-    counts: Draws = {name: _twister_draws(*old[name], *new[name]) for name in old.keys() & new.keys()}
-    for number, (first, last) in enumerate(zip(before.get("cuda", ()), after.get("cuda", ()), strict=False)):
+    counts: Draws = {
+        name: _twister_draws(*old[name], *new[name]) for name in old.keys() & new.keys()
+    }
+    for number, (first, last) in enumerate(
+        zip(before.get("cuda", ()), after.get("cuda", ()), strict=False)
+    ):
         counts[f"cuda:{number}"] = _counter(last) - _counter(first)
     return {name: count for name, count in counts.items() if count != 0}
 
@@ -47,7 +54,9 @@ def _twisters(state: Mapping[str, Any]) -> dict[str, tuple[torch.Tensor, int]]:
     return twisters
 
 
-def _twister_draws(before: torch.Tensor, used_before: int, after: torch.Tensor, used_after: int) -> int | None:
+def _twister_draws(
+    before: torch.Tensor, used_before: int, after: torch.Tensor, used_after: int
+) -> int | None:
     words = before
     for blocks in range(_MAX_BLOCKS):
         if torch.equal(words, after):
@@ -58,13 +67,25 @@ def _twister_draws(before: torch.Tensor, used_before: int, after: torch.Tensor, 
 
 
 def _next_block(words: torch.Tensor) -> torch.Tensor:
-    """The words that follow a block; see Matsumoto and Nishimura, "Mersenne Twister", 1998, section 2.1."""
+    """The words that follow a block.
+
+    See Matsumoto and Nishimura, "Mersenne Twister", 1998, section 2.1.
+    """
     ahead = _WORDS - _MIDDLE
     block = words.clone()
     # Words that a part needs from the new block must be made before it.
-    for start, end in ((0, ahead), (ahead, 2 * ahead), (2 * ahead, _WORDS - 1), (_WORDS - 1, _WORDS)):
+    for start, end in (
+        (0, ahead),
+        (ahead, 2 * ahead),
+        (2 * ahead, _WORDS - 1),
+        (_WORDS - 1, _WORDS),
+    ):
         following = block[:1] if end == _WORDS else words[start + 1 : end + 1]
         mixed = (words[start:end] & 0x80000000) | (following & 0x7FFFFFFF)
-        other = words[start + _MIDDLE : end + _MIDDLE] if end <= ahead else block[start - ahead : end - ahead]
+        other = (
+            words[start + _MIDDLE : end + _MIDDLE]
+            if end <= ahead
+            else block[start - ahead : end - ahead]
+        )
         block[start:end] = other ^ (mixed >> 1) ^ ((mixed & 1) * 0x9908B0DF)
     return block

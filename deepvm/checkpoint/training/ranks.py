@@ -1,7 +1,8 @@
 """The ranks of a training job: they agree to save the same version or none, and share the work.
 
-They communicate where every rank passes anyway (after an optimizer step, in ``save`` and ``restore_latest``), over a
-separate CPU group, so that it never mixes with the training's own collectives.
+They communicate where every rank passes anyway (after an optimizer step, in ``save`` and
+``restore_latest``), over a separate CPU group, so that it never mixes with the training's own
+collectives.
 """
 
 from __future__ import annotations
@@ -37,7 +38,11 @@ class Ranks:
         """Find the others; collective."""
         distributed = torch.distributed
         self.rank, self.world, self._group = 0, 1, None
-        if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+        if (
+            distributed.is_available()
+            and distributed.is_initialized()
+            and distributed.get_world_size() > 1
+        ):
             self.rank, self.world = distributed.get_rank(), distributed.get_world_size()
             self._group = distributed.new_group(backend="gloo", timeout=timedelta(seconds=WAIT_S))
 
@@ -62,7 +67,10 @@ class Ranks:
         return found
 
     def gather_results(self, work: Callable[[], T]) -> list[T]:
-        """What ``work``, which must not raise, returns on every rank, however long that takes; collective."""
+        """What ``work``, which must not raise, returns on every rank, however long that takes.
+
+        Collective.
+        """
         if self.world == 1:
             return [work()]
         done: Future[T] = Future()
@@ -104,7 +112,10 @@ class Ranks:
         return box[0]
 
     def by_first(self, work: Callable[[], T]) -> T:
-        """Rank 0's result, or its error as a CheckpointError on all ranks: none waits for another. Collective."""
+        """Rank 0's result, or its error as a CheckpointError on all ranks: none waits for another.
+
+        Collective.
+        """
         try:
             found: Any = None if self.rank else work()
         except CheckpointError as error:
@@ -127,8 +138,9 @@ class SaveRequests:
     """Save requests from any thread or rank; ranks share them about five times a second.
 
     Attributes:
-        urgent: whether the save that is due comes before a preemption. deadline: of this rank's urgent request, by
-            ``time.time()``. handle: of the next version; whoever asked for it has it.
+        urgent: whether the save that is due comes before a preemption. deadline: of this rank's
+            urgent request, by ``time.time()``. handle: of the next version; whoever asked for it
+            has it.
     """
 
     def __init__(self, ranks: Ranks) -> None:
@@ -157,7 +169,10 @@ class SaveRequests:
         self._next, self._since, self._since_s = version, version, time.monotonic()
 
     def due(self, version: int, by_policy: bool = False) -> bool:
-        """Whether to save this version: any rank asked, or rank 0's policy does. Collective, after every step."""
+        """Whether to save this version: any rank asked, or rank 0's policy does.
+
+        Collective, after every step.
+        """
         self.urgent = False
         if self._ranks.world > 1 and version < self._next:
             return False
@@ -179,10 +194,13 @@ class SaveRequests:
 
 
 def compare_replicas(ranks: Ranks, seen: tuple[int, int, int]) -> int:
-    """Compare neighbours' replicas of a version, log differences, and return how many pairs differ; collective.
+    """Compare neighbours' replicas of a version, log differences, and return how many pairs differ.
 
-    Each rank sends a part of what all hold: one whose replica has drifted would put a part of another model into the
-    file. ``seen``: a version (0 for none), the checksum of this rank's own part, and that of the next rank's part here.
+    Collective.
+
+    Each rank sends a part of what all hold: one whose replica has drifted would put a part of
+    another model into the file. ``seen``: a version (0 for none), the checksum of this rank's own
+    part, and that of the next rank's part here.
     """
     rows, count = ranks.gather(seen), 0
     for rank, (version, _, neighbour) in enumerate(rows):
@@ -190,14 +208,16 @@ def compare_replicas(ranks: Ranks, seen: tuple[int, int, int]) -> int:
         if version and rows[other][0] == version and rows[other][1] != neighbour:
             count += 1
             log.error(
-                "ranks %d and %d hold different parameters or optimizer states in version %d: the replicas drifted "
-                "apart, and versions since then mix them",
+                "ranks %d and %d hold different parameters or optimizer states in version %d: the"
+                " replicas drifted apart, and versions since then mix them",
                 *(rank, other, version),
             )
     return count
 
 
-def shards(size: int, world: int, owned: Sequence[tuple[Segment, int]] = ()) -> tuple[tuple[Segment, ...], ...]:
+def shards(
+    size: int, world: int, owned: Sequence[tuple[Segment, int]] = ()
+) -> tuple[tuple[Segment, ...], ...]:
     """Share the bytes of a file evenly (ACUTE's Check-Trans), except disjoint ranges that belong to one rank.
 
     Returns for each rank its ranges, sorted; neighbours are joined.
@@ -206,7 +226,9 @@ def shards(size: int, world: int, owned: Sequence[tuple[Segment, int]] = ()) -> 
     for segment, owner in owned:
         if segment.length:
             found[owner].append(segment)
-    taken = Ranges(sorted((segment.offset, segment.offset + segment.length) for segment, _ in owned))
+    taken = Ranges(
+        sorted((segment.offset, segment.offset + segment.length) for segment, _ in owned)
+    )
     free = list(taken.missing([Segment(0, size)]))
     total = sum(end - start for start, end in free)
     ends = [total * (rank + 1) // world for rank in range(world)]

@@ -31,16 +31,22 @@ class Handle:
 
     Attributes:
         version: iterations that it contains.
-        snapshot_done: resolves when training cannot change it any more: it is copied, or safe without a copy.
-        local_done: resolves when a tier has it: it survives the end of this process, perhaps nothing more.
+        snapshot_done: resolves when training cannot change it any more: it is copied, or safe
+            without a copy.
+        local_done: resolves when a tier has it: it survives the end of this process, perhaps
+            nothing more.
         remote_done: resolves when it survives the loss of this machine.
-        durable: resolves when it survives the loss of the memory node too; fails when no tier can promise that.
-        lasting: as ``durable``, but a folder beside a bucket counts only if the bucket fails: the folder's disk may go
-            with this machine.
-        stall_s: seconds for which it stalled training. times: seconds from the start to each of the above.
-        skipped: there was no free slot. best: the training marked it as the best. tell: called with each event.
+        durable: resolves when it survives the loss of the memory node too; fails when no tier can
+            promise that.
+        lasting: as ``durable``, but a folder beside a bucket counts only if the bucket fails: the
+            folder's disk may go with this machine.
+        stall_s: seconds for which it stalled training. times: seconds from the start to each of the
+            above.
+        skipped: there was no free slot. best: the training marked it as the best. tell: called with
+            each event.
         superseded: a tier did not take it because a newer version is urgent.
-        refused: why a tier did not take it, None if all have or may. size: its bytes, 0 before it is sent.
+        refused: why a tier did not take it, None if all have or may. size: its bytes, 0 before it
+            is sent.
     """
 
     version: int
@@ -65,7 +71,10 @@ class Handle:
         self._start = time.perf_counter()
 
     def reached(self, level: Level, *, away: bool = True) -> None:
-        """A tier has the version at this level; durable is remote too, if ``away`` from here, and both are local."""
+        """A tier has the version at this level.
+
+        Durable is remote too, if ``away`` from here, and both are local.
+        """
         self._tell_timed(level.value)  # before anybody who waits for it goes on
         if level is Level.DURABLE:
             self._resolve("durable", self.durable)
@@ -93,16 +102,27 @@ class Handle:
         return self.local_done.done() and self.local_done.exception() is not None
 
     def await_safe(self, local: bool, limit_s: float) -> None:
-        """Wait until a tier has the version, one away from this machine unless ``local``. Raises CheckpointError."""
+        """Wait until a tier has the version, one away from this machine unless ``local``.
+
+        Raises CheckpointError.
+        """
         future = self.local_done if local else self.remote_done
-        if not wait([future], limit_s).done:  # before Python 3.11 a future's TimeoutError is none of the language's
+        # Before Python 3.11 a future's TimeoutError is none of the language's
+        if not wait([future], limit_s).done:
             raise CheckpointError(f"no tier has acknowledged the version after {limit_s:.0f} s")
-        if local or future.exception() is None or not self.durable.done() or self.durable.exception() is not None:
-            future.result()  # else it is on a disk, if not away from this machine: training may end now
+        if (
+            local
+            or future.exception() is None
+            or not self.durable.done()
+            or self.durable.exception() is not None
+        ):
+            # Else it is on a disk, if not away from this machine: training may end now
+            future.result()
 
     def failed(self, error: BaseException) -> None:
         """Fail all futures that are still pending."""
-        if self.durable.done() and self.durable.exception() is None:  # in a folder, and nowhere else
+        # In a folder, and nowhere else
+        if self.durable.done() and self.durable.exception() is None:
             self._resolve("lasting", self.lasting)
         missed = [f for f in self._futures if not f.done()]
         if self.local_done in missed:
@@ -122,7 +142,11 @@ class Handle:
                 future.set_result(self.version)
 
     def _tell_timed(self, event: str) -> None:
-        self.tell(event, seconds=round(time.perf_counter() - self._start, 6), stall_s=round(self.stall_s, 6))
+        self.tell(
+            event,
+            seconds=round(time.perf_counter() - self._start, 6),
+            stall_s=round(self.stall_s, 6),
+        )
 
 
 def with_newest(handles: tuple[Handle, ...], newest: Handle) -> tuple[Handle, ...]:
@@ -133,31 +157,44 @@ def with_newest(handles: tuple[Handle, ...], newest: Handle) -> tuple[Handle, ..
 
 
 class Journal:
-    """A file that grows by whole lines, one per event, and loggers; a full disk costs lines, not the training."""
+    """A file that grows by whole lines, one per event, and loggers.
+
+    A full disk costs lines, not the training.
+    """
 
     def __init__(self, places: Sequence[Path | str | EventLogger], job: str) -> None:
         """Remember where, if anywhere; only rank 0 tells anything. A file gets lines of JSON."""
         self._paths = [Path(place) for place in places if isinstance(place, (str, os.PathLike))]
-        self._loggers = [Delivery(place) for place in places if not isinstance(place, (str, os.PathLike))]
+        self._loggers = [
+            Delivery(place) for place in places if not isinstance(place, (str, os.PathLike))
+        ]
         self._facts = {"job": job, "rank": 0}
 
     def __call__(self, event: str, **facts: object) -> None:
         """Add a line, and tell the loggers."""
         if not (self._paths or self._loggers):
             return
-        now, facts = datetime.now(timezone.utc).isoformat(timespec="milliseconds"), {**self._facts, **facts}
+        now, facts = (
+            datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+            {**self._facts, **facts},
+        )
         for logger in self._loggers:
             logger(event, {"time": now, **facts})
         for path in self._paths:
             self._write(path, json.dumps({"time": now, "event": event, **facts}).encode() + b"\n")
 
     def _write(self, path: Path, line: bytes) -> None:
-        # One O_APPEND write is atomic without a lock, on which a signal handler that also logs would deadlock.
+        # One O_APPEND write is atomic without a lock, on which a signal handler that also logs
+        # would deadlock.
         try:
             with path.open("ab", buffering=0) as file:
                 os.write(file.fileno(), line)
         except OSError as error:
-            log.warning("%s: cannot be written: %s; no more events are recorded", path, error.strerror or error)
+            log.warning(
+                "%s: cannot be written: %s; no more events are recorded",
+                path,
+                error.strerror or error,
+            )
             self._paths = [other for other in self._paths if other != path]
 
     def closed(self, counts: Mapping[str, float]) -> None:
@@ -167,5 +204,11 @@ class Journal:
             logger.close(_LOGGER_S)
         log.info(
             "%d versions of %s saved, %d skipped, %d failed; training stalled for %.3f s",
-            *(counts["saved"], self._facts["job"], counts["skipped"], counts["failed"], counts["stall_s"]),
+            *(
+                counts["saved"],
+                self._facts["job"],
+                counts["skipped"],
+                counts["failed"],
+                counts["stall_s"],
+            ),
         )

@@ -1,4 +1,7 @@
-"""The state in a version: model, optimizers, the user's extras and random states; saved and restored."""
+"""The state in a version: model, optimizers, the user's extras and random states.
+
+Saved and restored.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,13 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 
 from deepvm.checkpoint.format.flatten import flatten, map_leaves
-from deepvm.checkpoint.format.sharded import check_runs, is_sharded, region_of, sharded_as, storage_of
+from deepvm.checkpoint.format.sharded import (
+    check_runs,
+    is_sharded,
+    region_of,
+    sharded_as,
+    storage_of,
+)
 from deepvm.checkpoint.format.tensor_bytes import bytes_of
 from deepvm.checkpoint.training.fingerprint import FINGERPRINT, Fingerprint, other_model
 from deepvm.checkpoint.training.hooks import without_autograd
@@ -26,11 +35,13 @@ RANDOM = "rng"
 """Key of the random states among the extras."""
 _ANEW = "start over under another name (job= or DEEPVM_JOB)"
 _NEXT = (
-    "build all as it was when the version was saved: before that, saved = deepvm.checkpoint.inspect_latest(tiers=...) "
-    "gives its step, saved['version'], the names and shapes in saved['model'], and "
-    f"saved['optimizer']['param_groups']; or {_ANEW}"
+    "build all as it was when the version was saved: before that, saved ="
+    " deepvm.checkpoint.inspect_latest(tiers=...) gives its step, saved['version'], the names and"
+    f" shapes in saved['model'], and saved['optimizer']['param_groups']; or {_ANEW}"
 )
-_CLONE_HINT = "tensors with memory for each element: .clone(), outside of inference_mode, makes one of it"
+_CLONE_HINT = (
+    "tensors with memory for each element: .clone(), outside of inference_mode, makes one of it"
+)
 _MOST_LINES = 3
 
 log = logging.getLogger("deepvm.checkpoint")
@@ -69,21 +80,42 @@ class TrainingState:
     """
 
     def __init__(
-        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Mapping[str, Stateful] | None = None
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        extra: Mapping[str, Stateful] | None = None,
     ) -> None:
-        """Remember them, the model unwrapped. Raises RequestError: an extra lacks methods or has a reserved name."""
+        """Remember them, the model unwrapped.
+
+        Raises RequestError: an extra lacks methods or has a reserved name.
+        """
         self.model: Any = unwrap(model)
         self.optimizer = optimizer
         self.extra = dict(extra or {})
         for name, value in self.extra.items():
             if name in (RANDOM, RECORDS):
-                raise RequestError("extra", name, "other names: this one is taken by the random states")
+                raise RequestError(
+                    "extra", name, "other names: this one is taken by the random states"
+                )
             if not isinstance(value, Stateful):
-                raise RequestError(f"extra[{name!r}]", type(value).__name__, "objects with state_dict, load_state_dict")
-        more = {f"extra[{n!r}]": v for n, v in self.extra.items() if isinstance(v, torch.optim.Optimizer)}
+                raise RequestError(
+                    f"extra[{name!r}]",
+                    type(value).__name__,
+                    "objects with state_dict, load_state_dict",
+                )
+        more = {
+            f"extra[{n!r}]": v
+            for n, v in self.extra.items()
+            if isinstance(v, torch.optim.Optimizer)
+        }
         self.optimizers = {"optimizer": optimizer, **more}
-        self.read_after_step = {name for name, value in self.extra.items() if _is_data_position(value)}
-        """Names of extras that are read right after a step. Hooks add those that change before the first forward."""
+        self.read_after_step = {
+            name for name, value in self.extra.items() if _is_data_position(value)
+        }
+        """Names of extras that are read right after a step.
+
+        Hooks add those that change before the first forward.
+        """
         self.fingerprint = Fingerprint(self.model, self.optimizers, self.extra)
 
     @property
@@ -107,17 +139,31 @@ class TrainingState:
             for label, module in modules.items():
                 if isinstance(module, torch.nn.Module):
                     _check_memory(label, module)
-        updated = [p for p in self._updated() if is_sharded(p) and p.requires_grad] if not self.optimizer.state else []
-        check_runs([*found.regions.values(), *[region_of(p) for p in updated] * _states_to_come(self.optimizer)])
+        updated = (
+            [p for p in self._updated() if is_sharded(p) and p.requires_grad]
+            if not self.optimizer.state
+            else []
+        )
+        check_runs(
+            [
+                *found.regions.values(),
+                *[region_of(p) for p in updated] * _states_to_come(self.optimizer),
+            ]
+        )
 
     def early(self) -> dict[str, Any]:
         """Copies of what must be read right after a step: random states, samplers and loaders.
 
-        The next batch advances these before the next forward. Everything else belongs to the step although it moves
-        after it, and is read when the next forward starts: schedulers, GradScalers, moving averages, and what is no
-        torch sampler and has no ``__iter__``, or is a module. Of that a file has one for all ranks.
+        The next batch advances these before the next forward. Everything else belongs to the step
+        although it moves after it, and is read when the next forward starts: schedulers,
+        GradScalers, moving averages, and what is no torch sampler and has no ``__iter__``, or is a
+        module. Of that a file has one for all ranks.
         """
-        states = {name: self.extra[name].state_dict() for name in self.extra if name in self.read_after_step}
+        states = {
+            name: self.extra[name].state_dict()
+            for name in self.extra
+            if name in self.read_after_step
+        }
         return {**_copied(states), RANDOM: random_state()}
 
     def tree(self, version: int, early: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,7 +174,11 @@ class TrainingState:
         if self.sharded:
             for place, optimizer in self.optimizers.items():
                 _check_sharded(place, optimizer)
-        late = {name: v.state_dict() for name, v in self.extra.items() if name not in self.read_after_step}
+        late = {
+            name: v.state_dict()
+            for name, v in self.extra.items()
+            if name not in self.read_after_step
+        }
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -138,7 +188,10 @@ class TrainingState:
         }
 
     def record(self) -> bytes:
-        """This rank's own state as a torch file: :meth:`early`, and buffers. Raises RequestError."""
+        """This rank's own state as a torch file: :meth:`early`, and buffers.
+
+        Raises RequestError.
+        """
         early = self.early()
         flatten({"extra": early})
         buffers = {name: b.detach() for name, b in self.model.named_buffers() if not is_sharded(b)}
@@ -154,12 +207,19 @@ class TrainingState:
     def owned(self, at_boundary: bool = False) -> Owned:
         """The current roles of storages.
 
-        ``at_boundary``: the next iteration may start by changing parameters that no optimizer has (momentum encoders),
-        so only those that an optimizer has are gated.
+        ``at_boundary``: the next iteration may start by changing parameters that no optimizer has
+        (momentum encoders), so only those that an optimizer has are gated.
         """
         modules = [*self.model.modules()]
-        parameters = {storage_of(p)._cdata: p for m in modules for p in m._parameters.values() if p is not None}
-        buffers = {storage_of(b)._cdata for m in modules for b in m._buffers.values() if b is not None}
+        parameters = {
+            storage_of(p)._cdata: p
+            for m in modules
+            for p in m._parameters.values()
+            if p is not None
+        }
+        buffers = {
+            storage_of(b)._cdata for m in modules for b in m._buffers.values() if b is not None
+        }
         gated = self.updated() if at_boundary else self.updated().union(parameters)
         return Owned(parameters, buffers, gated)
 
@@ -172,24 +232,36 @@ class TrainingState:
     def unknown_parameters(self) -> list[str]:
         """Names of trainable parameters that no optimizer updates."""
         known = set(self._updated())
-        return [name for name, p in self.model.named_parameters() if p.requires_grad and p not in known]
+        return [
+            name for name, p in self.model.named_parameters() if p.requires_grad and p not in known
+        ]
 
     def _updated(self) -> list[torch.Tensor]:
-        return [p for o in self.optimizers.values() for group in o.param_groups for p in group["params"]]
+        return [
+            p for o in self.optimizers.values() for group in o.param_groups for p in group["params"]
+        ]
 
     def restore(self, tree: Mapping[str, Any], rank: int = 0, world: int = 1) -> int:
-        """Restore every object; returns the version. Raises CheckpointError: it is of another model or optimizer.
+        """Restore every object; returns the version.
 
-        If the number of ranks has changed, extras of single ranks (samplers) come from rank 0, and random states are
-        restored only on ranks that saved one.
+        Raises CheckpointError: it is of another model or optimizer.
+
+        If the number of ranks has changed, extras of single ranks (samplers) come from rank 0, and
+        random states are restored only on ranks that saved one.
         """
         saved_model = tree["model"]  # a record's buffers are other memory
         tree, own = _with_record(tree, rank, world)
         missing = [name for name in self.extra if name not in tree["extra"]]
         if missing:
-            raise CheckpointError(f"it has no state of extra {', '.join(missing)}; leave it out, or {_ANEW}")
+            raise CheckpointError(
+                f"it has no state of extra {', '.join(missing)}; leave it out, or {_ANEW}"
+            )
         for name in tree["extra"].keys() - self.extra.keys() - {RANDOM}:
-            log.warning("the version has a state of extra %s, which this training does not: it is not restored", name)
+            log.warning(
+                "the version has a state of extra %s, which this training does not: it is not"
+                " restored",
+                name,
+            )
         self._compare_optimizers(tree)
         if not self.sharded and (other := other_model(saved_model, self.model.state_dict())):
             raise CheckpointError(f"it is of another model: {other}; {_NEXT}")
@@ -200,19 +272,24 @@ class TrainingState:
                     restore_random(tree["extra"][RANDOM])
             except Exception as error:  # load_state_dict of an extra is anybody's code
                 reason = _shortened(f"{type(error).__name__}: {error}")
-                raise CheckpointError(f"it is of another model, optimizer or extra: {reason}; {_NEXT}") from error
+                raise CheckpointError(
+                    f"it is of another model, optimizer or extra: {reason}; {_NEXT}"
+                ) from error
             back.pop_all()
         return int(tree["version"])
 
     def _take(self, tree: Mapping[str, Any], back: ExitStack) -> None:
-        # All but the model may keep what they are given, which is a mapped file that may be removed: copy it.
-        # The model comes last: it alone is not backed up, which would take its memory once more.
+        # All but the model may keep what they are given, which is a mapped file that may be
+        # removed: copy it. The model comes last: it alone is not backed up, which would take its
+        # memory once more.
         for name, value in self.extra.items():
             if not isinstance(value, torch.optim.Optimizer):
                 present = value.state_dict()
                 back.callback(value.load_state_dict, _copied(present, "cpu"))
                 value.load_state_dict(_detached(_parts(tree["extra"][name], present)))
-        for optimizer, state in zip(self.optimizers.values(), self._saved_optimizers(tree), strict=True):
+        for optimizer, state in zip(
+            self.optimizers.values(), self._saved_optimizers(tree), strict=True
+        ):
             # Loading replaces these, and leaves the old ones unchanged.
             back.callback(setattr, optimizer, "state", optimizer.state)
             back.callback(setattr, optimizer, "param_groups", optimizer.param_groups)
@@ -223,18 +300,26 @@ class TrainingState:
         self.model.load_state_dict(_parts(tree["model"], present))  # copies
 
     def _saved_optimizers(self, tree: Mapping[str, Any]) -> list[Any]:
-        extra = [tree["extra"][name] for name, v in self.extra.items() if isinstance(v, torch.optim.Optimizer)]
+        extra = [
+            tree["extra"][name]
+            for name, v in self.extra.items()
+            if isinstance(v, torch.optim.Optimizer)
+        ]
         return [tree["optimizer"], *extra]
 
     def _compare_optimizers(self, tree: Mapping[str, Any]) -> None:
-        for (place, optimizer), state in zip(self.optimizers.items(), self._saved_optimizers(tree), strict=True):
+        for (place, optimizer), state in zip(
+            self.optimizers.items(), self._saved_optimizers(tree), strict=True
+        ):
             groups = state.get("param_groups", ()) if isinstance(state, Mapping) else ()
-            both = ([str(len(g["params"])) for g in found] for found in (groups, optimizer.param_groups))
+            both = (
+                [str(len(g["params"])) for g in found] for found in (groups, optimizer.param_groups)
+            )
             there, here = (", ".join(lengths) or "no" for lengths in both)
             if there != here:
                 raise CheckpointError(
-                    f"it is of another model or optimizer: groups of its {place} have {there} parameters, here they "
-                    f"have {here}; {_NEXT}"
+                    f"it is of another model or optimizer: groups of its {place} have {there}"
+                    f" parameters, here they have {here}; {_NEXT}"
                 )
 
 
@@ -269,7 +354,10 @@ def _with_record(tree: Mapping[str, Any], rank: int, world: int) -> tuple[Mappin
         return tree, rank == 0
     same = len(records) == world
     record = unpack(records[rank if same else 0])
-    model = {**tree["model"], **{k: v for k, v in record["buffers"].items() if same and k in tree["model"]}}
+    model = {
+        **tree["model"],
+        **{k: v for k, v in record["buffers"].items() if same and k in tree["model"]},
+    }
     if hasattr(tree["model"], "_metadata"):
         model = OrderedDict(model)
         model._metadata = tree["model"]._metadata  # type: ignore[attr-defined]
@@ -284,7 +372,8 @@ def unwrap(model: torch.nn.Module) -> torch.nn.Module:
     while True:
         if isinstance(model, (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)):
             model = model.module
-        elif isinstance(inner := model._modules.get("_orig_mod"), torch.nn.Module):  # its class is slow to import
+        elif isinstance(inner := model._modules.get("_orig_mod"), torch.nn.Module):
+            # Its class is slow to import
             model = inner
         else:
             return model
@@ -337,12 +426,18 @@ def _check_sharded(place: str, optimizer: torch.optim.Optimizer) -> None:
     """
     for parameter, state in optimizer.state.items():
         for name, value in state.items() if isinstance(state, Mapping) else [(parameter, state)]:
-            if not (is_sharded(value) and is_sharded(parameter) and _placed(value) == _placed(parameter)):
+            if not (
+                is_sharded(value) and is_sharded(parameter) and _placed(value) == _placed(parameter)
+            ):
                 for tensor in filter(is_sharded, tensors_of(value)):
                     shown = (
-                        f"{type(optimizer).__name__}, whose state {name!r} has a sharded tensor {tuple(tensor.shape)}"
+                        f"{type(optimizer).__name__}, whose state {name!r} has a sharded tensor"
+                        f" {tuple(tensor.shape)}"
                     )
-                    allowed = "one whose states are sharded, and as large, as their parameters are, or DeepVMWriter"
+                    allowed = (
+                        "one whose states are sharded, and as large, as their parameters are, or"
+                        " DeepVMWriter"
+                    )
                     raise RequestError(place, shown, allowed)
 
 
@@ -353,10 +448,19 @@ def _check_memory(label: str, module: torch.nn.Module) -> None:
             continue
         if tensor.is_inference():
             raise RequestError(
-                f"{label}.{name}", "a tensor of inference_mode, which nothing can be restored into", _CLONE_HINT
+                f"{label}.{name}",
+                "a tensor of inference_mode, which nothing can be restored into",
+                _CLONE_HINT,
             )
-        if any(size > 1 and not stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
-            raise RequestError(f"{label}.{name}", "an expanded tensor, which nothing can be restored into", _CLONE_HINT)
+        if any(
+            size > 1 and not stride
+            for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+        ):
+            raise RequestError(
+                f"{label}.{name}",
+                "an expanded tensor, which nothing can be restored into",
+                _CLONE_HINT,
+            )
 
 
 def _shapes(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -365,7 +469,9 @@ def _shapes(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _copied(tree: Any, device: str | None = None) -> Any:
-    return map_leaves(tree, lambda tensor: tensor.detach().to(device, copy=True), lambda number: number)
+    return map_leaves(
+        tree, lambda tensor: tensor.detach().to(device, copy=True), lambda number: number
+    )
 
 
 def _detached(saved: Any) -> Any:
@@ -374,7 +480,11 @@ def _detached(saved: Any) -> Any:
     Parts of sharded tensors are copies already.
     """
     known: dict[int, Any] = {}
-    return map_leaves(saved, lambda t: t if is_sharded(t) else copy.deepcopy(t.detach(), known), lambda number: number)
+    return map_leaves(
+        saved,
+        lambda t: t if is_sharded(t) else copy.deepcopy(t.detach(), known),
+        lambda number: number,
+    )
 
 
 def _shortened(text: str) -> str:
@@ -391,7 +501,9 @@ def random_state() -> dict[str, Any]:
         "torch": torch.get_rng_state(),
         "python": torch.tensor(words, dtype=torch.int64, device="cpu"),
         # A tensor even if there is none: None would change the layout of the file.
-        "python_gauss": torch.tensor(float("nan") if gauss is None else gauss, dtype=torch.float64, device="cpu"),
+        "python_gauss": torch.tensor(
+            float("nan") if gauss is None else gauss, dtype=torch.float64, device="cpu"
+        ),
         "python_version": version,
     }
     numpy = sys.modules.get("numpy")
@@ -418,6 +530,12 @@ def restore_random(state: Mapping[str, Any]) -> None:
     kept, numpy = state.get("numpy"), sys.modules.get("numpy")
     if kept is not None and numpy is not None:
         keys = kept["keys"].numpy().astype("uint32")
-        numpy.random.set_state((kept["name"], keys, kept["position"], kept["has_gauss"], kept["cached"]))
-    if "cuda" in state and torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
+        numpy.random.set_state(
+            (kept["name"], keys, kept["position"], kept["has_gauss"], kept["cached"])
+        )
+    if (
+        "cuda" in state
+        and torch.cuda.is_available()
+        and len(state["cuda"]) == torch.cuda.device_count()
+    ):
         torch.cuda.set_rng_state_all(state["cuda"])

@@ -1,7 +1,8 @@
 """Detect a training run of which nothing is saved: parameters change, but no step of the optimizer is seen.
 
-It steps another optimizer than the checkpointer was given, or updates by hand. Values are compared, because version
-counters miss fused optimizers and ``.data``, and change when weights are swapped out and back.
+It steps another optimizer than the checkpointer was given, or updates by hand. Values are compared,
+because version counters miss fused optimizers and ``.data``, and change when weights are swapped
+out and back.
 """
 
 from __future__ import annotations
@@ -18,13 +19,21 @@ from deepvm.checkpoint.format.sharded import local
 from deepvm.checkpoint.training.hooks import Hook, without_autograd
 from deepvm.errors import CheckpointError
 
-_FIRST = 8  # backward passes without a step before the first comparison; the first pass is the baseline
-_TRAINING = 4  # so many backward passes, or steps of another optimizer, are a training run when it ends unsaved
-_DIFFERENT = 2  # differing comparisons in a row; weights swapped back after backward, or at the step, cause only one
+# Backward passes without a step before the first comparison; the first pass is the baseline
+_FIRST = 8
+# So many backward passes, or steps of another optimizer, are a training run when it ends unsaved
+_TRAINING = 4
+# Differing comparisons in a row; weights swapped back after backward, or at the step, cause only
+# one
+_DIFFERENT = 2
 _SAMPLE = 256  # elements compared per parameter
-_PER_GROUP, _HOOKED = 3, 24  # hooked parameters: not every expert or head takes part in every backward
-_FORWARDS = 16  # forward passes without a backward after which hooks are renewed: parameters were frozen or replaced
-_BESIDE = 128  # steps of another optimizer without one of the first; the critic of a GAN often takes 100
+# Hooked parameters: not every expert or head takes part in every backward
+_PER_GROUP, _HOOKED = 3, 24
+# Forward passes without a backward after which hooks are renewed: parameters were frozen or
+# replaced
+_FORWARDS = 16
+# Steps of another optimizer without one of the first; the critic of a GAN often takes 100
+_BESIDE = 128
 
 log = logging.getLogger("deepvm.checkpoint")
 
@@ -32,12 +41,15 @@ log = logging.getLogger("deepvm.checkpoint")
 class UnseenSteps:
     """Counts backward passes without a step (compiled models have them too), and compares parameters after a few.
 
-    That is after 8, 16, 32 passes and so on, but at least twice the usual number between steps, for gradient
-    accumulation. While the training steps, nothing is compared.
+    That is after 8, 16, 32 passes and so on, but at least twice the usual number between steps, for
+    gradient accumulation. While the training steps, nothing is compared.
     """
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, others: Mapping[str, torch.optim.Optimizer], tells: bool
+        self,
+        optimizer: torch.optim.Optimizer,
+        others: Mapping[str, torch.optim.Optimizer],
+        tells: bool,
     ) -> None:
         """Hook into backward, and into the steps of the others, which are in ``extra``; ``tells``: whether to warn."""
         self._optimizer, self._tells = optimizer, tells
@@ -48,7 +60,9 @@ class UnseenSteps:
         self.reset()
         own = {id(p) for p in _parameters(optimizer)}
         self._beside_hooks = [
-            other.register_step_post_hook(Hook(partial(self._stepped_beside, name, shared), step=True))
+            other.register_step_post_hook(
+                Hook(partial(self._stepped_beside, name, shared), step=True)
+            )
             for name, other in others.items()
             for shared in [any(id(p) in own for p in _parameters(other))]
         ]
@@ -57,8 +71,9 @@ class UnseenSteps:
         """The problem, and what to do."""
         kind = type(self._optimizer).__name__
         return (
-            f"the parameters change, but step() of the {kind} that the checkpointer was given is not called; give it "
-            "the optimizer that steps, not a copy of it, and wrap manual updates in a torch.optim.Optimizer"
+            f"the parameters change, but step() of the {kind} that the checkpointer was given is"
+            " not called; give it the optimizer that steps, not a copy of it, and wrap manual"
+            " updates in a torch.optim.Optimizer"
         )
 
     def reset(self) -> None:
@@ -104,7 +119,10 @@ class UnseenSteps:
         return self._noticed or (self._never and self._beside > 0)
 
     def end(self) -> None:
-        """Nothing was saved although there is a schedule. Raises CheckpointError: there was something to save."""
+        """Nothing was saved although there is a schedule.
+
+        Raises CheckpointError: there was something to save.
+        """
         if self._noticed and self._backwards >= _TRAINING:
             raise CheckpointError(f"no version was saved: {self}")
         if self._noticed:
@@ -122,7 +140,10 @@ class UnseenSteps:
         self._forwards = 0
         for hook in self._hooks:
             hook.remove()
-        groups = [[p for p in g["params"] if p.requires_grad and p.is_leaf] for g in self._optimizer.param_groups]
+        groups = [
+            [p for p in g["params"] if p.requires_grad and p.is_leaf]
+            for g in self._optimizer.param_groups
+        ]
         chosen = _spread([p for group in groups for p in _spread(group, _PER_GROUP)], _HOOKED)
         self._counts = {id(p): self._backwards for p in chosen}
         self._hooks = [p.register_post_accumulate_grad_hook(self._backward) for p in chosen]
@@ -155,8 +176,8 @@ class UnseenSteps:
 
     def _wrong_one(self) -> str:
         return (
-            f"{self._beside_name} steps, the optimizer given as optimizer= does not; versions follow its steps: give "
-            "the one that steps last"
+            f"{self._beside_name} steps, the optimizer given as optimizer= does not; versions"
+            " follow its steps: give the one that steps last"
         )
 
     def _tell(self, text: str) -> None:
@@ -197,4 +218,9 @@ def _spread(found: list[Any], most: int) -> list[Any]:
 
 def _differ(before: torch.Tensor | None, now: torch.Tensor | None) -> bool:
     """Whether values differ; False if the parameters themselves do."""
-    return before is not None and now is not None and len(before) == len(now) and not torch.equal(before, now)
+    return (
+        before is not None
+        and now is not None
+        and len(before) == len(now)
+        and not torch.equal(before, now)
+    )

@@ -23,9 +23,15 @@ if TYPE_CHECKING:
     from deepvm.core.cluster.instances import Catalog, InstanceType
     from deepvm.reports.tables import Column
 
-app = group("Refresh, list, show, compare, validate and convert catalogs of instance types and prices.")
-app.command("refresh", cls=ConfiguredCommand, short_help="Fetch prices, types and quotas from AWS now.")(refresh)
-app.command("status", cls=ConfiguredCommand, short_help="Show the cache of AWS's prices and types.")(status)
+app = group(
+    "Refresh, list, show, compare, validate and convert catalogs of instance types and prices."
+)
+app.command(
+    "refresh", cls=ConfiguredCommand, short_help="Fetch prices, types and quotas from AWS now."
+)(refresh)
+app.command(
+    "status", cls=ConfiguredCommand, short_help="Show the cache of AWS's prices and types."
+)(status)
 
 
 @app.command(cls=ConfiguredCommand, short_help="Show what changed between two catalogs.")
@@ -35,7 +41,9 @@ def diff(
     new: Annotated[str, arg("NEW", "The one to compare it with.", autocompletion=complete_catalog)],
     flags: SourceFlags,
     output: Output = "table",
-    fail_on_change: Annotated[bool, flag("--fail-on-change", "Exit code 1 when anything changed.")] = False,
+    fail_on_change: Annotated[
+        bool, flag("--fail-on-change", "Exit code 1 when anything changed.")
+    ] = False,
 ) -> None:
     """Show what changed between two catalogs: types, prices (the largest change in % first) and figures.
 
@@ -53,7 +61,10 @@ def diff(
 
 @app.command("list", short_help="List the catalogs that come with deepvm.")
 def list_catalogs(output: Output = "table") -> None:
-    """List the catalogs that come with deepvm; 'deepvm catalog status' shows what was fetched from AWS."""
+    """List the catalogs that come with deepvm.
+
+    'deepvm catalog status' shows what was fetched from AWS.
+    """
     from deepvm.catalog.store import catalog_names, load_catalog
     from deepvm.reports.tables import Column, print_table
 
@@ -69,7 +80,16 @@ def list_catalogs(output: Output = "table") -> None:
     for catalog in (load_catalog(name, prices="snapshot") for name in catalog_names()):
         as_of, gpus = catalog.provenance.prices_as_of, _gpu_types(catalog)
         date = None if as_of is None else as_of.isoformat()
-        rows.append([catalog.name, gpus, len(catalog) - gpus, catalog.region or None, date, catalog.description])
+        rows.append(
+            [
+                catalog.name,
+                gpus,
+                len(catalog) - gpus,
+                catalog.region or None,
+                date,
+                catalog.description,
+            ]
+        )
     cells = [["-" if v in (None, "") else str(v) for v in row] for row in rows]
     # The first sentence says what it is; all of it is in the other forms.
     shown = [[*row[:-1], row[-1].split(". ")[0].rstrip(".")] for row in cells]
@@ -113,7 +133,8 @@ def show(
 def validate(file: Annotated[str, arg("FILE", "A .json or .csv catalog.")]) -> None:
     """Check a catalog and name every problem.
 
-    Exit code 0 with a summary, or 4 with the place of every problem, what was found and what is allowed.
+    Exit code 0 with a summary, or 4 with the place of every problem, what was found and what is
+    allowed.
     """
     from deepvm.catalog.lint import catalog_warnings
     from deepvm.catalog.store import load_catalog
@@ -139,7 +160,9 @@ def convert(
     if os.path.splitext(target)[1].lower() not in ENDINGS:
         raise RequestError("OUT", target, "a file name that ends in .json or .csv")
     if os.path.lexists(target) and not force:
-        raise RequestError("OUT", target, "a file that does not exist yet, or --force to overwrite it")
+        raise RequestError(
+            "OUT", target, "a file that does not exist yet, or --force to overwrite it"
+        )
     loaded = flags.load(given)
     left_out = save_catalog(loaded, target)
     say(f"{target}: written, {_counted(loaded)}")
@@ -188,7 +211,10 @@ def _print_types(catalog: Catalog, *, wide: bool) -> None:
     shown: list[tuple[Column, Callable[[InstanceType], str]]] = [
         (Column("type"), lambda i: i.name),
         (Column("kind", drop=8), lambda i: "CPU" if i.gpu is None else "GPU"),
-        (Column("GPU", drop=2, wrap=False), lambda i: "-" if i.gpu is None else f"{i.gpu.count} x {i.gpu.name}"),
+        (
+            Column("GPU", drop=2, wrap=False),
+            lambda i: "-" if i.gpu is None else f"{i.gpu.count} x {i.gpu.name}",
+        ),
         (Column("vCPU", "right", drop=5), lambda i: str(i.vcpus)),
         (Column("GiB", "right", drop=4), lambda i: _number(i.memory_gib)),
         (Column("Gbps", "right", drop=6), lambda i: _number(i.network_gbps)),
@@ -200,7 +226,10 @@ def _print_types(catalog: Catalog, *, wide: bool) -> None:
     ]
     if wide:
         shown += [
-            (Column("GPU GiB", "right", drop=9), lambda i: _number(None if i.gpu is None else i.gpu.memory_gib)),
+            (
+                Column("GPU GiB", "right", drop=9),
+                lambda i: _number(None if i.gpu is None else i.gpu.memory_gib),
+            ),
             (Column("quota family", drop=10), lambda i: i.quota_family),
             (Column("note", drop=11), lambda i: i.note or "-"),
         ]

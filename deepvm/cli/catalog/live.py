@@ -32,26 +32,41 @@ _STATUS = {True: "ok", None: "warning", False: "failed"}
 
 Clouds = Annotated[
     list[str] | None,
-    opt("Cloud, or all; repeatable; default: aws.", "NAME", "--cloud", autocompletion=complete_cloud),
+    opt(
+        "Cloud, or all; repeatable; default: aws.", "NAME", "--cloud", autocompletion=complete_cloud
+    ),
 ]
 
 
 def refresh(
     region: Annotated[
         list[str] | None,
-        opt("AWS region, or all; repeatable.", "NAME", "--region", "-r", autocompletion=complete_region),
+        opt(
+            "AWS region, or all; repeatable.",
+            "NAME",
+            "--region",
+            "-r",
+            autocompletion=complete_region,
+        ),
     ] = None,
-    only: Annotated[list[str] | None, opt("Only this signal, such as spot; repeatable.", "SIGNAL")] = None,
-    days: Annotated[str, opt(f"Also the spot price history of so many days, 1 to {MOST_DAYS}.", "N")] = "",
+    only: Annotated[
+        list[str] | None, opt("Only this signal, such as spot; repeatable.", "SIGNAL")
+    ] = None,
+    days: Annotated[
+        str, opt(f"Also the spot price history of so many days, 1 to {MOST_DAYS}.", "N")
+    ] = "",
     cloud: Clouds = None,
-    source: Annotated[str, opt("A public catalog, in place of AWS: skypilot or gpuhunt; none: only AWS.", "NAME")] = "",
+    source: Annotated[
+        str, opt("A public catalog, in place of AWS: skypilot or gpuhunt; none: only AWS.", "NAME")
+    ] = "",
     profile: AwsProfile = "",
     offline: Annotated[bool, opt("", None, "--offline", hidden=True)] = False,
 ) -> None:
     """Fetch prices, types and quotas into the cache now, however fresh it is: of AWS, or of public catalogs.
 
-    Exit code 0 when something came from AWS for every region, else 5; 4 when the cache could not be written. Signals
-    fail independently. A public catalog needs no account, and is fetched for all regions of a cloud; 5 if one fails.
+    Exit code 0 when something came from AWS for every region, else 5; 4 when the cache could not be
+    written. Signals fail independently. A public catalog needs no account, and is fetched for all
+    regions of a cloud; 5 if one fails.
 
     Example: deepvm catalog refresh --region us-east-1 --only spot
     """
@@ -62,7 +77,9 @@ def refresh(
     from deepvm.reports.prices.signals import print_outcomes
 
     if offline:
-        raise RequestError("offline", True, "no --offline: refresh asks AWS; 'deepvm catalog status' sends nothing")
+        raise RequestError(
+            "offline", True, "no --offline: refresh asks AWS; 'deepvm catalog status' sends nothing"
+        )
     clouds, now = clouds_named(cloud or []), datetime.now(timezone.utc)
     wanted = named_source(source, clouds)
     given = {"--region": region, "--only": only, "--days": days, "--profile": profile}
@@ -72,12 +89,18 @@ def refresh(
         c
         for c in clouds
         if wanted != NONE
-        and (wanted or not c.has_api or (anywhere and not c.credentials_may_exist(profile, os.environ)))
+        and (
+            wanted
+            or not c.has_api
+            or (anywhere and not c.credentials_may_exist(profile, os.environ))
+        )
     ]
     for without in (c for c in public if c.has_api and not wanted):
         note(f"no {without.title} credentials were found: a public catalog has its prices")
     if public:
-        for option in (name for name, value in given.items() if value and len(public) == len(clouds)):
+        for option in (
+            name for name, value in given.items() if value and len(public) == len(clouds)
+        ):
             note(f"{option} has no effect on public catalogs, which are fetched whole")
         refresh_files(public, wanted, now)
     if len(public) == len(clouds):
@@ -91,7 +114,9 @@ def refresh(
     outcomes = list(fetch(requests, providers, cache=cache, now=now, progress=say))
     for i, o in enumerate(outcomes):
         if o.signal is None and o.error is None:
-            outcomes[i] = replace(o, error=_no_credentials(f"{title(o.request.kind)} of {o.request.region}"))
+            outcomes[i] = replace(
+                o, error=_no_credentials(f"{title(o.request.kind)} of {o.request.region}")
+            )
     print_outcomes(outcomes, now)
     notes = cache.take_notes()
     for text in notes if cache.keeps else notes[1:]:
@@ -104,7 +129,14 @@ def refresh(
 
 def status(
     region: Annotated[
-        list[str] | None, opt("Only this region; repeatable.", "NAME", "--region", "-r", autocompletion=complete_region)
+        list[str] | None,
+        opt(
+            "Only this region; repeatable.",
+            "NAME",
+            "--region",
+            "-r",
+            autocompletion=complete_region,
+        ),
     ] = None,
     cloud: Clouds = None,
     profile: AwsProfile = "",
@@ -125,9 +157,17 @@ def status(
     clouds = clouds_named(cloud or [])
     files = file_rows([m for c in clouds for m in public_markets(c, AUTO, now)])
     if CLOUD not in clouds:
-        print_as(output, lambda: print_file_rows(files, now), lambda: status_document([], cache, now, files))
+        print_as(
+            output,
+            lambda: print_file_rows(files, now),
+            lambda: status_document([], cache, now, files),
+        )
         return
-    named = [] if region is None or ALL in region else [CLOUD.check_region(name) for name in dict.fromkeys(region)]
+    named = (
+        []
+        if region is None or ALL in region
+        else [CLOUD.check_region(name) for name in dict.fromkeys(region)]
+    )
     entries = [e for e in cache.entries(now) if e.account in ("", cache.account)]
     regions = named or list(dict.fromkeys(e.region for e in entries))
     snapshots = {r: CLOUD.snapshot(r) for r in CLOUD.snapshot_regions() if not named or r in named}
@@ -186,7 +226,10 @@ def _no_credentials(what: str) -> CloudError:
 
 
 def _conclude(regions: Sequence[str], outcomes: Sequence[Outcome]) -> None:
-    """Note what failed. Raises CloudError: a region has only what is public; a timer must notice that."""
+    """Note what failed. Raises CloudError: a region has only what is public.
+
+    A timer must notice that.
+    """
     from deepvm.catalog.signals.fetching import PUBLIC
     from deepvm.catalog.signals.resolve import advice_of, describe_failure, grouped
 
@@ -196,7 +239,9 @@ def _conclude(regions: Sequence[str], outcomes: Sequence[Outcome]) -> None:
         private = [o for o in here if o.request.kind not in PUBLIC]
         if all(o.signal is None for o in private or here):
             without.append(region)
-    fatal = next((g for g in grouped(outcomes) if any(o.request.region in without for o in g)), None)
+    fatal = next(
+        (g for g in grouped(outcomes) if any(o.request.region in without for o in g)), None
+    )
     for group in grouped(outcomes):
         if group != fatal:
             note("; ".join(filter(None, (describe_failure(group), advice_of(group)))))
@@ -208,18 +253,32 @@ def _conclude(regions: Sequence[str], outcomes: Sequence[Outcome]) -> None:
 def doctor(
     region: Annotated[
         list[str],
-        opt("AWS region; repeatable; default: yours.", "NAME", "--region", "-r", autocompletion=complete_region),
+        opt(
+            "AWS region; repeatable; default: yours.",
+            "NAME",
+            "--region",
+            "-r",
+            autocompletion=complete_region,
+        ),
     ] = [],  # noqa: B006  typer copies defaults, and None would hide the list type
     profile: AwsProfile = "",
-    iam: Annotated[bool, flag("--iam", "Only print the read-only IAM policy that deepvm needs.")] = False,
+    iam: Annotated[
+        bool, flag("--iam", "Only print the read-only IAM policy that deepvm needs.")
+    ] = False,
     purpose: Annotated[
-        str, opt("With --iam: the policy of run (who runs jobs on AWS), head or machine (roles).", "NAME", "--for")
+        str,
+        opt(
+            "With --iam: the policy of run (who runs jobs on AWS), head or machine (roles).",
+            "NAME",
+            "--for",
+        ),
     ] = "",
     output: Output = "table",
 ) -> None:
     """Check what live prices need: the cache, credentials, the clock, each permission, quotas, the price feed.
 
-    Every check is a small read-only request; nothing is started or changed. Exit code 0 when nothing failed, else 5.
+    Every check is a small read-only request; nothing is started or changed. Exit code 0 when
+    nothing failed, else 5.
     """
     from deepvm.catalog.clouds import DEFAULT_CLOUD
     from deepvm.catalog.signals.cloud import Region
@@ -237,14 +296,34 @@ def doctor(
     found = [_check_cache(), _check_local_machines()]
     for asked in regions:
         note(f"asking AWS about {asked.name}" + ("" if named else f" ({asked.where})"))
-        for check in DEFAULT_CLOUD.check(profile, asked.name, datetime.now(timezone.utc), PATIENCE_S):
-            found.append(check if len(regions) == 1 else replace(check, name=f"{asked.name}: {check.name}"))
+        for check in DEFAULT_CLOUD.check(
+            profile, asked.name, datetime.now(timezone.utc), PATIENCE_S
+        ):
+            found.append(
+                check if len(regions) == 1 else replace(check, name=f"{asked.name}: {check.name}")
+            )
     failed = any(c.ok is False for c in found)
-    columns = [Column("check"), Column("status"), Column("found", drop=2), Column("what to do", drop=1)]
+    columns = [
+        Column("check"),
+        Column("status"),
+        Column("found", drop=2),
+        Column("what to do", drop=1),
+    ]
     cells = [[c.name, _STATUS[c.ok], c.detail, c.advice or "-"] for c in found]
-    checks = [{"name": c.name, "status": _STATUS[c.ok], "detail": c.detail, "advice": c.advice} for c in found]
-    document = {"schema_version": "deepvm.doctor/1", "ok": not failed, "regions": [r.name for r in regions]}
-    print_as(output, lambda: print_table(columns, cells, also="-o json"), lambda: document | {"checks": checks})
+    checks = [
+        {"name": c.name, "status": _STATUS[c.ok], "detail": c.detail, "advice": c.advice}
+        for c in found
+    ]
+    document = {
+        "schema_version": "deepvm.doctor/1",
+        "ok": not failed,
+        "regions": [r.name for r in regions],
+    }
+    print_as(
+        output,
+        lambda: print_table(columns, cells, also="-o json"),
+        lambda: document | {"checks": checks},
+    )
     if failed:
         raise typer.Exit(5)
 
@@ -255,7 +334,9 @@ def _policy_for(purpose: str) -> str:
     from deepvm.jobs.clouds.aws.run_policy import POLICIES, policy_text
 
     if purpose not in POLICIES:
-        raise RequestError("for", purpose, one_of(purpose, tuple(POLICIES)) or joined(POLICIES, "or"))
+        raise RequestError(
+            "for", purpose, one_of(purpose, tuple(POLICIES)) or joined(POLICIES, "or")
+        )
     return policy_text(purpose, Ec2Settings.of(os.environ))
 
 
@@ -274,16 +355,29 @@ def _check_cache() -> Check:
         with tempfile.TemporaryFile(dir=there) as stream:
             stream.write(b"deepvm")
     except OSError as error:
-        return Check("cache", None, f"{folder} cannot be written: {error.strerror or error}", advice)
+        return Check(
+            "cache", None, f"{folder} cannot be written: {error.strerror or error}", advice
+        )
     return Check("cache", True, str(folder) if folder.exists() else f"{folder}, not made yet")
 
 
 def _check_local_machines() -> Check:
-    """What keeps the processes of a local machine together; without unshare, deepvm does it itself."""
+    """What keeps the processes of a local machine together.
+
+    Without unshare, deepvm does it itself.
+    """
     from deepvm.catalog.signals.cloud import Check
     from deepvm.jobs.clouds.local import unshared
 
     if unshared():
         return Check("local machines", True, "each has a PID namespace of its own, by unshare")
-    found = "unshare is refused here: machines of deepvm run are kept together by a process of deepvm's own"
-    return Check("local machines", None, found, "nothing, unless you kill -9 that process and its child at once")
+    found = (
+        "unshare is refused here: machines of deepvm run are kept together by a process of"
+        " deepvm's own"
+    )
+    return Check(
+        "local machines",
+        None,
+        found,
+        "nothing, unless you kill -9 that process and its child at once",
+    )

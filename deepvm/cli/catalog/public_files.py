@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 
 
 def refresh_files(clouds: Sequence[Cloud], wanted: str, now: datetime) -> None:
-    """Download the public catalogs of clouds into the cache; the first source of each unless one is ``wanted``.
+    """Download the public catalogs of clouds into the cache.
 
-    Raises CloudError: one gave no answer that can be used. DataError: what was fetched could not be kept.
+    The first source of each unless one is ``wanted``.
+
+    Raises CloudError: one gave no answer that can be used. DataError: what was fetched could not be
+    kept.
     """
     from deepvm.reports.prices.public_files import print_files
 
@@ -28,14 +31,26 @@ def refresh_files(clouds: Sequence[Cloud], wanted: str, now: datetime) -> None:
         say(f"{market.cloud}: fetching {market.source.title}")
         found.append(market.refresh())
     print_files(list(zip(markets, found, strict=True)), now)
-    lost = [(market, said.error) for market, said in zip(markets, found, strict=True) if said.error is not None]
+    lost = [
+        (market, said.error)
+        for market, said in zip(markets, found, strict=True)
+        if said.error is not None
+    ]
     for _, error in lost[1:]:
         note(str(error))
     if lost:
         market, error = lost[0]
         what = f"nothing came from {market.source.title} for {joined([m.cloud for m, _ in lost])}"
         raise CloudError(what, error.why, f"{error.what}: {error.detail}", error.advice)
-    full = next((text for market in markets for text in market.cache.take_notes() if not market.cache.keeps), "")
+    full = next(
+        (
+            text
+            for market in markets
+            for text in market.cache.take_notes()
+            if not market.cache.keeps
+        ),
+        "",
+    )
     if full or not all(market.cache.keeps for market in markets):
         why = full or "there is no home folder"
         raise not_kept(why)
@@ -48,7 +63,10 @@ def not_kept(why: str) -> DataError:
 
 
 def named_source(name: str, clouds: Sequence[Cloud]) -> str:
-    """The public catalog that ``--source`` names, empty for none in particular. Raises RequestError."""
+    """The public catalog that ``--source`` names, empty for none in particular.
+
+    Raises RequestError.
+    """
     from deepvm.catalog.market.public_prices import AUTO, NONE
     from deepvm.catalog.public.registry import SOURCES
 
@@ -56,7 +74,9 @@ def named_source(name: str, clouds: Sequence[Cloud]) -> str:
         return ""
     if name == NONE:
         if without := [cloud.title for cloud in clouds if not cloud.has_api]:
-            allowed = f"{' or '.join(SOURCES)}: only public catalogs have prices of {joined(without)}"
+            allowed = (
+                f"{' or '.join(SOURCES)}: only public catalogs have prices of {joined(without)}"
+            )
             raise RequestError("source", name, allowed)
         return NONE
     if name not in SOURCES:
@@ -80,6 +100,8 @@ def _market(cloud: Cloud, wanted: str, now: datetime) -> PublicMarket:
         having = [name for name in SOURCES if cloud.name in source(name).clouds]
         off = " or ".join(source(name).variable for name in having)
         raise RequestError(
-            "source", wanted or AUTO, f"{joined(having, 'or')} for {cloud.title}, not switched off by {off}"
+            "source",
+            wanted or AUTO,
+            f"{joined(having, 'or')} for {cloud.title}, not switched off by {off}",
         )
     return found[0]

@@ -30,37 +30,47 @@ _STATE = "100MB"
 
 @app.command(short_help="Measure how long a save blocks training.")
 def bench(
-    model: Annotated[Literal["resnet18", "resnet152"], opt("140 or 723 MB of state with Adam.")] = "resnet18",
+    model: Annotated[
+        Literal["resnet18", "resnet152"], opt("140 or 723 MB of state with Adam.")
+    ] = "resnet18",
     reps: Annotated[int, opt("Rounds of saves, after three of warm-up.", "N")] = 5,
     methods: Annotated[
         str,
         opt(
-            "Comma-separated: dcp, dcp-async, torchsnapshot, deepvm-file, deepvm-memory, deepvm-memory-durable; "
+            "Comma-separated: dcp, dcp-async, torchsnapshot, deepvm-file, deepvm-memory,"
+            " deepvm-memory-durable; "
             "default: all available. torch.save always runs.",
             "NAMES",
         ),
     ] = "",
     folder: Annotated[str, opt("Where to write temporary files.", "FOLDER", "--dir")] = ".",
     steps: Annotated[int, opt("Training steps after each save.", "N")] = 4,
-    trainers: Annotated[str, opt("A memory node alone, with so many at once: 1,4,16.", "N,...")] = "",
+    trainers: Annotated[
+        str, opt("A memory node alone, with so many at once: 1,4,16.", "N,...")
+    ] = "",
     state: Annotated[str, opt("With --trainers: sizes of each one's state.", "SIZE,...")] = _STATE,
-    ranks: Annotated[int, opt("With --trainers: processes of each, which share its state.", "N")] = 1,
+    ranks: Annotated[
+        int, opt("With --trainers: processes of each, which share its state.", "N")
+    ] = 1,
     plot: Annotated[str, plot_of("the ratios")] = "",
     output: Output = "table",
 ) -> None:
     """Measure how long a checkpoint blocks training, and how long until it is safe.
 
-    All methods save the same training run in turn on one disk; medians, and ratios to torch.save with fsync.
+    All methods save the same training run in turn on one disk; medians, and ratios to torch.save
+    with fsync.
 
-    With --trainers a memory node on this machine takes states of that many processes at once, as fast as they can send,
-    beside plain TCP, a copy in memory and a write past the page cache.
+    With --trainers a memory node on this machine takes states of that many processes at once, as
+    fast as they can send, beside plain TCP, a copy in memory and a write past the page cache.
 
     Example: deepvm ckpt bench --model resnet18 --reps 5 --dir /mnt/ckpt
     """
     if trainers:
         for option, given in (("plot", plot), ("model", model != "resnet18" and model)):
             if given:
-                raise RequestError(option, given, "none with --trainers, which measures a memory node alone")
+                raise RequestError(
+                    option, given, "none with --trainers, which measures a memory node alone"
+                )
         _bench_node(trainers, state, ranks, reps, folder, output)
         return
     for option, other in (("state", state != _STATE and state), ("ranks", ranks != 1 and ranks)):
@@ -71,12 +81,16 @@ def bench(
 
     names = [n.strip() for n in methods.split(",") if n.strip()]
     with cleaning_up():  # gigabytes must not stay behind
-        found = run_bench(model, reps, methods=names, folder=Path(folder or "."), steps=steps, say=say)
+        found = run_bench(
+            model, reps, methods=names, folder=Path(folder or "."), steps=steps, say=say
+        )
     print_as(output, lambda: print_bench(found), found.document)
     draw(plot, lambda: bench_figure(found))
 
 
-def _bench_node(trainers: str, state: str, ranks: int, reps: int, folder: str, output: Output) -> None:
+def _bench_node(
+    trainers: str, state: str, ranks: int, reps: int, folder: str, output: Output
+) -> None:
     from deepvm.profiling.checkpoint.node_bench import run_node_bench
     from deepvm.reports.profiling.measurements import print_node_bench
 
@@ -85,7 +99,10 @@ def _bench_node(trainers: str, state: str, ranks: int, reps: int, folder: str, o
         raise RequestError("trainers", trainers, "whole numbers, separated by commas")
     # The unit may stand behind the last of several: 0.1,1,4GB.
     unit = state.strip().lstrip("0123456789., ")
-    sizes = [parse_bytes(w if w[-1:].isalpha() else w + unit, "state") for w in map(str.strip, state.split(","))]
+    sizes = [
+        parse_bytes(w if w[-1:].isalpha() else w + unit, "state")
+        for w in map(str.strip, state.split(","))
+    ]
     with cleaning_up():
         numbers, place = [int(word) for word in counts], Path(folder or ".")
         found = run_node_bench(numbers, sizes, reps, ranks=ranks, folder=place, say=say)
@@ -94,9 +111,13 @@ def _bench_node(trainers: str, state: str, ranks: int, reps: int, folder: str, o
 
 @app.command("ls")
 def list_versions(
-    place: Annotated[str, arg("PLACE", f"Where the versions are: {PLACE}.")], job: Job = "", output: Output = "table"
+    place: Annotated[str, arg("PLACE", f"Where the versions are: {PLACE}.")],
+    job: Job = "",
+    output: Output = "table",
 ) -> None:
-    """List versions, complete or not. The newest come first; a memory node or a bucket is asked for one job.
+    """List versions, complete or not. The newest come first.
+
+    A memory node or a bucket is asked for one job.
 
     Example: deepvm ckpt ls /mnt/ckpt -o json
     """
@@ -105,15 +126,26 @@ def list_versions(
     where, given = versions.path_or_url(place), job
     if isinstance(where, Path):
         rows = [
-            _row(f.job, f.version, str(f.path), f.size, f.problem, f.manifest.created if f.manifest else "")
+            _row(
+                f.job,
+                f.version,
+                str(f.path),
+                f.size,
+                f.problem,
+                f.manifest.created if f.manifest else "",
+            )
             for f in versions.open_folder(where).found()
             if job in ("", f.job)
         ]
     else:
         job = versions.wanted_job(job)
         with closing(versions.open_place(where)) as tier:
-            rows = [_row(job, m.version, tier.url, m.size, "", m.created) for m in tier.versions(job)]
-            rows += [_row(job, d.version, tier.url, d.size, d.problem, "") for d in tier.damaged(job)]
+            rows = [
+                _row(job, m.version, tier.url, m.size, "", m.created) for m in tier.versions(job)
+            ]
+            rows += [
+                _row(job, d.version, tier.url, d.size, d.problem, "") for d in tier.damaged(job)
+            ]
         for row in rows:
             row["path"] += f"/{file_name(job, row['version'])}"
         rows.sort(key=lambda row: -row["version"])
@@ -125,15 +157,25 @@ def list_versions(
         Column("state"),
     ]
     cells = [
-        [r["job"], str(r["version"]), format_bytes(r["bytes"]), r["created_at"] or "", r["problem"] or "complete"]
+        [
+            r["job"],
+            str(r["version"]),
+            format_bytes(r["bytes"]),
+            r["created_at"] or "",
+            r["problem"] or "complete",
+        ]
         for r in rows
     ]
-    print_as(output, lambda: print_table(columns, cells, also="-o json"), lambda: rows, name="ckpt-ls")
+    print_as(
+        output, lambda: print_table(columns, cells, also="-o json"), lambda: rows, name="ckpt-ls"
+    )
     if not rows:
         say(f"{without_secrets(str(where))}: no version{versions.of_job(job, given)}")
 
 
-def _row(job: str, version: int, path: str, size: int, problem: str, created: str) -> dict[str, Any]:
+def _row(
+    job: str, version: int, path: str, size: int, problem: str, created: str
+) -> dict[str, Any]:
     return {
         "job": job,
         "version": version,
@@ -147,11 +189,13 @@ def _row(job: str, version: int, path: str, size: int, problem: str, created: st
 
 @app.command("verify")
 def verify_versions(place: PlaceOrFile, job: Job = "", output: Output = "table") -> None:
-    """Compare versions with their commit records. Exit code 1: something is damaged, missing or cannot be read.
+    """Compare versions with their commit records.
 
-    Every byte is read. A file without its record, a record without its file, and a link, a pipe or a folder in place of
-    a file count as damaged too. A memory node or a bucket is asked for one job, and sends one version after the other
-    here.
+    Exit code 1: something is damaged, missing or cannot be read.
+
+    Every byte is read. A file without its record, a record without its file, and a link, a pipe or
+    a folder in place of a file count as damaged too. A memory node or a bucket is asked for one
+    job, and sends one version after the other here.
 
     Example: deepvm ckpt verify /mnt/ckpt
     """
@@ -169,7 +213,12 @@ def verify_versions(place: PlaceOrFile, job: Job = "", output: Output = "table")
         if good and not damaged:
             sys.stdout.write(f"{where}: {words or f'{good} good'}\n")
 
-    document = {"schema_version": "deepvm.ckpt-verify/1", "place": str(where), "good": good, "damaged": damaged}
+    document = {
+        "schema_version": "deepvm.ckpt-verify/1",
+        "place": str(where),
+        "good": good,
+        "damaged": damaged,
+    }
     print_as(output, table, lambda: document)
     if damaged:
         raise DamagedError("\n".join(damaged))
@@ -200,7 +249,11 @@ def _verify_folder(folder: Path, job: str) -> tuple[list[str], int]:
             state = "damaged"
             damaged.append(problem)
         say(f"[{number}/{len(rows)}] {row.path}: {state}")
-    mixed = (versions.mismatch(parts) for whole, _ in versions.versions_of(good) for parts in whole.values())
+    mixed = (
+        versions.mismatch(parts)
+        for whole, _ in versions.versions_of(good)
+        for parts in whole.values()
+    )
     return damaged + [problem for problem in mixed if problem], len(good)
 
 
@@ -246,16 +299,19 @@ def restore(
 ) -> None:
     """Write a version to a file.
 
-    By default the newest good one, verified against its commit record. The parts that several memory nodes have kept
-    (JOB.part-1-of-2, ...) are joined to the file of JOB; where each node has a folder of its own, name the others with
-    --parts.
+    By default the newest good one, verified against its commit record. The parts that several
+    memory nodes have kept (JOB.part-1-of-2, ...) are joined to the file of JOB; where each node has
+    a folder of its own, name the others with --parts.
 
     Example: deepvm ckpt restore /mnt/ckpt --to model.pt
     """
     target = Path(to)
     if target.is_dir() or not target.parent.is_dir():
         raise RequestError("to", to, "a file in a folder that exists")
-    with failing(target), TemporaryDirectory(prefix=".deepvm-restore-", dir=target.parent) as folder:
+    with (
+        failing(target),
+        TemporaryDirectory(prefix=".deepvm-restore-", dir=target.parent) as folder,
+    ):
         source, manifest = _get(versions.path_or_url(place), job, version, Path(folder), parts)
         if form == "safetensors":
             from deepvm.checkpoint.files.export import export_safetensors
@@ -271,8 +327,13 @@ def restore(
     sys.stdout.write(f"{target}: version {manifest.version} of {manifest.job}\n")
 
 
-def _get(where: Path | str, job: str, version: int | None, folder: Path, more: list[str]) -> tuple[Path, CommitRecord]:
-    """A verified file of the wanted version, and its record; what is fetched or joined goes to ``folder``."""
+def _get(
+    where: Path | str, job: str, version: int | None, folder: Path, more: list[str]
+) -> tuple[Path, CommitRecord]:
+    """A verified file of the wanted version, and its record.
+
+    What is fetched or joined goes to ``folder``.
+    """
     if isinstance(where, Path) and not where.is_dir():
         manifest = commit_record.verify(versions.existing(where))
         if version not in (None, manifest.version):
@@ -280,7 +341,11 @@ def _get(where: Path | str, job: str, version: int | None, folder: Path, more: l
         if job not in ("", manifest.job):
             raise RequestError("job", job, f"{manifest.job}, whose version this file holds")
         return where, manifest
-    folders = [versions.open_folder(where), *map(versions.open_folder, more)] if isinstance(where, Path) else []
+    folders = (
+        [versions.open_folder(where), *map(versions.open_folder, more)]
+        if isinstance(where, Path)
+        else []
+    )
     jobs, given = jobs_in(folders), job
     job = versions.wanted_job(job, jobs[0] if len(jobs) == 1 else "" if jobs else "job")
     if not job:
@@ -299,5 +364,10 @@ def _get(where: Path | str, job: str, version: int | None, folder: Path, more: l
     what = "no good version" if found else "no complete version"
     hint = f"; {damaged} damaged, see 'deepvm ckpt verify'" if damaged else ""
     if any((whole_job(f.job) or ("",))[0] == job for place in folders for f in place.found()):
-        hint += "; not all its parts are here, name the folders of the other memory nodes with --parts"
-    raise DataError(f"{tier.url}: {what}{'' if version is None else f' {version}'}{versions.of_job(job, given)}{hint}")
+        hint += (
+            "; not all its parts are here, name the folders of the other memory nodes with --parts"
+        )
+    raise DataError(
+        f"{tier.url}:"
+        f" {what}{'' if version is None else f' {version}'}{versions.of_job(job, given)}{hint}"
+    )

@@ -21,33 +21,55 @@ if TYPE_CHECKING:
     from deepvm.checkpoint.node.server import Node
 
 log = logging.getLogger(__name__)
-app = group("Keep checkpoints in the memory of a machine that is not preempted, and write them to disk from there.")
+app = group(
+    "Keep checkpoints in the memory of a machine that is not preempted, and write them to disk from"
+    " there."
+)
 
-TokenFile = Annotated[str, opt("Token of the node; default: the file in DEEPVM_TOKEN_FILE.", "FILE")]
+TokenFile = Annotated[
+    str, opt("Token of the node; default: the file in DEEPVM_TOKEN_FILE.", "FILE")
+]
 
 
 @app.command("serve", short_help="Run a memory node until SIGTERM or SIGINT.")
 def serve(
-    token_file: Annotated[str, opt("Secret shared with the trainers, such as 64 hex digits.", "FILE")],
-    memory: Annotated[str, opt("Memory for all versions, such as 512MiB or 6GiB.", "SIZE")] = "1GiB",
+    token_file: Annotated[
+        str, opt("Secret shared with the trainers, such as 64 hex digits.", "FILE")
+    ],
+    memory: Annotated[
+        str, opt("Memory for all versions, such as 512MiB or 6GiB.", "SIZE")
+    ] = "1GiB",
     persist: Annotated[
-        str, opt("Write versions there: file:///mnt/ckpt, s3://, gs:// or az://bucket/prefix.", "URL")
+        str,
+        opt("Write versions there: file:///mnt/ckpt, s3://, gs:// or az://bucket/prefix.", "URL"),
     ] = "",
-    shared: Annotated[bool, flag("--shared-folder", "Other nodes write their parts to --persist, too.")] = False,
-    listen: Annotated[str, opt("Port 0: any free one; mpi: all in one mpirun.", "HOST:PORT|mpi")] = "127.0.0.1:7070",
+    shared: Annotated[
+        bool, flag("--shared-folder", "Other nodes write their parts to --persist, too.")
+    ] = False,
+    listen: Annotated[
+        str, opt("Port 0: any free one; mpi: all in one mpirun.", "HOST:PORT|mpi")
+    ] = "127.0.0.1:7070",
     keep: Annotated[int, opt("Newest versions of each job to keep in --persist.", "N")] = 2,
     keep_every: Annotated[int, opt("Also keep one version per so many steps.", "STEPS")] = 0,
     connections: Annotated[int, opt("Connection limit; a rank has 3.", "N")] = 512,
-    drain_timeout: Annotated[float, opt("On shutdown, the longest wait for the disk.", "SECONDS")] = 60.0,
-    weak_token: Annotated[bool, flag("--allow-weak-token", "Accept short or world-readable tokens.")] = False,
+    drain_timeout: Annotated[
+        float, opt("On shutdown, the longest wait for the disk.", "SECONDS")
+    ] = 60.0,
+    weak_token: Annotated[
+        bool, flag("--allow-weak-token", "Accept short or world-readable tokens.")
+    ] = False,
     tls_cert: Annotated[str, opt("Certificate for TLS.", "FILE")] = "",
     tls_key: Annotated[str, opt("Key of the certificate.", "FILE")] = "",
-    metrics: Annotated[str, opt("Prometheus finds the status there, without a token.", "HOST:PORT")] = "",
+    metrics: Annotated[
+        str, opt("Prometheus finds the status there, without a token.", "HOST:PORT")
+    ] = "",
 ) -> None:
-    """Run a memory node until SIGTERM or SIGINT; prints one line, 'listening on HOST:PORT', when it is ready.
+    """Run a memory node until SIGTERM or SIGINT.
 
-    With --listen mpi it is one of the processes that mpirun starts, and ends when all the others have; 'mpirun
-    --with-ft ulfm' lets it outlive killed ones.
+    Prints one line, 'listening on HOST:PORT', when it is ready.
+
+    With --listen mpi it is one of the processes that mpirun starts, and ends when all the others
+    have; 'mpirun --with-ft ulfm' lets it outlive killed ones.
 
     Example: deepvm memory-node serve --memory 6GiB --persist file:///mnt/ckpt --token-file token
     """
@@ -56,11 +78,17 @@ def serve(
 
     if listen == "mpi":
         if tls_cert or tls_key:
-            raise RequestError("tls_cert", tls_cert or tls_key, "none with --listen mpi, which cannot speak TLS")
+            raise RequestError(
+                "tls_cert", tls_cert or tls_key, "none with --listen mpi, which cannot speak TLS"
+            )
         place: Endpoint = MpiEndpoint.here()
     else:
-        place = _plain(listen, "listen", "HOST:PORT or mpi; --tls-cert and --tls-key make it speak TLS")
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+        place = _plain(
+            listen, "listen", "HOST:PORT or mpi; --tls-cert and --tls-key make it speak TLS"
+        )
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+    )
     settings = NodeSettings(
         listen=place,
         token=_token(token_file, weak_token),
@@ -73,7 +101,9 @@ def serve(
         certificate=Path(tls_cert) if tls_cert else None,
         key=Path(tls_key) if tls_key else None,
         shared=shared,
-        metrics=_plain(metrics, "metrics", "HOST:PORT, such as 127.0.0.1:9100") if metrics else None,
+        metrics=(
+            _plain(metrics, "metrics", "HOST:PORT, such as 127.0.0.1:9100") if metrics else None
+        ),
     )
     node = Node(settings)
     _allow_files(connections)
@@ -102,10 +132,15 @@ def status(
 
 
 @app.command("token", short_help="Print a token that is valid for one job only.")
-def job_token(job: Annotated[str, opt("The job that the token is for.", "NAME")], token_file: TokenFile = "") -> None:
-    """Print a token, derived from the node's, that is valid for one job only; give it to that job's trainers.
+def job_token(
+    job: Annotated[str, opt("The job that the token is for.", "NAME")], token_file: TokenFile = ""
+) -> None:
+    """Print a token, derived from the node's, that is valid for one job only.
 
-    Example: (umask 077; deepvm memory-node token --job resnet-7 --token-file token > resnet-7.token)
+    Give it to that job's trainers.
+
+    Example: (umask 077; deepvm memory-node token --job resnet-7 --token-file token >
+    resnet-7.token)
     """
     sys.stdout.write(_shared_token(token_file).of_job(job).to_text() + "\n")
 
@@ -148,7 +183,9 @@ def _serve(node: Node) -> None:
         for number, handler in before.items():
             signal.signal(number, handler)
     if left:
-        raise CheckpointError(f"{left} complete versions had not reached the disk when the time for it was over")
+        raise CheckpointError(
+            f"{left} complete versions had not reached the disk when the time for it was over"
+        )
 
 
 def _token(file: str, weak: bool) -> bytes:
@@ -163,12 +200,17 @@ def _token(file: str, weak: bool) -> bytes:
         found = read_token(file, weak=True)
         log.warning("%s; accepted, because weak tokens are allowed", error)
     if found.job:
-        raise RequestError("token_file", file, f"the node's own token, and not that of job {found.job}")
+        raise RequestError(
+            "token_file", file, f"the node's own token, and not that of job {found.job}"
+        )
     return found.secret
 
 
 def _memory(text: str) -> int:
-    """Bytes for versions; more than the machine has is refused, because the kernel would kill the node later."""
+    """Bytes for versions.
+
+    More than the machine has is refused, because the kernel would kill the node later.
+    """
     from deepvm.core.cluster.memory_nodes import room_of_system
     from deepvm.io.host_info import machine_memory
 
@@ -181,9 +223,17 @@ def _memory(text: str) -> int:
     if size > most:
         raise RequestError("memory", text, f"at most {has}")
     if size > (room := room_of_system(most)):  # what plans count on
-        advice = f"some, too; use at most {format_bytes(room)}" if room else "all of it; take a larger one"
+        advice = (
+            f"some, too; use at most {format_bytes(room)}"
+            if room
+            else "all of it; take a larger one"
+        )
         log.warning(
-            "--memory %s is %.0f %% of %s; the node and the system need %s", text, 100 * size / most, has, advice
+            "--memory %s is %.0f %% of %s; the node and the system need %s",
+            text,
+            100 * size / most,
+            has,
+            advice,
         )
     return size
 
@@ -202,22 +252,45 @@ def _table(found: Any) -> str:
     memory, flush, counts = found["memory"], found["flush"], found["counts"]
     received = format_bytes(counts["received_bytes"])
     words = {"unproven": "without the token", "full": "with all connections taken"}
-    refused = ", ".join(f"{count} {words.get(kind, kind)}" for kind, count in found["refused"].items()) or "0"
+    refused = (
+        ", ".join(f"{count} {words.get(kind, kind)}" for kind, count in found["refused"].items())
+        or "0"
+    )
     rows = [
         ("uptime", f"{found['uptime_s']:.0f} s{', stopping' if found['stopping'] else ''}"),
-        ("memory", f"{format_bytes(memory['allocated_bytes'])} in slots, of {format_bytes(memory['limit_bytes'])}"),
-        ("connections", f"{found['connections']} of {found['connections_limit']}, refused {refused}"),
+        (
+            "memory",
+            (
+                f"{format_bytes(memory['allocated_bytes'])} in slots, of"
+                f" {format_bytes(memory['limit_bytes'])}"
+            ),
+        ),
+        (
+            "connections",
+            f"{found['connections']} of {found['connections_limit']}, refused {refused}",
+        ),
         ("received", f"{counts['complete']} versions, {received}; no room for {counts['busy']}"),
         ("store", found["persist"] or "none: versions live in memory only"),
     ]
     if found["persist"]:
         if found.get("volatile"):
             rows.append(("", "it lies in that machine's memory: nothing there is durable"))
-        rows.append(("written", f"{flush['flushed']}, the last in {flush['last_s']:.3f} s; {flush['waiting']} waiting"))
+        rows.append(
+            (
+                "written",
+                (
+                    f"{flush['flushed']}, the last in {flush['last_s']:.3f} s; {flush['waiting']}"
+                    " waiting"
+                ),
+            )
+        )
         if flush["last_error"]:
             rows.append(("failed", f"{flush['failed']} times, the last: {flush['last_error']}"))
     lines = [f"{name:<12} {text}" for name, text in rows]
     for version in sorted(found["versions"], key=lambda v: (v["job"], -v["version"])):
         where = "on disk too" if version["durable"] else version["state"]
-        lines.append(f"{version['job']:<12} version {version['version']}, {format_bytes(version['bytes'])}, {where}")
+        lines.append(
+            f"{version['job']:<12} version {version['version']}, {format_bytes(version['bytes'])},"
+            f" {where}"
+        )
     return "\n".join(lines) + "\n"

@@ -23,7 +23,9 @@ from deepvm.cli.output import say
 from deepvm.cli.parameters import arg, flag, opt
 from deepvm.errors import DamagedError, DataError, RequestError
 
-PLACE = "a folder, file:///folder, tcp://host:port[,host:port...] or s3://, gs:// or az://bucket/prefix"
+PLACE = (
+    "a folder, file:///folder, tcp://host:port[,host:port...] or s3://, gs:// or az://bucket/prefix"
+)
 
 PlaceOrFile = Annotated[str, arg("PLACE|FILE", f"A version's file, or where they are: {PLACE}.")]
 Job = Annotated[str, opt("Only versions of this job.", "NAME")]
@@ -135,15 +137,20 @@ def collect_garbage(
     every: Annotated[int, opt("Also keep one version per so many steps.", "STEPS")] = 0,
     best: Annotated[list[int], opt("Also keep this version; repeatable.", "VERSION")] = [],  # noqa: B006  typer copies
     job: Job = "",
-    parts: Annotated[list[str], opt("Folder of another node, to prune its parts too; repeatable.", "DIR")] = [],  # noqa: B006
-    trust: Annotated[bool, flag("--trust", "Do not verify the kept versions before removing others.")] = False,
+    parts: Annotated[
+        list[str], opt("Folder of another node, to prune its parts too; repeatable.", "DIR")
+    ] = [],  # noqa: B006
+    trust: Annotated[
+        bool, flag("--trust", "Do not verify the kept versions before removing others.")
+    ] = False,
     dry_run: Annotated[bool, flag("--dry-run", "Show what would be removed.")] = False,
 ) -> None:
     """Remove old versions, and what killed writers left.
 
-    What a killed writer left is removed after an hour. The newest version marked best is kept. Damaged versions do not
-    count as kept, and stay for inspection; one without a commit record is removed when it would be outdated anyway. The
-    parts of a version are kept or removed together; where each node has its own folder, name the others with --parts.
+    What a killed writer left is removed after an hour. The newest version marked best is kept.
+    Damaged versions do not count as kept, and stay for inspection; one without a commit record is
+    removed when it would be outdated anyway. The parts of a version are kept or removed together;
+    where each node has its own folder, name the others with --parts.
 
     Example: deepvm ckpt gc /mnt/ckpt --keep 2 --every 1000
     """
@@ -161,27 +168,39 @@ def collect_garbage(
     for number in best:
         if number not in there:
             shown = ", ".join(map(str, there[:10])) + (", ..." if len(there) > 10 else "")
-            raise RequestError("best", number, f"a version that is there: {shown or 'there is none'}")
+            raise RequestError(
+                "best", number, f"a version that is there: {shown or 'there is none'}"
+            )
     good: dict[str, set[int]] = {}
     done = "would remove" if dry_run else "removed"
 
     def remove(row: Found) -> None:
         if not dry_run:
-            next(f for f in (versions, *others) if f.path == row.path.parent).delete(row.job, row.version)
+            next(f for f in (versions, *others) if f.path == row.path.parent).delete(
+                row.job, row.version
+            )
         sys.stdout.write(f"{done} {row.path}\n")
 
     for whole, lone in versions_of([f for f in (*rows, *away) if not f.problem]):
         if not whole:
             here = ", ".join(sorted({row.job for row in lone}))
-            say(f"{here}: all stay: the other parts are elsewhere; name the other nodes' folders with --parts")
+            say(
+                f"{here}: all stay: the other parts are elsewhere; name the other nodes' folders"
+                " with --parts"
+            )
         stay, old = _choose(whole, keep, every, best, trust=trust)
         for row in (row for version in stay for row in whole[version]):
             good.setdefault(row.job, set()).add(row.version)
         # Missing parts may still arrive, but not of versions older than the whole ones that stay.
-        for row in (*old, *(r for r in lone if stay and r.version < min(stay) and r.version not in best)):
+        for row in (
+            *old,
+            *(r for r in lone if stay and r.version < min(stay) and r.version not in best),
+        ):
             remove(row)
     for row in (f for f in rows if f.problem):
-        if row.problem == UNRECORDED and outdated(good.get(row.job, ()), [row.version], keep, every):
+        if row.problem == UNRECORDED and outdated(
+            good.get(row.job, ()), [row.version], keep, every
+        ):
             remove(row)
         else:
             say(f"{row.path}: stays: {row.problem}")
@@ -194,11 +213,17 @@ def collect_garbage(
 def _choose(
     whole: dict[int, list[Found]], keep: int, every: int, best: list[int], *, trust: bool
 ) -> tuple[set[int], list[Found]]:
-    """The good versions that stay, and the files that go; damaged ones that would have stayed are neither."""
+    """The good versions that stay, and the files that go.
+
+    Damaged ones that would have stayed are neither.
+    """
     left, good = dict(whole), set[int]()
     while True:
-        manifests = [rows[0].manifest for rows in left.values()]  # retention reads the same in all parts
-        stay = kept_of([m for m in manifests if m is not None], keep, every) | (left.keys() & set(best))
+        # Retention reads the same in all parts
+        manifests = [rows[0].manifest for rows in left.values()]
+        stay = kept_of([m for m in manifests if m is not None], keep, every) | (
+            left.keys() & set(best)
+        )
         if stay <= good:
             return stay, [row for version in sorted(left.keys() - stay) for row in left[version]]
         version = max(stay - good)

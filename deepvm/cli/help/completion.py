@@ -1,7 +1,7 @@
 """Shell completion of values: quick, without any request, and silent when a file is broken.
 
-Each function takes the context of the command line so far and returns what may stand there; a value may come with a
-line of help, which zsh and fish show.
+Each function takes the context of the command line so far and returns what may stand there; a value
+may come with a line of help, which zsh and fish show.
 """
 
 from __future__ import annotations
@@ -10,14 +10,20 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 
-def _completes(values: Callable[[Any], Iterable[str | tuple[str, str]]]) -> Callable[[Any], list[Any]]:
-    """A completion from all values, given the context, of which typer takes those that fit; errors are none."""
+def _completes(
+    values: Callable[[Any], Iterable[str | tuple[str, str]]],
+) -> Callable[[Any], list[Any]]:
+    """A completion from all values, given the context, of which typer takes those that fit.
+
+    Errors are none.
+    """
 
     def complete(ctx: Any) -> list[Any]:
         try:
             return list(values(ctx))
         except Exception:
-            # Whatever is wrong with a file, the command itself will say; a traceback would end up on the command line.
+            # Whatever is wrong with a file, the command itself will say; a traceback would end up
+            # on the command line.
             return []
 
     complete.__doc__ = values.__doc__

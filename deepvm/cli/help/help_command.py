@@ -30,7 +30,8 @@ def help_of(
     Example: deepvm help budget
     """
     at: Any = context.find_root()
-    at.meta["deepvm.all-options"] = everything  # deepvm.cli.settings.ALL_OPTIONS, which is slow to load
+    # Deepvm.cli.settings.ALL_OPTIONS, which is slow to load
+    at.meta["deepvm.all-options"] = everything
     at.meta["deepvm.topics"] = not topic  # asked for by deepvm.cli.app.LazyGroup
     names = topic or []
     about = find_topic(names[0]) if names and names[0] not in at.command.commands else None

@@ -1,7 +1,9 @@
-"""What other programs call our options and commands, for suggestions; edit distance does not know meanings.
+"""What other programs call our options and commands, for suggestions.
 
-A value is what to suggest instead, as people type it. Where it has several forms, separated by ``|``, the first that
-the command has is meant.
+Edit distance does not know meanings.
+
+A value is what to suggest instead, as people type it. Where it has several forms, separated by
+``|``, the first that the command has is meant.
 """
 
 from __future__ import annotations

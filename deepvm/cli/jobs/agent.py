@@ -12,9 +12,15 @@ from deepvm.cli.parameters import SAVE_POLICIES, arg, opt
 
 
 def agent(
-    command: Annotated[list[str], arg("COMMAND...", "What trains, after --, such as torchrun train.py.")],
+    command: Annotated[
+        list[str], arg("COMMAND...", "What trains, after --, such as torchrun train.py.")
+    ],
     metadata: Annotated[
-        str, opt("Whose notices: aws, gcp, azure, auto (by the firmware), or a URL like EC2's.", "NAME|URL")
+        str,
+        opt(
+            "Whose notices: aws, gcp, azure, auto (by the firmware), or a URL like EC2's.",
+            "NAME|URL",
+        ),
     ] = "aws",
     grace: Annotated[
         str, opt("After SIGTERM, pass it on when all ranks have saved, or after this time.", "TIME")
@@ -22,13 +28,16 @@ def agent(
     save_policy: Annotated[
         str | None,
         opt(
-            f"When to save without a notice: {SAVE_POLICIES}; default: DEEPVM_SAVE_POLICY, else adaptive.",
+            f"When to save without a notice: {SAVE_POLICIES}; default: DEEPVM_SAVE_POLICY, else"
+            " adaptive.",
             "NAME",
             autocompletion=complete_save_policy,
         ),
     ] = None,
 ) -> None:
-    """Run a command whose trainers save before their machine is taken back; exits with its exit code.
+    """Run a command whose trainers save before their machine is taken back.
+
+    Exits with its exit code.
 
     Example: deepvm agent --metadata gcp -- torchrun --nproc-per-node 8 train.py
     """
@@ -41,7 +50,10 @@ def agent(
     from deepvm.jobs.storage.backup_store import KEEP
 
     logging.basicConfig(format="deepvm agent: %(message)s", level=logging.WARNING)
-    variables = {name: os.environ.get(f"DEEPVM_{name}", "").strip() for name in ("SAVE_POLICY", "MTBF", "KEEP")}
+    variables = {
+        name: os.environ.get(f"DEEPVM_{name}", "").strip()
+        for name in ("SAVE_POLICY", "MTBF", "KEEP")
+    }
     if save_policy is None:
         policy = parse_policy(variables["SAVE_POLICY"] or "adaptive", "DEEPVM_SAVE_POLICY")
     else:
@@ -52,7 +64,11 @@ def agent(
         os.environ.get("DEEPVM_TIERS", "").split(),
         os.environ.get("DEEPVM_JOB", "job"),
         policy=policy,
-        mttp_s=parse_seconds(mtbf, "DEEPVM_MTBF", allowed="a time such as 2h") if mtbf else float(SaveFacts.mttp_s),
+        mttp_s=(
+            parse_seconds(mtbf, "DEEPVM_MTBF", allowed="a time such as 2h")
+            if mtbf
+            else float(SaveFacts.mttp_s)
+        ),
         grace_s=parse_seconds(grace, "grace"),
         keep=int(keep) if keep.isascii() and keep.isdigit() else KEEP,
     )

@@ -46,7 +46,9 @@ def list_jobs(output: Output = "table") -> None:
 
 @app.command(short_help="Show a job: machines, versions, money, the last events.")
 def show(name: Name, output: JobOutput = "table") -> None:
-    """Show a job: its machines, versions, money and last events; of one that has ended, the final document.
+    """Show a job: its machines, versions, money and last events.
+
+    Of one that has ended, the final document.
 
     Example: deepvm jobs show resnet-7 -o html > run.html
     """
@@ -70,8 +72,12 @@ def logs(
     name: Name,
     follow: Annotated[bool, flag("--follow", "Go on until the job has ended.", "-f")] = False,
     machine: Annotated[str, opt("Of this machine alone, such as m2.", "NAME")] = "",
-    tail: Annotated[int | None, opt("Begin with the last so many lines; default: with the first.", "N")] = None,
-    timestamps: Annotated[bool, flag("--timestamps", "With the time of each line, UTC.", "-t")] = False,
+    tail: Annotated[
+        int | None, opt("Begin with the last so many lines; default: with the first.", "N")
+    ] = None,
+    timestamps: Annotated[
+        bool, flag("--timestamps", "With the time of each line, UTC.", "-t")
+    ] = False,
 ) -> None:
     """Print what the trainers of a job have printed, all machines in the order of time.
 
@@ -97,12 +103,17 @@ def logs(
             ended = (controller := controller_of(_row(history, name))) == OVER
             lines = reader.more(last=ended or not follow)
             for line in lines if tail is None else deque(lines, tail):
-                typer.echo(f"{line.stamp + ' ' if timestamps else ''}{line.machine}: {without_controls(line.text)}")
+                typer.echo(
+                    f"{line.stamp + ' ' if timestamps else ''}{line.machine}:"
+                    f" {without_controls(line.text)}"
+                )
             tail = None
             if ended or not follow:
                 return
             if controller == GONE and not said:
-                note(f"{name} has no controller: nothing new comes until 'deepvm jobs resume {name}'")
+                note(
+                    f"{name} has no controller: nothing new comes until 'deepvm jobs resume {name}'"
+                )
             said = controller == GONE
             head = has_head(row)
             time.sleep(_LOOK_AWAY_S if head else _LOOK_S)
@@ -114,32 +125,47 @@ def logs(
 def save(name: Name) -> None:
     """Have a job save a version after its next step; training goes on."""
     _command(name, {"command": "save"})
-    note(f"{name} saves after its next step; 'deepvm jobs show {name}' says when the version is safe")
+    note(
+        f"{name} saves after its next step; 'deepvm jobs show {name}' says when the version is safe"
+    )
 
 
 @app.command(short_help="End a job after a version.")
 def stop(name: Name) -> None:
     """End a job: it saves a version, then its machines are released. 'deepvm jobs resume' goes on with it."""
     _command(name, {"command": "stop"})
-    note(f"{name} saves a version and ends; 'deepvm jobs show {name}' says when, 'deepvm jobs resume {name}' goes on")
+    note(
+        f"{name} saves a version and ends; 'deepvm jobs show {name}' says when, 'deepvm jobs resume"
+        f" {name}' goes on"
+    )
 
 
 @app.command(short_help="Go on with a job that is not done.")
 def resume(
     name: Name,
-    total_usd: Annotated[float | None, opt("Pay up to so much in all, what was paid included.", "USD")] = None,
-    max_price: Annotated[float | None, opt("Most that all machines may cost when prices rise, $/h.", "USD")] = None,
-    deadline: Annotated[str | None, opt("Finish within this time from now, such as 6h.", "TIME")] = None,
-    start_timeout: Annotated[str | None, opt("Time to the first step, or none; default: as before.", "TIME")] = None,
-    step_timeout: Annotated[str | None, opt("Time without a step, or none; default: as before.", "TIME")] = None,
+    total_usd: Annotated[
+        float | None, opt("Pay up to so much in all, what was paid included.", "USD")
+    ] = None,
+    max_price: Annotated[
+        float | None, opt("Most that all machines may cost when prices rise, $/h.", "USD")
+    ] = None,
+    deadline: Annotated[
+        str | None, opt("Finish within this time from now, such as 6h.", "TIME")
+    ] = None,
+    start_timeout: Annotated[
+        str | None, opt("Time to the first step, or none; default: as before.", "TIME")
+    ] = None,
+    step_timeout: Annotated[
+        str | None, opt("Time without a step, or none; default: as before.", "TIME")
+    ] = None,
     detach: Detach = False,
     keep: Keep = False,
     output: Output = "table",
 ) -> None:
     """Go on with a job whose controller is gone, that was stopped or has failed, from its newest version.
 
-    Machines that live are adopted, others replaced. They train the code that was submitted: with other code, start
-    a new job.
+    Machines that live are adopted, others replaced. They train the code that was submitted: with
+    other code, start a new job.
 
     Example: deepvm jobs resume resnet-7 --total-usd 80
     """
@@ -155,30 +181,50 @@ def resume(
         _look_at_head(history, _row(history, name))
         row = _row(history, name)
         if row.result is not None and row.result["state"] == "done":
-            raise RequestError("NAME", name, f"a job that has not trained to its end; {name} is done")
+            raise RequestError(
+                "NAME", name, f"a job that has not trained to its end; {name} is done"
+            )
         deadline_s = None if deadline is None else parse_seconds(deadline, "deadline")
         given = {"start_timeout": start_timeout, "step_timeout": step_timeout}
-        timeouts = {f"{k}_s": None if v == "none" else parse_seconds(v, k) for k, v in given.items() if v is not None}
+        timeouts = {
+            f"{k}_s": None if v == "none" else parse_seconds(v, k)
+            for k, v in given.items()
+            if v is not None
+        }
         cloud = cloud_of(row.spec["cloud"])
-        # A head may not see its own address for a moment; rented from here, the next one would end this one.
-        on_a_head = isinstance(cloud, Headed) and not is_head(row) and (has_head(row) or needs_head(cloud))
+        # A head may not see its own address for a moment; rented from here, the next one would end
+        # this one.
+        on_a_head = (
+            isinstance(cloud, Headed) and not is_head(row) and (has_head(row) or needs_head(cloud))
+        )
         if (detach or on_a_head) and not has_head(row) and controller_in(row.folder) == ALIVE:
-            raise DataError(f"another process is the controller of {name}; see 'deepvm jobs show {name}'")
+            raise DataError(
+                f"another process is the controller of {name}; see 'deepvm jobs show {name}'"
+            )
         if on_a_head and isinstance(cloud, Headed):
             secret_in(row.folder)
             start_head(
-                row, history, cloud, lambda: resumed(row, history, total_usd, deadline_s, timeouts, max_price)[1]
+                row,
+                history,
+                cloud,
+                lambda: resumed(row, history, total_usd, deadline_s, timeouts, max_price)[1],
             )
             return
         if detach:
-            job, _ = resumed(row, history, total_usd, deadline_s, timeouts, max_price)  # what is wrong is said here
+            # What is wrong is said here
+            job, _ = resumed(row, history, total_usd, deadline_s, timeouts, max_price)
             limits = {"total-usd": total_usd, "max-price": max_price, "deadline": deadline}
             limits |= {"start-timeout": start_timeout, "step-timeout": step_timeout}
-            detached(job, *(f"--{option}={value}" for option, value in limits.items() if value is not None))
+            detached(
+                job,
+                *(f"--{option}={value}" for option, value in limits.items() if value is not None),
+            )
             return
         with only_controller(name, row.folder):
             # What another controller has written down until it ended counts.
-            job, world = resumed(_row(history, name), history, total_usd, deadline_s, timeouts, max_price)
+            job, world = resumed(
+                _row(history, name), history, total_usd, deadline_s, timeouts, max_price
+            )
             control(job, world, history, output, keep=keep)
 
 
@@ -208,29 +254,42 @@ def orphans(
         found = search(history, cloud_of, release=release, named=names, folder=folder, owned=owned)
     alive = [(one.job, one.machine, one.since_s, one.known) for one in found.orphans]
     print_as(output, lambda: listing.print_orphans(alive), lambda: listing.orphans_document(alive))
-    lost = [*dict.fromkeys(one.job for one in found.orphans if not one.known and one.job not in names)]
+    lost = [
+        *dict.fromkeys(one.job for one in found.orphans if not one.known and one.job not in names)
+    ]
     if output == "table" and len(lost) < len({one.job for one in found.orphans}):
         note("released" if release else "deepvm jobs orphans --release ends them")
     if output == "table" and lost:
         note(
-            f"this history has no job {', '.join(lost)}: another may, or another computer, whose controller needs the "
-            f"machines; if none does, this ends them: deepvm jobs orphans --release {' '.join(lost)}"
+            f"this history has no job {', '.join(lost)}: another may, or another computer, whose"
+            " controller needs the machines; if none does, this ends them: deepvm jobs orphans"
+            f" --release {' '.join(lost)}"
         )
     if found.problems:
-        raise UnknownError("\n".join([*found.problems, "what lives there is not known, or still lives; try again"]))
+        raise UnknownError(
+            "\n".join([*found.problems, "what lives there is not known, or still lives; try again"])
+        )
 
 
 def inject(
     name: Name,
-    mttp: Annotated[str | None, opt("Mean time to preemption of a machine, such as 30s.", "TIME")] = None,
-    lives: Annotated[str | None, opt("Instead: lives of the machines in turn, or the file of a trace.", "LIST")] = None,
+    mttp: Annotated[
+        str | None, opt("Mean time to preemption of a machine, such as 30s.", "TIME")
+    ] = None,
+    lives: Annotated[
+        str | None, opt("Instead: lives of the machines in turn, or the file of a trace.", "LIST")
+    ] = None,
     scale: Annotated[float, opt("Multiplies those lives.", "X")] = 1.0,
     seed: Annotated[int, opt("Random seed; the same seed gives the same lives.", "N")] = 0,
     grace: Annotated[str, opt("From the notice to the end.", "TIME")] = "120s",
     missed: Annotated[float, opt("Share of preemptions without a notice.", "X")] = 0.0,
-    late: Annotated[float, opt("Share whose notice comes at any moment of the grace period.", "X")] = 0.0,
+    late: Annotated[
+        float, opt("Share whose notice comes at any moment of the grace period.", "X")
+    ] = 0.0,
     silent: Annotated[float, opt("Share that loses its link and lives on (netns).", "X")] = 0.0,
-    rebalance: Annotated[float, opt("Share to which a rebalance is recommended before.", "X")] = 0.0,
+    rebalance: Annotated[
+        float, opt("Share to which a rebalance is recommended before.", "X")
+    ] = 0.0,
     count: Annotated[int | None, opt("At most so many; default: until the job ends.", "N")] = None,
 ) -> None:
     """Take machines of a job back on purpose, on clouds that can: local, netns and ssh.
@@ -240,7 +299,14 @@ def inject(
     from deepvm.jobs.history.history import History
     from deepvm.jobs.jobfile import checked_injection
 
-    keys = {"mttp": mttp, "lives": lives, "scale": scale, "seed": seed, "grace": grace, "count": count}
+    keys = {
+        "mttp": mttp,
+        "lives": lives,
+        "scale": scale,
+        "seed": seed,
+        "grace": grace,
+        "count": count,
+    }
     shares = {"missed": missed, "late": late, "silent": silent, "rebalance": rebalance}
     with History.open() as history:
         cloud = _row(history, name).spec["cloud"]
@@ -258,7 +324,9 @@ def inject(
 def _row(history: History, name: str) -> JobRow:
     row = history.job(name)
     if row is None:
-        raise RequestError("NAME", name, one_of(name, [job.name for job in history.jobs()]) or "the name of a job")
+        raise RequestError(
+            "NAME", name, one_of(name, [job.name for job in history.jobs()]) or "the name of a job"
+        )
     return row
 
 
@@ -281,13 +349,20 @@ def _command(name: str, message: Mapping[str, Any]) -> None:
         _look_at_head(history, _row(history, name))
         row = _row(history, name)
         if row.result is not None:
-            raise RequestError("NAME", name, f"a job that has not ended; {name} {_ENDED[row.result['state']]}")
+            raise RequestError(
+                "NAME", name, f"a job that has not ended; {name} {_ENDED[row.result['state']]}"
+            )
         cloud = cloud_of(row.spec["cloud"]) if has_head(row) else None
         if isinstance(cloud, Headed):
-            _check(name, send(row, history, cloud, secret_in(row.folder), message, _leaves_page(history)))
+            _check(
+                name,
+                send(row, history, cloud, secret_in(row.folder), message, _leaves_page(history)),
+            )
             return
     place = row.folder / "controller"
-    client = ControllerClient(lambda: place.read_text().strip(), USER, secret_of(secret_in(row.folder), USER))
+    client = ControllerClient(
+        lambda: place.read_text().strip(), USER, secret_of(secret_in(row.folder), USER)
+    )
     try:
         answer = client.ask("/command", message, 10.0)
     except Unheard as error:

@@ -21,38 +21,73 @@ if TYPE_CHECKING:
     from deepvm.jobs.history.history import EventRow, History, JobRow
 
 _LOOK_S = 0.05
-Keep = Annotated[bool, flag("--keep", "On Ctrl-C leave the machines training; default: save, then release them.")]
-Detach = Annotated[bool, flag("--detach", "Return at once; 'deepvm jobs' watches and stops the job.")]
+Keep = Annotated[
+    bool, flag("--keep", "On Ctrl-C leave the machines training; default: save, then release them.")
+]
+Detach = Annotated[
+    bool, flag("--detach", "Return at once; 'deepvm jobs' watches and stops the job.")
+]
 
 
 def run(
-    job: Annotated[Path, arg("JOB", "Job file; docs/reference/run-file.md shows one. Or a plan, with a COMMAND.")],
+    job: Annotated[
+        Path,
+        arg("JOB", "Job file; docs/reference/run-file.md shows one. Or a plan, with a COMMAND."),
+    ],
     command: Annotated[
-        list[str] | None, arg("[-- COMMAND...]", "What trains on a plan of 'recommend -o json', in this folder.")
+        list[str] | None,
+        arg("[-- COMMAND...]", "What trains on a plan of 'recommend -o json', in this folder."),
     ] = None,
-    cloud: Annotated[str | None, opt(f"Where machines come from: {CLOUDS}; default: the job's.", "NAME")] = None,
-    name: Annotated[str | None, opt("Name of the job; default: the job file's, or the script's.", "NAME")] = None,
+    cloud: Annotated[
+        str | None, opt(f"Where machines come from: {CLOUDS}; default: the job's.", "NAME")
+    ] = None,
+    name: Annotated[
+        str | None, opt("Name of the job; default: the job file's, or the script's.", "NAME")
+    ] = None,
     total_usd: Annotated[
-        float | None, opt("Save and stop before the job costs more, in dollars; default: the job file's.", "USD")
+        float | None,
+        opt("Save and stop before the job costs more, in dollars; default: the job file's.", "USD"),
     ] = None,
     max_price: Annotated[
         float | None,
-        opt("Most that all machines may cost when prices rise, $/h; default: no limit but the cloud's own.", "USD"),
+        opt(
+            "Most that all machines may cost when prices rise, $/h; default: no limit but the"
+            " cloud's own.",
+            "USD",
+        ),
     ] = None,
     steps: Annotated[
-        int | None, opt("Steps of all the work: shows how far it is, and a forecast; default: the job file's.", "N")
+        int | None,
+        opt(
+            "Steps of all the work: shows how far it is, and a forecast; default: the job file's.",
+            "N",
+        ),
     ] = None,
     processes_per_machine: Annotated[
-        str | None, opt("Copies of the command on each machine: a number, or gpus; default: the job's.", "N|gpus")
+        str | None,
+        opt(
+            "Copies of the command on each machine: a number, or gpus; default: the job's.",
+            "N|gpus",
+        ),
     ] = None,
     independent_processes: Annotated[
-        bool, flag("--independent-processes", "Separate trainings: each process sees its GPU only, and forms no group.")
+        bool,
+        flag(
+            "--independent-processes",
+            "Separate trainings: each process sees its GPU only, and forms no group.",
+        ),
     ] = False,
     detach: Detach = False,
-    dry_run: Annotated[bool, flag("--dry-run", "Show what would be rented, and rent nothing.")] = False,
+    dry_run: Annotated[
+        bool, flag("--dry-run", "Show what would be rented, and rent nothing.")
+    ] = False,
     keep: Keep = False,
     validate: Annotated[
-        bool, flag("--validate", "At the end, compare with what 'deepvm simulate' says, given the lives that it had.")
+        bool,
+        flag(
+            "--validate",
+            "At the end, compare with what 'deepvm simulate' says, given the lives that it had.",
+        ),
     ] = False,
     output: Output = "table",
 ) -> None:
@@ -93,12 +128,16 @@ def run(
         world, where = checked(found, job, time.time(), detach=detach)
         names = where.names(found.name) if isinstance(where, Distant) else {}
         rates = rates_of(found.cloud, where.whole()) if isinstance(where, Distant) else None
-        document = listing.plan_document(found.name, world, head_pool(where) if detach else None, names, rates)
+        document = listing.plan_document(
+            found.name, world, head_pool(where) if detach else None, names, rates
+        )
         print_as(output, lambda: listing.print_plan(document), lambda: document)
         return
     if validate:
         if detach:
-            raise RequestError("validate", True, "no --detach: the comparison is printed at the end")
+            raise RequestError(
+                "validate", True, "no --detach: the comparison is printed at the end"
+            )
         with about(job):
             refuse_unlike(world_of(found, job.parent, 0.0).terms)
     with History.open() as history:
@@ -121,7 +160,10 @@ def _note_group(processes: int, machines: int) -> None:
             one += " and one machine"
         note(f"each machine starts {processes} processes, {group}; {one}")
     elif machines > 1:
-        note(f"{machines} machines start 1 process each, {group}; for a script that uses one GPU: one machine")
+        note(
+            f"{machines} machines start 1 process each, {group}; for a script that uses one GPU:"
+            " one machine"
+        )
 
 
 def _on_a_head(name: str, history: History) -> bool:
@@ -139,7 +181,9 @@ def _on_a_head(name: str, history: History) -> bool:
     return True
 
 
-def start_head(row: JobRow, history: History, cloud: Headed, resumed: Callable[[], World] | None = None) -> None:
+def start_head(
+    row: JobRow, history: History, cloud: Headed, resumed: Callable[[], World] | None = None
+) -> None:
     """Rent a machine for the controller of a job, and say so. Raises CloudError, DataError."""
     from deepvm.jobs.cloud import RefusedError, UnknownError, head_name
     from deepvm.jobs.head.remote import start
@@ -152,8 +196,9 @@ def start_head(row: JobRow, history: History, cloud: Headed, resumed: Callable[[
     typer.echo(row.name)
     usd = cloud.head_usd_per_hour()
     note(
-        f"{head_name(state.number)} will run the controller of {row.name} in a few minutes, for {usd:g} $/h until the "
-        f"job is over; 'deepvm jobs show {row.name}' shows it, 'deepvm jobs stop' ends it"
+        f"{head_name(state.number)} will run the controller of {row.name} in a few minutes, for"
+        f" {usd:g} $/h until the job is over; 'deepvm jobs show {row.name}' shows it, 'deepvm jobs"
+        " stop' ends it"
     )
 
 
@@ -170,12 +215,22 @@ def detached(job: Submitted, *options: str) -> None:
     from deepvm.jobs.history.history import PLACE, own_folder, place_of
     from deepvm.jobs.standing import ALIVE, controller_in
 
-    here = {"DEEPVM_DATA_DIR": str(own_folder()), PLACE: place_of(os.environ)}  # it works in another folder
+    # It works in another folder
+    here = {"DEEPVM_DATA_DIR": str(own_folder()), PLACE: place_of(os.environ)}
     place = job.folder / "controller.log"
     told_before = place.stat().st_size if place.exists() else 0
     with place.open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "deepvm.cli.main", "jobs", "resume", job.name, "--keep", *options],
+            [
+                sys.executable,
+                "-m",
+                "deepvm.cli.main",
+                "jobs",
+                "resume",
+                job.name,
+                "--keep",
+                *options,
+            ],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -191,7 +246,10 @@ def detached(job: Submitted, *options: str) -> None:
             raise DataError(f"the controller of {job.name} has ended: {said or code}")
         time.sleep(_LOOK_S)
     typer.echo(job.name)
-    note(f"{job.name} runs in the background; 'deepvm jobs show {job.name}' shows it, 'deepvm jobs stop' ends it")
+    note(
+        f"{job.name} runs in the background; 'deepvm jobs show {job.name}' shows it, 'deepvm jobs"
+        " stop' ends it"
+    )
 
 
 @contextmanager
@@ -204,7 +262,9 @@ def only_controller(name: str, folder: Path) -> Iterator[None]:
 
     lock = FileLock(folder / LOCK)
     if not lock.take(shared=False, limit_s=1.0):  # somebody may be looking whether there is one
-        raise DataError(f"another process is the controller of {name}; see 'deepvm jobs show {name}'")
+        raise DataError(
+            f"another process is the controller of {name}; see 'deepvm jobs show {name}'"
+        )
     try:
         with cleaning_up():
             yield
@@ -228,11 +288,19 @@ def _rented(name: str, world: World) -> str:
 
 def _rate(world: World) -> float:
     """What the machines cost that are not known to have ended, $/h."""
-    return sum(machine.pool.usd_per_hour for machine in world.machines.values() if not machine.state.over)
+    return sum(
+        machine.pool.usd_per_hour for machine in world.machines.values() if not machine.state.over
+    )
 
 
 def control(
-    job: Submitted, world: World, history: History, output: str, *, keep: bool = False, validate: bool = False
+    job: Submitted,
+    world: World,
+    history: History,
+    output: str,
+    *,
+    keep: bool = False,
+    validate: bool = False,
 ) -> None:
     """Be the controller of a job to its end, show the result, and exit as its state says."""
     import asyncio
@@ -256,7 +324,9 @@ def control(
         try:
             with LiveView(job.name, lambda: controller.world, limits_of(row.spec)) as view:
                 controller.told = view.told
-                with _cured(f"training goes on; then 'deepvm jobs resume {job.name}' goes on with it"):
+                with _cured(
+                    f"training goes on; then 'deepvm jobs resume {job.name}' goes on with it"
+                ):
                     end = asyncio.run(_run(controller, keeper))
         except Exception:
             note(_rented(job.name, controller.world))
@@ -272,7 +342,10 @@ def _leave(name: str, controller: Controller, world: World) -> NoReturn:
     import sys
 
     if controller.keeps and not world.job.over:
-        note(f"{name} trains on, for ${_rate(world):.4g}/h; 'deepvm jobs resume {name}' watches it again")
+        note(
+            f"{name} trains on, for ${_rate(world):.4g}/h; 'deepvm jobs resume {name}' watches it"
+            " again"
+        )
         raise typer.Exit(controller.signals.exit_code)
     note(f"{controller.signals.reason}; {_rented(name, world)}")
     sys.stderr.flush()
@@ -280,7 +353,13 @@ def _leave(name: str, controller: Controller, world: World) -> NoReturn:
 
 
 def _conclude(
-    job: Submitted, controller: Controller, end: World, history: History, output: str, *, validate: bool
+    job: Submitted,
+    controller: Controller,
+    end: World,
+    history: History,
+    output: str,
+    *,
+    validate: bool,
 ) -> None:
     """Write down and show the result of a job, and exit as its state says."""
     from deepvm.jobs.decisions.states import Job
@@ -298,19 +377,29 @@ def _conclude(
     with _cured(f"the job is over; then 'deepvm jobs resume {job.name}' {does}"):
         events = history.events(job.name)
         without = downtimes(events, history.samples(job.name))
-        document = final_document(job.name, row.created_s, end, events, on_demand_prices(end), without)
+        document = final_document(
+            job.name, row.created_s, end, events, on_demand_prices(end), without
+        )
         earlier = [m for m in history.machines() if m["job"] != job.name]
         document["forecast"] = _if_possible(
-            "forecast", lambda: forecast_of(row.spec, row.created_s, end, events, earlier, document, without)
+            "forecast",
+            lambda: forecast_of(row.spec, row.created_s, end, events, earlier, document, without),
         )
         if validate and without:
-            note("nothing is compared: the job had no controller for a while, which the simulator does not model")
+            note(
+                "nothing is compared: the job had no controller for a while, which the simulator"
+                " does not model"
+            )
         elif validate:
-            document["validation"] = _if_possible("validation", lambda: _validation(row.created_s, end, events))
+            document["validation"] = _if_possible(
+                "validation", lambda: _validation(row.created_s, end, events)
+            )
         history.finish(job.name, document)
     page = write_page(job.name, history)
     print_as(output, lambda: print_job(document, ()), lambda: document)
-    for line in closing_lines(document, end.terms, controller.last_lines, job.folder, free_name(job.name, history)):
+    for line in closing_lines(
+        document, end.terms, controller.last_lines, job.folder, free_name(job.name, history)
+    ):
         note(line)
     if page is not None:
         note(f"all of it in a browser: {page}")
@@ -353,21 +442,30 @@ def _if_possible(what: str, make: Callable[[], dict[str, Any] | None]) -> dict[s
         return None
 
 
-def _validation(created_s: float, world: World, events: Sequence[EventRow]) -> dict[str, Any] | None:
+def _validation(
+    created_s: float, world: World, events: Sequence[EventRow]
+) -> dict[str, Any] | None:
     """The key ``validation`` of the final document; a note where there is none."""
     from deepvm.jobs.decisions.states import Job
     from deepvm.jobs.history.validation import observed, validation
 
     seen = observed(created_s, world, events) if world.job is Job.DONE else None
     if seen is None:
-        reason = world.progress_unknown if world.job is Job.DONE else "the job has not trained to its end"
+        reason = (
+            world.progress_unknown
+            if world.job is Job.DONE
+            else "the job has not trained to its end"
+        )
         note(f"nothing is compared: {reason or 'too little was measured'}")
         return None
     return validation(seen, world.terms, world.terms.policy, world.pools[0].usd_per_hour)
 
 
 def write_page(name: str, history: History) -> Path | None:
-    """Write the page of a job that is over; None where it cannot be written, which is no reason to fail."""
+    """Write the page of a job that is over.
+
+    None where it cannot be written, which is no reason to fail.
+    """
     import time
 
     from deepvm import __version__
@@ -379,7 +477,9 @@ def write_page(name: str, history: History) -> Path | None:
     assert row is not None
     place = row.folder / "run.html"
     try:
-        write_bytes(place, RunPage(standing_of(history, row, time.time()), __version__).render().encode())
+        write_bytes(
+            place, RunPage(standing_of(history, row, time.time()), __version__).render().encode()
+        )
     except DataError as error:
         note(str(error))
         return None

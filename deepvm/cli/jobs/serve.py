@@ -16,14 +16,17 @@ _LOOK_S, _END_S = 5.0, 1.0
 
 
 def serve(
-    host: Annotated[str, opt("Address to listen at; others than this machine's own are not encrypted.", "HOST")] = (
-        "127.0.0.1"
-    ),
+    host: Annotated[
+        str, opt("Address to listen at; others than this machine's own are not encrypted.", "HOST")
+    ] = ("127.0.0.1"),
     port: Annotated[int, opt("Port 0: any free one.", "N")] = 0,
 ) -> None:
-    """Show the jobs of this user in a browser, live, until Ctrl-C; prints the address, which has the key in it.
+    """Show the jobs of this user in a browser, live, until Ctrl-C.
 
-    The pages only read the history: no command can be given through them. Whoever has the address sees all jobs.
+    Prints the address, which has the key in it.
+
+    The pages only read the history: no command can be given through them. Whoever has the address
+    sees all jobs.
 
     Example: deepvm jobs serve --port 8800
     """
@@ -40,7 +43,9 @@ def serve(
         typer.echo(f"http://{name}:{found}/?token={token}")
         note("Ctrl-C ends it; on another machine, forward the port: ssh -L PORT:127.0.0.1:PORT")
         if host not in ("127.0.0.1", "::1", "localhost"):
-            warn("the pages are not encrypted: whoever can read this network sees them, and the key")
+            warn(
+                "the pages are not encrypted: whoever can read this network sees them, and the key"
+            )
 
     over = threading.Event()
     follower = threading.Thread(target=_follow_heads, args=(over,), daemon=True)
@@ -49,10 +54,13 @@ def serve(
         try:
             site.serve(history, __version__, token, host, port, ready)
         except OSError as error:
-            raise DataError(f"cannot listen at {host}:{port}: {error.strerror or error}; name another --port") from None
+            raise DataError(
+                f"cannot listen at {host}:{port}: {error.strerror or error}; name another --port"
+            ) from None
         finally:
             over.set()
-            follower.join(_END_S)  # SQLite in a thread while the interpreter ends is a segmentation fault
+            # SQLite in a thread while the interpreter ends is a segmentation fault
+            follower.join(_END_S)
 
 
 def _follow_heads(over: threading.Event) -> None:
@@ -66,5 +74,7 @@ def _follow_heads(over: threading.Event) -> None:
     with History.open() as history:
         while not over.is_set():
             with contextlib.suppress(DeepVMError, OSError):
-                refresh_all(history, cloud_of, lambda said: None, lambda row: write_page(row.name, history))
+                refresh_all(
+                    history, cloud_of, lambda said: None, lambda row: write_page(row.name, history)
+                )
             over.wait(_LOOK_S)

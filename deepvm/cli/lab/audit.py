@@ -14,28 +14,48 @@ from deepvm.cli.parameters import arg, opt
 
 def audit(
     context: typer.Context,
-    script: Annotated[Path, arg("SCRIPT", "A training script; options of this command stand before it.")],
+    script: Annotated[
+        Path, arg("SCRIPT", "A training script; options of this command stand before it.")
+    ],
     arguments: Annotated[
-        list[str] | None, arg("[ARGS...]", "Arguments for the script; {out} becomes the run's folder.")
+        list[str] | None,
+        arg("[ARGS...]", "Arguments for the script; {out} becomes the run's folder."),
     ] = None,
     kills: Annotated[int, opt("Number of kills after a logged step.", "K", min=1, max=1000)] = 3,
     write_kills: Annotated[
-        int, opt("Number of kills in the middle of a torch.save or of safetensors' save_file.", "K", min=0, max=1000)
+        int,
+        opt(
+            "Number of kills in the middle of a torch.save or of safetensors' save_file.",
+            "K",
+            min=0,
+            max=1000,
+        ),
     ] = 1,
     seed: Annotated[int, opt("Seed for the random kill points.", "N", min=0)] = 0,
-    nproc: Annotated[int, opt("Processes to start with torchrun; 0: no torchrun.", "N", min=0, max=1024)] = 0,
-    resume_args: Annotated[str, opt("Arguments to add when the script is restarted.", "WORDS")] = "",
-    final: Annotated[str, opt("File of the final parameters, compared besides what the optimizers hold.", "PATH")] = "",
+    nproc: Annotated[
+        int, opt("Processes to start with torchrun; 0: no torchrun.", "N", min=0, max=1024)
+    ] = 0,
+    resume_args: Annotated[
+        str, opt("Arguments to add when the script is restarted.", "WORDS")
+    ] = "",
+    final: Annotated[
+        str, opt("File of the final parameters, compared besides what the optimizers hold.", "PATH")
+    ] = "",
     timeout: Annotated[str, opt("Time limit for one start of the script.", "TIME")] = "1h",
     out: Annotated[
-        Path | None, opt("Keep all runs here, in a new or empty folder; default: a temporary one.", "DIR", "--out")
+        Path | None,
+        opt(
+            "Keep all runs here, in a new or empty folder; default: a temporary one.",
+            "DIR",
+            "--out",
+        ),
     ] = None,
     output: Output = "table",
 ) -> None:
     """Certify that a training script resumes correctly: run it twice, then kill it, and compare bit for bit.
 
-    The script needs no change. Exit 0: certified; 1: not; 4: the script fails by itself, leaves nothing
-    to compare, or DIR is full.
+    The script needs no change. Exit 0: certified; 1: not; 4: the script fails by itself, leaves
+    nothing to compare, or DIR is full.
 
     Example: deepvm audit --kills 5 train.py --save-dir {out}
     """
@@ -62,7 +82,9 @@ def audit(
     timeout_s = parse_seconds(timeout, "timeout")
     subject = Subject(script, words[words[:1] == ["--"] :], resuming, nproc, final, timeout_s)
     with cleaning_up():
-        found = certify(subject, kills=kills, write_kills=write_kills, seed=seed, out=out, report=say)
+        found = certify(
+            subject, kills=kills, write_kills=write_kills, seed=seed, out=out, report=say
+        )
     print_as(output, lambda: shown.print_certificate(found), lambda: shown.audit_document(found))
     for text in found.notes:
         note(text)

@@ -17,7 +17,9 @@ from deepvm.errors import DataError, MissingExtraError, RequestError
 if TYPE_CHECKING:
     from deepvm.lab.checked import Checked
 
-app = group("Prove that training resumes correctly: inject failures, audit the results, compare strategies.")
+app = group(
+    "Prove that training resumes correctly: inject failures, audit the results, compare strategies."
+)
 
 
 def _need_torch() -> None:
@@ -57,14 +59,20 @@ def run(
     folder: Out,
     matrix: Annotated[str, arg("[MATRIX.yaml]", "A file, or one of 'deepvm lab list'.")] = "quick",
     only: Annotated[str, opt("Runs whose names match, such as 'digits-*-blk*'.", "PATTERN")] = "*",
-    jobs: Annotated[int, opt("Runs at the same time; they share the cores.", "N", min=1, max=64)] = 1,
-    fresh: Annotated[bool, typer.Option("--fresh/--resume", help="Rerun everything, or only what is missing.")] = False,
+    jobs: Annotated[
+        int, opt("Runs at the same time; they share the cores.", "N", min=1, max=64)
+    ] = 1,
+    fresh: Annotated[
+        bool, typer.Option("--fresh/--resume", help="Rerun everything, or only what is missing.")
+    ] = False,
     output: Output = "table",
 ) -> None:
-    """Run each training of a matrix with its failures, and audit it; runs that are there and pass are kept.
+    """Run each training of a matrix with its failures, and audit it.
 
-    Exit 0: all runs pass; 1: some do not; 2: the matrix file or an
-    option is wrong, or DIR is of no use; 4: the disk is full, files of a data set are missing, or a run is damaged.
+    Runs that are there and pass are kept.
+
+    Exit 0: all runs pass; 1: some do not; 2: the matrix file or an option is wrong, or DIR is of no
+    use; 4: the disk is full, files of a data set are missing, or a run is damaged.
 
     Example: deepvm lab run --out lab
     """
@@ -102,7 +110,9 @@ def run(
             runner.run(tell)
         checked, records = check(out)
         suites = suites_of(records)
-        print_as(output, lambda: shown.print_run(checked, suites), lambda: shown.report_document(suites))
+        print_as(
+            output, lambda: shown.print_run(checked, suites), lambda: shown.report_document(suites)
+        )
         written = write_all(out, checked, records)  # last: a full disk hides no answer
     if written.missing:
         note(written.missing)
@@ -115,7 +125,9 @@ def run(
 
 @app.command(short_help="Audit the runs of a folder.")
 def check(folder: Dir, output: Output = "table") -> None:
-    """Check all runs of a folder against all gates. Exit 0: all hold; 1: some fail; 4: a run is missing or damaged.
+    """Check all runs of a folder against all gates. Exit 0: all hold; 1: some fail.
+
+    4: a run is missing or damaged.
 
     Example: deepvm lab check lab
     """
@@ -146,7 +158,9 @@ def report(
 
     checked, records = checked_of(folder)
     suites = suites_of(records)
-    print_as(output, lambda: shown.print_run(checked, suites), lambda: shown.report_document(suites))
+    print_as(
+        output, lambda: shown.print_run(checked, suites), lambda: shown.report_document(suites)
+    )
     written = write_all(folder, checked, records)
     if written.missing:
         note(written.missing)
@@ -158,7 +172,9 @@ def report(
 
 @app.command(short_help="Run the negative controls: each must fail its gate.")
 def selftest(output: Output = "table") -> None:
-    """Run the negative controls: each makes one mistake, and must fail its own gate and no other; exit 1 if not.
+    """Run the negative controls: each makes one mistake, and must fail its own gate and no other.
+
+    Exit 1 if not.
 
     Example: deepvm lab selftest
     """

@@ -19,10 +19,16 @@ app = group("Predict how fast GPUs train a model, with intervals, and check such
 @takes_flags
 def predict(
     flags: WorkloadFlags,
-    gpu: Annotated[str, opt("GPU model, such as H100.", "NAME", autocompletion=complete_accelerator)],
+    gpu: Annotated[
+        str, opt("GPU model, such as H100.", "NAME", autocompletion=complete_accelerator)
+    ],
     gpus: Annotated[str, opt("How many of them, in all.", "N")] = "1",
-    nodes: Annotated[str | None, opt("In how many VMs; default: as they are mostly rented.", "N")] = None,
-    gpu_memory: Annotated[str | None, opt("Which of several with this name, such as 40GiB.", "SIZE")] = None,
+    nodes: Annotated[
+        str | None, opt("In how many VMs; default: as they are mostly rented.", "N")
+    ] = None,
+    gpu_memory: Annotated[
+        str | None, opt("Which of several with this name, such as 40GiB.", "SIZE")
+    ] = None,
     software: Software = "eager",
     placement_group: Annotated[bool, switch("The VMs are in a cluster placement group.")] = False,
     tables: Tables = "auto",
@@ -63,7 +69,12 @@ def check(output: Output = "table") -> None:
     from deepvm.reports.performance import checks as report
 
     found = check_published()
-    print_as(output, lambda: report.print_check(found), lambda: report.document(found), lambda: report.csv_rows(found))
+    print_as(
+        output,
+        lambda: report.print_check(found),
+        lambda: report.document(found),
+        lambda: report.csv_rows(found),
+    )
 
 
 @app.command("models", short_help="List the models that can be named.")

@@ -13,8 +13,13 @@ if TYPE_CHECKING:
     from deepvm.core.cluster.instances import Catalog
 
 
-def with_commitments(catalogs: Sequence[Catalog], reserved: str, savings: Sequence[str]) -> tuple[Catalog, ...]:
-    """The catalogs with discounts and reserved pools; notes say what counts. Raises DataError, RequestError."""
+def with_commitments(
+    catalogs: Sequence[Catalog], reserved: str, savings: Sequence[str]
+) -> tuple[Catalog, ...]:
+    """The catalogs with discounts and reserved pools; notes say what counts.
+
+    Raises DataError, RequestError.
+    """
     from deepvm.core.cluster.commitments import read_savings_plan, with_reserved, with_savings
 
     plans = tuple(read_savings_plan(text) for text in savings)
@@ -24,7 +29,10 @@ def with_commitments(catalogs: Sequence[Catalog], reserved: str, savings: Sequen
             raise RequestError("savings_plan", f"{(plan.share * 100).normalize():f}%", allowed)
     found = with_savings(catalogs, plans)
     for plan in plans:
-        note(f"savings plan: on-demand prices less {plan}; what it costs while nothing runs is not counted")
+        note(
+            f"savings plan: on-demand prices less {plan}; what it costs while nothing runs is not"
+            " counted"
+        )
     if not reserved:
         return found
     from deepvm.catalog.documents.reserved_file import load_reserved

@@ -22,31 +22,52 @@ else:
 
 
 def export(
-    file: Annotated[str, arg("PLAN", "Output of `deepvm recommend -o json`; - reads standard input.")],
+    file: Annotated[
+        str, arg("PLAN", "Output of `deepvm recommend -o json`; - reads standard input.")
+    ],
     to: Annotated[Engine, opt("The tool to write for.")],
     rank: Annotated[str, opt("Which configuration; 1 is the best.", "N")] = "1",
-    output_dir: Annotated[str, opt("Output folder; without it a single file goes to stdout.", "DIR")] = "",
+    output_dir: Annotated[
+        str, opt("Output folder; without it a single file goes to stdout.", "DIR")
+    ] = "",
     force: Annotated[bool, flag("--force", "Overwrite existing files.")] = False,
     zone: Annotated[list[str], opt("Only this zone of the plan; repeatable.", "ZONE")] = [],  # noqa: B006  typer copies
-    command: Annotated[str, opt("Training script and its arguments, as after torchrun.", "TEXT")] = "",
-    code: Annotated[str, opt("Archive or git URL from which the VMs fetch the script (not torchrun).", "URL")] = "",
+    command: Annotated[
+        str, opt("Training script and its arguments, as after torchrun.", "TEXT")
+    ] = "",
+    code: Annotated[
+        str, opt("Archive or git URL from which the VMs fetch the script (not torchrun).", "URL")
+    ] = "",
     image: Annotated[str, opt("Image of the training VMs.", "AMI")] = "",
     memory_image: Annotated[str, opt("Image of the memory nodes; default: --image.", "AMI")] = "",
-    launch_template: Annotated[str, opt("Launch template of the training VMs (ec2-fleet).", "NAME")] = "",
-    memory_launch_template: Annotated[str, opt("As --launch-template, of memory nodes.", "NAME")] = "",
+    launch_template: Annotated[
+        str, opt("Launch template of the training VMs (ec2-fleet).", "NAME")
+    ] = "",
+    memory_launch_template: Annotated[
+        str, opt("As --launch-template, of memory nodes.", "NAME")
+    ] = "",
     key_name: Annotated[str, opt("SSH key pair.", "NAME")] = "",
     subnet: Annotated[list[str], opt("Only in these subnets; repeatable.", "[ZONE=]ID")] = [],  # noqa: B006
     security_group: Annotated[list[str], opt("Security group of all VMs; repeatable.", "ID")] = [],  # noqa: B006
-    job: Annotated[str, opt("Name of the training, for its checkpoints; default: training.", "NAME")] = "",
+    job: Annotated[
+        str, opt("Name of the training, for its checkpoints; default: training.", "NAME")
+    ] = "",
     persist: Annotated[str, opt("Bucket or folder that keeps checkpoints for good.", "URL")] = "",
-    package: Annotated[str, opt("What pip installs on the VMs; default: this deepvm.", "TEXT")] = "",
+    package: Annotated[
+        str, opt("What pip installs on the VMs; default: this deepvm.", "TEXT")
+    ] = "",
     max_price: Annotated[
-        str | None, opt("Price limit of all VMs, $/h (ec2-fleet, terraform); default: the plan's price + 20 %.", "USD")
+        str | None,
+        opt(
+            "Price limit of all VMs, $/h (ec2-fleet, terraform); default: the plan's price + 20 %.",
+            "USD",
+        ),
     ] = None,
 ) -> None:
     """Write a plan for SkyPilot, EC2 Fleet, Terraform or torchrun.
 
-    Example: deepvm recommend --pw 3 -o json > plan.json; deepvm export plan.json --to skypilot --output-dir job
+    Example: deepvm recommend --pw 3 -o json > plan.json; deepvm export plan.json --to skypilot
+    --output-dir job
     """
     from deepvm.catalog.documents.plan_file import decode_plan, load_plan
     from deepvm.io.own_package import own_package
@@ -75,7 +96,11 @@ def export(
     )
     if not rank.isascii() or not rank.isdigit() or len(rank) > 9 or int(rank) < 1:
         raise RequestError("rank", rank, "a whole number >= 1")
-    plan = decode_plan(sys.stdin.buffer.read(MAX_BYTES + 1), int(rank)) if file == "-" else load_plan(file, int(rank))
+    plan = (
+        decode_plan(sys.stdin.buffer.read(MAX_BYTES + 1), int(rank))
+        if file == "-"
+        else load_plan(file, int(rank))
+    )
     plan = _placed(plan, zone, subnets, limited=max_price is not None)
     found = render(plan, to, options)
     if output_dir:
@@ -88,7 +113,11 @@ def export(
         sys.stdout.write(found.files[0].text)
     for text in found.notes:
         start = text.removeprefix("start: ")
-        note(f"start: cd {shlex.quote(output_dir)} && {start}" if output_dir and start != text else text)
+        note(
+            f"start: cd {shlex.quote(output_dir)} && {start}"
+            if output_dir and start != text
+            else text
+        )
 
 
 def _placed(plan: Plan, zones: list[str], subnets: tuple[Subnet, ...], *, limited: bool) -> Plan:
@@ -107,13 +136,24 @@ def _placed(plan: Plan, zones: list[str], subnets: tuple[Subnet, ...], *, limite
     cheap = sound.within_budget()
     if cheap != sound:
         asked = f"the {format_usd(sound.budget)} $/h that was asked for"
-        lost = _left_out(sound, cheap, subnets, f"it would cost more than {asked} in {{zones}}; --max-price takes more")
-        note(f"left out: {lost}, because there it would cost more than {asked}; --zone takes one anyway")
+        lost = _left_out(
+            sound,
+            cheap,
+            subnets,
+            f"it would cost more than {asked} in {{zones}}; --max-price takes more",
+        )
+        note(
+            f"left out: {lost}, because there it would cost more than {asked}; --zone takes one"
+            " anyway"
+        )
     return cheap
 
 
 def _left_out(before: Plan, after: Plan, subnets: tuple[Subnet, ...], why: str) -> str:
-    """The zones of the first plan that the second lacks, in words. Raises RequestError: a subnet is in one of them."""
+    """The zones of the first plan that the second lacks, in words.
+
+    Raises RequestError: a subnet is in one of them.
+    """
     from deepvm.reports.exports.base import refuse_subnets_in
 
     left = ", ".join(map(str, after.training.zones))

@@ -16,16 +16,25 @@ from deepvm.core.training.usual_model import USUAL_MODEL
 def gpus(
     flags: WorkloadFlags,
     catalog: Annotated[
-        str, opt("A cloud's market, an embedded catalog, or a file.", "NAME|FILE", autocompletion=complete_catalog)
+        str,
+        opt(
+            "A cloud's market, an embedded catalog, or a file.",
+            "NAME|FILE",
+            autocompletion=complete_catalog,
+        ),
     ] = "aws",
-    cloud: Annotated[str, opt("A cloud's market: aws, gcp ...", "NAME", autocompletion=complete_cloud)] = "",
+    cloud: Annotated[
+        str, opt("A cloud's market: aws, gcp ...", "NAME", autocompletion=complete_cloud)
+    ] = "",
     gpu: Annotated[str, opt("Only these GPU models.", "GLOB", autocompletion=complete_gpu)] = "*",
     software: Software = "eager",
     offline: Annotated[bool, opt("Send no requests: use the cache or the snapshot.", None)] = False,
     tables: Tables = "auto",
     output: Output = "table",
 ) -> None:
-    """List GPUs with memory, prices, and how fast one VM trains a model; the most work for a dollar comes first.
+    """List GPUs with memory, prices, and how fast one VM trains a model.
+
+    The most work for a dollar comes first.
 
     Example: deepvm gpus --model llama-8b --method lora
     """
@@ -33,6 +42,10 @@ def gpus(
     from deepvm.reports.performance import gpus as report
 
     loaded = SourceFlags(offline=offline).load(market_of(cloud, catalog))
-    found = report.gpus(loaded, gpu, software=software, tables=own_tables(tables), **flags.given(USUAL_MODEL))
+    found = report.gpus(
+        loaded, gpu, software=software, tables=own_tables(tables), **flags.given(USUAL_MODEL)
+    )
     assumed = not flags.model and flags.params is None
-    print_as(output, lambda: report.print_gpus(found, assumed=assumed), lambda: report.document(found))
+    print_as(
+        output, lambda: report.print_gpus(found, assumed=assumed), lambda: report.document(found)
+    )

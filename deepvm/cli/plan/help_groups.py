@@ -40,7 +40,12 @@ GROUPS: dict[str, Sequence[str]] = {
 
 
 def grouped(names: Sequence[str]) -> dict[str, list[str]]:
-    """The parameters of a command by title, in the order to show them; those of no group under an empty title."""
+    """The parameters of a command by title, in the order to show them.
+
+    Those of no group under an empty title.
+    """
     found = {title: [n for n in group if n in names] for title, group in GROUPS.items()}
     shown = {name for group in found.values() for name in group}
-    return {title: group for title, group in found.items() if group} | {"": [n for n in names if n not in shown]}
+    return {title: group for title, group in found.items() if group} | {
+        "": [n for n in names if n not in shown]
+    }

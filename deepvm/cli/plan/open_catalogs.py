@@ -25,7 +25,8 @@ def open_catalogs(flags: PlanFlags, *, details: bool = False) -> tuple[Catalog, 
 
     Notes name the sources. ``details``: of sources that are as usual, too.
 
-    Raises DataError, CloudError (``--prices live`` failed), or RequestError (options contradict each other).
+    Raises DataError, CloudError (``--prices live`` failed), or RequestError (options contradict
+    each other).
     """
     flags.check()
     found = flags.with_measurements(_of_market(flags, details) or [_other(flags)])
@@ -39,7 +40,9 @@ def open_catalogs(flags: PlanFlags, *, details: bool = False) -> tuple[Catalog, 
         from deepvm.core.bill.bill import refuse_unknown_disk
         from deepvm.core.bill.extras import Extras
 
-        refuse_unknown_disk([c.rates for c in found if c.rates is not None], Extras.parse(disk_type=disk_type))
+        refuse_unknown_disk(
+            [c.rates for c in found if c.rates is not None], Extras.parse(disk_type=disk_type)
+        )
     if not flags.reserved and not flags.savings_plan:
         return tuple(found)
     from deepvm.cli.plan.committed import with_commitments
@@ -65,8 +68,13 @@ def _of_market(flags: PlanFlags, details: bool) -> Sequence[Catalog]:
     if named and regions and regions != (named,):
         setter = set_elsewhere("region")
         if not setter:
-            raise RequestError("region", regions[0], f"{named}, which --catalog names, or --catalog aws")
-        note(f"region = {', '.join(regions)} ({setter}) has no effect beside --catalog {flags.catalog}")
+            raise RequestError(
+                "region", regions[0], f"{named}, which --catalog names, or --catalog aws"
+            )
+        note(
+            f"region = {', '.join(regions)} ({setter}) has no effect beside --catalog"
+            f" {flags.catalog}"
+        )
     regions = (named,) if named else regions
     catalogs = open_markets(regions, flags.market(), cloud=cloud_of(flags.catalog), progress=say)
     say_notes(catalogs, details=details)
@@ -75,7 +83,11 @@ def _of_market(flags: PlanFlags, details: bool) -> Sequence[Catalog]:
 
 def _without_contradiction(flags: PlanFlags) -> PlanFlags:
     """A setting for all commands must not contradict the command line."""
-    if flags.price_history and flags.price_basis == "current" and not set_elsewhere("price_history"):
+    if (
+        flags.price_history
+        and flags.price_basis == "current"
+        and not set_elsewhere("price_history")
+    ):
         note(f"--history {flags.price_history} has no effect without --price-basis p50, p95 or max")
     setter = set_elsewhere("prices")
     if flags.offline and flags.prices == "live" and setter and not set_elsewhere("offline"):
@@ -85,7 +97,10 @@ def _without_contradiction(flags: PlanFlags) -> PlanFlags:
 
 
 def _of_clouds(flags: PlanFlags, details: bool) -> Sequence[Catalog]:
-    """Catalogs of the clouds that ``--cloud`` names; of several, those without prices are left out with a note."""
+    """Catalogs of the clouds that ``--cloud`` names.
+
+    Of several, those without prices are left out with a note.
+    """
     from deepvm.catalog.clouds import REGISTRY
     from deepvm.catalog.market.open_markets import open_markets
 
@@ -99,7 +114,12 @@ def _of_clouds(flags: PlanFlags, details: bool) -> Sequence[Catalog]:
     for cloud, regions in zip(clouds, _regions_of(flags, clouds), strict=True):
         try:
             found += open_markets(
-                regions, flags.market(), cloud=cloud, progress=say, silent=silent, others=len(clouds) > 1
+                regions,
+                flags.market(),
+                cloud=cloud,
+                progress=say,
+                silent=silent,
+                others=len(clouds) > 1,
             )
         except (MissingDataError, CloudError, RequestError) as error:
             failed.append(error)
@@ -112,7 +132,10 @@ def _of_clouds(flags: PlanFlags, details: bool) -> Sequence[Catalog]:
 
 
 def _regions_of(flags: PlanFlags, clouds: Sequence[Cloud]) -> list[list[str]]:
-    """The named regions of each cloud, by the form of their names; none: its usual one. Raises RequestError."""
+    """The named regions of each cloud, by the form of their names; none: its usual one.
+
+    Raises RequestError.
+    """
     found: list[list[str]] = [[] for _ in clouds]
     for name in flags.regions:
         errors = []
@@ -133,10 +156,19 @@ def _other(flags: PlanFlags) -> Catalog:
     catalog = load_catalog(flags.catalog, network=flags.network, zone=flags.zone)
     foreign, setter = [r for r in flags.regions if r != catalog.region], set_elsewhere("region")
     if foreign and not setter:
-        has = f"it holds prices of {catalog.region}" if catalog.region else "its types are in no region"
-        raise MissingDataError(f"catalog {catalog.name} has no prices of region {foreign[0]!r}: {has}")
+        has = (
+            f"it holds prices of {catalog.region}"
+            if catalog.region
+            else "its types are in no region"
+        )
+        raise MissingDataError(
+            f"catalog {catalog.name} has no prices of region {foreign[0]!r}: {has}"
+        )
     if foreign:
-        note(f"region = {', '.join(flags.regions)} ({setter}) has no effect on catalog {catalog.name}")
+        note(
+            f"region = {', '.join(flags.regions)} ({setter}) has no effect on catalog"
+            f" {catalog.name}"
+        )
     options = {
         f"--profile {flags.profile}": flags.profile,
         f"--zone {flags.zone}": flags.zone and not catalog.zones,
@@ -145,7 +177,9 @@ def _other(flags: PlanFlags) -> Catalog:
         f"--days {flags.days}": flags.days not in ("30", ""),
         f"--history {flags.price_history}": flags.price_history,
         "--placement-scores": flags.placement_scores,
-        f"--source {flags.source}": flags.source not in ("auto", "none") and not set_elsewhere("source"),
+        f"--source {flags.source}": (
+            flags.source not in ("auto", "none") and not set_elsewhere("source")
+        ),
     }
     for shown in (option for option, given in options.items() if given):
         why = "does not tell zones apart" if shown.startswith("--zone") else "is not read from AWS"
@@ -156,14 +190,20 @@ def _other(flags: PlanFlags) -> Catalog:
 def one_catalog(flags: PlanFlags) -> Catalog:
     """The catalog that the options name, for a command that takes only one. Raises RequestError."""
     if len(flags.regions) > 1 or "all" in flags.regions:
-        raise RequestError("region", " ".join(flags.regions), "one region; 'deepvm recommend' compares several")
+        raise RequestError(
+            "region", " ".join(flags.regions), "one region; 'deepvm recommend' compares several"
+        )
     if len(flags.clouds) > 1:
-        raise RequestError("cloud", " ".join(flags.clouds), "one cloud; 'deepvm recommend' compares several")
+        raise RequestError(
+            "cloud", " ".join(flags.clouds), "one cloud; 'deepvm recommend' compares several"
+        )
     return open_catalogs(flags)[0]
 
 
 def market_of(cloud: str, catalog: str) -> str:
-    """The catalog that ``--cloud`` names, for a command that takes only one; ``catalog`` without it.
+    """The catalog that ``--cloud`` names, for a command that takes only one.
+
+    ``catalog`` without it.
 
     Raises RequestError.
     """
@@ -188,7 +228,11 @@ def placement_of(found: Comparison, flags: PlanFlags) -> Placement | None:
     best = found.ranked[0]
     cluster, catalog = best.recommendation.cluster, best.answer.catalog
     if not catalog.provenance.origins or not cluster.spot_count:
-        why = "the best cluster has no spot VMs" if catalog.provenance.origins else "prices are not read from AWS"
+        why = (
+            "the best cluster has no spot VMs"
+            if catalog.provenance.origins
+            else "prices are not read from AWS"
+        )
         note(f"no placement scores: {why}")
         return None
     try:

@@ -14,10 +14,13 @@ if TYPE_CHECKING:
 
 
 def with_history(catalogs: Sequence[Catalog]) -> tuple[Catalog, ...]:
-    """The catalogs with the lives that the history knows; notes say of which types, the others keep their bands.
+    """The catalogs with the lives that the history knows.
+
+    Notes say of which types, the others keep their bands.
 
     Raises:
-        RequestError: no type of the catalogs has a history. MissingExtraError: no SQLAlchemy. DataError: no history.
+        RequestError: no type of the catalogs has a history. MissingExtraError: no SQLAlchemy.
+            DataError: no history.
     """
     import time
 
@@ -32,14 +35,20 @@ def with_history(catalogs: Sequence[Catalog]) -> tuple[Catalog, ...]:
     known = {name: life for name, life in lives.items() if name in offered}
     if not known:
         seen = f"; there are fewer of {', '.join(sorted(thin))}" if thin else ""
-        allowed = f"a time such as 3h: your history has no type here with {FEWEST} preemptions of spot VMs{seen}"
+        allowed = (
+            f"a time such as 3h: your history has no type here with {FEWEST} preemptions of spot"
+            f" VMs{seen}"
+        )
         raise RequestError("mttp", "history", allowed)
     for name, life in sorted(known.items()):
         note(f"by your history, {history_words(name, life)}")
     rest = (
-        f"fewer than {FEWEST} preemptions are known of {', '.join(sorted(thin & offered))}: " if thin & offered else ""
+        f"fewer than {FEWEST} preemptions are known of {', '.join(sorted(thin & offered))}: "
+        if thin & offered
+        else ""
     )
     note(f"{rest}the other types are counted by their bands")
     return tuple(
-        replace(c, instances=tuple(replace(i, known_life=known.get(i.name)) for i in c.instances)) for c in catalogs
+        replace(c, instances=tuple(replace(i, known_life=known.get(i.name)) for i in c.instances))
+        for c in catalogs
     )

@@ -28,8 +28,12 @@ if TYPE_CHECKING:
 def recommend(
     flags: o.RankFlags,
     output: OutputOrPage = "table",
-    explain: Annotated[str, o.of_type("Also say why this type is not in the best cluster.", "TYPE")] = "",
-    why: Annotated[bool, flag("--why", "Also show reasons, doubts, alternatives and rejected types.")] = False,
+    explain: Annotated[
+        str, o.of_type("Also say why this type is not in the best cluster.", "TYPE")
+    ] = "",
+    why: Annotated[
+        bool, flag("--why", "Also show reasons, doubts, alternatives and rejected types.")
+    ] = False,
 ) -> None:
     """Rank the clusters that train fastest for a budget.
 
@@ -44,16 +48,23 @@ def recommend(
         from deepvm.cli.plan.simulated_ranking import ranked_anew, runs_of
 
         runs = runs_of(flags.simulate, job=job)
-        answers = [ranked_anew(answer, runs, document=output in ("json", "yaml", "html")) for answer in answers]
+        answers = [
+            ranked_anew(answer, runs, document=output in ("json", "yaml", "html"))
+            for answer in answers
+        ]
     found = compare(answers)
-    asked = _why_not(found.answers[0].catalog, found.answers[0].request, explain) if explain else None
+    asked = (
+        _why_not(found.answers[0].catalog, found.answers[0].request, explain) if explain else None
+    )
     placement = placement_of(found, flags)
     if output == "table" and found.ranked and found.answers[0].request.training is not None:
         from deepvm.reports.plans.answer import print_answer
 
         assumed = not flags.model and flags.params is None
         later = why or asked is not None  # the reasons below say it
-        print_answer(found, datetime.now(timezone.utc), None if later else placement, assumed=assumed)
+        print_answer(
+            found, datetime.now(timezone.utc), None if later else placement, assumed=assumed
+        )
         if not later:
             return
     if output == "html":
@@ -71,12 +82,22 @@ def _write_page(found: Comparison, flags: o.RankFlags) -> None:
 
     command = f"{command_of('recommend', flags)} -o html"
     assumed = not flags.model and flags.params is None
-    page = PlanPage(found, frontier_of(found.answers[0]), command, datetime.now(timezone.utc), __version__, assumed)
+    page = PlanPage(
+        found,
+        frontier_of(found.answers[0]),
+        command,
+        datetime.now(timezone.utc),
+        __version__,
+        assumed,
+    )
     sys.stdout.write(page.render())
 
 
 def _answers(catalogs: Sequence[Catalog], flags: o.RankFlags) -> list[Recommendations]:
-    """An answer for each region that has one; a note for each other one. Raises the first's error if all fail."""
+    """An answer for each region that has one; a note for each other one.
+
+    Raises the first's error if all fail.
+    """
     from deepvm.planner.recommend import recommend as rank
     from deepvm.planner.regions import cloud_name
 
@@ -161,7 +182,9 @@ def explain(
         why = _why_not(found, PlanRequest.parse(flags.pw, **flags.planner_options(found)), name)
     except RequestError as error:
         # Here the type is an argument; `recommend` has an option --explain.
-        raise RequestError("TYPE", error.value, error.allowed) if error.option == "explain" else error from None
+        raise (
+            RequestError("TYPE", error.value, error.allowed) if error.option == "explain" else error
+        ) from None
     print_as(
         output,
         lambda: report.print_why(why, found, datetime.now(timezone.utc)),

@@ -15,13 +15,19 @@ def command_of(command: str, flags: Any) -> str:
     hints = get_type_hints(type(flags), include_extras=True)
     words = ["deepvm", command]
     for field in fields(flags):
-        words += _words(field, _name(field.name, hints[field.name].__metadata__[0]), getattr(flags, field.name))
+        words += _words(
+            field, _name(field.name, hints[field.name].__metadata__[0]), getattr(flags, field.name)
+        )
     return shlex.join(words)
 
 
 def _name(field: str, option: Any) -> str:
     """The option of a field: the first of its own names, which typer keeps as a default, or the field's."""
-    own = (n for n in (option.default, *(option.param_decls or ())) if isinstance(n, str) and n.startswith("--"))
+    own = (
+        n
+        for n in (option.default, *(option.param_decls or ()))
+        if isinstance(n, str) and n.startswith("--")
+    )
     return next(own, f"--{option_name(field)}").partition("/")[0]
 
 

@@ -40,15 +40,22 @@ MOST_EVENTS = 5_000  # takes some ten seconds
 MOST_IN_ALL = 20_000  # of all clusters together
 
 LONGER = 100  # clusters to consider where the closed form fails
-MARGIN = 1.1  # a cluster whose closed form is this much above another's is not expected to be better when simulated
+# A cluster whose closed form is this much above another's is not expected to be better when
+# simulated
+MARGIN = 1.1
 
 
 def runs_of(text: str | None, *, job: bool) -> int | None:
-    """The value of ``--simulate``, if given; ``job``: whether there is one to simulate. Raises RequestError."""
+    """The value of ``--simulate``, if given; ``job``: whether there is one to simulate.
+
+    Raises RequestError.
+    """
     if text is None:
         return None
     if not job:
-        raise RequestError("simulate", text, "only together with --job, --work, --tokens, --samples or --epochs")
+        raise RequestError(
+            "simulate", text, "only together with --job, --work, --tokens, --samples or --epochs"
+        )
     if not (text.isascii() and text.isdigit() and len(text) < 9 and 0 < int(text) <= MOST_RUNS):
         raise RequestError("simulate", text, f"a whole number of runs from 1 to {MOST_RUNS}")
     return int(text)
@@ -57,9 +64,10 @@ def runs_of(text: str | None, *, job: bool) -> int | None:
 def ranked_anew(answer: Recommendations, runs: int | None, *, document: bool) -> Recommendations:
     """Simulate all clusters when ``runs`` is given, else those where the closed form fails, and rank them anew.
 
-    Where the closed form fails, the simulation decides: clusters that break the job's limits are replaced by the next
-    ones, and objectives ``makespan`` and ``total-cost`` order by the simulated means. Where it holds, a cluster next to
-    a limit stays, with a warning: chance would decide. What more money buys is simulated for a ``document`` only.
+    Where the closed form fails, the simulation decides: clusters that break the job's limits are
+    replaced by the next ones, and objectives ``makespan`` and ``total-cost`` order by the simulated
+    means. Where it holds, a cluster next to a limit stays, with a warning: chance would decide.
+    What more money buys is simulated for a ``document`` only.
     """
     work, reference = answer.request.work, answer.reference
     if work is None or reference is None:
@@ -68,21 +76,32 @@ def ranked_anew(answer: Recommendations, runs: int | None, *, document: bool) ->
     doubtful, ordered = sum(map(_doubtful, answer.configurations)), _ordered(answer)
     if doubtful and runs is None:
         note(
-            f"{doubtful} of the ranked clusters are outside of the range of the closed form: their expected time and "
-            f"cost are means of {RUNS} simulated runs"
-            + (", and so is their order; which clusters were simulated is by the closed form" if ordered else "")
+            f"{doubtful} of the ranked clusters are outside of the range of the closed form: their"
+            f" expected time and cost are means of {RUNS} simulated runs"
+            + (
+                ", and so is their order; which clusters were simulated is by the closed form"
+                if ordered
+                else ""
+            )
         )
-    kept, left_out = _walk(answer, renew) if doubtful else ([renew(r) for r in answer.configurations], [])
+    kept, left_out = (
+        _walk(answer, renew) if doubtful else ([renew(r) for r in answer.configurations], [])
+    )
     if ordered and not answer.request.weighs_doubt:
         kept.sort(key=lambda r: _figure(answer, r))
-    kept = [_limited(replace(r, rank=i), left_out) for i, r in enumerate(kept[: answer.request.top], start=1)]
+    kept = [
+        _limited(replace(r, rank=i), left_out)
+        for i, r in enumerate(kept[: answer.request.top], start=1)
+    ]
     if left_out:
         why = left_out[0][1]
         more = f", and {len(left_out) - 1} more that break a limit" if len(left_out) > 1 else ""
         note(f"left out: {why.reason}{more}")
         if not kept:
             advice = "allow more time" if why.constraint == "deadline" else "raise the total budget"
-            infeasible = Infeasible(why.constraint, f"no cluster keeps to the job's limits: {why.reason}", advice)
+            infeasible = Infeasible(
+                why.constraint, f"no cluster keeps to the job's limits: {why.reason}", advice
+            )
             answer = replace(answer, status=SolveStatus.INFEASIBLE, infeasible=infeasible)
             return replace(answer, configurations=(), alternatives=(), nearly=None)
     others = (replace(a, recommendation=renew(a.recommendation)) for a in answer.alternatives)
@@ -117,7 +136,11 @@ def _walk(answer: Recommendations, renew: Simulate) -> tuple[list[Recommendation
     assert work is not None
     kept, left_out = list[Recommendation](), list[LeftOut]()
     spent, seen = 0.0, set()
-    for r in ranking(answer.catalog, answer.request, LONGER) if work.constrained or ordered else answer.configurations:
+    for r in (
+        ranking(answer.catalog, answer.request, LONGER)
+        if work.constrained or ordered
+        else answer.configurations
+    ):
         assert r.outlook is not None
         if len(kept) >= top:
             last = sorted(_figure(answer, k) for k in kept)[top - 1] if ordered else -1.0
@@ -146,7 +169,11 @@ def _limited(r: Recommendation, left_out: Sequence[LeftOut]) -> Recommendation:
     for other, why in left_out:
         mine, its = r.cluster, other.cluster
         same = (mine.architecture, mine.gpu.name) == (its.architecture, its.gpu.name)
-        if same and its.gpu_count > mine.gpu_count and why.constraint not in {b.constraint for b in r.binding}:
+        if (
+            same
+            and its.gpu_count > mine.gpu_count
+            and why.constraint not in {b.constraint for b in r.binding}
+        ):
             return replace(r, binding=(*r.binding, why))
     return r
 
@@ -157,21 +184,28 @@ def simulated_why(why: WhyNot, request: PlanRequest) -> WhyNot:
     if why.reference is None or best is None or best.outlook is None or best.outlook.sound:
         return why
     note(
-        f"{best.cluster} is outside of the range of the closed form: its expected time and cost are means of {RUNS} "
-        "simulated runs, and the verdict is by the closed form"
+        f"{best.cluster} is outside of the range of the closed form: its expected time and cost are"
+        f" means of {RUNS} simulated runs, and the verdict is by the closed form"
     )
     return replace(why, best=_simulator(request, why.reference, None)(best))
 
 
-def simulated_rows(rows: Sequence[SweepRow], request: PlanRequest, runs: int) -> tuple[SweepRow, ...]:
-    """Simulate the clusters of a sweep; the closed form still decides which is best for a budget."""
+def simulated_rows(
+    rows: Sequence[SweepRow], request: PlanRequest, runs: int
+) -> tuple[SweepRow, ...]:
+    """Simulate the clusters of a sweep.
+
+    The closed form still decides which is best for a budget.
+    """
     renewers: dict[str, Simulate] = {}
     found: list[SweepRow] = []
     broken: list[Binding] = []
     with Progress(len(rows), "rows") as progress:
         for row in rows:
             if row.recommendation is not None and row.reference is not None:
-                renew = renewers.setdefault(row.reference.name, _simulator(request, row.reference, runs))
+                renew = renewers.setdefault(
+                    row.reference.name, _simulator(request, row.reference, runs)
+                )
                 best = renew(row.recommendation)
                 broken += _broken(request.work, best)[:1] if request.work else ()
                 row = replace(row, recommendation=best)
@@ -184,7 +218,10 @@ def simulated_rows(rows: Sequence[SweepRow], request: PlanRequest, runs: int) ->
 
 
 def _simulator(request: PlanRequest, reference: InstanceType, runs: int | None) -> Simulate:
-    """A function that simulates a cluster; clusters that differ in their memory nodes only share one simulation."""
+    """A function that simulates a cluster.
+
+    Clusters that differ in their memory nodes only share one simulation.
+    """
     work = request.work
     assert work is not None
     seen: dict[object, Results | SimulationError | None] = {}
@@ -211,7 +248,9 @@ def _simulator(request: PlanRequest, reference: InstanceType, runs: int | None) 
     return renew
 
 
-def _simulate(work: Work, job: Job, r: Recommendation, runs: int) -> Results | SimulationError | None:
+def _simulate(
+    work: Work, job: Job, r: Recommendation, runs: int
+) -> Results | SimulationError | None:
     """Note and return None where that takes too long, or the error where the job makes no progress."""
     from deepvm.simulator.monte_carlo import simulate
 
@@ -221,7 +260,10 @@ def _simulate(work: Work, job: Job, r: Recommendation, runs: int) -> Results | S
     events = r.outlook.preemptions + saves
     if not events <= MOST_EVENTS:
         but = "" if r.outlook.sound else ", though it is out of its range and may be far off"
-        note(f"{r.cluster}: {events:.3g} lifetimes and saves take too long to simulate; shown is the closed form{but}")
+        note(
+            f"{r.cluster}: {events:.3g} lifetimes and saves take too long to simulate; shown is the"
+            f" closed form{but}"
+        )
         return None
     if events > LONG:
         say(f"Simulating {r.cluster}, {runs} runs with some {events:.0f} lifetimes and saves each.")
@@ -256,7 +298,9 @@ def _broken(work: Work, r: Recommendation) -> list[Binding]:
     assert outlook is not None
     if work.deadline_s is not None and outlook.total_s > work.deadline_s:
         took = format_seconds(outlook.total_s, up=True)
-        found.append(Binding("deadline", f"{r.cluster} takes {took} when simulated, more than the deadline"))
+        found.append(
+            Binding("deadline", f"{r.cluster} takes {took} when simulated, more than the deadline")
+        )
     if work.total_budget is not None and outlook.cost_usd > work.total_budget:
         bill = f"{outlook.cost_usd:.2f} $ when simulated, more than the total budget"
         found.append(Binding("total-budget", f"{r.cluster} costs {bill}"))

@@ -34,7 +34,9 @@ class Options:
     hosts: Annotated[str, opt("Training VMs, comma-separated.", "NAMES")] = ""
     hosts_file: Annotated[str, opt("Or a file: one host per line.", "FILE")] = ""
     receiver: Annotated[str, opt("Memory node, to measure its saturation.", "HOST")] = ""
-    instance_type: Annotated[str, opt("Type of the training VMs; default: this machine's (EC2 Nitro).", "TYPE")] = ""
+    instance_type: Annotated[
+        str, opt("Type of the training VMs; default: this machine's (EC2 Nitro).", "TYPE")
+    ] = ""
     receiver_type: Annotated[str, opt("Type of the memory node.", "TYPE")] = ""
     launcher: o.LauncherName = "ssh"
     python: o.PythonThere = ""
@@ -44,7 +46,9 @@ class Options:
     resolution: o.Resolution = 32
     device: o.Device = "auto"
     sizes: o.Sizes = ""
-    repeats: Annotated[int, opt("Runs of each size, and pushes for each number of senders.", "N")] = 3
+    repeats: Annotated[
+        int, opt("Runs of each size, and pushes for each number of senders.", "N")
+    ] = 3
     windows: Annotated[int, opt("Timed windows, of eFLOPS and of each scaling run.", "N")] = 5
     seconds: Seconds = 2.0
     warmup: o.WarmUp = 10
@@ -55,7 +59,11 @@ class Options:
     @cached_property
     def where(self) -> tuple[Host, ...]:
         """The training VMs; none for this machine."""
-        return o.hosts_of("hosts", self.hosts, self.hosts_file) if self.hosts or self.hosts_file else ()
+        return (
+            o.hosts_of("hosts", self.hosts, self.hosts_file)
+            if self.hosts or self.hosts_file
+            else ()
+        )
 
     @cached_property
     def there(self) -> Launcher:
@@ -70,7 +78,8 @@ class Part:
     """One measurement, with a document as its result.
 
     Attributes:
-        title: names it, and its file. settings: a file measured with other ones is refused. hosts: where.
+        title: names it, and its file. settings: a file measured with other ones is refused. hosts:
+            where.
         work: measures it. whole: whether a document is complete.
     """
 
@@ -87,10 +96,14 @@ class Folder:
     def __init__(self, path: Path) -> None:
         """Read the record. Raises DataError."""
         self.path, record = path, path / SETTINGS
-        found = _read(record) if record.exists() else {"schema_version": SETTINGS_VERSION, "parts": {}}
+        found = (
+            _read(record) if record.exists() else {"schema_version": SETTINGS_VERSION, "parts": {}}
+        )
         parts = found.get("parts")
         if found.get("schema_version") != SETTINGS_VERSION or not isinstance(parts, dict):
-            raise DataError(f"{record}: is no record of this deepvm; name another folder with --out")
+            raise DataError(
+                f"{record}: is no record of this deepvm; name another folder with --out"
+            )
         self._parts: dict[str, Any] = parts
 
     def file(self, title: str) -> Path:
@@ -98,7 +111,10 @@ class Folder:
         return self.path / f"{title}.json"
 
     def check(self, part: Part) -> None:
-        """Refuse a document measured with other settings, naming them; note when hosts were replaced."""
+        """Refuse a document measured with other settings, naming them.
+
+        Note when hosts were replaced.
+        """
         file = self.file(part.title)
         if not file.exists():
             return
@@ -108,13 +124,26 @@ class Folder:
         except (TypeError, KeyError, ValueError):
             why = f"nothing says how {file} was measured; remove it to measure again"
             raise RequestError("out", str(self.path), why) from None
-        both = {key: (was.get(key), part.settings.get(key)) for key in sorted(was.keys() | part.settings.keys())}
-        other = [f"{key} {there!r} there, {here!r} here" for key, (there, here) in both.items() if there != here]
+        both = {
+            key: (was.get(key), part.settings.get(key))
+            for key in sorted(was.keys() | part.settings.keys())
+        }
+        other = [
+            f"{key} {there!r} there, {here!r} here"
+            for key, (there, here) in both.items()
+            if there != here
+        ]
         if other:
-            why = f"a folder that was measured in the same way, or a new one ({file.name}: {'; '.join(other)})"
+            why = (
+                f"a folder that was measured in the same way, or a new one ({file.name}:"
+                f" {'; '.join(other)})"
+            )
             raise RequestError("out", str(self.path), why)
         if hosts != part.hosts:
-            note(f"{file} was measured on {', '.join(hosts)}; now {', '.join(part.hosts)} stand in for them")
+            note(
+                f"{file} was measured on {', '.join(hosts)}; now {', '.join(part.hosts)} stand in"
+                " for them"
+            )
 
     def kept(self, part: Part) -> tuple[Mapping[str, Any], datetime] | None:
         """A complete document, and when it was measured."""
@@ -123,7 +152,8 @@ class Folder:
             return None
         try:
             return document, parse_time(self._parts[part.title]["measured_at"])
-        except (KeyError, TypeError, ValueError, AttributeError):  # interrupted before the moment was recorded
+        except (KeyError, TypeError, ValueError, AttributeError):
+            # Interrupted before the moment was recorded
             return document, datetime.fromtimestamp(file.stat().st_mtime, timezone.utc)
 
     def record(self, part: Part, moment: datetime | None = None) -> None:
@@ -157,7 +187,10 @@ class Campaign:
         self.titles = tuple(part.title for part in self._parts)
 
     def measure(self) -> None:
-        """Measure what can be; the rest is in ``failed``. Raises DataError: the folder cannot be written."""
+        """Measure what can be; the rest is in ``failed``.
+
+        Raises DataError: the folder cannot be written.
+        """
         for part in self._parts:
             kept = self._folder.kept(part) if self._folder else None
             if self._folder and kept is None:
@@ -171,7 +204,9 @@ class Campaign:
                 self.failed.append(f"{part.title} is missing: {why}")
                 say(f"{part.title} failed: {why}")
         if len(self._options.where) < 2:
-            say("no speed-up and no saturation: they need two hosts or more (--hosts, --hosts-file)")
+            say(
+                "no speed-up and no saturation: they need two hosts or more (--hosts, --hosts-file)"
+            )
         elif not self._options.receiver:
             say("no saturation: it needs a host that all push to (--receiver)")
 
@@ -200,7 +235,9 @@ class Campaign:
             allowed = "two hosts or more that push to it, with --hosts or --hosts-file"
             raise RequestError("receiver", options.receiver, allowed)
         if options.receiver and not options.receiver_type:
-            raise RequestError("receiver_type", "", "what the provider calls the receiver, such as c4.xlarge")
+            raise RequestError(
+                "receiver_type", "", "what the provider calls the receiver, such as c4.xlarge"
+            )
         yield from map(self._eflops, models)
         if several:
             yield from map(self._scaling, models)
@@ -208,10 +245,16 @@ class Campaign:
             yield self._saturation()
 
     def _eflops(self, model: str) -> Part:
-        from deepvm.profiling.eflops.measure_eflops import check_numbers, measure_eflops, measure_eflops_on
+        from deepvm.profiling.eflops.measure_eflops import (
+            check_numbers,
+            measure_eflops,
+            measure_eflops_on,
+        )
 
         options = self._options
-        settings = {"model": model} | self._chosen("batch", "resolution", "device", "windows", "seconds")
+        settings = {"model": model} | self._chosen(
+            "batch", "resolution", "device", "windows", "seconds"
+        )
         check_numbers(options.batch, options.resolution, options.windows, options.seconds)
 
         def work() -> Mapping[str, Any]:
@@ -226,13 +269,20 @@ class Campaign:
         from deepvm.profiling.scaling.scaling_coordinator import Limits
 
         options, title = self._options, f"scaling-{model}"
-        chosen = self._chosen("batch", "resolution", "device", "warmup", "windows", "steps", "repeats")
+        chosen = self._chosen(
+            "batch", "resolution", "device", "warmup", "windows", "steps", "repeats"
+        )
         task = Task(model, sizes=sizes_of(options.sizes), **chosen)
         sizes, repeats = task.sizes_for(len(options.where)), range(1, options.repeats + 1)
 
         def work() -> Mapping[str, Any]:
-            file, limits = self._folder.file(title) if self._folder else None, Limits(o.START_TIMEOUT, o.RUN_TIMEOUT)
-            curve = measure_scaling(task, options.where, options.there, limits=limits, out=file, say=say)
+            file, limits = (
+                self._folder.file(title) if self._folder else None,
+                Limits(o.START_TIMEOUT, o.RUN_TIMEOUT),
+            )
+            curve = measure_scaling(
+                task, options.where, options.there, limits=limits, out=file, say=say
+            )
             if curve.missing:
                 self.failed.append(f"{title}: no time for n = {', '.join(map(str, curve.missing))}")
             if curve.unwritten:
@@ -256,7 +306,10 @@ class Campaign:
         options = self._options
         receiver = o.receiver_of(options.receiver)
         settings = self._chosen("transport", "repeats", "receiver_type")
-        settings |= {"checkpoint_bytes": parse_bytes(options.checkpoint_size), "sender_type": options.instance_type}
+        settings |= {
+            "checkpoint_bytes": parse_bytes(options.checkpoint_size),
+            "sender_type": options.instance_type,
+        }
         setup = Setup(receiver=receiver, senders=options.where, launcher=options.there, **settings)
         settings |= {"senders": len(options.where), "local": options.there.local}
         hosts = (options.receiver, *self._names)

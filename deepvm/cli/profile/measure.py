@@ -26,12 +26,15 @@ if TYPE_CHECKING:
 LauncherName = Annotated[
     str,
     opt(
-        "How commands reach a host: ssh, netns (network namespaces), local (all on this machine), or your own, such as "
-        "'ssh -p 2222 {host}' or 'docker exec -i {host}'; it must forward stdin.",
+        "How commands reach a host: ssh, netns (network namespaces), local (all on this machine),"
+        " or your own, such as 'ssh -p 2222 {host}' or 'docker exec -i {host}'; it must forward"
+        " stdin.",
         "NAME|TEMPLATE",
     ),
 ]
-PythonThere = Annotated[str, opt("Python on the hosts; default: python3, with netns and local this one.", "PATH")]
+PythonThere = Annotated[
+    str, opt("Python on the hosts; default: python3, with netns and local this one.", "PATH")
+]
 Workdir = Annotated[str, opt("Working folder on the hosts.", "FOLDER")]
 StartTimeout = Annotated[float, opt("Time limit until all hosts have connected.", "SECONDS")]
 Verbose = Annotated[bool, flag("--verbose", "Show the output of the hosts.", "-v")]
@@ -40,11 +43,19 @@ Device = Annotated[Literal["auto", "cpu", "cuda"], opt("auto: all GPUs, else the
 Sizes = Annotated[str, opt("Numbers of VMs; default: 1, 2, 4, ... and all hosts.", "N,N,...")]
 WarmUp = Annotated[int, opt("Untimed steps before.", "N")]
 Steps = Annotated[int, opt("Steps of a window.", "N")]
-Transport = Annotated[Literal["tcp", "mpi"], opt("Network transport; mpi needs the extra mpi on all hosts.")]
-CheckpointSize = Annotated[str, opt("Size that all senders push together: 300MB, 0.3GB, 512MiB.", "SIZE")]
+Transport = Annotated[
+    Literal["tcp", "mpi"], opt("Network transport; mpi needs the extra mpi on all hosts.")
+]
+CheckpointSize = Annotated[
+    str, opt("Size that all senders push together: 300MB, 0.3GB, 512MiB.", "SIZE")
+]
 Save = Annotated[bool, flag("--save", "Save to your measured tables, which recommend uses.")]
-ForceSpread = Annotated[bool, flag("--force-spread", "Save even eFLOPS whose windows differ by more than half.")]
-ForceLocal = Annotated[bool, flag("--force-local", "Save even if the VMs were processes on one machine.")]
+ForceSpread = Annotated[
+    bool, flag("--force-spread", "Save even eFLOPS whose windows differ by more than half.")
+]
+ForceLocal = Annotated[
+    bool, flag("--force-local", "Save even if the VMs were processes on one machine.")
+]
 InstanceType = Annotated[str, opt("Instance type of these machines; needed with --save.", "TYPE")]
 START_TIMEOUT, RUN_TIMEOUT = 180.0, 1800.0
 MODELS = ("resnet18", "resnet50", "resnet152", "efficientnet_v2_m")
@@ -52,7 +63,11 @@ ALL = "all"
 _NAMES = ", ".join(MODELS)
 Models = Annotated[
     list[str],
-    opt(f"{_NAMES}, {ALL}, or your own module:function; repeatable.", "NAME", autocompletion=lambda: [*MODELS, ALL]),
+    opt(
+        f"{_NAMES}, {ALL}, or your own module:function; repeatable.",
+        "NAME",
+        autocompletion=lambda: [*MODELS, ALL],
+    ),
 ]
 Dtype = Annotated[Literal["float32", "bfloat16", "float16"], opt("Mixed below 32 bits.")]
 Seconds = Annotated[float, opt("Minimum length of a window of eFLOPS.", "SECONDS")]
@@ -60,15 +75,21 @@ Seconds = Annotated[float, opt("Minimum length of a window of eFLOPS.", "SECONDS
 
 def eflops(
     model: Models = ["resnet18"],  # noqa: B006  typer makes a copy
-    batch: Annotated[int, opt("Images per step on each GPU, or in each process on the CPU.", "N")] = 128,
+    batch: Annotated[
+        int, opt("Images per step on each GPU, or in each process on the CPU.", "N")
+    ] = 128,
     resolution: Resolution = 32,
     windows: Annotated[int, opt("Timed windows, 3 or more; the result is their median.", "N")] = 5,
     seconds: Seconds = 2.0,
     device: Device = "auto",
-    processes: Annotated[int | None, opt("DDP processes; default: one per GPU, one on the CPU.", "N")] = None,
+    processes: Annotated[
+        int | None, opt("DDP processes; default: one per GPU, one on the CPU.", "N")
+    ] = None,
     dtype: Dtype = "float32",
     optimizer: Annotated[Literal["adam", "sgd"], opt("Optimizer; the paper's is Adam.")] = "adam",
-    data: Annotated[str, opt("Folder of CIFAR-10 or Fashion-MNIST; default: random images.", "DIR")] = "",
+    data: Annotated[
+        str, opt("Folder of CIFAR-10 or Fashion-MNIST; default: random images.", "DIR")
+    ] = "",
     timeout: Annotated[float, opt("Abort after so long without progress.", "SECONDS")] = 600,
     save: Save = False,
     instance_type: InstanceType = "",
@@ -77,7 +98,8 @@ def eflops(
 ) -> None:
     """Measure eFLOPS: train on this machine's GPUs, or its CPU, and count operations per second.
 
-    After a warm-up, the median of timed windows, and their spread. For several models, JSON is a list.
+    After a warm-up, the median of timed windows, and their spread. For several models, JSON is a
+    list.
 
     Example: deepvm profile eflops --model resnet18 --batch 128 -o json
     """
@@ -90,7 +112,14 @@ def eflops(
     if save:
         instance_type = instance_type or describe()["instance_type"]
         check_save("eflops", instance_type=instance_type)  # before minutes of measuring
-    measure = partial(measure_eflops, processes=processes, data=images, seconds=seconds, timeout_s=timeout, say=say)
+    measure = partial(
+        measure_eflops,
+        processes=processes,
+        data=images,
+        seconds=seconds,
+        timeout_s=timeout,
+        say=say,
+    )
     found: list[Eflops] = []
     failure: DeepVMError | None = None
     try:
@@ -104,21 +133,32 @@ def eflops(
     if found:
         documents = [one.document() for one in found]
         several = len(model) > 1 or ALL in model
-        print_as(output, lambda: print_eflops(found), lambda: documents if several else documents[0])
+        print_as(
+            output, lambda: print_eflops(found), lambda: documents if several else documents[0]
+        )
         if save:
-            put([entry_from(d, instance_type=instance_type) for d in documents], force_spread=force_spread)
+            put(
+                [entry_from(d, instance_type=instance_type) for d in documents],
+                force_spread=force_spread,
+            )
     if failure is not None:
         raise failure
 
 
 def scaling(
     hosts: Annotated[str, opt("Hosts, comma-separated.", "NAMES")] = "",
-    hosts_file: Annotated[str, opt("Or a file: one host per line, optionally with slots= and address=.", "FILE")] = "",
-    local: Annotated[int, opt("Or N processes here: a dry run, no measurement of VMs.", "N", min=0, max=64)] = 0,
+    hosts_file: Annotated[
+        str, opt("Or a file: one host per line, optionally with slots= and address=.", "FILE")
+    ] = "",
+    local: Annotated[
+        int, opt("Or N processes here: a dry run, no measurement of VMs.", "N", min=0, max=64)
+    ] = 0,
     launcher: LauncherName = "ssh",
     python: PythonThere = "",
     workdir: Workdir = "",
-    model: Annotated[str, opt(f"{_NAMES}, a text model (gpt2), or your own module:function.", "NAME")] = "resnet50",
+    model: Annotated[
+        str, opt(f"{_NAMES}, a text model (gpt2), or your own module:function.", "NAME")
+    ] = "resnet50",
     trains: Annotated[str, opt("What recommend calls a model of your own.", "NAME")] = "",
     seq: Annotated[int | None, opt("Tokens of a text.", "TOKENS", min=1)] = None,
     method: Annotated[Literal["ddp", "fsdp"], opt("Texts: whole or sharded.")] = "ddp",
@@ -136,7 +176,9 @@ def scaling(
     steps: Steps = 20,
     start_timeout: StartTimeout = START_TIMEOUT,
     timeout: Annotated[float, opt("Time limit of one run.", "SECONDS")] = RUN_TIMEOUT,
-    out: Annotated[str, opt("Updated after each run; the same command resumes an interrupted one.", "FILE")] = "",
+    out: Annotated[
+        str, opt("Updated after each run; the same command resumes an interrupted one.", "FILE")
+    ] = "",
     save: Save = False,
     instance_type: InstanceType = "",
     force_local: ForceLocal = False,
@@ -145,8 +187,8 @@ def scaling(
 ) -> None:
     """Train for some seconds on 1, 2, 4, ... VMs through torchrun and compare the speeds.
 
-    The largest cluster comes first; a host that fails is left out of the rest. Exit code 1 when sizes are missing.
-    Steps of several batches give a law by which recommend plans.
+    The largest cluster comes first; a host that fails is left out of the rest. Exit code 1 when
+    sizes are missing. Steps of several batches give a law by which recommend plans.
 
     Example: deepvm profile scaling --hosts-file hosts --batch 128,64 --out curve.json
     """
@@ -165,16 +207,24 @@ def scaling(
             ("activation_checkpointing", activation_checkpointing),
         ):
             if value:
-                raise RequestError(option, value, "only with a language model of 'deepvm performance models'")
+                raise RequestError(
+                    option, value, "only with a language model of 'deepvm performance models'"
+                )
     if method == "fsdp" and dtype == "float16":
         raise RequestError("dtype", dtype, "bfloat16 or float32 with --method fsdp")
     given = [str(place) for place in (hosts, hosts_file, local) if place]
     if len(given) != 1:
-        raise RequestError("hosts", " and ".join(given), "one of --hosts NAMES, --hosts-file FILE and --local N")
-    where = tuple(Host(f"local-{i + 1}") for i in range(local)) or hosts_of("hosts", hosts, hosts_file)
+        raise RequestError(
+            "hosts", " and ".join(given), "one of --hosts NAMES, --hosts-file FILE and --local N"
+        )
+    where = tuple(Host(f"local-{i + 1}") for i in range(local)) or hosts_of(
+        "hosts", hosts, hosts_file
+    )
     there = Launcher.parse("local" if local else launcher, python, workdir)
     if save:
-        check_save("scaling", instance_type=instance_type, local=there.local, force_local=force_local)
+        check_save(
+            "scaling", instance_type=instance_type, local=there.local, force_local=force_local
+        )
     first, *others = numbers_of("batch", batch or str(text.batch if text else BATCH), "32,64,128")
     task = Task(
         text.name if text else model,
@@ -229,15 +279,25 @@ def saturation(
     transport: Transport = "tcp",
     checkpoint_size: CheckpointSize = "300MB",
     repeats: Annotated[int, opt("Pushes for each number of senders.", "N")] = 5,
-    seed: Annotated[int, opt("Seed of the order of the pushes and of the confidence interval.", "N")] = 0,
+    seed: Annotated[
+        int, opt("Seed of the order of the pushes and of the confidence interval.", "N")
+    ] = 0,
     start_timeout: StartTimeout = START_TIMEOUT,
     timeout: Annotated[float, opt("Time limit of one push.", "SECONDS")] = 600.0,
-    receiver_address: Annotated[str, opt("The receiver's address (TCP); default: detected.", "ADDRESS")] = "",
-    interface: Annotated[str, opt("Only this interface or network (MPI): eth0 or 10.0.0.0/16.", "NAME|NETWORK")] = "",
+    receiver_address: Annotated[
+        str, opt("The receiver's address (TCP); default: detected.", "ADDRESS")
+    ] = "",
+    interface: Annotated[
+        str, opt("Only this interface or network (MPI): eth0 or 10.0.0.0/16.", "NAME|NETWORK")
+    ] = "",
     sender_type: Annotated[str, opt("Instance type of the senders.", "TYPE")] = "",
     receiver_type: Annotated[str, opt("Instance type of the receiver.", "TYPE")] = "",
-    sender_gbps: Annotated[float | None, opt("Bandwidth of a sender; default: measured.", "GBIT/S")] = None,
-    receiver_gbps: Annotated[float | None, opt("Bandwidth of the receiver; default: measured.", "GBIT/S")] = None,
+    sender_gbps: Annotated[
+        float | None, opt("Bandwidth of a sender; default: measured.", "GBIT/S")
+    ] = None,
+    receiver_gbps: Annotated[
+        float | None, opt("Bandwidth of the receiver; default: measured.", "GBIT/S")
+    ] = None,
     plot: Annotated[str, plot_of("t(n) and the saturation point")] = "",
     save: Save = False,
     force_local: ForceLocal = False,
@@ -246,10 +306,12 @@ def saturation(
 ) -> None:
     """Measure how many VMs may push to one memory node at once, before one more makes it no faster (n_sat).
 
-    n senders push 1/n of a checkpoint each, for n = 1 to all of them; each n is measured once in each repeat, in random
-    order. Start it where all hosts can be reached, for MPI from a host in their network.
+    n senders push 1/n of a checkpoint each, for n = 1 to all of them; each n is measured once in
+    each repeat, in random order. Start it where all hosts can be reached, for MPI from a host in
+    their network.
 
-    Example: deepvm profile saturation --receiver mem1 --senders vm1,vm2,vm3,vm4 --sender-type g4dn.xlarge
+    Example: deepvm profile saturation --receiver mem1 --senders vm1,vm2,vm3,vm4 --sender-type
+    g4dn.xlarge
     """
     from deepvm.cli.profile.save import check_save, entry_from, put
     from deepvm.profiling.hosts.launcher import Launcher
@@ -279,7 +341,9 @@ def saturation(
         receiver_gbps=receiver_gbps,
     )
     with cleaning_up():
-        found = measure(setup, say, say if verbose else None, allow_one_machine=force_local or not save)
+        found = measure(
+            setup, say, say if verbose else None, allow_one_machine=force_local or not save
+        )
     print_as(output, lambda: print_saturation(found), found.document)
     if save:
         put([entry_from(found.document())], force_local=force_local)
@@ -293,7 +357,10 @@ def _check_timeouts(start_timeout: float, timeout: float) -> None:
 
 
 def hosts_of(option: str, names: str, file: str) -> tuple[Host, ...]:
-    """The hosts of either ``--option NAMES`` or ``--option-file FILE``. Raises RequestError, DataError."""
+    """The hosts of either ``--option NAMES`` or ``--option-file FILE``.
+
+    Raises RequestError, DataError.
+    """
     from deepvm.profiling.hosts.launcher import parse_hosts, read_hosts
 
     if bool(names) == bool(file):
@@ -313,7 +380,10 @@ def receiver_of(name: str) -> Host:
 
 
 def models_of(names: list[str], *also: str) -> tuple[str, ...]:
-    """Each named model once, deepvm's own for ``all``, which ``also`` may allow. Raises RequestError."""
+    """Each named model once, deepvm's own for ``all``, which ``also`` may allow.
+
+    Raises RequestError.
+    """
     known = (*MODELS, *also)
     for name in names:
         if name not in known and not re.fullmatch(r"[\w.]+:\w+", name):
@@ -339,7 +409,12 @@ def _language(name: str, sequence: int | None) -> Model | None:
     from deepvm.catalog.published.models import presets
 
     found = presets().get(name.casefold())
-    if name in MODELS or found is None or found.transformer is None or not found.transformer.vocabulary:
+    if (
+        name in MODELS
+        or found is None
+        or found.transformer is None
+        or not found.transformer.vocabulary
+    ):
         return None
     return found if sequence is None else found.with_sequence(sequence)
 
@@ -347,7 +422,11 @@ def _language(name: str, sequence: int | None) -> Model | None:
 def _named(trains: str, model: str) -> str:
     """What the planner calls the trained model, for ``--trains``. Raises RequestError."""
     if trains and ":" not in model:
-        raise RequestError("trains", trains, f"only with a model of your own: recommend knows {model} by its name")
+        raise RequestError(
+            "trains", trains, f"only with a model of your own: recommend knows {model} by its name"
+        )
     if trains and (len(trains) > 100 or not trains.isprintable() or ":" in trains):
-        raise RequestError("trains", trains, "the name that recommend --model has for it, such as llama-8b")
+        raise RequestError(
+            "trains", trains, "the name that recommend --model has for it, such as llama-8b"
+        )
     return trains

@@ -21,16 +21,24 @@ if TYPE_CHECKING:
 
 app = group("Measure eFLOPS, speed-up curves and network saturation on your own machines.")
 
-# Lines of their own for the list of commands: the first sentences of the docstrings do not fit and would be cut.
+# Lines of their own for the list of commands: the first sentences of the docstrings do not fit and
+# would be cut.
 app.command("eflops", short_help="Measure the training speed of this machine.")(eflops)
 app.command("scaling", short_help="Measure how much faster n VMs train than one.")(scaling)
-app.command("saturation", short_help="Measure how many VMs may push to one memory node.")(saturation)
+app.command("saturation", short_help="Measure how many VMs may push to one memory node.")(
+    saturation
+)
 
 
-_Law = Annotated[Literal["speedup", "step-time"], opt("What to fit: S(n), or how long a step takes.")]
+_Law = Annotated[
+    Literal["speedup", "step-time"], opt("What to fit: S(n), or how long a step takes.")
+]
 _Predict = Annotated[
     list[str] | None,
-    opt("Predict a step, or those of a CSV; repeatable. With --law step-time.", "nodes=8,gpus=32,batch=200"),
+    opt(
+        "Predict a step, or those of a CSV; repeatable. With --law step-time.",
+        "nodes=8,gpus=32,batch=200",
+    ),
 ]
 
 
@@ -38,14 +46,23 @@ _Predict = Annotated[
 class StepsOf:
     """What the steps of ``--law step-time --save`` are of: the words of ``recommend``."""
 
-    save: Annotated[bool, flag("--save", "Save the law, by which recommend plans. With --law step-time.")] = False
+    save: Annotated[
+        bool, flag("--save", "Save the law, by which recommend plans. With --law step-time.")
+    ] = False
     instance_type: Annotated[str, opt("With --save: the type that was measured.", "TYPE")] = ""
     model: Annotated[str, opt("With --save: what was trained, as for recommend.", "NAME|FILE")] = ""
-    params: Annotated[str | None, opt("Instead: a language model of this size, such as 7B.", "COUNT")] = None
-    seq: Annotated[str | None, opt("With --save: tokens of a sample; default: the model's.", "TOKENS")] = None
-    method: Annotated[Literal["ddp", "fsdp", "lora"] | None, opt("With --save: how; default: ddp.")] = None
+    params: Annotated[
+        str | None, opt("Instead: a language model of this size, such as 7B.", "COUNT")
+    ] = None
+    seq: Annotated[
+        str | None, opt("With --save: tokens of a sample; default: the model's.", "TOKENS")
+    ] = None
+    method: Annotated[
+        Literal["ddp", "fsdp", "lora"] | None, opt("With --save: how; default: ddp.")
+    ] = None
     precision: Annotated[
-        Literal["auto", "fp32", "tf32", "fp16", "bf16", "fp8"] | None, opt("With --save; default: auto.", "NAME")
+        Literal["auto", "fp32", "tf32", "fp16", "bf16", "fp8"] | None,
+        opt("With --save; default: auto.", "NAME"),
     ] = None
     software: Annotated[
         Literal["eager", "transformers", "compiled", "tuned"] | None,
@@ -61,9 +78,14 @@ class StepsOf:
         if not self.save:
             for name in (f.name for f in fields(self) if f.name != "save"):
                 if value := getattr(self, name):
-                    raise RequestError(name, value, "only with --save, for which it says what was measured")
+                    raise RequestError(
+                        name, value, "only with --save, for which it says what was measured"
+                    )
         elif not (self.model or self.params):
-            wanted = "with --save, what was trained: a model of 'deepvm performance models', or --params 7B"
+            wanted = (
+                "with --save, what was trained: a model of 'deepvm performance models', or"
+                " --params 7B"
+            )
             raise RequestError("model", self.model, wanted)
 
     def workload(self) -> Workload:
@@ -84,10 +106,14 @@ class StepsOf:
 @takes_flags
 def fit(
     steps_of: StepsOf,
-    points: Annotated[str, arg("POINTS", "CSV with n,speedup or n,seconds, or JSON of 'profile scaling'; see below.")],
+    points: Annotated[
+        str,
+        arg("POINTS", "CSV with n,speedup or n,seconds, or JSON of 'profile scaling'; see below."),
+    ],
     law: _Law = "speedup",
     up_to: Annotated[
-        int | None, opt("Largest n to extrapolate to; default: the largest measured. With --law speedup.", "N")
+        int | None,
+        opt("Largest n to extrapolate to; default: the largest measured. With --law speedup.", "N"),
     ] = None,
     predict: _Predict = None,
     plot: Annotated[str, plot_of("measurements and fit, with a band")] = "",
@@ -97,10 +123,11 @@ def fit(
 
     An n may be measured several times; seconds are those of the same work on n VMs.
 
-    --law step-time takes a CSV with nodes,gpus,local_batch,step_time_s (VMs, GPUs of all of them, samples on each GPU,
-    seconds; other columns are ignored) and predicts steps of other clusters and batches, with 80 % intervals. A CSV for
-    --predict has nodes,gpus,local_batch. JSON of 'profile scaling' with several batches is read as well. --save keeps
-    the law and the steps, by which recommend plans this model on this type.
+    --law step-time takes a CSV with nodes,gpus,local_batch,step_time_s (VMs, GPUs of all of them,
+    samples on each GPU, seconds; other columns are ignored) and predicts steps of other clusters
+    and batches, with 80 % intervals. A CSV for --predict has nodes,gpus,local_batch. JSON of
+    'profile scaling' with several batches is read as well. --save keeps the law and the steps, by
+    which recommend plans this model on this type.
 
     Example: deepvm profile fit points.csv --up-to 32 --plot fit.png
 
@@ -114,7 +141,9 @@ def fit(
     from deepvm.profiling.fit.speedup_points import read_points
     from deepvm.reports.profiling.fits import fit_figure, print_fit
 
-    _only_with("step-time", law, predict=" ".join(predict) if predict else None, save=steps_of.save or None)
+    _only_with(
+        "step-time", law, predict=" ".join(predict) if predict else None, save=steps_of.save or None
+    )
     steps_of.check()
     found, name = fit_curve(read_points(points), up_to=up_to), Path(points).name
     print_as(output, lambda: print_fit(found, name), found.document)
@@ -124,10 +153,14 @@ def fit(
 def _only_with(needed: str, law: str, **options: object) -> None:
     for option, value in options.items():
         if value is not None:
-            raise RequestError(option, value, f"only with --law {needed}; with --law {law} leave it out")
+            raise RequestError(
+                option, value, f"only with --law {needed}; with --law {law} leave it out"
+            )
 
 
-def _fit_step_time(points: str, predict: list[str], plot: str, output: str, steps_of: StepsOf) -> None:
+def _fit_step_time(
+    points: str, predict: list[str], plot: str, output: str, steps_of: StepsOf
+) -> None:
     from deepvm.cli.profile.save import check_save, save_law
     from deepvm.profiling.fit.step_fit import fit_step_time
     from deepvm.profiling.fit.step_points import asked_of, read_steps
@@ -152,19 +185,24 @@ def _fit_step_time(points: str, predict: list[str], plot: str, output: str, step
 @takes_flags
 def everything(
     options: Options,
-    out: Annotated[str, opt("Keeps each result; the same command resumes an interrupted one.", "DIR")] = "",
+    out: Annotated[
+        str, opt("Keeps each result; the same command resumes an interrupted one.", "DIR")
+    ] = "",
     save: Save = False,
     force_spread: ForceSpread = False,
-    dry_run: Annotated[bool, flag("--dry-run", "Check the options and show what would be measured.")] = False,
+    dry_run: Annotated[
+        bool, flag("--dry-run", "Check the options and show what would be measured.")
+    ] = False,
     output: Output = "table",
 ) -> None:
     """Measure eFLOPS on the first host, the speed-up of all hosts, and the saturation of the receiver.
 
-    Without hosts, only eFLOPS of this machine. JSON is one document for 'deepvm tables import' on another machine. A
-    failing part does not stop the others: exit code 1 when one is missing. When interrupted, prints what it has.
+    Without hosts, only eFLOPS of this machine. JSON is one document for 'deepvm tables import' on
+    another machine. A failing part does not stop the others: exit code 1 when one is missing. When
+    interrupted, prints what it has.
 
-    Example: deepvm profile all --hosts-file hosts --instance-type g4dn.xlarge --receiver 10.0.0.9 --receiver-type
-    c4.xlarge --out here --save
+    Example: deepvm profile all --hosts-file hosts --instance-type g4dn.xlarge --receiver 10.0.0.9
+    --receiver-type c4.xlarge --out here --save
     """
     from deepvm.catalog.measured.tables import Tables
     from deepvm.cli.profile.save import check_save
@@ -174,7 +212,9 @@ def everything(
     remote = bool(options.hosts or options.hosts_file)
     kind = options.instance_type or ("" if remote else describe()["instance_type"])
     if not kind:
-        raise RequestError("instance_type", "", "what the provider calls the machines, such as g4dn.xlarge")
+        raise RequestError(
+            "instance_type", "", "what the provider calls the machines, such as g4dn.xlarge"
+        )
     options = replace(options, instance_type=kind)
     if save:
         check_save("eflops", instance_type=kind)
@@ -187,7 +227,9 @@ def everything(
         try:
             folder.mkdir(exist_ok=True)
         except OSError as error:
-            raise RequestError("out", out, f"a folder, or the name of a new one ({error.strerror or error})") from None
+            raise RequestError(
+                "out", out, f"a folder, or the name of a new one ({error.strerror or error})"
+            ) from None
     with cleaning_up(), filling(folder, "profile all"):
         campaign = Campaign(options, folder)
         try:
@@ -195,7 +237,9 @@ def everything(
         finally:  # whatever ends it, what was measured before is printed and saved
             tables = Tables().merged(campaign.entries)
             if campaign.entries or output != "table":
-                print_as(output, lambda: print_list(tables), tables.as_document, lambda: csv_rows(tables))
+                print_as(
+                    output, lambda: print_list(tables), tables.as_document, lambda: csv_rows(tables)
+                )
             unsaved = _save(campaign.entries, force_spread) if save else []
     failed = [*campaign.failed, *unsaved]
     for problem in failed:

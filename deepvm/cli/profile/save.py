@@ -28,20 +28,29 @@ if TYPE_CHECKING:
     from deepvm.profiling.fit.step_fit import StepFit
 
 FAR_OFF = 20.0  # times longer or shorter than known steps: another unit, or another workload
-USELESS_SPREAD = 0.5  # of the median: VM types differ by less than eFLOPS whose windows differ by more
+# Of the median: VM types differ by less than eFLOPS whose windows differ by more
+USELESS_SPREAD = 0.5
 
 
-def check_save(kind: str, *, local: bool = False, force_local: bool = False, **types: Unpack[MeasuredTypes]) -> None:
-    """Check, before minutes of measuring, that the result could be saved. Raises RequestError, DataError.
+def check_save(
+    kind: str, *, local: bool = False, force_local: bool = False, **types: Unpack[MeasuredTypes]
+) -> None:
+    """Check, before minutes of measuring, that the result could be saved.
+
+    Raises RequestError, DataError.
 
     ``local``: the VMs are processes on one machine, which only ``force_local`` saves.
     """
     for option in ("sender_type", "receiver_type") if kind == "saturation" else ("instance_type",):
         value = str(types.get(option, ""))
         if not 1 <= len(value) <= 100 or not value.isprintable():
-            raise RequestError(option, value, "with --save, the provider's name of the type, such as g4dn.xlarge")
+            raise RequestError(
+                option, value, "with --save, the provider's name of the type, such as g4dn.xlarge"
+            )
     if local and not force_local:
-        allowed = "this option, or --save over real hosts: processes of one machine say nothing of VMs"
+        allowed = (
+            "this option, or --save over real hosts: processes of one machine say nothing of VMs"
+        )
         raise RequestError("force_local", False, allowed)
     save_entries(own_folder(), ())
 
@@ -55,11 +64,12 @@ def entry_from(
 ) -> Entry:
     """The entry of the measured tables for a document of a profiling command.
 
-    ``types``: instance_type, or sender_type and receiver_type, by default the document's own; ``measured_at``: by
-    default now; ``name``: for messages.
+    ``types``: instance_type, or sender_type and receiver_type, by default the document's own;
+    ``measured_at``: by default now; ``name``: for messages.
 
     Raises:
-        RequestError: a type is missing. CatalogFormatError: the document is no measurement, or not valid.
+        RequestError: a type is missing. CatalogFormatError: the document is no measurement, or not
+            valid.
     """
     version = document.get("schema_version")
     family = str(version).partition("/")[0]
@@ -82,7 +92,9 @@ def entry_from(
         sender, receiver = types.get("sender_type"), types.get("receiver_type")
         known = {"sender_type": sender or text(document, "sender_type")}
         known["receiver_type"] = receiver or text(document, "receiver_type")
-    return entry_of(kind, document, measured_at=measured_at or datetime.now(timezone.utc), name=name, **known)
+    return entry_of(
+        kind, document, measured_at=measured_at or datetime.now(timezone.utc), name=name, **known
+    )
 
 
 def save_law(found: StepFit, workload: Workload, software: str, instance_type: str) -> None:
@@ -118,8 +130,8 @@ def _doubt_unit(found: StepFit, workload: Workload, instance: InstanceType) -> N
     if not 1 / FAR_OFF < ratio < FAR_OFF:
         times = f"{ratio:.3g} times as long" if ratio > 1 else f"{1 / ratio:.3g} times as short"
         note(
-            f"a step is {times} as others' runs say of {workload.model.name} on {instance.name}; is step_time_s in "
-            "seconds, and local_batch of each GPU?"
+            f"a step is {times} as others' runs say of {workload.model.name} on {instance.name}; is"
+            " step_time_s in seconds, and local_batch of each GPU?"
         )
 
 
@@ -127,22 +139,32 @@ def put(entries: Iterable[Entry], *, force_local: bool = False, force_spread: bo
     """Save entries in the user's tables and say what was done on stderr.
 
     Raises:
-        RequestError: a local run without ``force_local``. DataError: a measurement of the future, or unwritable tables.
-        MeasurementError: eFLOPS with a useless spread without ``force_spread``; the other entries are saved.
+        RequestError: a local run without ``force_local``. DataError: a measurement of the future,
+            or unwritable tables.
+        MeasurementError: eFLOPS with a useless spread without ``force_spread``; the other entries
+            are saved.
     """
     new = tuple(entries)
     now = datetime.now(timezone.utc)
     for entry in new:
         if entry.measured_at - now > FUTURE:  # it would win over every later measurement
             raise DataError(
-                f"{entry.name} is not saved: it says that it was measured at {format_time(entry.measured_at)}, and now "
-                f"it is {format_time(now)}; correct measured_at, or this machine's clock"
+                f"{entry.name} is not saved: it says that it was measured at"
+                f" {format_time(entry.measured_at)}, and now it is {format_time(now)}; correct"
+                " measured_at, or this machine's clock"
             )
         if entry.local and not force_local:
-            why = f"{entry.name} was measured with processes of one machine, which says nothing about the network"
+            why = (
+                f"{entry.name} was measured with processes of one machine, which says nothing about"
+                " the network"
+            )
             allowed = f"this option, or a run over real hosts: {why} between {entry.subject} VMs"
             raise RequestError("force_local", False, allowed)
-    spreads = {e.name: float(e.document.get("spread") or 0) for e in new if e.kind == "eflops" and not force_spread}
+    spreads = {
+        e.name: float(e.document.get("spread") or 0)
+        for e in new
+        if e.kind == "eflops" and not force_spread
+    }
     useless = {name: spread for name, spread in spreads.items() if spread > USELESS_SPREAD}
     new = tuple(e for e in new if e.name not in useless)
     if new:
@@ -150,8 +172,8 @@ def put(entries: Iterable[Entry], *, force_local: bool = False, force_spread: bo
     if useless:
         advice = "end what else runs there and measure again, with more --windows or --seconds"
         lines = (
-            f"{name} is not saved: its windows differ by {spread:.0%}, so the number may be anything; {advice}; "
-            "--force-spread saves it anyway"
+            f"{name} is not saved: its windows differ by {spread:.0%}, so the number may be"
+            f" anything; {advice}; --force-spread saves it anyway"
             for name, spread in useless.items()
         )
         raise MeasurementError("\n".join(lines))
@@ -159,7 +181,9 @@ def put(entries: Iterable[Entry], *, force_local: bool = False, force_spread: bo
 
 def _save(new: tuple[Entry, ...]) -> None:
     known = every_type()
-    warn_of_types((t for e in new for t in (e.instance_type, e.sender_type, e.receiver_type) if t), known)
+    warn_of_types(
+        (t for e in new for t in (e.instance_type, e.sender_type, e.receiver_type) if t), known
+    )
     earlier, tables = save_entries(own_folder(), new)
     kept, before = {e.name: e for e in tables}, {e.name: e for e in earlier}
     saved = [e for e in new if kept[e.name] == e]
@@ -167,13 +191,17 @@ def _save(new: tuple[Entry, ...]) -> None:
         old = before.get(entry.name)
         if entry not in saved:
             note(
-                f"{entry.name} is not saved: there is a later measurement, of {kept[entry.name].measured_at.date()}; "
-                f"'deepvm tables remove {entry.name}' makes room for this one"
+                f"{entry.name} is not saved: there is a later measurement, of"
+                f" {kept[entry.name].measured_at.date()}; 'deepvm tables remove {entry.name}' makes"
+                " room for this one"
             )
         elif old is None or old == entry:
             say(f"saved: {entry.name}, {entry.value}")
         else:
-            say(f"replaced: {entry.name}, {entry.value}\n  before: {old.value}, {old.measured_at.date()}")
+            say(
+                f"replaced: {entry.name}, {entry.value}\n  before: {old.value},"
+                f" {old.measured_at.date()}"
+            )
     unused = {name: reason for name, reason in reasons(tables, known).items() if reason}
     why = {e.name: unused[e.name] for e in saved if e.name in unused}
     if len(why) < len({e.name for e in saved}):
@@ -181,7 +209,9 @@ def _save(new: tuple[Entry, ...]) -> None:
         say(f"'deepvm recommend' uses {what} from now on")
     for name, reason in why.items():
         note(f"'deepvm recommend' does not use {name}: {reason}")
-    undo = "'deepvm tables restore' undoes the last change" if tables != earlier else "nothing changed"
+    undo = (
+        "'deepvm tables restore' undoes the last change" if tables != earlier else "nothing changed"
+    )
     say(f"{tables.path}: {counted(len(tables), 'measurement')}; {undo}")
 
 

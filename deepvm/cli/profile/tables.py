@@ -25,7 +25,9 @@ app = group("List, show, compare, import and export what was measured on your ow
 
 @app.command("list", short_help="List measurements, and what recommend uses.")
 def list_tables(
-    catalog: Annotated[str, opt("What is used with this catalog; default: any embedded one.", "NAME|FILE")] = "",
+    catalog: Annotated[
+        str, opt("What is used with this catalog; default: any embedded one.", "NAME|FILE")
+    ] = "",
     output: Output = "table",
 ) -> None:
     """List measurements: kind, type, workload, day, whether recommend uses it, and the result."""
@@ -38,17 +40,25 @@ def list_tables(
     why: dict[str, str] = {}
     if tables:
         why = reasons(tables, load_catalog(catalog, prices="snapshot") if catalog else every_type())
-    print_as(output, lambda: report.print_list(tables, why), lambda: report.list_document(tables, why))
+    print_as(
+        output, lambda: report.print_list(tables, why), lambda: report.list_document(tables, why)
+    )
     if not tables and output == "table":
         note(f"nothing was measured yet (no entries in {folder}); 'deepvm profile' measures")
 
 
 @app.command(short_help="Show measurements with their raw figures.")
 def show(
-    name: Annotated[str, arg("NAME", "Instance type, kind, name as in 'list -o json', its beginning, or a glob.")],
+    name: Annotated[
+        str,
+        arg("NAME", "Instance type, kind, name as in 'list -o json', its beginning, or a glob."),
+    ],
     output: Output = "table",
 ) -> None:
-    """Show measurements with their raw figures; json and yaml print the documents whole, csv a row for each."""
+    """Show measurements with their raw figures.
+
+    Json and yaml print the documents whole, csv a row for each.
+    """
     from deepvm.reports.profiling import measured as report
 
     found = _called([name])
@@ -68,7 +78,9 @@ def show(
 
 @app.command(short_help="Show what the last change did, or what yours change.")
 def diff(
-    catalog: Annotated[str, opt("Show instead what the measurements change in this catalog.", "NAME|FILE")] = "",
+    catalog: Annotated[
+        str, opt("Show instead what the measurements change in this catalog.", "NAME|FILE")
+    ] = "",
     output: Output = "table",
 ) -> None:
     """Show what the last change did to the measured tables, or what they change in a catalog.
@@ -84,7 +96,11 @@ def diff(
     folder, tables = _own()
     if not catalog:
         old = previous_tables(folder)
-        print_as(output, lambda: report.print_diff(old, tables), lambda: report.diff_document(old, tables))
+        print_as(
+            output,
+            lambda: report.print_diff(old, tables),
+            lambda: report.diff_document(old, tables),
+        )
         return
     published = load_catalog(catalog)
     own = tables.apply(published)
@@ -104,14 +120,20 @@ def diff(
 
 @app.command("import", short_help="Add measurements of a file to yours.")
 def import_tables(
-    file: Annotated[str, arg("FILE", "JSON of 'tables export' or 'profile', or a CSV: n,speedup or n,seconds.")],
+    file: Annotated[
+        str, arg("FILE", "JSON of 'tables export' or 'profile', or a CSV: n,speedup or n,seconds.")
+    ],
     instance_type: Annotated[str, opt("The type that was measured.", "TYPE")] = "",
     sender_type: Annotated[str, opt("For saturation: the type that sends.", "TYPE")] = "",
     receiver_type: Annotated[str, opt("For saturation: the type that receives.", "TYPE")] = "",
     kind: Annotated[str, opt("For a CSV: what its columns are.", "scaling")] = "",
     workload: Annotated[str, opt("For a CSV: what was trained, such as resnet50.", "NAME")] = "",
-    measured_at: Annotated[str, opt("When, such as 2026-01-31; default: the file's own time.", "TIME")] = "",
-    force_local: Annotated[bool, flag("--force-local", "Import even if VMs were processes on one machine.")] = False,
+    measured_at: Annotated[
+        str, opt("When, such as 2026-01-31; default: the file's own time.", "TIME")
+    ] = "",
+    force_local: Annotated[
+        bool, flag("--force-local", "Import even if VMs were processes on one machine.")
+    ] = False,
     force_spread: ForceSpread = False,
 ) -> None:
     """Add measurements to yours; the newer duplicate wins.
@@ -121,13 +143,22 @@ def import_tables(
     from deepvm.cli.profile.save import put
 
     if kind not in ("", "scaling"):
-        other = "; eFLOPS and saturation come as JSON, from 'deepvm profile ... -o json', which says so itself"
+        other = (
+            "; eFLOPS and saturation come as JSON, from 'deepvm profile ... -o json', which says so"
+            " itself"
+        )
         raise RequestError("kind", kind, f"scaling, with a CSV{other}")
     path = Path(file)
     if path.suffix.lower() == ".csv":
-        for option, value in (("kind", kind), ("instance_type", instance_type), ("workload", workload)):
+        for option, value in (
+            ("kind", kind),
+            ("instance_type", instance_type),
+            ("workload", workload),
+        ):
             if not value:
-                raise RequestError(option, value, "with a CSV: --kind scaling --instance-type TYPE --workload NAME")
+                raise RequestError(
+                    option, value, "with a CSV: --kind scaling --instance-type TYPE --workload NAME"
+                )
         entries: Sequence[Entry] = [_of_csv(path, measured_at, instance_type, workload)]
     else:
         for option, value in (("kind", kind), ("workload", workload)):
@@ -160,7 +191,9 @@ def export(
     if not file.lower().endswith(".json"):
         raise RequestError("FILE", file, "a file name that ends in .json, or - for standard output")
     if os.path.lexists(file) and not force:
-        raise RequestError("FILE", file, "a file that does not exist yet, or --force to overwrite it")
+        raise RequestError(
+            "FILE", file, "a file that does not exist yet, or --force to overwrite it"
+        )
     write_bytes(Path(file), encode_tables(tables))
     say(f"{file}: written, {counted(len(tables), 'measurement')}")
 
@@ -184,7 +217,10 @@ def restore() -> None:
 
     path = restore_previous(own_folder())
     kept = len(_own()[1])
-    say(f"{path}: {counted(kept, 'measurement') if kept else 'nothing measured'}; another restore undoes this")
+    say(
+        f"{path}: {counted(kept, 'measurement') if kept else 'nothing measured'}; another restore"
+        " undoes this"
+    )
 
 
 def _own() -> tuple[Path, Tables]:
@@ -201,12 +237,22 @@ def _called(names: Sequence[str]) -> tuple[Entry, ...]:
         called = {e.name: e for e in tables.called(name)}
         found |= called
         if not tables:
-            raise RequestError("NAME", name, "a measurement: none, because nothing was measured yet")
+            raise RequestError(
+                "NAME", name, "a measurement: none, because nothing was measured yet"
+            )
         if not called:
-            words = {w for e in tables for w in (e.name, e.instance_type, e.sender_type, e.receiver_type) if w}
+            words = {
+                w
+                for e in tables
+                for w in (e.name, e.instance_type, e.sender_type, e.receiver_type)
+                if w
+            }
             meant = did_you_mean(name, sorted(words))
             some = ", ".join([e.name for e in tables][:8])
-            allowed = f"a measurement, the beginning of its name or a glob: {some}{f'; {meant}' if meant else ''}"
+            allowed = (
+                "a measurement, the beginning of its name or a glob:"
+                f" {some}{f'; {meant}' if meant else ''}"
+            )
             raise RequestError("NAME", name, allowed)
     return tuple(found.values())
 
@@ -218,12 +264,18 @@ def _of_json(path: Path, measured_at: str, types: MeasuredTypes) -> Sequence[Ent
 
     document = read_document(path)
     if not isinstance(document, dict):
-        raise CatalogFormatError(path, [Problem("top level", f"a {type(document).__name__}", EXPECTED)])
+        raise CatalogFormatError(
+            path, [Problem("top level", f"a {type(document).__name__}", EXPECTED)]
+        )
     if not str(document.get("schema_version")).startswith("deepvm.tables/"):
-        return [entry_from(document, **types, measured_at=_moment(measured_at, path), name=str(path))]
+        return [
+            entry_from(document, **types, measured_at=_moment(measured_at, path), name=str(path))
+        ]
     for option, value in {**types, "measured_at": measured_at}.items():
         if value:
-            raise RequestError(option, value, "nothing with exported tables, which say so themselves")
+            raise RequestError(
+                option, value, "nothing with exported tables, which say so themselves"
+            )
     return read_tables(path).entries
 
 
@@ -243,7 +295,9 @@ def _of_csv(path: Path, measured_at: str, instance_type: str, workload: str) -> 
         "warnings": [],
     }
     moment = _moment(measured_at, path)
-    return entry_of("scaling", document, measured_at=moment, instance_type=instance_type, name=str(path))
+    return entry_of(
+        "scaling", document, measured_at=moment, instance_type=instance_type, name=str(path)
+    )
 
 
 def _moment(text: str, path: Path) -> datetime:
@@ -259,6 +313,9 @@ def _moment(text: str, path: Path) -> datetime:
         if moment.year < 2000 or moment - now > FUTURE:
             raise ValueError
     except (ValueError, OverflowError):
-        allowed = "a day or a moment with a time zone that is not in the future, such as 2026-01-31T12:00:00Z"
+        allowed = (
+            "a day or a moment with a time zone that is not in the future, such as"
+            " 2026-01-31T12:00:00Z"
+        )
         raise RequestError("measured_at", text, allowed) from None
     return moment

@@ -13,21 +13,23 @@ from deepvm.errors import missing_extra
 
 def reproduce(
     paper: Annotated[
-        Literal["deepvm", "thesis", "scaling", "all"], arg("[PAPER]", "deepvm, thesis, scaling or all of them.")
+        Literal["deepvm", "thesis", "scaling", "all"],
+        arg("[PAPER]", "deepvm, thesis, scaling or all of them."),
     ] = "all",
     only: Annotated[
-        Literal["same", "close", "differs"] | None, opt("Show the figures of this verdict alone; all are computed.")
+        Literal["same", "close", "differs"] | None,
+        opt("Show the figures of this verdict alone; all are computed."),
     ] = None,
     output: Output = "table",
 ) -> None:
     """Compute the figures of the papers again: published, ours, the difference, a verdict.
 
-    deepvm: the tables and figures of DeepVM, by the planner. thesis: tables 6.2 and 6.3 of the Spotify thesis, by the
-    simulator. scaling: laws of scaling, fitted to published speed-ups and steps; needs the extra fit, and is left out
-    of all of them without it.
+    deepvm: the tables and figures of DeepVM, by the planner. thesis: tables 6.2 and 6.3 of the
+    Spotify thesis, by the simulator. scaling: laws of scaling, fitted to published speed-ups and
+    steps; needs the extra fit, and is left out of all of them without it.
 
-    Verdicts: same, to the printed digits; close, within a tolerance that has a reason; differs. Exit code 1 if a figure
-    differs and that is not known.
+    Verdicts: same, to the printed digits; close, within a tolerance that has a reason; differs.
+    Exit code 1 if a figure differs and that is not known.
 
     Example: deepvm reproduce thesis -o csv
     """
@@ -48,7 +50,10 @@ def reproduce(
     )
     unexpected = [(part, own) for reproduction in found for part, own in reproduction.unexpected]
     for part, own in unexpected:
-        say(f"Not expected: {part.id}, {own.figure.name}: {own.shown}, not {own.figure.published.text}")
+        say(
+            f"Not expected: {part.id}, {own.figure.name}: {own.shown}, not"
+            f" {own.figure.published.text}"
+        )
     if unexpected:
         raise typer.Exit(1)
 

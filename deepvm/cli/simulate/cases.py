@@ -26,7 +26,9 @@ from deepvm.simulator.traces.replay import MTTP_S
 from deepvm.simulator.traces.trace import pools_of, read_traces
 
 
-def jobs_of(paths: list[Path], presets: list[str], market: str | None, *, replayed: bool) -> list[Job]:
+def jobs_of(
+    paths: list[Path], presets: list[str], market: str | None, *, replayed: bool
+) -> list[Job]:
     """The jobs; ``replayed``: on recorded lifetimes, for which policies need a prior until they have seen some."""
     found = [preset(name) for name in presets] + [read_job(path) for path in paths]
     if not found:
@@ -37,7 +39,10 @@ def jobs_of(paths: list[Path], presets: list[str], market: str | None, *, replay
     jobs = [replace(job, market=Market(market)) for job in found] if market else found
     for i, job in enumerate(jobs):
         if replayed and job.mttp_s[0] == math.inf:
-            note(f"{job.name}: no mttp_s is given; until lifetimes are seen, policies assume {format_seconds(MTTP_S)}")
+            note(
+                f"{job.name}: no mttp_s is given; until lifetimes are seen, policies assume"
+                f" {format_seconds(MTTP_S)}"
+            )
             jobs[i] = replace(job, mttp_s=(MTTP_S,))
     return jobs
 
@@ -47,30 +52,49 @@ def policies_of(policy: str | None, compare: str | None) -> list[SavePolicy]:
     if compare is None:
         return [parse_policy("adaptive" if policy is None else policy)]
     if policy is not None:
-        raise RequestError("policy", policy, "no --policy beside --compare, which names all of them")
+        raise RequestError(
+            "policy", policy, "no --policy beside --compare, which names all of them"
+        )
     names = [name.strip() for name in compare.split(",") if name.strip()]
     if not names:
         raise RequestError("compare", compare, "policies, separated by commas")
     return list(dict.fromkeys(parse_policy(name, "compare") for name in names))
 
 
-def cases_of(jobs: list[Job], policies: list[SavePolicy], sweep: list[str], *, replayed: bool) -> list[Case]:
+def cases_of(
+    jobs: list[Job], policies: list[SavePolicy], sweep: list[str], *, replayed: bool
+) -> list[Case]:
     """Every job with every value of the sweep under every policy."""
     if replayed and any(text.startswith("mttp=") for text in sweep):
         raise RequestError(
-            "sweep", " ".join(sweep), "a key other than mttp: the lifetimes are those of --trace or --lives"
+            "sweep",
+            " ".join(sweep),
+            "a key other than mttp: the lifetimes are those of --trace or --lives",
         )
-    return [Case(varied, p, values) for job in jobs for varied, values in swept(job, sweep) for p in policies]
+    return [
+        Case(varied, p, values)
+        for job in jobs
+        for varied, values in swept(job, sweep)
+        for p in policies
+    ]
 
 
 def deadline_of(time: str, policy: str | None, jobs: list[Job]) -> Deadline | None:
-    """The deadline, if any. Raises RequestError: a job may need on-demand VMs and has only a spot price."""
+    """The deadline, if any.
+
+    Raises RequestError: a job may need on-demand VMs and has only a spot price.
+    """
     if policy is not None and not time:
         raise RequestError("deadline_policy", policy, "no --deadline-policy without --deadline")
-    decides = parse_deadline_policy("uniform-progress" if policy is None else policy, "deadline_policy")
+    decides = parse_deadline_policy(
+        "uniform-progress" if policy is None else policy, "deadline_policy"
+    )
     deadline = Deadline(parse_seconds(time, "deadline"), decides) if time else None
     for job in (j for j in jobs if j.spot_usd_per_hour and not j.on_demand_usd_per_hour):
-        missing = f"a job with a price on demand: {job.name} has spot_usd_per_hour, and no on_demand_usd_per_hour"
+        missing = (
+            f"a job with a price on demand: {job.name} has spot_usd_per_hour, and no"
+            " on_demand_usd_per_hour"
+        )
         if job.market is Market.ON_DEMAND:
             raise RequestError("market", job.market.value, missing)
         if deadline:
@@ -129,12 +153,19 @@ def own_lives(text: str) -> LifeSource:
         rows = history.machines()
     found = lives_in(rows, time.time(), tuple(pool.split("/")) if pool else ())
     if not found:
-        kinds = sorted({f"history:{m['instance_type']}/{m['zone']}" for m in rows if m["market"] == "spot"})
-        known = joined(kinds, "or") if kinds else "a --trace: no job of yours has had spot machines yet"
+        kinds = sorted(
+            {f"history:{m['instance_type']}/{m['zone']}" for m in rows if m["market"] == "spot"}
+        )
+        known = (
+            joined(kinds, "or") if kinds else "a --trace: no job of yours has had spot machines yet"
+        )
         raise RequestError("lives", text, known)
     lives = ResampledLifetimes(found)
     ended = sum(end for _, end in found)
-    note(f"{len(found)} lives, {ended} ended by a preemption; mean life {format_seconds(lives.mean_s)}")
+    note(
+        f"{len(found)} lives, {ended} ended by a preemption; mean life"
+        f" {format_seconds(lives.mean_s)}"
+    )
     return lives
 
 
@@ -143,12 +174,16 @@ def traced_lives(files: list[Path]) -> LifeSource:
     traces = read_traces(files, note)
     whole = [whole_lives(pool.pairs) for pool in pools_of(traces, say=note)]
     if not any(whole):
-        raise DataError(f"{', '.join(map(str, files))}: no machine is preempted there; name another trace, or none")
+        raise DataError(
+            f"{', '.join(map(str, files))}: no machine is preempted there; name another trace, or"
+            " none"
+        )
     time_s = sum(trace.gap_s * trace.counts.size for trace in traces)
     short_s = sum(trace.gap_s * float((trace.counts < trace.nodes).sum()) for trace in traces)
     note(
-        f"--trace replays how long machines lived, not the {short_s / time_s:.0%} of the time in which they were "
-        "unavailable: a replacement comes after allocation_s; 'deepvm traces deadline' counts those hours, too"
+        f"--trace replays how long machines lived, not the {short_s / time_s:.0%} of the time in"
+        " which they were unavailable: a replacement comes after allocation_s; 'deepvm traces"
+        " deadline' counts those hours, too"
     )
     return ObservedLifetimes(whole)
 
@@ -160,5 +195,7 @@ def show(answers: Sequence[Answer], output: str, plot: str, *, many: bool) -> No
     elif output == "csv":
         print_document(simulations.csv_rows(answers), output)
     else:
-        print_document(simulations.comparison(answers) if many else answers[0].results.document(), output)
+        print_document(
+            simulations.comparison(answers) if many else answers[0].results.document(), output
+        )
     draw(plot, lambda: simulations.answers_figure(answers))

@@ -24,21 +24,40 @@ if TYPE_CHECKING:
 
 def survive(
     *,
-    instance_type: Annotated[str, opt("The type of the VMs.", "TYPE", autocompletion=complete.complete_type)],
+    instance_type: Annotated[
+        str, opt("The type of the VMs.", "TYPE", autocompletion=complete.complete_type)
+    ],
     count: Annotated[int, opt("How many are needed at once.", "N")],
     for_: Annotated[str, opt("How long all have to live, such as 4h.", "TIME", "--for")],
     catalog: Annotated[
         str,
-        opt("A cloud's market, an embedded catalog, or a file.", "NAME|FILE", autocompletion=complete.complete_catalog),
+        opt(
+            "A cloud's market, an embedded catalog, or a file.",
+            "NAME|FILE",
+            autocompletion=complete.complete_catalog,
+        ),
     ] = "aws",
-    cloud: Annotated[str, opt("A cloud's market: aws, gcp ...", "NAME", autocompletion=complete.complete_cloud)] = "",
-    region: Annotated[
-        str, opt("The region; default: your own.", "NAME", "--region", "-r", autocompletion=complete.complete_region)
+    cloud: Annotated[
+        str, opt("A cloud's market: aws, gcp ...", "NAME", autocompletion=complete.complete_cloud)
     ] = "",
-    zone: Annotated[str, opt("Only this zone, by id (use1-az1) or name (us-east-1a).", "ZONE")] = "",
+    region: Annotated[
+        str,
+        opt(
+            "The region; default: your own.",
+            "NAME",
+            "--region",
+            "-r",
+            autocompletion=complete.complete_region,
+        ),
+    ] = "",
+    zone: Annotated[
+        str, opt("Only this zone, by id (use1-az1) or name (us-east-1a).", "ZONE")
+    ] = "",
     price_history: PriceHistory = "",
     days: Annotated[str, opt("Days of --history, 1 to 90.", "N")] = "30",
-    max_price: Annotated[str | None, opt("The most that you bid for a VM, $/h; needs --history.", "USD")] = None,
+    max_price: Annotated[
+        str | None, opt("The most that you bid for a VM, $/h; needs --history.", "USD")
+    ] = None,
     prices: Prices = "auto",
     offline: Offline = False,
     profile: AwsProfile = "",
@@ -46,8 +65,8 @@ def survive(
 ) -> None:
     """Say how probable it is that N spot VMs of a type can be had, and that all of them live for a time.
 
-    It rests on public traces, the cloud's interruption band, your own jobs, and, where they are at hand, stored prices
-    and placement scores. Losses that come together are counted as such.
+    It rests on public traces, the cloud's interruption band, your own jobs, and, where they are at
+    hand, stored prices and placement scores. Losses that come together are counted as such.
 
     Example: deepvm survive --instance-type p4d.24xlarge --count 8 --for 4h
     """
@@ -57,7 +76,9 @@ def survive(
     from deepvm.simulator.survival.evidence import answer
 
     if max_price is not None and not price_history:
-        raise RequestError("max_price", max_price, "together with --history FOLDER, which says how prices moved")
+        raise RequestError(
+            "max_price", max_price, "together with --history FOLDER, which says how prices moved"
+        )
     most = None if max_price is None else to_decimal(max_price, "max_price")
     for_s = parse_seconds(for_, "for")
     catalog = market_of(cloud, catalog)
@@ -85,11 +106,16 @@ def _check_cloud(catalog: str, option: str) -> None:
 
     if may_be_market(catalog) and region_in(catalog) is not None and not cloud_of(catalog).has_spot:
         title = cloud_of(catalog).title
-        raise RequestError(option, catalog, f"a cloud with a spot market whose prices are known; {title} has none")
+        raise RequestError(
+            option, catalog, f"a cloud with a spot market whose prices are known; {title} has none"
+        )
 
 
 def _named(catalog: str, region: str) -> str:
-    """The catalog of a region. Raises RequestError: the catalog is that of another one, or of none."""
+    """The catalog of a region.
+
+    Raises RequestError: the catalog is that of another one, or of none.
+    """
     from deepvm.catalog.clouds import region_in
     from deepvm.catalog.store import may_be_market
 
@@ -97,7 +123,9 @@ def _named(catalog: str, region: str) -> str:
         return catalog
     own = region_in(catalog) if may_be_market(catalog) else None
     if own is None or own not in ("", region):
-        raise RequestError("region", region, f"no region beside --catalog {catalog}, or --catalog aws")
+        raise RequestError(
+            "region", region, f"no region beside --catalog {catalog}, or --catalog aws"
+        )
     return catalog if own else f"{catalog}-{region}"
 
 
@@ -105,14 +133,19 @@ def _type(catalog: str, name: str, request: MarketRequest) -> tuple[Catalog, Ins
     """The catalog and the type; notes say where prices come from."""
     from deepvm.catalog.store import load_catalog
 
-    loaded = load_catalog(catalog, prices=request.prices, offline=request.offline, profile=request.profile)
+    loaded = load_catalog(
+        catalog, prices=request.prices, offline=request.offline, profile=request.profile
+    )
     say_notes([loaded])
     kind = loaded.by_name.get(name)
     if kind is None:
         why = f"; {loaded.absent[name]}" if name in loaded.absent else ""
         raise RequestError("instance_type", name, one_of(name, sorted(loaded.by_name), ", ") + why)
     if kind.spot_usd_per_hour is None:
-        note(f"no spot price of {name} is known in {loaded.name}: it may not be sold on the spot market there")
+        note(
+            f"no spot price of {name} is known in {loaded.name}: it may not be sold on the spot"
+            " market there"
+        )
     return loaded, kind
 
 
@@ -130,7 +163,9 @@ def _place(catalog: Catalog, kind: InstanceType, zone: str) -> ZonePrice:
         return replace(known[0], name=known[0].name or zone)
     if kind.spot_zones:
         sold = ", ".join(f"{z.zone} ({z.name})" if z.name else z.zone for z in kind.spot_zones)
-        raise RequestError("zone", zone, f"a zone in which {kind.name} is sold on the spot market: {sold}")
+        raise RequestError(
+            "zone", zone, f"a zone in which {kind.name} is sold on the spot market: {sold}"
+        )
     _check_zone(catalog, kind, zone)
     return ZonePrice(zone, Decimal(1), zone)
 
@@ -163,7 +198,10 @@ def _own(name: str, region: str, zone: str) -> OwnPool | None:
         if not os.environ.get(PLACE) and not (own_folder() / "history.db").exists():
             return None
         if not zone.startswith(region if zone else ""):
-            note(f"your own jobs are not asked: they know zones by name, and that of {zone} is not at hand")
+            note(
+                f"your own jobs are not asked: they know zones by name, and that of {zone} is not"
+                " at hand"
+            )
             return None
         with History.reader() as history:
             return own_pool(history.machines(), time.time(), name, region, zone)
@@ -172,8 +210,13 @@ def _own(name: str, region: str, zone: str) -> OwnPool | None:
         return None
 
 
-def _score(catalog: Catalog, kind: InstanceType, count: int, request: MarketRequest, zone: str) -> int | None:
-    """The cloud's placement score of the zone, or of the best one; None where the cloud is not asked."""
+def _score(
+    catalog: Catalog, kind: InstanceType, count: int, request: MarketRequest, zone: str
+) -> int | None:
+    """The cloud's placement score of the zone, or of the best one.
+
+    None where the cloud is not asked.
+    """
     from deepvm.catalog.market.open_markets import placement
 
     if not catalog.provenance.origins or request.offline or request.prices == "snapshot":
@@ -188,7 +231,13 @@ def _score(catalog: Catalog, kind: InstanceType, count: int, request: MarketRequ
 
 
 def _prices(
-    catalog: Catalog, kind: InstanceType, folder: str, days: int, for_s: float, zone: str, most: Decimal | None
+    catalog: Catalog,
+    kind: InstanceType,
+    folder: str,
+    days: int,
+    for_s: float,
+    zone: str,
+    most: Decimal | None,
 ) -> PriceEvidence | None:
     """What stored prices say; None without a folder."""
     if not folder:
@@ -198,7 +247,11 @@ def _prices(
     from deepvm.simulator.survival.evidence import price_evidence
 
     if not catalog.provenance.origins:
-        raise RequestError("history", folder, f"a cloud's market beside it, such as --catalog aws, not {catalog.name}")
+        raise RequestError(
+            "history",
+            folder,
+            f"a cloud's market beside it, such as --catalog aws, not {catalog.name}",
+        )
     now = datetime.now(timezone.utc)
     cloud, region = cloud_of(catalog.name).name, catalog.region
     stored = read_stored_prices(folder, cloud, [region], days, now, say)[region]
@@ -208,5 +261,7 @@ def _prices(
         note(text)
     found = price_evidence(stored, kind, for_s, zone, most)
     if found is None:
-        note(f"{folder} has no spot price of {kind.name} in {zone or catalog.region} in {days} days")
+        note(
+            f"{folder} has no spot price of {kind.name} in {zone or catalog.region} in {days} days"
+        )
     return found if found is None or most is not None else replace(found, asked=False)

@@ -12,17 +12,22 @@ from deepvm.cli.parameters import SAVE_POLICIES, arg, flag, group, opt
 from deepvm.core.units import parse_hours, parse_seconds
 from deepvm.errors import DataError, RequestError
 
-app = group("Show spot traces, fit lifetime distributions, replay save policies and deadlines on them.")
+app = group(
+    "Show spot traces, fit lifetime distributions, replay save policies and deadlines on them."
+)
 
 Files = Annotated[
     list[str],
     arg(
         "FILE...",
-        'Traces, {"metadata": {"gap_seconds": 600}, "data": [1, 1, 0, ...]}, or folders of such .json files.',
+        'Traces, {"metadata": {"gap_seconds": 600}, "data": [1, 1, 0, ...]}, or folders of such'
+        " .json files.",
         show_default=False,
     ),
 ]
-Nodes = Annotated[int | None, opt("VMs that a job needs at once; default: the largest count in each file.", "N")]
+Nodes = Annotated[
+    int | None, opt("VMs that a job needs at once; default: the largest count in each file.", "N")
+]
 
 
 @app.command(short_help="Replay jobs with a deadline.")
@@ -30,23 +35,35 @@ def deadline(
     files: Files,
     work: Annotated[str, opt("Work on one VM in hours, or a time: 90min.", "HOURS")] = "48h",
     slack: Annotated[str, opt("Deadlines: (1 + slack) x work.", "NUMBERS")] = "0.05,0.1,0.2,0.5,1",
-    policies: Annotated[str, opt("greedy, uniform-progress, on-demand.", "NAMES")] = "greedy,uniform-progress",
+    policies: Annotated[
+        str, opt("greedy, uniform-progress, on-demand.", "NAMES")
+    ] = "greedy,uniform-progress",
     price_ratio: Annotated[float, opt("Spot price over on-demand price.", "NUMBER")] = 0.33,
-    restart: Annotated[str, opt("From the request for a VM until training continues.", "TIME")] = "300s",
-    save_every: Annotated[str, opt("Work between two saves; 0: continuous and free of cost.", "TIME")] = "0",
+    restart: Annotated[
+        str, opt("From the request for a VM until training continues.", "TIME")
+    ] = "300s",
+    save_every: Annotated[
+        str, opt("Work between two saves; 0: continuous and free of cost.", "TIME")
+    ] = "0",
     save: Annotated[str, opt("How long a save blocks training.", "TIME")] = "0",
-    backup: Annotated[str, opt("From the end of the save until the version is durable.", "TIME")] = "0",
+    backup: Annotated[
+        str, opt("From the end of the save until the version is durable.", "TIME")
+    ] = "0",
     nodes: Nodes = None,
     starts: Annotated[int, opt("Job starts, spread over each trace.", "N")] = 50,
-    foresight: Annotated[bool, flag("--foresight", "Also the least possible cost of any policy; can be slow.")] = False,
+    foresight: Annotated[
+        bool, flag("--foresight", "Also the least possible cost of any policy; can be slow.")
+    ] = False,
     plot: Annotated[str, plot_of("the costs")] = "",
     output: Output = "table",
 ) -> None:
     """Replay jobs with a deadline: spot while it is available, on-demand in time where it is not.
 
-    greedy waits for spot until the last moment; uniform-progress buys on-demand whenever the job falls behind.
+    greedy waits for spot until the last moment; uniform-progress buys on-demand whenever the job
+    falls behind.
 
-    Example: deepvm traces deadline traces/ --work 48h --slack 0.05,0.1,0.2,0.5,1 --price-ratio 0.33 --restart 300
+    Example: deepvm traces deadline traces/ --work 48h --slack 0.05,0.1,0.2,0.5,1 --price-ratio 0.33
+    --restart 300
     """
     from deepvm.reports.simulation import deadlines as report
     from deepvm.simulator.traces.deadline_replay import DeadlineJob, replay_traces
@@ -64,7 +81,9 @@ def deadline(
     try:
         slacks = sorted({float(part) for part in slack.split(",")})
     except ValueError:
-        raise RequestError("slack", slack, "numbers from 0, separated by commas, such as 0.1,0.5") from None
+        raise RequestError(
+            "slack", slack, "numbers from 0, separated by commas, such as 0.1,0.5"
+        ) from None
     names = [name.strip() for name in policies.split(",") if name.strip()]
     with ExitStack() as stack:
         shown: list[Progress] = []
@@ -139,7 +158,8 @@ def fit(
 ) -> None:
     """Fit exponential, Weibull, Lomax and lognormal lifetimes to all traces together, and show which fits best.
 
-    A lifetime is known up to half a gap, and the last of a trace is censored; the likelihood accounts for both.
+    A lifetime is known up to half a gap, and the last of a trace is censored; the likelihood
+    accounts for both.
 
     Example: deepvm traces fit traces/ --each
     """
@@ -150,7 +170,9 @@ def fit(
     traces = read_traces(files, note)
     pools = pools_of(traces, nodes=nodes, say=note)
     fits = fit_lives(pools)
-    own = [fit_lives([pool]) if pool.preemptions >= FEWEST else () for pool in pools] if each else []
+    own = (
+        [fit_lives([pool]) if pool.preemptions >= FEWEST else () for pool in pools] if each else []
+    )
     alone = all((nodes or trace.nodes) == 1 for trace in traces)
     print_as(
         output,
@@ -167,14 +189,19 @@ def replay(
     policies: Annotated[
         str,
         opt(
-            f"Comma-separated: {SAVE_POLICIES}; best-fixed: the best interval in hindsight; emergency: only a save at "
+            f"Comma-separated: {SAVE_POLICIES}; best-fixed: the best interval in hindsight;"
+            " emergency: only a save at "
             "each preemption.",
             "NAMES",
         ),
     ] = "thesis,best-fixed,hazard,emergency",
-    save: Annotated[str, opt("How long a save blocks training, s; comma-separated.", "TIMES")] = "2.55,19.5,120",
+    save: Annotated[
+        str, opt("How long a save blocks training, s; comma-separated.", "TIMES")
+    ] = "2.55,19.5,120",
     step: Annotated[str, opt("One training step.", "TIME")] = "4.6s",
-    mttp: Annotated[str, opt("Mean time to preemption before a trace has shown its own.", "TIME")] = "3h",
+    mttp: Annotated[
+        str, opt("Mean time to preemption before a trace has shown its own.", "TIME")
+    ] = "3h",
     output: Output = "table",
 ) -> None:
     """Replay save policies: what saves and lost work would have cost, each policy knowing only the past of the trace.
@@ -189,7 +216,9 @@ def replay(
     pools = lives_of(files, nodes=nodes, say=note)
     step_s, mttp_s = parse_seconds(step, "step", bare=True), parse_seconds(mttp, "mttp", bare=True)
     allowed = "times above 0 s, separated by commas, such as 2.55,19.5"
-    saves = dict.fromkeys(parse_seconds(part, "save", bare=True, allowed=allowed) for part in save.split(","))
+    saves = dict.fromkeys(
+        parse_seconds(part, "save", bare=True, allowed=allowed) for part in save.split(",")
+    )
     found = replay_all(pools, names, tuple(saves), step_s=step_s, mttp_s=mttp_s)
     print_as(
         output,

@@ -1,7 +1,7 @@
 """The bill besides VMs: which items there are, what each costs, and what is not counted, and why.
 
-One place counts it, so that every answer, document and page says the same. Clouds bill a month as 730 hours. Traffic is
-counted as if nothing of an account's free allowance were left.
+One place counts it, so that every answer, document and page says the same. Clouds bill a month as
+730 hours. Traffic is counted as if nothing of an account's free allowance were left.
 """
 
 from __future__ import annotations
@@ -10,7 +10,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 
-from deepvm.core.bill.extras import ADDRESSES, BOOT, BUCKET, COSTS, DISK, EGRESS, NAT, Extras, Surcharge
+from deepvm.core.bill.extras import (
+    ADDRESSES,
+    BOOT,
+    BUCKET,
+    COSTS,
+    DISK,
+    EGRESS,
+    NAT,
+    Extras,
+    Surcharge,
+)
 from deepvm.core.bill.rates import HOURS_A_MONTH, DiskRate, Rates, RateSource
 from deepvm.core.spelling import one_of
 from deepvm.core.units import MICRO, MICRO_USD, counted, format_seconds
@@ -25,8 +35,8 @@ _OPTIONS = {DISK: "--disk", EGRESS: "--egress", BUCKET: "--bucket", NAT: "--nat"
 class BillItem:
     """One cost: by the hour, or once for all the time.
 
-    ``what``: how it is counted, in words. ``source``: who says what it costs, and when; empty where it follows from the
-    VMs' own prices.
+    ``what``: how it is counted, in words. ``source``: who says what it costs, and when; empty where
+    it follows from the VMs' own prices.
     """
 
     name: str
@@ -40,7 +50,8 @@ class BillItem:
 class NotCounted:
     """A cost that the bill leaves out, and why.
 
-    ``included``: because it is part of another figure. ``unknown``: there is such a cost, and nobody knows the rate.
+    ``included``: because it is part of another figure. ``unknown``: there is such a cost, and
+    nobody knows the rate.
     """
 
     name: str
@@ -72,8 +83,10 @@ class Bill:
     """What a cluster costs besides its VMs, and with them.
 
     Attributes:
-        vms_usd_per_hour: of the VMs. borrowed: the region whose rates these are, if the VMs are in another one.
-        counted: whether the budget and what a job costs are of all of it, see :attr:`Extras.counted`.
+        vms_usd_per_hour: of the VMs. borrowed: the region whose rates these are, if the VMs are in
+            another one.
+        counted: whether the budget and what a job costs are of all of it, see
+            :attr:`Extras.counted`.
     """
 
     items: tuple[BillItem, ...]
@@ -117,7 +130,8 @@ def bill_of(vms: RentedVms, rates: Rates, extras: Extras) -> Bill:
 def surcharge_of(rates: Rates | None, extras: Extras) -> Surcharge:
     """What the planner adds to prices; nothing where the bill does not count.
 
-    Google's NAT gateway costs no more for the 33rd VM: for larger clusters it is a little less than is added.
+    Google's NAT gateway costs no more for the 33rd VM: for larger clusters it is a little less than
+    is added.
     """
     if rates is None or not extras.counted:
         return Surcharge()
@@ -127,7 +141,10 @@ def surcharge_of(rates: Rates | None, extras: Extras) -> Surcharge:
         return int(sum(item.usd_per_hour for item in found) * MICRO_USD)
 
     alone = hourly(0, 0)
-    once = sum((i.usd_once for i in items_for(RentedVms(0, 0, Decimal(0), hours=1), rates, extras)), Decimal(0))
+    once = sum(
+        (i.usd_once for i in items_for(RentedVms(0, 0, Decimal(0), hours=1), rates, extras)),
+        Decimal(0),
+    )
     return Surcharge(hourly(1, 0) - alone, hourly(0, 1) - alone, alone, once)
 
 
@@ -142,7 +159,10 @@ def _items(vms: RentedVms, rates: Rates, extras: Extras) -> Iterator[BillItem]:
         each_usd = _per_hour(extras.disk_gb * disk.usd_per_gb_month)
         what = f"{counted(vms.count, 'disk')} of {_gb(extras.disk_gb)} {disk.kind}"
         yield BillItem(
-            DISK, f"{what}, {disk.usd_per_gb_month:f} $ a GB and month", vms.count * each_usd, source=disk.source
+            DISK,
+            f"{what}, {disk.usd_per_gb_month:f} $ a GB and month",
+            vms.count * each_usd,
+            source=disk.source,
         )
     if rates.address is not None and not extras.nat:
         address = rates.address
@@ -155,7 +175,9 @@ def _items(vms: RentedVms, rates: Rates, extras: Extras) -> Iterator[BillItem]:
         through = (extras.egress_gb or Decimal(0)) * rates.nat.usd_per_gb
         own = rates.address.usd_per_hour if rates.address is not None else Decimal(0)
         what = f"a NAT gateway with its address, {rates.nat.usd_per_gb:f} $ a GB"
-        yield BillItem(NAT, what, rates.nat.usd_per_hour_of(vms.count) + own, _exact(through), rates.nat.source)
+        yield BillItem(
+            NAT, what, rates.nat.usd_per_hour_of(vms.count) + own, _exact(through), rates.nat.source
+        )
     if rates.egress is not None and extras.egress_gb is not None:
         months = Decimal(str(max((vms.hours or 0.0) / HOURS_A_MONTH, 1.0)))
         usd = months * rates.egress.usd(extras.egress_gb / months)
@@ -165,20 +187,34 @@ def _items(vms: RentedVms, rates: Rates, extras: Extras) -> Iterator[BillItem]:
         yield BillItem(EGRESS, what, usd_once=_exact(usd), source=rates.egress.source)
     if rates.bucket is not None and extras.bucket_gb is not None:
         month = extras.bucket_gb * rates.bucket.usd_per_gb_month
-        what = f"{_gb(extras.bucket_gb)} in a bucket, {rates.bucket.usd_per_gb_month:f} $ a GB and month"
-        yield BillItem(BUCKET, f"{what}, without requests", _per_hour(month), source=rates.bucket.source)
+        what = (
+            f"{_gb(extras.bucket_gb)} in a bucket, {rates.bucket.usd_per_gb_month:f} $ a GB and"
+            " month"
+        )
+        yield BillItem(
+            BUCKET, f"{what}, without requests", _per_hour(month), source=rates.bucket.source
+        )
     if vms.hours is None:
         once = _exact(vms.usd_per_hour * Decimal(str(BOOT_S)) / 3600)
-        yield BillItem(BOOT, f"all VMs for {format_seconds(BOOT_S, digits=2)} before they train", usd_once=once)
+        yield BillItem(
+            BOOT, f"all VMs for {format_seconds(BOOT_S, digits=2)} before they train", usd_once=once
+        )
 
 
 def refuse_unknown_disk(every: Iterable[Rates], extras: Extras) -> None:
-    """Raise a RequestError for a kind of disk that none of some clouds has; what is known of none refuses nothing."""
+    """Raise a RequestError for a kind of disk that none of some clouds has.
+
+    What is known of none refuses nothing.
+    """
     known = tuple(every)
     kinds = list(dict.fromkeys(d.kind for rates in known for d in rates.disks))
     if extras.disk_kind and known and extras.disk_kind not in kinds:
         clouds = ", ".join(dict.fromkeys(rates.cloud for rates in known))
-        allowed = one_of(extras.disk_kind, kinds) if kinds else f"none: no rates of disks are known for {clouds}"
+        allowed = (
+            one_of(extras.disk_kind, kinds)
+            if kinds
+            else f"none: no rates of disks are known for {clouds}"
+        )
         raise RequestError("disk_type", extras.disk_kind, allowed)
 
 
@@ -187,8 +223,13 @@ def _disk(rates: Rates, extras: Extras) -> DiskRate | None:
     return next((d for d in rates.disks if extras.disk_kind in ("", d.kind)), None)
 
 
-def _not_counted(vms: RentedVms, rates: Rates, extras: Extras, there: set[str]) -> Iterator[NotCounted]:
-    """What the items lack; a cost of 0 and the other one of addresses and gateway are nothing to name."""
+def _not_counted(
+    vms: RentedVms, rates: Rates, extras: Extras, there: set[str]
+) -> Iterator[NotCounted]:
+    """What the items lack.
+
+    A cost of 0 and the other one of addresses and gateway are nothing to name.
+    """
     known = {
         DISK: _disk(rates, extras) is not None,
         ADDRESSES: rates.address is not None,

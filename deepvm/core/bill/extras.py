@@ -25,9 +25,10 @@ _NOTHING = re.compile(r"\s*0+(\.0+)?\s*([kKMGT]i?)?B?\s*", re.ASCII)
 class ExtrasOptions(TypedDict, total=False):
     """Options of :class:`Extras`, as users write them.
 
-    ``disk``: of each VM, ``"200GB"``. ``disk_type``: such as ``"gp3"``; None for the cloud's usual one. ``egress``:
-    traffic to the internet in all. ``bucket``: what a bucket keeps meanwhile. ``nat``: VMs without public addresses,
-    behind a NAT gateway. ``exclude_cost``: names of costs not to count, ``"all"`` for none of them.
+    ``disk``: of each VM, ``"200GB"``. ``disk_type``: such as ``"gp3"``; None for the cloud's usual
+    one. ``egress``: traffic to the internet in all. ``bucket``: what a bucket keeps meanwhile.
+    ``nat``: VMs without public addresses, behind a NAT gateway. ``exclude_cost``: names of costs
+    not to count, ``"all"`` for none of them.
     """
 
     disk: str | int | None
@@ -52,7 +53,12 @@ class Extras:
     @property
     def given(self) -> tuple[str, ...]:
         """The costs of which users have said something."""
-        said = {DISK: self.disk_gb, EGRESS: self.egress_gb, BUCKET: self.bucket_gb, NAT: self.nat or None}
+        said = {
+            DISK: self.disk_gb,
+            EGRESS: self.egress_gb,
+            BUCKET: self.bucket_gb,
+            NAT: self.nat or None,
+        }
         return tuple(name for name, value in said.items() if value is not None)
 
     @property

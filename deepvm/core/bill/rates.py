@@ -1,4 +1,7 @@
-"""What a cloud charges for besides VMs; each rate with who says so, and when. What nobody knows is None or empty."""
+"""What a cloud charges for besides VMs; each rate with who says so, and when.
+
+What nobody knows is None or empty.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,10 @@ class Tier(NamedTuple):
 
 
 class EgressRate(NamedTuple):
-    """Traffic to the internet. ``free_gb_per_month``: of the whole account, which other work may have used up."""
+    """Traffic to the internet.
+
+    ``free_gb_per_month``: of the whole account, which other work may have used up.
+    """
 
     tiers: tuple[Tier, ...]
     source: RateSource
@@ -95,8 +101,8 @@ class BucketRate(NamedTuple):
 class Rates:
     """What a cloud charges besides VMs.
 
-    ``region``: where the rates hold, empty for everywhere. ``asked_region``: that of the VMs. ``disks``: the usual kind
-    first.
+    ``region``: where the rates hold, empty for everywhere. ``asked_region``: that of the VMs.
+    ``disks``: the usual kind first.
     """
 
     cloud: str
@@ -111,4 +117,8 @@ class Rates:
     @property
     def borrowed(self) -> str:
         """The region whose rates these are, if the VMs are in another one; else empty."""
-        return self.region if self.region and self.asked_region and self.region != self.asked_region else ""
+        return (
+            self.region
+            if self.region and self.asked_region and self.region != self.asked_region
+            else ""
+        )

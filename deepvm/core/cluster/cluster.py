@@ -25,7 +25,10 @@ class NodeGroup:
 
     @property
     def micro_usd_per_hour(self) -> int:
-        """Whole micro-dollars an hour of the group; raises a ValueError if the type is not sold in this market."""
+        """Whole micro-dollars an hour of the group.
+
+        Raises a ValueError if the type is not sold in this market.
+        """
         price = self.instance.micro_usd_per_hour(self.market)
         if price is None:
             raise ValueError(f"{self.instance.name} has no {self.market.value} price")
@@ -36,8 +39,8 @@ class NodeGroup:
 class Cluster:
     """The VMs of one training run.
 
-    ``gpu``: the instance type that trains, at the spot price of the cluster's zone. ``memory``: the on-demand VMs that
-    hold checkpoints, None where the architecture has none.
+    ``gpu``: the instance type that trains, at the spot price of the cluster's zone. ``memory``: the
+    on-demand VMs that hold checkpoints, None where the architecture has none.
     """
 
     architecture: str
@@ -109,8 +112,10 @@ class Outlook:
         cost_usd: the bill for all VMs. preemptions: how many.
         sound: whether the closed form is within 2 % here (:mod:`deepvm.core.preemption.makespan`).
         spread: of simulated runs if there are any; the other figures are then their means.
-        costs_usd: the bill of a fast run at a good time for spot VMs, and of a slow one at a bad time; with a model.
-        late_probability: of missing the deadline, as far as the speed is known; None without a model or a deadline.
+        costs_usd: the bill of a fast run at a good time for spot VMs, and of a slow one at a bad
+            time; with a model.
+        late_probability: of missing the deadline, as far as the speed is known; None without a
+            model or a deadline.
     """
 
     total_s: float
@@ -127,13 +132,16 @@ class Prediction:
     """How fast a cluster trains a model: 80 % intervals, and where they come from.
 
     Attributes:
-        throughput: units a second of the cluster. step_s: seconds of a step. mfu: model FLOP utilisation.
+        throughput: units a second of the cluster. step_s: seconds of a step. mfu: model FLOP
+            utilisation.
         source: ``measured``, ``published`` or ``derived``. precision: of the step.
         batch_per_gpu, micro_batch: samples of a step on each GPU, and of them computed at once.
-        checkpointing: activation checkpointing. fitted_vms: the largest cluster that the source has seen.
+        checkpointing: activation checkpointing. fitted_vms: the largest cluster that the source has
+            seen.
         kept: share of the throughput that preemptions leave: at a bad time, usually, at a good one.
         state_bytes: weights, gradients and optimizer on each GPU.
-        faster_than_first: probability that it trains more than 1 % faster than the first plan; None for that one.
+        faster_than_first: probability that it trains more than 1 % faster than the first plan; None
+            for that one.
         trusted: whether so large a cluster, and batch, may come first.
     """
 
@@ -157,16 +165,18 @@ class Recommendation:
     """A cluster and its figures; rank 1 is the best.
 
     Attributes:
-        speedup: S(n) after the clamp. scaling_factor: K(n) = S(n)/n (eq. 13). speedup_kind: the curve that was used.
+        speedup: S(n) after the clamp. scaling_factor: K(n) = S(n)/n (eq. 13). speedup_kind: the
+            curve that was used.
         throughput: eFLOPS x n x K(n), in the catalog's eFLOPS unit.
         flopp_spot: operations per dollar of one spot VM (eq. 1); None where it has no spot price.
-        z: the paper's objective (eq. 4, 8) with FLOPP = eFLOPS / usd_per_hour, without the constant 3600.
+        z: the paper's objective (eq. 4, 8) with FLOPP = eFLOPS / usd_per_hour, without the constant
+            3600.
         usd_per_work: price over throughput, $/h per eFLOPS unit; None if the throughput is 0.
         binding: what keeps a cluster of these types from being better; empty when nothing does.
         warnings: reasons to doubt the figures. outlook: of the user's job; None without one.
         prediction: of the throughput, where a model is trained and not eFLOPS are counted.
-        next_zone: the cheapest cluster of as many of these VMs in another zone, perhaps with other memory nodes; None
-            if there is none, or if it was not asked for.
+        next_zone: the cheapest cluster of as many of these VMs in another zone, perhaps with other
+            memory nodes; None if there is none, or if it was not asked for.
         bill: what it costs besides its VMs; None where the catalog knows no rates.
     """
 
@@ -194,11 +204,18 @@ class Recommendation:
     @property
     def counted_usd_per_hour(self) -> Decimal:
         """What the budget is compared with, $/h: the VMs, and what comes besides if the bill counts."""
-        return self.bill.total_usd_per_hour if self.bill is not None and self.bill.counted else self.usd_per_hour
+        return (
+            self.bill.total_usd_per_hour
+            if self.bill is not None and self.bill.counted
+            else self.usd_per_hour
+        )
 
     @property
     def whole_usd(self) -> float | None:
-        """Expected bill of the job, of VMs and all that is known besides; None without a job that ends."""
+        """Expected bill of the job, of VMs and all that is known besides.
+
+        None without a job that ends.
+        """
         if self.bill is None or self.outlook is None or not math.isfinite(self.outlook.total_s):
             return None
         if self.bill.counted:
@@ -223,11 +240,11 @@ class Recommendation:
 class Rejection:
     """A type that is in no feasible cluster of this request.
 
-    ``detail`` is for people, with the figures; ``reason`` one word for programs: ``unprofiled``, ``excluded``,
-    ``unusable``, ``memory``, ``gpu-memory``, ``global-batch``, ``speed-unknown``, ``no-wheels``, ``burstable``,
-    ``previous-generation``, ``vcpus``, ``network-unknown``, ``no-spot-price``, ``no-on-demand-price``, ``no-curve``,
-    ``not-scaling``, ``quota``, ``budget``, ``max-nodes``, ``architecture``, ``saturation``, ``preemptions``,
-    ``reserved``.
+    ``detail`` is for people, with the figures; ``reason`` one word for programs: ``unprofiled``,
+    ``excluded``, ``unusable``, ``memory``, ``gpu-memory``, ``global-batch``, ``speed-unknown``,
+    ``no-wheels``, ``burstable``, ``previous-generation``, ``vcpus``, ``network-unknown``,
+    ``no-spot-price``, ``no-on-demand-price``, ``no-curve``, ``not-scaling``, ``quota``, ``budget``,
+    ``max-nodes``, ``architecture``, ``saturation``, ``preemptions``, ``reserved``.
     """
 
     instance_type: str

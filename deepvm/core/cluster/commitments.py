@@ -1,8 +1,9 @@
 """What users have committed to: reserved VMs, which are a pool with a price and an end, and savings plans.
 
-A reservation or capacity block becomes a type of its own, ``p5.48xlarge@POOL``, with the pool's price in the place of
-the on-demand price, without a spot price, and with as many VMs as the pool has. A savings plan is a discount on
-on-demand prices; what it costs when nothing runs is not counted.
+A reservation or capacity block becomes a type of its own, ``p5.48xlarge@POOL``, with the pool's
+price in the place of the on-demand price, without a spot price, and with as many VMs as the pool
+has. A savings plan is a discount on on-demand prices; what it costs when nothing runs is not
+counted.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class ReservedPool:
     """VMs that are reserved: so many of one type in a region, at $/h each.
 
     Attributes:
-        begins, until: UTC; None for always, and for no end. zone: id of the only zone, empty if unknown.
+        begins, until: UTC; None for always, and for no end. zone: id of the only zone, empty if
+        unknown.
         kind: ``reservation`` or ``capacity-block``.
     """
 
@@ -50,7 +52,11 @@ class ReservedPool:
     @property
     def usable_until(self) -> datetime | None:
         """When its VMs are ended, which is before a capacity block's own end; None for never."""
-        return self.until - _CLEARED if self.until is not None and self.kind == CAPACITY_BLOCK else self.until
+        return (
+            self.until - _CLEARED
+            if self.until is not None and self.kind == CAPACITY_BLOCK
+            else self.until
+        )
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,10 @@ class SavingsPlan:
 
     def __str__(self) -> str:
         """``28 % on p5.*``."""
-        return f"{(self.share * 100).normalize():f} % on {'all types' if self.glob == '*' else self.glob}"
+        return (
+            f"{(self.share * 100).normalize():f} % on"
+            f" {'all types' if self.glob == '*' else self.glob}"
+        )
 
 
 def read_savings_plan(text: str) -> SavingsPlan:
@@ -70,18 +79,24 @@ def read_savings_plan(text: str) -> SavingsPlan:
     match = _SHARE.fullmatch(text)
     share = Decimal(match["number"]) / 100 if match else Decimal(0)
     if match is None or not share:
-        raise RequestError("savings_plan", text, "a discount above 0 % and below 100 %, such as 28% or 'p5.*=28%'")
+        raise RequestError(
+            "savings_plan", text, "a discount above 0 % and below 100 %, such as 28% or 'p5.*=28%'"
+        )
     return SavingsPlan(share, (match["glob"] or "*").strip())
 
 
 def with_savings(catalogs: Iterable[Catalog], plans: Iterable[SavingsPlan]) -> tuple[Catalog, ...]:
-    """The catalogs with discounted on-demand prices, rounded up to micro-dollars; of several plans the best counts.
+    """The catalogs with discounted on-demand prices, rounded up to micro-dollars.
+
+    Of several plans the best counts.
 
     Raises a RequestError for a plan that no type with an on-demand price goes with.
     """
     plans, catalogs = tuple(plans), tuple(catalogs)
     for plan in plans:
-        if not any(i.on_demand_usd_per_hour and fnmatchcase(i.name, plan.glob) for c in catalogs for i in c):
+        if not any(
+            i.on_demand_usd_per_hour and fnmatchcase(i.name, plan.glob) for c in catalogs for i in c
+        ):
             allowed = f"a type of {_named(catalogs)} with an on-demand price, or a glob of some"
             raise RequestError("savings_plan", plan.glob, allowed)
     if not plans:
@@ -104,9 +119,12 @@ def _discounted(instance: InstanceType, plans: tuple[SavingsPlan, ...]) -> Insta
 def with_reserved(
     catalogs: Iterable[Catalog], pools: Iterable[ReservedPool], now: datetime
 ) -> tuple[tuple[Catalog, ...], tuple[str, ...]]:
-    """The catalogs with a type for each pool of their region that is there now; why pools are in none, and doubts.
+    """The catalogs with a type for each pool of their region that is there now.
 
-    ``now``: UTC. Raises a RequestError for a pool of a type that no catalog has, or two of one name.
+    Why pools are in none, and doubts.
+
+    ``now``: UTC. Raises a RequestError for a pool of a type that no catalog has, or two of one
+    name.
     """
     pools, catalogs = tuple(pools), tuple(catalogs)
     refuse_twice("reserved", (p.name for p in pools))
@@ -119,12 +137,17 @@ def with_reserved(
             raise RequestError("reserved", pool.instance_type, f"a type of {_named(catalogs)}")
         if not there:
             notes.append(
-                f"reserved pool {pool.name} is in {pool.region}, not in {', '.join(c.region for c in of_type)}"
+                f"reserved pool {pool.name} is in {pool.region}, not in"
+                f" {', '.join(c.region for c in of_type)}"
             )
         elif (end := pool.usable_until) is not None and end <= now:
-            notes.append(f"reserved pool {pool.name} ended at {_in_words(end)}{_before_its_end(pool)}")
+            notes.append(
+                f"reserved pool {pool.name} ended at {_in_words(end)}{_before_its_end(pool)}"
+            )
         elif pool.begins is not None and pool.begins > now:
-            notes.append(f"reserved pool {pool.name} begins at {_in_words(pool.begins)}: plan again then")
+            notes.append(
+                f"reserved pool {pool.name} begins at {_in_words(pool.begins)}: plan again then"
+            )
         else:
             for catalog, more in zip(catalogs, added, strict=True):
                 if catalog in there:
@@ -137,13 +160,18 @@ def with_reserved(
 
 def _doubts(catalog: Catalog, pool: ReservedPool) -> Iterator[str]:
     """What may be wrong with a pool."""
-    judged = Plausibility({i.name: PricedType(i.vcpus, i.on_demand_usd_per_hour, None) for i in catalog})
+    judged = Plausibility(
+        {i.name: PricedType(i.vcpus, i.on_demand_usd_per_hour, None) for i in catalog}
+    )
     doubt = judged.on_demand(pool.instance_type, pool.usd_per_hour)
     if doubt is not None:
         yield f"reserved pool {pool.name}: is its price right? {doubt}"
     known = catalog[pool.instance_type].zones
     if pool.zone and known and pool.zone not in known:
-        yield f"reserved pool {pool.name}: is its zone right? {pool.instance_type} is offered in {', '.join(known)}"
+        yield (
+            f"reserved pool {pool.name}: is its zone right? {pool.instance_type} is offered in"
+            f" {', '.join(known)}"
+        )
 
 
 def _in_words(moment: datetime) -> str:
@@ -151,7 +179,11 @@ def _in_words(moment: datetime) -> str:
 
 
 def _before_its_end(pool: ReservedPool) -> str:
-    return f", {_CLEARED.seconds // 60} min before the block" if pool.usable_until != pool.until else ""
+    return (
+        f", {_CLEARED.seconds // 60} min before the block"
+        if pool.usable_until != pool.until
+        else ""
+    )
 
 
 def _of_pool(base: InstanceType, pool: ReservedPool, now: datetime) -> InstanceType:

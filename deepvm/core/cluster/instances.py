@@ -11,7 +11,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from deepvm.core.cluster.known_lives import KnownLife
-from deepvm.core.cluster.memory_nodes import PAPER_TABLE, REAL_NODES, MemoryNodeRule, SaturationTable
+from deepvm.core.cluster.memory_nodes import (
+    PAPER_TABLE,
+    REAL_NODES,
+    MemoryNodeRule,
+    SaturationTable,
+)
 from deepvm.core.cluster.provenance import Provenance
 from deepvm.core.cluster.speedup import SpeedupCurve
 from deepvm.core.units import GIB, Money, to_decimal, to_micro_usd, to_positive, to_whole
@@ -51,7 +56,8 @@ class Gpu:
 class ZonePrice:
     """The spot price of a type in one zone.
 
-    ``zone``: the id, the same for every account, ``use1-az4``. ``name``: in the user's account, ``us-east-1a``.
+    ``zone``: the id, the same for every account, ``use1-az4``. ``name``: in the user's account,
+    ``us-east-1a``.
     ``since``: when the market set this price, ISO 8601. Both are empty when unknown.
     """
 
@@ -61,7 +67,10 @@ class ZonePrice:
     since: str = ""
 
     def __post_init__(self) -> None:
-        """Make the price exact; raise a RequestError unless it is above 0 and in whole micro-dollars."""
+        """Make the price exact.
+
+        Raise a RequestError unless it is above 0 and in whole micro-dollars.
+        """
         _keep(self, usd_per_hour=_exact(self.usd_per_hour, "usd_per_hour"))
 
     def __str__(self) -> str:
@@ -73,7 +82,8 @@ class ZonePrice:
 class Reservation:
     """A pool of reserved VMs; see :mod:`deepvm.core.cluster.commitments`.
 
-    ``left_s``: seconds until its VMs are ended, None if they are not; ``until``: that moment, in words.
+    ``left_s``: seconds until its VMs are ended, None if they are not; ``until``: that moment, in
+    words.
     """
 
     pool: str
@@ -88,29 +98,36 @@ class Reservation:
 class InstanceType:
     """A VM type in one region.
 
-    Prices are :data:`deepvm.core.units.Money` with at most six decimals, and kept as exact decimals.
+    Prices are :data:`deepvm.core.units.Money` with at most six decimals, and kept as exact
+    decimals.
 
     Attributes:
         name: the provider's name, ``g4dn.xlarge``. memory_gib: main memory, None if unknown.
-        network_gbps: bandwidth in Gbit/s that the planner uses, None if unknown. network_baseline_gbps: what it
-            sustains beyond a peak of some minutes, None if unknown.
-        on_demand_usd_per_hour, spot_usd_per_hour: $/h, None where it is not sold in this market.
+        network_gbps: bandwidth in Gbit/s that the planner uses, None if unknown.
+            network_baseline_gbps: what it sustains beyond a peak of some minutes, None if unknown.
+            on_demand_usd_per_hour, spot_usd_per_hour: $/h, None where it is not sold in this
+            market.
         gpu: its GPUs, None for a CPU type.
         eflops: operations per second in the catalog's unit, None when unknown.
-        eflops_basis: how ``eflops`` was estimated, in words; empty when measured. Estimates must be allowed to count.
+        eflops_basis: how ``eflops`` was estimated, in words; empty when measured. Estimates must be
+            allowed to count.
         eflops_source: who measured ``eflops``, in words, where it was not the catalog's own source.
-        speedups: its speed-up curves, at most one general one of each kind. default_speedup: the kind to use unless the
-            user asks for another; empty for the catalog's. speedup_basis: another type's name for borrowed curves.
+        speedups: its speed-up curves, at most one general one of each kind. default_speedup: the
+            kind to use unless the user asks for another; empty for the catalog's. speedup_basis:
+            another type's name for borrowed curves.
         quota_family: the provider's quota that its vCPUs count against.
         cpu_architecture: ``x86_64`` or ``arm64``, empty when unknown.
         burstable: whether it runs at full speed only while it has credits; AWS's T1 always.
         current_generation: whether the provider calls it current.
-        interruption_band: how often it is preempted, an index into :data:`INTERRUPTION_BANDS`; None if unknown.
-        spot_zones: its spot prices by zone: first that of ``spot_usd_per_hour`` (in a catalog the cheapest zone, in a
-            cluster the cluster's), then the others, cheapest first; empty when unknown.
+        interruption_band: how often it is preempted, an index into :data:`INTERRUPTION_BANDS`; None
+            if unknown.
+        spot_zones: its spot prices by zone: first that of ``spot_usd_per_hour`` (in a catalog the
+            cheapest zone, in a cluster the cluster's), then the others, cheapest first; empty when
+            unknown.
         zones: ids of the zones that offer it; empty when unknown.
         unusable: why no cluster can have it, such as a share of a GPU; empty when one can.
-        known_life: how long its spot VMs lived by the user's own history, None where that says too little.
+        known_life: how long its spot VMs lived by the user's own history, None where that says too
+            little.
         reserved: the pool of reserved VMs that it stands for, None for what anybody can rent.
         discount: share of the list price that a savings plan takes off the on-demand price.
     """
@@ -152,8 +169,12 @@ class InstanceType:
                 _keep(self, **{option: to_positive(value, option)})
         if self.interruption_band is not None:
             band, allowed = self.interruption_band, "0 to 4, or None when unknown"
-            _keep(self, interruption_band=to_whole(band, "interruption_band", allowed, least=0, most=4))
-        if self.name.startswith("t1."):  # AWS's BurstablePerformanceSupported is of T2 and what came after it
+            _keep(
+                self,
+                interruption_band=to_whole(band, "interruption_band", allowed, least=0, most=4),
+            )
+        # AWS's BurstablePerformanceSupported is of T2 and what came after it
+        if self.name.startswith("t1."):
             _keep(self, burstable=True)
         for option in ("on_demand_usd_per_hour", "spot_usd_per_hour"):
             if (value := getattr(self, option)) is not None:
@@ -174,7 +195,11 @@ class InstanceType:
     @property
     def left_s(self) -> float:
         """Seconds until a pool of reserved VMs ends, infinite for everything else."""
-        return math.inf if self.reserved is None or self.reserved.left_s is None else self.reserved.left_s
+        return (
+            math.inf
+            if self.reserved is None or self.reserved.left_s is None
+            else self.reserved.left_s
+        )
 
     @property
     def memory_bytes(self) -> int | None:
@@ -203,7 +228,10 @@ class InstanceType:
         return replace(self, spot_usd_per_hour=zone.usd_per_hour, spot_zones=(zone, *others))
 
     def only_in(self, zone: str) -> InstanceType | None:
-        """The type as sold in one zone, None if it is not; one whose zones are unknown may be anywhere."""
+        """The type as sold in one zone, None if it is not.
+
+        One whose zones are unknown may be anywhere.
+        """
         spot = tuple(z for z in self.spot_zones if z.zone == zone)
         if self.zones and zone not in self.zones and not spot:
             return None
@@ -222,7 +250,8 @@ class InstanceType:
 class Quota:
     """The most vCPUs that an account may run in one family and market.
 
-    ``in_use``: vCPUs of running VMs that count against it. ``code``, ``title``: the provider's id and name of it.
+    ``in_use``: vCPUs of running VMs that count against it. ``code``, ``title``: the provider's id
+    and name of it.
     """
 
     family: str
@@ -233,13 +262,21 @@ class Quota:
     title: str = ""
 
     def __post_init__(self) -> None:
-        """Read the market; raise a RequestError for an unknown one, or a limit that is not a whole number >= 0."""
+        """Read the market.
+
+        Raise a RequestError for an unknown one, or a limit that is not a whole number >= 0.
+        """
         try:
             _keep(self, market=Market(self.market))
         except ValueError:
-            raise RequestError("market", self.market, " or ".join(m.value for m in Market)) from None
+            raise RequestError(
+                "market", self.market, " or ".join(m.value for m in Market)
+            ) from None
         for option in ("vcpus", "in_use"):
-            _keep(self, **{option: to_whole(getattr(self, option), option, "a whole number >= 0", least=0)})
+            _keep(
+                self,
+                **{option: to_whole(getattr(self, option), option, "a whole number >= 0", least=0)},
+            )
 
     @property
     def left(self) -> int:
@@ -257,14 +294,18 @@ class Catalog:
     """Everything that can be rented in one region, with the tables that the planner needs.
 
     Attributes:
-        name: what the user calls it. region: the provider's region, empty when the types are invented.
-        n_sat: senders at network saturation by bandwidth. memory_nodes: what a VM must have to hold checkpoints.
+        name: what the user calls it. region: the provider's region, empty when the types are
+            invented.
+        n_sat: senders at network saturation by bandwidth. memory_nodes: what a VM must have to hold
+            checkpoints.
         quotas: account limits; a family and market without one is unlimited.
-        default_speedup: the kind of curve to use unless the user asks for another. eflops_unit: in words.
+        default_speedup: the kind of curve to use unless the user asks for another. eflops_unit: in
+            words.
         absent: why types that people know are not offered, by name or glob (``p2.*``).
         rates: what the cloud charges besides VMs, None if unknown.
         grace_s: from the first warning until a spot VM is gone, None if unknown.
-        unsure: why nobody knows whether what is listed can be had there; empty where a list says what is sold.
+        unsure: why nobody knows whether what is listed can be had there; empty where a list says
+            what is sold.
     """
 
     name: str
@@ -283,12 +324,17 @@ class Catalog:
     unsure: str = ""
 
     def __post_init__(self) -> None:
-        """Price each type in its cheapest zone; raise a RequestError without types, or for a duplicate name."""
+        """Price each type in its cheapest zone.
+
+        Raise a RequestError without types, or for a duplicate name.
+        """
         if not self.instances:
             raise RequestError("instances", (), "at least one instance type")
         refuse_twice("instances", (i.name for i in self.instances))
         refuse_twice("quotas", (f"{q.family} {q.market.value}" for q in self.quotas))
-        cheapest = (min(i.spot_zones, key=lambda z: z.usd_per_hour, default=None) for i in self.instances)
+        cheapest = (
+            min(i.spot_zones, key=lambda z: z.usd_per_hour, default=None) for i in self.instances
+        )
         sold = zip(self.instances, cheapest, strict=True)
         _keep(self, instances=tuple(i if zone is None else i.in_zone(zone) for i, zone in sold))
 
@@ -296,9 +342,12 @@ class Catalog:
         """The catalog with sustained bandwidths; raises a MissingDataError if no type has one."""
         if all(i.network_baseline_gbps is None for i in self):
             raise MissingDataError(
-                f"catalog {self.name} does not say what networks sustain (network_baseline_gbps); use --network peak"
+                f"catalog {self.name} does not say what networks sustain (network_baseline_gbps);"
+                " use --network peak"
             )
-        return replace(self, instances=tuple(replace(i, network_gbps=i.network_baseline_gbps) for i in self))
+        return replace(
+            self, instances=tuple(replace(i, network_gbps=i.network_baseline_gbps) for i in self)
+        )
 
     @cached_property
     def zones(self) -> Mapping[str, str]:
@@ -313,13 +362,20 @@ class Catalog:
         return tuple(Quota(i.quota_family, Market.ON_DEMAND, r.count * i.vcpus) for i, r in pools)
 
     def within_zone(self, zone: str) -> Catalog:
-        """The types sold in one zone, at its spot prices; the rest goes to ``absent``. Without zones, the same catalog.
+        """The types sold in one zone, at its spot prices; the rest goes to ``absent``.
 
-        ``zone``: an id, or a name in the user's account. Raises a RequestError if it is unknown or sells nothing.
+        Without zones, the same catalog.
+
+        ``zone``: an id, or a name in the user's account. Raises a RequestError if it is unknown or
+        sells nothing.
         """
         if not self.zones:
             return self
-        wanted = zone if zone in self.zones else next((i for i, name in self.zones.items() if name == zone), "")
+        wanted = (
+            zone
+            if zone in self.zones
+            else next((i for i, name in self.zones.items() if name == zone), "")
+        )
         if not wanted:
             listed = ", ".join(f"{i} ({name})" if name else i for i, name in self.zones.items())
             raise RequestError("zone", zone, f"a zone of catalog {self.name}: {listed}")
@@ -327,7 +383,11 @@ class Catalog:
         kept = tuple(i for i in sold.values() if i is not None)
         if not kept:
             raise RequestError("zone", zone, "a zone in which something is offered")
-        absent = {name: f"{name} is not offered in zone {wanted}" for name, there in sold.items() if there is None}
+        absent = {
+            name: f"{name} is not offered in zone {wanted}"
+            for name, there in sold.items()
+            if there is None
+        }
         return replace(self, instances=kept, absent={**self.absent, **absent})
 
     def __iter__(self) -> Iterator[InstanceType]:

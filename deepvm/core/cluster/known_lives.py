@@ -1,9 +1,10 @@
 """How long spot VMs live, by what a user has seen of them: with a prior, and with doubt.
 
-Preemptions come at a rate of which little is known beforehand: its Gamma prior counts as one life of four hours
-(:data:`SHORT_LIFE_S`). With n preemptions in all the time that machines have lived, those censored included, the rate
-is Gamma(1 + n, 4 h + time): the mean life is ``(4 h + time) / (1 + n)``, the interval is that of the rate. A history of
-fewer than :data:`FEWEST` preemptions says too little: a band of the cloud's is asked instead.
+Preemptions come at a rate of which little is known beforehand: its Gamma prior counts as one life
+of four hours (:data:`SHORT_LIFE_S`). With n preemptions in all the time that machines have lived,
+those censored included, the rate is Gamma(1 + n, 4 h + time): the mean life is ``(4 h + time) / (1
++ n)``, the interval is that of the rate. A history of fewer than :data:`FEWEST` preemptions says
+too little: a band of the cloud's is asked instead.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ class KnownLife:
     newest_s: float
 
 
-def known_life(lived_s: float, preemptions: int, machines: int, newest_s: float) -> KnownLife | None:
+def known_life(
+    lived_s: float, preemptions: int, machines: int, newest_s: float
+) -> KnownLife | None:
     """By all lives together, None if the history is too thin; see the module."""
     if preemptions < FEWEST:
         return None

@@ -1,7 +1,8 @@
 """Which VMs can hold checkpoints, and how many senders a memory node takes.
 
-Memory: eq. 6 as DeepVM prints it, each node alone; or with what a real VM keeps for itself, and with nodes that share
-each version, as the runtime does (``tcp://a,b``). Network: n_sat (DeepVM III-C2, Table V).
+Memory: eq. 6 as DeepVM prints it, each node alone; or with what a real VM keeps for itself, and
+with nodes that share each version, as the runtime does (``tcp://a,b``). Network: n_sat (DeepVM
+III-C2, Table V).
 """
 
 from __future__ import annotations
@@ -17,30 +18,45 @@ from deepvm.errors import RequestError
 
 KERNEL_BYTES = 300_000_000
 KERNEL_PERCENT = 5
-"""Memory that firmware and kernel keep. MemTotal of EC2's types, as the Karpenter project measured it
-(aws/karpenter-provider-aws, generated table of memory overhead, 2023), lies below what AWS advertises by at most this,
-VT1 aside: 0.22 GB of 2 GiB (c6g.medium), 0.45 of 4 (c5.large), 0.59 of 8 (m5.large), 2.85 of 64 (m5.4xlarge)."""
+"""Memory that firmware and kernel keep.
 
-SYSTEM_BYTES = 300_000_000  # an idle Ubuntu, Debian or Amazon Linux, and an unattended upgrade now and then
+MemTotal of EC2's types, as the Karpenter project measured it
+(aws/karpenter-provider-aws, generated table of memory overhead, 2023), lies below what AWS
+advertises by at most this, VT1 aside: 0.22 GB of 2 GiB (c6g.medium), 0.45 of 4 (c5.large), 0.59 of
+8 (m5.large), 2.85 of 64 (m5.4xlarge).
+"""
+
+# An idle Ubuntu, Debian or Amazon Linux, and an unattended upgrade now and then
+SYSTEM_BYTES = 300_000_000
 
 NODE_BYTES = 300_000_000
-"""What 'deepvm memory-node serve' needs beside its versions. Measured on 2026-11-23 (Python 3.11, x86_64): 25 MiB when
-idle; 29 MiB with 17 senders of 300 MiB and a folder; 44 MiB with 17 readers of it at once; with s3:// 54 MiB when idle
-and 210 MiB with these senders, most of it parts on their way into the bucket."""
+"""What 'deepvm memory-node serve' needs beside its versions.
+
+Measured on 2026-11-23 (Python 3.11, x86_64): 25 MiB when
+idle; 29 MiB with 17 senders of 300 MiB and a folder; 44 MiB with 17 readers of it at once; with
+s3:// 54 MiB when idle and 210 MiB with these senders, most of it parts on their way into the
+bucket.
+"""
 
 SOCKET_PERCENT = 10
-"""Received data that was not read yet. Linux lets all TCP together have 9.4 % of the memory (tcp_mem) and cannot
-reclaim it; 9 senders of 1000 MiB filled 210 MiB of it on 2026-11-23, 17 of 300 MiB 73 MiB."""
+"""Received data that was not read yet.
+
+Linux lets all TCP together have 9.4 % of the memory (tcp_mem) and cannot
+reclaim it; 9 senders of 1000 MiB filled 210 MiB of it on 2026-11-23, 17 of 300 MiB 73 MiB.
+"""
 
 
 MOST_PARTS = 64
 """Memory nodes that one version is split over, at most."""
 
 PART_BYTES = 16_000_000
-"""What a part of a version has beside its bytes. The parts are equal but for one byte; each has the layout of the whole
-version, a digest of each rank and 3 kB around them, and begins at a page. Measured on 2026-11-25: 67 kB with 900
-tensors of one process, 0.17 MB of 8, 0.97 MB of 64; computed for 840 GB in 2200 tensors: 3.4 MB of 64 processes, 13 MB
-of 256."""
+"""What a part of a version has beside its bytes. The parts are equal but for one byte.
+
+Each has the layout of the whole
+version, a digest of each rank and 3 kB around them, and begins at a page. Measured on 2026-11-25:
+67 kB with 900 tensors of one process, 0.17 MB of 8, 0.97 MB of 64; computed for 840 GB in 2200
+tensors: 3.4 MB of 64 processes, 13 MB of 256.
+"""
 
 
 def room_of_system(memory_bytes: int) -> int:
@@ -52,23 +68,35 @@ def room_of_system(memory_bytes: int) -> int:
 class SaturationTable:
     """n_sat by bandwidth: the number of senders at which one more sender stops helping (eq. 14).
 
-    ``network_gbps`` are strictly increasing bandwidths in Gbit/s, ``n_sat`` whole numbers >= 1 that never decrease. A
-    bandwidth between two rows counts as the lower one, which was measured; below the first row as the first.
+    ``network_gbps`` are strictly increasing bandwidths in Gbit/s, ``n_sat`` whole numbers >= 1 that
+    never decrease. A bandwidth between two rows counts as the lower one, which was measured; below
+    the first row as the first.
     """
 
     network_gbps: tuple[float, ...]
     n_sat: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Convert to Python's own numbers; raise a RequestError for a table that breaks the planner's algebra."""
+        """Convert to Python's own numbers.
+
+        Raise a RequestError for a table that breaks the planner's algebra.
+        """
         gbps, n_sat = self.network_gbps, self.n_sat
         if not gbps or len(gbps) != len(n_sat):
-            raise RequestError("n_sat", (gbps, n_sat), "one n_sat for each bandwidth, at least one row")
-        if not all(0 < g < float("inf") for g in gbps) or any(a >= b for a, b in zip(gbps, gbps[1:], strict=False)):
-            raise RequestError("network_gbps", gbps, "positive bandwidths in Gbit/s, strictly increasing")
+            raise RequestError(
+                "n_sat", (gbps, n_sat), "one n_sat for each bandwidth, at least one row"
+            )
+        if not all(0 < g < float("inf") for g in gbps) or any(
+            a >= b for a, b in zip(gbps, gbps[1:], strict=False)
+        ):
+            raise RequestError(
+                "network_gbps", gbps, "positive bandwidths in Gbit/s, strictly increasing"
+            )
         whole = all(1 <= n < float("inf") and n == int(n) for n in n_sat)
         if not whole or any(a > b for a, b in zip(n_sat, n_sat[1:], strict=False)):
-            raise RequestError("n_sat", n_sat, "whole numbers >= 1 that never decrease with bandwidth")
+            raise RequestError(
+                "n_sat", n_sat, "whole numbers >= 1 that never decrease with bandwidth"
+            )
         object.__setattr__(self, "network_gbps", tuple(float(g) for g in gbps))
         object.__setattr__(self, "n_sat", tuple(int(n) for n in n_sat))
 
@@ -79,12 +107,17 @@ class SaturationTable:
         return cls(tuple(g for g, _ in ordered), tuple(n for _, n in ordered))
 
     def lookup(self, network_gbps: float | npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-        """n_sat of bandwidths in Gbit/s, same shape; n_sat of a pair of VMs is the smaller of the two."""
+        """n_sat of bandwidths in Gbit/s, same shape.
+
+        N_sat of a pair of VMs is the smaller of the two.
+        """
         row = np.searchsorted(np.asarray(self.network_gbps), network_gbps, side="right") - 1
         return np.asarray(self.n_sat, dtype=np.int64)[np.maximum(row, 0)]
 
 
-PAPER_TABLE = SaturationTable((0.3, 1.7, 5.0, 10.0, 12.5, 15.0, 25.0, 30.0), (3, 12, 16, 20, 24, 24, 28, 32))
+PAPER_TABLE = SaturationTable(
+    (0.3, 1.7, 5.0, 10.0, 12.5, 15.0, 25.0, 30.0), (3, 12, 16, 20, 24, 24, 28, 32)
+)
 """DeepVM Table V, measured by its authors on AWS in 2023."""
 
 
@@ -93,13 +126,15 @@ class MemoryNodeRule:
     """What a VM needs to hold checkpoints.
 
     Attributes:
-        reserved_bytes, reserved_percent: memory of any VM, and share of it, that no checkpoint can have.
+        reserved_bytes, reserved_percent: memory of any VM, and share of it, that no checkpoint can
+        have.
         least_vcpus: it receives, verifies and writes at the same time.
-        sustained: whether to use its sustained bandwidth where known, not a peak of some minutes. Below the first row
-            of a table n_sat then falls in proportion; the paper's rule takes the first row.
+        sustained: whether to use its sustained bandwidth where known, not a peak of some minutes.
+            Below the first row of a table n_sat then falls in proportion; the paper's rule takes
+            the first row.
         current: whether a previous generation must be asked for.
-        shared: whether the nodes of a cluster hold each version together, in equal parts, up to :data:`MOST_PARTS` of
-            them; else each holds all of it (eq. 6).
+        shared: whether the nodes of a cluster hold each version together, in equal parts, up to
+            :data:`MOST_PARTS` of them; else each holds all of it (eq. 6).
     """
 
     name: str
@@ -122,8 +157,8 @@ class MemoryNodeRule:
     def share_bytes(self, memory_bytes: int, checkpoint_bytes: int, buffers: int) -> int:
         """What a VM adds to the room of all nodes, which must be f x s: m nodes do if m x share >= f x s.
 
-        One that holds everything alone adds all of its room (eq. 6). Else it holds ``buffers`` parts, and
-        :data:`PART_BYTES` for each go off; or nothing, where nodes do not share.
+        One that holds everything alone adds all of its room (eq. 6). Else it holds ``buffers``
+        parts, and :data:`PART_BYTES` for each go off; or nothing, where nodes do not share.
         """
         room = self.room_bytes(memory_bytes)
         if room >= checkpoint_bytes * buffers:
@@ -143,14 +178,17 @@ class MemoryNodeRule:
         alone = self.room_bytes(memory_bytes) // buffers
         if not self.shared:
             return alone
-        return max(alone, MOST_PARTS * max(0, self.room_bytes(memory_bytes) - buffers * PART_BYTES) // buffers)
+        return max(
+            alone,
+            MOST_PARTS * max(0, self.room_bytes(memory_bytes) - buffers * PART_BYTES) // buffers,
+        )
 
     def n_sat(self, table: SaturationTable, network_gbps: float) -> int:
         """How many senders saturate a memory node with this bandwidth (eq. 14), at least 1."""
         least = table.network_gbps[0]
         if self.sustained and network_gbps < least:
-            # Below the first row nothing is measured. A table that rises less than its bandwidth, as Table V does, lies
-            # nowhere below the line from 0 to it.
+            # Below the first row nothing is measured. A table that rises less than its bandwidth,
+            # as Table V does, lies nowhere below the line from 0 to it.
             return max(1, int(Fraction(network_gbps) * table.n_sat[0] / Fraction(least)))
         return int(table.lookup(network_gbps))
 

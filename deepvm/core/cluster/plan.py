@@ -21,9 +21,10 @@ TRAINING, ANCHOR, MEMORY = "training", "anchor", "memory"
 class PlannedVms:
     """Equal VMs of a plan, in one or both markets; what the plan does not say is None or empty.
 
-    ``zones``: spot prices by zone, cheapest first. ``offered_in``: ids of all zones that offer the type.
-    ``on_demand_discount``: share of the list price that a savings plan takes off the on-demand price. ``reserved``: the
-    pool of reserved VMs that they are of, empty for none.
+    ``zones``: spot prices by zone, cheapest first. ``offered_in``: ids of all zones that offer the
+    type.
+    ``on_demand_discount``: share of the list price that a savings plan takes off the on-demand
+    price. ``reserved``: the pool of reserved VMs that they are of, empty for none.
     """
 
     instance_type: str
@@ -57,7 +58,11 @@ class PlannedGroup:
     @property
     def usd_per_hour(self) -> Decimal | None:
         """Price of one VM in $/h, None when the plan does not say."""
-        return self.vms.spot_usd_per_hour if self.market is Market.SPOT else self.vms.on_demand_usd_per_hour
+        return (
+            self.vms.spot_usd_per_hour
+            if self.market is Market.SPOT
+            else self.vms.on_demand_usd_per_hour
+        )
 
     def __str__(self) -> str:
         """``17 x g4dn.xlarge (spot)``."""
@@ -66,7 +71,10 @@ class PlannedGroup:
 
 @dataclass(frozen=True)
 class PlanSource:
-    """Where a plan's prices come from, as in :class:`deepvm.core.cluster.provenance.Provenance`; empty if unknown."""
+    """Where a plan's prices come from, as in :class:`deepvm.core.cluster.provenance.Provenance`.
+
+    Empty if unknown.
+    """
 
     catalog: str = ""
     kind: str = ""
@@ -89,10 +97,13 @@ class PlannedDisk:
 
 @dataclass(frozen=True)
 class Plan:
-    """One configuration of a recommendation, rank 1 being the best; what it does not say is None or empty.
+    """One configuration of a recommendation, rank 1 being the best.
 
-    ``memory``: the on-demand VMs that hold checkpoints, if any. ``usd_per_hour``: of all VMs together. ``zone``: id of
-    the zone to start in. ``budget``: the most that the user would pay, $/h. ``disk``, ``nat``: what the bill counts.
+    What it does not say is None or empty.
+
+    ``memory``: the on-demand VMs that hold checkpoints, if any. ``usd_per_hour``: of all VMs
+    together. ``zone``: id of the zone to start in. ``budget``: the most that the user would pay,
+    $/h. ``disk``, ``nat``: what the bill counts.
     """
 
     rank: int
@@ -117,13 +128,19 @@ class Plan:
             PlannedGroup(TRAINING, vms, Market.SPOT, vms.spot_count),
             PlannedGroup(kept, vms, Market.ON_DEMAND, vms.on_demand_count),
         ]
-        groups += [PlannedGroup(MEMORY, memory, Market.ON_DEMAND, memory.on_demand_count)] if memory else []
+        groups += (
+            [PlannedGroup(MEMORY, memory, Market.ON_DEMAND, memory.on_demand_count)]
+            if memory
+            else []
+        )
         return tuple(g for g in groups if g.count)
 
     @property
     def reserved(self) -> tuple[str, ...]:
         """The pools of reserved VMs that it needs."""
-        return tuple(vms.reserved for vms in (self.training, self.memory) if vms is not None and vms.reserved)
+        return tuple(
+            vms.reserved for vms in (self.training, self.memory) if vms is not None and vms.reserved
+        )
 
     @property
     def training_count(self) -> int:
@@ -152,11 +169,18 @@ class Plan:
         for zone in zones:
             found = [z for z in known if zone in (z.zone, z.name)]
             if not found:
-                none = "none: this plan was made from prices without zones; --subnet decides where it starts"
-                raise RequestError("zone", zone, f"zones of the plan: {', '.join(map(str, known)) or none}")
+                none = (
+                    "none: this plan was made from prices without zones; --subnet decides where it"
+                    " starts"
+                )
+                raise RequestError(
+                    "zone", zone, f"zones of the plan: {', '.join(map(str, known)) or none}"
+                )
             if self.memory and found[0] not in complete:
                 both = ", ".join(map(str, complete)) or "none"
-                raise RequestError("zone", zone, f"zones that offer {self.memory.instance_type} too: {both}")
+                raise RequestError(
+                    "zone", zone, f"zones that offer {self.memory.instance_type} too: {both}"
+                )
         return self._only([z for z in known if z.zone in zones or (z.name and z.name in zones)])
 
     def _only(self, zones: Sequence[ZonePrice]) -> Plan:
@@ -183,7 +207,11 @@ class Plan:
     def within_budget(self) -> Plan:
         """The plan in the zones within the budget, and in the one to start in."""
         most, zones = self.budget, self.training.zones
-        kept = [z for z in zones if most is None or z.zone == self.zone or self.usd_per_hour_in(z) <= most]
+        kept = [
+            z
+            for z in zones
+            if most is None or z.zone == self.zone or self.usd_per_hour_in(z) <= most
+        ]
         return self._only(kept) if kept else self
 
     def __str__(self) -> str:

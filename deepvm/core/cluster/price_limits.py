@@ -1,7 +1,7 @@
 """Price limits of a plan: one for the cluster, split so that each group's can be enforced by itself.
 
-All groups share the headroom, because on-demand prices may have changed too since the plan was made. Their limits never
-add up to more than the whole, and the plan at its own prices always fits.
+All groups share the headroom, because on-demand prices may have changed too since the plan was
+made. Their limits never add up to more than the whole, and the plan at its own prices always fits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from deepvm.core.cluster.plan import Plan
 from deepvm.core.units import MICRO, format_usd
 from deepvm.errors import RequestError
 
-HEADROOM = Decimal("0.2")  # by which a cluster may become dearer than its plan, unless the user says otherwise
+# By which a cluster may become dearer than its plan, unless the user says otherwise
+HEADROOM = Decimal("0.2")
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,8 @@ class GroupLimit:
 class PriceLimits:
     """What a cluster may cost, $/h in whole micro-dollars, and each of its groups, by role.
 
-    ``plan_usd_per_hour``: what the plan costs where it starts; ``spot_usd_per_hour``: its spot VMs' part of that.
+    ``plan_usd_per_hour``: what the plan costs where it starts; ``spot_usd_per_hour``: its spot VMs'
+    part of that.
     ``dear_zone``: where it starts, if it costs more there than where it was planned; else empty.
     """
 
@@ -42,14 +44,18 @@ class PriceLimits:
 
     def needed_for(self, vm_usd_per_hour: Decimal, count: int) -> Decimal:
         """The lowest limit of the whole cluster, $/h, that lets each of its ``count`` spot VMs cost this much."""
-        # Multiplied before it is divided: the quotient of two prices is rounded, and would ask a micro-dollar too much.
-        return _rounded(count * vm_usd_per_hour * self.plan_usd_per_hour / self.spot_usd_per_hour, ROUND_CEILING)
+        # Multiplied before it is divided: the quotient of two prices is rounded, and would ask a
+        # micro-dollar too much.
+        return _rounded(
+            count * vm_usd_per_hour * self.plan_usd_per_hour / self.spot_usd_per_hour, ROUND_CEILING
+        )
 
 
 def limit_prices(plan: Plan, most: Decimal | None = None) -> PriceLimits | None:
     """Split ``most`` $/h, by default the plan's price and :data:`HEADROOM`, among the groups of a plan.
 
-    None when the plan has too few prices to split; raises a RequestError if it costs more than ``most``.
+    None when the plan has too few prices to split; raises a RequestError if it costs more than
+    ``most``.
     """
     fixed = _fixed_totals(plan)
     if fixed is None:
@@ -57,8 +63,12 @@ def limit_prices(plan: Plan, most: Decimal | None = None) -> PriceLimits | None:
     on_demand = sum(fixed.values(), Decimal(0))
     # In the zone to start in, or in the cheapest where the plan does not say which that is.
     zones = plan.training.zones
-    start = [z.usd_per_hour for z in zones if z.zone == plan.zone] or [z.usd_per_hour for z in zones]
-    price = max(plan.usd_per_hour, on_demand + plan.training.spot_count * min(start, default=Decimal(0)))
+    start = [z.usd_per_hour for z in zones if z.zone == plan.zone] or [
+        z.usd_per_hour for z in zones
+    ]
+    price = max(
+        plan.usd_per_hour, on_demand + plan.training.spot_count * min(start, default=Decimal(0))
+    )
     spot = price - on_demand if plan.training.spot_count else Decimal(0)
     if plan.training.spot_count and spot <= 0:
         return None
@@ -66,9 +76,16 @@ def limit_prices(plan: Plan, most: Decimal | None = None) -> PriceLimits | None:
     limit = _rounded(price * (1 + HEADROOM) if most is None else most, ROUND_FLOOR)
     if limit < price:
         what = f"what it costs in {dear_zone}" if dear_zone else "what the plan costs"
-        raise RequestError("max_price", f"{most:f}", f"at least {what}, {format_usd(price)} $/h for {plan}")
-    totals = {g.role: _rounded(fixed.get(g.role, spot) * limit / price, ROUND_FLOOR) for g in plan.groups}
-    groups = {g.role: GroupLimit(totals[g.role], _rounded(totals[g.role] / g.count, ROUND_FLOOR)) for g in plan.groups}
+        raise RequestError(
+            "max_price", f"{most:f}", f"at least {what}, {format_usd(price)} $/h for {plan}"
+        )
+    totals = {
+        g.role: _rounded(fixed.get(g.role, spot) * limit / price, ROUND_FLOOR) for g in plan.groups
+    }
+    groups = {
+        g.role: GroupLimit(totals[g.role], _rounded(totals[g.role] / g.count, ROUND_FLOOR))
+        for g in plan.groups
+    }
     return PriceLimits(limit, price, spot, groups, dear_zone)
 
 

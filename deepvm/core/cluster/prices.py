@@ -1,11 +1,11 @@
 """What a price that changes was worth over a while, and which prices can be true.
 
-Over a while every price counts for the time that it held: an average over rows would count a price that held for a
-minute like one that held for a week.
+Over a while every price counts for the time that it held: an average over rows would count a price
+that held for a minute like one that held for a week.
 
-A price far from those of comparable VMs is an error of its source, not an offer. The bounds are far outside of all real
-prices that were looked at (6 183 prices of AWS from 2021 to 2026, on demand and spot): an offer that is merely good
-stays.
+A price far from those of comparable VMs is an error of its source, not an offer. The bounds are far
+outside of all real prices that were looked at (6 183 prices of AWS from 2021 to 2026, on demand and
+spot): an offer that is merely good stays.
 """
 
 from __future__ import annotations
@@ -31,7 +31,11 @@ class PriceBasis(str, Enum):
     MAX = "max"
 
 
-_SHARE = {PriceBasis.P50: Decimal("0.5"), PriceBasis.P95: Decimal("0.95"), PriceBasis.MAX: Decimal(1)}
+_SHARE = {
+    PriceBasis.P50: Decimal("0.5"),
+    PriceBasis.P95: Decimal("0.95"),
+    PriceBasis.MAX: Decimal(1),
+}
 
 
 @dataclass(frozen=True)
@@ -42,17 +46,23 @@ class PricePoint:
     usd_per_hour: Decimal
 
 
-def price_over_time(changes: Sequence[PricePoint], start_s: int, end_s: int, basis: PriceBasis) -> Decimal | None:
-    """The price by a basis over a window from ``start_s`` to ``end_s``, $/h; None when no price is known.
+def price_over_time(
+    changes: Sequence[PricePoint], start_s: int, end_s: int, basis: PriceBasis
+) -> Decimal | None:
+    """The price by a basis over a window from ``start_s`` to ``end_s``, $/h.
 
-    ``current`` is the price at the end, else the lowest that was not exceeded for at least the basis's share of the
-    time with a known price. The last change before the window holds at its beginning. An empty window raises a
-    RequestError.
+    None when no price is known.
+
+    ``current`` is the price at the end, else the lowest that was not exceeded for at least the
+    basis's share of the time with a known price. The last change before the window holds at its
+    beginning. An empty window raises a RequestError.
     """
     if start_s >= end_s:
         raise RequestError("end_s", end_s, f"a time after the start, {start_s}")
     # Of changes at the same moment the last one holds.
-    latest = {c.at_s: c.usd_per_hour for c in sorted(changes, key=lambda c: c.at_s) if c.at_s < end_s}
+    latest = {
+        c.at_s: c.usd_per_hour for c in sorted(changes, key=lambda c: c.at_s) if c.at_s < end_s
+    }
     moments = list(latest)
     if not moments or basis is PriceBasis.CURRENT:
         return latest[moments[-1]] if moments else None
@@ -70,7 +80,8 @@ def windows_below(
 ) -> tuple[int, int]:
     """In how many windows of a length, one after the other, a price stayed at or below a limit, and how many there are.
 
-    The last change before the first window holds at its beginning; windows in which no price is known are left out.
+    The last change before the first window holds at its beginning; windows in which no price is
+    known are left out.
     """
     points = sorted(changes, key=lambda c: c.at_s)
     kept = count = place = 0
@@ -91,11 +102,12 @@ def windows_below(
 LEAST_USD_PER_HOUR = Decimal("0.0005")  # the cheapest real price is 0.0011 (t3.nano, spot)
 MOST_USD_PER_HOUR = Decimal(10_000)  # the dearest real price is 361 (u7in-32tb.224xlarge)
 
-# Spot prices as a share of the type's on-demand price. Real ones are a tenth or more; above 1 they are rare, up to 1.2.
+# Spot prices as a share of the type's on-demand price. Real ones are a tenth or more; above 1 they
+# are rare, up to 1.2.
 LEAST_SPOT_SHARE, MOST_SPOT_SHARE = Decimal("0.02"), Decimal(10)
 
-# On-demand prices for each vCPU, as a factor from their family's median (real ones: 8 below, 2.9 above), and of types
-# of small families from the median of all types (3.3 below, 12.6 above).
+# On-demand prices for each vCPU, as a factor from their family's median (real ones: 8 below, 2.9
+# above), and of types of small families from the median of all types (3.3 below, 12.6 above).
 FAMILY_SPREAD, CATALOG_SPREAD = Decimal(25), Decimal(50)
 
 IMPLAUSIBLE = "implausible price"
@@ -118,7 +130,10 @@ class Doubt:
 
 @dataclass(frozen=True)
 class PricedType:
-    """What is compared of a type: vCPUs and prices, $/h; the spot price is the median of its zones."""
+    """What is compared of a type: vCPUs and prices, $/h.
+
+    The spot price is the median of its zones.
+    """
 
     vcpus: int
     on_demand_usd_per_hour: Decimal | None = None
@@ -151,7 +166,10 @@ class Plausibility:
             return self._by_peers(name, price, LEAST_SPOT_SHARE, MOST_SPOT_SHARE)
         why = _outside(price)
         if price < LEAST_SPOT_SHARE * own:
-            why = f"below {LEAST_SPOT_SHARE * 100:.0f} % of its on-demand price, {format_usd(own)} $/h"
+            why = (
+                f"below {LEAST_SPOT_SHARE * 100:.0f} % of its on-demand price,"
+                f" {format_usd(own)} $/h"
+            )
         elif price > MOST_SPOT_SHARE * own:
             why = f"above {MOST_SPOT_SHARE} times its on-demand price, {format_usd(own)} $/h"
         return Doubt(price, why) if why else None
@@ -172,8 +190,14 @@ class Plausibility:
         nearer = max(price / usual, usual / price) <= max(spot / usual, usual / spot)
         if nearer or LEAST_SPOT_SHARE * price <= spot <= MOST_SPOT_SHARE * price:
             return None
-        far = f"below 1/{MOST_SPOT_SHARE} of" if price < spot else f"above {1 / LEAST_SPOT_SHARE:.0f} times"
-        return Doubt(price, f"{far} its spot price, {format_usd(spot)} $/h, which is nearer to {words}")
+        far = (
+            f"below 1/{MOST_SPOT_SHARE} of"
+            if price < spot
+            else f"above {1 / LEAST_SPOT_SHARE:.0f} times"
+        )
+        return Doubt(
+            price, f"{far} its spot price, {format_usd(spot)} $/h, which is nearer to {words}"
+        )
 
     def _peers(self, name: str) -> tuple[Decimal, Decimal, str]:
         """What comparable VMs with as many vCPUs cost, $/h (0 if unknown), the spread around it, and both in words."""
@@ -196,4 +220,8 @@ def _outside(price: Decimal) -> str:
     """Why no VM at all has such a price, empty when one may have."""
     if price < LEAST_USD_PER_HOUR:
         return f"below {LEAST_USD_PER_HOUR} $/h, less than any VM costs"
-    return f"above {MOST_USD_PER_HOUR} $/h, more than any VM costs" if price > MOST_USD_PER_HOUR else ""
+    return (
+        f"above {MOST_USD_PER_HOUR} $/h, more than any VM costs"
+        if price > MOST_USD_PER_HOUR
+        else ""
+    )

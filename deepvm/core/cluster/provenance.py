@@ -10,7 +10,8 @@ from datetime import date, datetime
 class Origin:
     """Where one kind of figure, such as ``specs``, ``on-demand`` or ``spot``, comes from.
 
-    ``kind``: ``live``, ``cache``, ``expired`` or ``embedded``. ``refused``: implausible rows, counted by reason.
+    ``kind``: ``live``, ``cache``, ``expired`` or ``embedded``. ``refused``: implausible rows,
+    counted by reason.
     ``dated``: whether the source says when; else ``observed_at`` is the earliest that it can be.
     """
 
@@ -26,8 +27,9 @@ class Origin:
 class Measurement:
     """A figure of a catalog that was measured on the user's own machines.
 
-    ``kind``: ``eflops``, ``scaling`` (a speed-up curve), ``saturation`` (n_sat of a bandwidth, without a workload) or
-    ``steps`` (how long a step takes). ``subject``: the type, or ``sender to receiver``; ``measured_at`` is UTC.
+    ``kind``: ``eflops``, ``scaling`` (a speed-up curve), ``saturation`` (n_sat of a bandwidth,
+    without a workload) or ``steps`` (how long a step takes). ``subject``: the type, or ``sender to
+    receiver``; ``measured_at`` is UTC.
     ``runs``: how many training runs with times of their steps are behind it, 0 where it has none.
     """
 
@@ -48,10 +50,12 @@ class Provenance:
         prices_as_of: the day the oldest prices were true, None when the catalog is invented.
         source: the publication or service, in words. origins: by kind of figure, where they differ.
         basis: which spot price is meant, in words: ``p95 of 30 days``; empty for the current one.
-        notes: what went wrong in fetching. usual: those of them in which nothing did, such as the default region.
+        notes: what went wrong in fetching. usual: those of them in which nothing did, such as the
+            default region.
         not_asked: why the cloud was not asked; empty if it was, or everything was at hand.
         doubts: limits of the figures, and implausible prices. One sentence each.
-        measured: figures of the user's own machines that are used. measured_file: empty for the user's own tables.
+        measured: figures of the user's own machines that are used. measured_file: empty for the
+            user's own tables.
     """
 
     kind: str = "file"

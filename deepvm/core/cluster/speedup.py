@@ -1,8 +1,8 @@
 """How much faster n VMs train than one: speed-up curves S(n) and the scaling factor K(n) = S(n)/n (DeepVM III-C1).
 
-``hybrid`` is the paper's and reproduces its tables. ``ring`` has two physical parameters and S(1) = 1 by construction:
-its mean error against the speed-ups published in Figure 5 is 3 %, the hybrid's 18 %. ``measured`` interpolates measured
-points and uses a ring beyond them.
+``hybrid`` is the paper's and reproduces its tables. ``ring`` has two physical parameters and S(1) =
+1 by construction: its mean error against the speed-ups published in Figure 5 is 3 %, the hybrid's
+18 %. ``measured`` interpolates measured points and uses a ring beyond them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def _require(option: str, value: float, low: float, *, inclusive: bool) -> None:
 class SpeedupCurve(ABC):
     """S(n) of one VM type.
 
-    ``workload``: the model that was trained, None for a catalog's general curve. ``source``: of the figures, in words.
+    ``workload``: the model that was trained, None for a catalog's general curve. ``source``: of the
+    figures, in words.
     ``fitted_to``: the largest n of the measurements that it was fitted to, None when unknown.
     """
 
@@ -77,7 +78,8 @@ class LogisticSpeedup(SpeedupCurve):
 class HybridSpeedup(LogisticSpeedup):
     """The logistic, replaced by its tangent at the inflection point for n <= b (DeepVM eq. 12).
 
-    The tangent L(n) = c/2 + (c a/4)(n - b) is negative near n = 1 where a b > 2, and may exceed n: K(n) is clamped.
+    The tangent L(n) = c/2 + (c a/4)(n - b) is negative near n = 1 where a b > 2, and may exceed n:
+    K(n) is clamped.
     """
 
     kind: ClassVar[str] = "hybrid"
@@ -93,7 +95,8 @@ class HybridSpeedup(LogisticSpeedup):
 class RingSpeedup(SpeedupCurve):
     """S(n) = n / (1 + c (n-1)/n + l (n-1)): the cost of a ring all-reduce beside one step of computation.
 
-    c is gradient bytes over bandwidth, l latency per hop of the ring, both in units of one VM's step time.
+    c is gradient bytes over bandwidth, l latency per hop of the ring, both in units of one VM's
+    step time.
     """
 
     kind: ClassVar[str] = "ring"
@@ -114,8 +117,8 @@ class RingSpeedup(SpeedupCurve):
     def fit(cls, points: Sequence[tuple[float, float]]) -> RingSpeedup:
         """Least squares of the relative error of S(n) at (n, S(n)) pairs with n > 1, with c, l >= 0, to seven digits.
 
-        Starts from the least squares of n/S(n) - 1, which is linear in c and l; then Gauss-Newton steps, halved until
-        they help.
+        Starts from the least squares of n/S(n) - 1, which is linear in c and l; then Gauss-Newton
+        steps, halved until they help.
         """
         n, s = np.array(points, dtype=np.float64).T
         basis = np.column_stack([(n - 1.0) / n, n - 1.0])
@@ -139,8 +142,8 @@ class RingSpeedup(SpeedupCurve):
             return best
 
         linear = np.maximum(np.linalg.lstsq(basis, n / s - 1.0, rcond=None)[0], 0.0)
-        # Steps can get stuck at 0, so each cost is also fitted alone, and both from there and from between: there may
-        # be a best ring on an axis and another off it.
+        # Steps can get stuck at 0, so each cost is also fitted alone, and both from there and from
+        # between: there may be a best ring on an axis and another off it.
         found = [improved(linear, [0, 1]), improved(np.zeros(2), [0]), improved(np.zeros(2), [1])]
         found += [improved(costs, [0, 1]) for costs in (*found[1:], (found[1] + found[2]) / 2)]
         best = min(found, key=lambda costs: float(error(costs) @ error(costs)))
@@ -150,10 +153,13 @@ class RingSpeedup(SpeedupCurve):
 
 @dataclass(frozen=True)
 class MeasuredSpeedup(SpeedupCurve):
-    """A monotone cubic (PCHIP) through measured points and S(1) = 1; beyond the last point a ring scaled to meet it.
+    """A monotone cubic (PCHIP) through measured points and S(1) = 1.
 
-    ``points``: (n, S(n)) with n >= 1 strictly increasing and S > 0; at least one with n > 1. ``beyond``: the ring used
-    past the last point, flagged as extrapolated; fitted to the points when None.
+    Beyond the last point a ring scaled to meet it.
+
+    ``points``: (n, S(n)) with n >= 1 strictly increasing and S > 0; at least one with n > 1.
+    ``beyond``: the ring used past the last point, flagged as extrapolated; fitted to the points
+    when None.
     """
 
     kind: ClassVar[str] = "measured"
@@ -163,17 +169,27 @@ class MeasuredSpeedup(SpeedupCurve):
     def __post_init__(self) -> None:
         """Raise a RequestError for points that are not a curve."""
         sizes = [p[0] for p in self.points]
-        if not sizes or sizes[-1] <= 1 or sizes[0] < 1 or any(a >= b for a, b in zip(sizes, sizes[1:], strict=False)):
-            raise RequestError("points", self.points, "n >= 1, strictly increasing, at least one n above 1")
+        if (
+            not sizes
+            or sizes[-1] <= 1
+            or sizes[0] < 1
+            or any(a >= b for a, b in zip(sizes, sizes[1:], strict=False))
+        ):
+            raise RequestError(
+                "points", self.points, "n >= 1, strictly increasing, at least one n above 1"
+            )
         for n, s in self.points:
             _require("points", n, 1, inclusive=True)
             _require("points", s, 0, inclusive=False)
         if sizes[0] == 1 and self.points[0][1] != 1:
-            raise RequestError("points", self.points[0], "a speed-up of exactly 1 at n = 1: it is the unit")
+            raise RequestError(
+                "points", self.points[0], "a speed-up of exactly 1 at n = 1: it is the unit"
+            )
 
     def speedup(self, n: FloatArray) -> FloatArray:
         """PCHIP inside the measured range, the anchored ring beyond it."""
-        from scipy.interpolate import PchipInterpolator  # slow to import, and only this kind needs it
+        # Slow to import, and only this kind needs it
+        from scipy.interpolate import PchipInterpolator
 
         n = np.asarray(n, dtype=np.float64)
         points = self.points if self.points[0][0] == 1 else ((1.0, 1.0), *self.points)

@@ -1,22 +1,27 @@
 """Which market to use so that a job meets its deadline: spot, on-demand, or waiting for spot.
 
-The problem and both policies are those of "Can't Be Late: Optimizing Spot Instance Savings under Deadlines" (NSDI
-2024); the rules below are derived anew, because here a preemption also loses the work since the newest durable version.
+The problem and both policies are those of "Can't Be Late: Optimizing Spot Instance Savings under
+Deadlines" (NSDI 2024); the rules below are derived anew, because here a preemption also loses the
+work since the newest durable version.
 
-**The safety net.** ``work_s`` is the work left, counted from the newest durable version, and on-demand VMs are not
-preempted. So from on-demand the job ends in time if ``left_s >= work_s + restart_s``; the rest of the time is spare::
+**The safety net.** ``work_s`` is the work left, counted from the newest durable version, and
+on-demand VMs are not preempted. So from on-demand the job ends in time if ``left_s >= work_s +
+restart_s``; the rest of the time is spare::
 
     spare = left - work - restart
 
-Off on-demand, time passes and ``work_s`` never grows, so ``spare`` falls by at most the ``horizon_s`` until the next
-decision. A job that goes to on-demand as soon as ``spare <= horizon`` is never late, whatever happens to spot VMs.
+Off on-demand, time passes and ``work_s`` never grows, so ``spare`` falls by at most the
+``horizon_s`` until the next decision. A job that goes to on-demand as soon as ``spare <= horizon``
+is never late, whatever happens to spot VMs.
 
-**Starting on spot** takes ``restart_s`` and then ``version_s`` before anything is durable. A spot VM that the net would
-stop before that is wasted money. So a job that is not on spot goes to on-demand as soon as
-``spare <= horizon + restart + version``: for versions that cost no time and decisions at any time this is
-``left <= work + 2 restart``, the 2d of the paper.
+**Starting on spot** takes ``restart_s`` and then ``version_s`` before anything is durable. A spot
+VM that the net would stop before that is wasted money. So a job that is not on spot goes to
+on-demand as soon as
+``spare <= horizon + restart + version``: for versions that cost no time and decisions at any time
+this is ``left <= work + 2 restart``, the 2d of the paper.
 
-Policies are frozen dataclasses without memory; the facts are numbers, or arrays over many runs of one shape.
+Policies are frozen dataclasses without memory; the facts are numbers, or arrays over many runs of
+one shape.
 """
 
 from __future__ import annotations
@@ -37,7 +42,8 @@ if TYPE_CHECKING:
 
 Array: TypeAlias = npt.NDArray[Any]
 
-# What a job runs on. Plain numbers: arrays are compared with them millions of times, an enum makes that slow.
+# What a job runs on. Plain numbers: arrays are compared with them millions of times, an enum makes
+# that slow.
 WAIT: Final = 0
 SPOT: Final = 1
 ON_DEMAND: Final = 2
@@ -48,9 +54,12 @@ class Standing:
     """Where a job with a deadline stands; numbers, or arrays over many runs.
 
     Attributes:
-        work_s: time that the rest of the work takes on a running machine, counted from the newest durable version.
-        left_s: time until the deadline; deadline_s: from the start. total_s: time that all of the work takes.
-        restart_s: from the decision for another machine until training resumes there, at the longest.
+        work_s: time that the rest of the work takes on a running machine, counted from the newest
+            durable version.
+        left_s: time until the deadline; deadline_s: from the start. total_s: time that all of the
+            work takes.
+        restart_s: from the decision for another machine until training resumes there, at the
+            longest.
         version_s: from then until the first new version is durable; 0: every moment is durable.
         horizon_s: until the next decision; 0: one can be made at any time.
         on: what it runs on now (WAIT, SPOT or ON_DEMAND); WAIT also just after a preemption.
@@ -74,7 +83,10 @@ class Standing:
 
     @property
     def spare_s(self) -> Number:
-        """How long the job may go without progress and still end in time from on-demand; below 0: it may be late."""
+        """How long the job may go without progress and still end in time from on-demand.
+
+        Below 0: it may be late.
+        """
         return self.left_s - self.work_s - self.restart_s
 
     @property
@@ -90,7 +102,10 @@ class Standing:
 
     @property
     def ahead_s(self) -> Number:
-        """Seconds ahead of the line from no work at the start to all work at the deadline; below 0: behind it."""
+        """Seconds ahead of the line from no work at the start to all work at the deadline.
+
+        Below 0: behind it.
+        """
         done = self.total_s - self.work_s
         return done * self.deadline_s / self.total_s - (self.deadline_s - self.left_s)
 
@@ -112,8 +127,9 @@ class DeadlinePolicy(ABC):
     def stay_s(self, standing: Standing) -> Array:
         """How long the job may stay in its market, SPOT or ON_DEMAND, before it has to change to the other.
 
-        Provided that nothing happens: no preemption, no new durable version on spot; on-demand keeps all work. Then
-        change without asking again: rounding would make the answer a matter of luck. Infinite: never.
+        Provided that nothing happens: no preemption, no new durable version on spot; on-demand
+        keeps all work. Then change without asking again: rounding would make the answer a matter of
+        luck. Infinite: never.
         """
 
 
@@ -147,9 +163,9 @@ class Greedy(DeadlinePolicy):
 class UniformProgress(DeadlinePolicy):
     """Keep to the line that ends at the deadline: without spot, on-demand behind it and waiting ahead of it.
 
-    A spot VM is used whenever there is one. On on-demand a job stays until there is spot *and* it is ``restarts``
-    restarts ahead of the line (the paper's hysteresis). It does not stop to wait: on real traces that cost up to a
-    tenth of the bill. The safety net is that of :class:`Greedy`.
+    A spot VM is used whenever there is one. On on-demand a job stays until there is spot *and* it
+    is ``restarts`` restarts ahead of the line (the paper's hysteresis). It does not stop to wait:
+    on real traces that cost up to a tenth of the bill. The safety net is that of :class:`Greedy`.
     """
 
     restarts: float = 1.0
@@ -158,14 +174,18 @@ class UniformProgress(DeadlinePolicy):
         """See the class."""
         on_demand = standing.on_demand
         behind = standing.ahead_s < np.where(on_demand, self.restarts * standing.restart_s, 0.0)
-        return _on_demand_or_spot(np.where(standing.spot_up, on_demand & behind, on_demand | behind), standing)
+        return _on_demand_or_spot(
+            np.where(standing.spot_up, on_demand & behind, on_demand | behind), standing
+        )
 
     def stay_s(self, standing: Standing) -> Array:
         """On on-demand the job gains on the line until it is far enough ahead of it."""
         rate = standing.deadline_s / standing.total_s - 1  # how fast it gains on the line
         short = np.maximum(self.restarts * standing.restart_s - standing.ahead_s, 0.0)
-        gained = short / np.maximum(rate, 1e-12)  # it may not gain at all; then the net holds it too
-        # On on-demand spare_s does not change: if it does not allow a start on spot now, it never will.
+        # It may not gain at all; then the net holds it too
+        gained = short / np.maximum(rate, 1e-12)
+        # On on-demand spare_s does not change: if it does not allow a start on spot now, it never
+        # will.
         bought = np.where(standing.safety_net, np.inf, gained)
         return np.where(standing.on_demand, bought, standing.until_safety_net_s)
 
@@ -184,24 +204,32 @@ def parse_deadline_policy(text: str, option: str = "policies") -> DeadlinePolicy
     return DEADLINE_POLICIES[text]()
 
 
-def steps_on_spot(policy: DeadlinePolicy, standing: Standing, step_s: Number, version_s: Number) -> Number:
+def steps_on_spot(
+    policy: DeadlinePolicy, standing: Standing, step_s: Number, version_s: Number
+) -> Number:
     """Steps until the next version is due, so that it is durable before the policy has the job leave spot.
 
-    Work counts only when it is durable: from then on it is slack again. Below 1 there is no time for a step and its
-    version, and the job has to change the market. ``version_s``: from the end of a step until its version is durable.
+    Work counts only when it is durable: from then on it is slack again. Below 1 there is no time
+    for a step and its version, and the job has to change the market. ``version_s``: from the end of
+    a step until its version is durable.
     """
-    stay_s = policy.stay_s(replace(standing, on=np.full(np.shape(standing.left_s), SPOT, dtype="int8")))
+    stay_s = policy.stay_s(
+        replace(standing, on=np.full(np.shape(standing.left_s), SPOT, dtype="int8"))
+    )
     return np.floor((stay_s - version_s) / step_s)
 
 
 def on_demand_next(policy: DeadlinePolicy, standing: Standing) -> npt.NDArray[np.bool_]:
     """Whether the next machine is on-demand, at the start of a job and after each preemption.
 
-    For worlds, such as the simulator's drawn lifetimes, in which spot VMs can be requested at any time and come later.
+    For worlds, such as the simulator's drawn lifetimes, in which spot VMs can be requested at any
+    time and come later.
     """
     return np.asarray(policy.choose(replace(standing, on=WAIT, spot_up=False)) == ON_DEMAND)
 
 
 def _on_demand_or_spot(on_demand: Array, standing: Standing) -> Array:
     """On-demand if asked for or needed by the safety net, else spot if there is some."""
-    return np.where(standing.safety_net | on_demand, ON_DEMAND, np.where(standing.spot_up, SPOT, WAIT))
+    return np.where(
+        standing.safety_net | on_demand, ON_DEMAND, np.where(standing.spot_up, SPOT, WAIT)
+    )

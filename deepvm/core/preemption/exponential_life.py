@@ -16,7 +16,9 @@ def effective(mean: Array, width: Array, rate: Array) -> Array:
     """Effective length of a latency uniform around a mean, seconds: -log(E exp(-rate x))/rate."""
     x = rate * width / 2
     # log(sinh(x)/x) loses its digits near 0, where it is x^2/6.
-    log = np.where(x > 1e-4, np.log(np.sinh(np.clip(x, 1e-4, 500.0)) / np.clip(x, 1e-4, 500.0)), x**2 / 6)
+    log = np.where(
+        x > 1e-4, np.log(np.sinh(np.clip(x, 1e-4, 500.0)) / np.clip(x, 1e-4, 500.0)), x**2 / 6
+    )
     return np.asarray(mean - log / rate)
 
 
@@ -51,7 +53,10 @@ def learnt_missed_rate(bad: Array, preemptions: Array) -> Array:
 
 
 def merged_segments(steps: int, every: int, period: int) -> tuple[list[tuple[float, float]], float]:
-    """Segments between multiples of either number, as (steps, how many), the commonest first; and the steps left."""
+    """Segments between multiples of either number, as (steps, how many), the commonest first.
+
+    And the steps left.
+    """
     at = np.union1d(np.arange(every, steps + 1, every), np.arange(period, steps + 1, period))
     if not len(at):
         return [(float(steps + 1), 0.0)], float(steps)
@@ -64,7 +69,8 @@ def merged_segments(steps: int, every: int, period: int) -> tuple[list[tuple[flo
 def learnt_spread(preemptions: Array) -> Array:
     """Relative deviation of a learnt mean lifetime (``Lifetimes``), in jobs that see any lifetime end.
 
-    A mean of n lifetimes and the prior one has the relative variance n/(1+n)^2, averaged over a job.
+    A mean of n lifetimes and the prior one has the relative variance n/(1+n)^2, averaged over a
+    job.
     """
     n = preemptions
     return np.asarray(((np.log1p(n) + 1 / (1 + n) - 1) / (n * -np.expm1(-n))) ** 0.5)
@@ -73,15 +79,20 @@ def learnt_spread(preemptions: Array) -> Array:
 def in_time(job: Job, step: Array) -> Array:
     """Share of the notices whose emergency save is done in time, for each of the steps, (S,).
 
-    Over the middles of equal parts of the rest of the step and of the save. The uniform grace period has to be long
-    enough for both, and for the policy to begin, which compares it with their means.
+    Over the middles of equal parts of the rest of the step and of the save. The uniform grace
+    period has to be long enough for both, and for the policy to begin, which compares it with their
+    means.
     """
     grace, points = job.grace_s, (np.arange(_PARTS) + 0.5) / _PARTS
     spread = (job.save_s.variance + job.durable_s.variance) ** 0.5 * 12**0.5
     urgent = job.save_s.mean + job.durable_s.mean
     every = step[:, None, None]
     needed = np.maximum(every + urgent, every * points[:, None] + urgent + spread * (points - 0.5))
-    return np.asarray(np.clip((grace.high - needed) / max(grace.high - grace.low, 1e-9), 0.0, 1.0).mean(axis=(1, 2)))
+    return np.asarray(
+        np.clip((grace.high - needed) / max(grace.high - grace.low, 1e-9), 0.0, 1.0).mean(
+            axis=(1, 2)
+        )
+    )
 
 
 def attempt(
@@ -89,12 +100,13 @@ def attempt(
 ) -> tuple[Array, Array]:
     """Probability that a lifetime ends before training begins, and the time until either.
 
-    The newest VM's notice comes g before the end of its life, which began with the request; the others, n-1 of n, are
-    older than g, and their notices come at the same rate at any time.
+    The newest VM's notice comes g before the end of its life, which began with the request; the
+    others, n-1 of n, are older than g, and their notices come at the same rate at any time.
 
-    ``rate``: preemptions a second. ``grace``: g. ``newest``: share of the newest VM in the preemptions. ``needed``:
-    allocation and preparation. ``bad``: share of the preemptions that no emergency save covers. ``step``: a step and an
-    emergency save, at most g; None: the next request comes with the notice.
+    ``rate``: preemptions a second. ``grace``: g. ``newest``: share of the newest VM in the
+    preemptions. ``needed``: allocation and preparation. ``bad``: share of the preemptions that no
+    emergency save covers. ``step``: a step and an emergency save, at most g; None: the next request
+    comes with the notice.
     """
     reached, waited = np.exp(-rate * needed), truncated_mean(rate, needed, needed)
     if step is None:
@@ -115,15 +127,19 @@ def lost_age(rate: Array, delay: Array, segment: Array) -> Array:
     The age is the delay until a version is durable and a uniform part of a segment.
     """
     none = -np.expm1(-rate * segment)
-    return np.asarray(-np.expm1(-rate * delay) / rate + np.exp(-rate * delay) * (1 / rate - none / (rate**2 * segment)))
+    return np.asarray(
+        -np.expm1(-rate * delay) / rate
+        + np.exp(-rate * delay) * (1 / rate - none / (rate**2 * segment))
+    )
 
 
 def overtaken(width: float, segment: Array) -> Array:
     """How much sooner than its own mean delay a version or a newer one is durable, seconds.
 
-    Delays are uniform with a width, and a new version comes each segment s. Where t is the age of a version less the
-    least delay, it is not durable with the probability 1 - t/width. So of all up to the one of the age v + k s none is,
-    with the product of these; v is uniform on a segment, of which the middles of equal parts are taken.
+    Delays are uniform with a width, and a new version comes each segment s. Where t is the age of a
+    version less the least delay, it is not durable with the probability 1 - t/width. So of all up
+    to the one of the age v + k s none is, with the product of these; v is uniform on a segment, of
+    which the middles of equal parts are taken.
     """
     found = np.zeros(segment.shape)
     over = segment < width
@@ -141,16 +157,21 @@ def overtaken(width: float, segment: Array) -> Array:
     return found
 
 
-def segments(steps: int, every: Array, period: int, fixed: int | None) -> tuple[list[tuple[Array, Array]], Array]:
+def segments(
+    steps: int, every: Array, period: int, fixed: int | None
+) -> tuple[list[tuple[Array, Array]], Array]:
     """Steps between saves with how many there are of each, the commonest first, and the steps after the last save.
 
-    ``every``: steps between two saves of the policy. ``period``: between two of the user's own; more than ``steps``:
-    none. ``fixed``: the policy's saves stand at multiples of this number, wherever the user's are.
+    ``every``: steps between two saves of the policy. ``period``: between two of the user's own;
+    more than ``steps``: none. ``fixed``: the policy's saves stand at multiples of this number,
+    wherever the user's are.
     """
     users = period <= steps
     if fixed is not None and users:
         some, last = merged_segments(steps, fixed, period)
-        return [(np.full_like(every, k), np.full_like(every, count)) for k, count in some], np.full_like(every, last)
+        return [
+            (np.full_like(every, k), np.full_like(every, count)) for k, count in some
+        ], np.full_like(every, last)
     every = np.minimum(every, period)
     whole, left = divmod(steps, period) if users else (0, steps)
     odd = np.mod(period, every) if users else np.zeros_like(every)

@@ -1,20 +1,23 @@
 """How probable it is that several spot VMs can be had, and that all of them live for a time.
 
-**One VM.** Lives follow a Weibull law of shape 1/2: one that has just begun lasts longer than t with the probability
-``exp(-r sqrt(t))``, and its hazard falls with age. Whoever asks at a moment of their own meets a spell of availability
-in its middle, and long spells more often than short ones (renewal theory: the residual life): the rest outlasts t with
-the probability ``(1 + r sqrt(t)) exp(-r sqrt(t))``. Little is known of the rate r before anything is seen: it has a
-Gamma prior, learnt from public traces. VMs that were seen teach by Bayes: one that came after a wait has lived from
-the beginning of its spell, and multiplies the density of r by ``r^e exp(-r sqrt(t))``, e being 1 if a preemption ended
-it and 0 if its life is censored; one that came at once is a rest, with ``r^2 exp(-r sqrt(t))`` if it was ended, else
-``(1 + r sqrt(t)) exp(-r sqrt(t))``. Counted as the former, rests would promise twice the life or more.
+**One VM.** Lives follow a Weibull law of shape 1/2: one that has just begun lasts longer than t
+with the probability ``exp(-r sqrt(t))``, and its hazard falls with age. Whoever asks at a moment of
+their own meets a spell of availability in its middle, and long spells more often than short ones
+(renewal theory: the residual life): the rest outlasts t with the probability ``(1 + r sqrt(t))
+exp(-r sqrt(t))``. Little is known of the rate r before anything is seen: it has a Gamma prior,
+learnt from public traces. VMs that were seen teach by Bayes: one that came after a wait has lived
+from the beginning of its spell, and multiplies the density of r by ``r^e exp(-r sqrt(t))``, e being
+1 if a preemption ended it and 0 if its life is censored; one that came at once is a rest, with
+``r^2 exp(-r sqrt(t))`` if it was ended, else ``(1 + r sqrt(t)) exp(-r sqrt(t))``. Counted as the
+former, rests would promise twice the life or more.
 
-**Several.** VMs of one type and zone go together, so losses are not binomial but Beta-binomial (Skellam 1948): with the
-share p that is lost and the correlation c within a pool, ``p = a / (a + b)`` and ``c = 1 / (a + b + 1)``, none of n is
-lost with the probability ``B(a, b + n) / B(a, b)``. The same law says whether n VMs can be had at once.
+**Several.** VMs of one type and zone go together, so losses are not binomial but Beta-binomial
+(Skellam 1948): with the share p that is lost and the correlation c within a pool, ``p = a / (a +
+b)`` and ``c = 1 / (a + b + 1)``, none of n is lost with the probability ``B(a, b + n) / B(a, b)``.
+The same law says whether n VMs can be had at once.
 
-Nothing is known for sure, so a probability is averaged over what the rate, the share and the correlation may be, and
-its 80 % interval says how far it may be from that.
+Nothing is known for sure, so a probability is averaged over what the rate, the share and the
+correlation may be, and its 80 % interval says how far it may be from that.
 """
 
 from __future__ import annotations
@@ -40,8 +43,9 @@ _POINTS = 40
 _HOUR_S = 3600.0
 _DISCOUNT = 8.0
 """Own VMs count as so many times fewer: a pool is not next week what it was last week (a power prior; Ibrahim and Chen
-2000). By held-out traces: at 1, the 80 % intervals hold 50 % of what comes later; at 8 about 75 %, and forecasts are
-hardly worse (docs/explain/survive.md)."""
+2000). By held-out traces: at 1, the 80 % intervals hold 50 % of what comes later; at 8 about 75 %,
+and forecasts are hardly worse (docs/explain/survive.md).
+"""
 _WORST = len(BAND_SHARES) - 1
 
 
@@ -60,7 +64,8 @@ class LossRate:
 
     Attributes:
         per_sqrt_h: inverse scale of the Gamma distribution: its mean is ``shape / per_sqrt_h``.
-        rests: (root of the length, sqrt(h); how many) of rests that no preemption ended: factors ``(1 + r root)^n``.
+        rests: (root of the length, sqrt(h); how many) of rests that no preemption ended: factors
+            ``(1 + r root)^n``.
     """
 
     shape: float
@@ -70,8 +75,8 @@ class LossRate:
     def of_band(self, band: int | None) -> LossRate:
         """For a type of the cloud's band, given that this belief is that of the worst one, as unknown types have.
 
-        The mean life is taken to be inversely proportional to the band's rate, and r to the root of that. No public
-        trace is of a type in a better band: this step is assumed, not measured.
+        The mean life is taken to be inversely proportional to the band's rate, and r to the root of
+        that. No public trace is of a type in a better band: this step is assumed, not measured.
         """
         chosen = _WORST if band is None else band
         if chosen not in range(len(BAND_SHARES)):
@@ -103,7 +108,10 @@ class Availability:
     missed: float
 
     def after(self, had: int, missed: int, design_effect: float = 1.0) -> Availability:
-        """With VMs that came when they were asked for, and others that did not; see :meth:`LossRate.after`."""
+        """With VMs that came when they were asked for, and others that did not.
+
+        See :meth:`LossRate.after`.
+        """
         return Availability(self.had + had / design_effect, self.missed + missed / design_effect)
 
     def quantiles(self) -> Array:
@@ -135,7 +143,8 @@ class GangForecast:
     """Probabilities for several VMs, each with its 80 % interval.
 
     Attributes:
-        had: that all can be had when they are asked for. lasts: that all live for the time, once they are had.
+        had: that all can be had when they are asked for. lasts: that all live for the time, once
+            they are had.
         both: that they can be had and live. waited: that all live, if they came only after a wait.
         independent: ``lasts`` if losses did not come together.
     """
@@ -154,7 +163,8 @@ class Belief:
     """All that is believed of a pool of spot VMs.
 
     Attributes:
-        loss_correlations: of losses within a time, each as probable. had_correlations: of whether VMs can be had.
+        loss_correlations: of losses within a time, each as probable. had_correlations: of whether
+            VMs can be had.
         placement_score: of the cloud, 1 to 10 for as many VMs; None: not asked.
     """
 
@@ -167,7 +177,8 @@ class Belief:
     def after(self, own: OwnPool) -> Belief:
         """With what a user has seen.
 
-        VMs that were had together tell less than as many that were not; and all of them less of the days that come.
+        VMs that were had together tell less than as many that were not; and all of them less of the
+        days that come.
         """
         losses = _DISCOUNT * design_effect(own.gang, fmean(self.loss_correlations))
         requests = _DISCOUNT * design_effect(own.gang, fmean(self.had_correlations))
@@ -219,8 +230,9 @@ def design_effect(gang: float, correlation: float) -> float:
 def life_for_work(lasts: Interval, vms: int, for_s: float) -> Interval:
     """Mean life of one VM, seconds, with which the planner's independent losses give a forecast's ``lasts``.
 
-    For ``--work`` (:class:`deepvm.planner.job_forecast.Work`), which counts a cluster of n VMs as hit n times as often
-    as one: ``-n t / ln(P)``. It holds for this number of VMs and this time alone.
+    For ``--work`` (:class:`deepvm.planner.job_forecast.Work`), which counts a cluster of n VMs as
+    hit n times as often as one: ``-n t / ln(P)``. It holds for this number of VMs and this time
+    alone.
     """
 
     def life_s(probability: float) -> float:
@@ -245,7 +257,10 @@ _FINE = 20_001
 
 @lru_cache(maxsize=256)
 def _rates(shape: float, rests: tuple[tuple[float, float], ...], per_sqrt_h: float) -> Array:
-    """Quantiles of a belief about r, to three digits; without scipy, which the base installation lacks."""
+    """Quantiles of a belief about r, to three digits.
+
+    Without scipy, which the base installation lacks.
+    """
     # On a logarithmic scale the density is r^shape exp(-r): smooth, however small the shape is.
     most = shape + sum(n for _, n in rests)
     high = math.log(most + 40 + 10 * math.sqrt(most))
@@ -284,8 +299,8 @@ _SCORE_STRENGTH = 4.0
 def _agreeing(had: Array, score: int | None) -> Array:
     """Weights of probabilities beside a placement score: as if so many requests had been answered in its proportion.
 
-    AWS says that a score is no guarantee, and no public record pairs scores with answers: strength and proportion are
-    assumed.
+    AWS says that a score is no guarantee, and no public record pairs scores with answers: strength
+    and proportion are assumed.
     """
     if score is None:
         return np.full(had.shape, 1 / had.size)

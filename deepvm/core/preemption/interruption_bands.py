@@ -1,8 +1,9 @@
 """How often spot VMs are preempted, by AWS's Spot Advisor: one VM, and a cluster of n of them.
 
-AWS gives a band for the share r of a type's VMs that was preempted in the last month. At a constant rate their mean
-lifetime is ``-month / ln(1 - r)``. If n VMs are preempted independently and replaced at once, ``1 - (1 - r)^n`` of the
-months bring a loss, and ``-n ln(1 - r)`` losses are expected in a month. In fact VMs of one type and zone often go
+AWS gives a band for the share r of a type's VMs that was preempted in the last month. At a constant
+rate their mean lifetime is ``-month / ln(1 - r)``. If n VMs are preempted independently and
+replaced at once, ``1 - (1 - r)^n`` of the months bring a loss, and ``-n ln(1 - r)`` losses are
+expected in a month. In fact VMs of one type and zone often go
 together: that makes for fewer interruptions, which take more VMs each.
 """
 
@@ -14,13 +15,23 @@ from dataclasses import dataclass
 from deepvm.errors import RequestError
 
 MONTH_S = 365.25 / 12 * 86400
-# Share of the VMs of a type that is preempted in a month, from and to, by AWS's band; and as one figure.
-BANDS: tuple[tuple[float, float | None], ...] = ((0.0, 0.05), (0.05, 0.1), (0.1, 0.15), (0.15, 0.2), (0.2, None))
+# Share of the VMs of a type that is preempted in a month, from and to, by AWS's band; and as one
+# figure.
+BANDS: tuple[tuple[float, float | None], ...] = (
+    (0.0, 0.05),
+    (0.05, 0.1),
+    (0.1, 0.15),
+    (0.15, 0.2),
+    (0.2, None),
+)
 BAND_SHARES = (0.025, 0.075, 0.125, 0.175, 0.25)  # the open band's is a guess
 
 
 def mean_life_s(share: float) -> float:
-    """Mean lifetime if a share is over after a month, seconds: -month / ln(1 - share); infinite for 0."""
+    """Mean lifetime if a share is over after a month, seconds: -month / ln(1 - share).
+
+    Infinite for 0.
+    """
     return -MONTH_S / math.log1p(-share) if share else math.inf
 
 
@@ -35,17 +46,24 @@ def cluster_share(share: float, vms: int) -> float:
 
 
 def hits(share: float, vms: int) -> str:
-    """The end of a sentence: what a monthly share of single VMs means for several; empty for one."""
+    """The end of a sentence: what a monthly share of single VMs means for several.
+
+    Empty for one.
+    """
     if vms == 1:
         return ""
-    return f", which takes one or more of {vms} in {100 * cluster_share(share, vms):.0f} % of the months"
+    return (
+        f", which takes one or more of {vms} in {100 * cluster_share(share, vms):.0f} % of the"
+        " months"
+    )
 
 
 @dataclass(frozen=True)
 class ClusterRisk:
     """How often a cluster of spot VMs is hit, as ranges; None is an unknown upper end.
 
-    ``vm_share``: share of single VMs that is preempted in a month. ``share``: probability that it hits the cluster.
+    ``vm_share``: share of single VMs that is preempted in a month. ``share``: probability that it
+    hits the cluster.
     ``between_s``: mean time between losses, seconds, shortest first, 0 to infinite.
     """
 

@@ -22,7 +22,9 @@ class Span:
     def __post_init__(self) -> None:
         """Raise a RequestError unless 0 <= low <= high < infinity."""
         if not (0 <= self.low <= self.high < math.inf):
-            raise RequestError("latency", (self.low, self.high), "a time from 0 s, or [low, high] with low <= high")
+            raise RequestError(
+                "latency", (self.low, self.high), "a time from 0 s, or [low, high] with low <= high"
+            )
 
     @classmethod
     def of(cls, value: float) -> Span:
@@ -56,18 +58,26 @@ class Job:
     Attributes:
         steps: optimizer steps in all. step_s: one of them. name: for people.
         save_s: writing a version. backup_s: from then until it is durable, in the background.
-        allocation_s: from the request for a VM until it runs. preparation_s: from then until training resumes.
+        allocation_s: from the request for a VM until it runs. preparation_s: from then until
+            training resumes.
         grace_s: from the notice to the preemption; a span for notices that come late.
-        mttp_s: mean time from a VM's request to its preemption: first VMs, replacements ...; the last value stays.
+        mttp_s: mean time from a VM's request to its preemption: first VMs, replacements ...; the
+            last value stays.
         save_every_steps: the user's own saves at multiples of so many steps; None: none.
         spot_usd_per_hour, on_demand_usd_per_hour: of one VM. market: the one it is bought in.
         missed_notice_rate: share of preemptions without a notice.
-        stall_s: how long training stalls for a version; None: for ``save_s``, as for any emergency save.
-        memory_node_s: pushing a version to a memory node, where it is durable at once; None: ``backup_s`` counts.
-        warm_preparation_s: preparation of a replacement that has data and image already; None: as the first.
-        proactive_replacement: whether a replacement is requested when the notice arrives, not when the VM is gone.
-        vms: machines of the cluster. elastic: whether the rest trains on when one is lost; else all wait for it.
-        lifetime: ``exponential``, ``weibull:SHAPE``, ``lomax:SHAPE`` or ``lognormal:SIGMA``, with the mean ``mttp_s``.
+        stall_s: how long training stalls for a version; None: for ``save_s``, as for any emergency
+            save.
+        memory_node_s: pushing a version to a memory node, where it is durable at once; None:
+            ``backup_s`` counts.
+        warm_preparation_s: preparation of a replacement that has data and image already; None: as
+            the first.
+        proactive_replacement: whether a replacement is requested when the notice arrives, not when
+            the VM is gone.
+        vms: machines of the cluster. elastic: whether the rest trains on when one is lost; else all
+            wait for it.
+        lifetime: ``exponential``, ``weibull:SHAPE``, ``lomax:SHAPE`` or ``lognormal:SIGMA``, with
+            the mean ``mttp_s``.
     """
 
     steps: int

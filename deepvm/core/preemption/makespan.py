@@ -1,54 +1,64 @@
 """How long a job takes under preemption, and what it costs: expectations in closed form.
 
-The model is the simulator's (docs/guide/simulate.md): lifetimes are exponential with the mean ``mttp_s``, counted from
-the request, so a cluster that needs all its n spot VMs is interrupted at the rate L = n / mttp_s, whatever it is doing.
-Write R for allocation and preparation, k for the steps between two saves, s for a step, D for the stall of a save,
-tau = k s + D for a segment, and d for the time from the end of the stall until the version is durable.
+The model is the simulator's (docs/guide/simulate.md): lifetimes are exponential with the mean
+``mttp_s``, counted from the request, so a cluster that needs all its n spot VMs is interrupted at
+the rate L = n / mttp_s, whatever it is doing. Write R for allocation and preparation, k for the
+steps between two saves, s for a step, D for the stall of a save, tau = k s + D for a segment, and d
+for the time from the end of the stall until the version is durable.
 
-**Random latencies.** To get through a latency x that is drawn anew in each attempt takes ``(1/f - 1)/L`` on average,
-with f = E exp(-L x). So x may be replaced by its *effective* length -log(f)/L, a little below its mean, and everything
-below is as if latencies were constants. For x uniform around m with the width w, f = exp(-L m) sinh(L w/2)/(L w/2).
+**Random latencies.** To get through a latency x that is drawn anew in each attempt takes ``(1/f -
+1)/L`` on average, with f = E exp(-L x). So x may be replaced by its *effective* length -log(f)/L, a
+little below its mean, and everything below is as if latencies were constants. For x uniform around
+m with the width w, f = exp(-L m) sinh(L w/2)/(L w/2).
 
-**Without emergency saves** (static, young, daly, exact; thesis and adaptive when none fits). The first version is
-durable R + d + tau after the request, if the VM lives so long, which takes ``(exp(L (R + d + tau)) - 1)/L`` on average
-(Daly 2006, the argument of eq. 13). When version i is durable and the VM is still there, version i+1 is durable tau
-later; if the VM goes before, all of R + d + tau begins again:
+**Without emergency saves** (static, young, daly, exact; thesis and adaptive when none fits). The
+first version is durable R + d + tau after the request, if the VM lives so long, which takes
+``(exp(L (R + d + tau)) - 1)/L`` on average (Daly 2006, the argument of eq. 13). When version i is
+durable and the VM is still there, version i+1 is durable tau later; if the VM goes before, all of R
++ d + tau begins again:
 
-    E_next = (1 - exp(-L tau)) (1/L + (exp(L (R + d + tau)) - 1)/L) = exp(L (R + d)) (exp(L tau) - 1)/L
+    E_next = (1 - exp(-L tau)) (1/L + (exp(L (R + d + tau)) - 1)/L) = exp(L (R + d)) (exp(L tau) -
+    1)/L
 
-which is eq. 13 with R + d in the place of R: the delay of a backup acts like a longer restart. The job ends when its
-last step ends, durable or not. With m versions that are durable before that, and a tail of work after the last of them
-became durable, the same argument gives E_next with the tail in the place of tau. Altogether, R' being the first start,
+which is eq. 13 with R + d in the place of R: the delay of a backup acts like a longer restart. The
+job ends when its last step ends, durable or not. With m versions that are durable before that, and
+a tail of work after the last of them became durable, the same argument gives E_next with the tail
+in the place of tau. Altogether, R' being the first start,
 
-    T = (exp(L (R + d)) - exp(L (R - R')))/L + exp(L (R + d))/L (sum over segments (exp(L tau_i) - 1) + exp(L tail) - 1)
+    T = (exp(L (R + d)) - exp(L (R - R')))/L + exp(L (R + d))/L (sum over segments (exp(L tau_i) -
+    1) + exp(L tail) - 1)
 
-and L T preemptions, because every second counts. This is exact but for the drawing of d, which is small. With proactive
-replacement R is a mixture: with a notice the replacement's allocation began the grace period earlier.
+and L T preemptions, because every second counts. This is exact but for the drawing of d, which is
+small. With proactive replacement R is a mixture: with a notice the replacement's allocation began
+the grace period earlier.
 
-**With emergency saves**, a share b of the preemptions goes badly: no notice, one that came too late, or a save that was
-not done in time. A good one is known the grace period g ahead. So training begins if the life exceeds R + g (good) or
-R (bad), with the probability p together, and S = (R p + E[life; not begun])/p passes on average from a request to
-training. Training is then stopped at the rate L, by a notice or without one. In H seconds of it, L H times:
+**With emergency saves**, a share b of the preemptions goes badly: no notice, one that came too
+late, or a save that was not done in time. A good one is known the grace period g ahead. So training
+begins if the life exceeds R + g (good) or R (bad), with the probability p together, and S = (R p +
+E[life; not begun])/p passes on average from a request to training. Training is then stopped at the
+rate L, by a notice or without one. In H seconds of it, L H times:
 
     work needed = H (working share) + L H (good share r - bad share l)
 
-r is the rest of the step that is finished after a notice, half a step; l the work that is lost badly, which is the work
-of an exponential life, (1 - exp(-L k s))/(L (1 - exp(-L tau))), less the work of its durable versions,
-k s exp(-L (d + tau))/(1 - exp(-L tau)). Where only the user's saves are left, which stand at any phase of a life, l is
-E min(life, age of the newest durable version), that age being uniform over a segment, plus d. Then
+r is the rest of the step that is finished after a notice, half a step; l the work that is lost
+badly, which is the work of an exponential life, (1 - exp(-L k s))/(L (1 - exp(-L tau))), less the
+work of its durable versions, k s exp(-L (d + tau))/(1 - exp(-L tau)). Where only the user's saves
+are left, which stand at any phase of a life, l is E min(life, age of the newest durable version),
+that age being uniform over a segment, plus d. Then
 
     T = S' + H + L H (S + good share (rest of the step or stall, + emergency save))
 
-with S' for the first start, and L H + (L H + 1)(1 - p)/p preemptions. A notice that comes before training begins is
-counted as a life without work, which loses at most one step.
+with S' for the first start, and L H + (L H + 1)(1 - p)/p preemptions. A notice that comes before
+training begins is counted as a life without work, which loses at most one step.
 
-What is approximated: the learnt mean lifetime is taken as known, the learnt missed rate as its mean course; ``hazard``
-as ``adaptive``, since on exponential lifetimes its hazard settles at 1/mttp; and in a cluster each machine interrupts
-for itself, though those that are noticed when another is gone go with it, so T comes out up to 2 % too long.
+What is approximated: the learnt mean lifetime is taken as known, the learnt missed rate as its mean
+course; ``hazard`` as ``adaptive``, since on exponential lifetimes its hazard settles at 1/mttp; and
+in a cluster each machine interrupts for itself, though those that are noticed when another is gone
+go with it, so T comes out up to 2 % too long.
 
-**Range.** Where :attr:`Forecast.sound` is true, T is within 2 % of simulation and preemptions are within 8 %
-(tests/core/preemption/test_makespan.py). That needs exponential lifetimes of one mean, all VMs, and the limits below;
-``hazard`` only on one VM.
+**Range.** Where :attr:`Forecast.sound` is true, T is within 2 % of simulation and preemptions are
+within 8 % (tests/core/preemption/test_makespan.py). That needs exponential lifetimes of one mean,
+all VMs, and the limits below; ``hazard`` only on one VM.
 """
 
 from __future__ import annotations
@@ -69,10 +79,12 @@ MOST_OF_A_LIFE = 0.5  # of the mean lifetime: restart, backup and twice the grac
 MOST_OF_A_CLUSTERS_LIFE = 0.43  # the same with several machines, of which some go together
 MOST_OF_A_HAZARD = 0.1  # of the mean lifetime: a save with ``hazard``
 MOST_PREEMPTIONS_PER_STEP = 0.1  # above that, whole steps are too coarse for the formulas
-MOST_COARSE = 0.01  # rate of missed notices, times the square of the work that each loses, by all work
-MOST_BY_LUCK = 0.1  # of the training time: lost work, where luck decides whether an emergency save is in time
-# Of the time: the average effect of the usual error in the learnt mean lifetime. Long saves of a short job exceed it: a
-# few short lifetimes make it save more often than foreseen.
+# Rate of missed notices, times the square of the work that each loses, by all work
+MOST_COARSE = 0.01
+# Of the training time: lost work, where luck decides whether an emergency save is in time
+MOST_BY_LUCK = 0.1
+# Of the time: the average effect of the usual error in the learnt mean lifetime. Long saves of a
+# short job exceed it: a few short lifetimes make it save more often than foreseen.
 MOST_DOUBT = 0.01
 MOST_STRETCH = 20.0  # times the undisturbed time; above that a job is said never to end
 
@@ -93,7 +105,9 @@ class Forecast:
     sound: Mask
 
 
-def forecast(job: Job, policy: SavePolicy, *, per_second: Array, step_s: Array, vms: Array) -> Forecast:
+def forecast(
+    job: Job, policy: SavePolicy, *, per_second: Array, step_s: Array, vms: Array
+) -> Forecast:
     """Expectations for a job on several clusters, given their preemptions a second, seconds a step, and spot VMs."""
     rate, step_s = np.asarray(per_second, dtype=float), np.asarray(step_s, dtype=float)
     rate, step_s, vms = np.broadcast_arrays(rate, step_s, np.maximum(vms, 1.0))
@@ -106,16 +120,20 @@ class _ClosedForm:
 
     def __init__(self, job: Job, policy: SavePolicy, rate: Array, step: Array, vms: Array) -> None:
         self.job, self.policy, self.mean_step, self.vms = job, policy, step, vms
-        # In place of 0 a rate so small that nothing happens, and large enough that 1/rate keeps all of its digits.
+        # In place of 0 a rate so small that nothing happens, and large enough that 1/rate keeps all
+        # of its digits.
         self.rate = np.maximum(rate, 1e-15)
         relative = (job.step_s.high - job.step_s.low) / job.step_s.mean if job.step_s.mean else 0.0
         self.step = lives.effective(step, relative * step, self.rate)
         self.stall = self._length(job.blocked_s)
-        self.writing = self.stall if job.stall_s is None else np.maximum(self.stall, self._length(job.save_s))
+        self.writing = (
+            self.stall if job.stall_s is None else np.maximum(self.stall, self._length(job.save_s))
+        )
         self.delay = self.writing - self.stall + self._length(job.durable_s)
         self.urgent_s = job.save_s.mean + job.durable_s.mean
         warm = job.preparation_s if job.warm_preparation_s is None else job.warm_preparation_s
-        # The job begins when the last of the VMs is there: the largest of n uniform latencies lies n/(n+1) up its span.
+        # The job begins when the last of the VMs is there: the largest of n uniform latencies lies
+        # n/(n+1) up its span.
         last = (job.allocation_s.high - job.allocation_s.low) * (0.5 - 1 / (vms + 1))
         self.first = self._length(job.allocation_s) + last + self._length(job.preparation_s)
         self.again = self._length(job.allocation_s) + self._length(warm)
@@ -143,12 +161,18 @@ class _ClosedForm:
         undisturbed = job.steps * self.mean_step + self.first
         share = (np.maximum(self.first, self.again) + self.delay + 2 * job.grace_s.mean) * self.rate
         most = np.where(self.vms > 1, MOST_OF_A_CLUSTERS_LIFE, MOST_OF_A_LIFE)
-        sound = ~coarse & (share <= most) & (self.mean_step * self.rate <= MOST_PREEMPTIONS_PER_STEP)
+        sound = (
+            ~coarse & (share <= most) & (self.mean_step * self.rate <= MOST_PREEMPTIONS_PER_STEP)
+        )
         if policy.by_age:  # a cluster has no one age, from which its hazard would settle
             sound = sound & (self.vms == 1) & (self.stall * self.rate <= MOST_OF_A_HAZARD)
         if policy.has_interval and job.blocked_s.mean > 0:
             sound = sound & (self._doubt(total) <= MOST_DOUBT)
-        sound = sound & (job.lifetime == "exponential" and len(set(job.mttp_s)) == 1) & ~(job.elastic & (self.vms > 1))
+        sound = (
+            sound
+            & (job.lifetime == "exponential" and len(set(job.mttp_s)) == 1)
+            & ~(job.elastic & (self.vms > 1))
+        )
         total = np.where(total <= MOST_STRETCH * undisturbed, total, np.inf)
         return Forecast(total, preemptions, overlap, sound & np.isfinite(total))
 
@@ -161,13 +185,19 @@ class _ClosedForm:
             *other, coarse = self._with_emergency(np.minimum(unlucky, 1.0), facts)
             found = tuple(np.where(saved, o, f) for o, f in zip(other, found or other, strict=True))
         total, preemptions, overlap = (np.asarray(f, dtype=float) for f in found)
-        return np.where(np.isfinite(total) & (total >= 0), total, np.inf), preemptions, overlap, coarse & saved
+        return (
+            np.where(np.isfinite(total) & (total >= 0), total, np.inf),
+            preemptions,
+            overlap,
+            coarse & saved,
+        )
 
     def _doubt(self, total: Array) -> Array:
         """How far another belief in the mean lifetime, such as a job learns by chance, would change its time."""
         seen = np.clip(self.rate * total, 1e-3, 1e9)
         likely, spread = -np.expm1(-seen), lives.learnt_spread(seen)
-        if self.policy.by_age:  # which begins with a hazard that falls, and has two numbers to learn
+        # Which begins with a hazard that falls, and has two numbers to learn
+        if self.policy.by_age:
             likely, spread = np.ones_like(seen), np.maximum(spread, (1 + seen / 10) ** -0.5)
         change = np.zeros_like(total)
         for deviations in (-1.5, -0.5, 0.5, 1.5):
@@ -177,7 +207,10 @@ class _ClosedForm:
         return np.where(np.isfinite(change), likely * change, np.inf)
 
     def _interval(self, missed: Array | float, facts: SaveFacts) -> Array:
-        """Steps between two saves of the policy, as often as it would make them; more than all steps: none."""
+        """Steps between two saves of the policy, as often as it would make them.
+
+        More than all steps: none.
+        """
         steps = whole_steps(self.policy, replace(facts, missed_rate=missed))
         return np.broadcast_to(np.minimum(steps, self.job.steps + 1.0), self.rate.shape)
 
@@ -192,8 +225,13 @@ class _ClosedForm:
         if job.proactive_replacement and job.grace_s.mean > 0:
             notices = 1 - job.missed_notice_rate
             lead = notices * np.broadcast_to(job.grace_s.mean, rate.shape)
-            sooner = again - job.allocation_s.mean + lives.remaining_after(job.allocation_s, job.grace_s)
-            again = -np.log(notices * np.exp(-rate * sooner) + (1 - notices) * np.exp(-rate * again)) / rate
+            sooner = (
+                again - job.allocation_s.mean + lives.remaining_after(job.allocation_s, job.grace_s)
+            )
+            again = (
+                -np.log(notices * np.exp(-rate * sooner) + (1 - notices) * np.exp(-rate * again))
+                / rate
+            )
         every = self._interval(1.0, facts)
         counted, rest = lives.segments(job.steps, every, self.period, self.policy.fixed_steps)
         segments = [(length * self.step + self.stall, count) for length, count in counted]
@@ -207,7 +245,9 @@ class _ClosedForm:
         for length, count in segments:
             waves = waves + count * np.expm1(rate * length)
         scale = np.exp(rate * (again + delay))
-        total = (np.expm1(rate * (again + delay)) - np.expm1(rate * (again - self.first)) + scale * waves) / rate
+        total = (
+            np.expm1(rate * (again + delay)) - np.expm1(rate * (again - self.first)) + scale * waves
+        ) / rate
         return total, rate * total, rate * total * lead
 
     def _uncovered_share(self, facts: SaveFacts) -> Array:
@@ -238,25 +278,29 @@ class _ClosedForm:
         job, rate, step = self.job, self.rate, self.step
         grace, urgent = job.grace_s.mean, self.urgent_s
         working, lost, finished = self._worked_and_lost(unlucky, facts)
-        # Of the lives that come to training, those with a notice are rarer: they had to live g longer. In a cluster a
-        # notice is of no use if another VM goes without one meanwhile.
+        # Of the lives that come to training, those with a notice are rarer: they had to live g
+        # longer. In a cluster a notice is of no use if another VM goes without one meanwhile.
         share, covered = 1 / self.vms, (1 - unlucky) * np.exp(-rate * unlucky * grace)
         good = (1 - unlucky) * np.exp(-rate * grace) * share + covered * (1 - share)
         bad = unlucky * share + (1 - covered) * (1 - share)
         good, bad = good / (good + bad), bad / (good + bad)
-        # A notice within a step: it is finished, and saved. One within the stall of a save: that one is the last.
+        # A notice within a step: it is finished, and saved. One within the stall of a save: that
+        # one is the last.
         passed = working * (step / 2 + urgent) + (1 - working) * (self.stall / 2 + self.delay)
         training = job.steps * step / (working + rate * (good * finished - bad * lost))
         training = np.where(training > 0, training, np.inf)
         stops = rate * training
         lead = passed if job.proactive_replacement else np.zeros_like(rate)
         fails, wait = self._attempt(unlucky, self.again)
-        more, restart = fails / (1 - fails), wait / (1 - fails)  # until one attempt comes to training
-        # Only the first life begins cold: if it is lost before it trains, the next ones are prepared warm.
+        # Until one attempt comes to training
+        more, restart = fails / (1 - fails), wait / (1 - fails)
+        # Only the first life begins cold: if it is lost before it trains, the next ones are
+        # prepared warm.
         cold, start = self._attempt(unlucky, self.first)
         fails, start = cold * (1 + more), start + cold * restart
         if job.proactive_replacement:
-            # The first attempt after a stop had its allocation begun earlier; where it fails, the next one did not.
+            # The first attempt after a stop had its allocation begun earlier; where it fails, the
+            # next one did not.
             sooner = self.again - job.allocation_s.mean + lives.remaining(job.allocation_s, lead)
             once, wait = self._attempt(unlucky, good * sooner + bad * self.again)
             more, restart = once * (1 + more), wait + once * restart
@@ -267,13 +311,19 @@ class _ClosedForm:
 
     def _attempt(self, unlucky: Array, needed: Array) -> tuple[Array, Array]:
         grace = self.job.grace_s.mean
-        late = None if self.job.proactive_replacement else np.minimum(self.mean_step + self.urgent_s, grace)
+        late = (
+            None
+            if self.job.proactive_replacement
+            else np.minimum(self.mean_step + self.urgent_s, grace)
+        )
         return lives.attempt(self.rate, grace, 1 / self.vms, needed, unlucky, late)
 
     def _worked_and_lost(self, unlucky: Array, facts: SaveFacts) -> tuple[Array, ...]:
         """Share of the training time that is work, work that a bad preemption loses, and that a good one still does."""
         rate, steps, period = self.rate, self.job.steps, float(self.period)
-        every = self._interval(lives.learnt_missed_rate(unlucky, rate * steps * self.mean_step), facts)
+        every = self._interval(
+            lives.learnt_missed_rate(unlucky, rate * steps * self.mean_step), facts
+        )
         users, has_own = every >= period, period <= steps
         every = np.where(users, period, period / np.ceil(period / every) if has_own else every)
         stall = np.where(every > steps, 0.0, self.stall)
@@ -287,8 +337,13 @@ class _ClosedForm:
         if not has_own:
             return working, lost, finished
         age = lives.lost_age(rate, delay, segment)
-        # These saves stand where they stand, and none is made after the last step but at the end of a period: a notice
-        # within the stall of one leaves less of it to do, one within the step before it all of it.
+        # These saves stand where they stand, and none is made after the last step but at the end of
+        # a period: a notice within the stall of one leaves less of it to do, one within the step
+        # before it all of it.
         share = steps * self.step / (steps * self.step + steps // self.period * stall)
         ahead = share * (share * (self.step / 2 + stall / every) + (1 - share) * stall / 2)
-        return (np.where(users, share, working), np.where(users, age * share, lost), np.where(users, ahead, finished))
+        return (
+            np.where(users, share, working),
+            np.where(users, age * share, lost),
+            np.where(users, ahead, finished),
+        )

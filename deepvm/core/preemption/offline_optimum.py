@@ -1,7 +1,8 @@
 """The least cost of a job with a deadline on a known history of spot machines: a bound for policies.
 
-Exact on the grid of ticks: at each tick the job may run on spot (if there is some), on on-demand, or wait; each start
-costs the restart, in time and money; a preemption loses nothing, because it is foreseen.
+Exact on the grid of ticks: at each tick the job may run on spot (if there is some), on on-demand,
+or wait; each start costs the restart, in time and money; a preemption loses nothing, because it is
+foreseen.
 """
 
 from __future__ import annotations
@@ -30,27 +31,38 @@ def least_cost(
     spot_price: float,
     progress: Callable[[int], object] | None = None,
 ) -> Costs:
-    """(starts,) costs in on-demand seconds, by dynamic programming; infinite where even on-demand would be late.
+    """(starts,) costs in on-demand seconds, by dynamic programming.
 
-    The state is what the job runs on and the time that restarts and waiting have taken, in units of the greatest common
-    divisor of gap and restart: the job is in time if and only if that stays within ``deadline - work``. A start takes
-    as many ticks as the restart needs: stopping before that would be waiting at a price.
+    Infinite where even on-demand would be late.
 
-    ``up``: (starts, ticks) whether there is a spot VM, from each start to its deadline or beyond, every ``gap_s``.
-    ``restart_s``: from the request for a machine until it works, paid for. ``spot_price``: over the on-demand price.
-    ``progress``: called with the number of starts whose bound is newly known. Raises a RequestError if gap and restart
-    have so small a common divisor that the table would be too large.
+    The state is what the job runs on and the time that restarts and waiting have taken, in units of
+    the greatest common divisor of gap and restart: the job is in time if and only if that stays
+    within ``deadline - work``. A start takes as many ticks as the restart needs: stopping before
+    that would be waiting at a price.
+
+    ``up``: (starts, ticks) whether there is a spot VM, from each start to its deadline or beyond,
+    every ``gap_s``.
+    ``restart_s``: from the request for a machine until it works, paid for. ``spot_price``: over the
+    on-demand price.
+    ``progress``: called with the number of starts whose bound is newly known. Raises a RequestError
+    if gap and restart have so small a common divisor that the table would be too large.
     """
     unit_s = math.gcd(round(1000 * gap_s), round(1000 * restart_s)) / 1000
     cells = max(math.floor((deadline_s - work_s) / unit_s + 1e-9) + 1, 0)
     if cells > MOST_CELLS:
-        raise RequestError("restart", restart_s, f"for the bound, a multiple of the traces' gap of {gap_s:g} s")
+        raise RequestError(
+            "restart", restart_s, f"for the bound, a multiple of the traces' gap of {gap_s:g} s"
+        )
     if not cells:
         return np.full(len(up), np.inf)
     rows = max(CELLS_AT_ONCE // cells, 1)
     costs = []
     for i in range(0, len(up), rows):
-        costs.append(_least(up[i : i + rows], gap_s, unit_s, cells, work_s, deadline_s, restart_s, spot_price))
+        costs.append(
+            _least(
+                up[i : i + rows], gap_s, unit_s, cells, work_s, deadline_s, restart_s, spot_price
+            )
+        )
         if progress is not None:
             progress(len(costs[-1]))
     return np.concatenate(costs)
@@ -71,7 +83,8 @@ def _least(
     waiting, restart = round(gap_s / unit_s), round(restart_s / unit_s)
     length = max(math.ceil(restart_s / gap_s - 1e-9), 1)  # ticks of a start
     nowhere = np.full((count, cells), np.inf)
-    # cost of being at a tick, by what the job runs on; the starts that are under way arrive some ticks later
+    # cost of being at a tick, by what the job runs on; the starts that are under way arrive some
+    # ticks later
     idle, running = nowhere.copy(), {"spot": nowhere.copy(), "on-demand": nowhere.copy()}
     arriving = {name: [nowhere] * (length - 1) for name in running}
     prices = {"spot": spot_price, "on-demand": 1.0}
@@ -81,12 +94,17 @@ def _least(
         left_s = work_s - (tick * gap_s - used_s)  # (cells,) of work
         best = np.minimum(idle, np.minimum(running["spot"], running["on-demand"]))
         for name, price in prices.items():
-            soon, whole = up[:, tick], up[:, tick : tick + length].all(axis=1) & (tick + length <= up.shape[1])
+            soon, whole = (
+                up[:, tick],
+                up[:, tick : tick + length].all(axis=1) & (tick + length <= up.shape[1]),
+            )
             if name == "on-demand":
                 soon, whole = np.ones_like(soon), np.ones_like(whole)
             on = np.where(soon[:, None], running[name], np.inf)
             started = nowhere.copy()
-            started[:, restart:] = np.where(whole[:, None], best, np.inf)[:, : max(cells - restart, 0)]
+            started[:, restart:] = np.where(whole[:, None], best, np.inf)[
+                :, : max(cells - restart, 0)
+            ]
             # After a start, left_s stands for the work left by then and the restart together.
             for cost, window in ((on, gap_s), (started, length * gap_s)):
                 ends = left_s <= window + 1e-9

@@ -1,8 +1,10 @@
-"""What a job learns about preemptions while it runs: mean lifetime, missed notices, hazard; each with a prior.
+"""What a job learns about preemptions while it runs: mean lifetime, missed notices, hazard.
 
-All attributes are numbers or arrays over many runs of one shape (with K at the end for :class:`LomaxHistory`), so the
-simulator learns for all its runs at once. All history of the pool counts: on real traces short moving windows estimate
-worse.
+Each with a prior.
+
+All attributes are numbers or arrays over many runs of one shape (with K at the end for
+:class:`LomaxHistory`), so the simulator learns for all its runs at once. All history of the pool
+counts: on real traces short moving windows estimate worse.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ Array = npt.NDArray[np.float64]
 class Lifetimes:
     """Mean of exponential lifetimes seen so far, some of them censored.
 
-    The Gamma prior on their rate counts as ``strength`` lifetimes of ``prior_s``. ``seen_s``: machine time seen.
+    The Gamma prior on their rate counts as ``strength`` lifetimes of ``prior_s``. ``seen_s``:
+    machine time seen.
     """
 
     prior_s: Number
@@ -62,14 +65,17 @@ class Notices:
 class LomaxHistory:
     """The Lomax law of lifetimes: hazard alpha/(beta + a) at the age a, falling with age.
 
-    For a fixed scale beta, log(1 + life/beta) is exponential with the rate alpha, so a Gamma prior on alpha stays a
-    Gamma: with the strength s and the mean alpha0, alpha ~ Gamma(s + preemptions, s/alpha0 + sum of log(1 +
-    life/beta)). Beta is one of a grid of K scales; each has the likelihood of all lives with alpha integrated out.
+    For a fixed scale beta, log(1 + life/beta) is exponential with the rate alpha, so a Gamma prior
+    on alpha stays a
+    Gamma: with the strength s and the mean alpha0, alpha ~ Gamma(s + preemptions, s/alpha0 + sum of
+    log(1 + life/beta)). Beta is one of a grid of K scales; each has the likelihood of all lives
+    with alpha integrated out.
 
     Attributes:
-        scale_s: (K,) the scales, seconds. prior: (K,) log of their prior weights. shape0, strength: the prior of alpha.
-        ended: number of preemptions seen. logs, watched_logs: (..., K) sums of log(1 + life/beta) over all lifetimes,
-            and over the censored ones.
+        scale_s: (K,) the scales, seconds. prior: (K,) log of their prior weights. shape0, strength:
+            the prior of alpha.
+        ended: number of preemptions seen. logs, watched_logs: (..., K) sums of log(1 + life/beta)
+            over all lifetimes, and over the censored ones.
     """
 
     scale_s: Array
@@ -82,17 +88,23 @@ class LomaxHistory:
 
     @classmethod
     def around(cls, mttp_s: float, *, spread: float = 2.0, size: int = 13) -> LomaxHistory:
-        """Nothing seen yet; scales around the one that gives the mean lifetime ``mttp_s``, beta/(alpha - 1).
+        """Nothing seen yet.
 
-        log beta is normal with the deviation ``spread``, on a grid of ``size`` scales over three deviations to either
+        Scales around the one that gives the mean lifetime ``mttp_s``, beta/(alpha - 1).
+
+        log beta is normal with the deviation ``spread``, on a grid of ``size`` scales over three
+        deviations to either
         side: on 32 real traces a grid of 24 was no better.
         """
         at = np.linspace(-3, 3, size)
-        return cls(mttp_s * (cls.shape0 - 1) * np.exp(spread * at), -(at**2) / 2, logs=np.zeros(size))
+        return cls(
+            mttp_s * (cls.shape0 - 1) * np.exp(spread * at), -(at**2) / 2, logs=np.zeros(size)
+        )
 
     def after(self, life_s: Number, preempted: Truth) -> LomaxHistory:
         """With one more lifetime, which ended by a preemption or is censored."""
-        # The simulator does this and the weights below for all its runs at each loss: so in few passes, and in place.
+        # The simulator does this and the weights below for all its runs at each loss: so in few
+        # passes, and in place.
         log = np.asarray(life_s, dtype=float)[..., None] * (1 / self.scale_s)
         log = np.log1p(log, out=log)
         ended = np.asarray(preempted, dtype=float)
@@ -107,7 +119,9 @@ class LomaxHistory:
         seen = self.logs - self.watched_logs if np.ndim(self.watched_logs) else self.logs
         rates = np.asarray(self.strength / self.shape0 + self.logs)
         shapes = (self.strength + ended)[..., None] * np.log(rates, out=rates)
-        scales = np.stack([np.ones_like(ended), -ended], -1) @ np.stack([self.prior, np.log(self.scale_s)])
+        scales = np.stack([np.ones_like(ended), -ended], -1) @ np.stack(
+            [self.prior, np.log(self.scale_s)]
+        )
         found = np.subtract(scales, shapes, out=shapes)
         return np.asarray(np.subtract(found, seen, out=found))
 

@@ -1,12 +1,13 @@
 """How much work to do between two saves: closed forms.
 
-Arguments and results are seconds: numbers, or arrays over many runs of the same shape. ``save_s`` is how long training
-stalls for one version (the thesis's and Daly's delta), ``mttp_s`` the mean time to preemption M; the interval is the
-working time from the end of one save to the beginning of the next (Daly's tau).
+Arguments and results are seconds: numbers, or arrays over many runs of the same shape. ``save_s``
+is how long training stalls for one version (the thesis's and Daly's delta), ``mttp_s`` the mean
+time to preemption M; the interval is the working time from the end of one save to the beginning of
+the next (Daly's tau).
 
-The loss rate behind all of them, for a hazard of h preemptions a second: a save costs ``save_s`` each ``interval_s``,
-and a preemption in the middle of an interval costs half of it, so ``save_s / interval + h interval / 2`` is lost, which
-is least at ``sqrt(2 save_s / h)``.
+The loss rate behind all of them, for a hazard of h preemptions a second: a save costs ``save_s``
+each ``interval_s``, and a preemption in the middle of an interval costs half of it, so ``save_s /
+interval + h interval / 2`` is lost, which is least at ``sqrt(2 save_s / h)``.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ def daly_s(save_s: Number, mttp_s: Number) -> Number:
 def exact_s(save_s: Number, mttp_s: Number) -> Number:
     """M (1 + W0(-exp(-delta/M - 1))): the exact minimiser for exponential lifetimes, W0 being Lambert's function.
 
-    The expected time of a job of ``w`` seconds in segments of tau is ``w/tau M exp(R/M) (exp((tau + delta)/M) - 1)``
-    (Daly 2006, eq. 13). Its derivative is 0 where ``(1 - tau/M) exp(tau/M) = exp(-delta/M)``; R drops out.
+    The expected time of a job of ``w`` seconds in segments of tau is ``w/tau M exp(R/M) (exp((tau +
+    delta)/M) - 1)`` (Daly 2006, eq. 13). Its derivative is 0 where ``(1 - tau/M) exp(tau/M) =
+    exp(-delta/M)``; R drops out.
     """
     if isinstance(save_s, (int, float)) and isinstance(mttp_s, (int, float)):
         return _exact_s(save_s, mttp_s)
@@ -50,8 +52,9 @@ def exact_s(save_s: Number, mttp_s: Number) -> Number:
     from scipy.special import lambertw
 
     share = np.asarray(save_s / mttp_s, dtype=float)
-    # For shares near 0 the argument is next to the branch point -1/e, where W0 loses half of the digits; there the
-    # series around it, -1 + p - p^2/3 + 11/72 p^3 with p = sqrt(2 (1 - exp(-share))), has them all.
+    # For shares near 0 the argument is next to the branch point -1/e, where W0 loses half of the
+    # digits; there the series around it, -1 + p - p^2/3 + 11/72 p^3 with p = sqrt(2 (1 -
+    # exp(-share))), has them all.
     p = np.sqrt(-2 * np.expm1(-share))
     near = p - p**2 / 3 + 11 / 72 * p**3 - 43 / 540 * p**4
     factor = np.where(p < 1e-3, near, 1 + lambertw(-np.exp(-share - 1)).real)

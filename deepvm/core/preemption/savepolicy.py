@@ -1,11 +1,12 @@
 """When to save: policies decide; the training job and the simulator act.
 
-Policies have no clock and no memory: times are monotonic seconds of the caller's clock, and what is learnt while
-training (:mod:`deepvm.core.preemption.preemption_estimators`) comes in as facts.
+Policies have no clock and no memory: times are monotonic seconds of the caller's clock, and what is
+learnt while training (:mod:`deepvm.core.preemption.preemption_estimators`) comes in as facts.
 
-Saves happen between steps, so intervals are rounded to whole steps, by one rule for the running job, the simulator, the
-replay of traces and the closed form (:func:`whole_steps`): an optimal interval is rounded down, as in the Spotify
-thesis; a time that must pass, such as one that the user asks for, is rounded up.
+Saves happen between steps, so intervals are rounded to whole steps, by one rule for the running
+job, the simulator, the replay of traces and the closed form (:func:`whole_steps`): an optimal
+interval is rounded down, as in the Spotify thesis; a time that must pass, such as one that the user
+asks for, is rounded up.
 """
 
 from __future__ import annotations
@@ -16,7 +17,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from deepvm.core.preemption.save_intervals import daly_s, exact_s, in_steps, maximum, rounded_down, where, young_s
+from deepvm.core.preemption.save_intervals import (
+    daly_s,
+    exact_s,
+    in_steps,
+    maximum,
+    rounded_down,
+    where,
+    young_s,
+)
 from deepvm.core.spelling import did_you_mean
 from deepvm.core.units import parse_seconds
 from deepvm.errors import RequestError
@@ -24,15 +33,19 @@ from deepvm.errors import RequestError
 if TYPE_CHECKING:
     from deepvm.core.preemption.save_intervals import Number, Truth
 
-OVERHEAD = 0.03  # of the training time that checkpoints may cost by default; CheckFreq's budget is 0.035
+# Of the training time that checkpoints may cost by default; CheckFreq's budget is 0.035
+OVERHEAD = 0.03
 
 
 @dataclass(frozen=True)
 class SaveFacts:
-    """What is known about versions, the machine and its preemptions; numbers, or arrays over many simulated runs.
+    """What is known about versions, the machine and its preemptions.
+
+    Numbers, or arrays over many simulated runs.
 
     Attributes:
-        save_s: how long training stalls for a version. backup_s: from then until it is durable. Both 0 while unknown.
+        save_s: how long training stalls for a version. backup_s: from then until it is durable.
+            Both 0 while unknown.
         emergency_s: from the end of a step until an emergency save is safe.
         grace_s: from the notice of a preemption to the preemption; 0: there are no notices.
         restart_s: from a preemption until training resumes: allocation and preparation.
@@ -77,12 +90,15 @@ class SaveContext:
 
 
 class SavePolicy:
-    """Decides whether to save the state after a step; the defaults are those of a policy that never saves.
+    """Decides whether to save the state after a step.
+
+    The defaults are those of a policy that never saves.
 
     Class attributes:
         has_interval: whether saves are ``interval_s`` apart; if not, nobody calls it.
         shows_cost_first: whether to save at once, to learn what a version costs.
-        acts_on_notices: whether to save when the notice of a preemption arrives and an emergency save fits.
+        acts_on_notices: whether to save when the notice of a preemption arrives and an emergency
+            save fits.
         holds_on_demand: whether the interval also holds on VMs that are never preempted.
         by_age: whether the interval depends on the age of the machine.
     """
@@ -95,8 +111,14 @@ class SavePolicy:
 
     @property
     def name(self) -> str:
-        """The text that :func:`parse_policy` reads as this policy; the class's name if it is not in ``POLICIES``."""
-        return next((name for name, make in POLICIES.items() if make is type(self)), type(self).__name__.lower())
+        """The text that :func:`parse_policy` reads as this policy.
+
+        The class's name if it is not in ``POLICIES``.
+        """
+        return next(
+            (name for name, make in POLICIES.items() if make is type(self)),
+            type(self).__name__.lower(),
+        )
 
     @property
     def fixed_steps(self) -> int | None:
@@ -115,16 +137,23 @@ class SavePolicy:
         if self.shows_cost_first and not context.last_step and not context.facts.save_s:
             return True
         # Whole steps since the end of the last save, at their average length.
-        done = max(context.step - context.last_step, 1)  # after going back to an older step, time counts
+        # After going back to an older step, time counts
+        done = max(context.step - context.last_step, 1)
         worked_s = max(context.now_s - context.last_s - float(context.facts.save_s), 0.0)
         return bool(done >= whole_steps(self, replace(context.facts, step_s=worked_s / done)))
 
     def interval_s(self, facts: SaveFacts) -> Number:
-        """Working time from the end of one save to the beginning of the next, seconds; infinite: none."""
+        """Working time from the end of one save to the beginning of the next, seconds.
+
+        Infinite: none.
+        """
         return math.inf
 
     def least_s(self, facts: SaveFacts) -> Number:
-        """The part of the interval that must pass before the next save, seconds; 0: it may be cut to whole steps."""
+        """The part of the interval that must pass before the next save, seconds.
+
+        0: it may be cut to whole steps.
+        """
         return 0 * facts.save_s
 
     def emergency(self, facts: SaveFacts) -> Truth:
@@ -198,8 +227,8 @@ class _Weighing(SavePolicy):
 class Auto(_Weighing):
     """As often as pays: Young's interval, but within CheckFreq's budget and never while a version is in flight.
 
-    ``mtbf_s``: mean time between failures of the cluster, seconds; None: as the facts say. ``overhead``: the most that
-    save_s / interval may be.
+    ``mtbf_s``: mean time between failures of the cluster, seconds; None: as the facts say.
+    ``overhead``: the most that save_s / interval may be.
     """
 
     mtbf_s: float | None = None
@@ -222,12 +251,19 @@ class Auto(_Weighing):
         return maximum(facts.save_s / self.overhead, facts.backup_s)
 
 
-FORMULAS: dict[str, Callable[[Number, Number], Number]] = {"young": young_s, "daly": daly_s, "exact": exact_s}
+FORMULAS: dict[str, Callable[[Number, Number], Number]] = {
+    "young": young_s,
+    "daly": daly_s,
+    "exact": exact_s,
+}
 
 
 @dataclass(frozen=True)
 class Formula(_Weighing):
-    """The interval by a formula of :mod:`deepvm.core.preemption.save_intervals`; notices are ignored."""
+    """The interval by a formula of :mod:`deepvm.core.preemption.save_intervals`.
+
+    Notices are ignored.
+    """
 
     formula: str
 
@@ -254,15 +290,18 @@ class Thesis(_Weighing):
 
     def interval_s(self, facts: SaveFacts) -> Number:
         """Infinite when an emergency save fits into the grace period, else sqrt(2 delta (MTTP + R)) (eq. 4.5)."""
-        return where(facts.emergency_fits, math.inf, young_s(facts.save_s, facts.mttp_s + facts.restart_s))
+        return where(
+            facts.emergency_fits, math.inf, young_s(facts.save_s, facts.mttp_s + facts.restart_s)
+        )
 
 
 @dataclass(frozen=True)
 class Adaptive(_Weighing):
     """An emergency save when it fits, and insurance saves as often as missed notices justify.
 
-    The rate of missed notices is learnt and never quite 0 (``Notices``), so there is always some insurance: without it
-    Algorithm 1 goes from 3 to 13 % of overhead on GPT-117M when 10 % of the notices are missed.
+    The rate of missed notices is learnt and never quite 0 (``Notices``), so there is always some
+    insurance: without it Algorithm 1 goes from 3 to 13 % of overhead on GPT-117M when 10 % of the
+    notices are missed.
     """
 
     acts_on_notices: ClassVar[bool] = True
@@ -280,7 +319,9 @@ class Hazard(Adaptive):
 
     def interval_s(self, facts: SaveFacts) -> Number:
         """sqrt(2 delta (beta + a) / (alpha q)): Young's form with the Lomax hazard alpha/(beta + a) at the age a."""
-        return young_s(facts.save_s, (facts.scale_s + facts.age_s) / (facts.shape * facts.costly_share))
+        return young_s(
+            facts.save_s, (facts.scale_s + facts.age_s) / (facts.shape * facts.costly_share)
+        )
 
 
 POLICIES: dict[str, Callable[[], SavePolicy]] = {  # without parameters, by name
@@ -297,7 +338,8 @@ _DIGITS = 18  # of a number of steps; more is a slip, and Python reads no more t
 def whole_steps(policy: SavePolicy, facts: SaveFacts) -> Number:
     """Steps from one save to the next, at least one; infinite: no saves.
 
-    The interval rounded down (Spotify thesis, 6.3.2: 33 of 33.6 steps), but at least ``least_s`` rounded up.
+    The interval rounded down (Spotify thesis, 6.3.2: 33 of 33.6 steps), but at least ``least_s``
+    rounded up.
     """
     if policy.fixed_steps:
         return float(policy.fixed_steps)
@@ -323,7 +365,9 @@ def parse_policy(text: str, option: str = "policy") -> SavePolicy:
             return EverySeconds(parse_seconds(value, option, bare=True))
     except RequestError:
         pass
-    allowed = f"{', '.join(POLICIES)}, static:STEPS with steps from 1, or every:TIME such as every:10min"
+    allowed = (
+        f"{', '.join(POLICIES)}, static:STEPS with steps from 1, or every:TIME such as every:10min"
+    )
     forms = (*POLICIES, "static", "every")
     meant = "" if name in forms else did_you_mean(name, forms)
     raise RequestError(option, text, f"{allowed}; {meant}" if meant else allowed)

@@ -19,8 +19,8 @@ class StepTimeSpeedup(SpeedupCurve):
 
     Attributes:
         speed_of: throughput of clusters of these sizes. known: on 1, 2 ... VMs.
-        unit: units a second of one VM; where sharding makes several VMs faster than that many single ones, a share of
-            the best, so that K(n) <= 1 as eq. 13 has it.
+        unit: units a second of one VM; where sharding makes several VMs faster than that many
+            single ones, a share of the best, so that K(n) <= 1 as eq. 13 has it.
         needs: what the workload needs where it fits on no number of these VMs; else empty.
     """
 
@@ -31,11 +31,15 @@ class StepTimeSpeedup(SpeedupCurve):
     needs: str = ""
 
     @classmethod
-    def of(cls, known: TrainingSpeed, speed_of: Callable[[FloatArray], TrainingSpeed]) -> StepTimeSpeedup:
+    def of(
+        cls, known: TrainingSpeed, speed_of: Callable[[FloatArray], TrainingSpeed]
+    ) -> StepTimeSpeedup:
         """The curve of a type, given its speeds on 1, 2 ... VMs and how to get others."""
         share = (known.throughput / known.vms)[known.fits if known.fits.any() else ...]
         source, fitted_to = known.source.value, float(known.fitted_vms)
-        return cls(speed_of, known, float(share.max()), known.needs, source=source, fitted_to=fitted_to)
+        return cls(
+            speed_of, known, float(share.max()), known.needs, source=source, fitted_to=fitted_to
+        )
 
     def speedup(self, n: FloatArray) -> FloatArray:
         """Throughput over the unit; 0 where the workload does not fit."""
@@ -52,4 +56,6 @@ class StepTimeSpeedup(SpeedupCurve):
 
     def extrapolated(self, n: FloatArray) -> BoolArray:
         """Beyond 1.5 x the largest cluster that its source has seen, or the batch that is known to train well."""
-        return np.asarray(np.asarray(n) > min(REACH * (self.fitted_to or np.inf), self.known.proven_vms))
+        return np.asarray(
+            np.asarray(n) > min(REACH * (self.fitted_to or np.inf), self.known.proven_vms)
+        )

@@ -44,8 +44,8 @@ def effects_of(
 ) -> Effects:
     """The effects on a step of a workload on one or several VMs, but :func:`batch_effects`.
 
-    ``software``: ``eager``, ``transformers``, ``compiled`` or ``tuned``. ``site``: where it was measured, empty for a
-    prediction, as nobody knows how well that code is written.
+    ``software``: ``eager``, ``transformers``, ``compiled`` or ``tuned``. ``site``: where it was
+    measured, empty for a prediction, as nobody knows how well that code is written.
     """
     gpu, model, net = machine.accelerator, workload.model, machine.interconnect
     width = WIDTHS[precision]
@@ -75,7 +75,8 @@ def effects_of(
         f"network: across={net.kind}": 1.0,
         f"model: network={model.name}": 1.0,
     }
-    if software != "eager":  # what lies between matrix products differs from it; vendors write those anew, too
+    # What lies between matrix products differs from it; vendors write those anew, too
+    if software != "eager":
         found[f"software memory={model.family}/{software}"] = 1 - computing
         if software == "tuned":
             found[f"software={software}"] = computing
@@ -105,10 +106,13 @@ def batch_effects(
     """The effects of how many samples a GPU computes at once, ``micro_batch``, (sizes,) each."""
     model, one = workload.model, _one(workload, machine, precision)
     if model.transformer is not None:
-        return {"log tokens": np.log(np.maximum(micro_batch * model.sequence, 1.0) / REFERENCE_TOKENS)}
+        return {
+            "log tokens": np.log(np.maximum(micro_batch * model.sequence, 1.0) / REFERENCE_TOKENS)
+        }
     return {
         f"model+gpu: log batch={one}": np.log(micro_batch / model.batch),
-        # One of an eighth says what there is to say: a still smaller batch is launched, not computed.
+        # One of an eighth says what there is to say: a still smaller batch is launched, not
+        # computed.
         f"model+gpu: inverse batch={one}": np.minimum(model.batch / micro_batch, _EIGHT) / _EIGHT,
     }
 

@@ -1,14 +1,16 @@
 """What published measurements teach about the nominal step time: a linear model of its error, with doubt.
 
-The logarithm of (measured over nominal throughput) is a sum of effects: of the GPU's generation, the GPU, the
-precision, the family of models, the model, the software, sizes; of the network; of the slowest GPU, within a VM and
-across VMs. Each effect is 0 before anything is measured, give or take a standard deviation that :data:`PRIOR` states
-(random effects, as in Gelman et al., *Bayesian Data Analysis*, chapter 15). So what was measured on one GPU says a lot
-about it, less about its generation, little about the rest, and the intervals say so. Effects on gradients count by the
+The logarithm of (measured over nominal throughput) is a sum of effects: of the GPU's generation,
+the GPU, the precision, the family of models, the model, the software, sizes; of the network; of the
+slowest GPU, within a VM and across VMs. Each effect is 0 before anything is measured, give or take
+a standard deviation that :data:`PRIOR` states (random effects, as in Gelman et al., *Bayesian Data
+Analysis*, chapter 15). So what was measured on one GPU says a lot about it, less about its
+generation, little about the rest, and the intervals say so. Effects on gradients count by the
 gradients' share of the step, effects on synchronisation by its share.
 
-Leave-one-out predictions are exact and need no second fit: with C the covariance of the rows, those of row i are
-``y_i - [C^-1 y]_i / [C^-1]_ii`` and variance ``1 / [C^-1]_ii`` (Sundararajan and Keerthi 2001, eq. 9-11).
+Leave-one-out predictions are exact and need no second fit: with C the covariance of the rows, those
+of row i are ``y_i - [C^-1 y]_i / [C^-1]_ii`` and variance ``1 / [C^-1]_ii`` (Sundararajan and
+Keerthi 2001, eq. 9-11).
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ import numpy.typing as npt
 FloatArray = npt.NDArray[np.float64]
 
 COMPUTE, NETWORK, LOCAL, ACROSS = range(4)
-"""Parts of a step that an effect is on; the last two: how gradients take longer with the GPUs of a VM, and with VMs."""
+"""Parts of a step that an effect is on.
+
+The last two: how gradients take longer with the GPUs of a VM, and with VMs.
+"""
 PARTS = 4
 
 PRIOR: Mapping[str, tuple[int, float]] = {
@@ -60,8 +65,8 @@ PRIOR: Mapping[str, tuple[int, float]] = {
     "local": (LOCAL, 0.02),
     "model: local": (LOCAL, 0.02),
     "model+gpu: local": (LOCAL, 0.05),
-    # Of a prediction only. Learnt of each source, it would take what its runs say of their GPU or model, of which most
-    # sources have the only runs.
+    # Of a prediction only. Learnt of each source, it would take what its runs say of their GPU or
+    # model, of which most sources have the only runs.
     "another site": (COMPUTE, 0.2),
     "site: local": (LOCAL, 0.1),
     "across": (ACROSS, 0.02),
@@ -78,7 +83,10 @@ Effects = Mapping[str, float]
 
 
 def kind(effect: str) -> str:
-    """The kind of an effect, a key of :data:`PRIOR`; what it is of is a name that users may have given."""
+    """The kind of an effect, a key of :data:`PRIOR`.
+
+    What it is of is a name that users may have given.
+    """
     return effect.partition("=")[0]
 
 
@@ -96,7 +104,9 @@ class Row:
     @property
     def weights(self) -> FloatArray:
         """How much 1 % of each part counts in the throughput, (parts,)."""
-        return np.asarray(weights(*(np.array([v]) for v in (self.sync_share, self.log_local, self.log_vms)))[0])
+        return np.asarray(
+            weights(*(np.array([v]) for v in (self.sync_share, self.log_local, self.log_vms)))[0]
+        )
 
 
 def weights(sync_share: FloatArray, log_local: FloatArray, log_vms: FloatArray) -> FloatArray:
@@ -109,7 +119,10 @@ def weights(sync_share: FloatArray, log_local: FloatArray, log_vms: FloatArray) 
 
 
 def design(rows: Sequence[Row], names: Mapping[str, int]) -> FloatArray:
-    """(rows, effects): how much each effect counts in each row; effects that are not among ``names`` are left out."""
+    """(rows, effects): how much each effect counts in each row.
+
+    Effects that are not among ``names`` are left out.
+    """
     found = np.zeros((len(rows), len(names)))
     for i, row in enumerate(rows):
         share = row.weights
@@ -123,7 +136,8 @@ def design(rows: Sequence[Row], names: Mapping[str, int]) -> FloatArray:
 class Evidence:
     """What is known of the effects in ``names``.
 
-    ``mean``: (effects,); ``root``: lower triangular R, (effects, effects), whose product R R^T is their covariance.
+    ``mean``: (effects,); ``root``: lower triangular R, (effects, effects), whose product R R^T is
+    their covariance.
     """
 
     names: Mapping[str, int]
@@ -159,7 +173,8 @@ class Loading:
 
     Attributes:
         known: (parts, effects): of each known effect that has the same value in all steps.
-        unknown: values of effects that no row had. varying: values of others in each step, (steps,).
+        unknown: values of effects that no row had. varying: values of others in each step,
+            (steps,).
     """
 
     evidence: Evidence
@@ -173,7 +188,11 @@ class Loading:
         found = np.atleast_2d(self.known @ self.evidence.mean)
         for effect, values in self.varying.items():
             if effect in self.evidence.names:
-                found = found + np.outer(values, _unit(effect)) * self.evidence.mean[self.evidence.names[effect]]
+                found = (
+                    found
+                    + np.outer(values, _unit(effect))
+                    * self.evidence.mean[self.evidence.names[effect]]
+                )
         return found
 
     def shared(self, weights: FloatArray) -> FloatArray:
@@ -204,13 +223,18 @@ def learn(rows: Sequence[Row]) -> Evidence:
     y = np.array([row.error for row in rows])
     certainty = 1.0 / np.array([row.noise for row in rows]) ** 2
     covariance = np.linalg.inv((x.T * certainty) @ x + np.diag(1.0 / sd**2))
-    return Evidence(names, covariance @ (x.T @ (certainty * y)), np.asarray(np.linalg.cholesky(covariance)))
+    return Evidence(
+        names, covariance @ (x.T @ (certainty * y)), np.asarray(np.linalg.cholesky(covariance))
+    )
 
 
-def leave_out(rows: Sequence[Row], groups: Sequence[object] | None = None) -> tuple[FloatArray, FloatArray]:
+def leave_out(
+    rows: Sequence[Row], groups: Sequence[object] | None = None
+) -> tuple[FloatArray, FloatArray]:
     """For each row what the others say: mean and standard deviation of its error, a new run's noise included.
 
-    ``groups``: one for each row; a row is predicted from the rows of other groups only. None: from all other rows.
+    ``groups``: one for each row; a row is predicted from the rows of other groups only. None: from
+    all other rows.
     """
     y, inverse = np.array([row.error for row in rows]), np.linalg.inv(_covariance(rows))
     weighted = inverse @ y
@@ -228,10 +252,16 @@ def leave_out(rows: Sequence[Row], groups: Sequence[object] | None = None) -> tu
 
 
 def log_evidence(rows: Sequence[Row]) -> float:
-    """The logarithm of the marginal likelihood: how well the priors describe the rows; higher is better."""
+    """The logarithm of the marginal likelihood: how well the priors describe the rows.
+
+    Higher is better.
+    """
     y, covariance = np.array([row.error for row in rows]), _covariance(rows)
     _, log_determinant = np.linalg.slogdet(covariance)
-    return float(-0.5 * (y @ np.linalg.solve(covariance, y) + log_determinant + len(rows) * math.log(2 * math.pi)))
+    return float(
+        -0.5
+        * (y @ np.linalg.solve(covariance, y) + log_determinant + len(rows) * math.log(2 * math.pi))
+    )
 
 
 def _names(rows: Sequence[Row]) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """Whether a workload fits into GPU memory, and in what micro-batches: the constraint ``gpu-memory``.
 
-Of each GPU: weights, gradients and Adam's moments (ZeRO, section 3: 16 bytes a parameter), what the GPU needs besides,
-and the activations of at least one sample.
+Of each GPU: weights, gradients and Adam's moments (ZeRO, section 3: 16 bytes a parameter), what the
+GPU needs besides, and the activations of at least one sample.
 """
 
 from __future__ import annotations
@@ -34,10 +34,12 @@ class MemoryFit:
     """How a workload fits on clusters of K GPUs; arrays of the shape of K.
 
     Attributes:
-        fits: whether at least one sample fits on each GPU. checkpointing: whether activations are checkpointed.
-        micro_batch: samples that are computed at once. passes: micro-batches of a step (gradient accumulation).
-        free_bytes: what state and context leave of a GPU, negative where not even they fit. sample_bytes: activations
-            of the smallest batch, one sample.
+        fits: whether at least one sample fits on each GPU. checkpointing: whether activations are
+            checkpointed.
+        micro_batch: samples that are computed at once. passes: micro-batches of a step (gradient
+            accumulation).
+        free_bytes: what state and context leave of a GPU, negative where not even they fit.
+            sample_bytes: activations of the smallest batch, one sample.
     """
 
     fits: BoolArray
@@ -49,29 +51,44 @@ class MemoryFit:
     sharded: BoolArray
 
     @classmethod
-    def known(cls, *, micro_batch: float, passes: int, checkpointing: bool, sharded: bool) -> MemoryFit:
+    def known(
+        cls, *, micro_batch: float, passes: int, checkpointing: bool, sharded: bool
+    ) -> MemoryFit:
         """Of one run that is known to fit."""
         one, yes = np.ones(1), np.ones(1, dtype=np.bool_)
-        return cls(yes, yes & checkpointing, one * micro_batch, one * passes, one, one, yes & sharded)
+        return cls(
+            yes, yes & checkpointing, one * micro_batch, one * passes, one, one, yes & sharded
+        )
 
 
-def state_bytes(workload: Workload, precision: Precision, gpus: FloatArray, *, sharded: bool) -> FloatArray:
-    """Bytes of weights, gradients and optimizer on each of K GPUs; sharded, also full weights of the layers in use."""
+def state_bytes(
+    workload: Workload, precision: Precision, gpus: FloatArray, *, sharded: bool
+) -> FloatArray:
+    """Bytes of weights, gradients and optimizer on each of K GPUs.
+
+    Sharded, also full weights of the layers in use.
+    """
     parameters, mixed = workload.model.parameters, precision not in (Precision.FP32, Precision.TF32)
     shards = gpus if sharded else np.ones(gpus.shape)
     layers = workload.model.transformer.layers if workload.model.transformer else 16
     shape = workload.model.transformer
-    ends = 2.0 * shape.vocabulary * shape.hidden if shape else 0.0  # the first and the last layer, gathered together
+    # The first and the last layer, gathered together
+    ends = 2.0 * shape.vocabulary * shape.hidden if shape else 0.0
     in_use = np.minimum(parameters, max(parameters * _LAYERS_AT_ONCE / layers, ends))
     at_once = (2.0 if mixed else 4.0) * in_use * (shards > 1)
     if workload.method is Method.LORA:
-        return np.asarray(FROZEN_BYTES * parameters / shards + at_once + STATE_BYTES * workload.trained)
+        return np.asarray(
+            FROZEN_BYTES * parameters / shards + at_once + STATE_BYTES * workload.trained
+        )
     copies = 2.0 if mixed and not sharded else 0.0  # autocast keeps the weights in 16 bits as well
     return np.asarray((STATE_BYTES + copies) * parameters / shards + at_once)
 
 
 def usual_checkpointing(workload: Workload) -> bool | None:
-    """Whether activations are checkpointed, as the user or the usual recipes say; None where the memory decides."""
+    """Whether activations are checkpointed, as the user or the usual recipes say.
+
+    None where the memory decides.
+    """
     model = workload.model
     if workload.checkpointing is not None:
         return workload.checkpointing
@@ -80,14 +97,19 @@ def usual_checkpointing(workload: Workload) -> bool | None:
     return True if workload.method is not Method.DDP and model.parameters >= LARGE else None
 
 
-def fit_memory(workload: Workload, accelerator: Accelerator, precision: Precision, gpus: FloatArray) -> MemoryFit:
+def fit_memory(
+    workload: Workload, accelerator: Accelerator, precision: Precision, gpus: FloatArray
+) -> MemoryFit:
     """How a workload fits on clusters of these numbers of GPUs."""
     share = workload.samples_of_step(gpus) / gpus
     batch = np.ceil(share - 1e-9)  # samples are whole, and a step waits for the GPU that has most
-    whole_state, shared_state = (state_bytes(workload, precision, gpus, sharded=s) for s in (False, True))
+    whole_state, shared_state = (
+        state_bytes(workload, precision, gpus, sharded=s) for s in (False, True)
+    )
     full_precision = precision in (Precision.FP32, Precision.TF32)
     whole, less = (
-        _FRAGMENTS * workload.model.kept_bytes(checkpointing=c, full_precision=full_precision) for c in (False, True)
+        _FRAGMENTS * workload.model.kept_bytes(checkpointing=c, full_precision=full_precision)
+        for c in (False, True)
     )
     room = accelerator.memory_bytes - _CONTEXT_BYTES
     # Frozen weights are cheap to hold and dear to gather: they are split only where they must be.
@@ -97,9 +119,12 @@ def fit_memory(workload: Workload, accelerator: Accelerator, precision: Precisio
         sharded = (gpus > 1) & (room - whole_state < kept)
     free = room - np.where(sharded, shared_state, whole_state)
     chosen = usual_checkpointing(workload)
-    # Computing activations again takes a third longer; a few more passes hardly do, unless each gathers the weights.
+    # Computing activations again takes a third longer; a few more passes hardly do, unless each
+    # gathers the weights.
     least = np.where(sharded, batch, np.ceil(batch / _FEW_PASSES))
-    checkpointing = np.asarray(free < whole * least) if chosen is None else np.full(gpus.shape, chosen)
+    checkpointing = (
+        np.asarray(free < whole * least) if chosen is None else np.full(gpus.shape, chosen)
+    )
     sample = np.where(checkpointing, less, whole)
     most = np.floor(np.maximum(free, 0.0) / sample)
     fits = (most >= 1) & (share >= 1 - 1e-9)

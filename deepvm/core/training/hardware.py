@@ -10,11 +10,17 @@ from deepvm.core.training.workload import Precision
 from deepvm.core.units import GIB
 
 USUAL_MATMUL = 0.75
-"""Of the peak: what large matrix products reach on most boards (0.65 to 0.97; an L4, with 72 W, 0.43 to 0.47)."""
+"""Of the peak: what large matrix products reach on most boards (0.65 to 0.97.
+
+An L4, with 72 W, 0.43 to 0.47).
+"""
 
 WITHOUT_WHEELS: Mapping[str, str] = {"T4g": "PyTorch's wheels for Arm have no kernels for the T4g"}
-"""GPUs that the PyTorch which most people install cannot use. Torch 2.9.1 for aarch64 has kernels for sm_80, 90, 100
-and 120 (``torch.cuda.get_arch_list()``); a T4g is sm_75."""
+"""GPUs that the PyTorch which most people install cannot use.
+
+Torch 2.9.1 for aarch64 has kernels for sm_80, 90, 100
+and 120 (``torch.cuda.get_arch_list()``); a T4g is sm_75.
+"""
 
 
 @dataclass(frozen=True)
@@ -23,11 +29,13 @@ class Accelerator:
 
     Attributes:
         chip: the die; an H100 and an H200 are both a GH100.
-        generation: GPUs of one use their peaks alike, such as ``ampere``; small ones apart, as their power and memory
-            limit them differently.
-        peak_tflops: dense peak by precision, without sparsity. matmul_tflops: what large matrix products reach on
-            tensor cores, where that is published: boards with little power are far from their peak.
-        memory_gib: of each GPU. memory_gb_per_s: of its own memory. ecc_share: of it that holds error correction.
+        generation: GPUs of one use their peaks alike, such as ``ampere``; small ones apart, as
+            their power and memory limit them differently.
+        peak_tflops: dense peak by precision, without sparsity. matmul_tflops: what large matrix
+            products reach on tensor cores, where that is published: boards with little power are
+            far from their peak.
+        memory_gib: of each GPU. memory_gb_per_s: of its own memory. ecc_share: of it that holds
+            error correction.
         link: ``nvlink`` or ``pcie``. link_gb_per_s: what an all-reduce sees between GPUs of one VM.
         cache_mb: its last cache, which spares part of the traffic.
     """
@@ -47,7 +55,11 @@ class Accelerator:
 
     def precision(self, wanted: Precision) -> Precision | None:
         """The precision that is used; None if the GPU does not have it."""
-        order = (Precision.BF16, Precision.FP16, Precision.FP32) if wanted is Precision.AUTO else (wanted,)
+        order = (
+            (Precision.BF16, Precision.FP16, Precision.FP32)
+            if wanted is Precision.AUTO
+            else (wanted,)
+        )
         return next((p for p in order if p.value in self.peak_tflops), None)
 
     @property
@@ -60,7 +72,10 @@ class Accelerator:
         return self.peak_tflops[precision.value] * 1e12
 
     def matmul_flops(self, precision: Precision) -> float:
-        """FLOP/s of large matrix products; where that is not published, as far below the peak as in others."""
+        """FLOP/s of large matrix products.
+
+        Where that is not published, as far below the peak as in others.
+        """
         shares = [reached / self.peak_tflops[p] for p, reached in self.matmul_tflops.items()]
         usual = self.peak_tflops[precision.value] * min([USUAL_MATMUL, *shares])
         return self.matmul_tflops.get(precision.value, usual) * 1e12
@@ -76,10 +91,13 @@ class Interconnect:
     """How the VMs of a cluster reach one another.
 
     Attributes:
-        kind: ``efa``, ``rdma`` or ``ethernet``; errors of one kind go together. machine: errors of one type of VM, too.
-        gb_per_s: what an all-reduce sees of one VM's network. line_gb_per_s: the nominal figure, never exceeded.
+        kind: ``efa``, ``rdma`` or ``ethernet``; errors of one kind go together. machine: errors of
+            one type of VM, too.
+        gb_per_s: what an all-reduce sees of one VM's network. line_gb_per_s: the nominal figure,
+            never exceeded.
         per_gpu: by which share synchronisation grows with every further GPU.
-        fitted_vms: the largest cluster that the figure was checked against. basis: where it comes from, in words.
+        fitted_vms: the largest cluster that the figure was checked against. basis: where it comes
+            from, in words.
     """
 
     kind: str

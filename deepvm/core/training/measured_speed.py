@@ -10,20 +10,33 @@ import numpy as np
 
 from deepvm.core.training.evidence import COMPUTE, PARTS
 from deepvm.core.training.roofline import OVERLAP
-from deepvm.core.training.speed import BoolArray, Doubt, FloatArray, Parts, Source, TrainingSpeed, reading_s, waiting
+from deepvm.core.training.speed import (
+    BoolArray,
+    Doubt,
+    FloatArray,
+    Parts,
+    Source,
+    TrainingSpeed,
+    reading_s,
+    waiting,
+)
 from deepvm.core.training.steptime import REACH, Measured, StepTimeFit, joined
 from deepvm.core.units import counted
 
 _OTHER_VM = 0.1
 """Standard deviation of log T between VMs of other sizes with the same GPU: other processors, power and cooling. An
 assumption: half of what programs of two houses differ by on one GPU (``another site`` in
-:mod:`deepvm.core.training.evidence`)."""
+:mod:`deepvm.core.training.evidence`).
+"""
 _TOLD_APART = 0.4
 """The same of synchronisation that has to be taken away from a measured step to know its gradients."""
 _NO_SYNC = 0.1
-"""The same where more GPUs train than were measured, and their synchronisation was not. Chosen with the published steps
-of three models on up to 8 x 4 T4: of these, 75 to 87 % are within the 80 % intervals of laws of single GPUs, and 53 to
-70 % would be without it; of laws of single VMs 74 to 85 %, and 50 to 62 %."""
+"""The same where more GPUs train than were measured, and their synchronisation was not.
+
+Chosen with the published steps
+of three models on up to 8 x 4 T4: of these, 75 to 87 % are within the 80 % intervals of laws of
+single GPUs, and 53 to 70 % would be without it; of laws of single VMs 74 to 85 %, and 50 to 62 %.
+"""
 
 
 @dataclass(frozen=True)
@@ -31,7 +44,8 @@ class OwnSteps:
     """A law of steps that were measured on clusters of one type of VM.
 
     Attributes:
-        where: the type. reads: whether these steps wait for their samples to be read, as a real job's do.
+        where: the type. reads: whether these steps wait for their samples to be read, as a real
+            job's do.
         about: where, when and how often it was measured, in words.
     """
 
@@ -55,14 +69,20 @@ class OwnSteps:
 def of_measured(own: OwnSteps, base: TrainingSpeed, reference: Parts) -> TrainingSpeed:
     """The speed of the type that was measured, on as many VMs as ``base``.
 
-    Of one VM, and of several where several were measured, by the law alone. Else what single VMs say, with the network
-    that data sheets and published runs promise. ``reference``: what these promise of :attr:`OwnSteps.alone`.
+    Of one VM, and of several where several were measured, by the law alone. Else what single VMs
+    say, with the network that data sheets and published runs promise. ``reference``: what these
+    promise of :attr:`OwnSteps.alone`.
     """
     assert base.parts is not None
     measured, steps = own.measured, base.parts.steps
     # It has run there: no estimate of its memory says otherwise.
-    ran = (steps.batch <= measured.batch[1]) & (steps.gpus >= measured.gpus[0]) & (steps.vms >= measured.nodes[0])
-    enough = base.workload.samples_of_step(steps.gpus) >= steps.gpus  # a sample for each GPU, whatever the memory
+    ran = (
+        (steps.batch <= measured.batch[1])
+        & (steps.gpus >= measured.gpus[0])
+        & (steps.vms >= measured.nodes[0])
+    )
+    # A sample for each GPU, whatever the memory
+    enough = base.workload.samples_of_step(steps.gpus) >= steps.gpus
     law = _of_law(own, replace(base, fits=base.fits | (ran & enough)))
     if measured.several or not (base.vms > 1).any():
         return law
@@ -111,7 +131,9 @@ def of_alike(own: OwnSteps, base: TrainingSpeed, reference: Parts) -> TrainingSp
     )
 
 
-def _with_network(own: OwnSteps, base: TrainingSpeed, reference: Parts, *, other: bool) -> TrainingSpeed:
+def _with_network(
+    own: OwnSteps, base: TrainingSpeed, reference: Parts, *, other: bool
+) -> TrainingSpeed:
     """Gradients of the smallest measured cluster, synchronisation of data sheets; ``other``: on another type of VM."""
     assert base.parts is not None
     parts, batch, cluster = base.parts, base.parts.steps.batch, own.alone
@@ -122,20 +144,26 @@ def _with_network(own: OwnSteps, base: TrainingSpeed, reference: Parts, *, other
     grad = (step**OVERLAP - took**OVERLAP) ** (1 / OVERLAP)
     grad = grad * np.exp(parts.straggling - reference.straggling[0])
     share, hidden = parts.share(grad), (took / step) ** OVERLAP
-    known = np.sqrt(own.fit.deviation(nodes, gpus, batch) ** 2 + (_TOLD_APART * hidden) ** 2) * (1 - share)
+    known = np.sqrt(own.fit.deviation(nodes, gpus, batch) ** 2 + (_TOLD_APART * hidden) ** 2) * (
+        1 - share
+    )
 
     def doubt() -> Doubt:
         rest = parts.doubt(share, [part != COMPUTE for part in range(PARTS)])
         more = np.where(parts.steps.gpus > cluster[1], _NO_SYNC, 0.0)
         named = {**rest.named, _cause(own): known, f"{_cause(own)}, without synchronisation": more}
         if other:
-            named[f"{_cause(own)}, on {base.machine.interconnect.machine}"] = _OTHER_VM * (1 - share)
+            named[f"{_cause(own)}, on {base.machine.interconnect.machine}"] = _OTHER_VM * (
+                1 - share
+            )
         return replace(rest, named=named)
 
     return _timed(own, base, joined(grad, parts.sync_s, OVERLAP), doubt)
 
 
-def _timed(own: OwnSteps, base: TrainingSpeed, step_s: FloatArray, doubt: Callable[[], Doubt]) -> TrainingSpeed:
+def _timed(
+    own: OwnSteps, base: TrainingSpeed, step_s: FloatArray, doubt: Callable[[], Doubt]
+) -> TrainingSpeed:
     """The speed with these steps, which wait for their samples to be read unless measured ones did."""
     assert base.parts is not None
     steps, workload = base.parts.steps, base.workload
@@ -159,7 +187,9 @@ def _either(first: BoolArray, one: Doubt, other: Doubt) -> Doubt:
     shared[~first, : other.shared.shape[1]] = other.shared[~first]
     nothing = np.zeros(len(first))
     names = dict.fromkeys((*one.named, *other.named))
-    named = {n: np.where(first, one.named.get(n, nothing), other.named.get(n, nothing)) for n in names}
+    named = {
+        n: np.where(first, one.named.get(n, nothing), other.named.get(n, nothing)) for n in names
+    }
     return Doubt(shared, named, np.where(first, one.own, other.own))
 
 
@@ -170,7 +200,10 @@ def _of_extent(own: OwnSteps, speed: TrainingSpeed, fitted: int, place: int) -> 
     if vms > int(REACH * fitted):
         yield f"{vms} VMs are more than 1.5 times the {fitted} that were measured on {own.where}"
     elif gpus > 1 and vms == 1 and not measured.local:
-        yield f"no single VM of {own.where} was measured with several GPUs: what they synchronise is not known"
+        yield (
+            f"no single VM of {own.where} was measured with several GPUs: what they synchronise is"
+            " not known"
+        )
     yield from _of_batch(own, speed, place)
 
 
@@ -178,12 +211,17 @@ def _of_batch(own: OwnSteps, speed: TrainingSpeed, place: int) -> Iterator[str]:
     (low, high), batch = own.measured.batch, float(speed.batch[place])
     if not low / REACH <= batch <= REACH * high:
         known = f"{low:g} to {high:g}" if high > low else f"{low:g}"
-        yield f"a batch of {batch:g} is more than 1.5 times off what was measured on {own.where}, {known} a GPU"
+        yield (
+            f"a batch of {batch:g} is more than 1.5 times off what was measured on {own.where},"
+            f" {known} a GPU"
+        )
 
 
 def _of_single(own: OwnSteps, base: TrainingSpeed, place: int) -> Iterator[str]:
     yield from _of_network(
-        base, int(base.vms[place]), f"derived, because only single VMs of {own.where} were measured; "
+        base,
+        int(base.vms[place]),
+        f"derived, because only single VMs of {own.where} were measured; ",
     )
     yield from _of_batch(own, base, place)
 
@@ -191,8 +229,9 @@ def _of_single(own: OwnSteps, base: TrainingSpeed, place: int) -> Iterator[str]:
 def _of_alike(own: OwnSteps, base: TrainingSpeed, place: int) -> Iterator[str]:
     vms, gpus = own.alone
     yield (
-        f"gradients are those measured on {own.where} ({counted(vms, 'VM')}, {counted(gpus, 'GPU')}), which has the "
-        "same GPU; what another size of VM adds is derived, and the interval is wider"
+        f"gradients are those measured on {own.where} ({counted(vms, 'VM')},"
+        f" {counted(gpus, 'GPU')}), which has the same GPU; what another size of VM adds is"
+        " derived, and the interval is wider"
     )
     yield from _of_network(base, int(base.vms[place]), "")
     yield from _of_batch(own, base, place)
@@ -200,6 +239,9 @@ def _of_alike(own: OwnSteps, base: TrainingSpeed, place: int) -> Iterator[str]:
 
 def _of_network(base: TrainingSpeed, vms: int, why: str) -> Iterator[str]:
     if vms > base.trusted_vms:
-        yield f"{vms} VMs are more than 1.5 times the {base.fitted_vms} that such networks were checked with"
+        yield (
+            f"{vms} VMs are more than 1.5 times the {base.fitted_vms} that such networks were"
+            " checked with"
+        )
     if vms > 1:
         yield f"network: {why}{base.machine.interconnect.basis}"

@@ -1,9 +1,10 @@
 """The step time that data sheets promise: where no one has measured, the law's parameters follow from hardware.
 
-T_grad: operations over a nominal share of what matrix products reach, and bytes over a nominal share of the memory's
-bandwidth, of which the longer counts (the roofline, Williams et al. 2009), of a transformer both; at least the launch
-of its kernels; and the optimizer. T_sync: bytes that are exchanged over the *effective* bandwidth.
-Nominal shares are corrected by published measurements (:mod:`deepvm.core.training.evidence`).
+T_grad: operations over a nominal share of what matrix products reach, and bytes over a nominal
+share of the memory's bandwidth, of which the longer counts (the roofline, Williams et al. 2009), of
+a transformer both; at least the launch of its kernels; and the optimizer. T_sync: bytes that are
+exchanged over the *effective* bandwidth. Nominal shares are corrected by published measurements
+(:mod:`deepvm.core.training.evidence`).
 """
 
 from __future__ import annotations
@@ -29,16 +30,24 @@ OVERLAP = 2.5
 STRAGGLING = 0.02
 """Nominal d of the step-time law."""
 _ROOFS = {"transformer": 1.0, "convolution": 3.0, "diffusion": 3.0}
-"""How sharp the corner between the roofs is, by family. Convolutions compute while they wait for memory; a
-transformer's matrix products and what lies between them come one after the other, and their times add up."""
+"""How sharp the corner between the roofs is, by family.
+
+Convolutions compute while they wait for memory; a
+transformer's matrix products and what lies between them come one after the other, and their times
+add up.
+"""
 _LAUNCH_S, _LAUNCHING = 0.02, 3.0
 """Of a pass whatever its size: the processor launches kernels, which counts where the GPU is done sooner; and how sharp
-that corner is."""
+that corner is.
+"""
 _OPTIMIZER_BYTES = 28
 """Of a parameter: Adam reads the weight, its gradient and two moments, and writes all but the gradient."""
 _BETWEEN_VMS = 1.5
-"""How often each VM sends what is reduced. In a ring of n it is 2 (n-1)/n times, as within a VM; published steps of 2,
-4 and 8 VMs take about the same time for it."""
+"""How often each VM sends what is reduced. In a ring of n it is 2 (n-1)/n times, as within a VM.
+
+Published steps of 2,
+4 and 8 VMs take about the same time for it.
+"""
 GRADIENT_BYTES = 4
 
 
@@ -46,8 +55,8 @@ GRADIENT_BYTES = 4
 class Steps:
     """Nominal steps on clusters of n VMs, arrays of the shape of n; seconds.
 
-    ``local_s``: what synchronisation takes over the links within a VM, which ``sync_s`` includes; ``line_s``: what it
-    takes at least over the network.
+    ``local_s``: what synchronisation takes over the links within a VM, which ``sync_s`` includes;
+    ``line_s``: what it takes at least over the network.
     """
 
     vms: FloatArray
@@ -66,12 +75,19 @@ class Steps:
 
     @property
     def sync_share(self) -> FloatArray:
-        """By how much per cent a step grows with 1 % more synchronisation; the rest is that of the gradients."""
+        """By how much per cent a step grows with 1 % more synchronisation.
+
+        The rest is that of the gradients.
+        """
         return np.asarray((self.sync_s / self.step_s) ** OVERLAP)
 
 
 def nominal_steps(
-    workload: Workload, machine: Machine, precision: Precision, vms: FloatArray, memory: MemoryFit | None = None
+    workload: Workload,
+    machine: Machine,
+    precision: Precision,
+    vms: FloatArray,
+    memory: MemoryFit | None = None,
 ) -> Steps:
     """Steps of a workload on clusters of these numbers of VMs; ``memory``: how it was run, where that is known."""
     gpu, gpus = machine.accelerator, vms * machine.gpus
@@ -89,25 +105,38 @@ def nominal_steps(
     return Steps(vms, gpus, batch, grad, sync, local, line, memory)
 
 
-def _sample_s(workload: Workload, gpu: Accelerator, precision: Precision, memory: MemoryFit) -> FloatArray:
+def _sample_s(
+    workload: Workload, gpu: Accelerator, precision: Precision, memory: MemoryFit
+) -> FloatArray:
     """Seconds of forward and backward for one sample on one GPU."""
     sharp = _ROOFS[workload.model.family]
     without, again = (
-        float(np.linalg.norm(roofs_s(workload, gpu, precision, checkpointing=c), sharp)) for c in (False, True)
+        float(np.linalg.norm(roofs_s(workload, gpu, precision, checkpointing=c), sharp))
+        for c in (False, True)
     )
     return np.where(memory.checkpointing, again, without)
 
 
-def roofs_s(workload: Workload, gpu: Accelerator, precision: Precision, *, checkpointing: bool) -> tuple[float, float]:
+def roofs_s(
+    workload: Workload, gpu: Accelerator, precision: Precision, *, checkpointing: bool
+) -> tuple[float, float]:
     """Seconds that a sample takes at least on one GPU: for its operations, and for the bytes that they move."""
     wide = 2.0 if precision in (Precision.FP32, Precision.TF32) else 1.0
     flop = workload.flop_of_step(checkpointing=checkpointing)
-    moved = workload.moved_bytes * wide * flop / workload.useful_flop()  # what is done twice moves them twice
-    return flop / (gpu.matmul_flops(precision) * COMPUTE_SHARE), moved / (gpu.traffic_gb_per_s * 1e9 * MEMORY_SHARE)
+    # What is done twice moves them twice
+    moved = workload.moved_bytes * wide * flop / workload.useful_flop()
+    return flop / (gpu.matmul_flops(precision) * COMPUTE_SHARE), moved / (
+        gpu.traffic_gb_per_s * 1e9 * MEMORY_SHARE
+    )
 
 
-def computing_share(workload: Workload, gpu: Accelerator, precision: Precision, *, checkpointing: bool) -> float:
-    """By how many per cent a sample takes longer with 1 % more time for its operations; the rest is memory's."""
+def computing_share(
+    workload: Workload, gpu: Accelerator, precision: Precision, *, checkpointing: bool
+) -> float:
+    """By how many per cent a sample takes longer with 1 % more time for its operations.
+
+    The rest is memory's.
+    """
     computing, moving = roofs_s(workload, gpu, precision, checkpointing=checkpointing)
     return float(1.0 / (1.0 + (moving / computing) ** _ROOFS[workload.model.family]))
 
@@ -115,7 +144,8 @@ def computing_share(workload: Workload, gpu: Accelerator, precision: Precision, 
 class Passes(NamedTuple):
     """What of a step does not depend on the network; arrays of the shape of the GPUs.
 
-    ``exchanged``: bytes, see :func:`exchanged_bytes`. ``batch``: samples of each GPU. ``grad_s``: seconds.
+    ``exchanged``: bytes, see :func:`exchanged_bytes`. ``batch``: samples of each GPU. ``grad_s``:
+    seconds.
     """
 
     exchanged: FloatArray
@@ -125,15 +155,24 @@ class Passes(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def fitted(workload: Workload, gpu: Accelerator, precision: Precision, gpus: tuple[float, ...]) -> Passes:
+def fitted(
+    workload: Workload, gpu: Accelerator, precision: Precision, gpus: tuple[float, ...]
+) -> Passes:
     """How it is run where it fits: the same on all types of VM with these GPUs."""
     counts = np.array(gpus)
     return _passes(workload, gpu, precision, counts, fit_memory(workload, gpu, precision, counts))
 
 
-def _passes(workload: Workload, gpu: Accelerator, precision: Precision, gpus: FloatArray, memory: MemoryFit) -> Passes:
+def _passes(
+    workload: Workload, gpu: Accelerator, precision: Precision, gpus: FloatArray, memory: MemoryFit
+) -> Passes:
     grad = _gradients_s(workload, gpu, precision, gpus, memory) * gpus**STRAGGLING
-    return Passes(exchanged_bytes(workload, precision, memory), memory, memory.micro_batch * memory.passes, grad)
+    return Passes(
+        exchanged_bytes(workload, precision, memory),
+        memory,
+        memory.micro_batch * memory.passes,
+        grad,
+    )
 
 
 def _gradients_s(
@@ -149,11 +188,13 @@ def _gradients_s(
 
 
 def exchanged_bytes(workload: Workload, precision: Precision, memory: MemoryFit) -> FloatArray:
-    """What is reduced over all GPUs in a step, bytes; what is only gathered or scattered counts half.
+    """What is reduced over all GPUs in a step, bytes.
 
-    ddp: the gradients in 32 bits. fsdp: weights are gathered for the forward and the backward pass of each micro-batch
-    and gradients are scattered, in the precision of the step. lora: the adapters' gradients, and the frozen weights
-    where one GPU does not hold them.
+    What is only gathered or scattered counts half.
+
+    ddp: the gradients in 32 bits. fsdp: weights are gathered for the forward and the backward pass
+    of each micro-batch and gradients are scattered, in the precision of the step. lora: the
+    adapters' gradients, and the frozen weights where one GPU does not hold them.
     """
     parameters = workload.model.parameters
     wide = 4.0 if precision in (Precision.FP32, Precision.TF32) else 2.0

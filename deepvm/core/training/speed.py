@@ -18,7 +18,17 @@ from deepvm.core.interval import Interval
 from deepvm.core.spelling import a_or_an
 from deepvm.core.training.doubts import NO_FIT, PLAIN, UNPUBLISHED
 from deepvm.core.training.effects import MACHINE, batch_effects, effects_of
-from deepvm.core.training.evidence import ACROSS, COMPUTE, LOCAL, NETWORK, NOISE, PARTS, Evidence, Loading, weights
+from deepvm.core.training.evidence import (
+    ACROSS,
+    COMPUTE,
+    LOCAL,
+    NETWORK,
+    NOISE,
+    PARTS,
+    Evidence,
+    Loading,
+    weights,
+)
 from deepvm.core.training.gpu_memory import MOST_GPUS, fit_memory, least_gpus, state_bytes
 from deepvm.core.training.hardware import WITHOUT_WHEELS, Interconnect, Machine
 from deepvm.core.training.roofline import OVERLAP, STRAGGLING, Steps, fitted, nominal_steps
@@ -53,8 +63,10 @@ class Doubt:
     """The doubt in several speeds: the logarithm's standard deviation, and what of it speeds share.
 
     Attributes:
-        shared: (sizes, directions): independent causes, each with a variance of 1, and how much they count.
-        named: further causes by name, such as that of a GPU of which nothing is published, (sizes,) each.
+        shared: (sizes, directions): independent causes, each with a variance of 1, and how much
+            they count.
+        named: further causes by name, such as that of a GPU of which nothing is published, (sizes,)
+            each.
         own: (sizes,): variance that no other speed shares.
     """
 
@@ -70,7 +82,11 @@ class Doubt:
 
     def at(self, rows: npt.NDArray[np.int64]) -> Doubt:
         """The doubt in some of the speeds."""
-        return Doubt(self.shared[rows], {name: cause[rows] for name, cause in self.named.items()}, self.own[rows])
+        return Doubt(
+            self.shared[rows],
+            {name: cause[rows] for name, cause in self.named.items()},
+            self.own[rows],
+        )
 
     def apart(self, other: Doubt) -> FloatArray:
         """Standard deviation of the logarithm of each speed over the first of others, (sizes,).
@@ -80,7 +96,9 @@ class Doubt:
         mine, theirs = self.shared, other.shared
         if mine.shape[1] != theirs.shape[1]:
             width = max(mine.shape[1], theirs.shape[1])
-            mine, theirs = (np.pad(shared, ((0, 0), (0, width - shared.shape[1]))) for shared in (mine, theirs))
+            mine, theirs = (
+                np.pad(shared, ((0, 0), (0, width - shared.shape[1]))) for shared in (mine, theirs)
+            )
         variance = ((mine - theirs[0]) ** 2).sum(axis=1)
         none = np.zeros(1)
         for name in {**self.named, **other.named}:
@@ -101,11 +119,14 @@ class TrainingSpeed(Answer):
     """How fast n VMs train, for several n; arrays of shape (sizes,).
 
     Attributes:
-        vms: the sizes n, ascending. fits: whether the workload fits there. step_s: median seconds of a step.
+        vms: the sizes n, ascending. fits: whether the workload fits there. step_s: median seconds
+            of a step.
         throughput: median units a second of all VMs together.
         source: where it comes from. fitted_vms: the largest cluster that its source has seen.
-        parts: what data sheets and published runs say of it. measured: where, when and how often it was measured.
-        covered: which sizes were measured, or are near those; None if nothing was. software: that it is predicted for.
+        parts: what data sheets and published runs say of it. measured: where, when and how often it
+            was measured.
+        covered: which sizes were measured, or are near those; None if nothing was. software: that
+            it is predicted for.
         said: what measurements leave to doubt of the size in a place, in words.
     """
 
@@ -134,7 +155,10 @@ class TrainingSpeed(Answer):
         speed = f"{found.value:.4g} ({found.low:.4g} to {found.high:.4g}) {self.workload.units}"
         if not self.fits[0]:
             speed = "it does not fit into their memory"
-        return f"<TrainingSpeed: {self.workload.model.name} on {gpus} x {self.machine.accelerator.name}: {speed}>"
+        return (
+            f"<TrainingSpeed: {self.workload.model.name} on {gpus} x"
+            f" {self.machine.accelerator.name}: {speed}>"
+        )
 
     @cached_property
     def doubt(self) -> Doubt:
@@ -161,7 +185,9 @@ class TrainingSpeed(Answer):
         """What the workload lacks where it fits nowhere, in words; empty where it fits."""
         if self.fits.any():
             return ""
-        return memory_needed(self.workload, self.machine, self.precision, int(self.vms.min()), int(self.vms.max()))
+        return memory_needed(
+            self.workload, self.machine, self.precision, int(self.vms.min()), int(self.vms.max())
+        )
 
     def interval(self, place: int) -> Interval:
         """Throughput at ``vms[place]``, 80 % interval."""
@@ -175,12 +201,18 @@ class TrainingSpeed(Answer):
         """Weights, gradients and optimizer on each GPU at ``vms[place]``, bytes."""
         gpus = np.array([float(self.vms[place]) * self.machine.gpus])
         memory = fit_memory(self.workload, self.machine.accelerator, self.precision, gpus)
-        return float(state_bytes(self.workload, self.precision, gpus, sharded=bool(memory.sharded[0]))[0])
+        return float(
+            state_bytes(self.workload, self.precision, gpus, sharded=bool(memory.sharded[0]))[0]
+        )
 
     def mfu(self, place: int) -> float:
         """Model FLOP utilisation: the operations that the model needs over the peak of all GPUs (PaLM, appendix B)."""
         gpu = self.machine.accelerator
-        flops = float(self.throughput[place]) / self.workload.model.units_per_sample * self.workload.useful_flop()
+        flops = (
+            float(self.throughput[place])
+            / self.workload.model.units_per_sample
+            * self.workload.useful_flop()
+        )
         return flops / (float(self.vms[place]) * self.machine.gpus * gpu.peak_flops(self.precision))
 
     def waits(self, place: int) -> bool:
@@ -191,8 +223,14 @@ class TrainingSpeed(Answer):
     def too_many(self, vms: int) -> str:
         """That a step of so many VMs has more samples than are known to train well, in words."""
         unit, each = self.workload.model.unit, self.workload.model.units_per_sample
-        step, most = (n * each for n in (self.workload.batch * vms * self.machine.gpus, self.workload.proven_samples))
-        return f"a step has {step:,.0f} {unit}, and up to {most:,.0f} were shown to train as well as few"
+        step, most = (
+            n * each
+            for n in (self.workload.batch * vms * self.machine.gpus, self.workload.proven_samples)
+        )
+        return (
+            f"a step has {step:,.0f} {unit}, and up to {most:,.0f} were shown to train as well"
+            " as few"
+        )
 
     def doubts(self, place: int) -> Iterator[str]:
         """What should make a reader careful with the speed at ``vms[place]``, the most important first."""
@@ -207,24 +245,35 @@ class TrainingSpeed(Answer):
         if self.said:
             yield from self.said(place)
         elif self.source is Source.DERIVED:
-            run = f"{model.name} with {self.workload.method.value} on {self.machine.accelerator.name}"
+            run = (
+                f"{model.name} with {self.workload.method.value} on {self.machine.accelerator.name}"
+            )
             yield (
-                f"{UNPUBLISHED}{run} in {self.precision.value} is known: derived from data sheets and runs of "
-                "other models and GPUs"
+                f"{UNPUBLISHED}{run} in {self.precision.value} is known: derived from data sheets"
+                " and runs of other models and GPUs"
             )
         if self.waits(place):
             yield (
-                f"{self.machine.vcpus} vCPUs read about {self.workload.model.reads_per_vcpu:g} samples a second each, "
-                "and the GPUs may wait for them: decode on GPUs, or rent a VM with more vCPUs"
+                f"{self.machine.vcpus} vCPUs read about {self.workload.model.reads_per_vcpu:g}"
+                " samples a second each, and the GPUs may wait for them: decode on GPUs, or rent a"
+                " VM with more vCPUs"
             )
         elif self.workload.model.reads_per_vcpu and self.machine.vcpus is None and not self.said:
             each = float(self.throughput[place]) / self.workload.model.reads_per_vcpu
-            yield f"it takes about {each:.0f} vCPUs to read so many images; with fewer the GPUs wait"
+            yield (
+                f"it takes about {each:.0f} vCPUs to read so many images; with fewer the GPUs wait"
+            )
         if vms > self.proven_vms:
-            yield f"{self.too_many(vms)}; with more, the same accuracy may take more of them: say --global-batch"
+            yield (
+                f"{self.too_many(vms)}; with more, the same accuracy may take more of them: say"
+                " --global-batch"
+            )
         if vms > self.trusted_vms and not self.said:
             what = f"{vms} VMs of {self.machine.gpus:g} x {self.machine.accelerator.name}"
-            yield f"{what} are more than 1.5 times the {self.fitted_vms} that such networks were checked with"
+            yield (
+                f"{what} are more than 1.5 times the {self.fitted_vms} that such networks were"
+                " checked with"
+            )
         if vms > 1 and not self.said:
             yield f"network: {self.machine.interconnect.basis}"
         shape = self.workload.model.transformer
@@ -233,9 +282,14 @@ class TrainingSpeed(Answer):
 
 
 class SpeedSource(Protocol):
-    """Knows how fast types of VMs train; see :class:`deepvm.catalog.published.performance.PublishedPerformance`."""
+    """Knows how fast types of VMs train.
 
-    def speed(self, instance: InstanceType, workload: Workload, vms: FloatArray) -> TrainingSpeed | str:
+    See :class:`deepvm.catalog.published.performance.PublishedPerformance`.
+    """
+
+    def speed(
+        self, instance: InstanceType, workload: Workload, vms: FloatArray
+    ) -> TrainingSpeed | str:
         """The speed of clusters of these sizes, or why there is none."""
 
 
@@ -249,7 +303,9 @@ class Training:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a step on n VMs consists of, by data sheets and published runs; arrays of shape (sizes,), seconds.
+    """What a step on n VMs consists of, by data sheets and published runs.
+
+    Arrays of shape (sizes,), seconds.
 
     ``straggling``: logarithm of how much longer gradients take than on one GPU. ``loadings``: what
     published runs say of them, each for some of the sizes.
@@ -267,11 +323,15 @@ class Parts:
         """By how much per cent a step with these gradients grows with 1 % more synchronisation."""
         return np.asarray((self.sync_s / joined(grad_s, self.sync_s, OVERLAP)) ** OVERLAP)
 
-    def doubt(self, share: FloatArray | None = None, kept: Sequence[bool] = (True,) * PARTS) -> Doubt:
+    def doubt(
+        self, share: FloatArray | None = None, kept: Sequence[bool] = (True,) * PARTS
+    ) -> Doubt:
         """How far off the steps may be, due to the ``kept`` parts of :mod:`.evidence` and to the run."""
         sizes, many = len(self.grad_s), np.log(self.steps.vms)
         local = np.full(sizes, math.log(self.per_vm))
-        parts = weights(self.share(self.grad_s) if share is None else share, local, many) * np.array(kept)
+        parts = weights(
+            self.share(self.grad_s) if share is None else share, local, many
+        ) * np.array(kept)
         shared = np.zeros((sizes, len(self.evidence.names)))
         named = dict[str, FloatArray]()
         for rows, loading in self.loadings():
@@ -282,7 +342,13 @@ class Parts:
 
 
 def parts_of(
-    workload: Workload, machine: Machine, precision: Precision, vms: FloatArray, evidence: Evidence, *, software: str
+    workload: Workload,
+    machine: Machine,
+    precision: Precision,
+    vms: FloatArray,
+    evidence: Evidence,
+    *,
+    software: str,
 ) -> Parts:
     """The nominal steps, corrected by what was published."""
     steps, network = nominal_steps(workload, machine, precision, vms), machine.interconnect
@@ -291,7 +357,8 @@ def parts_of(
     same = replace(machine, interconnect=Interconnect(network.kind, known, 0.0), vcpus=None)
     corrections = _corrections(workload, same, precision, tuple(vms.tolist()), evidence, software)
     sync = steps.sync_s * corrections.sync
-    # Corrections for links and for networks are learnt apart: no network is faster than the links behind it.
+    # Corrections for links and for networks are learnt apart: no network is faster than the links
+    # behind it.
     between = np.maximum(np.maximum(sync, steps.local_s * corrections.links), steps.line_s)
     return Parts(
         steps=steps,
@@ -311,23 +378,41 @@ def _published_name(machine: Machine, evidence: Evidence) -> str:
 
 
 def _loadings(
-    workload: Workload, machine: Machine, precision: Precision, vms: FloatArray, evidence: Evidence, software: str
+    workload: Workload,
+    machine: Machine,
+    precision: Precision,
+    vms: FloatArray,
+    evidence: Evidence,
+    software: str,
 ) -> Iterator[tuple[npt.NDArray[np.int64], Loading]]:
     """What published runs say of steps on one VM and on several, with and without activation checkpointing."""
-    memory = fitted(workload, machine.accelerator, precision, tuple((vms * machine.gpus).tolist())).memory
+    memory = fitted(
+        workload, machine.accelerator, precision, tuple((vms * machine.gpus).tolist())
+    ).memory
     for several, checkpointing in product((False, True), repeat=2):
         rows = np.flatnonzero(((vms > 1) == several) & (memory.checkpointing == checkpointing))
         if len(rows):
             effects = effects_of(
-                workload, machine, precision, software=software, checkpointing=checkpointing, several_vms=several
+                workload,
+                machine,
+                precision,
+                software=software,
+                checkpointing=checkpointing,
+                several_vms=several,
             )
-            yield rows, evidence.loading(effects, batch_effects(workload, machine, precision, memory.micro_batch[rows]))
+            yield (
+                rows,
+                evidence.loading(
+                    effects, batch_effects(workload, machine, precision, memory.micro_batch[rows])
+                ),
+            )
 
 
 class _Corrections(NamedTuple):
     """How many times as long as nominal, by published runs; arrays of shape (sizes,).
 
-    ``slower``: the logarithm for gradients on several GPUs, which ``grad`` includes. ``links``: of those within a VM.
+    ``slower``: the logarithm for gradients on several GPUs, which ``grad`` includes. ``links``: of
+    those within a VM.
     """
 
     slower: FloatArray
@@ -355,8 +440,12 @@ def _corrections(
         slower[rows] = within * math.log(machine.gpus) + across * np.log(sizes[rows])
         grad[rows] = np.exp(slower[rows] - mean[COMPUTE])
         sync[rows] = np.exp(-mean[NETWORK])
-    one = effects_of(workload, machine, precision, software=software, checkpointing=False, several_vms=False)
-    return _Corrections(slower, grad, sync, math.exp(-float(evidence.loading(one, {}).mean[0, NETWORK])))
+    one = effects_of(
+        workload, machine, precision, software=software, checkpointing=False, several_vms=False
+    )
+    return _Corrections(
+        slower, grad, sync, math.exp(-float(evidence.loading(one, {}).mean[0, NETWORK]))
+    )
 
 
 def predict(
@@ -371,7 +460,9 @@ def predict(
 ) -> TrainingSpeed:
     """The nominal steps, corrected by what was published; ``published``: of this very model, GPU and precision."""
     network = machine.interconnect
-    same = replace(machine, interconnect=replace(network, machine=_published_name(machine, evidence), basis=""))
+    same = replace(
+        machine, interconnect=replace(network, machine=_published_name(machine, evidence), basis="")
+    )
     found = _timed(workload, same, precision, tuple(vms.tolist()), evidence, software, published)
     loadings = partial(_loadings, workload, machine, precision, vms, evidence, software)
     parts, waits = replace(found.parts, loadings=loadings), found.waits
@@ -399,7 +490,10 @@ def predict(
 
 
 class _Timed(NamedTuple):
-    """What of a speed is the same for all machines that differ only in their names; arrays of shape (sizes,)."""
+    """What of a speed is the same for all machines that differ only in their names.
+
+    Arrays of shape (sizes,).
+    """
 
     parts: Parts
     waits: Waits | None
@@ -417,26 +511,40 @@ def _timed(
     software: str,
     published: bool,  # noqa: FBT001  a key of the cache
 ) -> _Timed:
-    parts, waits = parts_of(workload, machine, precision, np.array(vms), evidence, software=software), None
-    step, reading = joined(parts.grad_s, parts.sync_s, OVERLAP), reading_s(workload, machine, parts.steps.batch)
+    parts, waits = (
+        parts_of(workload, machine, precision, np.array(vms), evidence, software=software),
+        None,
+    )
+    step, reading = (
+        joined(parts.grad_s, parts.sync_s, OVERLAP),
+        reading_s(workload, machine, parts.steps.batch),
+    )
     if reading.any():
-        waits = waiting(step, np.full(len(step), _PUBLISHED_SD if published else _DERIVED_SD), reading)
+        waits = waiting(
+            step, np.full(len(step), _PUBLISHED_SD if published else _DERIVED_SD), reading
+        )
         step = waits.step_s
     throughput = workload.samples_of_step(parts.steps.gpus) * workload.model.units_per_sample / step
     return _Timed(parts, waits, step, throughput)
 
 
 def reading_s(workload: Workload, machine: Machine, batch: FloatArray) -> FloatArray:
-    """Seconds in which the processors of a VM prepare a step's samples; 0 where that is no limit."""
+    """Seconds in which the processors of a VM prepare a step's samples.
+
+    0 where that is no limit.
+    """
     rate, vcpus = workload.model.reads_per_vcpu, machine.vcpus
     return batch * machine.gpus / (rate * vcpus) if rate and vcpus else np.zeros_like(batch)
 
 
 @dataclass(frozen=True)
 class Waits:
-    """Steps that may wait for their samples, which are read while the one before is computed; arrays of shape (sizes,).
+    """Steps that may wait for their samples, which are read while the one before is computed.
 
-    ``step_s``: median seconds. ``sd``: of their logarithm. ``computed_sd``: the same were nothing read.
+    Arrays of shape (sizes,).
+
+    ``step_s``: median seconds. ``sd``: of their logarithm. ``computed_sd``: the same were nothing
+    read.
     ``probability``: that reading takes longer than computing.
     """
 
@@ -447,15 +555,18 @@ class Waits:
 
 
 def waiting(computed_s: FloatArray, sd: FloatArray, reading_s: FloatArray) -> Waits:
-    """The longer of two times of which neither is known exactly; ``sd``: of the logarithm of ``computed_s``.
+    """The longer of two times of which neither is known exactly.
 
-    By the first two moments of the maximum of two normal variables (Clark 1961), here of logarithms. Where nothing is
-    read (0 s) only computing counts.
+    ``sd``: of the logarithm of ``computed_s``.
+
+    By the first two moments of the maximum of two normal variables (Clark 1961), here of
+    logarithms. Where nothing is read (0 s) only computing counts.
     """
     reads = reading_s > 0
     spread = np.sqrt(sd**2 + READING_SD**2)
     ahead = np.log(np.where(reads, computed_s / np.where(reads, reading_s, 1.0), 1.0))
-    below = 0.5 * np.array([*map(math.erfc, (ahead / (spread * math.sqrt(2))).tolist())])  # reading takes longer
+    # Reading takes longer
+    below = 0.5 * np.array([*map(math.erfc, (ahead / (spread * math.sqrt(2))).tolist())])
     density = spread * np.exp(-0.5 * (ahead / spread) ** 2) / math.sqrt(2 * math.pi)
     mean = ahead * (1 - below) + density
     square = (ahead**2 + sd**2) * (1 - below) + READING_SD**2 * below + ahead * density
@@ -467,21 +578,41 @@ def waiting(computed_s: FloatArray, sd: FloatArray, reading_s: FloatArray) -> Wa
     )
 
 
-def memory_needed(workload: Workload, machine: Machine, precision: Precision, least_vms: int, most_vms: int) -> str:
+def memory_needed(
+    workload: Workload, machine: Machine, precision: Precision, least_vms: int, most_vms: int
+) -> str:
     """What a workload lacks on so many VMs of this machine, in words."""
     gpu, name, per_vm = machine.accelerator, workload.model.name, round(machine.gpus)
     gpus = least_vms * per_vm
     if workload.scaling is Scaling.STRONG and workload.batch < gpus:
-        return f"a global batch of {workload.batch:g} has no sample for each of {gpus} GPUs; give a larger one"
+        return (
+            f"a global batch of {workload.batch:g} has no sample for each of {gpus} GPUs; give a"
+            " larger one"
+        )
     least = least_gpus(workload, gpu, precision)
-    most = fit_memory(workload, gpu, precision, np.array([float(most_vms * per_vm if least else MOST_GPUS)]))
+    most = fit_memory(
+        workload, gpu, precision, np.array([float(most_vms * per_vm if least else MOST_GPUS)])
+    )
     state, sample = gpu.memory_bytes - float(most.free_bytes[0]), float(most.sample_bytes[0])
-    has = f"{a_or_an(gpu.name)} of {gpu.memory_gib:g} GiB has {format_bytes(round(gpu.memory_bytes))} for a program"
+    has = (
+        f"{a_or_an(gpu.name)} of {gpu.memory_gib:g} GiB has {format_bytes(round(gpu.memory_bytes))}"
+        " for a program"
+    )
     if least is not None:
         least = -(-least // per_vm) * per_vm
-        return f"{has}, {name} needs {format_bytes(round(state + sample))} of each; it fits on {least} or more of them"
-    each = f"{name} needs {format_bytes(round(state))} of each and {format_bytes(round(sample))} for a sample"
+        return (
+            f"{has}, {name} needs {format_bytes(round(state + sample))} of each; it fits on {least}"
+            " or more of them"
+        )
+    each = (
+        f"{name} needs {format_bytes(round(state))} of each and {format_bytes(round(sample))} for a"
+        " sample"
+    )
     cure = "fsdp splits it, lora trains less of it"
     if workload.method is not Method.DDP:
-        cure = "a shorter --seq needs less" if sample > state else "the layers in use are too large for it"
+        cure = (
+            "a shorter --seq needs less"
+            if sample > state
+            else "the layers in use are too large for it"
+        )
     return f"{has}; {each}, however many there are: {cure}"

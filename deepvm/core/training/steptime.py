@@ -1,6 +1,7 @@
 """How long one step of data-parallel training takes: the step-time law.
 
-Pollux (OSDI 2021, eq. 8-11): a step is the gradients of one GPU's batch and their synchronisation, which overlap::
+Pollux (OSDI 2021, eq. 8-11): a step is the gradients of one GPU's batch and their synchronisation,
+which overlap::
 
     T = (T_grad^g + T_sync^g)^(1/g)                      g = 1: one after the other; g -> infinity: the longer of both
     T_grad = (a_g + b_g b) K^d                           b samples on each of K GPUs
@@ -9,9 +10,10 @@ Pollux (OSDI 2021, eq. 8-11): a step is the gradients of one GPU's batch and the
              a_n + b_n max(K - 2, 0)         K GPUs of several VMs
     throughput = K b / T
 
-``d`` is ours; in Pollux it is 0. A step ends with its slowest GPU, so T_grad itself grows with K: on four to eight
-g4dn.12xlarge a batch of 200 takes 5 to 18 % longer than on one GPU although synchronisation is hidden (published rows
-of ``data/performance``). Fitted on up to four VMs it takes the error of the speed-up of eight from 8 % to 3 %.
+``d`` is ours; in Pollux it is 0. A step ends with its slowest GPU, so T_grad itself grows with K:
+on four to eight g4dn.12xlarge a batch of 200 takes 5 to 18 % longer than on one GPU although
+synchronisation is hidden (published rows of ``data/performance``). Fitted on up to four VMs it
+takes the error of the speed-up of eight from 8 % to 3 %.
 """
 
 from __future__ import annotations
@@ -35,17 +37,23 @@ REACH = 1.5
 """How far beyond the largest measured cluster the law is to be believed, as a factor."""
 _WIDEST = np.log(1e9)  # of each part of a step over the median step, either way
 _MOST_OVERLAP, _MOST_STRAGGLING = 10.0, 0.3
-_ROBUST = 0.1  # residuals beyond it count less than squared: single runs on a cloud are now and then far off
+# Residuals beyond it count less than squared: single runs on a cloud are now and then far off
+_ROBUST = 0.1
 _SCREENED = 400  # rows that choose among the starts; the best are then fitted to all
-_EXACT = {"ftol": 1e-10, "xtol": 1e-10, "gtol": 1e-10, "max_nfev": 200}  # flat directions end alike on all machines
+# Flat directions end alike on all machines
+_EXACT = {"ftol": 1e-10, "xtol": 1e-10, "gtol": 1e-10, "max_nfev": 200}
 
-# Standard deviations of log T, from the published rows of five models on up to 8 x 4 T4 (Pollux; data/performance).
-# _GROWTH was chosen with those rows: were it chosen without the model that it is judged by, 73 to 91 % would hold:
+# Standard deviations of log T, from the published rows of five models on up to 8 x 4 T4 (Pollux;
+# data/performance). _GROWTH was chosen with those rows: were it chosen without the model that it is
+# judged by, 73 to 91 % would hold:
 _USUAL = 0.08  # around the law, where too little is measured to say
 _USUAL_WEIGHT = 4.0  # how many kinds of steps that is worth
 _GROWTH = 0.125  # for each factor of e beyond what was measured, in clusters and in batches
-_UNTOLD = 0.8  # the same where one size or batch was measured, so that what is fixed and what grows are not told apart
-_NO_NETWORK, _NO_LOCAL = 0.7, 0.4  # nothing measured of several VMs, or of several GPUs: a step may be twice as long
+# The same where one size or batch was measured, so that what is fixed and what grows are not told
+# apart
+_UNTOLD = 0.8
+# Nothing measured of several VMs, or of several GPUs: a step may be twice as long
+_NO_NETWORK, _NO_LOCAL = 0.7, 0.4
 
 
 @dataclass(frozen=True)
@@ -53,7 +61,8 @@ class StepTimeLaw:
     """Parameters of the law, in seconds but for ``overlap`` and ``straggling``.
 
     Attributes:
-        grad_fixed, grad_per_sample: a_g, b_g. local_fixed, local_per_gpu: a_l, b_l, within a VM. network_fixed,
+        grad_fixed, grad_per_sample: a_g, b_g. local_fixed, local_per_gpu: a_l, b_l, within a VM.
+        network_fixed,
             network_per_gpu: a_n, b_n, between VMs. overlap: g >= 1. straggling: d >= 0.
     """
 
@@ -121,7 +130,9 @@ class Steps:
     @property
     def kinds(self) -> int:
         """How many different clusters and batches."""
-        return len({*zip(self.nodes.tolist(), self.gpus.tolist(), self.batch.tolist(), strict=True)})
+        return len(
+            {*zip(self.nodes.tolist(), self.gpus.tolist(), self.batch.tolist(), strict=True)}
+        )
 
     def thinned(self, most: int) -> Steps:
         """At most so many of the steps, spread evenly over clusters and batches."""
@@ -137,10 +148,11 @@ class Measured:
     """What a law was fitted to, which says how far it is to be believed.
 
     Attributes:
-        nodes: measured numbers of VMs, ascending. scatter: robust standard deviation of log T around the law, at each.
+        nodes: measured numbers of VMs, ascending. scatter: robust standard deviation of log T
+            around the law, at each.
         gpus: fewest and most GPUs of a cluster. batch: smallest and largest on each GPU.
-        batches: how many different ones. most_per_vm: GPUs of a VM. local_gpus: different numbers of GPUs, above 1,
-            that one VM alone was measured with, ascending.
+        batches: how many different ones. most_per_vm: GPUs of a VM. local_gpus: different numbers
+            of GPUs, above 1, that one VM alone was measured with, ascending.
     """
 
     nodes: tuple[int, ...]
@@ -163,12 +175,16 @@ class Measured:
 
     def most_on_each(self, nodes: FloatArray) -> FloatArray:
         """The most GPUs of a VM that were measured: of a VM alone if that is asked for, or of any."""
-        return np.where((nodes == 1) & self.local, max(self.local_gpus, default=1), self.most_per_vm)
+        return np.where(
+            (nodes == 1) & self.local, max(self.local_gpus, default=1), self.most_per_vm
+        )
 
     def deviation(self, nodes: FloatArray, gpus: FloatArray, batch: FloatArray) -> FloatArray:
         """Standard deviation of log T at clusters and batches, arrays of one shape."""
         near = np.interp(np.log(nodes), np.log(self.nodes), self.scatter)
-        size = np.maximum(_outside(nodes, self.nodes[0], self.nodes[-1]), _outside(gpus, *self.gpus))
+        size = np.maximum(
+            _outside(nodes, self.nodes[0], self.nodes[-1]), _outside(gpus, *self.gpus)
+        )
         size = np.maximum(size, np.log(np.maximum(1.0, gpus / nodes / self.most_on_each(nodes))))
         known = np.where(nodes > 1, self.several, len(self.local_gpus))
         growth = np.where((gpus > 1) & (known == 1), _UNTOLD, _GROWTH) * size
@@ -187,9 +203,11 @@ def _outside(value: FloatArray, low: float, high: float) -> FloatArray:
 class StepTimeFit:
     """A law fitted to measured steps.
 
-    ``error``: median absolute relative error over them. ``sd``: robust standard deviation of the logarithm of a
-    measured step around the law, a sixth of which or more is due to the run and not to the law. ``most_nodes``,
-    ``most_gpus``: the largest cluster among them. ``measured``: all that is known of where the law holds, if it is.
+    ``error``: median absolute relative error over them. ``sd``: robust standard deviation of the
+    logarithm of a measured step around the law, a sixth of which or more is due to the run and not
+    to the law. ``most_nodes``,
+    ``most_gpus``: the largest cluster among them. ``measured``: all that is known of where the law
+    holds, if it is.
     """
 
     law: StepTimeLaw
@@ -202,8 +220,8 @@ class StepTimeFit:
     def deviation(self, nodes: FloatArray, gpus: FloatArray, batch: FloatArray) -> FloatArray:
         """Standard deviation of log T: that of the nearest measured number of VMs, and more outside what was measured.
 
-        Arrays of one shape. Without :attr:`measured`, it grows beyond the largest cluster in proportion to the
-        logarithm.
+        Arrays of one shape. Without :attr:`measured`, it grows beyond the largest cluster in
+        proportion to the logarithm.
         """
         if self.measured:
             return self.measured.deviation(nodes, gpus, batch)
@@ -223,15 +241,20 @@ class StepTimeFit:
     def of_document(cls, raw: Mapping[str, Any]) -> StepTimeFit:
         """The fit of a valid object."""
         own = raw["measured"]
-        lists = {name: tuple(own[name]) for name in ("nodes", "scatter", "gpus", "batch", "local_gpus")}
-        return cls(**{**raw, "law": StepTimeLaw(**raw["law"]), "measured": Measured(**{**own, **lists})})
+        lists = {
+            name: tuple(own[name]) for name in ("nodes", "scatter", "gpus", "batch", "local_gpus")
+        }
+        return cls(
+            **{**raw, "law": StepTimeLaw(**raw["law"]), "measured": Measured(**{**own, **lists})}
+        )
 
 
 def fit_steps(steps: Steps) -> StepTimeFit:
     """Fit the law: least squares of log T, with less weight on rows that are far off, from several starts.
 
-    Parts that nothing was measured of are 0: a file of single VMs says nothing about the network. Raises a
-    RequestError for fewer than :data:`FEWEST` rows, or if neither sizes nor batches differ.
+    Parts that nothing was measured of are 0: a file of single VMs says nothing about the network.
+    Raises a RequestError for fewer than :data:`FEWEST` rows, or if neither sizes nor batches
+    differ.
     """
     kinds = steps.kinds
     if len(steps) < FEWEST or kinds < 2:
@@ -240,14 +263,17 @@ def fit_steps(steps: Steps) -> StepTimeFit:
     off = np.abs(np.log(steps.step_s) - np.log(law.step_s(steps.nodes, steps.gpus, steps.batch)))
     sd = _spread(off, kinds, kinds - int(_used(steps).sum()), _USUAL)
     error = float(np.median(np.expm1(off)))
-    return StepTimeFit(law, error, sd, int(steps.nodes.max()), int(steps.gpus.max()), _measured(steps, off, sd))
+    return StepTimeFit(
+        law, error, sd, int(steps.nodes.max()), int(steps.gpus.max()), _measured(steps, off, sd)
+    )
 
 
 def _spread(off: FloatArray, kinds: int, freedom: int, usual: float) -> float:
     """The standard deviation that 80 % of |residuals| are within, drawn to ``usual`` where few kinds say it.
 
-    1.4826 x the median absolute deviation would be that of a normal distribution; tails are heavier here, and the 80 %
-    interval is what is promised. ``freedom``: kinds less parameters; as many hide what the law cannot describe.
+    1.4826 x the median absolute deviation would be that of a normal distribution; tails are heavier
+    here, and the 80 % interval is what is promised. ``freedom``: kinds less parameters; as many
+    hide what the law cannot describe.
     """
     free = max(freedom, 1)
     own = float(np.quantile(off, 0.8)) / Z80 * np.sqrt(kinds / free)
@@ -268,7 +294,9 @@ def _measured(steps: Steps, off: FloatArray, sd: float) -> Measured:
         batch=(float(steps.batch.min()), float(steps.batch.max())),
         batches=len(np.unique(steps.batch)),
         most_per_vm=int(np.ceil(steps.gpus / steps.nodes).max()),
-        local_gpus=tuple(int(count) for count in np.unique(steps.gpus[(steps.nodes == 1) & (steps.gpus > 1)])),
+        local_gpus=tuple(
+            int(count) for count in np.unique(steps.gpus[(steps.nodes == 1) & (steps.gpus > 1)])
+        ),
     )
 
 
@@ -278,9 +306,13 @@ def _fitted(steps: Steps) -> StepTimeLaw:
     scaled = Steps(steps.nodes, steps.gpus, steps.batch / sample, steps.step_s / second)
     used = _used(steps)
     few = scaled.thinned(_SCREENED)
-    found = sorted((_search(few, start, used) for start in _starts(scaled)), key=lambda pair: pair[0])
+    found = sorted(
+        (_search(few, start, used) for start in _starts(scaled)), key=lambda pair: pair[0]
+    )
     if len(few) < len(steps):
-        found = sorted((_search(scaled, values, used) for _, values in found[:2]), key=lambda pair: pair[0])
+        found = sorted(
+            (_search(scaled, values, used) for _, values in found[:2]), key=lambda pair: pair[0]
+        )
     law = _law(found[0][1], used).slower(second, second)
     law = replace(law, grad_per_sample=law.grad_per_sample / sample)
     return StepTimeLaw(*(float(f"{value:.6g}") for value in astuple(law)))
@@ -303,19 +335,27 @@ def _starts(steps: Steps) -> list[FloatArray]:
     for overlap in (1.5, 3.0, 6.0):
         for share in (0.1, 0.5):
             parts = [fixed, per_sample, 0.3 * share * mean, 0.01 * mean, share * mean, 0.02 * mean]
-            starts.append(np.array([*np.clip(np.log(parts), 1 - _WIDEST, _WIDEST - 1), overlap, 0.03]))
+            starts.append(
+                np.array([*np.clip(np.log(parts), 1 - _WIDEST, _WIDEST - 1), overlap, 0.03])
+            )
     return starts
 
 
 def _used(steps: Steps) -> npt.NDArray[np.bool_]:
     """Which of the eight parameters the steps say something about.
 
-    Two GPUs say nothing of each GPU more: its time is multiplied by 0, and a search may leave it anywhere.
+    Two GPUs say nothing of each GPU more: its time is multiplied by 0, and a search may leave it
+    anywhere.
     """
-    of_several, of_one = steps.gpus[steps.nodes > 1], steps.gpus[(steps.nodes == 1) & (steps.gpus > 1)]
+    of_several, of_one = (
+        steps.gpus[steps.nodes > 1],
+        steps.gpus[(steps.nodes == 1) & (steps.gpus > 1)],
+    )
     several, local = len(of_several) > 0, len(of_one) > 0
     more = [bool((own > 2).any()) for own in (of_one, of_several)]
-    return np.array([True, True, local, more[0], several, more[1], local or several, local or several])
+    return np.array(
+        [True, True, local, more[0], several, more[1], local or several, local or several]
+    )
 
 
 def _law(values: FloatArray, used: npt.NDArray[np.bool_]) -> StepTimeLaw:
@@ -324,7 +364,9 @@ def _law(values: FloatArray, used: npt.NDArray[np.bool_]) -> StepTimeLaw:
     return StepTimeLaw(*times, *np.where(used[6:], values[6:], [1.0, 0.0]).tolist())
 
 
-def _search(steps: Steps, start: FloatArray, used: npt.NDArray[np.bool_]) -> tuple[float, FloatArray]:
+def _search(
+    steps: Steps, start: FloatArray, used: npt.NDArray[np.bool_]
+) -> tuple[float, FloatArray]:
     """The cost of the best law near a start, and its values."""
     from scipy.optimize import least_squares  # slow to import, and only fits need it
 
@@ -335,8 +377,12 @@ def _search(steps: Steps, start: FloatArray, used: npt.NDArray[np.bool_]) -> tup
 
     def off(free: FloatArray) -> FloatArray:
         values[used] = free
-        return np.asarray(np.log(_law(values, used).step_s(steps.nodes, steps.gpus, steps.batch)) - measured)
+        return np.asarray(
+            np.log(_law(values, used).step_s(steps.nodes, steps.gpus, steps.batch)) - measured
+        )
 
-    found = least_squares(off, start[used], bounds=(low[used], high[used]), loss="soft_l1", f_scale=_ROBUST, **_EXACT)
+    found = least_squares(
+        off, start[used], bounds=(low[used], high[used]), loss="soft_l1", f_scale=_ROBUST, **_EXACT
+    )
     values[used] = found.x
     return float(found.cost), values

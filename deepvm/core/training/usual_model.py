@@ -1,4 +1,7 @@
-"""The model that is meant where nobody names one; a module of its own, because commands need its name at once."""
+"""The model that is meant where nobody names one.
+
+A module of its own, because commands need its name at once.
+"""
 
 USUAL_MODEL = "resnet50"
 """That of the paper's experiments."""

@@ -19,7 +19,8 @@ class Method(str, Enum):
 
     DDP = "ddp"  # every GPU has all of it; gradients are summed
     FSDP = "fsdp"  # weights, gradients and optimizer are split over all GPUs (ZeRO stage 3)
-    LORA = "lora"  # weights are frozen in 16 bits and split over the GPUs where they must be; adapters are trained
+    # Weights are frozen in 16 bits and split over the GPUs where they must be; adapters are trained
+    LORA = "lora"
 
 
 class Precision(str, Enum):
@@ -48,17 +49,20 @@ SAVED_BYTES = 12
 LORA_RANK = 16
 _LORA_LAYERS = 4 / 3
 """Parameters of adapters on all linear layers are about this times rank / hidden size of the model's: 0.5 % of
-Llama-3 8B (42 M of rank 16), 0.26 % of 70B."""
+Llama-3 8B (42 M of rank 16), 0.26 % of 70B.
+"""
 _ADAPTER_BYTES = 250
 """Moved for each layer, token and hidden unit by adapters on all linear layers: their output is written, scaled and
-added to the layer's, about 10 hidden sizes wide, forward and backward."""
+added to the layer's, about 10 hidden sizes wide, forward and backward.
+"""
 FROZEN_BYTES = 2
 """Of a weight that is not trained."""
 PROVEN_IMAGES = 8192
 """Images of a step up to which ResNet-50 was shown to train as well as with few (Goyal et al. 2017, section 5.1)."""
 _PROVEN_TOKENS, _PROVEN_PARAMETERS, _MOST_TOKENS = 2**19, 1.25e8, 2**22
 """Tokens of a step: half a million for 125 M parameters (GPT-3, Brown et al. 2020, table 2.1), 4 million from 7 B on
-(Llama 2, Touvron et al. 2023, section 2.2), between them with the root of the parameters."""
+(Llama 2, Touvron et al. 2023, section 2.2), between them with the root of the parameters.
+"""
 
 
 @dataclass(frozen=True)
@@ -67,8 +71,8 @@ class Workload:
 
     Attributes:
         batch: samples of a step on each GPU, with strong scaling of all GPUs together.
-        checkpointing: activation checkpointing; None: for large language models that are sharded, and else where the
-            batch does not fit without it.
+        checkpointing: activation checkpointing; None: for large language models that are sharded,
+            and else where the batch does not fit without it.
         samples: how many samples the job trains on in all, None if unknown.
     """
 
@@ -101,11 +105,17 @@ class Workload:
 
     @property
     def proven_samples(self) -> float:
-        """The most samples of a step that are known to train as well as few; infinite where no one has asked.
+        """The most samples of a step that are known to train as well as few.
+
+        Infinite where no one has asked.
 
         Infinite, too, with strong scaling, where the user says how many they are.
         """
-        if self.scaling is Scaling.STRONG or self.model.family == "diffusion" or self.model.unit == "samples":
+        if (
+            self.scaling is Scaling.STRONG
+            or self.model.family == "diffusion"
+            or self.model.unit == "samples"
+        ):
             return math.inf
         if self.model.unit == "images":
             return PROVEN_IMAGES
@@ -147,12 +157,22 @@ class Workload:
 
     def samples_of_step(self, gpus: FloatArray) -> FloatArray:
         """Samples of a step on all of so many GPUs together."""
-        return np.full(gpus.shape, float(self.batch)) if self.scaling is Scaling.STRONG else gpus * self.batch
+        return (
+            np.full(gpus.shape, float(self.batch))
+            if self.scaling is Scaling.STRONG
+            else gpus * self.batch
+        )
 
     def __str__(self) -> str:
         """``llama-8b, sharded, bf16, 2048 tokens, batch 8 a GPU``; without ``auto``."""
-        how = {Method.DDP: "data parallel", Method.FSDP: "sharded", Method.LORA: "LoRA"}[self.method]
-        length = f", {self.model.sequence} tokens" if self.model.sequence > 1 and self.model.unit != "images" else ""
+        how = {Method.DDP: "data parallel", Method.FSDP: "sharded", Method.LORA: "LoRA"}[
+            self.method
+        ]
+        length = (
+            f", {self.model.sequence} tokens"
+            if self.model.sequence > 1 and self.model.unit != "images"
+            else ""
+        )
         batch = "in all" if self.scaling is Scaling.STRONG else "a GPU"
         number = "" if self.precision is Precision.AUTO else f", {self.precision.value}"
         return f"{self.model.name}, {how}{number}{length}, batch {self.batch:.10g} {batch}"

@@ -1,8 +1,8 @@
 """The agent's loop: it does what the controller orders, and tells it what happens here.
 
-Orders come as answers to heartbeats, and say what should be so now, not what has changed: an answer that is lost is
-made good by the next. Without the controller the trainers go on, and have versions saved by themselves; after
-``orphan_after_s`` the agent has them save, and ends its machine.
+Orders come as answers to heartbeats, and say what should be so now, not what has changed: an answer
+that is lost is made good by the next. Without the controller the trainers go on, and have versions
+saved by themselves; after ``orphan_after_s`` the agent has them save, and ends its machine.
 """
 
 from __future__ import annotations
@@ -39,14 +39,20 @@ from deepvm.jobs.wire import WireError
 _TICK_S = 0.01
 _RETRY_S = 0.1
 _SCHEDULED_S, _SCHEDULED_ALONE_S = 10.0, 3.0
-"""For how long the controller may have a step announced; the second where the ranks can do so themselves."""
+"""For how long the controller may have a step announced.
+
+The second where the ranks can do so themselves.
+"""
 _PREPARING_S = 1.0
 _WARM_AGAIN_S = 0.5
 _BEFORE_END_S = 1.0
 """Time before the end of its machine when the agent logs the steps that are not saved."""
 _UNHEARD_S = 1.5
 """For how long a notice waits for the controller before the ranks save by themselves."""
-_NO_BACKUP = "of independent processes only the first of each machine keeps backups; a Checkpointer saves in all"
+_NO_BACKUP = (
+    "of independent processes only the first of each machine keeps backups; a Checkpointer saves"
+    " in all"
+)
 
 log = logging.getLogger("deepvm.agent")
 
@@ -74,12 +80,18 @@ class Agent:
         self._silence = Silence(around.beat_s)
         self._progress = Progress()
         self._safe = self._lasts = 0
-        """The newest versions of which trainers said that they are safe, not only begun; and without an anchor, too."""
+        """The newest versions of which trainers said that they are safe, not only begun.
+
+        And without an anchor, too.
+        """
         self._wish: Wish | None = None
         self._warned_s = 0.0
         """Time of the request whose save has been logged as too late."""
         self._alone, self._there = False, 0
-        """Whether trainers may hold for what no controller has asked; the version that the controller asks for now."""
+        """Whether trainers may hold for what no controller has asked.
+
+        The version that the controller asks for now.
+        """
         self._lock = threading.Lock()
         self._clients = {
             name: ControllerClient(around.controller, around.machine, around.secret)
@@ -102,12 +114,17 @@ class Agent:
         try:
             trainers, orphan_after_s = self._prepare()
         except Orphaned:
-            log.warning("no controller was found for %.0f s: this machine ends", self._preparation.orphan_after_s)
+            log.warning(
+                "no controller was found for %.0f s: this machine ends",
+                self._preparation.orphan_after_s,
+            )
             return
         except Exception as error:  # such as a full disk: of this machine, not of the job
             log.exception("this machine cannot train")
             lines = traceback.format_exc().splitlines()
-            self._preparation.give_up("unusable", why=f"{type(error).__name__}: {error}", own=True, lines=lines)
+            self._preparation.give_up(
+                "unusable", why=f"{type(error).__name__}: {error}", own=True, lines=lines
+            )
         sockets = TrainerSocket(folder, self._answer)
         try:
             self._loop(orphan_after_s)
@@ -117,37 +134,51 @@ class Agent:
             sockets.close()
 
     def _prepare(self) -> tuple[Trainers, float]:
-        """Fetch the job and its code, and run its setup; returns after how many seconds without a controller to end."""
+        """Fetch the job and its code, and run its setup.
+
+        Returns after how many seconds without a controller to end.
+        """
         preparation = self._preparation
         spec = preparation.job()
         threading.Thread(target=self._beats, daemon=True, name="beats").start()
         code, environ = preparation.have_code(spec), preparation.environ(spec)
         self._layout = ProcessLayout.of(spec, {**environ, **spec["env"]})
-        command = Command(spec["train"], self._layout.processes, spec["env"], code, spec["launcher"])
+        command = Command(
+            spec["train"], self._layout.processes, spec["env"], code, spec["launcher"]
+        )
         self._plan = PlannedSaves(parse_policy(spec["save_policy"]), float(spec["grace_s"]))
         here = self._around.folder / "backups"
         self._backups = Backups.at(spec["tiers"], spec["name"], here, int(spec["keep"]))
-        preparation.set_up(spec["setup"], code, {**environ, **spec["env"]}, lambda text: self._said(0, text))
+        preparation.set_up(
+            spec["setup"], code, {**environ, **spec["env"]}, lambda text: self._said(0, text)
+        )
         preparation.have_data(spec["data"], lambda text: self._said(0, text))
         self._trainers = Trainers(command, environ, self._said)
         preparation.load(self._trainers.warm_up)
         self._prepared.set()
         return self._trainers, preparation.orphan_after_s
 
-    # --- the controller ----------------------------------------------------------------------------------------------
+    # --- the controller ---------------------------------------------------------------------------
 
     def _beats(self) -> None:
         """Heartbeats; each is answered when there is something new to do, or after ``beat_s``."""
         while not self._over.is_set():
             try:
                 self._beat()
-            except Exception:  # a machine that is not heard is given up, whatever else goes on there
+            except Exception:
+                # A machine that is not heard is given up, whatever else goes on there
                 log.exception("a heartbeat failed")
                 self._over.wait(_RETRY_S)
-            if not self._prepared.is_set() and self._silence.lasts_s >= self._preparation.orphan_after_s:
-                log.warning("nobody has answered for %.0f s: this machine ends", self._silence.lasts_s)
+            if (
+                not self._prepared.is_set()
+                and self._silence.lasts_s >= self._preparation.orphan_after_s
+            ):
+                log.warning(
+                    "nobody has answered for %.0f s: this machine ends", self._silence.lasts_s
+                )
                 self._preparation.stop()
-                os._exit(0)  # the main thread waits for a setup or for data, and has nothing to save
+                # The main thread waits for a setup or for data, and has nothing to save
+                os._exit(0)
             self._prepared.wait(_PREPARING_S)
 
     def _beat(self) -> None:
@@ -155,7 +186,8 @@ class Agent:
         doing = "" if self._prepared.is_set() else self._preparation.doing
         trainers = self._trainers
         ready = not doing and trainers is not None and (trainers.warm or bool(trainers.running))
-        # In this order: the board is replaced before its generation is, so no step of an older one is said.
+        # In this order: the board is replaced before its generation is, so no step of an older one
+        # is said.
         generation, base, board = self._running, self._base, self._board
         message = {
             "generation": generation,
@@ -187,12 +219,17 @@ class Agent:
             self._obey(Orders.of(answer))
 
     def _obey(self, orders: Orders) -> None:
-        if orders.save is not None:  # by this machine's clock, which may show another time than the controller's
+        # By this machine's clock, which may show another time than the controller's
+        if orders.save is not None:
             orders.save["limit_s"] = time.time() + orders.save["left_s"]
         with self._lock:
             self._orders = orders
             schedule, board = orders.schedule, self._board
-            if schedule is not None and board is not None and schedule["generation"] == self._running:
+            if (
+                schedule is not None
+                and board is not None
+                and schedule["generation"] == self._running
+            ):
                 board.schedule(schedule["step"], Scheduled.of_others(schedule["save"]))
                 point("agent.scheduled")
                 self._scheduled = schedule["number"]
@@ -208,21 +245,28 @@ class Agent:
                 if notice is not None and abs(notice.taken_s - told) > 1.0:
                     told = notice.taken_s
                     point("agent.notice")
-                    number = self._reporter.add("notice", taken_s=notice.taken_s, action=notice.action)
+                    number = self._reporter.add(
+                        "notice", taken_s=notice.taken_s, action=notice.action
+                    )
                     until_s = time.monotonic() + _UNHEARD_S
                     self._wish = Wish(number, SaveReason.EMERGENCY, notice.taken_s, until_s)
                 if not (rebalance or told) and self._notices.rebalance():
                     rebalance = True
                     number = self._reporter.add("rebalance")
-                    self._wish = Wish(number, SaveReason.INSURANCE, 0.0, time.monotonic() + _UNHEARD_S)
+                    self._wish = Wish(
+                        number, SaveReason.INSURANCE, 0.0, time.monotonic() + _UNHEARD_S
+                    )
             except (OSError, ValueError, http.client.HTTPException, MetadataError) as error:
                 unheard += 1
                 if unheard in (3, 300):
-                    log.warning("the metadata service cannot be used: %s; preemptions come unannounced", error)
+                    log.warning(
+                        "the metadata service cannot be used: %s; preemptions come unannounced",
+                        error,
+                    )
                     self._reporter.add("deaf", why=str(error))
             self._over.wait(1.0)
 
-    # --- trainers ----------------------------------------------------------------------------------------------------
+    # --- trainers ---------------------------------------------------------------------------------
 
     def _loop(self, orphan_after_s: float) -> None:
         saved_for_nobody_s, wanted = None, 0
@@ -233,11 +277,16 @@ class Agent:
             silent_s = self._silence.lasts_s
             if silent_s >= orphan_after_s:
                 if saved_for_nobody_s is None:
-                    log.warning("nobody has answered for %.0f s: trainers save, and this machine ends", silent_s)
+                    log.warning(
+                        "nobody has answered for %.0f s: trainers save, and this machine ends",
+                        silent_s,
+                    )
                     saved_for_nobody_s = time.monotonic() + ORPHAN_SAVE_S
                     if self._board is not None:
                         wanted = self._base + self._board.of_rank(0, RankWord.STEP)
-                        self._board.request(SaveReason.STOP, int((time.time() + ORPHAN_SAVE_S) * 1000))
+                        self._board.request(
+                            SaveReason.STOP, int((time.time() + ORPHAN_SAVE_S) * 1000)
+                        )
                 if self._has_saved(wanted):
                     return
                 if time.monotonic() > saved_for_nobody_s:
@@ -261,10 +310,15 @@ class Agent:
         unsaved = "" if self._board is None else self._plan.unsaved_steps(self._board, self._base)
         if unsaved and self._is_first(self._orders):
             log.warning("%s: %s", when, unsaved)
-            self._reporter.add(LINE, local_rank=0, text=f"deepvm: {when}: {unsaved}", generation=self._running)
+            self._reporter.add(
+                LINE, local_rank=0, text=f"deepvm: {when}: {unsaved}", generation=self._running
+            )
 
     def _has_saved(self, wanted: int) -> bool:
-        """Whether what this machine has to give outlives all others; only rank 0 says so of whole versions."""
+        """Whether what this machine has to give outlives all others.
+
+        Only rank 0 says so of whole versions.
+        """
         board, trainers, backups = self._board, self._trainers, self._backups
         assert trainers is not None and backups is not None
         if board is None or not self._running or not trainers.running:
@@ -273,7 +327,9 @@ class Agent:
             return False
         if self._is_first(self._orders):
             return self._lasts >= wanted
-        return all(board.of_rank(rank, RankWord.HELD) for rank in range(trainers.command.per_machine))
+        return all(
+            board.of_rank(rank, RankWord.HELD) for rank in range(trainers.command.per_machine)
+        )
 
     def _is_first(self, orders: Orders) -> bool:
         """Whether rank 0 is here."""
@@ -296,7 +352,8 @@ class Agent:
         self._ended_s = None
         if self._backups is not None:
             self._backups.forget(orders.generation)
-        # The older one is not closed: other threads may be reading it, and it goes with the last of them.
+        # The older one is not closed: other threads may be reading it, and it goes with the last of
+        # them.
         self._base, self._scheduled = 0, 0
         self._board = Board.create(self._around.folder / BOARD)
         self._progress.begin()
@@ -314,13 +371,19 @@ class Agent:
             "DEEPVM_TIERS": " ".join(orders.tiers),
         }
         if self._around.interface:
-            names = {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"} - trainers.command.env.keys()  # a user's own stay
+            # A user's own stay
+            names = {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"} - trainers.command.env.keys()
             common |= dict.fromkeys(names, self._around.interface)
         first = sum(r["processes"] for r in orders.ranks[: orders.ranks.index(mine)])
-        each = [common | self._layout.variables(local, first + local) for local in range(trainers.command.processes)]
+        each = [
+            common | self._layout.variables(local, first + local)
+            for local in range(trainers.command.processes)
+        ]
         if world > 1 and not self._layout.independent:
             peers = {r["address"] for r in orders.ranks if r is not mine}
-            self._group = GroupWatch(lambda: trainers.are_connected(orders.port, peers, orders.tiers))
+            self._group = GroupWatch(
+                lambda: trainers.are_connected(orders.port, peers, orders.tiers)
+            )
         point("agent.before-trainers")
         try:
             trainers.start(each)
@@ -344,7 +407,8 @@ class Agent:
             return
         asked_s, reason = orders.save["asked_s"], SaveReason(orders.save["reason"])
         if self._request is None or self._request[0] != asked_s:
-            # Given up and asked for again between two heartbeats: those that hold do so for one that has failed.
+            # Given up and asked for again between two heartbeats: those that hold do so for one
+            # that has failed.
             again = self._request is not None
             number, held = 0, board.of_rank(0, RankWord.HELD)
             board.words[Word.RESUMED] = self._requested(board) if again else 0
@@ -369,7 +433,11 @@ class Agent:
             return board.words[Word.REQUEST]
         step = board.of_rank(0, RankWord.STEP)
         # The next one is marked only when all have done what is marked now.
-        marked = [save for n in (step - 1, step, step + 1) if n > 0 and (save := board.scheduled(n)) is not None]
+        marked = [
+            save
+            for n in (step - 1, step, step + 1)
+            if n > 0 and (save := board.scheduled(n)) is not None
+        ]
         return max((save.request for save in marked), default=0)
 
     def _save_unheard(self) -> None:
@@ -408,7 +476,9 @@ class Agent:
 
     def _report_no_group(self, when: str) -> str:
         """Log that trainers have formed no group; returns the text."""
-        text = explanation(self._layout.processes, self._around.machine, len(self._orders.ranks), when)
+        text = explanation(
+            self._layout.processes, self._around.machine, len(self._orders.ranks), when
+        )
         self._said(0, text)
         return text
 
@@ -417,8 +487,13 @@ class Agent:
         board, trainers, save = self._board, self._trainers, self._orders.save
         if board is None or trainers is None or not trainers.running:
             return
-        steps = tuple(board.of_rank(rank, RankWord.STEP) for rank in range(trainers.command.per_machine))
-        begun = any(step and step == board.of_rank(rank, RankWord.VERSION) for rank, step in enumerate(steps))
+        steps = tuple(
+            board.of_rank(rank, RankWord.STEP) for rank in range(trainers.command.per_machine)
+        )
+        begun = any(
+            step and step == board.of_rank(rank, RankWord.VERSION)
+            for rank, step in enumerate(steps)
+        )
         waits_for = self._ended_s  # the last backups, behind the end
         if waits_for is None and begun and save is not None and SaveReason(save["reason"]).holds:
             waits_for = save["asked_s"] if time.time() < save["limit_s"] else None
@@ -427,7 +502,10 @@ class Agent:
             self._reporter.add("stepped", generation=self._running, took_s=took_s)
 
     def _watch(self) -> None:
-        """Tell how trainers have ended; while they train, get others ready for the next generation."""
+        """Tell how trainers have ended.
+
+        While they train, get others ready for the next generation.
+        """
         trainers, board = self._trainers, self._board
         assert trainers is not None
         if not self._preparation.over and (trainers.warm or trainers.running):
@@ -456,7 +534,10 @@ class Agent:
         self._reporter.add("ended", generation=self._running, code=code, step=step, lines=last)
 
     def _unsaved(self) -> str | None:
-        """Why the last backup of trainers that have ended is not safe, empty if it is; None as long as nobody knows."""
+        """Why the last backup of trainers that have ended is not safe, empty if it is.
+
+        None as long as nobody knows.
+        """
         backups, now_s = self._backups, time.monotonic()
         self._ended_s = self._ended_s or now_s
         if backups is None:
@@ -475,7 +556,7 @@ class Agent:
         mttp_s = math.inf if orders.mttp_s is None else orders.mttp_s
         self._plan.look(board, SaveFacts(mttp_s=mttp_s, missed_rate=orders.missed_rate, **cost))
 
-    # --- what trainers say -------------------------------------------------------------------------------------------
+    # --- what trainers say ------------------------------------------------------------------------
 
     def _said(self, local_rank: int, line: str) -> None:
         self._progress.printed()
@@ -484,7 +565,9 @@ class Agent:
     def _answer(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         kind = message.get("ask") or message.get("tell")
         if message.get("epoch") != self._running:  # of trainers that were killed meanwhile
-            return {"error": f"generation {message.get('epoch')} is over: {self._running} runs here"}
+            return {
+                "error": f"generation {message.get('epoch')} is over: {self._running} runs here"
+            }
         if kind == "first-step":
             return {"stop": self._group is not None and self._group.first_step()}
         if self._layout.independent and message["local_rank"]:
@@ -501,7 +584,9 @@ class Agent:
                 self._reporter.add("alone", **facts, version=version, why=message["error"])
                 return {}
             self._lasts = max(self._lasts, version)
-            self._reporter.add("lasts", **facts, version=self._lasts, took_s=float(message["took_s"]))
+            self._reporter.add(
+                "lasts", **facts, version=self._lasts, took_s=float(message["took_s"])
+            )
             return {}
         if kind == "schedule":
             return self._schedule(message)
@@ -519,26 +604,44 @@ class Agent:
         reason = SaveReason(message["save"][0])
         if message.get("error"):
             self._plan.told_of_failure()
-            self._reporter.add("unsaved", generation=self._running, reason=reason, why=message["error"])
+            self._reporter.add(
+                "unsaved", generation=self._running, reason=reason, why=message["error"]
+            )
             return {}
         took_s, stall_s = float(message["took_s"]), float(message["stall_s"])
         self._safe = int(message["version"])
         self._plan.told(self._safe - self._base, stall_s, took_s)
-        self._lasts = self._safe if message.get("lasts", True) else self._lasts  # as backups of scripts do
+        # As backups of scripts do
+        self._lasts = self._safe if message.get("lasts", True) else self._lasts
         point("agent.before-saved")
         self._report_safe(self._safe, reason, stall_s, took_s, pending=bool(message.get("pending")))
         return {}
 
     def _report_safe(
-        self, version: int, reason: SaveReason, stall_s: float, took_s: float, *, pending: bool = False
+        self,
+        version: int,
+        reason: SaveReason,
+        stall_s: float,
+        took_s: float,
+        *,
+        pending: bool = False,
     ) -> None:
-        facts = {"version": version, "reason": reason, "stall_s": stall_s, "took_s": took_s, "pending": pending}
+        facts = {
+            "version": version,
+            "reason": reason,
+            "stall_s": stall_s,
+            "took_s": took_s,
+            "pending": pending,
+        }
         self._reporter.add("saved", generation=self._running, lasts=self._lasts >= version, **facts)
 
     def _schedule(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         """Have all machines save at the end of a step."""
         reason, limit_ms, request = message["save"]
-        step, save = int(message["step"]), Scheduled(SaveReason(reason), int(limit_ms), int(request))
+        step, save = (
+            int(message["step"]),
+            Scheduled(SaveReason(reason), int(limit_ms), int(request)),
+        )
         board = self._board
         if board is None:
             return {"error": "no generation runs here"}
@@ -548,7 +651,9 @@ class Agent:
         peers = bool(message.get("peers"))
         found = self._marked_everywhere(step, save, peers=peers)
         if "error" in found and not peers:  # else rank 0 marks it over the ranks' own store
-            self._told_of_save({"save": message["save"], "error": f"step {step} is not marked: {found['error']}"})
+            self._told_of_save(
+                {"save": message["save"], "error": f"step {step} is not marked: {found['error']}"}
+            )
         return found
 
     def _marked_everywhere(self, step: int, save: Scheduled, *, peers: bool) -> Mapping[str, Any]:
@@ -557,7 +662,12 @@ class Agent:
             return {"error": "the controller does not answer"}
         with self._ask_lock:
             try:
-                order = {"generation": self._running, "step": step, "save": save.for_others(), "peers": peers}
+                order = {
+                    "generation": self._running,
+                    "step": step,
+                    "save": save.for_others(),
+                    "peers": peers,
+                }
                 limit_s = _SCHEDULED_ALONE_S if peers else _SCHEDULED_S
                 return self._clients["ask"].ask("/schedule", order, limit_s)
             except (Unheard, WireError) as error:
@@ -566,8 +676,16 @@ class Agent:
     def _backup(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         backups, board, trainers = self._backups, self._board, self._trainers
         assert backups is not None and board is not None and trainers is not None
-        save, generation, stall_s = Scheduled(*message["save"]), self._running, float(message.get("stall_s", 0.0))
-        step, local_rank, reason = int(message["step"]), int(message["local_rank"]), SaveReason(save.reason)
+        save, generation, stall_s = (
+            Scheduled(*message["save"]),
+            self._running,
+            float(message.get("stall_s", 0.0)),
+        )
+        step, local_rank, reason = (
+            int(message["step"]),
+            int(message["local_rank"]),
+            SaveReason(save.reason),
+        )
 
         def done(version: int, error: str, took_s: float) -> None:
             if generation == self._running and not message["rank"]:
@@ -578,8 +696,12 @@ class Agent:
             return board.of_rank(local_rank, RankWord.STEP) > step or trainers.ended() == 0
 
         limit_s = save.limit_ms / 1000 if reason.holds else None
-        others = Others(int(message["world"]), went_on, reason.holds, limit_s, self._asks_for_nothing)
-        found = backups.add(Path(message["path"]), self._part(message, reason.automatic), done, others)
+        others = Others(
+            int(message["world"]), went_on, reason.holds, limit_s, self._asks_for_nothing
+        )
+        found = backups.add(
+            Path(message["path"]), self._part(message, reason.automatic), done, others
+        )
         if "error" in found:
             self._told_of_save({"save": list(save), "error": found["error"]})
         return found
@@ -588,7 +710,9 @@ class Agent:
         return not self._alone and self._orders.save is None
 
     def _part(self, message: Mapping[str, Any], automatic: bool = False) -> Part:
-        return Part(self._base + int(message["step"]), int(message["rank"]), self._running, automatic)
+        return Part(
+            self._base + int(message["step"]), int(message["rank"]), self._running, automatic
+        )
 
     def _latest(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         assert self._backups is not None

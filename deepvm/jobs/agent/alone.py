@@ -1,8 +1,8 @@
 """The agent without a controller: beside a command that somebody else's engine starts, restarts and ends.
 
-A machine goes in one of three ways. The cloud's metadata service says so, or the engine sends SIGTERM, as Slurm,
-Kubernetes and SkyPilot do: then the trainers save the same step on all ranks, and wait for the end. Or nobody says so,
-and what the save policy had saved is there.
+A machine goes in one of three ways. The cloud's metadata service says so, or the engine sends
+SIGTERM, as Slurm, Kubernetes and SkyPilot do: then the trainers save the same step on all ranks,
+and wait for the end. Or nobody says so, and what the save policy had saved is there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,16 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.core.preemption.savepolicy import SaveFacts, SavePolicy
-from deepvm.io.agent_board import AGENT, BOARD, MOST_RANKS, Board, RankWord, SaveReason, Scheduled, Word
+from deepvm.io.agent_board import (
+    AGENT,
+    BOARD,
+    MOST_RANKS,
+    Board,
+    RankWord,
+    SaveReason,
+    Scheduled,
+    Word,
+)
 from deepvm.jobs.agent.backups import LAST_S, Backups, Others
 from deepvm.jobs.agent.notices import MetadataError, NoticeSource
 from deepvm.jobs.agent.planned_saves import PlannedSaves
@@ -34,8 +43,11 @@ GRACE_S = 25.0
 _POLL_S, _LOOK_S = 1.0, 0.01
 _DEAF_AFTER = 3
 _CONFIRM_S, _BEFORE_END_S = 1.0, 1.0
-"""How long ranks hold before an agent acts that has no confirmation of their checkpoint; how long before the end of its
-machine it logs what is lost."""
+"""How long ranks hold before an agent acts that has no confirmation of their checkpoint.
+
+How long before the end of its
+machine it logs what is lost.
+"""
 
 log = logging.getLogger("deepvm.agent")
 
@@ -56,7 +68,8 @@ class LoneAgent:
     ) -> None:
         """Start nothing yet.
 
-        ``policy``: beside notices, which it does not ask. ``mttp_s``: the mean time to preemption that it assumes.
+        ``policy``: beside notices, which it does not ask. ``mttp_s``: the mean time to preemption
+        that it assumes.
         ``grace_s``: from SIGTERM until it is passed on at the latest. ``keep``: backups that stay.
         """
         self._notices, self._tiers, self._job, self._grace_s = notices, tiers, job, grace_s
@@ -70,7 +83,10 @@ class LoneAgent:
         self._ended = threading.Event()
 
     def run(self, words: Sequence[str]) -> int:
-        """Run a command to its end; returns its exit code. Raises RequestError: it cannot be started."""
+        """Run a command to its end; returns its exit code.
+
+        Raises RequestError: it cannot be started.
+        """
         with tempfile.TemporaryDirectory(prefix="deepvm-agent-") as name, caught() as signals:
             folder = Path(name)
             self._board = Board.create(folder / BOARD)
@@ -89,7 +105,8 @@ class LoneAgent:
     def _watch(self, command: ProcessGroup, signals: list[int]) -> int:
         """Wait for the command, and pass signals on: SIGTERM after a checkpoint is safe, or when its grace is over.
 
-        Returns its exit code, or 1 where that is 0 although steps that were to be saved after SIGTERM are not.
+        Returns its exit code, or 1 where that is 0 although steps that were to be saved after
+        SIGTERM are not.
         """
         until_s, held_s, terminated, all_safe = math.inf, math.inf, False, False
         while (code := command.wait(_LOOK_S)) is None:
@@ -113,13 +130,22 @@ class LoneAgent:
                 # Scripts that end by themselves after a step are not kept from it.
                 self._board.words[Word.RESUMED] = 2**63
                 until_s = math.inf
-        if terminated and not all_safe and self._warn("the command has ended") and self._plan.safe is not None:
+        if (
+            terminated
+            and not all_safe
+            and self._warn("the command has ended")
+            and self._plan.safe is not None
+        ):
             return code or 1
         return code
 
     def _unsaved_steps(self) -> str:
         """Which steps are not saved; empty where only rank 0's agent can know."""
-        return "" if self._plan.safe is None and self._safe() else self._plan.unsaved_steps(self._board, self._base)
+        return (
+            ""
+            if self._plan.safe is None and self._safe()
+            else self._plan.unsaved_steps(self._board, self._base)
+        )
 
     def _warn(self, when: str) -> bool:
         """Log which steps are not saved, once; returns whether there are any."""
@@ -130,7 +156,9 @@ class LoneAgent:
         return bool(unsaved)
 
     def _last_backup(self, signals: list[int]) -> int:
-        """Wait until what the command had backed up last is safe; returns 1 if it will not be, else 0.
+        """Wait until what the command had backed up last is safe.
+
+        Returns 1 if it will not be, else 0.
 
         SIGTERM leaves it its grace.
         """
@@ -147,7 +175,10 @@ class LoneAgent:
 
     def _save_before_end(self) -> None:
         if not self._safe():  # else the cloud's notice was earlier
-            log.warning("SIGTERM: trainers save first; it is passed on in %.0f s at the latest", self._grace_s)
+            log.warning(
+                "SIGTERM: trainers save first; it is passed on in %.0f s at the latest",
+                self._grace_s,
+            )
             self._board.words[Word.RESUMED] = 0
             self._board.request(SaveReason.EMERGENCY, int((time.time() + self._grace_s) * 1000))
 
@@ -157,7 +188,9 @@ class LoneAgent:
 
     def _safe(self) -> bool:
         """Whether all ranks here hold after a version that is where it should be."""
-        return not self._backups.under_way and all(self._board.of_rank(rank, RankWord.HELD) for rank in self._ranks())
+        return not self._backups.under_way and all(
+            self._board.of_rank(rank, RankWord.HELD) for rank in self._ranks()
+        )
 
     def _listen(self) -> None:
         told_s, rebalance, unheard, deaf = 0.0, False, 0, False
@@ -169,26 +202,36 @@ class LoneAgent:
                     told_s = self._preempted_s = notice.taken_s
                     left_s = max(told_s - time.time(), 0.0)
                     log.warning(
-                        "the cloud takes this machine back in %.0f s (%s): trainers save", left_s, notice.action
+                        "the cloud takes this machine back in %.0f s (%s): trainers save",
+                        left_s,
+                        notice.action,
                     )
                     self._board.request(SaveReason.EMERGENCY, int(told_s * 1000))
                 if not (rebalance or told_s) and self._notices.rebalance():
                     rebalance = True
-                    log.warning("the cloud may take this machine back sooner than others: trainers save, and go on")
+                    log.warning(
+                        "the cloud may take this machine back sooner than others: trainers save,"
+                        " and go on"
+                    )
                     self._board.request(SaveReason.INSURANCE, 0)
             except (OSError, ValueError, http.client.HTTPException, MetadataError) as error:
                 unheard += 1
                 if unheard == _DEAF_AFTER and not deaf:
                     deaf = True
                     self._known = replace(self._known, missed_rate=1.0)
-                    log.warning("the metadata service cannot be used: %s; preemptions come unannounced", error)
+                    log.warning(
+                        "the metadata service cannot be used: %s; preemptions come unannounced",
+                        error,
+                    )
             self._over.wait(_POLL_S)
 
     def _answer(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         kind = message.get("ask") or message.get("tell")
         if kind == "schedule":
             reason, limit_ms, request = message["save"]
-            self._board.schedule(int(message["step"]), Scheduled(SaveReason(reason), int(limit_ms), int(request)))
+            self._board.schedule(
+                int(message["step"]), Scheduled(SaveReason(reason), int(limit_ms), int(request))
+            )
         elif kind == "backup":
             return self._back_up(message)
         elif kind == "nothing":
@@ -204,11 +247,17 @@ class LoneAgent:
             self._plan.told_of_failure()
             log.warning("version %s is not safe: %s", message["version"], message["error"])
         elif kind == "saved":
-            self._plan.told(int(message["version"]), float(message["stall_s"]), float(message["took_s"]))
+            self._plan.told(
+                int(message["version"]), float(message["stall_s"]), float(message["took_s"])
+            )
         return {}
 
     def _back_up(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
-        save, step, local_rank = Scheduled(*message["save"]), int(message["step"]), int(message["local_rank"])
+        save, step, local_rank = (
+            Scheduled(*message["save"]),
+            int(message["step"]),
+            int(message["local_rank"]),
+        )
         reason = SaveReason(save.reason)
 
         def went_on() -> bool:
@@ -220,8 +269,15 @@ class LoneAgent:
             elif not message["rank"]:
                 self._plan.told(step, float(message.get("stall_s", 0.0)), took_s)
 
-        others = Others(int(message["world"]), went_on, reason.holds, save.limit_ms / 1000 if reason.holds else None)
-        found = self._backups.add(Path(message["path"]), self._part(message, reason.automatic), done, others)
+        others = Others(
+            int(message["world"]),
+            went_on,
+            reason.holds,
+            save.limit_ms / 1000 if reason.holds else None,
+        )
+        found = self._backups.add(
+            Path(message["path"]), self._part(message, reason.automatic), done, others
+        )
         if "error" in found:
             self._plan.told_of_failure()
         return found

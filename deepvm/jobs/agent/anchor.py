@@ -43,14 +43,27 @@ class AnchorAgent:
                     if self._node is not None and self._node.poll() is not None:
                         return  # the controller hears that the machine has ended
                     seen = "serving" if self._port else ""
-                    beat = {"generation": 0, "step": 0, "step_ns": 0, "warm": self._port > 0, "scheduled": 0}
+                    beat = {
+                        "generation": 0,
+                        "step": 0,
+                        "step_ns": 0,
+                        "warm": self._port > 0,
+                        "scheduled": 0,
+                    }
                     where = {"address": around.address, "port": self._port}
-                    answer = self._client.ask("/beat", {**beat, **where, "seen": seen, "wait_s": around.beat_s}, 15.0)
+                    answer = self._client.ask(
+                        "/beat", {**beat, **where, "seen": seen, "wait_s": around.beat_s}, 15.0
+                    )
                 except (Unheard, WireError) as error:
                     log.debug("the controller does not answer: %s", error)
-                    orphan_after_s = around.orphan_after_s if spec is None else float(spec["orphan_after_s"])
-                    # Trainers save first, and what they send here must not break off: a bucket may be slower.
-                    if time.monotonic() - heard_s >= orphan_after_s + min(orphan_after_s, ORPHAN_SAVE_S):
+                    orphan_after_s = (
+                        around.orphan_after_s if spec is None else float(spec["orphan_after_s"])
+                    )
+                    # Trainers save first, and what they send here must not break off: a bucket may
+                    # be slower.
+                    if time.monotonic() - heard_s >= orphan_after_s + min(
+                        orphan_after_s, ORPHAN_SAVE_S
+                    ):
                         return
                     time.sleep(_RETRY_S)
                     continue

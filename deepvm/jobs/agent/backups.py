@@ -1,7 +1,7 @@
 """Backups of files that scripts save by themselves: uploaded in the background, of which only whole ones count.
 
-Whether other ranks save the same step is seen in the place for backups alone: the agent of rank 0 waits until each has
-decided, and those that save have their parts there; then it seals the backup.
+Whether other ranks save the same step is seen in the place for backups alone: the agent of rank 0
+waits until each has decided, and those that save have their parts there; then it seals the backup.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from deepvm.jobs.storage.backup_places import FORMS, open_backups
 from deepvm.jobs.storage.backup_store import KEEP, BackupStore, Kept, Part, Said, name_of, staying
 
 LAST_S = 1800.0
-"""For so long a backup may take that was under way when a training ended; and other ranks with theirs."""
+"""For so long a backup may take that was under way when a training ended.
+
+And other ranks with theirs.
+"""
 _LOOK_S, _SELDOM_S = 0.02, 0.5
 
 log = logging.getLogger("deepvm.agent")
@@ -45,8 +48,9 @@ class Others:
     Attributes:
         world: how many ranks there are, this one included.
         went_on: whether all have decided by now to save this step or not, as the next one shows.
-        all_say: rather wait until each says so, because no next step will be done; until ``limit_s``, on the wall, or
-            until that is ``given_up``: a rank that has trained to its end says nothing any more.
+        all_say: rather wait until each says so, because no next step will be done; until
+            ``limit_s``, on the wall, or until that is ``given_up``: a rank that has trained to its
+            end says nothing any more.
     """
 
     world: int = 1
@@ -83,7 +87,10 @@ class Backups:
     """The backups of one job, as one machine sees them."""
 
     def __init__(self, store: BackupStore | None, here: Path, keep: int = KEEP) -> None:
-        """``here``: the folder for what is fetched. ``keep``: backups that stay, 0 for all that scripts made."""
+        """``here``: the folder for what is fetched.
+
+        ``keep``: backups that stay, 0 for all that scripts made.
+        """
         self._store, self._here, self._keep = store, here, keep
         self._queue: queue.SimpleQueue[_Upload | Part] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -165,7 +172,11 @@ class Backups:
                     self._untold.append(item)
                 else:
                     self._upload(*item)
-            self._untold = [part for part in self._untold if part.epoch >= self._oldest and not self._say_failed(part)]
+            self._untold = [
+                part
+                for part in self._untold
+                if part.epoch >= self._oldest and not self._say_failed(part)
+            ]
             for waiting in list(self._waiting):
                 if self._is_over(waiting):
                     self._waiting.remove(waiting)
@@ -175,7 +186,8 @@ class Backups:
         try:
             self._check(part)
             self._store.save(path, part)
-        except Exception as error:  # of any kind: the next backup may work, and somebody waits for this one
+        except Exception as error:
+            # Of any kind: the next backup may work, and somebody waits for this one
             expected = isinstance(error, _TROUBLE)
             log.warning("%s is not backed up: %s", path, error, exc_info=not expected)
             self._end(part, done, str(error) or type(error).__name__, 0.0)
@@ -193,10 +205,14 @@ class Backups:
             raise CheckpointError(f"generation {part.epoch} is over: {self._oldest} has begun")
 
     def _say_failed(self, part: Part) -> bool:
-        """Tell the other ranks that this one's part will not come; returns whether they can know."""
+        """Tell the other ranks that this one's part will not come.
+
+        Returns whether they can know.
+        """
         assert self._store is not None
         try:
-            self._store.say(part, Said.BEGUN)  # if rank 0 has sealed it meanwhile it is sealed no more
+            # If rank 0 has sealed it meanwhile it is sealed no more
+            self._store.say(part, Said.BEGUN)
             self._store.say(part, Said.FAILED)
         except _TROUBLE as error:
             log.debug("%s", error)
@@ -216,13 +232,18 @@ class Backups:
                 failed = [rank for rank, word in said.items() if word is Said.FAILED]
                 missing = waiting.missing(said)
                 if failed or (missing and time.time() > waiting.limit_s):
-                    raise CheckpointError(f"step {part.step}: no parts of ranks {failed or missing}")
+                    raise CheckpointError(
+                        f"step {part.step}: no parts of ranks {failed or missing}"
+                    )
                 if missing:
                     return False
                 ranks = {rank for rank, word in said.items() if word is Said.WHOLE}
                 store.seal(part, len(ranks))
-                if {r for r, word in store.said(part).items() if word in (Said.WHOLE, Said.BEGUN)} != ranks:
-                    store.set_aside(Kept(part.step, name_of(part)), part.epoch)  # one has begun meanwhile
+                if {
+                    r for r, word in store.said(part).items() if word in (Said.WHOLE, Said.BEGUN)
+                } != ranks:
+                    # One has begun meanwhile
+                    store.set_aside(Kept(part.step, name_of(part)), part.epoch)
                     return False
                 if others.all_say or len(ranks) > 1:
                     waiting.took_s += time.monotonic() - waiting.since_s
@@ -248,7 +269,10 @@ class Backups:
             self._left -= 1
 
     def _prune(self, part: Part) -> None:
-        """Remove what newer backups make superfluous; those after this step are of a run that went further."""
+        """Remove what newer backups make superfluous.
+
+        Those after this step are of a run that went further.
+        """
         assert self._store is not None
         try:
             whole = self._store.whole()
@@ -264,10 +288,12 @@ class Backups:
     def latest(self, rank: int, epoch: int) -> Backup | None:
         """Fetch a rank's part of the newest backup, or that of rank 0 where no other has saved.
 
-        All ranks go on from one step: what all of them find damaged is skipped by all; where each has a part of its
-        own, a damaged one ends the training, and the next start finds an older backup.
+        All ranks go on from one step: what all of them find damaged is skipped by all; where each
+        has a part of its own, a damaged one ends the training, and the next start finds an older
+        backup.
 
-        Raises CheckpointError: all are damaged, a part is, or nobody can tell whether there are any.
+        Raises CheckpointError: all are damaged, a part is, or nobody can tell whether there are
+        any.
         """
         store = self._store
         if store is None:
@@ -277,12 +303,15 @@ class Backups:
             store.begin(epoch)
             for kept in store.whole():
                 try:
-                    return Backup(kept.step, store.fetch(kept, rank, self._here / f"{kept.name}-{rank}"))
+                    return Backup(
+                        kept.step, store.fetch(kept, rank, self._here / f"{kept.name}-{rank}")
+                    )
                 except DamagedError as error:
                     if kept.ranks > 1:
                         store.set_aside(kept, epoch)
                         raise CheckpointError(
-                            f"{error}; the backup of step {kept.step} is set aside: start again, from an older one"
+                            f"{error}; the backup of step {kept.step} is set aside: start again,"
+                            " from an older one"
                         ) from None
                     log.warning("the backup %s of %s is skipped: %s", kept.name, store.url, error)
                     problem = problem or f"{kept.name}: {error}"

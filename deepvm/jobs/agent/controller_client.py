@@ -1,4 +1,7 @@
-"""The agent's way to the controller: it asks, the controller answers; nobody connects to an agent."""
+"""The agent's way to the controller: it asks, the controller answers.
+
+Nobody connects to an agent.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ CONNECT_S = 3.0
 LINE = "line"
 """The event of a line that a trainer has printed."""
 _MOST_WAITING = 10_000
-"""Events that may wait for the controller; beyond it the oldest lines are dropped, and a line says how many."""
+"""Events that may wait for the controller.
+
+Beyond it the oldest lines are dropped, and a line says how many.
+"""
 _LONGEST, _MOST_TOGETHER, _MOST_BYTES = 2_000, 100, LARGEST // 2
 """Characters of a text, events of a message, and their bytes: trainers may print megabytes without an end of line."""
 
@@ -41,8 +47,9 @@ class TooLarge(Unheard):
 class Orders:
     """The newest orders, as the controller sent them.
 
-    ``mttp_s``: mean time until a machine of the generation is taken back, None for never; ``missed_rate``: how often
-    without a notice. ``save_s``, ``took_s``: what the newest version has cost, see :class:`SaveFacts`; 0 if unknown.
+    ``mttp_s``: mean time until a machine of the generation is taken back, None for never;
+    ``missed_rate``: how often without a notice. ``save_s``, ``took_s``: what the newest version has
+    cost, see :class:`SaveFacts`; 0 if unknown.
     """
 
     digest: str = ""
@@ -75,8 +82,12 @@ class ControllerClient:
         self._url = ""
 
     def ask(self, path: str, message: Mapping[str, Any], limit_s: float = 30.0) -> dict[str, Any]:
-        """The controller's answer. Raises Unheard if there is none, WireError for one that is not the controller's."""
-        for _ in range(2):  # a controller that was started again has another nonce, and an old connection is closed
+        """The controller's answer.
+
+        Raises Unheard if there is none, WireError for one that is not the controller's.
+        """
+        # A controller that was started again has another nonce, and an old connection is closed
+        for _ in range(2):
             try:
                 if self._connection is None or self._url != self._where():
                     self._connect(limit_s)
@@ -84,9 +95,12 @@ class ControllerClient:
                 if self._connection.sock is not None:
                     self._connection.sock.settimeout(limit_s)
                 body, signature = self._sender.sealed(message)
-                if len(body) > LARGEST:  # a refusal would come in the middle of it, as a connection that breaks
+                # A refusal would come in the middle of it, as a connection that breaks
+                if len(body) > LARGEST:
                     raise TooLarge(f"{path}: {len(body)} bytes")
-                self._connection.request("POST", path, body, {HEADER: signature, "Content-Type": "application/json"})
+                self._connection.request(
+                    "POST", path, body, {HEADER: signature, "Content-Type": "application/json"}
+                )
                 answer = self._connection.getresponse()
                 found = answer.read(LARGEST + 1)
                 if answer.status == 200:
@@ -123,7 +137,9 @@ class ControllerClient:
         self.close()
         self._url = self._where()
         parts = urlsplit(self._url)
-        self._connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=min(limit_s, CONNECT_S))
+        self._connection = http.client.HTTPConnection(
+            parts.hostname or "", parts.port, timeout=min(limit_s, CONNECT_S)
+        )
         self._connection.connect()
         self._connection.sock.settimeout(limit_s)
         self._connection.request("GET", "/nonce")
@@ -163,8 +179,13 @@ class Reporter:
             return self._number
 
     def _drop_line(self) -> None:
-        """Drop the oldest line that is not being sent now; another line says how many are missing there."""
-        lines = (n for n in range(_MOST_TOGETHER, len(self._events)) if self._events[n]["event"] == LINE)
+        """Drop the oldest line that is not being sent now.
+
+        Another line says how many are missing there.
+        """
+        lines = (
+            n for n in range(_MOST_TOGETHER, len(self._events)) if self._events[n]["event"] == LINE
+        )
         first, second = next(lines, None), next(lines, None)
         if first is None or second is None:
             return
@@ -175,7 +196,11 @@ class Reporter:
     def forget(self, generation: int) -> None:
         """Drop what generations before this one had to say: nobody wants to hear it."""
         with self._change:
-            late = [e for e in self._events if e["event"] != LINE and e.get("generation", generation) < generation]
+            late = [
+                e
+                for e in self._events
+                if e["event"] != LINE and e.get("generation", generation) < generation
+            ]
             self._events = [e for e in self._events if e not in late] if late else self._events
 
     def is_heard(self, number: int) -> bool:

@@ -1,12 +1,14 @@
 """Trainers of one job that form no process group, on one machine or several: found, named and stopped.
 
-Each of them would train a copy of the model, and all would write the same files. Ranks that train together are
-connected: to the store at ``MASTER_PORT``, to one another, or to other machines of the job. The kernel's tables of TCP
-sockets show that for any library.
+Each of them would train a copy of the model, and all would write the same files. Ranks that train
+together are
+connected: to the store at ``MASTER_PORT``, to one another, or to other machines of the job. The
+kernel's tables of TCP sockets show that for any library.
 
-It is unknown how long a script loads before it forms its group, so time is no reason to stop it: after ``LATE_S`` the
-log has a warning. Reasons are a reported step, the first step of a torch optimizer (:mod:`deepvm.jobs.agent.warm`) and
-the end of all trainers. Under torchrun the end is no reason: its own connections hide those of ranks that have ended.
+It is unknown how long a script loads before it forms its group, so time is no reason to stop it:
+after ``LATE_S`` the log has a warning. Reasons are a reported step, the first step of a torch
+optimizer (:mod:`deepvm.jobs.agent.warm`) and the end of all trainers. Under torchrun the end is no
+reason: its own connections hide those of ranks that have ended.
 """
 
 from __future__ import annotations
@@ -53,11 +55,18 @@ def are_connected(
         roots: the process of each rank on this machine; what it has started belongs to it.
         port: of the store where the ranks are expected to meet.
         peers: addresses of the job's other machines; simulated ones have that of this machine.
-        tiers: URLs of memory nodes, which may run on those machines: connections to them are no group.
-        count_closed: whether closed connections to the port count, which the kernel shows for a minute.
+        tiers: URLs of memory nodes, which may run on those machines: connections to them are no
+            group.
+        count_closed: whether closed connections to the port count, which the kernel shows for a
+            minute.
     """
     try:
-        owners = {inode: rank for rank, root in enumerate(roots) for pid in _family(root) for inode in _sockets(pid)}
+        owners = {
+            inode: rank
+            for rank, root in enumerate(roots)
+            for pid in _family(root)
+            for inode in _sockets(pid)
+        }
         others = {_as_in_table(address) for address in peers}
         tier_ports = {int(number) for tier in tiers for number in re.findall(r":(\d+)", tier)}
         connections = list(_connections())
@@ -111,14 +120,18 @@ def children_of(pid: int) -> list[int]:
 
 
 def _sockets(pid: int) -> Iterator[int]:
-    """The inodes of a process's sockets; none once it has ended. Raises OSError: they may not be read."""
+    """The inodes of a process's sockets; none once it has ended.
+
+    Raises OSError: they may not be read.
+    """
     folder = Path(f"/proc/{pid}")
     try:
         files = list((folder / "fd").iterdir())
     except (FileNotFoundError, ProcessLookupError):
         return
     except PermissionError:
-        if (folder / "stat").read_text().rpartition(")")[2].split()[0] == "Z":  # it has ended, and holds nothing
+        # It has ended, and holds nothing
+        if (folder / "stat").read_text().rpartition(")")[2].split()[0] == "Z":
             return
         raise
     for file in files:
@@ -131,7 +144,9 @@ def _sockets(pid: int) -> Iterator[int]:
 class GroupWatch:
     """Looks at the trainers of a generation until they have formed a group; any thread may ask."""
 
-    def __init__(self, look: Callable[[], bool], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, look: Callable[[], bool], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """``look``: whether they are connected now."""
         self._look, self._clock = look, clock
         self._since_s, self._looked_s = clock(), float("-inf")
@@ -149,7 +164,10 @@ class GroupWatch:
             return self._formed
 
     def first_step(self) -> bool:
-        """A trainer is at its first step without ``torch.distributed``; returns whether it has to wait for its end."""
+        """A trainer is at its first step without ``torch.distributed``.
+
+        Returns whether it has to wait for its end.
+        """
         self.has_failed = self.has_failed or not self.is_formed(now=True)
         return self.has_failed
 
@@ -169,7 +187,7 @@ def explanation(processes: int, machine: str, machines: int, when: str) -> str:
     if processes > 1 < machines:
         one += " and one machine"
     return (
-        f"{which} formed no process group {when}: each trains a copy of the model, "
-        "and all write the same files; try: torch.distributed.init_process_group() and DistributedDataParallel in the "
-        f"script, {one} for one process, or --independent-processes for separate trainings"
+        f"{which} formed no process group {when}: each trains a copy of the model, and all write"
+        " the same files; try: torch.distributed.init_process_group() and DistributedDataParallel"
+        f" in the script, {one} for one process, or --independent-processes for separate trainings"
     )

@@ -1,10 +1,13 @@
 """What a cloud says of its machine's end: the metadata services of AWS, GCP and Azure, asked each second.
 
-- AWS: `instance-action <https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html>`_,
-  two minutes ahead, by IMDSv2; a rebalance recommendation may come earlier, and says only that the risk is higher.
-- GCP: `preempted <https://cloud.google.com/compute/docs/instances/spot>`_, 30 s ahead; maintenance that ends a machine
-  with GPUs an hour ahead, which is taken as a higher risk.
-- Azure: `scheduled events <https://learn.microsoft.com/azure/virtual-machines/linux/scheduled-events>`_, at least 30 s.
+- AWS: `instance-action
+  <https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html>`_,
+  two minutes ahead, by IMDSv2; a rebalance recommendation may come earlier, and says only that the
+  risk is higher.
+- GCP: `preempted <https://cloud.google.com/compute/docs/instances/spot>`_, 30 s ahead; maintenance
+  that ends a machine with GPUs an hour ahead, which is taken as a higher risk.
+- Azure: `scheduled events
+  <https://learn.microsoft.com/azure/virtual-machines/linux/scheduled-events>`_, at least 30 s.
 """
 
 from __future__ import annotations
@@ -26,7 +29,11 @@ from deepvm.errors import DeepVMError, RequestError
 
 ENDPOINT = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
 """Environment variable of AWS's own tools: where the metadata service of EC2 is."""
-_EC2, _GCP, _AZURE = "http://169.254.169.254", "http://metadata.google.internal", "http://169.254.169.254"
+_EC2, _GCP, _AZURE = (
+    "http://169.254.169.254",
+    "http://metadata.google.internal",
+    "http://169.254.169.254",
+)
 _TOKEN_S = 21_600
 _CONNECT_S = _TIMEOUT_S = 2.0
 _AZURE_FIRST_S = 125.0
@@ -36,8 +43,8 @@ _AZURE_ENDS = ("Preempt", "Terminate", "Reboot", "Redeploy")
 """Events after which nothing that ran goes on; a machine that freezes goes on after seconds."""
 _LARGEST = 100_000
 _HOP_LIMIT = (
-    "in a container the hop limit of the instance must be at least 2: aws ec2 modify-instance-metadata-options "
-    "--instance-id ... --http-put-response-hop-limit 2"
+    "in a container the hop limit of the instance must be at least 2: aws ec2"
+    " modify-instance-metadata-options --instance-id ... --http-put-response-hop-limit 2"
 )
 
 
@@ -57,7 +64,10 @@ class NoticeSource(Protocol):
     """A metadata service."""
 
     def poll(self) -> Notice | None:
-        """The notice, if there is one. Raises MetadataError if the service refuses, OSError if it is not reached."""
+        """The notice, if there is one.
+
+        Raises MetadataError if the service refuses, OSError if it is not reached.
+        """
 
     def rebalance(self) -> bool:
         """Whether the cloud says that the risk is higher than usual. Raises as poll() does."""
@@ -81,7 +91,8 @@ class Ec2Notices:
             row = json.loads(found)
             return Notice(_utc(row["time"]), str(row["action"]))
         except (ValueError, KeyError, TypeError):
-            # A notice that cannot be read is a notice: AWS promises two minutes, from the first time that it was there.
+            # A notice that cannot be read is a notice: AWS promises two minutes, from the first
+            # time that it was there.
             self._unreadable = self._unreadable or Notice(time.time() + _EC2_GRACE_S, "unreadable")
             return self._unreadable
 
@@ -100,13 +111,17 @@ class Ec2Notices:
             if found.status != 401:
                 return found.text(self._base + path)
             self._until_s = 0.0  # the token has expired
-        raise MetadataError(f"{self._base} answers 401 Unauthorized: IMDSv2 gives no token here; {_HOP_LIMIT}")
+        raise MetadataError(
+            f"{self._base} answers 401 Unauthorized: IMDSv2 gives no token here; {_HOP_LIMIT}"
+        )
 
     def _new_token(self) -> str:
         place = self._base + "api/token"
         try:
             found = _request(place, {"X-aws-ec2-metadata-token-ttl-seconds": str(_TOKEN_S)}, "PUT")
-        except _NoAnswer:  # the service is there: its answer is dropped on the way, as by a router within the machine
+        except _NoAnswer:
+            # The service is there: its answer is dropped on the way, as by a router within the
+            # machine
             raise MetadataError(f"{place} does not answer; {_HOP_LIMIT}") from None
         if found.status != 200:
             raise MetadataError(f"{place} gives no token: {found.status} {found.reason}")
@@ -134,7 +149,9 @@ class GcpNotices:
     def _get(self, name: str) -> str:
         found = _request(self._base + name, {"Metadata-Flavor": "Google"})
         if found.flavor != "Google":  # whoever else answers under this name must not be believed
-            raise MetadataError(f"{self._base}{name} is not answered by Google: it lacks the header Metadata-Flavor")
+            raise MetadataError(
+                f"{self._base}{name} is not answered by Google: it lacks the header Metadata-Flavor"
+            )
         return found.text(self._base + name).strip()
 
 
@@ -157,8 +174,16 @@ class AzureNotices:
         self._limit_s = _TIMEOUT_S
         try:
             events: Any = json.loads(text).get("Events", [])
-            ends = [event for event in events if event.get("EventType") in _AZURE_ENDS and self._of_here(event)]
-            return min((self._notice(event) for event in ends), key=lambda notice: notice.taken_s, default=None)
+            ends = [
+                event
+                for event in events
+                if event.get("EventType") in _AZURE_ENDS and self._of_here(event)
+            ]
+            return min(
+                (self._notice(event) for event in ends),
+                key=lambda notice: notice.taken_s,
+                default=None,
+            )
         except (ValueError, AttributeError, TypeError):
             raise MetadataError(f"{self._url} does not answer as scheduled events do") from None
 
@@ -172,7 +197,9 @@ class AzureNotices:
         if not named:
             return True
         if self._name is None:
-            self._name = _request(self._name_url, {"Metadata": "true"}).text(self._name_url).strip().lower()
+            self._name = (
+                _request(self._name_url, {"Metadata": "true"}).text(self._name_url).strip().lower()
+            )
         return not self._name or self._name in named
 
     def _notice(self, event: Mapping[str, Any]) -> Notice:
@@ -189,22 +216,33 @@ class NoNotices:
 
     def poll(self) -> Notice | None:
         """Say so. Raises MetadataError."""
-        raise MetadataError("this machine is none of AWS, GCP or Azure, by its firmware; --metadata names a service")
+        raise MetadataError(
+            "this machine is none of AWS, GCP or Azure, by its firmware; --metadata names a service"
+        )
 
     def rebalance(self) -> bool:
         """Nothing is published."""
         return False
 
 
-_SOURCES: Mapping[str, Callable[[], NoticeSource]] = {"aws": Ec2Notices, "gcp": GcpNotices, "azure": AzureNotices}
+_SOURCES: Mapping[str, Callable[[], NoticeSource]] = {
+    "aws": Ec2Notices,
+    "gcp": GcpNotices,
+    "azure": AzureNotices,
+}
 AUTO = "auto"
 _DMI = Path("/sys/class/dmi/id")
 _AZURE_TAG = "7783-7084-3265-9085-8269-3286-77"
-"""The asset tag of the chassis of each Azure VM; other machines of Microsoft's hypervisor have none."""
+"""The asset tag of the chassis of each Azure VM.
+
+Other machines of Microsoft's hypervisor have none.
+"""
 
 
 def notice_source(metadata: str) -> NoticeSource:
-    """The source of this name: ``aws``, ``gcp``, ``azure``, ``auto``, or a URL like EC2's. Raises RequestError.
+    """The source of this name: ``aws``, ``gcp``, ``azure``, ``auto``, or a URL like EC2's.
+
+    Raises RequestError.
 
     ``auto`` goes by what the machine's firmware says.
     """
@@ -252,7 +290,9 @@ class _Answer:
         return self.body
 
 
-def _request(url: str, headers: Mapping[str, str], method: str = "GET", limit_s: float = _TIMEOUT_S) -> _Answer:
+def _request(
+    url: str, headers: Mapping[str, str], method: str = "GET", limit_s: float = _TIMEOUT_S
+) -> _Answer:
     """The answer of a metadata service. Raises OSError.
 
     No proxy is used, which would not know this machine, and no redirection is followed.
@@ -263,7 +303,11 @@ def _request(url: str, headers: Mapping[str, str], method: str = "GET", limit_s:
     try:
         connection.connect()
         connection.sock.settimeout(limit_s)
-        connection.request(method, f"{parts.path}?{parts.query}" if parts.query else parts.path, headers=dict(headers))
+        connection.request(
+            method,
+            f"{parts.path}?{parts.query}" if parts.query else parts.path,
+            headers=dict(headers),
+        )
         answer = connection.getresponse()
         body = answer.read(_LARGEST).decode("utf-8", "replace")
         return _Answer(answer.status, answer.reason, answer.getheader("Metadata-Flavor", ""), body)

@@ -31,8 +31,9 @@ class PlannedSaves:
     """Says on a board when the policy wants a version, for the trainers of one machine after the other.
 
     Attributes:
-        facts: what versions cost here, as trainers report. safe: the newest step that is known to be safe, as the
-            board counts steps; None: nothing is known, as where rank 0 is on another machine.
+        facts: what versions cost here, as trainers report. safe: the newest step that is known to
+            be safe, as the board counts steps; None: nothing is known, as where rank 0 is on
+            another machine.
     """
 
     def __init__(self, policy: SavePolicy, grace_s: float) -> None:
@@ -40,7 +41,10 @@ class PlannedSaves:
         self.policy, self.facts = policy, SaveFacts(grace_s=grace_s)
         self._board: Board | None = None
         self._last, self._told_s = (0, time.monotonic()), 0.0
-        """The newest version that was begun, and when; when trainers last said what became of one."""
+        """The newest version that was begun, and when.
+
+        When trainers last said what became of one.
+        """
         self._step = self._version = 0
         self.safe: int | None = None
         self._vain = 0
@@ -68,7 +72,10 @@ class PlannedSaves:
         self._told_s, self._vain = time.monotonic(), self._vain + 1
 
     def unsaved_steps(self, board: Board, base: int) -> str:
-        """Which steps are in no safe checkpoint, in words; empty if there are none. ``base``: where boards start."""
+        """Which steps are in no safe checkpoint, in words; empty if there are none.
+
+        ``base``: where boards start.
+        """
         step, safe = board.of_rank(0, RankWord.STEP), self.safe
         if step <= (safe or 0):
             return ""
@@ -76,7 +83,10 @@ class PlannedSaves:
             return f"step {base + step} is not known to be safe, nor is an older one"
         unsaved = counted(step - safe, "step")
         if base + safe:
-            return f"the newest checkpoint that is safe is of step {base + safe}; not saved: {unsaved} after it"
+            return (
+                f"the newest checkpoint that is safe is of step {base + safe}; not saved: {unsaved}"
+                " after it"
+            )
         return f"no checkpoint is safe; not saved: {unsaved}"
 
     def _look_for_begun(self) -> None:
@@ -85,12 +95,16 @@ class PlannedSaves:
             self._version, self._last = version, (version, time.monotonic())
 
     def look(self, board: Board, known: SaveFacts) -> None:
-        """Ask for a version if it is time. ``known``: of preemptions, and of versions until one is told of here."""
+        """Ask for a version if it is time.
+
+        ``known``: of preemptions, and of versions until one is told of here.
+        """
         policy, words = self.policy, board.words
         step, version = board.of_rank(0, RankWord.STEP), board.of_rank(0, RankWord.VERSION)
         if not step or not policy.saves:
             return
-        if board is not self._board or step < self._step:  # other trainers, of which nothing was asked yet
+        # Other trainers, of which nothing was asked yet
+        if board is not self._board or step < self._step:
             self._board, self._version, words[Word.DUE] = board, 0, 0
         self._step = step
         self._look_for_begun()
@@ -106,7 +120,9 @@ class PlannedSaves:
         facts = self.facts if self.facts.save_s else replace(known, grace_s=self.facts.grace_s)
         if self._vain and not facts.save_s and version <= step < version + patience:
             return  # where costs are known the policy says when to try again
-        untold = bool(version) and self._told_s < self._last[1] and now_s - self._last[1] < _UNTOLD_S
+        untold = (
+            bool(version) and self._told_s < self._last[1] and now_s - self._last[1] < _UNTOLD_S
+        )
         if untold and policy.shows_cost_first and not facts.save_s:
             words[Word.DUE] = 0  # it will show what one costs
             return

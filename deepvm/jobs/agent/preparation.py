@@ -41,10 +41,13 @@ class Surroundings:
     """What a machine tells its agent.
 
     Attributes:
-        machine: the name under which it was asked for. secret: of that machine. folder: the agent's own.
+        machine: the name under which it was asked for. secret: of that machine. folder: the agent's
+            own.
         controller: the controller's URL now. address: of this machine, for the others.
-        interface: the network interface of collectives, empty for any. beat_s: between heartbeats, at most.
-        orphan_after_s: without a controller for so long the machine ends; the job's own value counts once it is known.
+        interface: the network interface of collectives, empty for any. beat_s: between heartbeats,
+            at most.
+        orphan_after_s: without a controller for so long the machine ends; the job's own value
+            counts once it is known.
     """
 
     machine: str
@@ -64,9 +67,16 @@ class Orphaned(Exception):
 class Preparation:
     """Fetches the job, its code and its data, and runs its setup."""
 
-    def __init__(self, around: Surroundings, client: ControllerClient, reporter: Reporter, silence: Silence) -> None:
+    def __init__(
+        self, around: Surroundings, client: ControllerClient, reporter: Reporter, silence: Silence
+    ) -> None:
         """Start nothing yet."""
-        self._around, self._client, self._reporter, self._silence = around, client, reporter, silence
+        self._around, self._client, self._reporter, self._silence = (
+            around,
+            client,
+            reporter,
+            silence,
+        )
         self._setup: subprocess.Popen[bytes] | None = None
         self._took_s: dict[str, float] = {}
         self._loads_s = 0.0
@@ -139,7 +149,10 @@ class Preparation:
         point("agent.after-setup")
 
     def have_data(self, wanted: Mapping[str, Any], said: Doing) -> None:
-        """Have the job's data here; without all of it nothing is trained, and the controller ends the job."""
+        """Have the job's data here.
+
+        Without all of it nothing is trained, and the controller ends the job.
+        """
 
         def both(text: str) -> None:
             said(text)
@@ -210,11 +223,13 @@ def run_setup(
     runs: Callable[[subprocess.Popen[bytes] | None], None] = lambda process: None,
     printed: Doing = lambda line: None,
 ) -> tuple[int, list[str]]:
-    """Run a job's setup in a shell; returns its exit code as a shell gives it, and its last lines. Raises OSError.
+    """Run a job's setup in a shell; returns its exit code as a shell gives it, and its last lines.
 
-    ``doing`` is called with each line: a setup that prints nothing for ``Terms.start_s`` hangs, as far as anybody sees.
-    ``runs`` is called with its process, which leads a session of its own, and with None at its end; ``printed`` with
-    each line for the log.
+    Raises OSError.
+
+    ``doing`` is called with each line: a setup that prints nothing for ``Terms.start_s`` hangs, as
+    far as anybody sees. ``runs`` is called with its process, which leads a session of its own, and
+    with None at its end; ``printed`` with each line for the log.
     """
     doing("runs setup")
     process = subprocess.Popen(

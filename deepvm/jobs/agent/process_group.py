@@ -13,7 +13,16 @@ from deepvm.errors import RequestError
 
 PASSED_ON = tuple(
     getattr(signal, name)
-    for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGWINCH")
+    for name in (
+        "SIGTERM",
+        "SIGINT",
+        "SIGHUP",
+        "SIGQUIT",
+        "SIGUSR1",
+        "SIGUSR2",
+        "SIGCONT",
+        "SIGWINCH",
+    )
 )
 """Signals that somebody may send to this process and means for the command."""
 
@@ -32,7 +41,9 @@ class ProcessGroup:
             self._process = subprocess.Popen(words, env=environ, start_new_session=True)
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
-            raise RequestError("COMMAND", words[0], f"a command that can be started ({why})") from None
+            raise RequestError(
+                "COMMAND", words[0], f"a command that can be started ({why})"
+            ) from None
 
     def wait(self, limit_s: float) -> int | None:
         """Its exit code as a shell gives it; None if it still runs after ``limit_s``."""

@@ -38,14 +38,16 @@ class Progress:
     def look(self, steps: Sequence[int], waits_for: float | None = None) -> None:
         """Look at the steps of the local ranks.
 
-        ``waits_for``: the version for which they wait, if any. Only the first after a step counts as a reason to: who
-        hangs in a save would else be asked for one after the other without end.
+        ``waits_for``: the version for which they wait, if any. Only the first after a step counts
+        as a reason to: who hangs in a save would else be asked for one after the other without end.
         """
         now_s = self._clock()
         if steps != self._steps and any(steps):
             if self.longest_s is None:
                 self._first_s = now_s - self._begun_s
-            self.longest_s = 0.0 if self.longest_s is None else max(self.longest_s, now_s - self._since_s)
+            self.longest_s = (
+                0.0 if self.longest_s is None else max(self.longest_s, now_s - self._since_s)
+            )
             self._steps, self._since_s, self._waits_for = steps, now_s, None
         elif waits_for is not None and self._waits_for in (None, waits_for):
             self._since_s, self._waits_for = now_s, waits_for

@@ -29,10 +29,13 @@ class _Handler(socketserver.StreamRequestHandler):
             for line in iter(lambda: self.rfile.readline(_LONGEST), b""):
                 try:
                     message = json.loads(line)
-                    found = answer(message) if isinstance(message, dict) else {"error": "not an object"}
+                    found = (
+                        answer(message) if isinstance(message, dict) else {"error": "not an object"}
+                    )
                 except ValueError:
                     found = {"error": "not JSON"}
-                except Exception as error:  # one trainer's message must not end the others' connection
+                except Exception as error:
+                    # One trainer's message must not end the others' connection
                     log.exception("a trainer's message failed")
                     found = {"error": f"{type(error).__name__}: {error}"}
                 self.wfile.write(json.dumps(found).encode() + b"\n")

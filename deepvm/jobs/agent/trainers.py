@@ -38,8 +38,9 @@ log = logging.getLogger("deepvm.agent")
 class Command:
     """How a job's trainers are started on this machine.
 
-    ``train``: the command as the user wrote it. ``per_machine``: processes, one for each GPU. ``env``: variables of the
-    job. ``folder``: its code. ``launcher``: ``direct`` or ``torchrun``, which then starts the processes.
+    ``train``: the command as the user wrote it. ``per_machine``: processes, one for each GPU.
+    ``env``: variables of the job. ``folder``: its code. ``launcher``: ``direct`` or ``torchrun``,
+    which then starts the processes.
     """
 
     train: str
@@ -70,7 +71,12 @@ class Command:
         }
         # torchrun starts the interpreter itself.
         script = words[1:] if os.path.basename(words[0]) in ("python", "python3") else words
-        run = ["python", "-m", "torch.distributed.run", *(f"--{name}={value}" for name, value in options.items())]
+        run = [
+            "python",
+            "-m",
+            "torch.distributed.run",
+            *(f"--{name}={value}" for name, value in options.items()),
+        ]
         return [*run, *script]
 
     def start_problem(self, error: OSError) -> str:
@@ -78,7 +84,9 @@ class Command:
         name = str(error.filename or self.train)
         if not isinstance(error, FileNotFoundError) or "/" in name:
             return f"{name}: {error.strerror or error}"
-        return f"command not found: {name!r}, PATH={self.env.get('PATH', os.environ.get('PATH', ''))}"
+        return (
+            f"command not found: {name!r}, PATH={self.env.get('PATH', os.environ.get('PATH', ''))}"
+        )
 
     @property
     def processes(self) -> int:
@@ -90,13 +98,14 @@ class Command:
 class ProcessLayout:
     """How the processes of a machine share its GPUs, and what each finds in its environment.
 
-    Processes of one group have what torchrun gives them: ``LOCAL_RANK`` is the number of the process's GPU, and each
-    sees all GPUs, as ``torch.cuda.set_device(LOCAL_RANK)`` and NCCL expect. A script that calls ``.cuda()`` without
-    choosing a device gets the same GPU, because :mod:`deepvm.jobs.agent.warm` makes it the default of the process.
+    Processes of one group have what torchrun gives them: ``LOCAL_RANK`` is the number of the
+    process's GPU, and each sees all GPUs, as ``torch.cuda.set_device(LOCAL_RANK)`` and NCCL expect.
+    A script that calls ``.cuda()`` without choosing a device gets the same GPU, because
+    :mod:`deepvm.jobs.agent.warm` makes it the default of the process.
 
-    An independent process sees its own share of the GPUs only, and its ``LOCAL_RANK`` is 0: ``.cuda()``,
-    ``set_device(LOCAL_RANK)`` and programs that take every GPU they see all use that share. ``RANK`` and
-    ``WORLD_SIZE`` still tell the processes apart.
+    An independent process sees its own share of the GPUs only, and its ``LOCAL_RANK`` is 0:
+    ``.cuda()``, ``set_device(LOCAL_RANK)`` and programs that take every GPU they see all use that
+    share. ``RANK`` and ``WORLD_SIZE`` still tell the processes apart.
 
     ``gpus``: as ``CUDA_VISIBLE_DEVICES`` names them. ``job``: the job's name.
     """
@@ -108,16 +117,34 @@ class ProcessLayout:
 
     @classmethod
     def of(cls, spec: Mapping[str, Any], environ: Mapping[str, str]) -> ProcessLayout:
-        """The layout that the controller sends; a machine, or the job's ``env``, may already limit the GPUs."""
-        names = environ[GPUS].split(",") if environ.get(GPUS) else map(str, range(int(spec.get("gpus", 0))))
-        return cls(int(spec["per_machine"]), tuple(names), bool(spec.get("independent")), str(spec["name"]))
+        """The layout that the controller sends.
+
+        A machine, or the job's ``env``, may already limit the GPUs.
+        """
+        names = (
+            environ[GPUS].split(",")
+            if environ.get(GPUS)
+            else map(str, range(int(spec.get("gpus", 0))))
+        )
+        return cls(
+            int(spec["per_machine"]), tuple(names), bool(spec.get("independent")), str(spec["name"])
+        )
 
     def variables(self, local: int, rank: int) -> dict[str, str]:
         """Variables of the process with this number on this machine, and this rank of all."""
         if not self.independent:
-            values = {"RANK": str(rank), "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(self.processes)}
+            values = {
+                "RANK": str(rank),
+                "LOCAL_RANK": str(local),
+                "LOCAL_WORLD_SIZE": str(self.processes),
+            }
             return values | ({GPUS: ",".join(self.gpus)} if self.gpus else {})
-        values = {"RANK": str(rank), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", INDEPENDENT: str(local)}
+        values = {
+            "RANK": str(rank),
+            "LOCAL_RANK": "0",
+            "LOCAL_WORLD_SIZE": "1",
+            INDEPENDENT: str(local),
+        }
         if rank:  # their checkpoints must not replace one another
             values["DEEPVM_JOB"] = f"{self.job}-{rank}"
         return values | ({GPUS: ",".join(self._share(local))} if self.gpus else {})
@@ -144,7 +171,9 @@ class Trainer:
 class Trainers:
     """The trainers of one machine: those that wait, and those of one generation."""
 
-    def __init__(self, command: Command, environ: Mapping[str, str], said: Callable[[int, str], None]) -> None:
+    def __init__(
+        self, command: Command, environ: Mapping[str, str], said: Callable[[int, str], None]
+    ) -> None:
         """Start nothing yet; ``said`` is called with the local rank and each line that a trainer prints."""
         self.command, self._environ, self._said = command, dict(environ), said
         self._lock = threading.Lock()
@@ -175,7 +204,12 @@ class Trainers:
 
     def _waiting(self) -> tuple[subprocess.Popen[bytes], int]:
         told, tells = os.pipe()
-        words = [_python(self.command.words[0], self.command.env), "-m", "deepvm.jobs.agent.warm", str(tells)]
+        words = [
+            _python(self.command.words[0], self.command.env),
+            "-m",
+            "deepvm.jobs.agent.warm",
+            str(tells),
+        ]
         try:
             process = subprocess.Popen(
                 words,
@@ -205,7 +239,11 @@ class Trainers:
     @property
     def warm(self) -> bool:
         """Whether trainers can begin at once, as far as this command allows it."""
-        if not can_warm(self.command.words) or self.command.launcher == TORCHRUN or self._cannot_wait:
+        if (
+            not can_warm(self.command.words)
+            or self.command.launcher == TORCHRUN
+            or self._cannot_wait
+        ):
             return True
         with self._lock:
             self._warm = [(process, self._heard(told)) for process, told in self._alive()]
@@ -224,7 +262,10 @@ class Trainers:
         return _READY if found else _GONE
 
     def start(self, each: Sequence[Mapping[str, str]]) -> None:
-        """Start the trainers of a generation; ``each``: further variables of each process. Raises OSError."""
+        """Start the trainers of a generation; ``each``: further variables of each process.
+
+        Raises OSError.
+        """
         assert not self.running
         with self._lock:
             waiting, self._warm = self._alive(), []
@@ -243,10 +284,16 @@ class Trainers:
             _end(process, told)
 
     def _ordered(
-        self, waiting: list[tuple[subprocess.Popen[bytes], int]], words: list[str], env: Mapping[str, str]
+        self,
+        waiting: list[tuple[subprocess.Popen[bytes], int]],
+        words: list[str],
+        env: Mapping[str, str],
     ) -> subprocess.Popen[bytes] | None:
         """The first that waits and becomes a command."""
-        order = json.dumps({"env": env, "folder": str(self.command.folder), "words": words}).encode() + b"\n"
+        order = (
+            json.dumps({"env": env, "folder": str(self.command.folder), "words": words}).encode()
+            + b"\n"
+        )
         while waiting:
             process, told = waiting.pop(0)
             assert process.stdin is not None
@@ -305,7 +352,10 @@ class Trainers:
         return []
 
     def kill(self) -> None:
-        """End the trainers of this generation with all that they have started; returns when they are gone."""
+        """End the trainers of this generation with all that they have started.
+
+        Returns when they are gone.
+        """
         for trainer in self.running:
             _kill(trainer.process)
         self.running = []

@@ -1,7 +1,7 @@
 """A trainer that has loaded torch and waits: it begins within milliseconds, as if it had been started then.
 
-It reads one line of JSON from its standard input, the variables and words of a command such as ``python train.py``, and
-becomes that. At the end of the input, when its agent is gone, it ends.
+It reads one line of JSON from its standard input, the variables and words of a command such as
+``python train.py``, and becomes that. At the end of the input, when its agent is gone, it ends.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ def await_first(environ: Mapping[str, str]) -> None:
 
     Not for long, because nobody knows when, or whether, the script will connect.
     """
-    where, until_s = (environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")), time.monotonic() + _FIRST_S
+    where, until_s = (
+        (environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")),
+        time.monotonic() + _FIRST_S,
+    )
     if environ.get("RANK", "0") == "0" or not all(where):
         return
     while (left_s := until_s - time.monotonic()) > 0:
@@ -71,7 +74,12 @@ def watch_first_step(environ: Mapping[str, str]) -> None:
     """Report a first optimizer step to the agent, in a process that has formed no group with the others."""
     optimizer: Any = sys.modules.get("torch.optim.optimizer")
     compiler = getattr(sys.modules.get("torch"), "compiler", None)
-    if optimizer is None or compiler is None or environ.get("WORLD_SIZE", "1") == "1" or environ.get(INDEPENDENT):
+    if (
+        optimizer is None
+        or compiler is None
+        or environ.get("WORLD_SIZE", "1") == "1"
+        or environ.get(INDEPENDENT)
+    ):
         return
 
     done = False
@@ -82,7 +90,8 @@ def watch_first_step(environ: Mapping[str, str]) -> None:
             return
         done = True
         if list(optimizer._global_optimizer_pre_hooks.values()) == [before]:
-            optimizer._global_optimizer_pre_hooks = OrderedDict()  # the old one is iterated over, and must not change
+            # The old one is iterated over, and must not change
+            optimizer._global_optimizer_pre_hooks = OrderedDict()
         if distributed() is not None or any(name in sys.modules for name in _OTHER_GROUPS):
             return
         link = AgentLink.find()
@@ -96,16 +105,19 @@ def watch_first_step(environ: Mapping[str, str]) -> None:
 
 def main() -> None:
     """Load, wait, run."""
-    with contextlib.suppress(Exception):  # a training without torch, or whose torch is broken: it will say so itself
+    # A training without torch, or whose torch is broken: it will say so itself
+    with contextlib.suppress(Exception):
         importlib.import_module("torch")
         # The first optimizer loads it, in as long as torch itself takes.
         importlib.import_module("torch._dynamo")
         importlib.import_module("torch.distributed")
         importlib.import_module("deepvm.checkpoint.checkpointer")
-    gc.freeze()  # else the end of this process looks at all of torch for garbage, for most of a second
+    # Else the end of this process looks at all of torch for garbage, for most of a second
+    gc.freeze()
     tells = int(sys.argv[1])
     point("warm.loaded")
-    with contextlib.suppress(BrokenPipeError):  # it was told before it was ready, and nobody waits for the word
+    # It was told before it was ready, and nobody waits for the word
+    with contextlib.suppress(BrokenPipeError):
         os.write(tells, READY)
     os.close(tells)
     with os.fdopen(0, "rb", closefd=False) as source:

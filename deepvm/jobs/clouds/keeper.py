@@ -1,7 +1,8 @@
 """What keeps a local machine together where ``unshare`` is refused: when it ends, all that it has started ends.
 
-It starts the words behind its name, waits for their end, ends whatever they have left, and ends itself. The machine's
-first process does the same if the keeper is killed, so that nothing is left unless both are killed at once.
+It starts the words behind its name, waits for their end, ends whatever they have left, and ends
+itself. The machine's first process does the same if the keeper is killed, so that nothing is left
+unless both are killed at once.
 """
 
 from __future__ import annotations

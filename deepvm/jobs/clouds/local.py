@@ -1,7 +1,8 @@
 """Machines that are process trees on this computer: each with a folder, a metadata service, a price and an end.
 
-A machine's folder holds a lock that every process of its first ranks keeps open: it is free when, and only when, they
-are gone. ``machine.json`` says when it was launched; ``ended.json`` when and why it ended.
+A machine's folder holds a lock that every process of its first ranks keeps open: it is free when,
+and only when, they are gone. ``machine.json`` says when it was launched; ``ended.json`` when and
+why it ended.
 """
 
 from __future__ import annotations
@@ -27,7 +28,14 @@ from deepvm.jobs.clouds.settings import MachineSettings
 from deepvm.jobs.decisions.world import MachineRecord
 from deepvm.jobs.steady_clock import clock_of
 
-LOCK, MACHINE, ENDED, ORDER, AGENT, LOG = "lock", "machine.json", "ended.json", "order.json", "agent", "machine.log"
+LOCK, MACHINE, ENDED, ORDER, AGENT, LOG = (
+    "lock",
+    "machine.json",
+    "ended.json",
+    "order.json",
+    "agent",
+    "machine.log",
+)
 _LAST_BYTES, _LAST_LINES = 16_384, 40
 _LOOK_S, _GONE_S = 0.01, 10.0
 
@@ -39,7 +47,10 @@ class LocalCloud:
     near: ClassVar = True
 
     def __init__(self, folder: Path, allocation_s: float = 0.5) -> None:
-        """``folder``: for the machines of all jobs. ``allocation_s``: from the request to the launch."""
+        """``folder``: for the machines of all jobs.
+
+        ``allocation_s``: from the request to the launch.
+        """
         self._folder, self._allocation_s = folder, allocation_s
         self._ends: dict[Path, dict[str, Any]] = {}
 
@@ -58,7 +69,11 @@ class LocalCloud:
     def settings(self, record: MachineRecord, job: str) -> MachineSettings:
         """What a machine must know of its surroundings."""
         address = "127.0.0.1"
-        where: MachineSettings = {"metadata_host": address, "metadata_port": 0, "metadata_named": True}
+        where: MachineSettings = {
+            "metadata_host": address,
+            "metadata_port": 0,
+            "metadata_named": True,
+        }
         return {"address": address, "interface": "lo", **where}
 
     def words(self, record: MachineRecord, job: str) -> list[str]:
@@ -97,7 +112,8 @@ class LocalCloud:
                 "role": record.role.value,
                 "launched_s": launched_s,
             }
-            (place / "settings.json").touch(0o600)  # whose permissions are kept: nobody else ever reads the secret
+            # Whose permissions are kept: nobody else ever reads the secret
+            (place / "settings.json").touch(0o600)
             write_bytes(place / "settings.json", json.dumps(settings).encode())
             words = [
                 *self.words(record, start.job),
@@ -122,7 +138,9 @@ class LocalCloud:
             )
             point("local.after-launch")
             process = int(started.stdout)
-            write_bytes(place / MACHINE, json.dumps({"launched_s": launched_s, "process": process}).encode())
+            write_bytes(
+                place / MACHINE, json.dumps({"launched_s": launched_s, "process": process}).encode()
+            )
             point("local.before-reply")
             return launched_s
         except OSError as error:
@@ -145,7 +163,8 @@ class LocalCloud:
                     ended[place.name] = launched_s, float(end["ended_s"])
                     if end["why"] == "preempted":
                         taken.add(place.name)
-                    shutil.rmtree(place / AGENT, ignore_errors=True)  # code and data, as the disk of a VM
+                    # Code and data, as the disk of a VM
+                    shutil.rmtree(place / AGENT, ignore_errors=True)
         return Listing(alive, ended, taken=frozenset(taken))
 
     def now_s(self, job: str) -> float:
@@ -207,7 +226,10 @@ def jail() -> list[str]:
 
 @cache
 def unshared() -> list[str]:
-    """What starts a process with a PID namespace of its own; empty where that is refused, as in most containers."""
+    """What starts a process with a PID namespace of its own.
+
+    Empty where that is refused, as in most containers.
+    """
     if shutil.which("unshare") is None:
         return []
     user = [] if os.geteuid() == 0 else ["--user", "--map-current-user"]
@@ -219,7 +241,9 @@ def unshared() -> list[str]:
 def _environ() -> dict[str, str]:
     """What a machine has of this process's environment; its Python is this one."""
     found = {k: v for k, v in os.environ.items() if not k.startswith("DEEPVM_") or k == POINTS}
-    found["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), found.get("PATH", os.defpath)])
+    found["PATH"] = os.pathsep.join(
+        [os.path.dirname(sys.executable), found.get("PATH", os.defpath)]
+    )
     return found
 
 
@@ -235,7 +259,8 @@ def _is_alive(place: Path) -> bool:
     """Whether any process of a machine lives: it holds the lock."""
     descriptor = os.open(place / LOCK, os.O_RDWR)
     try:
-        return not _locked(descriptor, fcntl.LOCK_SH)  # shared: others who look at the same time hold none that counts
+        # Shared: others who look at the same time hold none that counts
+        return not _locked(descriptor, fcntl.LOCK_SH)
     finally:
         os.close(descriptor)
 
@@ -249,7 +274,8 @@ def _kill(place: Path, why: str) -> None:
     if not process:
         return _await_end(place)
     children = Path(f"/proc/{process}/task/{process}/children")
-    with contextlib.suppress(OSError):  # unshare or the keeper waits until all are gone, and then frees the lock
+    # Unshare or the keeper waits until all are gone, and then frees the lock
+    with contextlib.suppress(OSError):
         for child in children.read_text().split():
             os.kill(int(child), signal.SIGKILL)
     return _await_end(place)

@@ -35,7 +35,13 @@ def main() -> None:
     metadata = FakeMetadata(facts, settings["metadata_host"], settings["metadata_port"])
     point("machine.before-agent")
     agent = subprocess.Popen(
-        [sys.executable, "-m", "deepvm.jobs.agent.main", str(place / "settings.json"), metadata.url],
+        [
+            sys.executable,
+            "-m",
+            "deepvm.jobs.agent.main",
+            str(place / "settings.json"),
+            metadata.url,
+        ],
         env={**os.environ, **({ENDPOINT: metadata.url} if settings["metadata_named"] else {})},
         stdin=subprocess.DEVNULL,
         start_new_session=True,

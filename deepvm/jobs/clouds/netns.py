@@ -1,7 +1,9 @@
-"""Local machines with a network of their own: a namespace each, at one switch for each job; needs root.
+"""Local machines with a network of their own: a namespace each, at one switch for each job.
 
-Each has its metadata service at 169.254.169.254, as on EC2, and an address that others reach it by. Its link can be
-taken away, so that it is alive and silent, and given back.
+Needs root.
+
+Each has its metadata service at 169.254.169.254, as on EC2, and an address that others reach it by.
+Its link can be taken away, so that it is alive and silent, and given back.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ class NetnsCloud(LocalCloud):
         with _MAKING:
             if not Path(f"/sys/class/net/{bridge}").exists():
                 _ip("link", "add", bridge, "type", "bridge")
-            _ip("addr", "replace", f"{net}.1/24", "dev", bridge)  # a killed controller may have left it without
+            # A killed controller may have left it without
+            _ip("addr", "replace", f"{net}.1/24", "dev", bridge)
             _ip("link", "set", bridge, "up")
         return f"{net}.1"
 
@@ -51,7 +54,11 @@ class NetnsCloud(LocalCloud):
         """With its own address and interface."""
         number = int(record.id.removeprefix("m"))
         address = f"{_net(job)}.{_FIRST + number % _MOST}"
-        where: MachineSettings = {"metadata_host": _METADATA, "metadata_port": 80, "metadata_named": True}
+        where: MachineSettings = {
+            "metadata_host": _METADATA,
+            "metadata_port": 80,
+            "metadata_named": True,
+        }
         return {"address": address, "interface": "eth0", **where}
 
     def words(self, record: MachineRecord, job: str) -> list[str]:

@@ -43,5 +43,8 @@ def clouds_of_owner(folder: Path) -> tuple[str, ...]:
 
 
 def open_cloud(name: str, folder: Path) -> Cloud:
-    """The cloud of a name; ``folder``: where the jobs of this user are. Raises RequestError, RefusedError."""
+    """The cloud of a name; ``folder``: where the jobs of this user are.
+
+    Raises RequestError, RefusedError.
+    """
     return find_cloud(name).open(folder)

@@ -1,9 +1,10 @@
 """Machines of the user's own: an agent on each host of a file, started through ssh, or whatever else leads there.
 
-Nothing waits on a host for orders: each is a command of its own (:mod:`deepvm.jobs.clouds.ssh_host`), and a machine
-runs on when the connection is closed. Which machine is on which host is written down before it is started there. A
-host that does not answer is unknown: what ran there may run on, and counts as alive, until it was released in vain for
-a while; its agent ends it when it hears of no controller.
+Nothing waits on a host for orders: each is a command of its own
+(:mod:`deepvm.jobs.clouds.ssh_host`), and a machine runs on when the connection is closed. Which
+machine is on which host is written down before it is started there. A host that does not answer is
+unknown: what ran there may run on, and counts as alive, until it was released in vain for a while;
+its agent ends it when it hears of no controller.
 """
 
 from __future__ import annotations
@@ -94,12 +95,18 @@ class SshCloud:
         if own is None or own.reach.local:
             return "127.0.0.1"
         for host in own.hosts:
-            with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
+            with (
+                contextlib.suppress(OSError),
+                socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker,
+            ):
                 asker.connect((host.address or _resolved(host), 9))
                 return str(asker.getsockname()[0])
-        raise RefusedError(f"no host of {job} has an address that is known here; set {CONTROLLER_HOST} to this one's")
+        raise RefusedError(
+            f"no host of {job} has an address that is known here; set {CONTROLLER_HOST} to this"
+            " one's"
+        )
 
-    # --- machines ----------------------------------------------------------------------------------------------------
+    # --- machines ---------------------------------------------------------------------------------
 
     def request(self, record: MachineRecord, start: Start) -> float:
         """See :class:`Cloud`."""
@@ -133,8 +140,12 @@ class SshCloud:
             self._place(start.job, start.machine, _Placed(host.name, launched_s))
             return launched_s
 
-    def _chosen(self, own: OwnHosts, record: MachineRecord, job: str, refused: dict[str, str]) -> Host:
-        """A host for a machine, written down: where it was asked for before, or one that is free. Raises RefusedError.
+    def _chosen(
+        self, own: OwnHosts, record: MachineRecord, job: str, refused: dict[str, str]
+    ) -> Host:
+        """A host for a machine, written down: where it was asked for before, or one that is free.
+
+        Raises RefusedError.
 
         ``refused``: hosts that are no choice, and why; more are added.
         """
@@ -142,11 +153,15 @@ class SshCloud:
             placed = self._placed(job)
             if record.id in placed:
                 return next(h for h in own.hosts if h.name == placed[record.id].host)
-            taken = {p.host for p in placed.values() if p.launched_s is not None and p.ended_s is None}
+            taken = {
+                p.host for p in placed.values() if p.launched_s is not None and p.ended_s is None
+            }
             taken |= {host for (one, _), host in self._starting.items() if one == job}
             # A host that has lost machines may be ill.
             before = Counter(p.host for p in placed.values())
-            for host in sorted(own.of(record.pool), key=lambda h: (self._is_deaf(h), before[h.name])):
+            for host in sorted(
+                own.of(record.pool), key=lambda h: (self._is_deaf(h), before[h.name])
+            ):
                 if host.name in refused or host.name in taken:
                     refused.setdefault(host.name, f"{host.name} has a machine of this job")
                     continue
@@ -198,13 +213,18 @@ class SshCloud:
         return job_time_s(self._folder / job, time.time())
 
     def _behind_s(self, job: str, answer: Mapping[str, Any]) -> float:
-        """By how many seconds the clock of a host is behind the job's; 0 if answers may have taken as long."""
+        """By how many seconds the clock of a host is behind the job's.
+
+        0 if answers may have taken as long.
+        """
         behind_s = round(self._now_s(job) - answer["now_s"]) if "now_s" in answer else 0
         return float(behind_s) if abs(behind_s) >= _MIN_CLOCK_DIFFERENCE_S else 0.0
 
     def release(self, job: str, machine: str) -> None:
         """See :class:`Cloud`."""
-        self._order(job, machine, {"do": "release", "machine": machine}, released_s=self._now_s(job))
+        self._order(
+            job, machine, {"do": "release", "machine": machine}, released_s=self._now_s(job)
+        )
 
     def last_lines(self, job: str, machine: str) -> list[str]:
         """See :class:`Cloud`."""
@@ -212,7 +232,9 @@ class SshCloud:
         if own is None or placed is None:
             return []
         host = next(h for h in own.hosts if h.name == placed.host)
-        return [str(line) for line in self._ask(own, host, {"do": "read", "machine": machine})["lines"]]
+        return [
+            str(line) for line in self._ask(own, host, {"do": "read", "machine": machine})["lines"]
+        ]
 
     def preempt(self, job: str, machine: str, grace_s: float | None) -> None:
         """See :class:`Cloud`."""
@@ -222,7 +244,9 @@ class SshCloud:
         """See :class:`Cloud`."""
         self._order(job, machine, {"do": "recommend", "machine": machine})
 
-    def _order(self, job: str, machine: str, order: Mapping[str, Any], released_s: float | None = None) -> None:
+    def _order(
+        self, job: str, machine: str, order: Mapping[str, Any], released_s: float | None = None
+    ) -> None:
         own, placed = self._hosts(job), self._placed(job).get(machine)
         if own is None or placed is None or placed.ended_s is not None:
             return
@@ -238,19 +262,26 @@ class SshCloud:
             return
         used = {p.host for p in self._placed(job).values()}
         hosts = [h for h in own.hosts if h.name in used]
-        answered = {host.name for host, answer in self._ask_all(own, hosts, {"do": "finish"}) if not answer["alive"]}
+        answered = {
+            host.name
+            for host, answer in self._ask_all(own, hosts, {"do": "finish"})
+            if not answer["alive"]
+        }
         if answered == used:
             self._places(job).mkdir(exist_ok=True)
             (self._places(job) / _OVER).touch()
 
-    # --- which machine is where --------------------------------------------------------------------------------------
+    # --- which machine is where -------------------------------------------------------------------
 
     def _places(self, job: str) -> Path:
         return self._folder / job / "placed"
 
     def _placed(self, job: str) -> dict[str, _Placed]:
         files = self._places(job).glob("*.json")
-        return {f.stem: _Placed(**json.loads(f.read_bytes())) for f in sorted(files, key=lambda f: (len(f.stem), f))}
+        return {
+            f.stem: _Placed(**json.loads(f.read_bytes()))
+            for f in sorted(files, key=lambda f: (len(f.stem), f))
+        }
 
     def _place(self, job: str, machine: str, placed: _Placed) -> None:
         self._places(job).mkdir(parents=True, exist_ok=True)
@@ -262,7 +293,7 @@ class SshCloud:
             if before.host == host and before != replace(before, **facts):  # type: ignore[arg-type]
                 self._place(job, machine, replace(before, **facts))  # type: ignore[arg-type]
 
-    # --- hosts -------------------------------------------------------------------------------------------------------
+    # --- hosts ------------------------------------------------------------------------------------
 
     def _is_deaf(self, host: Host) -> bool:
         return time.monotonic() - self._deaf.get(host.name, -_DEAF_S) < _DEAF_S
@@ -297,16 +328,25 @@ class SshCloud:
             raise UnknownError(f"{host.name}: {answer.get('why', answer['event'])}")
         return answer
 
-    def _exchange(self, own: OwnHosts, host: Host, order: Mapping[str, Any], behind: bytes) -> dict[str, Any]:
+    def _exchange(
+        self, own: OwnHosts, host: Host, order: Mapping[str, Any], behind: bytes
+    ) -> dict[str, Any]:
         """What the host's interpreter says. Raises UnknownError."""
         try:
             reach = own.reach
             # Standard input, as a command's words can be seen by everybody there.
-            words, said = reach.reach(host, [reach.python, "-c", _bootstrap()]), json.dumps(order).encode() + b"\n"
+            words, said = (
+                reach.reach(host, [reach.python, "-c", _bootstrap()]),
+                json.dumps(order).encode() + b"\n",
+            )
             out, err = _run(words, said + behind)
         except (OSError, subprocess.SubprocessError, RequestError) as error:
             self._deaf[host.name] = time.monotonic()
-            why = f"no answer within {_LIMIT_S:.0f} s" if isinstance(error, subprocess.TimeoutExpired) else error
+            why = (
+                f"no answer within {_LIMIT_S:.0f} s"
+                if isinstance(error, subprocess.TimeoutExpired)
+                else error
+            )
             raise UnknownError(f"{host.name}: {why}") from None
         for line in reversed(out.decode("utf-8", "replace").splitlines()):
             if line.startswith(MARK):
@@ -317,7 +357,9 @@ class SshCloud:
                         return found
         self._deaf[host.name] = time.monotonic()
         last = [line for line in err.decode("utf-8", "replace").splitlines() if line.strip()][-1:]
-        raise UnknownError(f"{host.name} does not answer: {last[0][:300] if last else 'it said nothing'}")
+        raise UnknownError(
+            f"{host.name} does not answer: {last[0][:300] if last else 'it said nothing'}"
+        )
 
 
 _OVER = "over"
@@ -327,7 +369,11 @@ _OVER = "over"
 def _run(words: list[str], data: bytes) -> tuple[bytes, bytes]:
     """A command's output and errors; it is ended, with what it has started, after a while."""
     with subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        words,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
     ) as process:
         try:
             return process.communicate(data, _LIMIT_S)
@@ -342,7 +388,9 @@ def _resolved(host: Host) -> str:
     try:
         socket.getaddrinfo(host.plain, None, socket.AF_INET)
     except OSError:
-        done = subprocess.run(["ssh", "-G", host.name], capture_output=True, text=True, timeout=_LIMIT_S)
+        done = subprocess.run(
+            ["ssh", "-G", host.name], capture_output=True, text=True, timeout=_LIMIT_S
+        )
         found = dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
         return found.get("hostname", host.plain)
     return host.plain

@@ -1,7 +1,8 @@
 """What the interpreter of a host runs first, as ``python -c``: it finds deepvm there, or takes what is sent.
 
-Its standard input is a line of JSON, an order for :mod:`deepvm.jobs.clouds.ssh_host` with the version that sends it,
-and behind it ``bytes`` of an archive. It uses the standard library alone, as there may be nothing else.
+Its standard input is a line of JSON, an order for :mod:`deepvm.jobs.clouds.ssh_host` with the
+version that sends it, and behind it ``bytes`` of an archive. It uses the standard library alone, as
+there may be nothing else.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import sys
 import tarfile
 import tempfile
 
-MARK = "@deepvm "  # as of deepvm.profiling.hosts.watchdog; other lines are for people, such as those of a login
+# As of deepvm.profiling.hosts.watchdog; other lines are for people, such as those of a login
+MARK = "@deepvm "
 OLDEST = (3, 10)
 
 
@@ -27,7 +29,10 @@ def main() -> None:
         order["lock"] = _locked()
         if sys.version_info < OLDEST:
             found, wanted = (".".join(map(str, v[:2])) for v in (sys.version_info, OLDEST))
-            return _say(event="refused", why=f"its {sys.executable} is Python {found}; deepvm needs {wanted} or newer")
+            return _say(
+                event="refused",
+                why=f"its {sys.executable} is Python {found}; deepvm needs {wanted} or newer",
+            )
         if not _is_installed(order["version"]) and not _is_here(order, given):
             return _say(event="needs-code")
     from deepvm.jobs.clouds.ssh_host import obey

@@ -1,7 +1,8 @@
 """What the cloud ssh has done on a host: there, machines are local ones, one at a time.
 
-A host's folder, ``~/.local/share/deepvm/hosts/NAME``, has one for each job with its machines, as local machines have
-them, and ``logs``, which is all that is left of a job. A machine runs on when the connection that made it is closed.
+A host's folder, ``~/.local/share/deepvm/hosts/NAME``, has one for each job with its machines, as
+local machines have them, and ``logs``, which is all that is left of a job. A machine runs on when
+the connection that made it is closed.
 """
 
 from __future__ import annotations
@@ -68,7 +69,11 @@ def obey(order: Mapping[str, Any]) -> dict[str, Any]:
     try:
         if order["do"] == "start":
             launched_s = _start(cloud, folder, order)
-            return {"event": "done", "launched_s": launched_s, "now_s": job_time_s(folder / job, time.time())}
+            return {
+                "event": "done",
+                "launched_s": launched_s,
+                "now_s": job_time_s(folder / job, time.time()),
+            }
         if order["do"] == "look":
             _tell(folder / job, str(order.get("controller", "")))
         elif order["do"] == "release":
@@ -112,7 +117,9 @@ def _start(cloud: HostCloud, folder: Path, order: Mapping[str, Any]) -> float:
         pool = Pool(order["type"], order["zone"], order["market"], float(order["usd_per_hour"]))
         record = MachineRecord(name, pool, time.time(), role=Role(order["role"]))
         _tell(folder / job, controller, made=True)
-        start = Start(job, name, bytes.fromhex(order["secret"]), controller, str(folder / job / "controller"))
+        start = Start(
+            job, name, bytes.fromhex(order["secret"]), controller, str(folder / job / "controller")
+        )
         return cloud.request(record, start)
     finally:
         lock.release()
@@ -148,7 +155,8 @@ def _finish(cloud: HostCloud, root: Path, folder: Path, job: str, lock: int) -> 
     for log in place.glob("machines/*/machine.log"):
         log.replace(logs / f"{job}-{log.parent.name}.log")
     shutil.rmtree(place)
-    with contextlib.suppress(OSError):  # an order under way may need the code: the next end of a job removes it
+    # An order under way may need the code: the next end of a job removes it
+    with contextlib.suppress(OSError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not any(_jobs(host) for host in root.iterdir() if host.name != _CODE):
             shutil.rmtree(root / _CODE, ignore_errors=True)

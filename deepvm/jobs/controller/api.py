@@ -48,7 +48,9 @@ class Handler(Protocol):
         """The connection of a heartbeat broke."""
 
 
-def application(handler: Handler, receiver: Receiver, known: Callable[[Any], None] = lambda peer: None) -> Starlette:
+def application(
+    handler: Handler, receiver: Receiver, known: Callable[[Any], None] = lambda peer: None
+) -> Starlette:
     """The controller's side of the wire; ``known`` is called with the address of each who has signed a message."""
 
     async def nonce(_: Request) -> Response:
@@ -61,7 +63,8 @@ def application(handler: Handler, receiver: Receiver, known: Callable[[Any], Non
                 if len(body) > LARGEST:
                     return PlainTextResponse("too large", 413, {"Connection": "close"})
                 message = receiver.opened(body, request.headers.get(HEADER, ""))
-            except (ClientDisconnect, asyncio.TimeoutError, asyncio.CancelledError):  # or the controller leaves
+            except (ClientDisconnect, asyncio.TimeoutError, asyncio.CancelledError):
+                # Or the controller leaves
                 return PlainTextResponse("", 400, {"Connection": "close"})
             except WireError as error:
                 return PlainTextResponse(str(error), 401)
@@ -83,10 +86,17 @@ def application(handler: Handler, receiver: Receiver, known: Callable[[Any], Non
 
         return endpoint
 
-    kinds = {"job": handler.job, "code": handler.code, "beat": handler.beat, "report": handler.report}
+    kinds = {
+        "job": handler.job,
+        "code": handler.code,
+        "beat": handler.beat,
+        "report": handler.report,
+    }
     kinds |= {"schedule": handler.schedule, "command": handler.command}
     routes = [Route("/nonce", nonce)]
-    routes += [Route(f"/{kind}", signed(kind, answer), methods=["POST"]) for kind, answer in kinds.items()]
+    routes += [
+        Route(f"/{kind}", signed(kind, answer), methods=["POST"]) for kind, answer in kinds.items()
+    ]
     return Starlette(routes=routes)
 
 
@@ -100,14 +110,19 @@ async def _body(request: Request) -> bytes:
     return body
 
 
-async def _unless_gone(request: Request, answer: Awaitable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+async def _unless_gone(
+    request: Request, answer: Awaitable[Mapping[str, Any]]
+) -> Mapping[str, Any] | None:
     """The answer, or None if the connection breaks first."""
 
     async def broken() -> None:
         while (await request.receive())["type"] != "http.disconnect":
             pass
 
-    tasks: list[asyncio.Future[Any]] = [asyncio.ensure_future(answer), asyncio.ensure_future(broken())]
+    tasks: list[asyncio.Future[Any]] = [
+        asyncio.ensure_future(answer),
+        asyncio.ensure_future(broken()),
+    ]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         return tasks[0].result() if tasks[0].done() else None

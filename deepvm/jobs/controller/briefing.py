@@ -59,7 +59,9 @@ class Briefing:
         """Whether it is the first heartbeat of a machine."""
         is_new, words = machine not in self._agents, beat.seen.split()
         told = int(words[2]) if len(words) == _DIGEST_WORDS and words[2].isdigit() else 0
-        self._agents[machine] = _Agent(beat.address, beat.port, beat.scheduled, beat.heard.epoch, told)
+        self._agents[machine] = _Agent(
+            beat.address, beat.port, beat.scheduled, beat.heard.epoch, told
+        )
         return is_new
 
     def unscheduled(self, members: tuple[str, ...], number: int) -> list[str]:
@@ -72,7 +74,11 @@ class Briefing:
         A controller before this one has told them, and nobody has written it down.
         """
         generation = orders.generation
-        if not generation or self._doubtful != generation or not all(m in self._agents for m in orders.members):
+        if (
+            not generation
+            or self._doubtful != generation
+            or not all(m in self._agents for m in orders.members)
+        ):
             return False
         self._doubtful = 0
         agents = [self._agents[m] for m in orders.members]
@@ -81,14 +87,19 @@ class Briefing:
 
     def can_begin(self, machine: str, orders: Orders, world: World) -> bool:
         """Whether all is known that the trainers of a machine must know: agents are heard one after the other."""
-        if not orders.generation or all(m in self._agents for m in [*orders.members, *world.anchors]):
+        if not orders.generation or all(
+            m in self._agents for m in [*orders.members, *world.anchors]
+        ):
             return True
         return machine in world.started and self._doubtful != orders.generation
 
     def digest(self, orders: Orders, nonce: str) -> str:
         """Differs where the orders do: the members of a generation do not change."""
         save, schedule = orders.save, self._schedule_of(orders)
-        asked_s, number = 0.0 if save is None else save.asked_s, 0 if schedule is None else schedule["number"]
+        asked_s, number = (
+            0.0 if save is None else save.asked_s,
+            0 if schedule is None else schedule["number"],
+        )
         if orders.serve:
             return "serving"
         return f"{nonce[:8]} {orders.shutdown:d} {orders.generation} {asked_s} {number}"
@@ -123,11 +134,18 @@ class Briefing:
             ]
             if (save := orders.save) is not None:
                 left_s = max(save.limit_s - self._clock.now_s(), 0.0)
-                found["save"] = {"reason": int(_REASONS[save.reason]), "asked_s": save.asked_s, "left_s": left_s}
+                found["save"] = {
+                    "reason": int(_REASONS[save.reason]),
+                    "asked_s": save.asked_s,
+                    "left_s": left_s,
+                }
         return found
 
     def _anchor_tier(self, world: World) -> list[str]:
-        """The memory nodes of this generation, if there are any; each keeps a part of every version."""
+        """The memory nodes of this generation, if there are any.
+
+        Each keeps a part of every version.
+        """
         agents = [self._agents.get(anchor, _UNHEARD) for anchor in world.anchors]
         return [f"tcp://{','.join(f'{a.address}:{a.port}' for a in agents)}"] if agents else []
 
@@ -135,5 +153,9 @@ class Briefing:
         found = self.schedule
         if found is None or found["generation"] != orders.generation:
             return None
-        reason, until_ms, request = found["save"]  # told as time that is left: clocks of machines may differ
-        return {**found, "save": [reason, max(until_ms - int(self._clock.now_s() * 1000), 0), request]}
+        # Told as time that is left: clocks of machines may differ
+        reason, until_ms, request = found["save"]
+        return {
+            **found,
+            "save": [reason, max(until_ms - int(self._clock.now_s() * 1000), 0), request],
+        }

@@ -9,8 +9,9 @@ import contextlib
 class ChangeSignal:
     """For the coroutines of one event loop.
 
-    Not an ``asyncio.Condition``: if a waiter in ``wait_for`` is cancelled just as its time is up, the condition's lock
-    may stay taken for good (before Python 3.12), and no machine gets an answer any more.
+    Not an ``asyncio.Condition``: if a waiter in ``wait_for`` is cancelled just as its time is up,
+    the condition's lock may stay taken for good (before Python 3.12), and no machine gets an answer
+    any more.
     """
 
     def __init__(self) -> None:

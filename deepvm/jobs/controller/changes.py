@@ -35,7 +35,11 @@ def has_changed(before: World, world: World) -> bool:
     )
     if one != other or before.machines.keys() != world.machines.keys():
         return True
-    changed = [(m, world.machines[key]) for key, m in before.machines.items() if m is not world.machines[key]]
+    changed = [
+        (m, world.machines[key])
+        for key, m in before.machines.items()
+        if m is not world.machines[key]
+    ]
     return any(replace(a, heard_s=b.heard_s, silent_s=b.silent_s) != b for a, b in changed)
 
 
@@ -43,7 +47,14 @@ def changed_states(before: World, world: World) -> list[str]:
     """The states that are new, by the names of their points."""
     found = [] if before.job is world.job else [f"job.{world.job.value}"]
     known = {key: m.state for key, m in before.machines.items()}
-    return [*found, *(f"machine.{m.state.value}" for k, m in world.machines.items() if known.get(k) is not m.state)]
+    return [
+        *found,
+        *(
+            f"machine.{m.state.value}"
+            for k, m in world.machines.items()
+            if known.get(k) is not m.state
+        ),
+    ]
 
 
 def pass_points(changed: list[str], where: str) -> None:
@@ -56,7 +67,11 @@ def _ends(before: World, world: World) -> Iterator[dict[str, Any]]:
     """The machines that are silent, given up or gone now, and were not before."""
     for key, machine in world.machines.items():
         known = before.machines.get(key)
-        if known is not machine and (known is None or known.state is not machine.state) and machine.state in _ENDS:
+        if (
+            known is not machine
+            and (known is None or known.state is not machine.state)
+            and machine.state in _ENDS
+        ):
             yield {"id": key, "state": machine.state.value, "why": machine.end_reason}
 
 
@@ -69,20 +84,32 @@ def _facts(event: d.Event) -> dict[str, Any]:
     """What an event says, for the history."""
     assert is_dataclass(event)
     found = asdict(event)
-    return {k: v.value if isinstance(v, Reason) else v for k, v in found.items() if k not in ("alive", "ended")}
+    return {
+        k: v.value if isinstance(v, Reason) else v
+        for k, v in found.items()
+        if k not in ("alive", "ended")
+    }
 
 
-def rows_of(before: World, world: World, inbox: Iterable[tuple[d.Event, Mapping[str, Any]]]) -> list[EventRow]:
+def rows_of(
+    before: World, world: World, inbox: Iterable[tuple[d.Event, Mapping[str, Any]]]
+) -> list[EventRow]:
     """What is written down of events and of what follows from them."""
     told = [(_name(type(e)), {**_facts(e), **facts}) for e, facts in inbox]
     told += [(MACHINE, facts) for facts in _ends(before, world)]
     news = world.preparing.items() - before.preparing.items()
-    told += [("preparing", {"id": key, "doing": doing}) for key, (doing, _) in sorted(news) if doing]
+    told += [
+        ("preparing", {"id": key, "doing": doing}) for key, (doing, _) in sorted(news) if doing
+    ]
     if before.pulse.hung_s != world.pulse.hung_s:
         hung = {"why": world.pulse.why, "version": world.version, "again": not world.job.over}
-        told.append(("hung", {**hung, "since_s": before.pulse.since_s, "generation": before.generation}))
+        told.append(
+            ("hung", {**hung, "since_s": before.pulse.since_s, "generation": before.generation})
+        )
     failed = world.counts.failed
-    if failed.total != before.counts.failed.total and not any(kind == _name(d.Unsaved) for kind, _ in told):
+    if failed.total != before.counts.failed.total and not any(
+        kind == _name(d.Unsaved) for kind, _ in told
+    ):
         asked = {"reason": before.save.reason.value} if before.save is not None else {}
         told.append((_name(d.Unsaved), {**asked, "why": failed.why}))
     if before.on_demand != world.on_demand:

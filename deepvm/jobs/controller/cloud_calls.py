@@ -23,7 +23,10 @@ log = logging.getLogger("deepvm.jobs")
 
 
 class CloudCalls:
-    """Of one job; for one event loop. What nobody foresees is logged with its place, and ends nothing."""
+    """Of one job; for one event loop.
+
+    What nobody foresees is logged with its place, and ends nothing.
+    """
 
     def __init__(self, cloud: Cloud, job: str, feed: Callable[[d.Event], None]) -> None:
         """Call nothing yet; ``feed`` is told what became of each call."""
@@ -39,7 +42,10 @@ class CloudCalls:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call, *words)
 
     async def request(self, record: MachineRecord, start: Start) -> None:
-        """Have a machine made. Where nobody knows what became of it, the cloud's list will say so."""
+        """Have a machine made.
+
+        Where nobody knows what became of it, the cloud's list will say so.
+        """
         try:
             point("cloud.before-request")
             made = await self.call(self._cloud.request, record, start)
@@ -80,12 +86,17 @@ class CloudCalls:
         except Exception as error:
             _warn(error)
         else:
-            self._feed(d.Listed(dict(found.alive), dict(found.ended), dict(found.zones), found.taken))
+            self._feed(
+                d.Listed(dict(found.alive), dict(found.ended), dict(found.zones), found.taken)
+            )
         finally:
             self._is_listing = False
 
     async def strike(self, strike: Strike) -> bool:
-        """Do to a machine on purpose what clouds do, if it still lives; False: nobody knows whether it was done."""
+        """Do to a machine on purpose what clouds do, if it still lives.
+
+        False: nobody knows whether it was done.
+        """
         try:
             if strike.blow is Blow.RECOMMEND:
                 await self.call(self._cloud.recommend, self._job, strike.id)
@@ -99,7 +110,10 @@ class CloudCalls:
         return True
 
     async def finish(self) -> None:
-        """Remove what the machines shared; it costs nothing, so the job has ended all the same where that fails."""
+        """Remove what the machines shared.
+
+        It costs nothing, so the job has ended all the same where that fails.
+        """
         until_s = time.monotonic() + _FINISH_S
         while True:
             try:
@@ -107,7 +121,9 @@ class CloudCalls:
                 break
             except Exception as error:
                 if time.monotonic() >= until_s:
-                    log.warning("what the machines of %s shared is not removed: %s", self._job, error)
+                    log.warning(
+                        "what the machines of %s shared is not removed: %s", self._job, error
+                    )
                     break
                 await asyncio.sleep(_AGAIN_S)
 

@@ -25,7 +25,15 @@ from deepvm.jobs.controller.change_signal import ChangeSignal
 from deepvm.jobs.controller.changes import changed_states, has_changed, pass_points, rows_of
 from deepvm.jobs.controller.cloud_calls import CloudCalls
 from deepvm.jobs.controller.injector import Blow, Injector, Strike
-from deepvm.jobs.controller.messages import beat_of, can_know, event_of, lines_of, number_of, schedule_of, text
+from deepvm.jobs.controller.messages import (
+    beat_of,
+    can_know,
+    event_of,
+    lines_of,
+    number_of,
+    schedule_of,
+    text,
+)
 from deepvm.jobs.controller.samples import Sampler
 from deepvm.jobs.controller.server import Strangers, listening, server_of
 from deepvm.jobs.controller.stop_signals import StopSignals
@@ -64,8 +72,10 @@ class Submitted:
     """A job as its controller runs it.
 
     Attributes:
-        name: of the job. folder: its own, with the code and logs. secret: from which its machines' secrets follow.
-        spec: what agents are told. code: an archive, None without any. list_s: between looks at the cloud's list.
+        name: of the job. folder: its own, with the code and logs. secret: from which its machines'
+            secrets follow.
+        spec: what agents are told. code: an archive, None without any. list_s: between looks at the
+            cloud's list.
     """
 
     name: str
@@ -83,9 +93,10 @@ class Controller:
     def __init__(self, job: Submitted, world: World, cloud: Cloud, history: History) -> None:
         """Start nothing yet.
 
-        ``told`` is called with each event that is written down. ``kept`` returns once all that is written down is safe
-        wherever else it must be; nothing follows from it before. ``signals``: those that interrupt the job. ``keeps``:
-        they end only the controller; machines train on, and another controller adopts them.
+        ``told`` is called with each event that is written down. ``kept`` returns once all that is
+        written down is safe wherever else it must be; nothing follows from it before. ``signals``:
+        those that interrupt the job. ``keeps``: they end only the controller; machines train on,
+        and another controller adopts them.
         """
         self._job, self.world, self._cloud, self._history = job, world, cloud, history
         self._stored = world
@@ -120,7 +131,7 @@ class Controller:
         """What messages to this controller must carry."""
         return self._receiver.nonce
 
-    # --- events ------------------------------------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------
 
     def feed(self, event: d.Event, facts: Mapping[str, Any] | None = None) -> None:
         """React to an event, with all that have come by then; :meth:`_heeded` waits for it."""
@@ -129,7 +140,10 @@ class Controller:
         self._inbox.append((event, facts or {}))
 
     async def _heeded(self) -> None:
-        """Wait until what was fed is written down. Raises BusyError: it is not, and the agent must say it again."""
+        """Wait until what was fed is written down.
+
+        Raises BusyError: it is not, and the agent must say it again.
+        """
         await asyncio.sleep(0)  # what was called for before comes first
         if self._unwritten_s is not None or self._wrong is not None:
             raise BusyError("the history cannot be written")
@@ -162,7 +176,11 @@ class Controller:
         if replace(before, now_s=world.now_s) != world:
             self._change.notify()
         for row in rows:
-            if row.kind == MACHINE and row.facts["why"] == UNREADY and row.facts["id"] not in self._explained:
+            if (
+                row.kind == MACHINE
+                and row.facts["why"] == UNREADY
+                and row.facts["id"] not in self._explained
+            ):
                 self._start(self._explain(row.facts["id"]))
             self._tell(row)
 
@@ -174,7 +192,10 @@ class Controller:
             log.debug("%s is not shown: %s", row.kind, error)
 
     def _put_off(self, inbox: list[tuple[d.Event, Mapping[str, Any]]], error: DataError) -> None:
-        """Do nothing of which no trace would be left; a disk that is full, or a lock, may be gone in a moment."""
+        """Do nothing of which no trace would be left.
+
+        A disk that is full, or a lock, may be gone in a moment.
+        """
         now_s = self._clock.now_s()
         if self._unwritten_s is None:
             self._unwritten_s = now_s
@@ -190,7 +211,10 @@ class Controller:
         task.add_done_callback(self._tasks.discard)
 
     async def _do(self, act: d.Act) -> None:
-        """Have the cloud do something; what became of it is an event, or found in the cloud's list."""
+        """Have the cloud do something.
+
+        What became of it is an event, or found in the cloud's list.
+        """
         try:
             await self._safe()
         except BusyError:
@@ -204,10 +228,13 @@ class Controller:
         start = Start(name, act.id, secret_of(self._job.secret, act.id), self._url, place, most_usd)
         await self._calls.request(record, start)
 
-    # --- the loop ----------------------------------------------------------------------------------------------------
+    # --- the loop ---------------------------------------------------------------------------------
 
     async def run(self) -> World:
-        """Run until the job is over and nothing lives; after a second interruption at most for ``RELEASE_LIMIT_S``."""
+        """Run until the job is over and nothing lives.
+
+        After a second interruption at most for ``RELEASE_LIMIT_S``.
+        """
         with self._history.hurried(_LOCKED_S):  # heartbeats are to be answered meanwhile
             work = asyncio.create_task(self._run())
             try:
@@ -275,7 +302,8 @@ class Controller:
                         await self._calls.list()
                         await asyncio.sleep(0)  # what it has shown is released first
                         continue
-                    await self.kept()  # who has been followed by another must not end what that one has made
+                    # Who has been followed by another must not end what that one has made
+                    await self.kept()
                     await self._calls.finish()
                     sampler.close()
                     point("job.finished")
@@ -298,7 +326,9 @@ class Controller:
         self.world = forgiven(self.world, stalled_s)
         for machine, wait in list(self._waiting.items()):
             wait.cancel()
-            self._waiting[machine] = asyncio.get_running_loop().call_later(self._gone_s, self._is_gone, machine)
+            self._waiting[machine] = asyncio.get_running_loop().call_later(
+                self._gone_s, self._is_gone, machine
+            )
 
     def _was_away(self, for_s: float) -> None:
         """Write down that nobody controlled the job until now; one that is over needs nobody."""
@@ -306,7 +336,10 @@ class Controller:
             self.feed(d.Downtime(self._clock.now_s() - for_s))
 
     def _take_signals(self) -> None:
-        """The first one: save, release, end, unless machines are kept; the second one waits for no checkpoint."""
+        """The first one: save, release, end, unless machines are kept.
+
+        The second one waits for no checkpoint.
+        """
         count, before = len(self.signals.numbers), self._interrupts
         self._interrupts = count
         if self.world.job.over or self.keeps:
@@ -337,7 +370,9 @@ class Controller:
                 machines[machine] = replace(machines[machine], heard_s=now_s, silent_s=None)
                 self.world = self.world.with_spare(machine, spare=heard[machine].spare)
         generation, members = self.world.generation, self.world.members
-        own = [(b, at_s) for m, (b, at_s) in found.items() if b.epoch == generation and m in members]
+        own = [
+            (b, at_s) for m, (b, at_s) in found.items() if b.epoch == generation and m in members
+        ]
         self.world = hangs.heard(self.world, own)
         for beat, _ in own:
             self.world = between_steps(self.world, beat)
@@ -379,7 +414,7 @@ class Controller:
             again = replace(strike, new=False)  # it is written down already
             asyncio.get_running_loop().call_later(_AGAIN_S, self._injector.put_off, again)
 
-    # --- agents ------------------------------------------------------------------------------------------------------
+    # --- agents -----------------------------------------------------------------------------------
 
     async def job(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
         """See :class:`deepvm.jobs.controller.api.Handler`."""
@@ -409,7 +444,8 @@ class Controller:
         if (wait := self._waiting.pop(machine, None)) is not None:
             wait.cancel()
         if record.state is Machine.MEMBER:
-            self._heard[machine] = beat.heard, self._clock.now_s()  # nothing follows from it at once
+            # Nothing follows from it at once
+            self._heard[machine] = beat.heard, self._clock.now_s()
         else:
             self.feed(beat.heard)
             await self._heeded()
@@ -420,9 +456,9 @@ class Controller:
             orders, left_s = orders_of(self.world, machine), until_s - time.monotonic()
             if self._briefing.splits(orders):
                 self.world = begun_anew(self.world)  # the next look forms another
-            elif self._briefing.digest(orders, self.nonce) != beat.seen and self._briefing.can_begin(
-                machine, orders, self.world
-            ):
+            elif self._briefing.digest(
+                orders, self.nonce
+            ) != beat.seen and self._briefing.can_begin(machine, orders, self.world):
                 break
             if left_s <= 0:
                 return {"same": True}
@@ -456,13 +492,22 @@ class Controller:
     async def schedule(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
         """See :class:`deepvm.jobs.controller.api.Handler`."""
         (generation, step, save), members = schedule_of(message), self.world.members
-        if generation != self.world.generation or not self.world.formed or members[:1] != (machine,):
+        if (
+            generation != self.world.generation
+            or not self.world.formed
+            or members[:1] != (machine,)
+        ):
             return {"error": "an older generation"}
         # No controller before this one has used it: what agents had from that is no answer to this.
         number = 1 + secrets.randbits(48)
         reason, left_ms, request = save
         until_ms = int(self._clock.now_s() * 1000) + left_ms
-        order = {"generation": generation, "step": step, "save": [reason, until_ms, request], "number": number}
+        order = {
+            "generation": generation,
+            "step": step,
+            "save": [reason, until_ms, request],
+            "number": number,
+        }
         self._briefing.schedule = order
         until_s = time.monotonic() + _ACK_S
         self._change.notify()
@@ -471,7 +516,8 @@ class Controller:
             if self.world.generation != generation:
                 return {"error": "an older generation"}
             if left_s <= 0:
-                # Some will save it, and the others will not: none goes on like that, unless they agree themselves.
+                # Some will save it, and the others will not: none goes on like that, unless they
+                # agree themselves.
                 for one in () if message.get("peers") else missing:
                     self.feed(d.Silent(one))
                 return {"error": "not all machines have it"}
@@ -496,7 +542,11 @@ class Controller:
                 return {"error": f"its cloud takes machines back itself; allowed with {clouds}"}
             injection = Injection.of(message["inject"], self.world.preemptions)
             if injection.silent and not isinstance(self._cloud, Severable):
-                return {"error": f"no link can be taken away here; allowed with {joined(clouds_that_cut())}"}
+                return {
+                    "error": (
+                        f"no link can be taken away here; allowed with {joined(clouds_that_cut())}"
+                    )
+                }
             self.feed(d.Injected(**asdict(injection)))
             self._injector.order(injection, self._clock.now_s())
             await self._heeded()
@@ -505,7 +555,10 @@ class Controller:
         return {}
 
     async def heed(self, body: bytes, signature: str) -> tuple[bytes, str]:
-        """A command that came another way than over HTTP, and its signed answer. Raises WireError, or what it lacks."""
+        """A command that came another way than over HTTP, and its signed answer.
+
+        Raises WireError, or what it lacks.
+        """
         message = self._receiver.opened(body, signature)
         answer = await self.command(str(message["machine"]), message)
         await asyncio.sleep(2 * _TICK_S)  # until it was fed and written down
@@ -525,7 +578,8 @@ class Controller:
             except (KeyError, TypeError, ValueError) as error:
                 wrong = error  # those behind it count; it does not, nor when it is sent again
         await self._heeded()
-        if any(event.get("event") != LINE for event in message["events"]):  # nothing follows from lines
+        # Nothing follows from lines
+        if any(event.get("event") != LINE for event in message["events"]):
             await self._safe()
         if wrong is not None:
             raise wrong

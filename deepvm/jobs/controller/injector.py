@@ -1,9 +1,10 @@
 """Preemptions on purpose: machines live for random, listed or recorded times once trainers are started, and then go.
 
-Most go after a notice, some without one or after a late one; some fall silent: they live on, without a link.
+Most go after a notice, some without one or after a late one; some fall silent: they live on,
+without a link.
 
-What the user has ordered and which machines were struck is among the job's events, so that another controller goes on
-where this one ended: no strike is forgotten, and none happens twice.
+What the user has ordered and which machines were struck is among the job's events, so that another
+controller goes on where this one ended: no strike is forgotten, and none happens twice.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ class Blow(enum.Enum):
 
 @dataclass(frozen=True)
 class Strike:
-    """What to do to a machine now; ``grace_s``: of its notice. ``new``: no controller before this one has begun to."""
+    """What to do to a machine now; ``grace_s``: of its notice.
+
+    ``new``: no controller before this one has begun to.
+    """
 
     id: str
     blow: Blow = Blow.PREEMPT
@@ -51,7 +55,9 @@ class Injector:
                 self.order(Injection.written(event.facts), event.at_s)
             elif event.kind == STRUCK:
                 blow = Blow(event.facts["blow"])
-                self._struck[event.facts["id"]] = Strike(event.facts["id"], blow, event.facts["grace_s"], new=False)
+                self._struck[event.facts["id"]] = Strike(
+                    event.facts["id"], blow, event.facts["grace_s"], new=False
+                )
         self._begun = dict(self._struck)
         """Strikes of earlier controllers; nobody knows whether the cloud has heard of them."""
 
@@ -78,11 +84,17 @@ class Injector:
         injection = self._injection
         pending = sum(_is_pending(world, m) for m in self._struck)
         for number, machine in enumerate(self._candidates(world) if injection else (), start=1):
-            if injection is None or (injection.count is not None and world.preemptions + pending >= injection.count):
+            if injection is None or (
+                injection.count is not None and world.preemptions + pending >= injection.count
+            ):
                 return
             if machine.launched_s is None and machine.state in (Machine.INTENT, Machine.RELEASING):
                 return  # if the cloud refuses it, those behind it have other numbers
-            if machine.id in self._struck or machine.trained_s is None or machine.state is not Machine.MEMBER:
+            if (
+                machine.id in self._struck
+                or machine.trained_s is None
+                or machine.state is not Machine.MEMBER
+            ):
                 continue
             fate = fate_of(injection, number)
             if fate is None:
@@ -98,7 +110,10 @@ class Injector:
                 yield Strike(machine.id, Blow.RECOMMEND)
 
     def _candidates(self, world: World) -> list[MachineRecord]:
-        """Those that can be taken back, and were there when the injection began; none that the cloud refused."""
+        """Those that can be taken back, and were there when the injection began.
+
+        None that the cloud refused.
+        """
         kept = {*world.terms.bought, *world.terms.steady}
         return [
             m
@@ -111,6 +126,14 @@ class Injector:
 
 
 def _is_pending(world: World, machine: str) -> bool:
-    """Whether a machine was struck that nobody has missed yet; one that was released first is not taken back."""
+    """Whether a machine was struck that nobody has missed yet.
+
+    One that was released first is not taken back.
+    """
     record = world.machines.get(machine)
-    return record is not None and record.noticed_s is None and record.end_reason != LOST and not record.state.over
+    return (
+        record is not None
+        and record.noticed_s is None
+        and record.end_reason != LOST
+        and not record.state.over
+    )

@@ -76,7 +76,10 @@ def number_of(report: Any) -> int:
 
 
 def event_of(machine: str, report: Mapping[str, Any]) -> tuple[d.Event, Mapping[str, Any]] | None:
-    """What a report says, and further facts; None if nothing follows from it. Raises KeyError, ValueError."""
+    """What a report says, and further facts; None if nothing follows from it.
+
+    Raises KeyError, ValueError.
+    """
     kind = report["event"]
     if kind == "notice":
         return d.Noticed(machine, seconds(report, "taken_s")), {"action": text(report, "action")}
@@ -85,7 +88,9 @@ def event_of(machine: str, report: Mapping[str, Any]) -> tuple[d.Event, Mapping[
         done = whole(report, "done") if "done" in report else 0
         return d.Started(machine, _generation(report), version, done), {}
     if kind == "ended":
-        ended = d.Ended(machine, _generation(report), whole(report, "code", 2**31), whole(report, "step"))
+        ended = d.Ended(
+            machine, _generation(report), whole(report, "code", 2**31), whole(report, "step")
+        )
         return ended, {"lines": lines_of(report)}
     if kind == "saved":
         reason, version = _OF_AGENT[SaveReason(whole(report, "reason"))], whole(report, "version")
@@ -96,7 +101,10 @@ def event_of(machine: str, report: Mapping[str, Any]) -> tuple[d.Event, Mapping[
     if kind == "lasts":
         return d.Lasts(_generation(report), whole(report, "version"), seconds(report, "took_s")), {}
     if kind == "alone":
-        return d.Alone(_generation(report), whole(report, "version"), text(report, "why")[:_LONGEST]), {}
+        return (
+            d.Alone(_generation(report), whole(report, "version"), text(report, "why")[:_LONGEST]),
+            {},
+        )
     if kind == "unsaved":
         reason = _OF_AGENT[SaveReason(whole(report, "reason"))]
         return d.Unsaved(_generation(report), text(report, "why")[:_LONGEST], reason), {}
@@ -118,7 +126,10 @@ def event_of(machine: str, report: Mapping[str, Any]) -> tuple[d.Event, Mapping[
 
 
 def can_know(world: World, machine: str, event: d.Event) -> bool:
-    """Whether it is this machine's to say: rank 0's what is safe, any member's what is not; who is over says why."""
+    """Whether it is this machine's to say: rank 0's what is safe, any member's what is not.
+
+    Who is over says why.
+    """
     record = world.machines.get(machine)
     if record is None or (record.state.over and not isinstance(event, d.Failed)):
         return False
@@ -128,7 +139,10 @@ def can_know(world: World, machine: str, event: d.Event) -> bool:
 
 
 def schedule_of(message: Mapping[str, Any]) -> tuple[int, int, list[int]]:
-    """The generation, the step and the save of which rank 0 wants all to know. Raises KeyError, ValueError."""
+    """The generation, the step and the save of which rank 0 wants all to know.
+
+    Raises KeyError, ValueError.
+    """
     save = message["save"]
     if not isinstance(save, list) or len(save) != 3:
         raise ValueError("save: not three numbers")

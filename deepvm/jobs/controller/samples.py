@@ -99,7 +99,8 @@ class Sampler:
             return
         try:
             self._history.add_samples(self._job, new, instead=self._instead)
-        except DataError as error:  # a disk that is full, a lock: they are written with the next ones
+        except DataError as error:
+            # A disk that is full, a lock: they are written with the next ones
             log.debug("%s", error)
             return
         self._written, self._instead = len(self._samples), False

@@ -50,11 +50,15 @@ class Server(uvicorn.Server):
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket at an address and a port, 0 for any that is free. Raises RefusedError: it cannot be had."""
+    """A socket at an address and a port, 0 for any that is free.
+
+    Raises RefusedError: it cannot be had.
+    """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]
-        # With its protocol: asyncio sends small answers at once only where it reads TCP there; else they take 40 ms.
+        # With its protocol: asyncio sends small answers at once only where it reads TCP there; else
+        # they take 40 ms.
         bound = socket.socket(family, kind, protocol)
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -66,7 +70,9 @@ def listening(host: str, port: int) -> socket.socket:
         return bound
     except OSError as error:
         where = f"{host}:{port}" if port else host
-        raise RefusedError(f"the controller cannot listen at {where}: {error.strerror or error}") from None
+        raise RefusedError(
+            f"the controller cannot listen at {where}: {error.strerror or error}"
+        ) from None
 
 
 def server_of(application: Starlette, strangers: Strangers) -> Server:

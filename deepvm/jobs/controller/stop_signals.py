@@ -18,7 +18,9 @@ class StopSignals:
         """Count them, but for those that are ignored, as after ``nohup`` or ``&`` in a script."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
-                self._previous[number] = signal.signal(number, lambda number, _: self.numbers.append(number))
+                self._previous[number] = signal.signal(
+                    number, lambda number, _: self.numbers.append(number)
+                )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -30,7 +32,11 @@ class StopSignals:
     def reason(self) -> str:
         """Why the job ends, by the first of them."""
         first = self.numbers[0]
-        return "interrupted" if first == signal.SIGINT else f"interrupted by {signal.Signals(first).name}"
+        return (
+            "interrupted"
+            if first == signal.SIGINT
+            else f"interrupted by {signal.Signals(first).name}"
+        )
 
     @property
     def exit_code(self) -> int:

@@ -1,1 +1,4 @@
-"""What the controller knows and decides: states, events, rules. Pure: no clock, no files, no cloud."""
+"""What the controller knows and decides: states, events, rules.
+
+Pure: no clock, no files, no cloud.
+"""

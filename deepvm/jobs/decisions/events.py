@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from deepvm.jobs.decisions.world import Reason
 
-# --- what happens ----------------------------------------------------------------------------------------------------
+# --- what happens ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ class Refused:
 class Listed:
     """The cloud's list of the job's machines: since when they live, and from when to when those did that do no more.
 
-    ``zones``: where each is, if that was left to the cloud. ``taken``: those of which it says that it took them back.
+    ``zones``: where each is, if that was left to the cloud. ``taken``: those of which it says that
+    it took them back.
     """
 
     alive: Mapping[str, float]
@@ -51,12 +52,15 @@ class Listed:
 class Heard:
     """A heartbeat: which generation the agent runs (0: none), how far, and whether it can start another at once.
 
-    ``step_s``: duration of the last step, 0 before the first. ``spare``: whether it can even while this one runs.
-    ``preparing``: what it does before it can start any, as "fetches data: 3 of 10 GB"; empty when that is over.
-    ``idle_s``: since the newest sign of life of its trainers, None where the agent does not say; ``printed_s``: since
-    they printed a line, None if they have not; ``longest_s``: the longest time between two of their steps, None before
-    the first (:mod:`deepvm.jobs.agent.signs_of_life`). ``between_s``: of ``of_s`` seconds of this generation, how many
-    have passed between its first trainer's steps.
+    ``step_s``: duration of the last step, 0 before the first. ``spare``: whether it can even while
+    this one runs.
+    ``preparing``: what it does before it can start any, as "fetches data: 3 of 10 GB"; empty when
+    that is over.
+    ``idle_s``: since the newest sign of life of its trainers, None where the agent does not say;
+    ``printed_s``: since they printed a line, None if they have not; ``longest_s``: the longest time
+    between two of their steps, None before the first (:mod:`deepvm.jobs.agent.signs_of_life`).
+    ``between_s``: of ``of_s`` seconds of this generation, how many have passed between its first
+    trainer's steps.
     """
 
     id: str
@@ -125,9 +129,12 @@ class Stepped:
 
 @dataclass(frozen=True)
 class Started:
-    """The trainers of a generation run on a machine; ``version``: what the first one resumed from, else None.
+    """The trainers of a generation run on a machine.
 
-    ``done``: the last step of those of an older generation, which were ended for it; 0 if there were none.
+    ``version``: what the first one resumed from, else None.
+
+    ``done``: the last step of those of an older generation, which were ended for it; 0 if there
+    were none.
     """
 
     id: str
@@ -150,8 +157,9 @@ class Ended:
 class Safe:
     """A version of a generation survives the loss of its machines.
 
-    ``stall_s``: for how long it stalled training. ``took_s``: from the end of its step until it was safe. ``lasts``:
-    whether it is known to survive the loss of the anchors too; ``pending``: whether it is on its way to where it does.
+    ``stall_s``: for how long it stalled training. ``took_s``: from the end of its step until it was
+    safe. ``lasts``: whether it is known to survive the loss of the anchors too; ``pending``:
+    whether it is on its way to where it does.
     """
 
     generation: int
@@ -276,7 +284,7 @@ Event: TypeAlias = (
     | Struck
 )
 
-# --- what is done ----------------------------------------------------------------------------------------------------
+# --- what is done ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
 """Trainings that hang: trainers that do not begin, or make no step any more, are paid for and fail by themselves never.
 
-Until a generation says from which version it goes on, a line that it prints is a sign of life, as loading may take
-long; from then on only steps, versions and waiting for one are: what hangs may still print. How long a step may take
-nobody knows beforehand, so the longest that was seen counts as well. After the last step lines count again: a test or
-an export takes long, and begun anew it would only take as long once more.
+Until a generation says from which version it goes on, a line that it prints is a sign of life, as
+loading may take long; from then on only steps, versions and waiting for one are: what hangs may
+still print. How long a step may take nobody knows beforehand, so the longest that was seen counts
+as well. After the last step lines count again: a test or an export takes long, and begun anew it
+would only take as long once more.
 """
 
 from __future__ import annotations
@@ -30,13 +31,20 @@ def limit_s(world: World) -> float | None:
     terms, pulse = world.terms, world.pulse
     if not pulse.stepped:
         return terms.start_timeout_s
-    return None if terms.step_timeout_s is None else max(terms.step_timeout_s, _TIMES_LONGEST * pulse.longest_s)
+    return (
+        None
+        if terms.step_timeout_s is None
+        else max(terms.step_timeout_s, _TIMES_LONGEST * pulse.longest_s)
+    )
 
 
 def begun(world: World) -> World:
     """With a generation that has just been formed."""
     now_s = world.now_s
-    return replace(world, pulse=replace(world.pulse, formed_s=now_s, since_s=now_s, restored=False, stepped=False))
+    return replace(
+        world,
+        pulse=replace(world.pulse, formed_s=now_s, since_s=now_s, restored=False, stepped=False),
+    )
 
 
 def alive(world: World, at_s: float, longest_s: float | None = None) -> World:
@@ -59,7 +67,10 @@ def heard(world: World, beats: Sequence[tuple[Heard, float]]) -> World:
 
 
 def _may_be_done(world: World, step: int) -> bool:
-    """Whether no step is left after this one; who has not said how many there are has saved the last one."""
+    """Whether no step is left after this one.
+
+    Who has not said how many there are has saved the last one.
+    """
     steps = world.terms.steps
     return 0 < step <= world.version if steps is None else step >= steps
 
@@ -72,13 +83,16 @@ def restored(world: World) -> World:
 def forgiven(world: World, stalled_s: float) -> World:
     """With a time in which nobody could hear of signs of life."""
     since_s = world.pulse.since_s
-    return replace(world, pulse=replace(world.pulse, since_s=None if since_s is None else since_s + stalled_s))
+    return replace(
+        world, pulse=replace(world.pulse, since_s=None if since_s is None else since_s + stalled_s)
+    )
 
 
 def is_hung(world: World) -> bool:
     """Whether the generation has given no sign of life for too long, and nothing else explains it."""
     since_s, limit = world.pulse.since_s, limit_s(world)
-    # A job that ends waits for its last version for a while, and trainers that have failed are judged by that.
+    # A job that ends waits for its last version for a while, and trainers that have failed are
+    # judged by that.
     if not world.formed or world.job.over or world.ending or any(world.exits.values()):
         return False
     return since_s is not None and limit is not None and world.now_s - since_s >= limit
@@ -99,7 +113,10 @@ def _why(world: World) -> str:
     where, took = _named(world.members), format_seconds(world.now_s - pulse.since_s, digits=2)
     if not pulse.stepped:
         what = "no step" if pulse.restored else "no step and no line"
-        return f"the training does not begin on {where}: {what} in {took}, since {since} ({START_TIMEOUT})"
+        return (
+            f"the training does not begin on {where}: {what} in {took}, since {since}"
+            f" ({START_TIMEOUT})"
+        )
     since = f"since step {world.reached} at {since}"
     return f"the training hangs on {where}: no step in {took}, {since} ({STEP_TIMEOUT})"
 

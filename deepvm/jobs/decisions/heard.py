@@ -56,7 +56,9 @@ def known(world: World, event: Event) -> World:
         world = world.to_end(event.why)
         return replace(world, job=job_after(world.job, JobEvent.STOP)) if event.at_once else world
     if isinstance(event, SaveNow | Rebalanced):
-        wanted = isinstance(event, SaveNow) or (event.id in world.members and world.terms.policy.saves)
+        wanted = isinstance(event, SaveNow) or (
+            event.id in world.members and world.terms.policy.saves
+        )
         if why_not_saved(world) or not wanted:
             return world
         reason = Reason.PERIODIC if isinstance(event, SaveNow) else Reason.INSURANCE
@@ -65,11 +67,16 @@ def known(world: World, event: Event) -> World:
         return _of_generation(world, event)
     if isinstance(event, Downtime):  # how long steps take is to be seen anew
         return replace(world, pace=replace(world.pace, generation=0))
-    if isinstance(event, Tick | Injected | Struck | Deaf | Prepared | Stepped) or event.id not in world.machines:
+    if (
+        isinstance(event, Tick | Injected | Struck | Deaf | Prepared | Stepped)
+        or event.id not in world.machines
+    ):
         return world
     machine, now = world.machines[event.id], world.now_s
     if isinstance(event, Launched):
-        world = with_event(world, replace(machine, launched_s=event.launched_s), MachineEvent.LAUNCHED)
+        world = with_event(
+            world, replace(machine, launched_s=event.launched_s), MachineEvent.LAUNCHED
+        )
         return _placed(world, machine.id, event.zone, event.usd_per_hour)
     if isinstance(event, Refused):
         return refused(with_event(world, machine, MachineEvent.REFUSED), machine.pool)
@@ -80,7 +87,11 @@ def known(world: World, event: Event) -> World:
     if isinstance(event, Failed):
         return _failed(world, machine, event)
     if isinstance(event, Noticed):
-        first = machine.noticed_s is None and not machine.state.over and machine.state is not Machine.RELEASING
+        first = (
+            machine.noticed_s is None
+            and not machine.state.over
+            and machine.state is not Machine.RELEASING
+        )
         machine = replace(machine, noticed_s=now, taken_s=event.taken_s) if first else machine
         return with_event(world, machine, MachineEvent.NOTICE)
     assert isinstance(event, Heard)
@@ -123,10 +134,17 @@ def between_steps(world: World, event: Heard) -> World:
 def _prepared(world: World, event: Heard) -> World:
     """With how far a machine's preparation is; seldom, because it is written down each time."""
     known_as, since_s = world.preparing.get(event.id, ("", -_SELDOM_S))
-    if event.preparing == known_as or (event.preparing and known_as and world.now_s - since_s < _SELDOM_S):
+    if event.preparing == known_as or (
+        event.preparing and known_as and world.now_s - since_s < _SELDOM_S
+    ):
         return world
-    others = {k: v for k, v in world.preparing.items() if k != event.id and world.machines[k].state.coming}
-    return replace(world, preparing=others | ({event.id: (event.preparing, world.now_s)} if event.preparing else {}))
+    others = {
+        k: v for k, v in world.preparing.items() if k != event.id and world.machines[k].state.coming
+    }
+    return replace(
+        world,
+        preparing=others | ({event.id: (event.preparing, world.now_s)} if event.preparing else {}),
+    )
 
 
 _SELDOM_S = 10.0
@@ -144,19 +162,32 @@ def why_not_saved(world: World) -> str:
 def _failed(world: World, machine: MachineRecord, event: Failed) -> World:
     """With a machine on which nothing can be trained: its own fault, or that of the job, which ends."""
     gone = machine.state.over or machine.state in (Machine.RELEASING, Machine.LOST)
-    known_as, alike = world.unready.get(machine.role, Unready()), list(world.of(machine.role, *Machine))
+    known_as, alike = (
+        world.unready.get(machine.role, Unready()),
+        list(world.of(machine.role, *Machine)),
+    )
     first_s = math.inf if known_as.failed_s is None else known_as.failed_s
-    # If others have succeeded, or still may, it is this machine's fault; a preempted one may fail because of that.
+    # If others have succeeded, or still may, it is this machine's fault; a preempted one may fail
+    # because of that.
     succeeded = any(m.ready_s is not None for m in alike)
     may_succeed = any(
-        m.id != machine.id and (m.state.coming or m.state is Machine.SUSPECT) and m.requested_s < first_s for m in alike
+        m.id != machine.id
+        and (m.state.coming or m.state is Machine.SUSPECT)
+        and m.requested_s < first_s
+        for m in alike
     )
     if not (event.own or gone or succeeded or may_succeed):
-        return replace(world, job=job_after(world.job, JobEvent.CRASHED), failure=event.why, no_data=event.data)
+        return replace(
+            world, job=job_after(world.job, JobEvent.CRASHED), failure=event.why, no_data=event.data
+        )
     failed_s = known_as.failed_s if event.own or gone else min(first_s, world.now_s)
     known_as = replace(known_as, why=f"{machine.id}: {event.why}", failed_s=failed_s)
     world = replace(world, unready={**world.unready, machine.role: known_as})
-    return world if gone else with_event(world, replace(machine, end_reason=UNREADY), MachineEvent.RELEASE)
+    return (
+        world
+        if gone
+        else with_event(world, replace(machine, end_reason=UNREADY), MachineEvent.RELEASE)
+    )
 
 
 def _placed(world: World, machine: str, zone: str, usd_per_hour: float | None = None) -> World:
@@ -169,13 +200,19 @@ def _placed(world: World, machine: str, zone: str, usd_per_hour: float | None = 
 
 def _listed(world: World, event: Listed) -> World:
     for machine in list(world.machines.values()):
-        if machine.id in event.taken and not machine.state.over and machine.state is not Machine.RELEASING:
+        if (
+            machine.id in event.taken
+            and not machine.state.over
+            and machine.state is not Machine.RELEASING
+        ):
             machine = replace(machine, end_reason="" if machine.noticed_s is not None else LOST)
         if machine.id in event.ended:
             world = with_event(world, machine, MachineEvent.GONE)
             # The bill is by the cloud's times, not by those when somebody looked.
             launched_s, ended_s = event.ended[machine.id]
-            world = world.with_machine(replace(world.machines[machine.id], launched_s=launched_s, ended_s=ended_s))
+            world = world.with_machine(
+                replace(world.machines[machine.id], launched_s=launched_s, ended_s=ended_s)
+            )
         elif machine.id in event.alive:
             machine = replace(machine, launched_s=event.alive[machine.id])
             world = with_event(world, machine, MachineEvent.LAUNCHED)
@@ -192,19 +229,30 @@ def _of_generation(world: World, event: Safe | Lasts | Alone | Unsaved | Started
         return world
     if isinstance(event, Lasts):  # training may have gone on long ago, and hang by now
         lasts, version = max(world.lasts, event.version), max(world.version, event.version)
-        return replace(_settled(world, event.version), lasts=lasts, version=version, lasting_s=event.took_s, alone="")
+        return replace(
+            _settled(world, event.version),
+            lasts=lasts,
+            version=version,
+            lasting_s=event.took_s,
+            alone="",
+        )
     if isinstance(event, Alone):
         return replace(_settled(world, event.version), alone=event.why)
     if not isinstance(event, Unsaved):
         world = hangs.alive(world, world.now_s)
     if isinstance(event, Safe):
         save = world.save
-        if save is not None and save.reason is event.reason:  # else one that was under way: more was done since
+        # Else one that was under way: more was done since
+        if save is not None and save.reason is event.reason:
             save = replace(save, safe=True)
-        facts = replace(world.facts, save_s=event.stall_s, backup_s=event.took_s, emergency_s=event.took_s)
+        facts = replace(
+            world.facts, save_s=event.stall_s, backup_s=event.took_s, emergency_s=event.took_s
+        )
         world = replace(world, version=max(world.version, event.version), facts=facts)
         if event.lasts:
-            world = replace(world, lasts=max(world.lasts, event.version), lasting_s=event.took_s, alone="")
+            world = replace(
+                world, lasts=max(world.lasts, event.version), lasting_s=event.took_s, alone=""
+            )
         elif event.pending:
             world = replace(world, pending=max(world.pending, event.version))
         if event.reason.holds:
@@ -217,7 +265,8 @@ def _of_generation(world: World, event: Safe | Lasts | Alone | Unsaved | Started
         return replace(world, saving_s=world.saving_s + stood_s)
     if isinstance(event, Unsaved):
         ends = world.save is not None and world.save.reason is event.reason
-        if not ends and event.reason in world.given_up:  # it is counted already; now it is known why
+        # It is counted already; now it is known why
+        if not ends and event.reason in world.given_up:
             world = replace(world, given_up=world.given_up - {event.reason})
             return replace(world, counts=world.counts.explained(event.why))
         world = replace(world, counts=world.counts.unsaved(event.why))
@@ -226,19 +275,24 @@ def _of_generation(world: World, event: Safe | Lasts | Alone | Unsaved | Started
         return world
     if isinstance(event, Ended):
         reached = max(world.reached, event.step)
-        return replace(world, exits={**world.exits, event.id: event.code}, reached=reached, reached_s=None)
+        return replace(
+            world, exits={**world.exits, event.id: event.code}, reached=reached, reached_s=None
+        )
     if world.peak is not None:
         world = replace(world, peak=max(world.peak, event.done))
     if event.version is not None and event.id == world.members[0]:
         world = hangs.restored(world)
-        if world.peak is not None:  # the newest that there is, whatever was heard of: all tiers were looked into
+        # The newest that there is, whatever was heard of: all tiers were looked into
+        if world.peak is not None:
             lasts = min(world.lasts, event.version) if world.anchors else event.version
             world = replace(world, version=event.version, lasts=lasts)
         lost = max((world.peak or 0) - event.version, 0)
         counts = replace(world.counts, lost_steps=world.counts.lost_steps + lost)
         # A heartbeat with its first steps may have been faster.
         reached, since_s = max(world.reached, event.version), world.reached_s
-        world = replace(world, counts=counts, peak=None, reached=reached, reached_s=since_s or world.now_s)
+        world = replace(
+            world, counts=counts, peak=None, reached=reached, reached_s=since_s or world.now_s
+        )
     started, machine = world.started | {event.id}, world.machines[event.id]
     if machine.trained_s is None:
         world = world.with_machine(replace(machine, trained_s=world.now_s))
@@ -253,7 +307,9 @@ def _settled(world: World, version: int) -> World:
 
 def unsaved(world: World) -> World:
     """With the version given up that something waits for: trainers go on, and it may be asked for again."""
-    return replace(world, save=None, unsaved_s=world.now_s, job=job_after(world.job, JobEvent.GO_ON))
+    return replace(
+        world, save=None, unsaved_s=world.now_s, job=job_after(world.job, JobEvent.GO_ON)
+    )
 
 
 def with_event(world: World, machine: MachineRecord, event: MachineEvent) -> World:
@@ -265,18 +321,30 @@ def with_event(world: World, machine: MachineRecord, event: MachineEvent) -> Wor
     if state.coming:  # it has got further, or comes back
         world = replace(world, preparing={**world.preparing, machine.id: ("", now)})
     if was is Machine.INTENT and state not in (Machine.FAILED, Machine.RELEASING):
-        machine = replace(machine, launched_s=now if machine.launched_s is None else machine.launched_s)
-        world = replace(world, blocked={p: times for p, times in world.blocked.items() if p != machine.pool})
+        machine = replace(
+            machine, launched_s=now if machine.launched_s is None else machine.launched_s
+        )
+        world = replace(
+            world, blocked={p: times for p, times in world.blocked.items() if p != machine.pool}
+        )
     if state is Machine.MEMBER and machine.ready_s is None:
         machine = replace(machine, ready_s=now)
-        world = replace(world, unready={role: known for role, known in world.unready.items() if role != machine.role})
+        world = replace(
+            world,
+            unready={role: known for role, known in world.unready.items() if role != machine.role},
+        )
     if state is Machine.LOST or (event is MachineEvent.OVERDUE and machine.launched_s is not None):
         machine = replace(machine, end_reason=UNREADY if machine.ready_s is None else LOST)
     if state.over:
         ended_s = now if machine.launched_s is not None else None
-        machine = replace(machine, ended_s=ended_s, end_reason=machine.end_reason or _end_reason(machine, was))
-    # Those that are released count before others are asked for; of those that are lost the cloud may say more.
-    if machine.end_reason == UNREADY and (state is Machine.RELEASING or (state.over and was is not Machine.RELEASING)):
+        machine = replace(
+            machine, ended_s=ended_s, end_reason=machine.end_reason or _end_reason(machine, was)
+        )
+    # Those that are released count before others are asked for; of those that are lost the cloud
+    # may say more.
+    if machine.end_reason == UNREADY and (
+        state is Machine.RELEASING or (state.over and was is not Machine.RELEASING)
+    ):
         known = world.unready.get(machine.role, Unready())
         known = replace(known, count=known.count + 1, last_s=now)
         world = replace(world, unready={**world.unready, machine.role: known})
@@ -286,13 +354,18 @@ def with_event(world: World, machine: MachineRecord, event: MachineEvent) -> Wor
 
 
 def _without_anchors(world: World) -> World:
-    """With the versions that are left where an anchor goes, which kept a part of each; the next one comes at once."""
+    """With the versions that are left where an anchor goes, which kept a part of each.
+
+    The next one comes at once.
+    """
     if world.lasts >= world.version:
         return world
     world = replace(world, version=world.lasts)
     if why_not_saved(world) or not world.terms.policy.saves:
         return world
-    return replace(world, save=Save(Reason.INSURANCE, world.now_s, world.now_s + world.terms.save_s))
+    return replace(
+        world, save=Save(Reason.INSURANCE, world.now_s, world.now_s + world.terms.save_s)
+    )
 
 
 def _end_reason(machine: MachineRecord, was: Machine) -> str:

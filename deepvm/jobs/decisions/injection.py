@@ -18,10 +18,10 @@ class Injection:
     Attributes:
         mttp_s: their mean life, which is drawn; None: it is listed.
         lives_s: how long they live, one after the other; whoever comes later stays.
-        count: at most so many preemptions. grace_s: from a notice to the end.
-        missed, late, silent: shares without a notice, with one that comes at any moment of the grace period, and
-            without a link; the others are told in time. rebalance: the share to which a rebalance is recommended, a
-            grace period before the notice or the loss.
+        count: at most so many preemptions. grace_s: from a notice to the end. missed, late, silent:
+        shares without a notice, with one that comes at any moment of the grace period, and without
+        a link; the others are told in time. rebalance: the share to which a rebalance is
+        recommended, a grace period before the notice or the loss.
     """
 
     mttp_s: float | None = None
@@ -69,8 +69,8 @@ FATES = ("missed", "late", "silent")
 class Fate:
     """What happens to a machine: after ``life_s`` of training it is taken back.
 
-    ``grace_s``: None without a notice. ``silent``: it loses its link instead. ``recommended_s``: when a rebalance is
-    recommended, counted as the life.
+    ``grace_s``: None without a notice. ``silent``: it loses its link instead. ``recommended_s``:
+    when a rebalance is recommended, counted as the life.
     """
 
     life_s: float

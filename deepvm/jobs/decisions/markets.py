@@ -1,12 +1,15 @@
 """Spot or on demand, by the job's deadline and budget: the policies that ``deepvm simulate`` foresees, acting for real.
 
-Rules are those of :mod:`deepvm.core.preemption.deadlines`; added here is what a real job knows. A change of market is a
-replacement: machines of the other market are asked for first, the generation changes behind a version, and only then
-are the others released, so that no step is lost and spot machines train while on-demand ones boot.
+Rules are those of :mod:`deepvm.core.preemption.deadlines`; added here is what a real job knows. A
+change of market is a
+replacement: machines of the other market are asked for first, the generation changes behind a
+version, and only then are the others released, so that no step is lost and spot machines train
+while on-demand ones boot.
 
-**What is not known yet** counts at its longest: until a machine has started, ``Terms.restart_s``; until a version was
-safe, ``Terms.version_s``. A step takes what steps took in this generation, with all that stalls them. Nothing is known
-of the work before the first steps: spot is waited for, but no longer than a tenth of the time.
+**What is not known yet** counts at its longest: until a machine has started, ``Terms.restart_s``;
+until a version was safe, ``Terms.version_s``. A step takes what steps took in this generation, with
+all that stalls them. Nothing is known of the work before the first steps: spot is waited for, but
+no longer than a tenth of the time.
 """
 
 from __future__ import annotations
@@ -26,7 +29,18 @@ from deepvm.core.preemption.deadlines import (
 )
 from deepvm.jobs.decisions.pool_choice import free_pools
 from deepvm.jobs.decisions.states import Job, Machine
-from deepvm.jobs.decisions.world import LOST, PREEMPTED, REFUSED, MachineRecord, Pace, Pool, Reason, Role, Save, World
+from deepvm.jobs.decisions.world import (
+    LOST,
+    PREEMPTED,
+    REFUSED,
+    MachineRecord,
+    Pace,
+    Pool,
+    Reason,
+    Role,
+    Save,
+    World,
+)
 
 _HORIZON_S = 1.0
 """Between two decisions; the controller looks more often."""
@@ -49,7 +63,8 @@ def last_s(world: World) -> float:
 def wait_until_s(world: World) -> float:
     """Until when a job that is to stop waits for its last version: what is left of its time and money, if there is any.
 
-    The version itself may take as long as is expected even where nothing is left, as when nobody looked in time.
+    The version itself may take as long as is expected even where nothing is left, as when nobody
+    looked in time.
     """
     terms = world.terms
     limits = [world.ending_s + terms.save_s]
@@ -61,7 +76,10 @@ def wait_until_s(world: World) -> float:
 
 
 def _version_s(world: World) -> float:
-    """From the end of a step until its version outlives all machines; before the first one does, as is expected."""
+    """From the end of a step until its version outlives all machines.
+
+    Before the first one does, as is expected.
+    """
     return max(float(world.facts.emergency_s), world.lasting_s or world.terms.version_s)
 
 
@@ -76,7 +94,9 @@ def decided(world: World) -> World:
     policy = DEADLINE_POLICIES[terms.deadline_policy]()
     now = standing(world)
     if now is None:  # a pool without capacity must not use up the time before anything is known
-        late = not world.formed and world.now_s - terms.begun_s >= _BLIND * (terms.end_s - terms.begun_s)
+        late = not world.formed and world.now_s - terms.begun_s >= _BLIND * (
+            terms.end_s - terms.begun_s
+        )
         return replace(world, on_demand=world.on_demand or late)
     if world.on_demand:  # once asked for, it is waited for
         return replace(world, on_demand=not (now.on == ON_DEMAND and policy.choose(now) == SPOT))
@@ -95,7 +115,9 @@ def _kept(world: World, policy: DeadlinePolicy, now: Standing) -> World:
     stay_s, step_s = float(policy.stay_s(now)), step_s_of(world)
     if float(steps_on_spot(policy, now, step_s, now.version_s)) >= 1:
         return world
-    if stay_s > 0 and ((world.save is not None and not world.save.safe) or not world.has_waited(AGAIN_S)):
+    if stay_s > 0 and (
+        (world.save is not None and not world.save.safe) or not world.has_waited(AGAIN_S)
+    ):
         return world  # what it makes safe may be time enough
     gained_s = (world.steps - world.version) * step_s
     if stay_s > 0 and world.job is Job.RUNNING and gained_s > 2 * float(now.version_s):
@@ -129,8 +151,14 @@ def step_s_of(world: World) -> float:
 
 def _on(world: World) -> int:
     if world.formed:
-        return ON_DEMAND if all(is_on_demand(world.machines[m].pool) for m in world.members) else SPOT
-    return SPOT if any(m.state.coming for m in world.machines.values() if m.role is Role.TRAINER) else WAIT
+        return (
+            ON_DEMAND if all(is_on_demand(world.machines[m].pool) for m in world.members) else SPOT
+        )
+    return (
+        SPOT
+        if any(m.state.coming for m in world.machines.values() if m.role is Role.TRAINER)
+        else WAIT
+    )
 
 
 def _restart_s(world: World) -> float:
@@ -143,7 +171,9 @@ def _losses(world: World) -> int:
     """Spot machines that were taken back, lost, or not to be had."""
     ends = (PREEMPTED, LOST, REFUSED)
     return sum(
-        m.role is Role.TRAINER and not is_on_demand(m.pool) and (m.noticed_s is not None or m.end_reason in ends)
+        m.role is Role.TRAINER
+        and not is_on_demand(m.pool)
+        and (m.noticed_s is not None or m.end_reason in ends)
         for m in world.machines.values()
     )
 
@@ -167,7 +197,10 @@ def market_facts(world: World) -> dict[str, str]:
     """The market in which machines are asked for from now on, and why, in words."""
     now, market = standing(world), "on demand" if world.on_demand else "on spot"
     if now is None:
-        return {"market": market, "why": "nothing has been trained yet, and the deadline comes nearer"}
+        return {
+            "market": market,
+            "why": "nothing has been trained yet, and the deadline comes nearer",
+        }
     spare, ahead = (f"{abs(float(x)):.0f} s" for x in (now.spare_s, now.ahead_s))
     if float(now.spare_s) < 0:
         return {"market": market, "why": f"the deadline may be missed by {spare}"}
@@ -175,7 +208,7 @@ def market_facts(world: World) -> dict[str, str]:
     return {"market": market, "why": f"{spare} to spare, {ahead} {where} an even pace"}
 
 
-# --- machines --------------------------------------------------------------------------------------------------------
+# --- machines -------------------------------------------------------------------------------------
 
 
 def is_on_demand(pool: Pool) -> bool:
@@ -186,7 +219,9 @@ def is_on_demand(pool: Pool) -> bool:
 def fits(world: World, machine: MachineRecord) -> bool:
     """Whether a machine is of the market that is wanted; any is while there is none on demand."""
     terms = world.terms
-    if not terms.bought or (world.on_demand and all(is_blocked(world, pool) for pool in terms.bought)):
+    if not terms.bought or (
+        world.on_demand and all(is_blocked(world, pool) for pool in terms.bought)
+    ):
         return True
     if world.on_demand:
         return is_on_demand(machine.pool)
@@ -210,7 +245,10 @@ def steady_of(world: World) -> Pool | None:
 
 
 def anchor_of(world: World) -> Pool | None:
-    """The same for the next anchor; one that is dearer than the first must keep to the hourly budget."""
+    """The same for the next anchor.
+
+    One that is dearer than the first must keep to the hourly budget.
+    """
     first = world.terms.anchor[:1]
     free = free_pools(world, world.terms.anchor)
     return next((p for p in free if p in first or is_affordable(world, p, Role.ANCHOR)), None)
@@ -219,10 +257,13 @@ def anchor_of(world: World) -> Pool | None:
 def most_of(world: World) -> int:
     """Machines of a generation in the market that is wanted, at most: those that the hourly budget buys."""
     terms, pool = world.terms, _cheapest(world)
-    if terms.usd_per_hour is None or pool is None or not pool.usd_per_hour:  # machines of one's own cost nothing
+    # Machines of one's own cost nothing
+    if terms.usd_per_hour is None or pool is None or not pool.usd_per_hour:
         return terms.most
     rate, steadies = fixed_rate(world)
-    return min(terms.most, steadies + max(int((terms.usd_per_hour - rate + 1e-9) / pool.usd_per_hour), 0))
+    return min(
+        terms.most, steadies + max(int((terms.usd_per_hour - rate + 1e-9) / pool.usd_per_hour), 0)
+    )
 
 
 def least_usd_per_hour(world: World) -> float:
@@ -234,8 +275,8 @@ def least_usd_per_hour(world: World) -> float:
 def within_budget(world: World, limit: float | None, stay: Container[str] = ()) -> World:
     """Without pools too dear for $/h: whichever are asked in the end, it buys the fewest of a generation.
 
-    It must buy them where the first anchors, the first steady machines and the cheapest others are to be had; or the
-    types of those are among them that ``stay`` whatever they cost.
+    It must buy them where the first anchors, the first steady machines and the cheapest others are
+    to be had; or the types of those are among them that ``stay`` whatever they cost.
     """
     terms = world.terms
     if limit is None:
@@ -245,17 +286,24 @@ def within_budget(world: World, limit: float | None, stay: Container[str] = ()) 
         return usd <= limit + 1e-9
 
     def kept(pools: tuple[Pool, ...], count: int, rest_usd: float) -> tuple[Pool, ...]:
-        return tuple(p for p in pools if p.instance_type in stay or buys(count * p.usd_per_hour + rest_usd))
+        return tuple(
+            p for p in pools if p.instance_type in stay or buys(count * p.usd_per_hour + rest_usd)
+        )
 
     spots = max(terms.least - terms.steadies, 0)
     spot_usd = spots * _usd(min, world.pools)
-    trainers_usd = (terms.steadies * _usd(max, terms.steady[:1]) + spot_usd, terms.least * _usd(min, terms.bought))
+    trainers_usd = (
+        terms.steadies * _usd(max, terms.steady[:1]) + spot_usd,
+        terms.least * _usd(min, terms.bought),
+    )
     anchor = kept(terms.anchor, terms.anchors, max(filter(buys, trainers_usd), default=0.0))
     rest_usd = terms.anchors * _usd(max, anchor)
     bought = kept(terms.bought, terms.least, rest_usd)
     steady = kept(terms.steady, terms.steadies, rest_usd + spot_usd)
     pools = kept(world.pools, spots, rest_usd + terms.steadies * _usd(max, steady))
-    return replace(world, terms=replace(terms, anchor=anchor, steady=steady, bought=bought), pools=pools)
+    return replace(
+        world, terms=replace(terms, anchor=anchor, steady=steady, bought=bought), pools=pools
+    )
 
 
 def _usd(which: Callable[..., float], pools: tuple[Pool, ...]) -> float:
@@ -276,13 +324,21 @@ def fixed_rate(world: World) -> tuple[float, int]:
 
 
 def is_affordable(world: World, pool: Pool, role: Role = Role.TRAINER) -> bool:
-    """Whether one machine more keeps to the hourly budget; those that leave do not count, anchors that lack do."""
+    """Whether one machine more keeps to the hourly budget.
+
+    Those that leave do not count, anchors that lack do.
+    """
     terms = world.terms
     if terms.usd_per_hour is None:
         return True
-    stay = [m for m in world.machines.values() if m.state in _STAY and (m.role is Role.ANCHOR or fits(world, m))]
+    stay = [
+        m
+        for m in world.machines.values()
+        if m.state in _STAY and (m.role is Role.ANCHOR or fits(world, m))
+    ]
     usd = pool.usd_per_hour
-    if role is Role.TRAINER:  # an anchor that is not there yet may have to come from the dearest pool
+    # An anchor that is not there yet may have to come from the dearest pool
+    if role is Role.TRAINER:
         stay = [m for m in stay if m.role is Role.TRAINER or m.launched_s is not None]
         lack = terms.anchors - sum(m.role is Role.ANCHOR for m in stay)
         usd += max(lack, 0) * _usd(max, terms.anchor)

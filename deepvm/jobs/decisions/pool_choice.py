@@ -9,7 +9,7 @@ from typing import Any
 from deepvm.jobs.decisions.pool_record import PoolRecord
 from deepvm.jobs.decisions.world import LOST, PREEMPTED, REFUSED, Pool, World
 
-# --- left alone for a while ------------------------------------------------------------------------------------------
+# --- left alone for a while -----------------------------------------------------------------------
 
 _RESTS = 0
 """How often a pool has refused that only rests, after a preemption: it is better than none."""
@@ -20,7 +20,8 @@ _REST_COOLS = 10
 def refused(world: World, pool: Pool) -> World:
     """With a pool that has refused; it is left alone for twice as long each time.
 
-    What was asked for before it was left alone is of the same round, and its refusal says nothing new.
+    What was asked for before it was left alone is of the same round, and its refusal says nothing
+    new.
     """
     if is_refusing(world, pool):
         return world
@@ -35,7 +36,10 @@ def rested(world: World, pool: Pool) -> World:
     alike = [p for p in world.pools if p != known and p.instance_type == pool.instance_type]
     if known is None or world.blocked.get(known, (0.0, _RESTS))[0] > world.now_s or not alike:
         return world
-    return replace(world, blocked={**world.blocked, known: (world.now_s + _REST_COOLS * world.terms.cool_s, _RESTS)})
+    return replace(
+        world,
+        blocked={**world.blocked, known: (world.now_s + _REST_COOLS * world.terms.cool_s, _RESTS)},
+    )
 
 
 def rested_after_losses(before: World, world: World) -> World:
@@ -54,7 +58,10 @@ def free_pools(world: World, of: Sequence[Pool] | None = None) -> list[Pool]:
     """
     pools = world.pools if of is None else of
     left = {pool for pool, (until_s, _) in world.blocked.items() if until_s > world.now_s}
-    return _ranked(world, [p for p in pools if p not in left] or [p for p in pools if not is_refusing(world, p)])
+    return _ranked(
+        world,
+        [p for p in pools if p not in left] or [p for p in pools if not is_refusing(world, p)],
+    )
 
 
 def is_refusing(world: World, pool: Pool) -> bool:
@@ -63,7 +70,7 @@ def is_refusing(world: World, pool: Pool) -> bool:
     return times != _RESTS and until_s > world.now_s
 
 
-# --- the order -------------------------------------------------------------------------------------------------------
+# --- the order ------------------------------------------------------------------------------------
 
 
 def usd_per_useful_hour(world: World, pools: Iterable[Pool]) -> dict[Pool, float]:
@@ -73,7 +80,9 @@ def usd_per_useful_hour(world: World, pools: Iterable[Pool]) -> dict[Pool, float
     for m in world.machines.values():
         if (place := m.pool.place) in own:
             taken, no = _is_taken(m.noticed_s, m.end_reason), m.end_reason == REFUSED
-            own[place] = own[place].seen(m.requested_s, m.launched_s, m.ended_s, taken=taken, refused=no)
+            own[place] = own[place].seen(
+                m.requested_s, m.launched_s, m.ended_s, taken=taken, refused=no
+            )
     known = {pool: own[pool.place].beside(world.priors.get(pool, PoolRecord())) for pool in pools}
     return {pool: record.usd_per_useful_hour(pool.usd_per_hour) for pool, record in known.items()}
 
@@ -92,17 +101,29 @@ def _is_taken(noticed_s: float | None, end_reason: str) -> bool:
 
 
 def record_of(pool: Pool, machines: Iterable[Mapping[str, Any]], now_s: float) -> PoolRecord:
-    """What the history's machines say of a pool; one of a whole region has those of all its zones."""
+    """What the history's machines say of a pool.
+
+    One of a whole region has those of all its zones.
+    """
     found = PoolRecord(at_s=now_s)
     for m in machines:
         here = str(m["zone"]).startswith(pool.zone)
         if here and (m["instance_type"], m["market"]) == (pool.instance_type, pool.market):
             taken, no = _is_taken(m.get("noticed_s"), m["end_reason"]), m["end_reason"] == REFUSED
-            found = found.seen(m["requested_s"], m["launched_s"], m["ended_s"], taken=taken, refused=no)
+            found = found.seen(
+                m["requested_s"], m["launched_s"], m["ended_s"], taken=taken, refused=no
+            )
     return found
 
 
-def in_order(pools: Sequence[Pool], machines: Iterable[Mapping[str, Any]], now_s: float) -> tuple[Pool, ...]:
-    """The pools of one type, the least expected cost of a useful hour first; equal ones as they were."""
+def in_order(
+    pools: Sequence[Pool], machines: Iterable[Mapping[str, Any]], now_s: float
+) -> tuple[Pool, ...]:
+    """The pools of one type, the least expected cost of a useful hour first.
+
+    Equal ones as they were.
+    """
     known = list(machines)
-    return tuple(sorted(pools, key=lambda p: record_of(p, known, now_s).usd_per_useful_hour(p.usd_per_hour)))
+    return tuple(
+        sorted(pools, key=lambda p: record_of(p, known, now_s).usd_per_useful_hour(p.usd_per_hour))
+    )

@@ -5,13 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _RECENT_S, _FRESH_S = 30 * 86_400.0, 86_400.0
-"""Lives say something of the next ones for weeks; whether there is capacity changes within hours."""
+"""Lives say something of the next ones for weeks.
+
+Whether there is capacity changes within hours.
+"""
 _RATE_PRIOR = 1.0, 10.0
 """Gamma: as if one machine had been taken back in 10 hours: a dark guess, which a day of lives outweighs."""
 _REFUSAL_PRIOR = 0.5, 3.0
 """Beta: as if of 3.5 requests half a one had been refused."""
 _LOST_H, _WAIT_H = 0.1, 0.05
-"""What a preemption costs: minutes until a replacement trains; and what each refusal on the way adds."""
+"""What a preemption costs: minutes until a replacement trains.
+
+And what each refusal on the way adds.
+"""
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,9 @@ class PoolRecord:
 
     def usd_per_useful_hour(self, usd_per_hour: float) -> float:
         """What an hour of training costs, with those hours that preemptions, and the wait after them, waste."""
-        return usd_per_hour * (1.0 + self.preemptions_per_hour * (_LOST_H + self.refusals * _WAIT_H))
+        return usd_per_hour * (
+            1.0 + self.preemptions_per_hour * (_LOST_H + self.refusals * _WAIT_H)
+        )
 
     def beside(self, earlier: PoolRecord) -> PoolRecord:
         """With what was looked up earlier, of other machines, as far as that still says something."""
@@ -51,11 +59,22 @@ class PoolRecord:
         return PoolRecord(lived_h, taken, self.granted + granted, self.refused + refused, self.at_s)
 
     def seen(
-        self, requested_s: float, launched_s: float | None, ended_s: float | None, *, taken: bool, refused: bool
+        self,
+        requested_s: float,
+        launched_s: float | None,
+        ended_s: float | None,
+        *,
+        taken: bool,
+        refused: bool,
     ) -> PoolRecord:
         """With one machine more, as it is at ``at_s``; what is too long ago says nothing."""
         age_s, now_s = self.at_s - requested_s, self.at_s
-        lived_h, taken_before, granted, refused_before = self.lived_h, self.taken, self.granted, self.refused
+        lived_h, taken_before, granted, refused_before = (
+            self.lived_h,
+            self.taken,
+            self.granted,
+            self.refused,
+        )
         if launched_s is not None and age_s <= _RECENT_S:
             lived_h += max((now_s if ended_s is None else ended_s) - launched_s, 0.0) / 3600
             taken_before += taken

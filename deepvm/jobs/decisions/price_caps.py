@@ -1,11 +1,11 @@
 """What a machine may cost: the most that its cloud is told, so that a price that rises does not become a bill.
 
-Only where the user said so, by ``max_price``, which holds for all machines together: a limit that nobody asked for
-would end machines, or keep them from starting, at a price that the user may well pay. AWS's own limit of spot machines,
-the on-demand price, holds in any case.
+Only where the user said so, by ``max_price``, which holds for all machines together: a limit that
+nobody asked for would end machines, or keep them from starting, at a price that the user may well
+pay. AWS's own limit of spot machines, the on-demand price, holds in any case.
 
-Each machine's share is in proportion to its price, as in exports: on-demand prices may be other ones than deepvm knows,
-too. All machines at their limits cost no more than the limit of all.
+Each machine's share is in proportion to its price, as in exports: on-demand prices may be other
+ones than deepvm knows, too. All machines at their limits cost no more than the limit of all.
 """
 
 from __future__ import annotations
@@ -21,8 +21,12 @@ def most_usd_per_hour(world: World, pool: Pool, role: Role) -> float | None:
     terms = world.terms
     if terms.max_price is None:
         return None
-    # Of both markets, whichever is wanted at the moment: a request that is repeated must say the same.
-    markets = [replace(world, on_demand=False), *([replace(world, on_demand=True)] if terms.bought else [])]
+    # Of both markets, whichever is wanted at the moment: a request that is repeated must say the
+    # same.
+    markets = [
+        replace(world, on_demand=False),
+        *([replace(world, on_demand=True)] if terms.bought else []),
+    ]
     planned_usd = max(map(_planned_usd, markets))
     if not planned_usd:
         return None  # machines of one's own
@@ -34,7 +38,8 @@ def most_usd_per_hour(world: World, pool: Pool, role: Role) -> float | None:
     else:
         alike = world.pools
     share = more * min((p.usd_per_hour for p in alike), default=pool.usd_per_hour)
-    # The price of a dearer type on demand does not rise, and that the budget buys it was checked before.
+    # The price of a dearer type on demand does not rise, and that the budget buys it was checked
+    # before.
     return max(share, pool.usd_per_hour) if is_on_demand(pool) else share
 
 

@@ -1,11 +1,15 @@
 """What the controller does about what happens: a pure function from what it knows and an event to acts.
 
-Every event is written to the history before the acts that follow from it, so a controller that was killed knows as much
-as the one before. Rules (``Rules that keep the promise``, docs/explain/orchestrator.md):
+Every event is written to the history before the acts that follow from it, so a controller that was
+killed knows as much as the one before. Rules (``Rules that keep the promise``,
+docs/explain/orchestrator.md):
 
-- one generation at a time: a change of membership makes a new one, and what bears an older number is refused;
-- a machine that is noticed, or one that comes, waits for a version, so that no step is lost; one that is gone does not;
-- replacements are asked for at a notice, and after a loss when the cloud or a second deadline confirms it;
+- one generation at a time: a change of membership makes a new one, and what bears an older number
+  is refused;
+- a machine that is noticed, or one that comes, waits for a version, so that no step is lost; one
+  that is gone does not;
+- replacements are asked for at a notice, and after a loss when the cloud or a second deadline
+  confirms it;
 - whatever is not needed is released, and whatever was asked for has its record first.
 """
 
@@ -32,10 +36,11 @@ class Orders:
     """What an agent is to do: the answer to each of its heartbeats, so that none is lost with a controller.
 
     Attributes:
-        shutdown: nobody needs the machine any more. serve: keep versions in its memory.
-        generation, members: what to run there, 0 for nothing, and where its ranks are; anything older is killed.
-        save: a version is wanted of that generation: save the same step on all ranks, and hold until the next orders,
-            or until ``save.limit_s``.
+        shutdown: nobody needs the machine any more. serve: keep versions in its memory. generation,
+        members: what to run there, 0 for nothing, and where its ranks are; anything older is
+        killed.
+        save: a version is wanted of that generation: save the same step on all ranks, and hold
+            until the next orders, or until ``save.limit_s``.
     """
 
     shutdown: bool = False
@@ -66,7 +71,9 @@ def begun_anew(world: World) -> World:
     return replace(begun, suspected_s=None, exits={}, started=frozenset())
 
 
-def react(world: World, events: Event | Sequence[Event], now_s: float) -> tuple[World, tuple[Act, ...]]:
+def react(
+    world: World, events: Event | Sequence[Event], now_s: float
+) -> tuple[World, tuple[Act, ...]]:
     """What is known after an event, or several at once, and what is to be done about it."""
     start = world = replace(world, now_s=max(now_s, world.now_s))
     acts: list[Act] = []
@@ -85,7 +92,7 @@ def react(world: World, events: Event | Sequence[Event], now_s: float) -> tuple[
     return _missed(heard, world), tuple(acts)
 
 
-# --- what follows from it --------------------------------------------------------------------------------------------
+# --- what follows from it -------------------------------------------------------------------------
 
 _Step: TypeAlias = tuple[World, list[Act]]
 
@@ -121,21 +128,25 @@ def _judged(world: World) -> _Step:
         return world, []
     if world.suspected_s is None:
         return replace(world, suspected_s=world.now_s), []
-    # A trainer fails when a peer is gone, or a memory node: all machines must have been heard since.
+    # A trainer fails when a peer is gone, or a memory node: all machines must have been heard
+    # since.
     anchors = [m for a in world.anchors if (m := world.machines[a]).state is Machine.MEMBER]
     heard = [m.heard_s or 0.0 for m in (*map(world.machines.__getitem__, world.members), *anchors)]
     if min(heard) <= world.suspected_s:
         return world, []
     if len(anchors) < len(world.anchors):
         return begun_anew(world), []
-    # A network that was cut for a moment breaks a collective, too, and somebody may kill a trainer; a bug breaks it
-    # twice at the same step, and a script that fails by itself at once does so again.
+    # A network that was cut for a moment breaks a collective, too, and somebody may kill a trainer;
+    # a bug breaks it twice at the same step, and a script that fails by itself at once does so
+    # again.
     further, killed = world.reached > world.crashed_at, _KILLED in world.exits.values()
     crashes = 1 if further else world.crashes + 1
     by_itself_at_once = len(world.members) == 1 and not killed and not world.steps
     if crashes <= (_MOST_KILLED if killed else 1) and not by_itself_at_once:
         again = job_after(world.job, JobEvent.BROKEN)
-        world = replace(world, job=again, crashes=crashes, crashed_at=max(world.reached, world.crashed_at))
+        world = replace(
+            world, job=again, crashes=crashes, crashed_at=max(world.reached, world.crashed_at)
+        )
         return replace(world, formed=False, exits={}, suspected_s=None), []
     return replace(world, job=job_after(world.job, JobEvent.CRASHED), save=None), []
 
@@ -144,7 +155,10 @@ _KILLED, _MOST_KILLED = 137, 3
 
 
 def _missing_steps(world: World) -> str:
-    """What is wrong where trainers have ended well before the last step of the job file; empty if it is not known."""
+    """What is wrong where trainers have ended well before the last step of the job file.
+
+    Empty if it is not known.
+    """
     steps = world.terms.steps
     if steps is None or world.steps >= steps or world.progress_unknown:
         return ""
@@ -153,13 +167,21 @@ def _missing_steps(world: World) -> str:
 
 
 def _hung(world: World) -> _Step:
-    """Trainers that hang begin anew from the newest version that is safe, whatever is being saved; or the job fails."""
+    """Trainers that hang begin anew from the newest version that is safe, whatever is being saved.
+
+    Or the job fails.
+    """
     if not is_hung(world) or _broken(world):
         return world, []
     world, again = noted(world)
     if again:
         return begun_anew(world), []
-    return replace(world, job=job_after(world.job, JobEvent.CRASHED), failure=world.pulse.why, save=None), []
+    return (
+        replace(
+            world, job=job_after(world.job, JobEvent.CRASHED), failure=world.pulse.why, save=None
+        ),
+        [],
+    )
 
 
 def _limited(world: World) -> _Step:
@@ -172,12 +194,19 @@ def _limited(world: World) -> _Step:
         return world.to_end(f"{BUDGET} of {terms.total_usd:g} $ is used up"), []
     if terms.end_s is not None and world.now_s + last_s >= terms.end_s:
         if all(machine.requested_s < terms.begun_s for machine in world.machines.values()):
-            return world.to_end(f"{DEADLINE} leaves no time to start a machine (none was rented)"), []
+            return (
+                world.to_end(f"{DEADLINE} leaves no time to start a machine (none was rented)"),
+                [],
+            )
         return world.to_end(f"{DEADLINE} has come"), []
     # A deadline for which machines may be bought decides itself how long spot is waited for.
     if not world.formed and not terms.bought and waited_s(world) >= terms.give_up_s:
         return world.to_end("no machine is available"), []
-    failing = [r for r in Role if _never_ready(world, r) and not any(m.state.coming for m in world.of(r, *Machine))]
+    failing = [
+        r
+        for r in Role
+        if _never_ready(world, r) and not any(m.state.coming for m in world.of(r, *Machine))
+    ]
     if failing and not world.formed:
         known = world.unready[failing[0]]
         why = f"{NEVER_READY}: the last {known.count} ended before they could train"
@@ -208,14 +237,24 @@ def _marketed(world: World) -> _Step:
 def _broken(world: World) -> bool:
     """Whether a member of the generation is gone, or may be.
 
-    One that is noticed may be silent, or gone, for a while: others can make its version safe without it.
+    One that is noticed may be silent, or gone, for a while: others can make its version safe
+    without it.
     """
     save = world.save
     members = [world.machines[m] for m in world.members]
-    saves = save is not None and save.reason is Reason.EMERGENCY and not save.safe and world.now_s < save.limit_s
+    saves = (
+        save is not None
+        and save.reason is Reason.EMERGENCY
+        and not save.safe
+        and world.now_s < save.limit_s
+    )
     saves = saves and (bool(world.anchors) or any(not m.state.over for m in members))
     for machine in members:
-        if machine.state is Machine.ENDED and machine.noticed_s is not None and machine.ended_s is not None:
+        if (
+            machine.state is Machine.ENDED
+            and machine.noticed_s is not None
+            and machine.ended_s is not None
+        ):
             if not saves or world.now_s - machine.ended_s >= world.terms.silent_s:
                 return True
         elif machine.state is not Machine.MEMBER and (
@@ -237,17 +276,30 @@ def _saved_first(world: World) -> _Step:
     if found is None:
         return world, []
     reason, limit_s = found
-    return replace(world, save=Save(reason, world.now_s, limit_s), job=job_after(world.job, JobEvent.SAVE)), []
+    return (
+        replace(
+            world, save=Save(reason, world.now_s, limit_s), job=job_after(world.job, JobEvent.SAVE)
+        ),
+        [],
+    )
 
 
 def _wish(world: World) -> tuple[Reason, float] | None:
     """Why training is to hold behind a version, and until when that is of use; None: it is not."""
-    taken = [m.taken_s for m in map(world.machines.__getitem__, world.members) if m.state is Machine.NOTICED]
+    taken = [
+        m.taken_s
+        for m in map(world.machines.__getitem__, world.members)
+        if m.state is Machine.NOTICED
+    ]
     taken_s = min((t for t in taken if t is not None), default=math.inf)
     if _is_too_little(world):
         return Reason.STOP, min(markets.wait_until_s(world), taken_s)
     complete = not world.exits  # of those that have trained to the end no part would come
-    if taken and complete and world.terms.policy.emergency(replace(world.facts, grace_s=taken_s - world.now_s)):
+    if (
+        taken
+        and complete
+        and world.terms.policy.emergency(replace(world.facts, grace_s=taken_s - world.now_s))
+    ):
         return Reason.EMERGENCY, taken_s
     if world.ending:
         return Reason.STOP, min(markets.wait_until_s(world), taken_s)
@@ -289,7 +341,8 @@ def _given_up(world: World) -> World:
     late = world.now_s >= save.limit_s
     if not save.reason.holds:
         return replace(world, save=None) if save.safe or late else world
-    # A machine that is taken back goes at the limit of its save; any other change can do without, later or never.
+    # A machine that is taken back goes at the limit of its save; any other change can do without,
+    # later or never.
     missed = (late or bool(world.exits)) and not _has_come(world, save)
     return unsaved(world) if missed and save.reason is Reason.RESIZE else world
 
@@ -303,7 +356,10 @@ def _missed(before: World, world: World) -> World:
         took = format_seconds(world.now_s - asked.asked_s, digits=2)
         why = f"the script did not answer the request to save in {took}"
         if not world.version and not world.counts.saves:
-            why += "; one that uses neither Checkpointer nor dt.check_save saves nothing, and restarts at its beginning"
+            why += (
+                "; one that uses neither Checkpointer nor dt.check_save saves nothing, and restarts"
+                " at its beginning"
+            )
     elif asked.reason.holds:
         why = "trainers ended before it was safe"
     else:  # another that is more urgent has taken its place
@@ -315,7 +371,10 @@ def _missed(before: World, world: World) -> World:
 
 def _has_spares(world: World) -> bool:
     """Whether all of this generation can begin the next at once: a newcomer must not have them load torch meanwhile."""
-    ready_s = max((world.machines[m].ready_s or world.now_s for m in _next_members(world)), default=world.now_s)
+    ready_s = max(
+        (world.machines[m].ready_s or world.now_s for m in _next_members(world)),
+        default=world.now_s,
+    )
     return world.cold.isdisjoint(world.members) or world.now_s - ready_s >= _SPARE_S
 
 
@@ -327,7 +386,10 @@ def _next_members(world: World) -> tuple[str, ...]:
 
     Where the market changes, those of the other one take over when there are as many of them.
     """
-    able, most = {m.id: None for m in world.of(Role.TRAINER, Machine.MEMBER)}, markets.most_of(world)
+    able, most = (
+        {m.id: None for m in world.of(Role.TRAINER, Machine.MEMBER)},
+        markets.most_of(world),
+    )
     fit = {m: None for m in able if markets.fits(world, world.machines[m])}
     if len(fit) >= min(max(world.terms.least, len(world.members)), most):
         able = fit
@@ -336,7 +398,10 @@ def _next_members(world: World) -> tuple[str, ...]:
 
 
 def _next_anchors(world: World) -> tuple[str, ...]:
-    """The machines that keep the versions of the next generation, each part where it was; none if one is missing."""
+    """The machines that keep the versions of the next generation, each part where it was.
+
+    None if one is missing.
+    """
     able = [m.id for m in world.of(Role.ANCHOR, Machine.MEMBER)]
     fresh = (m for m in able if m not in world.anchors)
     places = [*world.anchors, *[""] * world.terms.anchors][: world.terms.anchors]
@@ -354,7 +419,9 @@ def _formed(world: World) -> _Step:
     if world.job.over or world.ending:
         return world, []
     broken = world.formed and _broken(world)
-    saved = save is not None and save.reason.holds and (_has_come(world, save) or now >= save.limit_s)
+    saved = (
+        save is not None and save.reason.holds and (_has_come(world, save) or now >= save.limit_s)
+    )
     if world.formed and not broken and not saved:
         return world, []
     if saved and not broken and _may_last(world):
@@ -370,25 +437,53 @@ def _formed(world: World) -> _Step:
         return replace(world, save=None, job=job_after(world.job, JobEvent.GO_ON)), acts
     if len(members) < terms.least or not _gathered(world, members) or not _has_anchors(world):
         if world.formed:
-            world = replace(_held(world), job=job_after(world.job, JobEvent.BROKEN), idle_s=None, idled_s=0.0)
-        return replace(world, formed=False, save=None, suspected_s=None, exits={}, started=frozenset()), acts
+            world = replace(
+                _held(world), job=job_after(world.job, JobEvent.BROKEN), idle_s=None, idled_s=0.0
+            )
+        return (
+            replace(
+                world, formed=False, save=None, suspected_s=None, exits={}, started=frozenset()
+            ),
+            acts,
+        )
     number = world.generation + 1
     for name in members:
         world = world.with_machine(replace(world.machines[name], epoch=number))
     job = job_after(world.job, JobEvent.FORM)
     world = replace(world, reports=world.has_reported, unplaced=world.is_unplaced)
     done = world.reached if any(m in members for m in world.members) else _done_unheard(world)
-    world = replace(world, peak=max(done, world.peak or 0), reached=0, reached_s=None, given_up=frozenset(), pending=0)
+    world = replace(
+        world,
+        peak=max(done, world.peak or 0),
+        reached=0,
+        reached_s=None,
+        given_up=frozenset(),
+        pending=0,
+    )
     if world.anchors not in ((), anchors):
         world = replace(world, version=world.lasts)
-    world = replace(world, job=job, generation=number, members=members, anchors=anchors, formed=True, exits={})
-    return begun(replace(world, started=frozenset(), suspected_s=None, save=None, idle_s=None, idled_s=0.0)), acts
+    world = replace(
+        world, job=job, generation=number, members=members, anchors=anchors, formed=True, exits={}
+    )
+    return (
+        begun(
+            replace(
+                world, started=frozenset(), suspected_s=None, save=None, idle_s=None, idled_s=0.0
+            )
+        ),
+        acts,
+    )
 
 
 def _may_last(world: World) -> bool:
     """Whether a version that only the anchors have yet gets further while there is nothing to go on with anyway."""
     save = world.save
-    if save is None or not save.safe or world.pending < world.version or world.lasts >= world.version:
+    if (
+        save is None
+        or not save.safe
+        or world.pending < world.version
+        or world.lasts >= world.version
+    ):
         return False
     able = len(_next_members(world)) >= world.terms.least and _has_anchors(world)
     return save.reason is Reason.EMERGENCY and world.now_s < save.limit_s and not able
@@ -409,17 +504,33 @@ def _done_unheard(world: World) -> int:
 
 
 def _held(world: World) -> World:
-    """With the step behind which trainers held for a version; it may be safe, and gone who would have said so."""
+    """With the step behind which trainers held for a version.
+
+    It may be safe, and gone who would have said so.
+    """
     save, step_s = world.save, markets.step_s_of(world)
-    if save is None or not save.reason.holds or world.now_s >= save.limit_s or world.reached_s is None or not step_s:
+    if (
+        save is None
+        or not save.reason.holds
+        or world.now_s >= save.limit_s
+        or world.reached_s is None
+        or not step_s
+    ):
         return world
     held = world.reached + 1 + int(max(save.asked_s - world.reached_s, 0.0) / step_s)
     return replace(world, reached=min(held, _done_unheard(world)), reached_s=None)
 
 
 def _gathered(world: World, members: tuple[str, ...]) -> bool:
-    """Whether the first generation need not wait for more machines; later ones grow as they come."""
-    if world.generation or len(members) >= world.terms.most or not any(m.state.coming for m in world.machines.values()):
+    """Whether the first generation need not wait for more machines.
+
+    Later ones grow as they come.
+    """
+    if (
+        world.generation
+        or len(members) >= world.terms.most
+        or not any(m.state.coming for m in world.machines.values())
+    ):
         return True
     first = min(world.machines[m].ready_s or world.now_s for m in members)
     return world.now_s - first >= world.terms.gather_s
@@ -464,18 +575,28 @@ def _unwanted(world: World, event: Listed) -> Iterator[Act]:
 def _given_back(before: World, world: World) -> Iterator[Act]:
     """The machines that an event has made useless."""
     for key, machine in world.machines.items():
-        if machine.state is Machine.RELEASING and before.machines[key].state is not Machine.RELEASING:
+        if (
+            machine.state is Machine.RELEASING
+            and before.machines[key].state is not Machine.RELEASING
+        ):
             yield Release(key)
 
 
 def _wanted(world: World) -> _Step:
-    """Ask for what is missing, where a pool may have it; release what is too many, and what was given up."""
+    """Ask for what is missing, where a pool may have it.
+
+    Release what is too many, and what was given up.
+    """
     if world.job.over or world.ending:
         return world, []
     acts: list[Act] = []
-    for machine in [*world.of(Role.TRAINER, Machine.NOTICED), *world.of(Role.ANCHOR, Machine.NOTICED)]:
+    for machine in [
+        *world.of(Role.TRAINER, Machine.NOTICED),
+        *world.of(Role.ANCHOR, Machine.NOTICED),
+    ]:
         keeps = machine.id in world.anchors  # versions, also while nothing is trained
-        if not keeps and (machine.id not in world.members or not world.formed):  # it has nothing to give
+        # It has nothing to give
+        if not keeps and (machine.id not in world.members or not world.formed):
             world = with_event(world, machine, MachineEvent.RELEASE)
             acts.append(Release(machine.id))
     if waiting := idlers(world):
@@ -483,7 +604,11 @@ def _wanted(world: World) -> _Step:
     for machine in waiting:
         world = with_event(world, machine, MachineEvent.RELEASE)
         acts.append(Release(machine.id))
-    alive = [m for m in world.machines.values() if m.state.coming or m.state in (Machine.MEMBER, Machine.SUSPECT)]
+    alive = [
+        m
+        for m in world.machines.values()
+        if m.state.coming or m.state in (Machine.MEMBER, Machine.SUSPECT)
+    ]
     trainers = [m for m in alive if m.role is Role.TRAINER]
     live = [m for m in trainers if markets.fits(world, m)]
     members, fit = set(world.members), {m.id for m in live}
@@ -507,7 +632,8 @@ def _wanted(world: World) -> _Step:
         pool = pool_of(world) if count > 0 else None
         if pool is None or is_in_vain(world, role):
             continue
-        if _never_ready(world, role):  # training goes on without; when it cannot any more, there is one more try
+        # Training goes on without; when it cannot any more, there is one more try
+        if _never_ready(world, role):
             soon = world.formed and world.now_s - world.unready[role].last_s < terms.give_up_s
             if soon or any(m.state.coming for m in alive if m.role is role):
                 continue

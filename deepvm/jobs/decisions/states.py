@@ -1,9 +1,11 @@
 """The states of machines and jobs, and what takes them from one to the next (thesis 5.1).
 
-Each table decides every pair of a state and an event; a pair that is not listed changes nothing, because it comes too
-late or is known already: a heartbeat that was under way when its machine was released, a notice that is told twice.
+Each table decides every pair of a state and an event; a pair that is not listed changes nothing,
+because it comes too late or is known already: a heartbeat that was under way when its machine was
+released, a notice that is told twice.
 
-Agents have none: orders say what should be so now, and an agent makes it so, whatever it did before.
+Agents have none: orders say what should be so now, and an agent makes it so, whatever it did
+before.
 """
 
 from __future__ import annotations
@@ -121,7 +123,8 @@ MACHINES: Final[Mapping[Machine, Mapping[MachineEvent, Machine]]] = {
     _M.NOTICED: {**_END, _E.ABSENT: _M.ENDED},  # silent or not, it goes
     _M.SUSPECT: {
         **_LIVE,
-        _E.BEAT: _M.WARMING,  # it was alive: its trainers are of an older generation, new ones are warmed
+        # It was alive: its trainers are of an older generation, new ones are warmed
+        _E.BEAT: _M.WARMING,
         _E.WARM: _M.MEMBER,
         _E.ABSENT: _M.ENDED,
         _E.OVERDUE: _M.LOST,

@@ -1,7 +1,8 @@
 """Machines that wait: for others, without which nothing can be trained, or for a version behind which they may join.
 
-Each is paid for, so none waits without end. The clock runs while nothing is trained, or a newcomer waits; it stands
-while a machine says how far its preparation is, which may take hours, and starts anew with each generation.
+Each is paid for, so none waits without end. The clock runs while nothing is trained, or a newcomer
+waits; it stands while a machine says how far its preparation is, which may take hours, and starts
+anew with each generation.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ def timed(world: World) -> World:
     """With the clock running, standing, or back at 0."""
     if world.formed and not _newcomers(world):
         return replace(world, idle_s=None, idled_s=0.0)
-    if not world.formed and any(m.state.coming and _doing(world, m) for m in world.machines.values()):
+    if not world.formed and any(
+        m.state.coming and _doing(world, m) for m in world.machines.values()
+    ):
         return replace(world, idle_s=None, idled_s=waited_s(world))
     return world if world.idle_s is not None else replace(world, idle_s=world.now_s)
 
@@ -29,7 +32,9 @@ def waited_s(world: World) -> float:
 
 def idlers(world: World) -> list[MachineRecord]:
     """Trainers that have waited long enough: nothing comes for which they could wait."""
-    if not world.formed and any(m.state in (Machine.BOOTING, Machine.WARMING) for m in world.machines.values()):
+    if not world.formed and any(
+        m.state in (Machine.BOOTING, Machine.WARMING) for m in world.machines.values()
+    ):
         return []
     limit_s, waited = world.terms.hold_s, waited_s(world)
     since_ready = {m.id: world.now_s - (m.ready_s or 0.0) for m in _newcomers(world)}
@@ -46,16 +51,22 @@ def let_go(world: World) -> World:
     terms, until_s = world.terms, world.now_s + world.terms.hold_s
     pools = [*world.pools, *terms.steady, *terms.bought]
     times = {p: world.blocked.get(p, (0.0, 0))[1] for p in pools}
-    return replace(world, blocked={**world.blocked, **{p: (until_s, max(n, 1)) for p, n in times.items()}})
+    return replace(
+        world, blocked={**world.blocked, **{p: (until_s, max(n, 1)) for p, n in times.items()}}
+    )
 
 
 def is_in_vain(world: World, role: Role) -> bool:
     """Whether a newcomer could not join: versions do not come, and training needs nobody else."""
-    if not world.formed or any(world.machines[m].state is not Machine.MEMBER for m in world.members):
+    if not world.formed or any(
+        world.machines[m].state is not Machine.MEMBER for m in world.members
+    ):
         return False
     if world.exits:  # some have trained to the end: they save no more
         return True
-    return role is Role.TRAINER and not world.on_demand and not world.has_waited(world.terms.give_up_s)
+    return (
+        role is Role.TRAINER and not world.on_demand and not world.has_waited(world.terms.give_up_s)
+    )
 
 
 def further_s(world: World, machine: MachineRecord) -> float:
@@ -67,7 +78,7 @@ def _doing(world: World, machine: MachineRecord) -> str:
     return world.preparing.get(machine.id, ("", 0.0))[0]
 
 
-# --- nobody was there ------------------------------------------------------------------------------------------------
+# --- nobody was there -----------------------------------------------------------------------------
 
 
 def adopted(world: World, now_s: float) -> World:
@@ -81,8 +92,16 @@ def adopted(world: World, now_s: float) -> World:
 
 def forgiven(world: World, stalled_s: float) -> World:
     """With a time in which the controller's process slept, waited for a lock or had no core: it counts for nothing."""
-    machines = {k: replace(m, heard_s=m.heard_s and m.heard_s + stalled_s) for k, m in world.machines.items()}
+    machines = {
+        k: replace(m, heard_s=m.heard_s and m.heard_s + stalled_s)
+        for k, m in world.machines.items()
+    }
     coming = [m for m in machines.values() if m.state.coming]
-    preparing = {**world.preparing, **{m.id: (_doing(world, m), further_s(world, m) + stalled_s) for m in coming}}
+    preparing = {
+        **world.preparing,
+        **{m.id: (_doing(world, m), further_s(world, m) + stalled_s) for m in coming},
+    }
     idle_s = None if world.idle_s is None else world.idle_s + stalled_s
-    return replace(hangs.forgiven(world, stalled_s), machines=machines, preparing=preparing, idle_s=idle_s)
+    return replace(
+        hangs.forgiven(world, stalled_s), machines=machines, preparing=preparing, idle_s=idle_s
+    )

@@ -1,4 +1,7 @@
-"""What the controller knows: machines, the generation, what is being saved, what was paid. Plain data, no clock."""
+"""What the controller knows: machines, the generation, what is being saved, what was paid.
+
+Plain data, no clock.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ from deepvm.jobs.decisions.pool_record import PoolRecord
 from deepvm.jobs.decisions.states import Job, Machine
 
 RELEASED, PREEMPTED, LOST, REFUSED, UNREADY = "released", "preempted", "lost", "refused", "unready"
-"""Why a machine ended; unready: before it could train, and the cloud does not say that it took it back."""
+"""Why a machine ended.
+
+Unready: before it could train, and the cloud does not say that it took it back.
+"""
 
 
 class Role(Enum):
@@ -58,8 +64,10 @@ class MachineRecord:
 
     Attributes:
         id: the token of the request, and the machine's tag in the cloud.
-        trained_s: when its first trainers were ready. taken_s: when the cloud takes it back, by its notice.
-        epoch: the newest generation that it was told to run. reported: the newest report of its agent that was heard.
+        trained_s: when its first trainers were ready. taken_s: when the cloud takes it back, by its
+            notice.
+        epoch: the newest generation that it was told to run. reported: the newest report of its
+            agent that was heard.
     """
 
     id: str
@@ -89,7 +97,10 @@ class MachineRecord:
 
 @dataclass(frozen=True)
 class Head:
-    """A machine that runs nothing but the job's controller; the machines of :class:`World` do not include it."""
+    """A machine that runs nothing but the job's controller.
+
+    The machines of :class:`World` do not include it.
+    """
 
     name: str
     usd_per_hour: float
@@ -110,7 +121,8 @@ class Head:
 class Pace:
     """How fast steps were in a generation: from its step ``first`` at ``first_s`` (below 0: not yet) to ``last``.
 
-    ``step_s``: seconds of one with all that stalls it; of the generation before until this one knows; 0: unknown.
+    ``step_s``: seconds of one with all that stalls it; of the generation before until this one
+    knows; 0: unknown.
     """
 
     generation: int = 0
@@ -136,8 +148,9 @@ class Pulse:
     """The signs of life of a generation (:mod:`deepvm.jobs.decisions.hangs`).
 
     Attributes:
-        formed_s: when the generation was formed. since_s: when the newest was. Both None before the first generation.
-        restored, stepped: whether it has said from which version it goes on, and made a step.
+        formed_s: when the generation was formed. since_s: when the newest was. Both None before the
+        first generation. restored, stepped: whether it has said from which version it goes on, and
+        made a step.
         longest_s: the longest time between two steps of the job, with all that came between them.
         hangs, version: how often training began anew because it hung, and since which safe version.
         hung_s, why: when it last did, and what was seen.
@@ -159,26 +172,29 @@ class Terms:
     """What the job may have, and how long the controller waits for what.
 
     Attributes:
-        least, most: machines of a generation. total_usd: what may be paid in all. end_s: when it must stop.
+        least, most: machines of a generation. total_usd: what may be paid in all. end_s: when it
+        must stop.
         silent_s: without a heartbeat a machine is SUSPECT. lost_s: so long silent it is LOST.
         start_s: a machine that gets no further for so long before it is a member is released.
         absent_s: until the cloud's list counts.
         gather_s: how long the first generation waits for more machines than the fewest.
-        save_s: how long a version may take that no notice limits. cool_s: how long a pool that refused is left alone;
-            twice as long each time. hold_s: how long machines wait for others that do not come, or for a version.
+        save_s: how long a version may take that no notice limits. cool_s: how long a pool that
+            refused is left alone; twice as long each time. hold_s: how long machines wait for
+            others that do not come, or for a version.
         give_up_s: if nothing can be trained for so long, no more machines are to be had.
-        start_timeout_s, step_timeout_s: how long a generation may take to its first step, and between steps, without a
-            sign of life; None: without end.
-        policy: decides on emergency saves.
-        anchor, anchors: where the machines that keep versions come from, the best pool first, and how many there are.
-        steady, steadies: the same of machines of a generation that must be bought on demand.
-        usd_per_hour: what a generation and its anchors may cost; those that leave beside those that come do not count.
+        start_timeout_s, step_timeout_s: how long a generation may take to its first step, and
+        between steps, without a sign of life; None: without end.
+        policy: decides on emergency saves. anchor, anchors: where the machines that keep versions
+        come from, the best pool first, and how many there are. steady, steadies: the same of
+        machines of a generation that must be bought on demand.
+        usd_per_hour: what a generation and its anchors may cost; those that leave beside those that
+            come do not count.
         max_price: what they may cost when prices have risen, None if nobody has said.
-        steps: of all the work, None if nobody has said. begun_s, begun: from when and which step the deadline counts.
-        deadline_policy, bought: what decides between spot and on demand, and where the latter come from; empty:
-            nothing does.
-        restart_s, version_s: until they are measured, from the request for a machine until it trains, and from the end
-            of a step until its version is safe. mttp_s: mean time to preemption of a machine, before any is seen.
+        steps: of all the work, None if nobody has said. begun_s, begun: from when and which step
+        the deadline counts. deadline_policy, bought: what decides between spot and on demand, and
+        where the latter come from; empty: nothing does. restart_s, version_s: until they are
+        measured, from the request for a machine until it trains, and from the end of a step until
+        its version is safe. mttp_s: mean time to preemption of a machine, before any is seen.
     """
 
     least: int
@@ -260,7 +276,9 @@ class Counts:
 
     def unsaved(self, why: str) -> Counts:
         """One that did not come."""
-        return replace(self, failed=FailedSaves(self.failed.total + 1, self.failed.in_a_row + 1, why))
+        return replace(
+            self, failed=FailedSaves(self.failed.total + 1, self.failed.in_a_row + 1, why)
+        )
 
     def explained(self, why: str) -> Counts:
         """The reason why the last one did not come, unless another has since."""
@@ -273,37 +291,47 @@ class World:
 
     Attributes:
         machines: by id, in the order of their requests.
-        generation: the newest; 0 before the first. members: its machines, in the order of their ranks. anchors: those
-            that keep its versions, in the order of their parts.
-        formed: whether its trainers were told to start, and not to stop since. started: where they run.
+        generation: the newest; 0 before the first. members: its machines, in the order of their
+            ranks. anchors: those that keep its versions, in the order of their parts.
+        formed: whether its trainers were told to start, and not to stop since. started: where they
+            run.
         exits: the worst exit code of the trainers on each machine where all have ended.
-        suspected_s: since when an exit is looked into. crashed_at, crashes: the last step before trainers failed for no
-            reason that is known, and how often they have without getting further.
-        unsaved_s: when a version did not come that something waited for; None: one has since. given_up: why versions
-            of this generation were wanted that are counted as failed, and of which trainers may still say so.
-        version: the newest that is safe. reached: the last step of this generation that is known, reached_s: when it
-            was, None where training stands still, or nobody knows. peak: that of those before it,
-            until it is known from which version this one goes on.
-        lasts: the newest version that is known to survive the loss of the anchors, too. lasting_s: how long it took
-            from the end of its step until then, 0 if unknown. pending: the newest that is on its way to where it does,
-            0 if none is. alone: why the newest will not get there, else empty.
-        pools: where machines are asked for, the best first when the job was submitted. priors: what the history said
-            of them then. blocked: until when a pool is left alone, and how often it refused in a row.
-        idle_s, idled_s: since when machines wait, None if none does or one prepares; and for how long they had before
-            (:mod:`deepvm.jobs.decisions.waiting`).
+        suspected_s: since when an exit is looked into. crashed_at, crashes: the last step before
+            trainers failed for no reason that is known, and how often they have without getting
+            further.
+        unsaved_s: when a version did not come that something waited for; None: one has since.
+            given_up: why versions of this generation were wanted that are counted as failed, and of
+            which trainers may still say so.
+        version: the newest that is safe. reached: the last step of this generation that is known,
+            reached_s: when it was, None where training stands still, or nobody knows. peak: that of
+            those before it, until it is known from which version this one goes on.
+        lasts: the newest version that is known to survive the loss of the anchors, too. lasting_s:
+            how long it took from the end of its step until then, 0 if unknown. pending: the newest
+            that is on its way to where it does, 0 if none is. alone: why the newest will not get
+            there, else empty.
+        pools: where machines are asked for, the best first when the job was submitted. priors: what
+            the history said of them then. blocked: until when a pool is left alone, and how often
+            it refused in a row. idle_s, idled_s: since when machines wait, None if none does or one
+            prepares; and for how long they had before (:mod:`deepvm.jobs.decisions.waiting`).
         facts: what is known of steps, versions and lives.
-        ending: why the job is to stop, empty if it is not; ending_s: since when. failure: why nothing can be trained,
-            else empty; no_data: that is so because the job's data cannot be had.
-        requests: how many machines were ever asked for. saving_s: for how long saves have stalled training.
-        on_demand: whether the deadline wants machines on demand. losses: spot machines that were lost or refused when
-            it last decided. pace: how fast steps are.
-        preparing: by machine, what it does before it can train, if that is known, and when it last got further.
+        ending: why the job is to stop, empty if it is not; ending_s: since when. failure: why
+            nothing can be trained, else empty; no_data: that is so because the job's data cannot be
+            had.
+        requests: how many machines were ever asked for. saving_s: for how long saves have stalled
+            training.
+        on_demand: whether the deadline wants machines on demand. losses: spot machines that were
+            lost or refused when it last decided. pace: how fast steps are.
+        preparing: by machine, what it does before it can train, if that is known, and when it last
+            got further.
         heads: where its controllers have run, if on machines that were rented for that.
         unready: by role, machines in a row that never could train. pulse: whether training goes on.
-        cold: machines whose next trainers still load while others run; heartbeats say it, nobody writes it down.
+        cold: machines whose next trainers still load while others run; heartbeats say it, nobody
+            writes it down.
         between: what passed between steps, of the first trainer.
-        reports: whether trainers of an earlier generation have reported a step, or the checkpoint they continued from.
-        unplaced: whether an earlier generation reported steps after a restart, but not from which step it continued.
+        reports: whether trainers of an earlier generation have reported a step, or the checkpoint
+            they continued from.
+        unplaced: whether an earlier generation reported steps after a restart, but not from which
+            step it continued.
     """
 
     terms: Terms
@@ -382,7 +410,10 @@ class World:
 
     @property
     def progress_unknown(self) -> str:
-        """Why the number of steps is not known; empty if it is: before any trainer has started it is 0."""
+        """Why the number of steps is not known.
+
+        Empty if it is: before any trainer has started it is 0.
+        """
         if self.is_unplaced:
             return "this script does not report from which step it continues"
         if self.has_reported or all(m.trained_s is None for m in self.machines.values()):
@@ -403,7 +434,9 @@ class World:
     def usd_per_second(self) -> float:
         """What it costs now."""
         machines = sum(m.pool.usd_per_hour for m in self.machines.values() if m.state.costs)
-        return (machines + sum(head.usd_per_hour for head in self.heads if head.ended_s is None)) / 3600
+        return (
+            machines + sum(head.usd_per_hour for head in self.heads if head.ended_s is None)
+        ) / 3600
 
     def to_end(self, why: str) -> World:
         """With the reason why the job is to stop; the first one counts."""

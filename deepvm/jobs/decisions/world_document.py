@@ -119,7 +119,10 @@ def from_document(found: Mapping[str, Any], machines: Mapping[str, MachineRecord
         anchors=tuple(found["anchors"]),
         started=frozenset(found["started"]),
         exits=found["exits"],
-        preparing={machine: (what, since_s) for machine, (what, since_s) in found.get("preparing", {}).items()},
+        preparing={
+            machine: (what, since_s)
+            for machine, (what, since_s) in found.get("preparing", {}).items()
+        },
         save=None if save is None else _save_of(save),
         given_up=frozenset(map(Reason, found.get("given_up", ()))),
         unready={Role(role): Unready(**known) for role, known in found.get("unready", {}).items()},
@@ -140,7 +143,9 @@ def from_document(found: Mapping[str, Any], machines: Mapping[str, MachineRecord
 
 
 def _save_of(found: Mapping[str, Any]) -> Save:
-    return Save(Reason(found["reason"]), found["asked_s"], found["limit_s"], found.get("safe", False))
+    return Save(
+        Reason(found["reason"]), found["asked_s"], found["limit_s"], found.get("safe", False)
+    )
 
 
 def to_row(machine: MachineRecord) -> dict[str, Any]:
@@ -153,5 +158,9 @@ def to_row(machine: MachineRecord) -> dict[str, Any]:
 def from_row(row: Mapping[str, Any]) -> MachineRecord:
     """A machine of the columns of a table."""
     pool = Pool(**{f.name: row[f.name] for f in fields(Pool)})
-    plain = {f.name: row[f.name] for f in fields(MachineRecord) if f.name not in ("pool", "state", "role")}
+    plain = {
+        f.name: row[f.name]
+        for f in fields(MachineRecord)
+        if f.name not in ("pool", "state", "role")
+    }
     return MachineRecord(**plain, pool=pool, state=Machine(row["state"]), role=Role(row["role"]))

@@ -1,7 +1,7 @@
 """The first process of deepvm on a head: it fetches the job, and runs its controller until the job is over.
 
-When it ends, the script that has started it shuts the machine down, which terminates it; where that script is gone,
-too, the shutdown that is put off here again and again comes by itself.
+When it ends, the script that has started it shuts the machine down, which terminates it; where that
+script is gone, too, the shutdown that is put off here again and again comes by itself.
 """
 
 from __future__ import annotations

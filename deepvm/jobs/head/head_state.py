@@ -24,8 +24,10 @@ class HeadState:
         number: its number. asked_s: when it was asked for. here: this computer is it.
         launched, refused: what the cloud has said to that, if it is known.
         begun: its controller has written the mirror. heard_s: when it last had, as far as is known.
-        read: whether the mirror could be read the last time. tag: of that mirror. nonce: of its controller.
-        logs: the last of its logs that were fetched. emptied: the job is over, and nothing of it is in the bucket.
+        read: whether the mirror could be read the last time. tag: of that mirror. nonce: of its
+            controller.
+        logs: the last of its logs that were fetched. emptied: the job is over, and nothing of it is
+            in the bucket.
     """
 
     number: int

@@ -25,7 +25,10 @@ _PIECES_PER_S, _MOST_S = 100, 30.0
 
 
 class LogPieces:
-    """Passes on what is new in the logs of one head; goes on where the process before this one had got to."""
+    """Passes on what is new in the logs of one head.
+
+    Goes on where the process before this one had got to.
+    """
 
     def __init__(self, folder: Path, objects: Objects, head: int) -> None:
         """``folder``: of the job."""
@@ -36,10 +39,13 @@ class LogPieces:
         self._number = 0
 
     def send(self, *, last: bool = False) -> None:
-        """Write what is new; ``last``: also a line that has no end. Raises UnknownError, RefusedError, OSError.
+        """Write what is new; ``last``: also a line that has no end.
 
-        The more pieces there are the rarer they become: nobody fetches tens of thousands of them. What trainers print
-        meanwhile is for the next time: where they print without a pause this would not return.
+        Raises UnknownError, RefusedError, OSError.
+
+        The more pieces there are the rarer they become: nobody fetches tens of thousands of them.
+        What trainers print meanwhile is for the next time: where they print without a pause this
+        would not return.
         """
         if self._sent is None:
             self._sent = self._resumed()
@@ -69,8 +75,11 @@ class LogPieces:
             if size - self._freed.get(machine, 0) >= _LEAST_FREED:
                 self._freed[machine] = size
                 words = ["fallocate", "--punch-hole", "--offset", "0", "--length", str(size)]
-                with contextlib.suppress(OSError):  # where that cannot be done the disk has to be large enough
-                    subprocess.run([*words, self._folder / f"{machine}.log"], capture_output=True, check=False)
+                # Where that cannot be done the disk has to be large enough
+                with contextlib.suppress(OSError):
+                    subprocess.run(
+                        [*words, self._folder / f"{machine}.log"], capture_output=True, check=False
+                    )
 
     def _resumed(self) -> dict[str, int]:
         keys = self._objects.keys(self._prefix)
@@ -80,7 +89,9 @@ class LogPieces:
         found = self._objects.get(keys[-1])
         return {} if found is None else dict(_read(found.data)["sent"])
 
-    def _next(self, before: dict[str, int], last: bool) -> tuple[dict[str, str], dict[str, int], bool]:
+    def _next(
+        self, before: dict[str, int], last: bool
+    ) -> tuple[dict[str, str], dict[str, int], bool]:
         """A piece, how much of each file is sent with it, and whether there was more than goes into one."""
         piece, sent, left = dict[str, str](), dict(before), _MOST
         for file in sorted(self._folder.glob("*.log")):
@@ -100,14 +111,19 @@ class LogPieces:
 
 
 def fetch_logs(folder: Path, objects: Objects, after: str) -> Iterator[str]:
-    """Add the pieces behind ``after`` to the logs of a job, and say which was added. Raises UnknownError, OSError."""
+    """Add the pieces behind ``after`` to the logs of a job, and say which was added.
+
+    Raises UnknownError, OSError.
+    """
     for key in objects.keys(LOGS, after):
         found = objects.get(key)
         if found is None:
             continue
         (folder / FOLDER).mkdir(exist_ok=True)
         for machine, text in _read(found.data)["texts"].items():
-            with (folder / FOLDER / f"{Path(machine).name}.log").open("a", encoding="utf-8") as file:
+            with (folder / FOLDER / f"{Path(machine).name}.log").open(
+                "a", encoding="utf-8"
+            ) as file:
                 file.write(text)
         yield key
 

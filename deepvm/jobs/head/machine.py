@@ -108,16 +108,23 @@ class HeadMachine:
             return False
 
     def _control(self) -> None:
-        """Run a controller until it ends, or hangs; one that cannot be started now has ended at once."""
+        """Run a controller until it ends, or hangs.
+
+        One that cannot be started now has ended at once.
+        """
         words = [sys.executable, "-m", "deepvm.cli.main", "jobs", "resume", self._job, "--keep"]
         try:
             (self._folder / PULSE).unlink(missing_ok=True)
             with (self._folder / CRASHES).open("ab") as file:
-                process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+                process = subprocess.Popen(
+                    words, stdin=subprocess.DEVNULL, stdout=file, stderr=file
+                )
                 if not self._ends(process):
                     process.kill()
                     process.wait()
-                    file.write(f"the controller hangs: it was ended after {HUNG_S:.0f} s\n".encode())
+                    file.write(
+                        f"the controller hangs: it was ended after {HUNG_S:.0f} s\n".encode()
+                    )
         except OSError as error:  # no memory, or no place on the disk
             log.warning("%s", error)
 
@@ -130,7 +137,8 @@ class HeadMachine:
                 return True
             except subprocess.TimeoutExpired:
                 now, now_s = self._pulse(), time.monotonic()
-            if now is None or now != seen:  # before its loop and after it the controller works without a pulse
+            # Before its loop and after it the controller works without a pulse
+            if now is None or now != seen:
                 seen, seen_s = now, now_s
             elif now_s - seen_s > HUNG_S:
                 return False
@@ -156,12 +164,15 @@ class HeadMachine:
     def _finish(self) -> None:
         """Have nothing of the job's secrets in the bucket, then the final document.
 
-        In this order: once the end is known its user may have the job go on, with new objects of the same names.
+        In this order: once the end is known its user may have the job go on, with new objects of
+        the same names.
         """
         with History.open() as history:
             logs = LogPieces(self._folder, self._objects, self._number)
             keeper = Keeper(self._job, self._number, self._objects, logs)
             keeper.go_on()
             kept = (MIRROR, CRASHES, LOGS)
-            self._objects.remove([key for key in self._objects.keys("") if not key.startswith(kept)])
+            self._objects.remove(
+                [key for key in self._objects.keys("") if not key.startswith(kept)]
+            )
             keeper.finish(history)

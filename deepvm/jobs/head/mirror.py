@@ -1,7 +1,8 @@
 """What a head and its user know of a job, as objects of a bucket: the mirror of its history, its logs, commands.
 
-The mirror is one object that is only ever replaced where it is still the one that the writer has read. It names the
-head that may write it: whoever starts another head writes that one's number first, and the older ones are fenced.
+The mirror is one object that is only ever replaced where it is still the one that the writer has
+read. It names the head that may write it: whoever starts another head writes that one's number
+first, and the older ones are fenced.
 """
 
 from __future__ import annotations
@@ -35,10 +36,18 @@ class FencedError(DeepVMError):
 def encoded(copy: Mapping[str, Any], head: int, writer: str, number: int, nonce: str = "") -> bytes:
     """A mirror of the rows of a job.
 
-    ``head``: which may write it. ``writer``: who has, empty for the user's own computer. ``number``: grows with each
-    that this writer writes. ``nonce``: of the controller, for messages to it.
+    ``head``: which may write it. ``writer``: who has, empty for the user's own computer.
+    ``number``: grows with each that this writer writes. ``nonce``: of the controller, for messages
+    to it.
     """
-    found = {"schema_version": _SCHEMA, "head": head, "writer": writer, "number": number, "nonce": nonce, **copy}
+    found = {
+        "schema_version": _SCHEMA,
+        "head": head,
+        "writer": writer,
+        "number": number,
+        "nonce": nonce,
+        **copy,
+    }
     return gzip.compress(json.dumps(found).encode(), 5, mtime=0)
 
 
@@ -47,14 +56,19 @@ def decoded(data: bytes) -> dict[str, Any]:
     try:
         found = json.loads(gzip.decompress(data))
         if found["schema_version"] != _SCHEMA:
-            raise UnknownError(f"the mirror of the job is of another deepvm ({found['schema_version']})")
+            raise UnknownError(
+                f"the mirror of the job is of another deepvm ({found['schema_version']})"
+            )
     except (OSError, EOFError, ValueError, TypeError, KeyError) as error:
         raise UnknownError(f"the mirror of the job cannot be read: {error}") from None
     return dict(found)
 
 
 def put_folder(objects: Objects, folder: Path) -> None:
-    """Send what a controller needs of its job's folder. Raises DataError, UnknownError, RefusedError."""
+    """Send what a controller needs of its job's folder.
+
+    Raises DataError, UnknownError, RefusedError.
+    """
     data = packed(folder)
     objects.remove(objects.keys(FOLDER))
     for number, start in enumerate(range(0, len(data), _PIECE)):

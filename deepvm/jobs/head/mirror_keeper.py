@@ -61,9 +61,17 @@ def keeper_of(row: JobRow, cloud: Cloud) -> Keeper | None:
 class Keeper:
     """Keeps the mirror of one job; reads the history that its controller writes."""
 
-    def __init__(self, name: str, number: int, objects: Objects, logs: LogPieces, pulse: Path | None = None) -> None:
+    def __init__(
+        self, name: str, number: int, objects: Objects, logs: LogPieces, pulse: Path | None = None
+    ) -> None:
         """``number``: of this head. ``pulse``: a file for :meth:`attend`. Nothing is asked yet."""
-        self._name, self._number, self._objects, self._logs, self._pulse = name, number, objects, logs, pulse
+        self._name, self._number, self._objects, self._logs, self._pulse = (
+            name,
+            number,
+            objects,
+            logs,
+            pulse,
+        )
         self._tag: str | None = None
         self._nonce, self._writer, self._written = "", "", 0
         self._events: list[dict[str, Any]] = []
@@ -78,13 +86,14 @@ class Keeper:
         self._give_up: Callable[[FencedError], object] = lambda error: None
         self._threads: list[threading.Thread] = []
 
-    # --- the mirror --------------------------------------------------------------------------------------------------
+    # --- the mirror -------------------------------------------------------------------------------
 
     def take(self, world: World, history: History, cloud: Headed, nonce: str) -> World:
         """Be the controller from now on; returns the world with what its heads cost.
 
         Raises:
-            FencedError: a newer head has the job. UnknownError, RefusedError: the mirror cannot be read or written.
+            FencedError: a newer head has the job. UnknownError, RefusedError: the mirror cannot be
+                read or written.
         """
         self._nonce = self._writer = nonce
         world = replace(world, heads=self._heads(world, cloud))
@@ -103,7 +112,10 @@ class Keeper:
         raise FencedError(f"another head writes the mirror of {self._name}")
 
     def go_on(self) -> None:
-        """With the mirror as it is: only the final one is left to be written. Raises FencedError."""
+        """With the mirror as it is: only the final one is left to be written.
+
+        Raises FencedError.
+        """
         found = self._objects.get(MIRROR)
         if found is None or (theirs := decoded(found.data))["head"] > self._number:
             raise FencedError(f"another head has taken {self._name} over")
@@ -120,14 +132,23 @@ class Keeper:
         known = {head.name for head in world.heads}
         usd = cloud.head_usd_per_hour()
         # Those that were lost before their controllers began have cost something, too.
-        unheard = [Head(name, usd, *times) for name, times in lives.ended.items() if name not in (*known, mine)]
-        world = replace(world, heads=(*world.heads, *sorted(unheard, key=lambda head: head.launched_s)))
+        unheard = [
+            Head(name, usd, *times)
+            for name, times in lives.ended.items()
+            if name not in (*known, mine)
+        ]
+        world = replace(
+            world, heads=(*world.heads, *sorted(unheard, key=lambda head: head.launched_s))
+        )
         found = []
         for head in (head for head in world.heads if head.name != mine):
             _, ended_s = lives.ended.get(head.name, (0.0, world.now_s))
             found.append(replace(head, ended_s=ended_s) if head.ended_s is None else head)
         own = next((head for head in world.heads if head.name == mine), Head(mine, usd, now_s))
-        return (*found, replace(own, launched_s=lives.alive.get(mine, own.launched_s), ended_s=None))
+        return (
+            *found,
+            replace(own, launched_s=lives.alive.get(mine, own.launched_s), ended_s=None),
+        )
 
     def _put(self, history: History) -> None:
         """Write the mirror. Raises ChangedError, UnknownError, RefusedError."""
@@ -136,7 +157,9 @@ class Keeper:
         copy["events"] = self._events
         was, now_s = self._bytes, time.monotonic()
         self._bytes = json.dumps(copy).encode()
-        if self._bytes == was and (now_s - self._put_s < BEAT_S or now_s - self._turned_s > HANGS_S):
+        if self._bytes == was and (
+            now_s - self._put_s < BEAT_S or now_s - self._turned_s > HANGS_S
+        ):
             return
         self._written += 1
         data = encoded(copy, self._number, self._writer, self._written, self._nonce)
@@ -145,7 +168,10 @@ class Keeper:
         self._bytes, self._put_s = made, now_s
 
     def _put_again(self, history: History) -> None:
-        """Write it where it is unknown what became of the last write. Raises FencedError, and as :meth:`_put`."""
+        """Write it where it is unknown what became of the last write.
+
+        Raises FencedError, and as :meth:`_put`.
+        """
         try:
             self._put(history)
         except ChangedError:
@@ -168,7 +194,10 @@ class Keeper:
         await asyncio.wrap_future(waiting)
 
     def _keep(self, open_history: Callable[[], History]) -> None:
-        """Until the end, or another head has the job. What fails is tried again: acts wait for it, and the end too."""
+        """Until the end, or another head has the job.
+
+        What fails is tried again: acts wait for it, and the end too.
+        """
         with contextlib.ExitStack() as opened:
             history: History | None = None
             while not self._over:
@@ -213,10 +242,13 @@ class Keeper:
         with contextlib.suppress(RuntimeError):  # its loop is closed: it has ended
             self._give_up(error)  # it may have nothing to write down for days
 
-    # --- commands and logs -------------------------------------------------------------------------------------------
+    # --- commands and logs ------------------------------------------------------------------------
 
     def attend(
-        self, controller: Heeding, loop: asyncio.AbstractEventLoop, open_history: Callable[[], History] = History.open
+        self,
+        controller: Heeding,
+        loop: asyncio.AbstractEventLoop,
+        open_history: Callable[[], History] = History.open,
     ) -> None:
         """Keep the mirror, heed commands and pass logs on, in threads, until :meth:`close`."""
 
@@ -226,7 +258,10 @@ class Keeper:
 
         self._give_up = lambda error: loop.call_soon_threadsafe(controller.give_up, error)
         loop.call_soon_threadsafe(self._turn, loop)
-        works: list[tuple[Callable[..., None], Any]] = [(self._keep, open_history), (self._run_errands, heed)]
+        works: list[tuple[Callable[..., None], Any]] = [
+            (self._keep, open_history),
+            (self._run_errands, heed),
+        ]
         for work, argument in works:
             thread = threading.Thread(target=work, args=(argument,), name="head", daemon=True)
             thread.start()
@@ -258,7 +293,7 @@ class Keeper:
         self._objects.remove([key])
         del self._heeded[key]
 
-    # --- the end -----------------------------------------------------------------------------------------------------
+    # --- the end ----------------------------------------------------------------------------------
 
     def leave(self) -> None:
         """The controller has ended, the job has not: stop the threads."""
@@ -273,7 +308,10 @@ class Keeper:
         self._threads = []
 
     def finish(self, history: History) -> None:
-        """The job is over: its last logs and its final document, at any price. Raises FencedError."""
+        """The job is over: its last logs and its final document, at any price.
+
+        Raises FencedError.
+        """
         self.leave()
         end_s = time.monotonic() + _LAST_S
         while True:

@@ -13,7 +13,16 @@ from typing import Any
 from deepvm.errors import DataError, DeepVMError
 from deepvm.io.failpoints import point
 from deepvm.io.file_lock import FileLock
-from deepvm.jobs.cloud import ChangedError, Cloud, Headed, Object, Objects, RefusedError, UnknownError, head_name
+from deepvm.jobs.cloud import (
+    ChangedError,
+    Cloud,
+    Headed,
+    Object,
+    Objects,
+    RefusedError,
+    UnknownError,
+    head_name,
+)
 from deepvm.jobs.decisions.world import World
 from deepvm.jobs.head.head_state import BEGINS_S, HeadState
 from deepvm.jobs.head.log_pieces import fetch_logs
@@ -61,16 +70,22 @@ def _locked(row: JobRow) -> Any:
         lock.release()
 
 
-# --- rent ------------------------------------------------------------------------------------------------------------
+# --- rent -----------------------------------------------------------------------------------------
 
 
-def start(row: JobRow, history: History, cloud: Headed, resumed: Callable[[], World] | None = None) -> HeadState:
-    """Rent a head that runs the controller of a job; whatever was left undone of an earlier attempt is done.
+def start(
+    row: JobRow, history: History, cloud: Headed, resumed: Callable[[], World] | None = None
+) -> HeadState:
+    """Rent a head that runs the controller of a job.
 
-    ``resumed``: the world with which it goes on, once the history has what the head before has written.
+    Whatever was left undone of an earlier attempt is done.
+
+    ``resumed``: the world with which it goes on, once the history has what the head before has
+    written.
 
     Raises:
-        DataError: there is a head that lives. RefusedError: none is to be had. UnknownError: nobody knows.
+        DataError: there is a head that lives. RefusedError: none is to be had. UnknownError: nobody
+            knows.
     """
     with _locked(row):
         objects, lives = cloud.objects(row.name), cloud.heads(row.name)
@@ -79,10 +94,16 @@ def start(row: JobRow, history: History, cloud: Headed, resumed: Callable[[], Wo
             state = _refreshed(row, history, objects, state)
             job = history.job(row.name)
             name = head_name(state.number)
-            begins = not state.begun and name in lives.alive and time.time() - state.asked_s < BEGINS_S
+            begins = (
+                not state.begun and name in lives.alive and time.time() - state.asked_s < BEGINS_S
+            )
             lives_on = name not in lives.ended and (state.alive or begins)
             if lives_on and job is not None and job.result is None:
-                did = "runs the controller of" if state.begun else "was started a moment ago to run the controller of"
+                did = (
+                    "runs the controller of"
+                    if state.begun
+                    else "was started a moment ago to run the controller of"
+                )
                 raise DataError(f"{name} {did} {row.name}")
         if resumed is not None:
             resumed()  # what is wrong with it is said before anything is done
@@ -114,7 +135,13 @@ def start(row: JobRow, history: History, cloud: Headed, resumed: Callable[[], Wo
         return state
 
 
-def _fence(row: JobRow, history: History, objects: Objects, number: int, resumed: Callable[[], World] | None) -> str:
+def _fence(
+    row: JobRow,
+    history: History,
+    objects: Objects,
+    number: int,
+    resumed: Callable[[], World] | None,
+) -> str:
     """Write the mirror for this head: from now on none before it writes another, and so none acts."""
     for _ in range(_TRIES):
         found = objects.get(MIRROR)
@@ -133,7 +160,7 @@ def _fence(row: JobRow, history: History, objects: Objects, number: int, resumed
     raise UnknownError(f"the mirror of {row.name} is being written again and again; try again")
 
 
-# --- see -------------------------------------------------------------------------------------------------------------
+# --- see ------------------------------------------------------------------------------------------
 
 
 AtEnd = Callable[[JobRow], object]
@@ -141,9 +168,16 @@ AtEnd = Callable[[JobRow], object]
 
 
 def refresh(
-    row: JobRow, history: History, cloud: Headed, *, logs: bool = False, at_end: AtEnd = lambda row: None
+    row: JobRow,
+    history: History,
+    cloud: Headed,
+    *,
+    logs: bool = False,
+    at_end: AtEnd = lambda row: None,
 ) -> HeadState | None:
-    """Have the history here know what the mirror does; ``logs``: and the job's folder. None: the job has no head.
+    """Have the history here know what the mirror does; ``logs``: and the job's folder.
+
+    None: the job has no head.
 
     Raises UnknownError, RefusedError: the mirror cannot be read; DataError.
     """
@@ -190,7 +224,10 @@ def _refreshed(row: JobRow, history: History, objects: Objects, state: HeadState
 
 
 def refresh_all(
-    history: History, cloud_of: Callable[[str], Cloud], said: Callable[[str], None], at_end: AtEnd = lambda row: None
+    history: History,
+    cloud_of: Callable[[str], Cloud],
+    said: Callable[[str], None],
+    at_end: AtEnd = lambda row: None,
 ) -> None:
     """The same for all jobs that have a head; what cannot be read is ``said``."""
     for row in history.jobs():
@@ -203,7 +240,7 @@ def refresh_all(
                 said(f"{row.name}: what is shown may be old: {error}")
 
 
-# --- command ---------------------------------------------------------------------------------------------------------
+# --- command --------------------------------------------------------------------------------------
 
 
 def send(
@@ -220,14 +257,19 @@ def send(
         state = refresh(row, history, cloud, at_end=at_end) or state
         assert state is not None
         if not state.begun or not state.nonce:
-            raise DataError(f"{head_name(state.number)}, where {row.name} is controlled, has not begun yet; try again")
-        answer = _answer(cloud.objects(row.name), Sender(USER, secret_of(job_secret, USER), state.nonce), message)
+            raise DataError(
+                f"{head_name(state.number)}, where {row.name} is controlled, has not begun yet; try"
+                " again"
+            )
+        answer = _answer(
+            cloud.objects(row.name), Sender(USER, secret_of(job_secret, USER), state.nonce), message
+        )
         if answer is not None:
             return answer
     assert state is not None
     raise DataError(
-        f"the controller of {row.name} on {head_name(state.number)} does not answer; "
-        f"'deepvm jobs show {row.name}' says whether it lives, and deepvm jobs resume {row.name} starts another"
+        f"the controller of {row.name} on {head_name(state.number)} does not answer; 'deepvm jobs"
+        f" show {row.name}' says whether it lives, and deepvm jobs resume {row.name} starts another"
     )
 
 
@@ -235,7 +277,9 @@ def _answer(objects: Objects, sender: Sender, message: dict[str, Any]) -> dict[s
     """What the head answers; None: nothing, or that the message does not count."""
     body, signature = sender.sealed(message)
     key = f"{time.time_ns():020}-{secrets.token_hex(4)}"
-    objects.put(COMMANDS + key, json.dumps({"body": body.decode(), "signature": signature}).encode())
+    objects.put(
+        COMMANDS + key, json.dumps({"body": body.decode(), "signature": signature}).encode()
+    )
     end_s = time.monotonic() + _ANSWER_S
     try:
         while time.monotonic() < end_s:

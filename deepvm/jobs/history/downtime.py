@@ -1,7 +1,8 @@
 """Times in which a job had no controller: the computer slept, or the controller was gone until ``deepvm jobs resume``.
 
-Machines may have trained on, saved and ended meanwhile, or have slept, too; nobody was there to see it. A controller
-writes down for how long nobody was; how many steps were done in that time follows from the job's samples.
+Machines may have trained on, saved and ended meanwhile, or have slept, too; nobody was there to see
+it. A controller writes down for how long nobody was; how many steps were done in that time follows
+from the job's samples.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ class Downtime:
 def downtimes(events: Iterable[EventRow], samples: Sequence[Sample]) -> list[Downtime]:
     """All of a job, in order."""
     found = [(float(e.facts["since_s"]), e.at_s) for e in events if e.kind == DOWNTIME]
-    return [Downtime(since_s, until_s, _steps(samples, since_s, until_s)) for since_s, until_s in found]
+    return [
+        Downtime(since_s, until_s, _steps(samples, since_s, until_s)) for since_s, until_s in found
+    ]
 
 
 def _steps(samples: Sequence[Sample], since_s: float, until_s: float) -> int:
@@ -52,7 +55,9 @@ def _steps(samples: Sequence[Sample], since_s: float, until_s: float) -> int:
     after = next((s for s in samples if s.at_s >= until_s and s.step != before.step), None)
     if after is None or after.at_s <= before.at_s:
         return 0
-    return max(round((after.step - before.step) * (until_s - since_s) / (after.at_s - before.at_s)), 0)
+    return max(
+        round((after.step - before.step) * (until_s - since_s) / (after.at_s - before.at_s)), 0
+    )
 
 
 def last_seen_s(world: World, samples: Sequence[Sample]) -> float:
@@ -63,10 +68,17 @@ def last_seen_s(world: World, samples: Sequence[Sample]) -> float:
 def caught_up(world: World, samples: Sequence[Sample]) -> World:
     """A world with the steps that its controller did not write down, as nothing followed from them."""
     last = samples[-1] if samples else None
-    if last is None or last.generation != world.generation or world.peak is not None or last.step <= world.reached:
+    if (
+        last is None
+        or last.generation != world.generation
+        or world.peak is not None
+        or last.step <= world.reached
+    ):
         return world
     # Where nobody knew when a step was reached, trainers had stood still.
-    return replace(world, reached=last.step, reached_s=None if world.reached_s is None else last.at_s)
+    return replace(
+        world, reached=last.step, reached_s=None if world.reached_s is None else last.at_s
+    )
 
 
 def cut(

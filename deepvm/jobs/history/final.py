@@ -37,11 +37,14 @@ def final_document(
 ) -> dict[str, Any]:
     """The document ``deepvm.run/1``; times in seconds, money in dollars.
 
-    ``prices``: on demand, $/h, by type, as far as they are known. ``without``: when there was no controller.
+    ``prices``: on demand, $/h, by type, as far as they are known. ``without``: when there was no
+    controller.
 
     Its ``forecast`` and ``validation`` are those of others: they simulate the job.
     """
-    end_s = max([world.now_s, *(m.ended_s for m in world.machines.values() if m.ended_s is not None)])
+    end_s = max(
+        [world.now_s, *(m.ended_s for m in world.machines.values() if m.ended_s is not None)]
+    )
     saves = world.counts.saves
     where = spent(created_s, world, events, without, prices)
     unknown = unpriced(world, prices)
@@ -82,14 +85,18 @@ def final_document(
         "total_s": round(end_s - created_s - stood_s(world, events), 3),
         "breakdown_s": {cause: round(where.seconds[cause], 3) for cause in CAUSES} | again,
         "phases_s": phases_s(events),
-        "between_steps": round(world.between.s / world.between.of_s, 4) if world.between.of_s else None,
+        "between_steps": (
+            round(world.between.s / world.between.of_s, 4) if world.between.of_s else None
+        ),
         "downtime_s": round(where.seconds.get(DOWNTIME, 0.0), 3),
         "cost_usd": round(world.usd, 8),
         "head_usd": round(world.head_usd, 8),
         "on_demand_cost_usd": None if same is None else round(same, 8),
         "same_work_on_demand_usd": None if work is None else round(work, 8),
         "unpriced_types": unknown,
-        "spent_usd": {cause: round(usd, 8) for cause, usd in {DOWNTIME: 0.0, **where.usd}.items()} | again,
+        "spent_usd": (
+            {cause: round(usd, 8) for cause, usd in {DOWNTIME: 0.0, **where.usd}.items()} | again
+        ),
         "forecast": None,
         "unforeseen": "",
         "validation": None,
@@ -132,4 +139,8 @@ def _machine(machine: MachineRecord, now_s: float) -> dict[str, Any]:
 def _time(at_s: float | None) -> str | None:
     if at_s is None:
         return None
-    return datetime.fromtimestamp(at_s, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return (
+        datetime.fromtimestamp(at_s, timezone.utc)
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z")
+    )

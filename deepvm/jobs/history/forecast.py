@@ -1,9 +1,10 @@
 """What could be expected of a job before it began, beside what came out: for the report at its end.
 
-It is what ``deepvm simulate`` says of the job by what was known at its submission: steps, prices, policy, the mean life
-of its machines, and how long earlier machines of their kind took to start. Only the time of a step is measured, as
-nobody knows it before; and where nobody said how many steps there are, those of a job that is done. A job that may
-change its size or its market has no forecast: of those the simulator has no like.
+It is what ``deepvm simulate`` says of the job by what was known at its submission: steps, prices,
+policy, the mean life of its machines, and how long earlier machines of their kind took to start.
+Only the time of a step is measured, as nobody knows it before; and where nobody said how many steps
+there are, those of a job that is done. A job that may change its size or its market has no
+forecast: of those the simulator has no like.
 """
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ def forecast(
 ) -> dict[str, Any]:
     """The key ``forecast`` of a final document. Raises UnforeseenError: too little was known.
 
-    ``machines``: of the history; those of other jobs, from before this one, say how long a start takes. ``without``:
-    when there was no controller; it is compared with what was spent but for the part of that in which nothing trained.
+    ``machines``: of the history; those of other jobs, from before this one, say how long a start
+    takes. ``without``: when there was no controller; it is compared with what was spent but for the
+    part of that in which nothing trained.
     """
     from deepvm.simulator.engine.lifetimes import ListedLifetimes
     from deepvm.simulator.monte_carlo import simulate
@@ -60,7 +62,10 @@ def forecast(
     if terms.least != terms.most:
         raise UnforeseenError("deepvm cannot simulate a job whose number of machines may change")
     if terms.bought:
-        raise UnforeseenError("deepvm cannot simulate a job that may switch to on-demand machines to meet its deadline")
+        raise UnforeseenError(
+            "deepvm cannot simulate a job that may switch to on-demand machines to meet its"
+            " deadline"
+        )
     if not step_s:
         raise UnforeseenError("no step was timed")
     start_s = _start_s(spec, created_s, world, machines)
@@ -75,7 +80,10 @@ def forecast(
         raise UnforeseenError("machines are not expected to live long enough") from None
     spreads = {name: Spread.of(getattr(found, name)) for name in FIGURES}
     fact = _compared(document, without, step_s)
-    off = {n: round(spreads[n].p50 / fact[n] - 1, 4) if fact[n] else None for n in ("total_s", "cost_usd")}
+    off = {
+        n: round(spreads[n].p50 / fact[n] - 1, 4) if fact[n] else None
+        for n in ("total_s", "cost_usd")
+    }
     return {
         "runs": _RUNS,
         "steps": job.steps,
@@ -83,7 +91,10 @@ def forecast(
         "step_s": round(step_s, 6),
         "start_s": round(job.preparation_s.mean, 3),
         "mttp_s": terms.mttp_s if job.mttp_s[0] < math.inf else None,
-        **{name: {k: round(x, 8) for k, x in asdict(spread).items()} for name, spread in spreads.items()},
+        **{
+            name: {k: round(x, 8) for k, x in asdict(spread).items()}
+            for name, spread in spreads.items()
+        },
         "fact": fact,
         "off": off if done else None,
     }
@@ -106,16 +117,26 @@ def forecast_of(
         return None
 
 
-def _compared(document: Mapping[str, Any], without: Sequence[Downtime], step_s: float) -> dict[str, Any]:
+def _compared(
+    document: Mapping[str, Any], without: Sequence[Downtime], step_s: float
+) -> dict[str, Any]:
     """What came out, but for the time without a controller in which nothing was trained, and its share of the cost."""
     idle_s, span_s = sum(one.idle_s(step_s) for one in without), sum(one.span_s for one in without)
     idle_usd = document["spent_usd"][DOWNTIME] * idle_s / span_s if span_s else 0.0
-    less = {"total_s": round(document["total_s"] - idle_s, 3), "cost_usd": round(document["cost_usd"] - idle_usd, 8)}
+    less = {
+        "total_s": round(document["total_s"] - idle_s, 3),
+        "cost_usd": round(document["cost_usd"] - idle_usd, 8),
+    }
     return {name: less.get(name, document[name]) for name in FIGURES}
 
 
 def _expected(
-    spec: Mapping[str, Any], world: World, steps: int, step_s: float, start_s: float, injection: Injection | None
+    spec: Mapping[str, Any],
+    world: World,
+    steps: int,
+    step_s: float,
+    start_s: float,
+    injection: Injection | None,
 ) -> Job:
     """The job as it was submitted; the price of a VM is its share of the whole cluster's."""
     terms, pool = world.terms, world.pools[0]
@@ -126,7 +147,8 @@ def _expected(
     vms = spots or terms.most
     if not spots:
         usd += vms * pool.usd_per_hour
-    # Lives that are ended on purpose count from when a machine trains, those of the simulator from its request.
+    # Lives that are ended on purpose count from when a machine trains, those of the simulator from
+    # its request.
     life_s = terms.mttp_s + (start_s if injection else 0.0)
     lives: tuple[float, ...] = (life_s,) if spots else (math.inf,)
     if spots and injection and injection.count is not None:  # whoever comes later stays
@@ -142,13 +164,17 @@ def _expected(
         mttp_s=lives,
         save_every_steps=spec.get("save_every_steps"),
         spot_usd_per_hour=usd / vms,
-        missed_notice_rate=injection.missed + injection.silent if injection else float(Notices().missed_rate),
+        missed_notice_rate=(
+            injection.missed + injection.silent if injection else float(Notices().missed_rate)
+        ),
         proactive_replacement=True,
         vms=vms,
     )
 
 
-def _start_s(spec: Mapping[str, Any], created_s: float, world: World, machines: Iterable[Mapping[str, Any]]) -> float:
+def _start_s(
+    spec: Mapping[str, Any], created_s: float, world: World, machines: Iterable[Mapping[str, Any]]
+) -> float:
     """From the request for a machine until it trains: as earlier ones took, else as terms have it."""
     kind, cloud = world.pools[0].instance_type, spec.get("cloud")
     took = [

@@ -1,7 +1,10 @@
-"""What happened to all jobs of a user: machines, events, money; in SQLite, or in PostgreSQL for a team.
+"""What happened to all jobs of a user: machines, events, money.
 
-The controller writes here before it acts, and each write is on the disk when it returns: after ``kill -9`` another
-controller reads its job's world, and nothing that was asked of a cloud is unknown.
+In SQLite, or in PostgreSQL for a team.
+
+The controller writes here before it acts, and each write is on the disk when it returns: after
+``kill -9`` another controller reads its job's world, and nothing that was asked of a cloud is
+unknown.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ _WAIT_S = 30.0
 """For a lock."""
 STATE, MACHINE, MARKET, REBALANCED = "state", "machine", "market", "rebalanced"
 """Kinds of events: the job's new state, a machine's, the market in which the next ones are asked for, and that a cloud
-has recommended to replace a machine."""
+has recommended to replace a machine.
+"""
 
 _TABLES = sa.MetaData()
 _META = sa.Table("deepvm_schema", _TABLES, sa.Column("version", sa.Integer, primary_key=True))
@@ -60,7 +64,16 @@ _MACHINES = sa.Table(
     sa.Column("role", sa.String(16), nullable=False),
     *(
         sa.Column(name, sa.Float)
-        for name in ("launched_s", "ready_s", "trained_s", "heard_s", "silent_s", "noticed_s", "taken_s", "ended_s")
+        for name in (
+            "launched_s",
+            "ready_s",
+            "trained_s",
+            "heard_s",
+            "silent_s",
+            "noticed_s",
+            "taken_s",
+            "ended_s",
+        )
     ),
     sa.Column("end_reason", sa.String(16), nullable=False),
     sa.Column("epoch", sa.Integer, nullable=False),
@@ -89,8 +102,13 @@ _SAMPLES = sa.Table(
 
 
 def _names_clouds(connection: sa.Connection) -> None:
-    """2: machines say of which cloud they are; lives on clouds that take them back on purpose are no market's."""
-    connection.execute(sa.text("ALTER TABLE machines ADD COLUMN cloud VARCHAR(16) NOT NULL DEFAULT ''"))
+    """2: machines say of which cloud they are.
+
+    Lives on clouds that take them back on purpose are no market's.
+    """
+    connection.execute(
+        sa.text("ALTER TABLE machines ADD COLUMN cloud VARCHAR(16) NOT NULL DEFAULT ''")
+    )
     for name, spec in connection.execute(sa.select(_JOBS.c.name, _JOBS.c.spec)).all():
         cloud = json.loads(spec).get("cloud", "")
         connection.execute(_MACHINES.update().where(_MACHINES.c.job == name).values(cloud=cloud))
@@ -105,19 +123,27 @@ def own_folder(environ: Mapping[str, str] = os.environ) -> Path:
     named = environ.get("DEEPVM_DATA_DIR", "")
     folder = Path(os.path.expanduser(named)).absolute() if named else user_folder("data", environ)
     if folder is None:
-        raise DataError(f"there is no home folder for the history of jobs; set HOME, XDG_DATA_HOME or {PLACE}")
+        raise DataError(
+            f"there is no home folder for the history of jobs; set HOME, XDG_DATA_HOME or {PLACE}"
+        )
     return folder
 
 
 def place_of(environ: Mapping[str, str]) -> str:
-    """The history that an environment names, by a URL or a whole path; empty for that of this user's folder."""
+    """The history that an environment names, by a URL or a whole path.
+
+    Empty for that of this user's folder.
+    """
     place = environ.get(PLACE, "")
     return place if not place or "://" in place else str(Path(place).absolute())
 
 
 @dataclass(frozen=True)
 class JobRow:
-    """A job of the history; ``spec``: its file as it was submitted. ``result``: its final document, if it has ended."""
+    """A job of the history; ``spec``: its file as it was submitted.
+
+    ``result``: its final document, if it has ended.
+    """
 
     name: str
     created_s: float
@@ -129,7 +155,10 @@ class JobRow:
 
 @dataclass(frozen=True)
 class EventRow:
-    """Something that happened; ``state``: of the job afterwards. ``number``: grows with each that is written down."""
+    """Something that happened; ``state``: of the job afterwards.
+
+    ``number``: grows with each that is written down.
+    """
 
     at_s: float
     kind: str
@@ -148,15 +177,22 @@ class Sample:
 
 
 class History:
-    """An open history; for one thread. What reads or writes raises DataError where it cannot be used."""
+    """An open history; for one thread.
+
+    What reads or writes raises DataError where it cannot be used.
+    """
 
     def __init__(self, engine: sa.Engine) -> None:
-        """Make the tables where there are none, or bring them up to date. Raises DataError: they are of a newer one."""
+        """Make the tables where there are none, or bring them up to date.
+
+        Raises DataError: they are of a newer one.
+        """
         self._engine = engine
         self._clouds: dict[str, str] = {}
         try:
             with engine.execution_options(writes=True).begin() as connection:
-                if engine.dialect.name == "postgresql":  # of several processes one makes or changes the tables
+                # Of several processes one makes or changes the tables
+                if engine.dialect.name == "postgresql":
                     connection.execute(sa.text("SELECT pg_advisory_xact_lock(20171117)"))
                 _TABLES.create_all(connection)
                 found = connection.execute(sa.select(_META.c.version)).scalar()
@@ -168,7 +204,9 @@ class History:
         except sa.exc.SQLAlchemyError as error:
             raise _unusable(engine, error) from None
         if found is not None and found > SCHEMA:
-            raise DataError(f"{_shown(engine)}: written by a newer deepvm (schema {found}); upgrade this one")
+            raise DataError(
+                f"{_shown(engine)}: written by a newer deepvm (schema {found}); upgrade this one"
+            )
 
     @classmethod
     def open(cls, environ: Mapping[str, str] = os.environ) -> History:
@@ -181,10 +219,13 @@ class History:
         path = Path(place)
         try:
             _make_private(path, ours=not environ.get(PLACE))
-            if path.parent == user_folder("data", environ):  # made by something that keeps no secrets
+            # Made by something that keeps no secrets
+            if path.parent == user_folder("data", environ):
                 path.parent.chmod(0o700)
         except OSError as error:
-            raise DataError(f"{path.parent}: {error.strerror or error}; name another place in {PLACE}") from None
+            raise DataError(
+                f"{path.parent}: {error.strerror or error}; name another place in {PLACE}"
+            ) from None
         engine = sa.create_engine(f"sqlite:///{path}", connect_args={"timeout": _WAIT_S})
 
         @sa.event.listens_for(engine, "connect")
@@ -192,7 +233,8 @@ class History:
             # Readers never wait for the writer; what is committed is on the disk.
             _log_ahead(connection)
             connection.execute("PRAGMA synchronous=FULL")
-            connection.isolation_level = None  # SQLAlchemy begins transactions, those that change tables included
+            # SQLAlchemy begins transactions, those that change tables included
+            connection.isolation_level = None
 
         @sa.event.listens_for(engine, "begin")
         def _begins(connection: sa.Connection) -> None:
@@ -205,11 +247,17 @@ class History:
 
     @classmethod
     def reader(cls, environ: Mapping[str, str] = os.environ) -> History:
-        """That of this user, which nothing is written to from here on. Raises DataError: it cannot be used."""
+        """That of this user, which nothing is written to from here on.
+
+        Raises DataError: it cannot be used.
+        """
         history = cls.open(environ)
         engine = history._engine
         engine.dispose()
-        only = {"sqlite": "PRAGMA query_only=ON", "postgresql": "SET default_transaction_read_only = on"}
+        only = {
+            "sqlite": "PRAGMA query_only=ON",
+            "postgresql": "SET default_transaction_read_only = on",
+        }
 
         @sa.event.listens_for(engine, "connect")
         def _only_read(connection: Any, _: Any) -> None:
@@ -224,7 +272,10 @@ class History:
     def hurried(self, wait_s: float) -> Iterator[None]:
         """Let writes fail that would wait longer for a lock: others have to be answered meanwhile."""
         limit_ms = int(wait_s * 1000)
-        limits = {"sqlite": f"PRAGMA busy_timeout={limit_ms}", "postgresql": f"SET lock_timeout = {limit_ms}"}
+        limits = {
+            "sqlite": f"PRAGMA busy_timeout={limit_ms}",
+            "postgresql": f"SET lock_timeout = {limit_ms}",
+        }
         engine = self._engine
 
         def limited(connection: Any, _: Any) -> None:
@@ -241,7 +292,9 @@ class History:
             sa.event.remove(engine, "connect", limited)
             engine.dispose()
 
-    def add_job(self, name: str, created_s: float, folder: Path, spec: Mapping[str, Any], world: World) -> bool:
+    def add_job(
+        self, name: str, created_s: float, folder: Path, spec: Mapping[str, Any], world: World
+    ) -> bool:
         """A new job; whether there was none of that name."""
         row = {
             "name": name,
@@ -263,7 +316,11 @@ class History:
     def commit(self, name: str, before: World, world: World, events: Sequence[EventRow]) -> None:
         """What has changed, all or nothing. Raises DataError: it is not written down."""
         known = before.machines
-        changed = [to_row(m) for key, m in world.machines.items() if known.get(key) is not m and known.get(key) != m]
+        changed = [
+            to_row(m)
+            for key, m in world.machines.items()
+            if known.get(key) is not m and known.get(key) != m
+        ]
         with self._writing() as connection:
             for row in changed:
                 key = (_MACHINES.c.job == name) & (_MACHINES.c.id == row["id"])
@@ -271,22 +328,36 @@ class History:
                     cloud = self._cloud(connection, name)
                     connection.execute(_MACHINES.insert().values(job=name, cloud=cloud, **row))
             # A job that goes on after its end, by 'jobs resume', has no result yet.
-            values = {"state": world.job.value, "world": json.dumps(to_document(world)), "result": None}
+            values = {
+                "state": world.job.value,
+                "world": json.dumps(to_document(world)),
+                "result": None,
+            }
             connection.execute(_JOBS.update().where(_JOBS.c.name == name).values(**values))
             for event in events:
-                row = {"at_s": event.at_s, "kind": event.kind, "state": event.state, "facts": json.dumps(event.facts)}
+                row = {
+                    "at_s": event.at_s,
+                    "kind": event.kind,
+                    "state": event.state,
+                    "facts": json.dumps(event.facts),
+                }
                 connection.execute(_EVENTS.insert().values(job=name, **row))
 
     def _cloud(self, connection: sa.Connection, name: str) -> str:
         """The cloud of a job's machines."""
         if name not in self._clouds:
-            spec = connection.execute(sa.select(_JOBS.c.spec).where(_JOBS.c.name == name)).scalar_one()
+            spec = connection.execute(
+                sa.select(_JOBS.c.spec).where(_JOBS.c.name == name)
+            ).scalar_one()
             self._clouds[name] = str(json.loads(spec).get("cloud", ""))
         return self._clouds[name]
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sa.Connection]:
-        """A transaction. Raises DataError: the disk is full, or the database gone; nothing of it was written."""
+        """A transaction. Raises DataError: the disk is full, or the database gone.
+
+        Nothing of it was written.
+        """
         try:
             with self._engine.execution_options(writes=True).begin() as connection:
                 yield connection
@@ -305,27 +376,40 @@ class History:
     def finish(self, name: str, result: Mapping[str, Any]) -> None:
         """The final document of a job."""
         with self._writing() as connection:
-            connection.execute(_JOBS.update().where(_JOBS.c.name == name).values(result=json.dumps(result)))
+            connection.execute(
+                _JOBS.update().where(_JOBS.c.name == name).values(result=json.dumps(result))
+            )
 
     def jobs(self) -> list[JobRow]:
         """All jobs, the newest first."""
         with self._reading() as connection:
-            rows = connection.execute(sa.select(_JOBS).order_by(_JOBS.c.created_s.desc())).mappings()
+            rows = connection.execute(
+                sa.select(_JOBS).order_by(_JOBS.c.created_s.desc())
+            ).mappings()
             return [_job(dict(row)) for row in rows]
 
     def job(self, name: str) -> JobRow | None:
         """One job, if there is one of that name."""
         with self._reading() as connection:
-            row = connection.execute(sa.select(_JOBS).where(_JOBS.c.name == name)).mappings().first()
+            row = (
+                connection.execute(sa.select(_JOBS).where(_JOBS.c.name == name)).mappings().first()
+            )
             return None if row is None else _job(dict(row))
 
     def world(self, name: str) -> World:
         """What its controller knew last."""
         with self._reading() as connection:
-            document = connection.execute(sa.select(_JOBS.c.world).where(_JOBS.c.name == name)).scalar_one()
+            document = connection.execute(
+                sa.select(_JOBS.c.world).where(_JOBS.c.name == name)
+            ).scalar_one()
             found = self._machines(connection, name)
-        order = {m["id"]: m for m in sorted(found, key=lambda m: (m["requested_s"], len(m["id"]), m["id"]))}
-        return from_document(json.loads(document), {key: from_row(row) for key, row in order.items()})
+        order = {
+            m["id"]: m
+            for m in sorted(found, key=lambda m: (m["requested_s"], len(m["id"]), m["id"]))
+        }
+        return from_document(
+            json.loads(document), {key: from_row(row) for key, row in order.items()}
+        )
 
     def events(self, name: str, after: int = 0) -> list[EventRow]:
         """What happened to a job, in order; ``after``: only what has a larger number."""
@@ -333,17 +417,24 @@ class History:
             wanted = (_EVENTS.c.job == name) & (_EVENTS.c.number > after)
             query = sa.select(_EVENTS).where(wanted).order_by(_EVENTS.c.number)
             return [
-                EventRow(row["at_s"], row["kind"], row["state"], json.loads(row["facts"]), row["number"])
+                EventRow(
+                    row["at_s"], row["kind"], row["state"], json.loads(row["facts"]), row["number"]
+                )
                 for row in connection.execute(query).mappings()
             ]
 
     def add_samples(self, name: str, samples: Sequence[Sample], *, instead: bool = False) -> None:
-        """More of how far a job was at which time; ``instead``: of all that there was. Raises DataError."""
+        """More of how far a job was at which time; ``instead``: of all that there was.
+
+        Raises DataError.
+        """
         with self._writing() as connection:
             if instead:
                 connection.execute(_SAMPLES.delete().where(_SAMPLES.c.job == name))
             if samples:
-                connection.execute(_SAMPLES.insert(), [{"job": name, **asdict(sample)} for sample in samples])
+                connection.execute(
+                    _SAMPLES.insert(), [{"job": name, **asdict(sample)} for sample in samples]
+                )
 
     def samples(self, name: str) -> list[Sample]:
         """How far a job was at which time, in order."""
@@ -354,17 +445,26 @@ class History:
     def machines(self) -> list[Mapping[str, Any]]:
         """The machines of all jobs; ``rebalanced_s``: when the cloud said that it may take one back soon."""
         with self._reading() as connection:
-            query = sa.select(_EVENTS.c.job, _EVENTS.c.at_s, _EVENTS.c.facts).where(_EVENTS.c.kind == REBALANCED)
-            told = {(job, json.loads(facts).get("id")): at_s for job, at_s, facts in connection.execute(query)}
+            query = sa.select(_EVENTS.c.job, _EVENTS.c.at_s, _EVENTS.c.facts).where(
+                _EVENTS.c.kind == REBALANCED
+            )
+            told = {
+                (job, json.loads(facts).get("id")): at_s
+                for job, at_s, facts in connection.execute(query)
+            }
             rows = [dict(row) for row in connection.execute(sa.select(_MACHINES)).mappings()]
         return [{**row, "rebalanced_s": told.get((row["job"], row["id"]))} for row in rows]
 
     def copy(self, name: str, after: int = 0) -> dict[str, Any]:
         """The rows of a job, for another history; ``after``: of its events only those with a larger number."""
         with self._reading() as connection, connection.begin():
-            job = dict(connection.execute(sa.select(_JOBS).where(_JOBS.c.name == name)).mappings().one())
+            job = dict(
+                connection.execute(sa.select(_JOBS).where(_JOBS.c.name == name)).mappings().one()
+            )
             wanted = (_EVENTS.c.job == name) & (_EVENTS.c.number > after)
-            events = connection.execute(sa.select(_EVENTS).where(wanted).order_by(_EVENTS.c.number)).mappings()
+            events = connection.execute(
+                sa.select(_EVENTS).where(wanted).order_by(_EVENTS.c.number)
+            ).mappings()
             samples = sa.select(_SAMPLES).where(_SAMPLES.c.job == name).order_by(_SAMPLES.c.number)
             return {
                 "job": {key: value for key, value in job.items() if key != "folder"},
@@ -374,25 +474,36 @@ class History:
             }
 
     def put_copy(self, copy: Mapping[str, Any], folder: Path) -> bool:
-        """Have a job as it is in another history; False: what is known here is newer. Raises DataError.
+        """Have a job as it is in another history; False: what is known here is newer.
+
+        Raises DataError.
 
         Events are only ever added: those of the copy must begin with those that are here.
         """
         job = copy["job"]
         name = job["name"]
         with self._writing() as connection:
-            known = connection.execute(sa.select(_JOBS.c.world).where(_JOBS.c.name == name)).scalar()
+            known = connection.execute(
+                sa.select(_JOBS.c.world).where(_JOBS.c.name == name)
+            ).scalar()
             events = sa.select(sa.func.count()).select_from(_EVENTS).where(_EVENTS.c.job == name)
             count = connection.execute(events).scalar_one()
             if known is None:
                 connection.execute(_JOBS.insert().values(**job, folder=str(folder)))
-            elif count > len(copy["events"]) or json.loads(known)["now_s"] > json.loads(job["world"])["now_s"]:
+            elif (
+                count > len(copy["events"])
+                or json.loads(known)["now_s"] > json.loads(job["world"])["now_s"]
+            ):
                 return False
             else:
                 connection.execute(_JOBS.update().where(_JOBS.c.name == name).values(**job))
             for table in (_MACHINES, _SAMPLES):
                 connection.execute(table.delete().where(table.c.job == name))
-            rows = ((_MACHINES, copy["machines"]), (_EVENTS, copy["events"][count:]), (_SAMPLES, copy["samples"]))
+            rows = (
+                (_MACHINES, copy["machines"]),
+                (_EVENTS, copy["events"][count:]),
+                (_SAMPLES, copy["samples"]),
+            )
             for table, added in rows:
                 if added:  # numbers are of each history's own
                     own = [{k: v for k, v in row.items() if k != "number"} for row in added]
@@ -429,7 +540,9 @@ def _postgresql(url: str) -> sa.Engine:
         "keepalives_idle": _CONNECT_S,  # also while nothing is sent, but an answer is waited for
     }
     given = sa.make_url(url).query
-    engine = sa.create_engine(url, pool_pre_ping=True, connect_args={k: v for k, v in limits.items() if k not in given})
+    engine = sa.create_engine(
+        url, pool_pre_ping=True, connect_args={k: v for k, v in limits.items() if k not in given}
+    )
 
     @sa.event.listens_for(engine, "connect")
     def _limit(connection: Any, _: Any) -> None:
@@ -441,19 +554,30 @@ def _postgresql(url: str) -> sa.Engine:
 
 
 def _make_private(path: Path, *, ours: bool) -> None:
-    """Make the file of a history: only the user reads what jobs have in ``env``, such as tokens. Raises OSError.
+    """Make the file of a history: only the user reads what jobs have in ``env``, such as tokens.
 
-    ``ours``: it is in deepvm's own folder; where the user has named a place, others may have been let in.
+    Raises OSError.
+
+    ``ours``: it is in deepvm's own folder; where the user has named a place, others may have been
+    let in.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    os.close(os.open(path, os.O_RDONLY | os.O_CREAT, 0o600))  # what SQLite puts beside it has the same permissions
-    for made in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")) if ours else ():
+    # What SQLite puts beside it has the same permissions
+    os.close(os.open(path, os.O_RDONLY | os.O_CREAT, 0o600))
+    for made in (
+        (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm"))
+        if ours
+        else ()
+    ):
         with contextlib.suppress(FileNotFoundError, PermissionError):
             made.chmod(0o600)
 
 
 def _log_ahead(connection: sqlite3.Connection) -> None:
-    """Write ahead, as a new file does not yet; while somebody else changes that, SQLite says "locked" at once."""
+    """Write ahead, as a new file does not yet.
+
+    While somebody else changes that, SQLite says "locked" at once.
+    """
     until_s = time.monotonic() + _WAIT_S
     while True:
         try:
@@ -467,7 +591,14 @@ def _log_ahead(connection: sqlite3.Connection) -> None:
 
 def _job(row: Mapping[str, Any]) -> JobRow:
     result = None if row["result"] is None else json.loads(row["result"])
-    return JobRow(row["name"], row["created_s"], row["state"], Path(row["folder"]), json.loads(row["spec"]), result)
+    return JobRow(
+        row["name"],
+        row["created_s"],
+        row["state"],
+        Path(row["folder"]),
+        json.loads(row["spec"]),
+        result,
+    )
 
 
 def _shown(engine: sa.Engine) -> str:
@@ -476,4 +607,6 @@ def _shown(engine: sa.Engine) -> str:
 
 def _unusable(engine: sa.Engine, error: Exception) -> DataError:
     why = str(getattr(error, "orig", None) or error).splitlines()[0]
-    return DataError(f"the history {_shown(engine)} cannot be used: {why}; name another place in {PLACE}")
+    return DataError(
+        f"the history {_shown(engine)} cannot be used: {why}; name another place in {PLACE}"
+    )

@@ -27,7 +27,11 @@ def add_line(folder: Path, machine: str, text: str, now_s: float) -> None:
     """Write a line down. Raises OSError."""
     place = folder / FOLDER
     place.mkdir(exist_ok=True)
-    stamp = datetime.fromtimestamp(now_s, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    stamp = (
+        datetime.fromtimestamp(now_s, timezone.utc)
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z")
+    )
     with (place / f"{machine}.log").open("a", encoding="utf-8", errors="replace") as file:
         file.write(f"{stamp} {text}\n")
 
@@ -36,19 +40,29 @@ class LogReader:
     """Reads what is new in the logs of a job, all machines in the order of time."""
 
     def __init__(self, folder: Path, machine: str = "") -> None:
-        """``folder``: of the job. ``machine``: that one alone. Raises DataError: the folder is gone."""
+        """``folder``: of the job. ``machine``: that one alone.
+
+        Raises DataError: the folder is gone.
+        """
         if not folder.is_dir():
-            raise DataError(f"{folder}: the job's folder is not here, and its logs with it; look where it was started")
+            raise DataError(
+                f"{folder}: the job's folder is not here, and its logs with it; look where it was"
+                " started"
+            )
         self._folder, self._machine = folder / FOLDER, machine
         self._places: dict[Path, int] = {}
 
     def machines(self) -> list[str]:
         """The machines that have printed something."""
-        return sorted((file.stem for file in self._folder.glob("*.log")), key=lambda name: (len(name), name))
+        return sorted(
+            (file.stem for file in self._folder.glob("*.log")), key=lambda name: (len(name), name)
+        )
 
     def more(self, *, last: bool = False) -> Iterator[LogLine]:
         """The lines since the last call; ``last``: one without an end, too, as nothing more will be written."""
-        files = [self._folder / f"{name}.log" for name in self.machines() if self._machine in ("", name)]
+        files = [
+            self._folder / f"{name}.log" for name in self.machines() if self._machine in ("", name)
+        ]
         found = [self._lines(file, last) for file in files]
         return iter(heapq.merge(*found, key=lambda line: line.stamp))
 
@@ -64,7 +78,9 @@ class LogReader:
             data = data[: data.rfind(b"\n") + 1]
         self._places[file] = place + len(data)
         return [
-            _line(file.stem, text) for text in data.decode("utf-8", "replace").removesuffix("\n").split("\n") if data
+            _line(file.stem, text)
+            for text in data.decode("utf-8", "replace").removesuffix("\n").split("\n")
+            if data
         ]
 
 

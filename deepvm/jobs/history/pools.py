@@ -1,7 +1,8 @@
 """What the history says of pools: how long their machines lived, how often no notice came, how fast they came.
 
-It takes plain rows, and is told the time. Machines that were taken back on purpose, on clouds that can, say nothing of
-the market: they are pools of their own for people, and left out of what is planned with.
+It takes plain rows, and is told the time. Machines that were taken back on purpose, on clouds that
+can, say nothing of the market: they are pools of their own for people, and left out of what is
+planned with.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from deepvm.core.cluster.known_lives import SHORT_LIFE_S, KnownLife, gamma_quantile, known_life, share_interval
+from deepvm.core.cluster.known_lives import (
+    SHORT_LIFE_S,
+    KnownLife,
+    gamma_quantile,
+    known_life,
+    share_interval,
+)
 from deepvm.core.interval import Z80
 from deepvm.core.preemption.gang_survival import Life, OwnPool
 from deepvm.core.preemption.interruption_bands import BAND_SHARES, mean_life_s
@@ -33,11 +40,14 @@ class PoolHistory:
     """The machines of one type in one zone and market.
 
     Attributes:
-        machines: how many were launched. preemptions: how many were taken back or lost; the lives of the others are
+        machines: how many were launched. preemptions: how many were taken back or lost; the lives
+            of the others are
             censored: they ended for another reason, or have not ended.
-        missed: preemptions without a notice. rebalances: machines that the cloud had recommended to replace.
+        missed: preemptions without a notice. rebalances: machines that the cloud had recommended to
+            replace.
         leads_s: mean time from a notice to its preemption, None without any.
-        lived_s: all lives together. allocation_s: mean time to a launch; allocations_s: its 10, 50 and 90 % quantiles.
+        lived_s: all lives together. allocation_s: mean time to a launch; allocations_s: its 10, 50
+            and 90 % quantiles.
         newest_s: when the newest of them ended, or was still alive, seconds since the epoch.
     """
 
@@ -66,7 +76,9 @@ class PoolHistory:
         Preemptions follow a Poisson distribution: ends by its chi-square quantiles (Garwood 1936).
         """
         low = self.lived_s / gamma_quantile(self.preemptions + 1, Z80)
-        return low, self.lived_s / gamma_quantile(self.preemptions, -Z80) if self.preemptions else None
+        return low, (
+            self.lived_s / gamma_quantile(self.preemptions, -Z80) if self.preemptions else None
+        )
 
     @property
     def missed_interval(self) -> tuple[float, float]:
@@ -86,7 +98,11 @@ def pools_of(machines: Iterable[Mapping[str, Any]], now_s: float) -> list[PoolHi
 def _pool_of(key: tuple[str, str, str], rows: list[Mapping[str, Any]], now_s: float) -> PoolHistory:
     taken = [m for m in rows if is_taken(m)]
     waits = sorted(max(m["launched_s"] - m["requested_s"], 0.0) for m in rows)
-    told = [m["ended_s"] - m["noticed_s"] for m in taken if m["noticed_s"] is not None and m["ended_s"] is not None]
+    told = [
+        m["ended_s"] - m["noticed_s"]
+        for m in taken
+        if m["noticed_s"] is not None and m["ended_s"] is not None
+    ]
     return PoolHistory(
         *key,
         machines=len(rows),
@@ -115,7 +131,9 @@ def lived_s(machine: Mapping[str, Any], now_s: float) -> float:
 def lives_in(
     machines: Iterable[Mapping[str, Any]], now_s: float, wanted: tuple[str, ...] = ()
 ) -> list[tuple[float, bool]]:
-    """(seconds, whether a preemption ended it) of spot machines; ``wanted``: type, zone, as far as they are named.
+    """(seconds, whether a preemption ended it) of spot machines.
+
+    ``wanted``: type, zone, as far as they are named.
 
     Machines that may have been taken back on purpose count only where their zone is named.
     """
@@ -125,7 +143,10 @@ def lives_in(
         if m["launched_s"] is not None
         and m["market"] == "spot"
         and (len(wanted) == 2 or is_of_a_market(m))
-        and all(one == other for one, other in zip(wanted, (m["instance_type"], m["zone"]), strict=False))
+        and all(
+            one == other
+            for one, other in zip(wanted, (m["instance_type"], m["zone"]), strict=False)
+        )
     ]
 
 
@@ -134,7 +155,8 @@ def own_pool(
 ) -> OwnPool | None:
     """What was seen of spot machines of a type, of a region's zones or one of them; None: nothing.
 
-    Machines of one job and zone that were launched within ``TOGETHER_S`` of each other count as had together.
+    Machines of one job and zone that were launched within ``TOGETHER_S`` of each other count as had
+    together.
     """
     own = [
         m
@@ -144,12 +166,17 @@ def own_pool(
         # A zone's name begins with that of its region.
         and (m["zone"] == zone if zone else m["zone"].startswith(region))
     ]
-    had = sorted((m for m in own if m["launched_s"] is not None), key=lambda m: (m["job"], m["zone"], m["launched_s"]))
+    had = sorted(
+        (m for m in own if m["launched_s"] is not None),
+        key=lambda m: (m["job"], m["zone"], m["launched_s"]),
+    )
     refused = sum(m["end_reason"] == REFUSED for m in own)
     if not had and not refused:
         return None
     ended = (m for m in own if m["ended_s"] is not None)
-    scarce = sorted((m["zone"], m["ended_s"]) for m in ended if m["end_reason"] == REFUSED or is_taken(m))
+    scarce = sorted(
+        (m["zone"], m["ended_s"]) for m in ended if m["end_reason"] == REFUSED or is_taken(m)
+    )
     gangs: list[int] = []
     for before, one in zip([None, *had], had, strict=False):
         together = (
@@ -173,8 +200,13 @@ def _waited(machine: Mapping[str, Any], scarce: Sequence[tuple[str, float]]) -> 
     return zone == machine["zone"] and bool(machine["launched_s"] - at_s <= SCARCE_S)
 
 
-def lives_by_type(machines: Iterable[Mapping[str, Any]], now_s: float) -> tuple[dict[str, KnownLife], set[str]]:
-    """Mean lives of spot machines by type, over all zones; and the types of which too little is known."""
+def lives_by_type(
+    machines: Iterable[Mapping[str, Any]], now_s: float
+) -> tuple[dict[str, KnownLife], set[str]]:
+    """Mean lives of spot machines by type, over all zones.
+
+    And the types of which too little is known.
+    """
     groups: dict[str, list[PoolHistory]] = {}
     for pool in pools_of((m for m in machines if is_of_a_market(m)), now_s):
         if pool.market == "spot":
@@ -188,7 +220,9 @@ def lives_by_type(machines: Iterable[Mapping[str, Any]], now_s: float) -> tuple[
         )
         for name, pools in groups.items()
     }
-    return {name: life for name, life in found.items() if life}, {name for name, life in found.items() if not life}
+    return {name: life for name, life in found.items() if life}, {
+        name for name, life in found.items() if not life
+    }
 
 
 def is_of_a_market(machine: Mapping[str, Any]) -> bool:
@@ -202,12 +236,20 @@ def expected_life_s(
 ) -> float:
     """Mean life of a pool's machines before this job has seen any: by the history where it knows enough.
 
-    Else by the cloud's band, but no more than public traces show at a busy hour: an insurance save costs seconds, a
-    loss that was not expected hours.
+    Else by the cloud's band, but no more than public traces show at a busy hour: an insurance save
+    costs seconds, a loss that was not expected hours.
     """
-    own = [p for p in pools_of((m for m in machines if m["cloud"] == cloud), now_s) if p.market == pool.market]
+    own = [
+        p
+        for p in pools_of((m for m in machines if m["cloud"] == cloud), now_s)
+        if p.market == pool.market
+    ]
     own = [p for p in own if (p.instance_type, p.zone) == (pool.instance_type, pool.zone)]
-    known = known_life(own[0].lived_s, own[0].preemptions, own[0].machines, own[0].newest_s) if own else None
+    known = (
+        known_life(own[0].lived_s, own[0].preemptions, own[0].machines, own[0].newest_s)
+        if own
+        else None
+    )
     if known is not None:
         return known.mean_s
     return min(SHORT_LIFE_S, mean_life_s(BAND_SHARES[-1 if band is None else band]))
@@ -216,16 +258,22 @@ def expected_life_s(
 def learnt(world: World) -> tuple[float, float]:
     """What this job has learnt, with what was known before: as policies in ``deepvm simulate`` learn it.
 
-    The mean time until the first of the generation's machines is taken back, seconds, infinite on demand; and the share
-    of preemptions without a notice.
+    The mean time until the first of the generation's machines is taken back, seconds, infinite on
+    demand; and the share of preemptions without a notice.
     """
-    spot = [m for m in world.machines.values() if m.role is Role.TRAINER and not is_on_demand(m.pool)]
+    spot = [
+        m for m in world.machines.values() if m.role is Role.TRAINER and not is_on_demand(m.pool)
+    ]
     taken = [m for m in spot if m.noticed_s is not None or m.end_reason in (PREEMPTED, LOST)]
     seen_s = sum(
-        (world.now_s if m.ended_s is None else m.ended_s) - m.launched_s for m in spot if m.launched_s is not None
+        (world.now_s if m.ended_s is None else m.ended_s) - m.launched_s
+        for m in spot
+        if m.launched_s is not None
     )
     lives = Lifetimes(world.terms.mttp_s, seen_s=seen_s, preemptions=float(len(taken)))
-    notices = Notices(Notices.missed + sum(m.noticed_s is None for m in taken), Notices.seen + len(taken))
+    notices = Notices(
+        Notices.missed + sum(m.noticed_s is None for m in taken), Notices.seen + len(taken)
+    )
     members = set(world.members)
     at_risk = sum(m.id in members and not m.state.over for m in spot)
     return float(lives.mean_s) / at_risk if at_risk else math.inf, float(notices.missed_rate)

@@ -1,12 +1,14 @@
 """Where the time and the money of a job went: what trained, and what was wasted, by cause.
 
-A job trains, or it waits: for machines, while fewer live than it needs (allocation), or for what they load
-(preparation), trainers included: a generation trains from its first step until its trainers fail or hang; where no
-steps are reported, from the start of its trainers. From the last sign of life until a hang was noticed is hang. Of the
-time in which a job trains, saves stalled a part (save), and the share of the steps that were done twice is recompute,
-if it is known. Money follows the machines that the cloud counted meanwhile; what it counted after the last step, until
-shutdown, is release; that time belongs to preparation. While a job is stopped, until it is resumed, its time
-stands still. What happened while there was no controller counts as nothing but that (downtime).
+A job trains, or it waits: for machines, while fewer live than it needs (allocation), or for what
+they load (preparation), trainers included: a generation trains from its first step until its
+trainers fail or hang; where no steps are reported, from the start of its trainers. From the last
+sign of life until a hang was noticed is hang. Of the time in which a job trains, saves stalled a
+part (save), and the share of the steps that were done twice is recompute, if it is known. Money
+follows the machines that the cloud counted meanwhile; what it counted after the last step, until
+shutdown, is release; that time belongs to preparation. While a job is stopped, until it is resumed,
+its time stands still. What happened while there was no controller counts as nothing but that
+(downtime).
 """
 
 from __future__ import annotations
@@ -32,8 +34,9 @@ _TRAINS = (Job.RUNNING.value, Job.SAVING.value)
 class Spent:
     """By cause, or as downtime: seconds of the job, dollars, and what the machines that train cost on demand.
 
-    ``first_s``: when training started, infinite if it has not. ``restarted``: seconds and dollars of waiting, loading
-    and hangs since then. ``before_restart``: of training before the last restart.
+    ``first_s``: when training started, infinite if it has not. ``restarted``: seconds and dollars
+    of waiting, loading and hangs since then. ``before_restart``: of training before the last
+    restart.
     """
 
     seconds: Mapping[str, float]
@@ -51,7 +54,10 @@ def spent(
     without: Sequence[Downtime] = (),
     prices: Mapping[str, float] = MappingProxyType({}),
 ) -> Spent:
-    """What a job has spent until now; ``without``: when it had no controller. ``prices``: on demand, $/h, by type."""
+    """What a job has spent until now; ``without``: when it had no controller.
+
+    ``prices``: on demand, $/h, by type.
+    """
     found = {
         part: dict.fromkeys((*CAUSES, *([DOWNTIME] if without else [])), 0.0)
         for part in ("seconds", "usd", "on_demand_usd")
@@ -70,7 +76,9 @@ def spent(
             restarted = restarted[0] + span_s, restarted[1] + usd
         found["seconds"][cause] += span_s
         found["usd"][cause] += usd
-        found["on_demand_usd"][cause] += _over(world, from_s, to_s, lambda m: _on_demand(m, prices) / 3600)
+        found["on_demand_usd"][cause] += _over(
+            world, from_s, to_s, lambda m: _on_demand(m, prices) / 3600
+        )
     trained_s = found["seconds"]["compute"]
     save_s = min(world.saving_s, trained_s)
     lost = world.counts.lost_steps
@@ -84,13 +92,18 @@ def spent(
     return Spent(**found, first_s=first_s, restarted=restarted, before_restart=before_restart)
 
 
-def _stretches(created_s: float, world: World, events: Sequence[EventRow]) -> Iterator[tuple[str, float, float]]:
+def _stretches(
+    created_s: float, world: World, events: Sequence[EventRow]
+) -> Iterator[tuple[str, float, float]]:
     """(cause, from, to) from the start to the end of the last event, training as compute, without where it stood."""
     since_s, state, generation = created_s, Job.PENDING.value, 0
     last_s = _over_s(world, events)
     firsts, ends = _first_steps(world, events), _ends(events)
     blind = not firsts and bool(world.steps or world.counts.lost_steps or world.progress_unknown)
-    for event in [*(e for e in events if e.at_s <= last_s), EventRow(last_s, "", world.job.value, {})]:
+    for event in [
+        *(e for e in events if e.at_s <= last_s),
+        EventRow(last_s, "", world.job.value, {}),
+    ]:
         at_s = max(event.at_s, since_s)
         if state in _TRAINS:
             end_s, after = ends.get(generation, (math.inf, ""))
@@ -106,7 +119,10 @@ def _stretches(created_s: float, world: World, events: Sequence[EventRow]) -> It
 
 
 def _first_steps(world: World, events: Sequence[EventRow]) -> dict[int, float]:
-    """When each generation started its first step; one left out made none, unless the history has no first steps."""
+    """When each generation started its first step.
+
+    One left out made none, unless the history has no first steps.
+    """
     step_s, started, first_steps = float(world.facts.step_s), dict[int, float](), dict[int, float]()
     for event in events:
         generation = int(event.facts.get("generation", 0))
@@ -132,7 +148,10 @@ def _ends(events: Sequence[EventRow]) -> dict[int, tuple[float, str]]:
 
 
 def _over_s(world: World, events: Sequence[EventRow]) -> float:
-    """When nothing more was to be trained; now if the job is not over, as when it was resumed after its end."""
+    """When nothing more was to be trained.
+
+    Now if the job is not over, as when it was resumed after its end.
+    """
     if not world.job.over:
         return world.now_s
     last = list(takewhile(lambda e: Job(e.state).over, reversed(events)))
@@ -153,13 +172,17 @@ def _waits(world: World, since_s: float, until_s: float) -> Iterator[tuple[str, 
         for m in world.machines.values()
         if m.launched_s is not None and m.role is Role.TRAINER
     ]
-    times = sorted({since_s, until_s, *(t for life in lives for t in life if since_s < t < until_s)})
+    times = sorted(
+        {since_s, until_s, *(t for life in lives for t in life if since_s < t < until_s)}
+    )
     for begin, end in zip(times, times[1:], strict=False):
         alive = sum(launched <= begin < ended for launched, ended in lives)
         yield "allocation" if alive < world.terms.least else "preparation", begin, end
 
 
-def _over(world: World, from_s: float, to_s: float, rate: Callable[[MachineRecord], float]) -> float:
+def _over(
+    world: World, from_s: float, to_s: float, rate: Callable[[MachineRecord], float]
+) -> float:
     """A rate of machines, summed over a time and the machines that the cloud counted in it."""
     total = 0.0
     for m in world.machines.values():
@@ -171,13 +194,20 @@ def _over(world: World, from_s: float, to_s: float, rate: Callable[[MachineRecor
 
 def unpriced(world: World, prices: Mapping[str, float]) -> list[str]:
     """The types that have trained whose price on demand nobody knows."""
-    trained = (m for m in world.machines.values() if m.role is Role.TRAINER and m.launched_s is not None)
+    trained = (
+        m for m in world.machines.values() if m.role is Role.TRAINER and m.launched_s is not None
+    )
     return sorted({m.pool.instance_type for m in trained} - prices.keys())
 
 
 def on_demand_usd(world: World, prices: Mapping[str, float]) -> float:
-    """What the same machines would have cost on demand; those that keep versions, and heads, are on demand already."""
-    trained = sum(_lived_s(m, world.now_s) * _on_demand(m, prices) / 3600 for m in world.machines.values())
+    """What the same machines would have cost on demand.
+
+    Those that keep versions, and heads, are on demand already.
+    """
+    trained = sum(
+        _lived_s(m, world.now_s) * _on_demand(m, prices) / 3600 for m in world.machines.values()
+    )
     kept = sum(m.usd(world.now_s) for m in world.machines.values() if m.role is not Role.TRAINER)
     return trained + kept + world.head_usd
 
@@ -187,8 +217,8 @@ def same_work_usd(
 ) -> float | None:
     """What the same steps would have cost on demand: they alone, and loading once on as many machines.
 
-    Those that were done without a controller count as long as the others; None if there are no others, or if it is not
-    known which were done twice.
+    Those that were done without a controller count as long as the others; None if there are no
+    others, or if it is not known which were done twice.
     """
     if world.progress_unknown:
         return None
@@ -196,7 +226,9 @@ def same_work_usd(
     if not found.seconds["compute"] or (without and seen <= 0):
         return None
     loads_usd = [
-        (max(m.trained_s, min(found.first_s, m.ended_s or math.inf)) - m.launched_s) * _on_demand(m, prices) / 3600
+        (max(m.trained_s, min(found.first_s, m.ended_s or math.inf)) - m.launched_s)
+        * _on_demand(m, prices)
+        / 3600
         for m in world.machines.values()
         if m.role is Role.TRAINER and m.launched_s is not None and m.trained_s is not None
     ]

@@ -1,9 +1,10 @@
 """``deepvm run --validate``: what ``deepvm simulate`` says of a job, given the lives and latencies that it had.
 
-The engine of the simulator gets the machines' lives in their order, with their notices, and the mean of each latency
-that was measured; what it says is compared with what happened. So what differs is what the model leaves out. Times are
-those of the events: a generation trains from the event in which it resumes until the version that it holds for is safe,
-until a machine is gone, or until its trainers have ended.
+The engine of the simulator gets the machines' lives in their order, with their notices, and the
+mean of each latency that was measured; what it says is compared with what happened. So what differs
+is what the model leaves out. Times are those of the events: a generation trains from the event in
+which it resumes until the version that it holds for is safe, until a machine is gone, or until its
+trainers have ended.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ def refuse_unlike(terms: Terms) -> None:
 class _Generation:
     """When it trained, between which steps, and what it spent on versions.
 
-    ``known``: the last step whose end is known, and when that was; ``stalls_s``: by versions until then, and in all.
+    ``known``: the last step whose end is known, and when that was; ``stalls_s``: by versions until
+    then, and in all.
     """
 
     start_s: float
@@ -51,10 +53,13 @@ class _Generation:
 
 @dataclass(frozen=True)
 class Observed:
-    """What happened, seconds and dollars; ``parts_s``: where the time went, as the simulator counts.
+    """What happened, seconds and dollars.
 
-    ``lives_s``: of each machine in the order of their requests, from the moment that made it needed; infinite: it was
-    not taken back. ``graces_s``: from each notice to the end, 0 without one.
+    ``parts_s``: where the time went, as the simulator counts.
+
+    ``lives_s``: of each machine in the order of their requests, from the moment that made it
+    needed; infinite: it was not taken back. ``graces_s``: from each notice to the end, 0 without
+    one.
     """
 
     steps: int
@@ -77,13 +82,19 @@ def observed(created_s: float, world: World, events: Sequence[EventRow]) -> Obse
     generations, end_s = _generations(world, events), _end_s(events)
     if not generations or end_s is None:
         return None
-    trainers = [m for m in world.machines.values() if m.role is Role.TRAINER and m.launched_s is not None]
+    trainers = [
+        m for m in world.machines.values() if m.role is Role.TRAINER and m.launched_s is not None
+    ]
     deaths = {m.id: _death_s(m) for m in trainers}
     needed = _needed_s(created_s, world, trainers, deaths)
     waits, prepared, trained_s = list[float](), list[float](), 0.0
     before_s, before = created_s, set[str]()
     for one in generations:
-        launched = [m.launched_s for m in trainers if m.id in one.members - before and m.launched_s is not None]
+        launched = [
+            m.launched_s
+            for m in trainers
+            if m.id in one.members - before and m.launched_s is not None
+        ]
         there_s = min(max([before_s, *launched]), one.start_s)
         waits.append(there_s - before_s)
         prepared.append(one.start_s - there_s)
@@ -105,7 +116,9 @@ def observed(created_s: float, world: World, events: Sequence[EventRow]) -> Obse
         allocation_s=fmean([max((m.launched_s or 0.0) - needed[m.id], 0.0) for m in trainers]),
         preparation_s=fmean(prepared),
         lives_s=tuple(deaths[m.id] - needed[m.id] for m in trainers),
-        graces_s=tuple(deaths[m.id] - m.noticed_s if m.noticed_s is not None else 0.0 for m in trainers),
+        graces_s=tuple(
+            deaths[m.id] - m.noticed_s if m.noticed_s is not None else 0.0 for m in trainers
+        ),
         total_s=end_s - created_s,
         cost_usd=sum(_usd_until(m, end_s) for m in trainers),
         lost_steps=lost_steps,
@@ -116,7 +129,9 @@ def observed(created_s: float, world: World, events: Sequence[EventRow]) -> Obse
 
 def _end_s(events: Sequence[EventRow]) -> float | None:
     """When the last trainers had ended."""
-    return next((e.at_s for e in reversed(events) if e.kind == "ended" and not e.facts["code"]), None)
+    return next(
+        (e.at_s for e in reversed(events) if e.kind == "ended" and not e.facts["code"]), None
+    )
 
 
 def _generations(world: World, events: Sequence[EventRow]) -> list[_Generation]:
@@ -135,7 +150,11 @@ def _generations(world: World, events: Sequence[EventRow]) -> list[_Generation]:
             one.end_s = event.at_s
             one.known, one.known_stalls_s = (int(facts["step"]), event.at_s), one.stalls_s
     for one in found.values():
-        ends = [m.ended_s for m in world.machines.values() if m.id in one.members and m.ended_s is not None]
+        ends = [
+            m.ended_s
+            for m in world.machines.values()
+            if m.id in one.members and m.ended_s is not None
+        ]
         one.end_s = min([one.end_s, *(e for e in ends if e > one.start_s)])
     return [found[number] for number in sorted(found)]
 
@@ -162,14 +181,23 @@ def _add_version(one: _Generation, event: EventRow) -> None:
 def _step_s(generations: Sequence[_Generation], without: Sequence[Downtime] = ()) -> float:
     """Mean time of a step without what versions cost, 0 if none is known."""
     known = [g for g in generations if g.known[0] > g.first]
-    unseen = [one for one in without if any(g.start_s <= one.since_s and one.until_s <= g.known[1] for g in known)]
+    unseen = [
+        one
+        for one in without
+        if any(g.start_s <= one.since_s and one.until_s <= g.known[1] for g in known)
+    ]
     steps = sum(g.known[0] - g.first for g in known) - sum(one.steps for one in unseen)
-    took_s = sum(g.known[1] - g.start_s - g.known_stalls_s for g in known) - sum(one.span_s for one in unseen)
+    took_s = sum(g.known[1] - g.start_s - g.known_stalls_s for g in known) - sum(
+        one.span_s for one in unseen
+    )
     return took_s / steps if steps > 0 and took_s > 0 else 0.0
 
 
 def _lost_steps(generations: Sequence[_Generation], step_s: float) -> int:
-    """Steps that were done again; those since the last version that a machine took with it follow from their time."""
+    """Steps that were done again.
+
+    Those since the last version that a machine took with it follow from their time.
+    """
     lost = 0
     for one, later in zip(generations, generations[1:], strict=False):
         step, at_s = one.known if one.known[1] else (one.first, one.start_s)
@@ -189,7 +217,9 @@ def _needed_s(
     created_s: float, world: World, trainers: Sequence[MachineRecord], deaths: Mapping[str, float]
 ) -> dict[str, float]:
     """Since when each machine was needed: from the start, or since the loss, or its notice, that it makes good."""
-    lost = sorted(min(m.noticed_s or math.inf, deaths[m.id]) for m in trainers if deaths[m.id] < math.inf)
+    lost = sorted(
+        min(m.noticed_s or math.inf, deaths[m.id]) for m in trainers if deaths[m.id] < math.inf
+    )
     since = [created_s] * world.terms.most + lost
     return {
         m.id: min(since[place], m.requested_s) if place < len(since) else m.requested_s
@@ -222,20 +252,31 @@ def as_job(seen: Observed, terms: Terms, usd_per_hour: float) -> Job:
     )
 
 
-def validation(seen: Observed, terms: Terms, policy: SavePolicy, usd_per_hour: float) -> dict[str, Any]:
+def validation(
+    seen: Observed, terms: Terms, policy: SavePolicy, usd_per_hour: float
+) -> dict[str, Any]:
     """Forecast, fact and deviation as a document: dollars, seconds, shares of the fact."""
     from deepvm.simulator.engine.lifetimes import ListedLifetimes
     from deepvm.simulator.monte_carlo import simulate
 
     job = as_job(seen, terms, usd_per_hour)
-    fact = _figures(seen.total_s, seen.cost_usd, float(seen.lost_steps), float(seen.preemptions), seen.parts_s)
+    fact = _figures(
+        seen.total_s, seen.cost_usd, float(seen.lost_steps), float(seen.preemptions), seen.parts_s
+    )
     measured = {name: round(getattr(seen, name), 6) for name in _LATENCIES}
     try:
         found = simulate(job, policy, runs=1, lives=ListedLifetimes(seen.lives_s, seen.graces_s))
     except SimulationError as error:
-        return {"fact": fact, "forecast": None, "deviation": None, "measured": measured, "why": str(error)}
+        return {
+            "fact": fact,
+            "forecast": None,
+            "deviation": None,
+            "measured": measured,
+            "why": str(error),
+        }
     lost = float(found.preemptions[0])
-    # The simulator pays from the request on, as the thesis counts; here as the cloud does, from the launch.
+    # The simulator pays from the request on, as the thesis counts; here as the cloud does, from the
+    # launch.
     unpaid_s = seen.allocation_s * (job.vms + lost)
     usd = float(found.cost_usd[0]) - unpaid_s * usd_per_hour / 3600
     again = found.breakdown_s["recompute"] / job.step_s.mean

@@ -1,10 +1,11 @@
 """What a place for backups does; :mod:`deepvm.jobs.storage.backup_places` has all there are.
 
-A backup is what one step's ranks saved, each a file or folder with the checksums of all its files. Ranks on different
-machines see each other's parts here alone: each but rank 0 says that it begins before it uploads, or, before a
-preemption, that it saves nothing. When all parts that were begun are whole the backup is sealed with their number, and
-is visible from then on. Where rank 0 alone saved, its part is everybody's; else each rank has its own, or none. Nothing
-that a generation sends becomes visible once a newer one has begun.
+A backup is what one step's ranks saved, each a file or folder with the checksums of all its files.
+Ranks on different machines see each other's parts here alone: each but rank 0 says that it begins
+before it uploads, or, before a preemption, that it saves nothing. When all parts that were begun
+are whole the backup is sealed with their number, and is visible from then on. Where rank 0 alone
+saved, its part is everybody's; else each rank has its own, or none. Nothing that a generation sends
+becomes visible once a newer one has begun.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ PIECE = 4 << 20
 class Part:
     """What one rank saved after one step.
 
-    ``automatic``: not one of the script's own periodic saves; it goes when newer ones are whole (thesis, 5.1).
+    ``automatic``: not one of the script's own periodic saves; it goes when newer ones are whole
+    (thesis, 5.1).
     """
 
     step: int
@@ -68,18 +70,24 @@ class Record:
 
     def to_json(self) -> bytes:
         """Its bytes."""
-        return json.dumps({"name": self.name, "automatic": self.automatic, "sha256": dict(self.sha256)}).encode()
+        return json.dumps(
+            {"name": self.name, "automatic": self.automatic, "sha256": dict(self.sha256)}
+        ).encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> Record:
         """Read one; no name in it leads out of a folder. Raises ValueError."""
         facts = json.loads(data)
         try:
-            found = cls(str(facts["name"]), dict(facts["sha256"]), bool(facts.get("automatic", False)))
+            found = cls(
+                str(facts["name"]), dict(facts["sha256"]), bool(facts.get("automatic", False))
+            )
             names = [PurePosixPath(name) for name in (found.name, *found.sha256)]
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"no record of a backup: {error}") from None
-        if not found.name or any(n.is_absolute() or ".." in n.parts or "\0" in str(n) for n in names):
+        if not found.name or any(
+            n.is_absolute() or ".." in n.parts or "\0" in str(n) for n in names
+        ):
             raise ValueError("no record of a backup: its names lead out of the folder")
         return found
 
@@ -93,25 +101,42 @@ class BackupStore(Protocol):
         """Refuse older generations from now on. Raises CheckpointError: a newer one has begun."""
 
     def say(self, part: Part, word: Said) -> bool:
-        """Tell the other ranks; a backup that a rank begins to save is not sealed any more. Returns whether it was.
+        """Tell the other ranks; a backup that a rank begins to save is not sealed any more.
+
+        Returns whether it was.
 
         Raises CheckpointError, OSError.
         """
 
     def said(self, part: Part) -> Mapping[int, Said]:
-        """What each rank has said of the same backup, and whose part is whole. Raises CheckpointError, OSError."""
+        """What each rank has said of the same backup, and whose part is whole.
+
+        Raises CheckpointError, OSError.
+        """
 
     def save(self, path: Path, part: Part) -> None:
-        """Upload a file or folder, whole or not at all. Raises CheckpointError, OSError: it is not there."""
+        """Upload a file or folder, whole or not at all.
+
+        Raises CheckpointError, OSError: it is not there.
+        """
 
     def seal(self, part: Part, ranks: int) -> None:
-        """Make a backup visible, whose parts of so many ranks are whole. Raises CheckpointError, OSError."""
+        """Make a backup visible, whose parts of so many ranks are whole.
+
+        Raises CheckpointError, OSError.
+        """
 
     def whole(self) -> list[Kept]:
-        """The visible backups, newest first; those that lack a part are not. Raises CheckpointError, OSError."""
+        """The visible backups, newest first; those that lack a part are not.
+
+        Raises CheckpointError, OSError.
+        """
 
     def set_aside(self, kept: Kept, epoch: int) -> None:
-        """Have one be visible no more. Raises CheckpointError: a newer generation has begun; OSError."""
+        """Have one be visible no more. Raises CheckpointError: a newer generation has begun.
+
+        OSError.
+        """
 
     def remove(self, kept: Kept, epoch: int) -> None:
         """Remove one. Raises CheckpointError: a newer generation has begun; OSError."""
@@ -143,20 +168,24 @@ def place_of(name: str) -> tuple[int, int]:
 def no_part(kept: Kept, rank: int) -> CheckpointError:
     """The error for a rank without a part."""
     return CheckpointError(
-        f"the backup of step {kept.step} has a part for each of {kept.ranks} ranks, and none for rank {rank}: "
-        f"train with as many ranks, or save on rank 0 alone"
+        f"the backup of step {kept.step} has a part for each of {kept.ranks} ranks, and none for"
+        f" rank {rank}: train with as many ranks, or save on rank 0 alone"
     )
 
 
 def staying(whole: Sequence[Kept], keep: int) -> set[str]:
     """The names of those that stay: the newest, then the script's own, then others, ``keep`` in all.
 
-    Of none that is kept may the loss be noticed only when it is needed, so a damaged newest one has another behind it;
-    ``keep`` 0: all of the script's own.
+    Of none that is kept may the loss be noticed only when it is needed, so a damaged newest one has
+    another behind it; ``keep`` 0: all of the script's own.
     """
     newest, older = list(whole[:1]), list(whole[1:])
     ordered = newest + [k for k in older if not k.automatic] + [k for k in older if k.automatic]
-    least = max(keep, 1) if keep else max(len([k for k in ordered if not k.automatic or k in newest]), KEEP)
+    least = (
+        max(keep, 1)
+        if keep
+        else max(len([k for k in ordered if not k.automatic or k in newest]), KEEP)
+    )
     return {k.name for k in ordered[:least]}
 
 

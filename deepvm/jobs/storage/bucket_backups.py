@@ -1,8 +1,9 @@
 """Backups in a bucket, below ``JOB/backups/``.
 
 Every upload has a name of its own, and counts once the job's ledger of backups lists it: see
-:mod:`deepvm.checkpoint.tiers.ledger`, which keeps older generations out. What uploads leave that were cut off, the next
-generation removes, if it may list them; a lifecycle rule of the bucket should abort them after a day.
+:mod:`deepvm.checkpoint.tiers.ledger`, which keeps older generations out. What uploads leave that
+were cut off, the next generation removes, if it may list them; a lifecycle rule of the bucket
+should abort them after a day.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ from deepvm.jobs.storage.backup_store import (
 _THREADS, _ATTEMPTS = 4, 5
 _RECORD = "record.json"
 _PLACE = re.compile(
-    r"(?P<name>\d{12}-\d{9,}/(?:rank|whole)-\d+)\.(?P<label>g\d{9,19}-[0-9a-f]{8})/(?P<file>.+)", re.DOTALL
+    r"(?P<name>\d{12}-\d{9,}/(?:rank|whole)-\d+)\.(?P<label>g\d{9,19}-[0-9a-f]{8})/(?P<file>.+)",
+    re.DOTALL,
 )
 _WORD = re.compile(r"rank-(\d+)\.(begun|nothing|failed)")
 
@@ -46,16 +48,28 @@ log = logging.getLogger("deepvm.agent")
 
 
 class BucketBackups:
-    """Objects ``STEP-EPOCH/rank-N.LABEL/FILE``; entries ``STEP-EPOCH/rank-N`` of the ledger: the label.
+    """Objects ``STEP-EPOCH/rank-N.LABEL/FILE``.
 
-    The seal is an object ``STEP-EPOCH/whole-RANKS.LABEL/record.json`` and its entry, with ``+`` behind the label of an
-    automatic one; what ranks say are empty objects, such as ``STEP-EPOCH/rank-3.begun``.
+    Entries ``STEP-EPOCH/rank-N`` of the ledger: the label.
+
+    The seal is an object ``STEP-EPOCH/whole-RANKS.LABEL/record.json`` and its entry, with ``+``
+    behind the label of an automatic one; what ranks say are empty objects, such as
+    ``STEP-EPOCH/rank-3.begun``.
     """
 
-    def __init__(self, bucket: str, prefix: str, job: str, *, endpoint: str = "", attempts: int = _ATTEMPTS) -> None:
-        """Send nothing yet. ``endpoint``: empty for the environment's or AWS's. ``attempts``: tries of each request."""
+    def __init__(
+        self, bucket: str, prefix: str, job: str, *, endpoint: str = "", attempts: int = _ATTEMPTS
+    ) -> None:
+        """Send nothing yet. ``endpoint``: empty for the environment's or AWS's.
+
+        ``attempts``: tries of each request.
+        """
         self._bucket = Bucket(
-            bucket, f"{prefix.strip('/')}/{job}/backups", threads=_THREADS, attempts=attempts, endpoint=endpoint
+            bucket,
+            f"{prefix.strip('/')}/{job}/backups",
+            threads=_THREADS,
+            attempts=attempts,
+            endpoint=endpoint,
         )
         self.url = self._bucket.url
         self._ledger = LedgerFile(self._bucket, f"{self._bucket.prefix}.ledger", self._all_there)
@@ -95,7 +109,10 @@ class BucketBackups:
         return {**found, **dict.fromkeys(_parts(self._entries(), name_of(part)), Said.WHOLE)}
 
     def save(self, path: Path, part: Part) -> None:
-        """See :class:`BackupStore`; S3 compares each piece with its checksum, and readers the whole."""
+        """See :class:`BackupStore`.
+
+        S3 compares each piece with its checksum, and readers the whole.
+        """
         self.begin(part.epoch)
         self._ledger.check(part.epoch)
         self._clear(part.epoch)
@@ -115,7 +132,9 @@ class BucketBackups:
                         )
                         sums[below] = reader.digest.hexdigest()
                 record = Record(path.name, sums, part.automatic).to_json()
-                self._bucket.s3.put_object(Bucket=self._bucket.name, Key=place + _RECORD, Body=record)
+                self._bucket.s3.put_object(
+                    Bucket=self._bucket.name, Key=place + _RECORD, Body=record
+                )
             before = self._ledger.add(name, label, part.epoch)
         except (StaleError, OSError):
             self._discard(place)
@@ -129,7 +148,9 @@ class BucketBackups:
         label, name = new_label(part.epoch), f"{name_of(part)}/whole-{ranks}"
         record = Record("whole", {}, part.automatic).to_json()
         with self._bucket.errors(f"write {self._place(name, label)}"):
-            self._bucket.s3.put_object(Bucket=self._bucket.name, Key=self._place(name, label) + _RECORD, Body=record)
+            self._bucket.s3.put_object(
+                Bucket=self._bucket.name, Key=self._place(name, label) + _RECORD, Body=record
+            )
         self._ledger.add(name, f"{label}{'+' if part.automatic else ''}", part.epoch)
 
     def _place(self, name: str, label: str) -> str:
@@ -150,7 +171,9 @@ class BucketBackups:
         found: dict[str, str] = {}
         for match in self._sent():
             if match["file"] == _RECORD:
-                found[match["name"]] = max(found.get(match["name"], ""), match["label"], key=epoch_of)
+                found[match["name"]] = max(
+                    found.get(match["name"], ""), match["label"], key=epoch_of
+                )
         return found
 
     def _entries(self) -> Mapping[str, str]:
@@ -164,7 +187,8 @@ class BucketBackups:
                 return
             self._cleared = True
         try:
-            sent, listed = self._sent(), self._entries()  # in this order: what is listed later was not sent before
+            # In this order: what is listed later was not sent before
+            sent, listed = self._sent(), self._entries()
             for name, label in {(match["name"], match["label"]) for match in sent}:
                 if epoch_of(label) < epoch and listed.get(name, "").rstrip("+") != label:
                     self._discard(self._place(name, label))
@@ -172,7 +196,9 @@ class BucketBackups:
                 match = self._placed(key)
                 if match is not None and epoch_of(match["label"]) < epoch:
                     with self._bucket.errors(f"abort an upload of {key}"):
-                        self._bucket.s3.abort_multipart_upload(Bucket=self._bucket.name, Key=key, UploadId=upload)
+                        self._bucket.s3.abort_multipart_upload(
+                            Bucket=self._bucket.name, Key=key, UploadId=upload
+                        )
         except CheckpointError as error:  # what stays costs a little
             log.debug("%s", error)
 
@@ -194,7 +220,9 @@ class BucketBackups:
         self._remove(kept.name, epoch)
 
     def _remove(self, name: str, epoch: int) -> None:
-        self._ledger.drop({entry for entry in self._entries() if entry.startswith(f"{name}/")}, epoch)
+        self._ledger.drop(
+            {entry for entry in self._entries() if entry.startswith(f"{name}/")}, epoch
+        )
         self._discard(f"{self._bucket.prefix}{name}/")
 
     def sweep(self, step: int, epoch: int) -> None:

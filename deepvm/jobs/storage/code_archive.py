@@ -22,11 +22,13 @@ MOST_FILES = 200_000
 def pack(folder: Path, target: Path) -> None:
     """An archive of a folder's code: what git would commit, or all of it where there is no git.
 
-    Sockets, pipes and devices are left out. Raises RequestError: it is too large, or has links that lead out of it,
-    which no machine may follow; OSError.
+    Sockets, pipes and devices are left out. Raises RequestError: it is too large, or has links that
+    lead out of it, which no machine may follow; OSError.
     """
     names = _of_git(folder)
-    rows = list(_all(folder) if names is None else (n for n in names if os.path.lexists(folder / n)))
+    rows = list(
+        _all(folder) if names is None else (n for n in names if os.path.lexists(folder / n))
+    )
     size = 0
     for name in rows:
         status = (folder / name).lstat()
@@ -35,11 +37,15 @@ def pack(folder: Path, target: Path) -> None:
             raise RequestError(
                 "code",
                 name,
-                "links within the folder: name it in .gitignore, or put what it leads to under data: in the job file",
+                "links within the folder: name it in .gitignore, or put what it leads to under"
+                " data: in the job file",
             )
         if size > MOST_BYTES or len(rows) > MOST_FILES:
             most = f"at most {format_bytes(MOST_BYTES)} and {MOST_FILES} files of code"
-            allowed = f"{most}: name what is no code in .gitignore, and put data under data: in the job file"
+            allowed = (
+                f"{most}: name what is no code in .gitignore, and put data under data: in the job"
+                " file"
+            )
             raise RequestError("code", str(folder), allowed)
     hidden = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
@@ -112,7 +118,9 @@ def _check(member: tarfile.TarInfo, links: set[str]) -> None:
     if member.issym() and _leads_out(member.name, member.linkname):
         raise ValueError(f"{member.name!r} leads out of the folder")
     # Behind a link ".." is another folder than its words say.
-    target = PurePosixPath(os.path.dirname(member.name), member.linkname) if member.issym() else path
+    target = (
+        PurePosixPath(os.path.dirname(member.name), member.linkname) if member.issym() else path
+    )
     if links & {os.path.normpath(parent) for parent in target.parents}:
         raise ValueError(f"{member.name!r} lies behind a link")
 
@@ -135,7 +143,16 @@ def _raise(error: OSError) -> None:
 
 def _of_git(folder: Path) -> list[str] | None:
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        words = ["git", "-C", str(folder), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        words = [
+            "git",
+            "-C",
+            str(folder),
+            "ls-files",
+            "-z",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+        ]
         done = subprocess.run(words, capture_output=True, timeout=60)
         if not done.returncode:
             return [n for n in done.stdout.decode("utf-8", "surrogateescape").split("\0") if n]

@@ -1,7 +1,7 @@
 """The data of a job: fetched to each machine before anything is trained there, whole or not there at all.
 
-A set of files lies in a hidden folder until all of it is there, and is renamed then. Files of it that are whole have
-their own names; an agent that starts again goes on with the others.
+A set of files lies in a hidden folder until all of it is there, and is renamed then. Files of it
+that are whole have their own names; an agent that starts again goes on with the others.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ class Source(Protocol):
 
 
 def have_data(wanted: Mapping[str, Any], folder: Path, said: Said, endpoint: str = "") -> None:
-    """Have each of a job's data below ``folder`` by its name; ``said`` is called with lines of progress.
+    """Have each of a job's data below ``folder`` by its name.
+
+    ``said`` is called with lines of progress.
 
     Raises DataError: one of them is not there, or not whole; it says why, and what to do.
     """
@@ -72,7 +74,9 @@ def have_data(wanted: Mapping[str, Any], folder: Path, said: Said, endpoint: str
         except (CheckpointError, DataError) as error:
             raise DataError(f"{name}: {error}") from error
         except OSError as error:
-            raise DataError(f"{name}: {error.filename or target}: {error.strerror or error}{_cure(error)}") from error
+            raise DataError(
+                f"{name}: {error.filename or target}: {error.strerror or error}{_cure(error)}"
+            ) from error
 
 
 def source_of(where: str, endpoint: str = "") -> Source:
@@ -85,7 +89,9 @@ def source_of(where: str, endpoint: str = "") -> Source:
 
 def _mount(place: Path, target: Path) -> None:
     if not place.exists():
-        raise DataError(f"there is no {place} on this machine; mount it in setup:, or correct the path")
+        raise DataError(
+            f"there is no {place} on this machine; mount it in setup:, or correct the path"
+        )
     if target.is_symlink() and os.readlink(target) == str(place):
         return
     with hidden_beside(target) as hidden:
@@ -106,18 +112,26 @@ def _cure(error: OSError) -> str:
 def _fetch(name: str, source: Source, target: Path, said: Said) -> None:
     items = source.items()
     if not items:
-        raise DataError(f"there is nothing at {source.url}; correct the URL in data: of the job file")
+        raise DataError(
+            f"there is nothing at {source.url}; correct the URL in data: of the job file"
+        )
     hidden = target.with_name(f".{name}.part")
     hidden.mkdir(exist_ok=True)
-    missing = [item for item in items if not _is_whole(hidden / item.name if item.name else hidden / "data", item)]
+    missing = [
+        item
+        for item in items
+        if not _is_whole(hidden / item.name if item.name else hidden / "data", item)
+    ]
     total, left = sum(i.size for i in items), sum(i.size for i in missing)
     free = shutil.disk_usage(hidden).free
     if left + _SPARE > free:
         raise DataError(
-            f"{format_bytes(left)} of {source.url} do not fit on the disk, {format_bytes(free)} of which are "
-            "free; give the machines larger disks, or name less data"
+            f"{format_bytes(left)} of {source.url} do not fit on the disk, {format_bytes(free)} of"
+            " which are free; give the machines larger disks, or name less data"
         )
-    progress = _Progress(name, source.url, total, total - left, len(items), len(items) - len(missing), said)
+    progress = _Progress(
+        name, source.url, total, total - left, len(items), len(items) - len(missing), said
+    )
     progress.say()
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="deepvm-data") as pool:
         try:
@@ -156,7 +170,10 @@ def _one(source: Source, item: Item, folder: Path, progress: _Progress) -> None:
             source.fetch(item, hidden)
         size = hidden.stat().st_size
         if size != item.size:
-            raise DataError(f"{item.source}: {size} bytes came in place of {item.size}; did it change meanwhile?")
+            raise DataError(
+                f"{item.source}: {size} bytes came in place of {item.size}; did it change"
+                " meanwhile?"
+            )
         with hidden.open("rb") as file:
             os.fsync(file.fileno())
         hidden.replace(target)
@@ -166,9 +183,17 @@ def _one(source: Source, item: Item, folder: Path, progress: _Progress) -> None:
 class _Progress:
     """Says now and then how much is here."""
 
-    def __init__(self, name: str, url: str, total: int, done: int, files: int, whole: int, said: Said) -> None:
+    def __init__(
+        self, name: str, url: str, total: int, done: int, files: int, whole: int, said: Said
+    ) -> None:
         self._head, self._said, self._lock = f"data {name}: ", said, threading.Lock()
-        self._total, self._done, self._files, self._whole, self._url = total, done, files, whole, url
+        self._total, self._done, self._files, self._whole, self._url = (
+            total,
+            done,
+            files,
+            whole,
+            url,
+        )
         self._coming = set[Path]()
 
     @contextlib.contextmanager
@@ -208,7 +233,10 @@ class FolderSource:
     def items(self) -> list[Item]:
         """See :class:`Source`."""
         if not self._path.exists():
-            raise DataError(f"there is no {self._path} on this machine; correct the path in data: of the job file")
+            raise DataError(
+                f"there is no {self._path} on this machine; correct the path in data: of the job"
+                " file"
+            )
         if self._path.is_file():
             return [Item("", self._path.stat().st_size, str(self._path))]
         files = sorted(p for p in self._path.rglob("*") if p.is_file())
@@ -233,14 +261,21 @@ class BucketSource:
             rows = list(self._bucket.rows(self._prefix))
         exact = [row for row in rows if row["Key"] == self._prefix]
         below = f"{self._prefix}/" if self._prefix else ""
-        found = [self._item(row, row["Key"][len(below) :]) for row in rows if row["Key"].startswith(below)]
+        found = [
+            self._item(row, row["Key"][len(below) :])
+            for row in rows
+            if row["Key"].startswith(below)
+        ]
         found = [item for item in found if item.name and not item.name.endswith("/")]
         return found or [self._item(row, "") for row in exact]
 
     def _item(self, row: Mapping[str, Any], name: str) -> Item:
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or "\0" in name:
-            raise DataError(f"{self.url}: the object {row['Key']!r} would lie outside of the data's folder; rename it")
+            raise DataError(
+                f"{self.url}: the object {row['Key']!r} would lie outside of the data's folder;"
+                " rename it"
+            )
         return Item(name, int(row["Size"]), row["Key"], str(row.get("ETag", "")))
 
     def fetch(self, item: Item, target: Path) -> None:
@@ -253,7 +288,10 @@ class BucketSource:
             if plain and plain[1] != _md5(target):
                 head = self._bucket.s3.head_object(Bucket=self._bucket.name, Key=item.source)
                 if "ServerSideEncryption" not in head or head["ServerSideEncryption"] == "AES256":
-                    raise DataError(f"{self.url}: {item.source} came with other bytes than its ETag says; try again")
+                    raise DataError(
+                        f"{self.url}: {item.source} came with other bytes than its ETag says; try"
+                        " again"
+                    )
 
     def _pieces(self, item: Item) -> Iterator[bytes]:
         options = {"IfMatch": item.etag} if item.etag else {}

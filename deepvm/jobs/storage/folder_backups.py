@@ -74,7 +74,10 @@ class FolderBackups:
 
     def _parts(self, name: str) -> list[int]:
         """The ranks whose parts are whole."""
-        matches = [_RANK.fullmatch(record.parent.name) for record in (self._root / name).glob(f"rank-*/{_RECORD}")]
+        matches = [
+            _RANK.fullmatch(record.parent.name)
+            for record in (self._root / name).glob(f"rank-*/{_RECORD}")
+        ]
         return [int(match[1]) for match in matches if match]
 
     def save(self, path: Path, part: Part) -> None:

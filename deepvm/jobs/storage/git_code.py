@@ -65,23 +65,35 @@ def public(url: str) -> str:
 def fetch_code(code: GitCode, target: Path) -> str:
     """Pack the commit that a name means now; returns it.
 
-    Raises RequestError: there is no git, or no such name; DataError: the repository cannot be read; OSError.
+    Raises RequestError: there is no git, or no such name; DataError: the repository cannot be read;
+    OSError.
     """
     commit = _resolved(code)
     with tempfile.TemporaryDirectory(prefix="deepvm-code-") as folder:
         _git(code, ["init", "--quiet", "--template=", folder], _ASK_S)
         wanted = [commit, code.ref] if not _COMMIT.fullmatch(code.ref) else [commit]
-        for number, name in enumerate(wanted, start=1):  # not every server gives out a commit by its number
+        # Not every server gives out a commit by its number
+        for number, name in enumerate(wanted, start=1):
             try:
-                _git(code, ["-C", folder, "fetch", "--quiet", "--depth", "1", "--", code.url, name], _FETCH_S)
+                _git(
+                    code,
+                    ["-C", folder, "fetch", "--quiet", "--depth", "1", "--", code.url, name],
+                    _FETCH_S,
+                )
                 break
             except DataError:
                 if number == len(wanted):
                     raise
-        _git(code, ["-C", folder, "-c", "core.hooksPath=/dev/null", "checkout", "--quiet", "FETCH_HEAD"], _FETCH_S)
+        _git(
+            code,
+            ["-C", folder, "-c", "core.hooksPath=/dev/null", "checkout", "--quiet", "FETCH_HEAD"],
+            _FETCH_S,
+        )
         found = _git(code, ["-C", folder, "rev-parse", "HEAD"], _ASK_S).strip()
         if found != commit:
-            raise DataError(f"code: {code.shown} moved from {commit} to {found} meanwhile; submit the job again")
+            raise DataError(
+                f"code: {code.shown} moved from {commit} to {found} meanwhile; submit the job again"
+            )
         pack(Path(folder), target)
     return commit
 
@@ -89,13 +101,24 @@ def fetch_code(code: GitCode, target: Path) -> str:
 def _resolved(code: GitCode) -> str:
     if _COMMIT.fullmatch(code.ref):
         return code.ref
-    names = [code.ref, f"refs/heads/{code.ref}", f"refs/tags/{code.ref}", f"refs/tags/{code.ref}^{{}}"]
-    rows = [row.split("\t") for row in _git(code, ["ls-remote", "--", code.url, *names], _ASK_S).splitlines()]
+    names = [
+        code.ref,
+        f"refs/heads/{code.ref}",
+        f"refs/tags/{code.ref}",
+        f"refs/tags/{code.ref}^{{}}",
+    ]
+    rows = [
+        row.split("\t")
+        for row in _git(code, ["ls-remote", "--", code.url, *names], _ASK_S).splitlines()
+    ]
     found = {name: commit for commit, name in (row for row in rows if len(row) == 2)}
-    for name in (names[3], names[2], names[1], code.ref):  # a tag with a message before the tag itself
+    # A tag with a message before the tag itself
+    for name in (names[3], names[2], names[1], code.ref):
         if name in found:
             return found[name]
-    raise RequestError("code", code.shown, "a branch, tag or commit that is there; 'git ls-remote URL' lists them")
+    raise RequestError(
+        "code", code.shown, "a branch, tag or commit that is there; 'git ls-remote URL' lists them"
+    )
 
 
 def _git(code: GitCode, words: Sequence[str], limit_s: float) -> str:
@@ -118,19 +141,40 @@ def _git(code: GitCode, words: Sequence[str], limit_s: float) -> str:
         ) from None
     if done.returncode:
         said = done.stderr.decode("utf-8", "replace").replace(code.url, public(code.url))
-        lines = [line for line in said.splitlines() if line.strip()] or [f"exit code {done.returncode}"]
-        secret = urlsplit(code.url).password or (urlsplit(code.url).username if "@" in code.url else None)
-        why = lines[0].replace(secret, "***") if secret and urlsplit(code.url).scheme != "ssh" else lines[0]
+        lines = [line for line in said.splitlines() if line.strip()] or [
+            f"exit code {done.returncode}"
+        ]
+        secret = urlsplit(code.url).password or (
+            urlsplit(code.url).username if "@" in code.url else None
+        )
+        why = (
+            lines[0].replace(secret, "***")
+            if secret and urlsplit(code.url).scheme != "ssh"
+            else lines[0]
+        )
         raise DataError(
-            f"code: {code.shown}: {why}; nobody is asked for a password: use a credential helper, or an SSH key of an "
-            "agent, or clone it and name the folder"
+            f"code: {code.shown}: {why}; nobody is asked for a password: use a credential helper,"
+            " or an SSH key of an agent, or clone it and name the folder"
         )
     return done.stdout.decode("utf-8", "replace")
 
 
 def _quiet(environ: Mapping[str, str]) -> dict[str, str]:
     """Variables with which git and ssh fail rather than ask, and that lead to no other repository."""
-    kept = {k: v for k, v in environ.items() if k not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")}
+    kept = {
+        k: v for k, v in environ.items() if k not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
+    }
     ssh = kept.get("GIT_SSH_COMMAND", "ssh") + " -o BatchMode=yes"
-    asks = {"GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "true", "SSH_ASKPASS": "true", "GCM_INTERACTIVE": "never"}
-    return {**kept, **asks, "GIT_SSH_COMMAND": ssh, "GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh", "LC_ALL": "C"}
+    asks = {
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_ASKPASS": "true",
+        "SSH_ASKPASS": "true",
+        "GCM_INTERACTIVE": "never",
+    }
+    return {
+        **kept,
+        **asks,
+        "GIT_SSH_COMMAND": ssh,
+        "GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh",
+        "LC_ALL": "C",
+    }

@@ -1,1 +1,4 @@
-"""Whether a run that failed and came back did what it should have done; independent of the code that ran it."""
+"""Whether a run that failed and came back did what it should have done.
+
+Independent of the code that ran it.
+"""

@@ -19,7 +19,10 @@ _CODES: Mapping[str, Collection[int | None]] = {
 """How a fault ends the process of a rank; None: it was given up alive, which is a leftover."""
 _HANGS, _RAISES = ("hang", "held-gil"), ("loader",)
 _BEFORE, _AFTER = ("loader", "segfault", *_HANGS), ("exit",)
-"""Faults that a rank meets with before the end of a step, and right after it; others come some steps late."""
+"""Faults that a rank meets with before the end of a step, and right after it.
+
+Others come some steps late.
+"""
 _EVERYWHERE = ("agent", "machine")
 """Targets of kills that hit all ranks."""
 _STARTED = re.compile(rb"^listening on ", re.MULTILINE)
@@ -54,7 +57,9 @@ def _ending(run: Records, strike: Row, attempt: Row) -> Iterator[str]:
     elif strike["fault"] in DAMAGING and not attempt.get("broken"):
         yield f"{key} damaged no file: it proves nothing"
     else:
-        others = [one for one in run.config["strikes"] if one["ends"] and one["key"] in attempt["struck"]]
+        others = [
+            one for one in run.config["strikes"] if one["ends"] and one["key"] in attempt["struck"]
+        ]
         ways = [_other_way(run, one, attempt) for one in others]  # of several, one was first
         if all(ways):
             yield f"{key} {_other_way(run, strike, attempt)}"
@@ -71,7 +76,12 @@ def _landed(run: Records, attempt: Row) -> bool:
 
 def _mistimed(run: Records, strike: Row, attempt: Row) -> str:
     """Why a failure cannot have struck when it is said to; empty if it can."""
-    at, fault, step, rank = attempt["struck"][strike["key"]], strike["fault"], strike["step"], strike["rank"]
+    at, fault, step, rank = (
+        attempt["struck"][strike["key"]],
+        strike["fault"],
+        strike["step"],
+        strike["rank"],
+    )
     if strike["key"] != f"{fault}-{step}-{rank}":
         return f"is planned as {fault} at step {step} of rank {rank}"
     ended = attempt["detected"] if strike["ends"] else _first(run) + run.supervisor["wall_s"]
@@ -80,7 +90,10 @@ def _mistimed(run: Records, strike: Row, attempt: Row) -> str:
     done = _done(run, rank, attempt)
     least = step - (fault in _BEFORE)
     if done < least or (fault in (*_BEFORE, *_AFTER) and done > least):
-        return f"was due at step {step}, and rank {rank} had done {done} steps in attempt {attempt['attempt']}"
+        return (
+            f"was due at step {step}, and rank {rank} had done {done} steps in attempt"
+            f" {attempt['attempt']}"
+        )
     return ""
 
 
@@ -94,7 +107,11 @@ def _outside(at: float, began: float, ended: float) -> str:
 
 def _done(run: Records, rank: int, attempt: Row) -> int:
     """Steps that a rank had done at the end of an attempt, by its own log."""
-    rows = (row["global_step"] + 1 for row in run.steps.get(rank, ()) if row["attempt"] == attempt["attempt"])
+    rows = (
+        row["global_step"] + 1
+        for row in run.steps.get(rank, ())
+        if row["attempt"] == attempt["attempt"]
+    )
     return max(rows, default=attempt["resumed_step"] or 0)
 
 
@@ -108,8 +125,12 @@ def _other_way(run: Records, strike: Row, attempt: Row) -> str:
     if fault in _CODES and None not in exits:
         said = [_last_words(run, one, attempt) for one in ranks]
         if ("raised" if fault in _RAISES else "") not in said:
-            return f"has not ended {who}: the last that it noted is {', '.join(word or 'nothing' for word in said)}"
-    if run.config["launcher"] == ORCHESTRATED:  # whose codes are not by rank: machines that are lost give none
+            return (
+                f"has not ended {who}: the last that it noted is"
+                f" {', '.join(word or 'nothing' for word in said)}"
+            )
+    # Whose codes are not by rank: machines that are lost give none
+    if run.config["launcher"] == ORCHESTRATED:
         return ""
     by_rank = run.config["launcher"] != "torchrun"  # it says 1 whatever has happened
     allowed = _CODES.get(fault) if by_rank else None
@@ -126,12 +147,17 @@ def _last_words(run: Records, rank: int, attempt: Row) -> str:
 
 
 def _passing(run: Records, strike: Row, attempt: Row) -> str:
-    """Why a failure that ends nothing has not happened; empty if it has, or if nobody could see it any more."""
+    """Why a failure that ends nothing has not happened.
+
+    Empty if it has, or if nobody could see it any more.
+    """
     if strike["fault"] == "stop":
         return _moved(run, strike, attempt)
     if strike["fault"] == "node":
         at = attempt["struck"][strike["key"]]
-        return _anchor_stayed(run, at) if run.config["launcher"] == ORCHESTRATED else _node_stayed(run)
+        return (
+            _anchor_stayed(run, at) if run.config["launcher"] == ORCHESTRATED else _node_stayed(run)
+        )
     return ""
 
 
@@ -144,12 +170,19 @@ def _moved(run: Records, strike: Row, attempt: Row) -> str:
         return ""
     marks = [*sorted(times), ended]
     gap = max((b - a for a, b in zip(marks, marks[1:], strict=False) if b > struck), default=0.0)
-    return "" if gap >= _TOLERANCE * seconds else f"did not stop rank {rank}: it never stood still for {seconds:g} s"
+    return (
+        ""
+        if gap >= _TOLERANCE * seconds
+        else f"did not stop rank {rank}: it never stood still for {seconds:g} s"
+    )
 
 
 def _node_stayed(run: Records) -> str:
     """Whether the memory node was started too rarely: anew after each loss, unless the run had ended by then."""
-    attempts, seconds = run.supervisor["attempts"], {one["key"]: one["seconds"] for one in run.config["strikes"]}
+    attempts, seconds = (
+        run.supervisor["attempts"],
+        {one["key"]: one["seconds"] for one in run.config["strikes"]},
+    )
     lost = 0
     for one in attempts:
         for key, at in one["struck"].items():
@@ -162,7 +195,9 @@ def _node_stayed(run: Records) -> str:
 
 def _anchor_stayed(run: Records, struck: float) -> str:
     """Whether a job has lost no machine besides those of its ranks, though there was time to see it."""
-    trainers = {machine for one in run.supervisor["attempts"] for machine in one.get("machines", ())}
+    trainers = {
+        machine for one in run.supervisor["attempts"] for machine in one.get("machines", ())
+    }
     for row in read_lines(run.folder / EVENTS):
         if (
             row["event"] == "machine"
@@ -182,5 +217,7 @@ def _disk(run: Records) -> Iterator[str]:
         one["disk_errors"] for one in run.supervisor["attempts"]
     ):
         yield "the disk has never failed"
-    if "slow" in run.config["disk"] and not any(row["event"] == "slowed" and row["seconds"] for row in events):
+    if "slow" in run.config["disk"] and not any(
+        row["event"] == "slowed" and row["seconds"] for row in events
+    ):
         yield "the disk was never slow"

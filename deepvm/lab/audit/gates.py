@@ -1,8 +1,9 @@
 """The gates that each run must pass: what each asks, and the answer from the files that the run has left (ECRL 5.9).
 
-An attempt does the steps from where it went on in their order; those at which a later one went on were lost with its
-failure (:attr:`deepvm.lab.records.Records.owned`). The samples of each step are computed anew, by
-:mod:`deepvm.lab.audit.sample_rule`: with the code that trained, the audit shares only the form of the files.
+An attempt does the steps from where it went on in their order; those at which a later one went on
+were lost with its failure (:attr:`deepvm.lab.records.Records.owned`). The samples of each step are
+computed anew, by :mod:`deepvm.lab.audit.sample_rule`: with the code that trained, the audit shares
+only the form of the files.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ from deepvm.lab.records import (
 )
 
 _HIDDEN = re.compile(r"\..*(?<!\.spare)\.tmp|\.(step-|last|latest).*|order-.*")
-"""Half-written files, and orders; deepvm's Checkpointer keeps a spare file, locks, and the number of a generation."""
+"""Half-written files, and orders.
+
+Deepvm's Checkpointer keeps a spare file, locks, and the number of a generation.
+"""
 ARTEFACTS, STORIES = "artefacts", "stories"
 """Gates that ask of the files of a whole matrix, too: :mod:`deepvm.lab.audit.publication`."""
 
@@ -69,14 +73,18 @@ def _order(run: Records) -> Iterator[str]:
         due = {number: first for number, first in firsts.items() if first is not None}
         for row in rows:
             number, step = row["attempt"], row["global_step"]
-            if number not in due:  # it is not recorded, or has restored nothing: another gate's question
+            # It is not recorded, or has restored nothing: another gate's question
+            if number not in due:
                 continue
             if step > due[number]:
                 yield f"step {due[number]} of rank {rank} is missing in attempt {number}"
                 return
             if step < firsts[number]:
                 first = firsts[number]
-                yield f"step {step} of rank {rank} was done in attempt {number}, which went on from step {first}"
+                yield (
+                    f"step {step} of rank {rank} was done in attempt {number}, which went on from"
+                    f" step {first}"
+                )
                 return
             if step < due[number]:
                 yield f"step {step} of rank {rank} was done twice in attempt {number}"
@@ -84,7 +92,9 @@ def _order(run: Records) -> Iterator[str]:
             due[number] += 1
 
 
-def _wrong_step(run: Records, rule: SampleRule, step: int, rows: Mapping[int, Mapping[str, Any]]) -> str:
+def _wrong_step(
+    run: Records, rule: SampleRule, step: int, rows: Mapping[int, Mapping[str, Any]]
+) -> str:
     """What is wrong with the samples of a step, by the lines of its ranks; empty if nothing is."""
     if not rows:
         return f"step {step} is missing"
@@ -94,7 +104,10 @@ def _wrong_step(run: Records, rule: SampleRule, step: int, rows: Mapping[int, Ma
     world = worlds.pop()
     least, most = _worlds_at(run.config, step)
     if not least <= world <= most or run.config["global_batch"] % world:
-        return f"step {step} had a world of {world}, not {most if least == most else f'{least} to {most}'}"
+        return (
+            f"step {step} had a world of {world}, not"
+            f" {most if least == most else f'{least} to {most}'}"
+        )
     if max(rows) >= world:
         return f"step {step} was done by rank {max(rows)}, of a world of {world}"
     place = rule.place(step)
@@ -103,7 +116,10 @@ def _wrong_step(run: Records, rule: SampleRule, step: int, rows: Mapping[int, Ma
         if row is None:
             return f"step {step} of rank {rank} is missing"
         if (row["epoch"], row["cursor_step"]) != place:
-            return f"step {step} of rank {rank} is logged as epoch {row['epoch']}, step {row['cursor_step']}"
+            return (
+                f"step {step} of rank {rank} is logged as epoch {row['epoch']}, step"
+                f" {row['cursor_step']}"
+            )
         expected = rule.samples(step, rank, world)
         if row["sample_ids_count"] != len(expected) or row["sample_ids_hash"] != hash_of(expected):
             return f"step {step} of rank {rank} had other samples"
@@ -124,7 +140,10 @@ def _replays(run: Records) -> Iterator[str]:
             before = first.setdefault((row["global_step"], row["world_size"]), row)
             for key, what in (("sample_ids_hash", "other samples"), ("loss_hex", "another loss")):
                 if before[key] != row[key]:
-                    yield f"step {row['global_step']} of rank {rank}: attempt {row['attempt']} had {what}"
+                    yield (
+                        f"step {row['global_step']} of rank {rank}: attempt {row['attempt']} had"
+                        f" {what}"
+                    )
                     return
 
 
@@ -159,7 +178,8 @@ def _one_at_a_time(run: Records) -> Iterator[str]:
     """No attempt does a step once the next one is there: by the order of the lines of a rank, and by their times."""
     there = sorted(_there(run).items())
     ends = {
-        number: min(there[place + 1 :], key=lambda one: one[1], default=None) for place, (number, _) in enumerate(there)
+        number: min(there[place + 1 :], key=lambda one: one[1], default=None)
+        for place, (number, _) in enumerate(there)
     }
     for rank, rows in run.steps.items():
         newest = -1
@@ -171,14 +191,18 @@ def _one_at_a_time(run: Records) -> Iterator[str]:
             newest = number
             end = ends.get(number)
             if end is not None and row["time"] > end[1]:
-                yield f"attempt {number} of rank {rank} did step {row['global_step']} beside attempt {end[0]}"
+                yield (
+                    f"attempt {number} of rank {rank} did step {row['global_step']} beside attempt"
+                    f" {end[0]}"
+                )
                 return
 
 
 def _there(run: Records) -> dict[int, float]:
     """Since when each attempt is there, and older ones must be gone.
 
-    A job's next generation is formed while the older one trains: its agents end that before the ranks meet.
+    A job's next generation is formed while the older one trains: its agents end that before the
+    ranks meet.
     """
     if run.config["launcher"] != ORCHESTRATED:
         return {one["attempt"]: one["began"] for one in run.supervisor["attempts"]}
@@ -222,7 +246,10 @@ GATES: Mapping[str, Callable[[Records], Iterator[str]]] = {
 
 
 def verdicts(run: Records) -> dict[str, str]:
-    """The first thing that is wrong, by gate; empty where it is passed. Raises DataError: records are damaged."""
+    """The first thing that is wrong, by gate; empty where it is passed.
+
+    Raises DataError: records are damaged.
+    """
     found: dict[str, str] = {}
     for name, gate in GATES.items():
         try:
@@ -230,5 +257,7 @@ def verdicts(run: Records) -> dict[str, str]:
         except MissingFileError as error:
             found[name] = f"{error.name} is missing"
         except (LookupError, TypeError, AttributeError, ValueError, OSError) as error:
-            raise DataError(f"{run.folder}: damaged: {name}: {type(error).__name__}: {error}") from None
+            raise DataError(
+                f"{run.folder}: damaged: {name}: {type(error).__name__}: {error}"
+            ) from None
     return found

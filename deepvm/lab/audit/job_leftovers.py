@@ -14,4 +14,6 @@ STATE = "job-state"
 def left_by(run: Path) -> list[int]:
     """The processes whose environment names the state folder of a run's job."""
     name = b"XDG_DATA_HOME=" + os.fsencode(run.resolve() / STATE) + b"/"
-    return [pid for pid in processes() if any(word.startswith(name) for word in environment_of(pid))]
+    return [
+        pid for pid in processes() if any(word.startswith(name) for word in environment_of(pid))
+    ]

@@ -1,6 +1,7 @@
 """What an orchestrator has promised, of runs that were jobs: asked beside the gates that all runs must pass.
 
-Promises about versions hold for strategies that the orchestrator can ask to save, those of deepvm's own Checkpointer.
+Promises about versions hold for strategies that the orchestrator can ask to save, those of deepvm's
+own Checkpointer.
 """
 
 from __future__ import annotations
@@ -32,10 +33,24 @@ def promises(run: Records) -> Iterator[str]:
     yield from _insured(attempts, events)
 
 
-def _insured(attempts: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """A version was asked for after each recommendation; one may be skipped while those before it are under way."""
-    told = {key: at for one in attempts for key, at in one["struck"].items() if key.startswith("rebalance-")}
-    asked = [row["time"] for row in events if row["event"] in ("safe", "unsaved") and row.get("reason") == _INSURANCE]
+def _insured(
+    attempts: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:
+    """A version was asked for after each recommendation.
+
+    One may be skipped while those before it are under way.
+    """
+    told = {
+        key: at
+        for one in attempts
+        for key, at in one["struck"].items()
+        if key.startswith("rebalance-")
+    }
+    asked = [
+        row["time"]
+        for row in events
+        if row["event"] in ("safe", "unsaved") and row.get("reason") == _INSURANCE
+    ]
     for key, struck in told.items():
         if not any(at > struck for at in asked):
             yield f"{key} was told, and no version was asked for"
@@ -43,19 +58,28 @@ def _insured(attempts: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str
 
 def _newest(run: Records) -> Iterator[str]:
     """Each generation goes on from the newest version that was safe, unless it was damaged on purpose."""
-    if any(strike["fault"] in ("torn", "flip") for strike in run.config["strikes"]) or run.config["disk"]:
+    if (
+        any(strike["fault"] in ("torn", "flip") for strike in run.config["strikes"])
+        or run.config["disk"]
+    ):
         return
     anchor_lost = any(strike["fault"] == "node" for strike in run.config["strikes"])
     newest = 0
     for attempt in run.supervisor["attempts"]:
         resumed = attempt["resumed_step"]
         if resumed is not None and resumed < newest:
-            yield f"attempt {attempt['attempt']} went on from step {resumed}, though version {newest} was safe"
+            yield (
+                f"attempt {attempt['attempt']} went on from step {resumed}, though version {newest}"
+                " was safe"
+            )
         newest = max([newest, *(row[0] for row in attempt["safe"] if row[2] or not anchor_lost)])
 
 
 def safe_steps(attempt: Mapping[str, Any]) -> set[int]:
-    """Versions that the orchestrator has called safe; who made one at a notice is killed before it can record it."""
+    """Versions that the orchestrator has called safe.
+
+    Who made one at a notice is killed before it can record it.
+    """
     return {row[0] for row in attempt.get("safe", ())}
 
 

@@ -20,7 +20,9 @@ def publishable(suite: SuiteResult, form: str) -> str:
 
 
 def published_verdicts(out: Path, runs: Sequence[Records]) -> dict[str, tuple[str, str]]:
-    """By run: what is missing or damaged, and what a file says that is not so; empty where nothing is wrong.
+    """By run: what is missing or damaged, and what a file says that is not so.
+
+    Empty where nothing is wrong.
 
     Raises DataError: records are damaged.
     """
@@ -33,10 +35,22 @@ def published_verdicts(out: Path, runs: Sequence[Records]) -> dict[str, tuple[st
             document = read_document(out / name)
             published = {row["run"]: row["final_sha256"] for row in document["runs"]}
         except MissingFileError:
-            found.update({run: (f"{name} is missing; {_AGAIN}", found[run][1]) for run in names if not found[run][0]})
+            found.update(
+                {
+                    run: (f"{name} is missing; {_AGAIN}", found[run][1])
+                    for run in names
+                    if not found[run][0]
+                }
+            )
             continue
         except (DataError, KeyError, TypeError):
-            found.update({run: (f"{name}: damaged; {_AGAIN}", found[run][1]) for run in names if not found[run][0]})
+            found.update(
+                {
+                    run: (f"{name}: damaged; {_AGAIN}", found[run][1])
+                    for run in names
+                    if not found[run][0]
+                }
+            )
             continue
         for run in names:
             if (run not in published or published[run] != finals[run]) and not found[run][1]:

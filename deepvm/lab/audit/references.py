@@ -19,7 +19,11 @@ def with_references(records: Records, runs: Path) -> Records:
             other = records if path.parent == records.folder else Records.read(path.parent)
         except DataError:  # it is judged by itself
             continue
-        if other.config["strikes"] or other.config["disk"] or not _same(records.config, other.config):
+        if (
+            other.config["strikes"]
+            or other.config["disk"]
+            or not _same(records.config, other.config)
+        ):
             continue
         try:
             finals.append(other.final)
@@ -35,7 +39,16 @@ def _prefix(records: Records) -> str:
     return name if records.folder.name.startswith(name) else ""
 
 
-_SAME = ("dataset", "dataset_size", "model", "seed", "global_batch", "accumulate", "steps", "virtual_shards")
+_SAME = (
+    "dataset",
+    "dataset_size",
+    "model",
+    "seed",
+    "global_batch",
+    "accumulate",
+    "steps",
+    "virtual_shards",
+)
 
 
 def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -1,8 +1,8 @@
 """Which samples a step must have had, from the pinned rule alone: nothing here is shared with the code that trains.
 
-perm(seed, epoch) = ``numpy.random.default_rng([seed, epoch]).permutation(D)``; an epoch has floor(D / B) steps, each a
-window of B samples of it, and rank r of W the r-th part of the window. A log has the hex SHA-256 of a rank's ids in
-their order, decimal, joined by commas.
+perm(seed, epoch) = ``numpy.random.default_rng([seed, epoch]).permutation(D)``; an epoch has floor(D
+/ B) steps, each a window of B samples of it, and rank r of W the r-th part of the window. A log has
+the hex SHA-256 of a rank's ids in their order, decimal, joined by commas.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ class SampleRule:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         """Of the configuration of a run."""
-        self._size, self._batch, self._seed = config["dataset_size"], config["global_batch"], config["seed"]
+        self._size, self._batch, self._seed = (
+            config["dataset_size"],
+            config["global_batch"],
+            config["seed"],
+        )
         self._epoch, self._order = -1, list[str]()
 
     def place(self, step: int) -> tuple[int, int]:

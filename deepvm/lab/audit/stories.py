@@ -11,14 +11,19 @@ from deepvm.lab.records import ORCHESTRATED, Records
 
 
 def stories(run: Records) -> Iterator[str]:
-    """Supervisor, ranks and checkpoints tell the same story; a job has kept what the orchestrator promises."""
+    """Supervisor, ranks and checkpoints tell the same story.
+
+    A job has kept what the orchestrator promises.
+    """
     attempts = run.supervisor["attempts"]
     if [one["attempt"] for one in attempts] != list(range(len(attempts))):
         yield "attempts are not counted from 0"
     failed = sum(one["state"] != "completed" for one in attempts)
     if run.supervisor["state"] == "completed" and run.supervisor["restarts"] != failed:
         yield f"{run.supervisor['restarts']} restarts for {failed} attempts that failed"
-    unplanned = [one["attempt"] for one in attempts if one["state"] != "completed" and not one["causes"]]
+    unplanned = [
+        one["attempt"] for one in attempts if one["state"] != "completed" and not one["causes"]
+    ]
     if unplanned:
         yield f"attempt {unplanned[0]} failed, and nothing had been planned"
     yield from _ranks(run)
@@ -44,7 +49,9 @@ def _ranks(run: Records) -> Iterator[str]:
     for number, by_rank in restored.items():
         found = set(by_rank.values())
         if len(found) > 1:
-            yield f"ranks of attempt {number} went on from steps {', '.join(map(str, sorted(found)))}"
+            yield (
+                f"ranks of attempt {number} went on from steps {', '.join(map(str, sorted(found)))}"
+            )
         elif number in attempts and found != {attempts[number]["resumed_step"]}:
             said = attempts[number]["resumed_step"]
             yield f"attempt {number} went on from step {said}, and from {found.pop()} by its ranks"
@@ -53,14 +60,20 @@ def _ranks(run: Records) -> Iterator[str]:
             number = row["attempt"]
             attempt = attempts.get(number)
             if attempt is None:
-                yield f"rank {rank} did step {row['global_step']} in attempt {number}, which is not recorded"
+                yield (
+                    f"rank {rank} did step {row['global_step']} in attempt {number}, which is not"
+                    " recorded"
+                )
                 return
             if attempt["world"] != row["world_size"] or rank >= row["world_size"]:
                 logged = f"rank {rank} of {row['world_size']}"
                 yield f"attempt {number} had a world of {attempt['world']}, and {logged} did a step"
                 return
             if rank not in restored.get(number, ()):
-                yield f"rank {rank} did steps in attempt {number}, and has not noted from where it went on"
+                yield (
+                    f"rank {rank} did steps in attempt {number}, and has not noted from where it"
+                    " went on"
+                )
                 return
 
 
@@ -75,12 +88,16 @@ def _reached(run: Records) -> Iterator[str]:
             if row["attempt"] == number
         ]
         most = max((step for _, step in done), default=0)
-        least = max((step for at, step in done if at <= one["detected"]), default=0)  # an orphan goes on after that
+        # An orphan goes on after that
+        least = max((step for at, step in done if at <= one["detected"]), default=0)
         if not least <= reached <= most:
             yield f"attempt {number} reached step {reached}, and {most} by its ranks"
         last = max(reached, one["resumed_step"] or 0)
         if last > one["until"] or (one["state"] == "completed" and last != one["until"]):
-            yield f"attempt {number} is recorded as {one['state']} at step {last}, and was to end at {one['until']}"
+            yield (
+                f"attempt {number} is recorded as {one['state']} at step {last}, and was to end at"
+                f" {one['until']}"
+            )
 
 
 def _times(run: Records) -> Iterator[str]:
@@ -88,11 +105,14 @@ def _times(run: Records) -> Iterator[str]:
     attempts, wall_s = run.supervisor["attempts"], run.supervisor["wall_s"]
     numbers = {one["attempt"] for one in attempts[-1:]}  # an orphan may live longer
     ends = [row["time"] for rows in run.steps.values() for row in rows if row["attempt"] in numbers]
-    took_s = max([*ends, *(one["detected"] for one in attempts)]) - min(one["began"] for one in attempts)
+    took_s = max([*ends, *(one["detected"] for one in attempts)]) - min(
+        one["began"] for one in attempts
+    )
     if wall_s < took_s:
         yield f"the run took {wall_s:.1f} s, and {took_s:.1f} s by its logs"
     parts = {part: sum(one.get(part) or 0.0 for one in attempts) for part in RECOVERY}
-    restore_s = parts.pop("restore_s")  # of the slowest rank, which may wait there for others that start
+    # Of the slowest rank, which may wait there for others that start
+    restore_s = parts.pop("restore_s")
     recovery_s = max(restore_s, sum(parts.values()))
     if recovery_s > wall_s:
         yield f"the run took {wall_s:.1f} s, and its recoveries {recovery_s:.1f} s"

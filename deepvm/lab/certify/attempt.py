@@ -30,7 +30,8 @@ class Attempt:
     """What an attempt has been.
 
     Attributes:
-        state: how it ended; ``killed`` by us. code: its exit code. torn_file: the file in whose write it was killed.
+        state: how it ended; ``killed`` by us. code: its exit code. torn_file: the file in whose
+            write it was killed.
             left: processes that could not be killed.
     """
 
@@ -46,7 +47,9 @@ class Attempt:
 
 @dataclass(frozen=True)
 class KillPoint:
-    """``after`` so many steps of the attempt, and ``delay_s``; at the latest when ``limit`` steps are made.
+    """``after`` so many steps of the attempt, and ``delay_s``.
+
+    At the latest when ``limit`` steps are made.
 
     Of a write: in the first one ``after`` so many steps, but for ``skip`` others.
     """
@@ -70,8 +73,12 @@ class Trigger:
     point: Callable[[Row], KillPoint] = lambda first: KillPoint(1, 0.0, 1)
 
 
-def run_attempt(subject: Subject, run: Path, number: int, trigger: Trigger | None, limit_s: float) -> Attempt:
-    """Run the script until it ends, or is killed as ``trigger`` says. Leaves no process, whatever is raised.
+def run_attempt(
+    subject: Subject, run: Path, number: int, trigger: Trigger | None, limit_s: float
+) -> Attempt:
+    """Run the script until it ends, or is killed as ``trigger`` says.
+
+    Leaves no process, whatever is raised.
 
     Raises:
         DataError: the folder of the audit is full, so that a failure says nothing of the script.
@@ -106,10 +113,14 @@ def run_attempt(subject: Subject, run: Path, number: int, trigger: Trigger | Non
         text = _last_lines(run / f"output-{number}.txt")
     torn = json.loads((logs / probe.KILLED).read_text())["file"] if state == "killed" else ""
     torn = torn.removeprefix(f"{run / 'out'}{os.sep}")
-    return Attempt(number, state, code, time.monotonic() - began, Logged.read(logs), text, torn, left)
+    return Attempt(
+        number, state, code, time.monotonic() - began, Logged.read(logs), text, torn, left
+    )
 
 
-def _watch(process: subprocess.Popen[bytes], logs: Path, trigger: Trigger | None, until_s: float) -> State:
+def _watch(
+    process: subprocess.Popen[bytes], logs: Path, trigger: Trigger | None, until_s: float
+) -> State:
     """Watch until it has ended or killed itself, and tell it where to do that when it asks."""
     asked = trigger is not None
     while True:
@@ -141,9 +152,9 @@ def kill_all(process: subprocess.Popen[bytes], logs: Path) -> int:
 def guarded(folder: Path) -> Iterator[None]:
     """Kill all processes whose logs are below a folder when this process ends, even by SIGKILL.
 
-    A process of its own waits for that. PR_SET_PDEATHSIG in each process of the script would not do: it kills when the
-    *thread* that has started a process ends, so a script that starts workers from a thread would be disturbed, and
-    programs that load no probe would be left.
+    A process of its own waits for that. PR_SET_PDEATHSIG in each process of the script would not
+    do: it kills when the *thread* that has started a process ends, so a script that starts workers
+    from a thread would be disturbed, and programs that load no probe would be left.
     """
     command = [sys.executable, "-I", "-S", str(Path(probe.__file__).resolve()), str(folder)]
     guard = subprocess.Popen(

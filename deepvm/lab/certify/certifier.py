@@ -48,9 +48,10 @@ class Kill:
     """One that has happened.
 
     Attributes:
-        run: its number. attempt: that was killed. kind: after a step, or in a write. file: the one that was being
-            written. steps: that the attempt had logged. reached: the last of them; resumed: the step after which the
-            next attempt has gone on, None where that is unknown, or there is no next one. total: steps of the training.
+        run: its number. attempt: that was killed. kind: after a step, or in a write. file: the one
+            that was being written. steps: that the attempt had logged. reached: the last of them;
+            resumed: the step after which the next attempt has gone on, None where that is unknown,
+            or there is no next one. total: steps of the training.
     """
 
     run: int
@@ -65,7 +66,9 @@ class Kill:
     @property
     def hit(self) -> bool:
         """Whether there was something to lose: steps were made, and some were left, or a file was being written."""
-        return self.steps > 0 and (bool(self.file) or self.reached is None or self.reached < self.total)
+        return self.steps > 0 and (
+            bool(self.file) or self.reached is None or self.reached < self.total
+        )
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,9 @@ class Certificate:
     """The verdict.
 
     Attributes:
-        compared: ``optimizers``, ``file`` or ``both``. steps: of the undisturbed run. processes: that train. planned:
-            number of kills; kills: that have happened. notes: what a reader should know besides.
+        compared: ``optimizers``, ``file`` or ``both``. steps: of the undisturbed run. processes:
+            that train. planned: number of kills; kills: that have happened. notes: what a reader
+            should know besides.
     """
 
     subject: Subject
@@ -107,8 +111,8 @@ def certify(
     Args:
         subject: the script.
         kills: after logged steps.
-        write_kills: besides, each in the middle of a write of ``torch.save`` or ``safetensors.torch.save_file``, if the
-            script uses them.
+        write_kills: besides, each in the middle of a write of ``torch.save`` or
+            ``safetensors.torch.save_file``, if the script uses them.
         seed: of what is random about kills.
         out: folder that keeps all runs; None: a temporary one.
         report: is told what happens, for people.
@@ -133,7 +137,9 @@ def _output_folder(out: Path | None) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
         return
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        allowed = "a new or empty folder; an audit is never continued: to use this one, delete it first"
+        allowed = (
+            "a new or empty folder; an audit is never continued: to use this one, delete it first"
+        )
         raise RequestError("out", str(out), allowed)
     with own_files(out):
         out.mkdir(parents=True, exist_ok=True)
@@ -141,7 +147,9 @@ def _output_folder(out: Path | None) -> Iterator[Path]:
 
 
 class _Audit:
-    def __init__(self, subject: Subject, folder: Path, chance: random.Random, report: Callable[[str], None]) -> None:
+    def __init__(
+        self, subject: Subject, folder: Path, chance: random.Random, report: Callable[[str], None]
+    ) -> None:
         self._subject, self._folder, self._chance, self._report = subject, folder, chance, report
         self._earlier: list[Path] = []
 
@@ -155,7 +163,10 @@ class _Audit:
         if not judge(Evidence(first, second))[0].reason:
             plan = plan_of(reference, kills, write_kills, self._chance)
             if write_kills and not any(kill.kind == "write" for kill in plan):
-                notes.append("the script writes nothing with torch.save or safetensors: none was killed in a write")
+                notes.append(
+                    "the script writes nothing with torch.save or safetensors: none was killed in a"
+                    " write"
+                )
             pending = plan
             while pending and len(runs) < _MAX_RUNS and sum(not run.ended for run in runs) < 2:
                 run, done, missed = self._killed(len(runs) + 1, first, second, pending)
@@ -164,10 +175,15 @@ class _Audit:
                 if run.ended:
                     pending = [_earlier(kill) for kill in missed]
                     if pending and len(runs) < _MAX_RUNS:
-                        self._report(f"{len(pending)} of {len(plan)} kills did not hit the training: again, earlier")
+                        self._report(
+                            f"{len(pending)} of {len(plan)} kills did not hit the training: again,"
+                            " earlier"
+                        )
                 else:  # the other gates are judged without the kill that it did not survive
                     pending = [kill for kill in plan if kill.kind == "step"]
-        evidence = Evidence(first, second, runs, planned=len(plan), hits=sum(kill.hit for kill in kills_done))
+        evidence = Evidence(
+            first, second, runs, planned=len(plan), hits=sum(kill.hit for kill in kills_done)
+        )
         return Certificate(
             self._subject,
             judge(evidence),
@@ -188,28 +204,39 @@ class _Audit:
         attempt = run_attempt(self._subject, folder, 0, None, self._subject.timeout_s)
         self._report(f"undisturbed run {number}: {attempt.state} after {attempt.wall_s:.0f} s")
         if attempt.state == "hung":
-            raise DataError(f"the script has not ended after {self._subject.timeout_s:.0f} s; see --timeout")
+            raise DataError(
+                f"the script has not ended after {self._subject.timeout_s:.0f} s; see --timeout"
+            )
         if attempt.state == "failed":
             hint = hints.failure(attempt.last_lines, self._earlier, attempt.logged)
-            why = f"the script fails by itself, with exit code {attempt.code}:\n{attempt.last_lines}"
+            why = (
+                f"the script fails by itself, with exit code {attempt.code}:\n{attempt.last_lines}"
+            )
             raise DataError("\n".join(filter(None, (why, hint))))
         logged = attempt.logged
         if not logged.progress:
             why = f" ({logged.errors[0]})" if logged.errors else ""
             why = (
-                f"no step of a torch optimizer was seen{why}: let the script log its steps, with deepvm.lab.SampleLog, "
-                "and name the file that it writes its final parameters to: --final PATH"
+                f"no step of a torch optimizer was seen{why}: let the script log its steps, with"
+                " deepvm.lab.SampleLog, and name the file that it writes its final parameters to:"
+                " --final PATH"
             )
-            raise DataError("\n".join(filter(None, (why, hints.earlier_checkpoints(self._earlier, logged)))))
+            raise DataError(
+                "\n".join(filter(None, (why, hints.earlier_checkpoints(self._earlier, logged))))
+            )
         if not logged.steps and not self._subject.final:
             raise DataError(
-                "no step of a torch optimizer was seen, so there are no parameters to compare: name the file that "
-                "the script writes them to: --final PATH"
+                "no step of a torch optimizer was seen, so there are no parameters to compare: name"
+                " the file that the script writes them to: --final PATH"
             )
         return Run([attempt], self._final(folder))
 
     def _final(self, folder: Path) -> str:
-        return digest_of_file(self._subject.final_file(folder), folder / "out") if self._subject.final else ""
+        return (
+            digest_of_file(self._subject.final_file(folder), folder / "out")
+            if self._subject.final
+            else ""
+        )
 
     def _killed(
         self, number: int, reference: Run, again: Run, plan: Sequence[PlannedKill]
@@ -218,14 +245,20 @@ class _Audit:
         folder = self._folder / f"killed-{number}"
         self._subject.prepare(folder)
         history = History(reference.attempts[0].logged, again.attempts[0].logged)
-        limit_s = min(self._subject.timeout_s, _TIME_FACTOR * reference.attempts[0].wall_s + _TIME_MARGIN_S)
+        limit_s = min(
+            self._subject.timeout_s, _TIME_FACTOR * reference.attempts[0].wall_s + _TIME_MARGIN_S
+        )
         left, before = list(plan), 0
-        counts: Literal["step", "samples"] = "step" if reference.attempts[0].logged.steps else "samples"
+        counts: Literal["step", "samples"] = (
+            "step" if reference.attempts[0].logged.steps else "samples"
+        )
         while True:
             trigger = trigger_of(left[0], before, history, counts) if left else None
             attempt = run_attempt(self._subject, folder, len(history.placed), trigger, limit_s)
             placed = history.add(attempt)
-            self._report(f"run {number}, attempt {attempt.number}: {_summary(placed, history.steps)}")
+            self._report(
+                f"run {number}, attempt {attempt.number}: {_summary(placed, history.steps)}"
+            )
             if attempt.state != "killed":
                 break
             before = left.pop(0).step
@@ -239,8 +272,13 @@ class _Audit:
         return Run([one.attempt for one in history.placed], final, history), kills, [*missed, *left]
 
 
-def plan_of(reference: Logged, kills: int, write_kills: int, chance: random.Random) -> list[PlannedKill]:
-    """One kill in each of equal parts of the steps; one of them halfway between two saves, where there are any."""
+def plan_of(
+    reference: Logged, kills: int, write_kills: int, chance: random.Random
+) -> list[PlannedKill]:
+    """One kill in each of equal parts of the steps.
+
+    One of them halfway between two saves, where there are any.
+    """
     bursts: dict[int, int] = {}
     for row in reference.writes:
         bursts[row["n"]] = bursts.get(row["n"], 0) + 1
@@ -252,7 +290,11 @@ def plan_of(reference: Logged, kills: int, write_kills: int, chance: random.Rand
     chance.shuffle(kinds)
     kinds.insert(0, "step")  # so that a write is killed when there may be an older checkpoint
     times = [row["time"] for row in reference.progress]
-    pace_s = statistics.median(b - a for a, b in zip(times, times[1:], strict=False)) if len(times) > 1 else 0.1
+    pace_s = (
+        statistics.median(b - a for a, b in zip(times, times[1:], strict=False))
+        if len(times) > 1
+        else 0.1
+    )
     found, halfway = [], []
     for place, kind in enumerate(kinds):
         low, high = (1 + (last - 1) * part / len(kinds) for part in (place, place + 1))
@@ -276,10 +318,13 @@ def _earlier(kill: PlannedKill) -> PlannedKill:
     return replace(kill, step=max(1, kill.step // 2), delay_s=0.0, skip=0)
 
 
-def trigger_of(kill: PlannedKill, before: int, history: History, counts: Literal["step", "samples"]) -> Trigger:
+def trigger_of(
+    kill: PlannedKill, before: int, history: History, counts: Literal["step", "samples"]
+) -> Trigger:
     """As an attempt hears of a planned kill.
 
-    ``before``: the step of the last kill. An attempt that nobody can place has gone on from there, or earlier.
+    ``before``: the step of the last kill. An attempt that nobody can place has gone on from there,
+    or earlier.
     """
     least = max(1, kill.step - before)
 
@@ -325,7 +370,10 @@ def _kill(number: int, one: PlacedAttempt, following: PlacedAttempt | None, tota
 
 def _notes(subject: Subject, reference: Logged, earlier: Sequence[Path]) -> Iterator[str]:
     if not subject.in_place:
-        yield "each run had a copy of the current folder; with {out} in its arguments a script says where it writes"
+        yield (
+            "each run had a copy of the current folder; with {out} in its arguments a script says"
+            " where it writes"
+        )
     if found := hints.earlier_checkpoints(earlier, reference):
         yield found
     for why in dict.fromkeys(reference.errors):

@@ -18,8 +18,9 @@ _LEAST_BYTES = 1 << 16
 def no_room(folder: Path) -> DataError:
     """What to say and do."""
     return DataError(
-        f"{folder}: no room left for the files of the audit, so nothing can be said of the script; make room there, or "
-        "name a folder on another disk: --out DIR (without it, TMPDIR says where)"
+        f"{folder}: no room left for the files of the audit, so nothing can be said of the script;"
+        " make room there, or name a folder on another disk: --out DIR (without it, TMPDIR says"
+        " where)"
     )
 
 
@@ -36,7 +37,10 @@ def check_room(folder: Path) -> None:
 
 
 def log_incomplete(folder: Path) -> DataError:
-    """Why the probe could not write its lines below a folder. Raises OSError: it finds another fault there."""
+    """Why the probe could not write its lines below a folder.
+
+    Raises OSError: it finds another fault there.
+    """
     try:
         check_room(folder)
     except DataError as error:

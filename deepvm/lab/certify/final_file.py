@@ -14,7 +14,9 @@ _MOST_NAMES = 5
 
 
 def digest_of_file(path: Path, folder: Path) -> str:
-    """Hex SHA-256 of the names and values of all tensors in a file; ``folder``: of the run that should have written it.
+    """Hex SHA-256 of the names and values of all tensors in a file.
+
+    ``folder``: of the run that should have written it.
 
     Raises:
         DataError: the file is missing, unreadable, or has no tensors.
@@ -31,7 +33,10 @@ def digest_of_file(path: Path, folder: Path) -> str:
 
 def _shown(folder: Path) -> str:
     """Its newest files."""
-    files = sorted((path for path in folder.rglob("*") if path.is_file()), key=lambda path: -path.stat().st_mtime)
+    files = sorted(
+        (path for path in folder.rglob("*") if path.is_file()),
+        key=lambda path: -path.stat().st_mtime,
+    )
     if not files:
         return "there is no file: tell the script to write there, with {out} or DEEPVM_AUDIT_DIR"
     names = [str(path.relative_to(folder)) for path in files[:_MOST_NAMES]]
@@ -53,7 +58,9 @@ def _load(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # pickle, zipfile and torch each have their own
         reason = str(error).partition("\n")[0]
-        raise DataError(f"{path.name}: not a file of torch.save() with tensors alone: {reason}") from None
+        raise DataError(
+            f"{path.name}: not a file of torch.save() with tensors alone: {reason}"
+        ) from None
 
 
 def _tensors(name: str, value: Any) -> Iterator[tuple[str, Any]]:

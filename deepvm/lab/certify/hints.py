@@ -14,19 +14,25 @@ _MOST_NAMES = 3
 
 
 def earlier_checkpoints(files: Sequence[Path], logged: Logged) -> str:
-    """Of files that were copied with the script; empty if its samples show that it began without them."""
+    """Of files that were copied with the script.
+
+    Empty if its samples show that it began without them.
+    """
     if not files:
         return ""
     names = ", ".join(map(str, files[:_MOST_NAMES])) + (", ..." if len(files) > _MOST_NAMES else "")
     first = min((row["step"] for rows in logged.samples.values() for row in rows), default=None)
     if first is None:
         return (
-            f"files that lay in the current folder may be checkpoints of an earlier training: {names}. If so, all runs "
-            "began there: move them away, or let the script write to {out}"
+            "files that lay in the current folder may be checkpoints of an earlier training:"
+            f" {names}. If so, all runs began there: move them away, or let the script write to"
+            " {out}"
         )
     if first <= 1:  # some count from 1
         return ""
-    return f"the undisturbed run found files of earlier trainings and began at step {first}: {names}"
+    return (
+        f"the undisturbed run found files of earlier trainings and began at step {first}: {names}"
+    )
 
 
 def failure(lines: str, files: Sequence[Path], logged: Logged) -> str:
@@ -39,15 +45,22 @@ def _abort(lines: str) -> str:
     if "SIGABRT" not in lines and "terminate called without an active exception" not in lines:
         return ""
     return (
-        "if training was over, the process aborted as it ended, as torch's gloo does now and then on a busy machine: "
-        "end the script with ck.close(), or what else waits for its saves, destroy_process_group() and os._exit(0)"
+        "if training was over, the process aborted as it ended, as torch's gloo does now and then"
+        " on a busy machine: end the script with ck.close(), or what else waits for its saves,"
+        " destroy_process_group() and os._exit(0)"
     )
 
 
 def _missing_module(lines: str) -> str:
-    """Of the last lines of a script; empty if no library is missing that deepvm does not bring by itself."""
+    """Of the last lines of a script.
+
+    Empty if no library is missing that deepvm does not bring by itself.
+    """
     found = _NO_MODULE.search(lines)
     if found is None:
         return ""
     name = found[1]
-    return f"the script runs in deepvm's own Python; install {name} there: {sys.executable} -m pip install {name}"
+    return (
+        f"the script runs in deepvm's own Python; install {name} there: {sys.executable} -m pip"
+        f" install {name}"
+    )

@@ -1,7 +1,8 @@
 """Where an attempt has resumed, and where it has diverged from the undisturbed run: from digests of parameters.
 
-A step is known by its number in the undisturbed run. An attempt is found there by the parameters (and the state of the
-optimizer) that it holds before its first step; the script need not say where it goes on.
+A step is known by its number in the undisturbed run. An attempt is found there by the parameters
+(and the state of the optimizer) that it holds before its first step; the script need not say where
+it goes on.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ _SHOWN = {"torch": "torch", "cuda": "CUDA", "python": "Python", "numpy": "NumPy"
 
 @dataclass(frozen=True)
 class PlacedAttempt:
-    """An attempt, and the step that it has gone on from; None: with parameters that no attempt before it has had."""
+    """An attempt, and the step that it has gone on from.
+
+    None: with parameters that no attempt before it has had.
+    """
 
     attempt: Attempt
     resumed: int | None
@@ -49,7 +53,9 @@ class History:
         return len(self._reference.progress)
 
     def _remember(self, resumed: int, logged: Logged) -> None:
-        self._known += [(resumed + place, row) for place, row in enumerate(logged.steps.get(0, ()), 1)]
+        self._known += [
+            (resumed + place, row) for place, row in enumerate(logged.steps.get(0, ()), 1)
+        ]
 
     def place_of(self, first: Row) -> int | None:
         """The step after which an attempt goes on, by its first line: of an optimizer, or of samples."""
@@ -57,21 +63,33 @@ class History:
             steps = [row["step"] for row in self._reference.progress]
             return steps.index(first["step"]) if first["step"] in steps else None
         alike = [
-            (step, row) for step, row in self._known if (row["key"], row["params"]) == (first["key"], first["params"])
+            (step, row)
+            for step, row in self._known
+            if (row["key"], row["params"]) == (first["key"], first["params"])
         ]
         same = [step for step, row in alike if row["state"] == first["state"]]
         found = max(same or [step for step, _ in alike], default=None)
         if found is None:
             return None
         # Of several optimizers that take turns, others may have stepped since.
-        turns = (step for step, row in enumerate(self._reference.progress, 1) if row["key"] == first["key"])
+        turns = (
+            step
+            for step, row in enumerate(self._reference.progress, 1)
+            if row["key"] == first["key"]
+        )
         return next((step - 1 for step in turns if step > found), self.steps)
 
     def add(self, attempt: Attempt) -> PlacedAttempt:
         """Place an attempt after those before it."""
         logged = attempt.logged
         first = (logged.samples if self._by_samples else logged.starts).get(0, ())
-        place = self.place_of(first[0]) if first else self._end_of_last() if attempt.state == "ended" else None
+        place = (
+            self.place_of(first[0])
+            if first
+            else self._end_of_last()
+            if attempt.state == "ended"
+            else None
+        )
         found = PlacedAttempt(attempt, place)
         self.placed.append(found)
         if place is not None:
@@ -88,14 +106,22 @@ class History:
         for one in self.placed:
             number = one.attempt.number
             if one.resumed is None:
-                return f"attempt {number} went on with parameters that the undisturbed run never had"
+                return (
+                    f"attempt {number} went on with parameters that the undisturbed run never had"
+                )
             rows = one.attempt.logged.steps.get(0, ())
             for place, row in enumerate(rows):
                 at = one.resumed + place
                 if at >= len(steps):
-                    return f"attempt {number} resumed from step {one.resumed} and made step {at + 1}, of {len(steps)}"
+                    return (
+                        f"attempt {number} resumed from step {one.resumed} and made step {at + 1},"
+                        f" of {len(steps)}"
+                    )
                 if _values(row) != _values(steps[at]):
-                    where = f"attempt {number}, which resumed from step {one.resumed}, diverged at step {at + 1}"
+                    where = (
+                        f"attempt {number}, which resumed from step {one.resumed}, diverged at step"
+                        f" {at + 1}"
+                    )
                     return f"{where}: {self._cause(one.attempt.logged, place, at)}"
         last = self.placed[-1] if self.placed else None
         if last is not None and last.reached is not None and last.reached < len(steps):
@@ -108,8 +134,15 @@ class History:
             rows, first = logged.steps.get(rank, ()), logged.starts.get(rank, ())
             if place >= len(rows) or at >= len(expected):
                 continue
-            before = next((row for row in expected[:at][::-1] if row["key"] == expected[at]["key"]), None)
-            lost = not place and bool(first) and before is not None and first[0]["state"] != before["state"]
+            before = next(
+                (row for row in expected[:at][::-1] if row["key"] == expected[at]["key"]), None
+            )
+            lost = (
+                not place
+                and bool(first)
+                and before is not None
+                and first[0]["state"] != before["state"]
+            )
             found = cause(rows[place], expected[at], self._seeded, lost=lost)
             if found != UNKNOWN:
                 return f"on rank {rank}, {found}" if rank else found
@@ -121,7 +154,10 @@ def _values(row: Row) -> tuple[str, str]:
 
 
 def seeded(first: Logged, second: Logged) -> frozenset[str]:
-    """The random states that are the same in two undisturbed runs; those that nobody seeds say nothing."""
+    """The random states that are the same in two undisturbed runs.
+
+    Those that nobody seeds say nothing.
+    """
     rows, others = first.steps.get(0, ()), second.steps.get(0, ())
     if not rows or not others:
         return frozenset()
@@ -146,7 +182,9 @@ def cause(row: Row, expected: Row, seeded: frozenset[str], *, lost: bool = False
         found.append("the optimizer had another state, such as momentum, before it")
     if row["params"] == expected["params"]:
         found.append("buffers, such as BatchNorm's averages, are others")
-    others = [name for name in sorted(seeded) if row["random"].get(name) != expected["random"].get(name)]
+    others = [
+        name for name in sorted(seeded) if row["random"].get(name) != expected["random"].get(name)
+    ]
     if others:
         found.append(f"another random state of {' and '.join(_SHOWN[name] for name in others)}")
     return "; ".join(found) or UNKNOWN

@@ -1,11 +1,13 @@
 """What is loaded into each process of a script that is audited: it logs optimizer steps and writes of checkpoints.
 
-Python runs it at its start, from a ``sitecustomize.py`` that is on PYTHONPATH for the run. It waits until the script
-itself imports torch, draws no random number, changes no value, and needs the standard library only, so that the script
-may run where deepvm is not installed. Each process of a training appends lines of JSON to a file of its own.
+Python runs it at its start, from a ``sitecustomize.py`` that is on PYTHONPATH for the run. It waits
+until the script itself imports torch, draws no random number, changes no value, and needs the
+standard library only, so that the script may run where deepvm is not installed. Each process of a
+training appends lines of JSON to a file of its own.
 
-It also kills: the process that reaches the chosen point ends all processes of the attempt, itself last. Whoever
-reads the log from outside comes too late on a busy machine, perhaps after the training has ended.
+It also kills: the process that reaches the chosen point ends all processes of the attempt, itself
+last. Whoever reads the log from outside comes too late on a busy machine, perhaps after the
+training has ended.
 """
 
 from __future__ import annotations
@@ -28,10 +30,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 LOG, KILL = "DEEPVM_AUDIT_LOG", "DEEPVM_AUDIT_KILL"
-"""The folder of the logs; where to kill, see :class:`Killer`: after a ``step`` or ``samples``, or in a ``write``."""
+"""The folder of the logs.
+
+Where to kill, see :class:`Killer`: after a ``step`` or ``samples``, or in a ``write``.
+"""
 FIRST, POINT, KILLED, COMPLETE = "first.json", "point.json", "killed.json", "complete"
-"""Files beside the logs: the first line of rank 0; the answer, where to kill; what was killed. COMPLETE is removed when
-a line could not be written: on a full disk no file can be created, but one can be removed."""
+"""Files beside the logs: the first line of rank 0; the answer, where to kill; what was killed.
+
+COMPLETE is removed when
+a line could not be written: on a full disk no file can be created, but one can be removed.
+"""
 _CLAIM = "claim"
 _POLL_S, _KILL_LIMIT_S = 0.001, 30.0
 _MOST_STATE_BYTES = 1 << 28
@@ -63,13 +71,20 @@ class Log:
         self._file, self._owner = -1, 0
 
     def add(self, row: dict[str, Any]) -> None:
-        """Append a line. If that fails, the audit is told, and ends: it is no fault of the script."""
+        """Append a line.
+
+        If that fails, the audit is told, and ends: it is no fault of the script.
+        """
         line = json.dumps({**row, "time": time.time()}).encode() + b"\n"
         try:
-            if self._owner != os.getpid():  # not opened, or opened by the process that has forked this one
+            # Not opened, or opened by the process that has forked this one
+            if self._owner != os.getpid():
                 name = f"{self._kind}-{rank()}-{os.getpid()}.jsonl"
                 flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-                self._file, self._owner = os.open(os.path.join(self._folder, name), flags, 0o644), os.getpid()
+                self._file, self._owner = (
+                    os.open(os.path.join(self._folder, name), flags, 0o644),
+                    os.getpid(),
+                )
             complete = os.write(self._file, line) == len(line)
         except OSError:
             complete = False
@@ -83,21 +98,23 @@ def mark_incomplete(folder: str) -> None:
         os.unlink(os.path.join(folder, COMPLETE))
 
 
-# --- kills -----------------------------------------------------------------------------------------------------------
+# --- kills ----------------------------------------------------------------------------------------
 
 
 def processes_of(folder: str) -> set[int]:
     """Processes whose logs are in a folder or below it.
 
-    They are known by a variable in their environment: torchrun's workers have sessions of their own, and those that
-    have lost their parents are found, too.
+    They are known by a variable in their environment: torchrun's workers have sessions of their
+    own, and those that have lost their parents are found, too.
     """
     marker = os.fsencode(f"{LOG}={folder}")
     found = set[int]()
     for name in filter(str.isdecimal, os.listdir("/proc")):
         # It has ended, or is somebody else's; zombies have no environment.
         with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
-            if any(one == marker or one.startswith(marker + b"/") for one in file.read().split(b"\0")):
+            if any(
+                one == marker or one.startswith(marker + b"/") for one in file.read().split(b"\0")
+            ):
                 found.add(int(name))
     return found
 
@@ -114,7 +131,10 @@ def _stop(folder: str, without: set[int]) -> set[int]:
 
 
 def kill_processes(folder: str) -> int:
-    """Kill all processes of a folder with SIGKILL; how many still live. The caller is none of them."""
+    """Kill all processes of a folder with SIGKILL; how many still live.
+
+    The caller is none of them.
+    """
     _stop(folder, set())
     until_s = time.monotonic() + _KILL_LIMIT_S
     while left := processes_of(folder):
@@ -130,13 +150,17 @@ def kill_processes(folder: str) -> int:
 class Killer:
     """Kills all processes of an attempt when this one has come to the chosen point.
 
-    Which step that is depends on where the attempt goes on, and only the audit knows all steps before. So the process
-    of rank 0 shows its first line, and waits for the answer: ``after`` so many steps and ``delay_s``, but at the latest
-    when ``limit`` steps are made; or, on any rank, in a write after so many steps and ``skip`` other writes.
+    Which step that is depends on where the attempt goes on, and only the audit knows all steps
+    before. So the process of rank 0 shows its first line, and waits for the answer: ``after`` so
+    many steps and ``delay_s``, but at the latest when ``limit`` steps are made; or, on any rank, in
+    a write after so many steps and ``skip`` other writes.
     """
 
     def __init__(self, folder: str, kind: str) -> None:
-        """``kind``: of the lines that are counted here, ``step`` or ``samples``; others are not counted here."""
+        """``kind``: of the lines that are counted here, ``step`` or ``samples``.
+
+        Others are not counted here.
+        """
         self._folder, self._answer = folder, os.path.join(folder, POINT)
         asked = os.environ.get(KILL)
         self._in_write = kind == "step" and asked == "write"
@@ -166,7 +190,12 @@ class Killer:
 
     def kills_write(self, steps: int) -> bool:
         """So many steps are made, and a write begins: whether to kill in it."""
-        if not self._in_write or not self._read() or self._point is None or steps < self._point["after"]:
+        if (
+            not self._in_write
+            or not self._read()
+            or self._point is None
+            or steps < self._point["after"]
+        ):
             return False
         self._point["skip"] -= 1
         return bool(self._point["skip"] < 0)
@@ -185,10 +214,17 @@ class Killer:
             timer.start()
 
     def kill(self, file: str = "") -> None:
-        """Kill all processes of the attempt, this one last; ``file``: that is being written. Does not return."""
+        """Kill all processes of the attempt, this one last; ``file``: that is being written.
+
+        Does not return.
+        """
         try:
             # Only one may: two that stop each other would wait for ever.
-            os.close(os.open(os.path.join(self._folder, _CLAIM), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+            os.close(
+                os.open(
+                    os.path.join(self._folder, _CLAIM), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644
+                )
+            )
             write_whole(os.path.join(self._folder, KILLED), {"file": file})
         except FileExistsError:
             pass
@@ -216,12 +252,16 @@ class Probe:
         self._modules: dict[str, list[weakref.ref[Any]]] = {}
         self._started: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    # --- steps -------------------------------------------------------------------------------------------------------
+    # --- steps ------------------------------------------------------------------------------------
 
     def watch_optimizers(self, module: Any) -> None:
         """Hook ``torch.optim.optimizer``."""
-        module.register_optimizer_step_pre_hook(lambda optimizer, *_: self._safely(self._before, optimizer))
-        module.register_optimizer_step_post_hook(lambda optimizer, *_: self._safely(self._after, optimizer))
+        module.register_optimizer_step_pre_hook(
+            lambda optimizer, *_: self._safely(self._before, optimizer)
+        )
+        module.register_optimizer_step_post_hook(
+            lambda optimizer, *_: self._safely(self._after, optimizer)
+        )
 
     def _safely(self, do: Callable[[Any], None], optimizer: Any) -> None:
         """A mistake of this module must not end somebody's training."""
@@ -235,7 +275,11 @@ class Probe:
         if optimizer in self._started:
             return
         self._started.add(optimizer)
-        found = {"kind": "start", "key": self._name(optimizer), "params": digest(_parameters(optimizer))}
+        found = {
+            "kind": "start",
+            "key": self._name(optimizer),
+            "params": digest(_parameters(optimizer)),
+        }
         row = {**found, "state": _state(optimizer), "n": self._steps}
         self._log.add(row)
         self._killer.begin(row)
@@ -266,7 +310,9 @@ class Probe:
         if known is not None and known[0]() is parameters[0]:
             return known[1]
         shapes = hashlib.sha256(repr([tuple(p.shape) for p in parameters]).encode()).hexdigest()[:8]
-        alike = sum(name.startswith(shapes) for ref, name in self._names.values() if ref() is not None)
+        alike = sum(
+            name.startswith(shapes) for ref, name in self._names.values() if ref() is not None
+        )
         name = f"{shapes}-{alike}"
         self._names[id(parameters[0])] = (weakref.ref(parameters[0]), name)
         return name
@@ -274,16 +320,22 @@ class Probe:
     def _buffers(self, key: str, optimizer: Any) -> Iterator[Any]:
         """What ``state_dict()`` has besides parameters, such as BatchNorm's averages, of all modules that train."""
         if key not in self._modules:
-            self._modules[key] = [weakref.ref(module) for module in _roots(list(_parameters(optimizer)))]
+            self._modules[key] = [
+                weakref.ref(module) for module in _roots(list(_parameters(optimizer)))
+            ]
         seen = set[int]()
         for root in filter(None, (ref() for ref in self._modules[key])):
             for module in root.modules():
                 if id(module) not in seen:
                     seen.add(id(module))
-                    kept = (k for k in module._buffers if k not in module._non_persistent_buffers_set)
-                    yield from (module._buffers[name] for name in kept if module._buffers[name] is not None)
+                    kept = (
+                        k for k in module._buffers if k not in module._non_persistent_buffers_set
+                    )
+                    yield from (
+                        module._buffers[name] for name in kept if module._buffers[name] is not None
+                    )
 
-    # --- writes ------------------------------------------------------------------------------------------------------
+    # --- writes -----------------------------------------------------------------------------------
 
     def watch_torch_save(self, module: Any) -> None:
         """Wrap ``torch.save``."""
@@ -326,7 +378,9 @@ class Probe:
         return None
 
 
-def _with_metadata(function: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+def _with_metadata(
+    function: Callable[..., Any], original: Callable[..., Any]
+) -> Callable[..., Any]:
     for name in ("__doc__", "__module__", "__qualname__", "__name__"):
         setattr(function, name, getattr(original, name))
     return function
@@ -337,7 +391,10 @@ def _parameters(optimizer: Any) -> Iterator[Any]:
 
 
 def digest(tensors: Iterable[Any]) -> str:
-    """Hex SHA-256 over kinds, shapes and bytes of tensors; of one that is spread over ranks, of this rank's part."""
+    """Hex SHA-256 over kinds, shapes and bytes of tensors.
+
+    Of one that is spread over ranks, of this rank's part.
+    """
     import torch
 
     found = hashlib.sha256()
@@ -353,7 +410,8 @@ def _state(optimizer: Any) -> str:
     tensors: list[Any] = []
     others = ""
     for parameter in _parameters(optimizer):
-        kept = optimizer.state.get(parameter) or {}  # a defaultdict: reading must not create an entry
+        # A defaultdict: reading must not create an entry
+        kept = optimizer.state.get(parameter) or {}
         for name in sorted(map(str, kept)):
             value = kept.get(name)
             if hasattr(value, "numel"):
@@ -401,7 +459,11 @@ def _roots(parameters: Sequence[Any]) -> list[Any]:
 
     places = {id(parameter): place for place, parameter in enumerate(parameters)}
     # By type(), not isinstance(): that would ask lazy modules and dead proxies for their class.
-    modules = [one for one in gc.get_objects() if issubclass(type(one), torch.nn.Module) and "_modules" in vars(one)]
+    modules = [
+        one
+        for one in gc.get_objects()
+        if issubclass(type(one), torch.nn.Module) and "_modules" in vars(one)
+    ]
     inner = {id(child) for one in modules for child in one._modules.values()}
     found: list[tuple[int, Any]] = []
     for one in modules:
@@ -412,7 +474,7 @@ def _roots(parameters: Sequence[Any]) -> list[Any]:
     return [one for _, one in sorted(found, key=lambda pair: pair[0])]
 
 
-# --- at the start of a process ---------------------------------------------------------------------------------------
+# --- at the start of a process --------------------------------------------------------------------
 
 
 class _AfterImport:

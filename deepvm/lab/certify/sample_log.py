@@ -10,9 +10,12 @@ from deepvm.lab.certify.probe import LOG, Killer, Log
 
 
 class SampleLog:
-    """Logs samples and losses of a training for ``deepvm audit``; does nothing when there is no audit.
+    """Logs samples and losses of a training for ``deepvm audit``.
 
-    Call :meth:`step` on each rank after ``optimizer.step()``, and before a checkpoint that holds the step::
+    Does nothing when there is no audit.
+
+    Call :meth:`step` on each rank after ``optimizer.step()``, and before a checkpoint that holds
+    the step::
 
         log = SampleLog()
         for ids, inputs, targets in loader:
@@ -33,16 +36,23 @@ class SampleLog:
 
         Args:
             global_step: its number, counted over all epochs and restarts.
-            ids: of this rank's samples of the step: numbers or texts, as a list, an array or a tensor.
+            ids: of this rank's samples of the step: numbers or texts, as a list, an array or a
+                tensor.
             loss: a number or a tensor of one; compared to the last bit when the step is done again.
             epoch: in which each sample belongs once; without it, all steps count as one.
         """
         if self._log is None:
             return
         listed = ids.tolist() if hasattr(ids, "tolist") else list(ids)
-        value = loss.item() if hasattr(loss, "item") else loss  # float() of a tensor with a gradient warns
+        # Float() of a tensor with a gradient warns
+        value = loss.item() if hasattr(loss, "item") else loss
         shown = None if value is None else float(value).hex()
-        row = {"step": int(global_step), "epoch": int(epoch), "ids": [str(one) for one in listed], "loss": shown}
+        row = {
+            "step": int(global_step),
+            "epoch": int(epoch),
+            "ids": [str(one) for one in listed],
+            "loss": shown,
+        }
         self._log.add({"kind": "samples", **row})
         self._steps += 1
         self._killer.begin({"kind": "samples", **row})

@@ -32,9 +32,10 @@ class Subject:
     """A script with its arguments.
 
     Attributes:
-        resume_arguments: added to the arguments of all attempts but the first. processes: that torchrun starts; 0: no
-            torchrun. final: the file that holds the final parameters, below the folder of a run; empty: what optimizers
-            hold is compared. timeout_s: for how long one attempt may run.
+        resume_arguments: added to the arguments of all attempts but the first. processes: that
+            torchrun starts; 0: no torchrun. final: the file that holds the final parameters, below
+            the folder of a run; empty: what optimizers hold is compared. timeout_s: for how long
+            one attempt may run.
     """
 
     script: Path
@@ -62,27 +63,39 @@ class Subject:
         """Make the folder of a run.
 
         Raises:
-            RequestError: the current folder is too large to be copied; or the file of final parameters is there before
-                the script has started, and is not a copy.
+            RequestError: the current folder is too large to be copied; or the file of final
+                parameters is there before the script has started, and is not a copy.
         """
         self._make(run)
         final, inside = self.final_file(run), (run / "out").resolve()
         if not self.final or not os.path.lexists(final):
             return
         if not final.parent.resolve().is_relative_to(inside):
-            raise RequestError("final", self.final, "a file that is not there before the script starts: below {out}")
+            raise RequestError(
+                "final",
+                self.final,
+                "a file that is not there before the script starts: below {out}",
+            )
         final.unlink()  # of another training: who does not write it must not pass with it
 
     def _make(self, run: Path) -> None:
         (run / "hook").mkdir(parents=True)
-        (run / "hook" / "sitecustomize.py").write_text(_SITE.format(probe=str(Path(probe.__file__).resolve())))
+        (run / "hook" / "sitecustomize.py").write_text(
+            _SITE.format(probe=str(Path(probe.__file__).resolve()))
+        )
         if self.in_place:
             (run / "out").mkdir()
             return
         here = Path.cwd()
         if _too_large(here):
-            allowed = "a script that is told where to write: with {out} in its arguments, or by DEEPVM_AUDIT_DIR;"
-            allowed += f" else each run gets a copy of the current folder, of at most {_MOST_BYTES // 10**6} MB"
+            allowed = (
+                "a script that is told where to write: with {out} in its arguments, or by"
+                " DEEPVM_AUDIT_DIR;"
+            )
+            allowed += (
+                " else each run gets a copy of the current folder, of at most"
+                f" {_MOST_BYTES // 10**6} MB"
+            )
             raise RequestError("SCRIPT", str(self.script), allowed)
 
         def left_out(folder: str, names: list[str]) -> set[str]:
@@ -93,16 +106,29 @@ class Subject:
 
     def earlier_checkpoints(self, run: Path) -> list[Path]:
         """Files in a folder that is prepared, copied with all else, that may be checkpoints of earlier trainings."""
-        found = (path for path in (run / "out").rglob("*") if path.suffix in _CHECKPOINTS and path.is_file())
+        found = (
+            path
+            for path in (run / "out").rglob("*")
+            if path.suffix in _CHECKPOINTS and path.is_file()
+        )
         return sorted(path.relative_to(run / "out") for path in found)
 
     def command(self, run: Path, *, resumes: bool) -> list[str]:
         """The words of an attempt."""
         words = [*self.arguments, *(self.resume_arguments if resumes else ())]
-        script = [str(self._script_in(run)), *(word.replace(OUT, str(run / "out")) for word in words)]
+        script = [
+            str(self._script_in(run)),
+            *(word.replace(OUT, str(run / "out")) for word in words),
+        ]
         if not self.processes:
             return [sys.executable, *script]
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=0"]
+        torchrun = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--max-restarts=0",
+        ]
         return [*torchrun, f"--nproc-per-node={self.processes}", *script]
 
     def _script_in(self, run: Path) -> Path:

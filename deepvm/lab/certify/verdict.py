@@ -20,7 +20,8 @@ class Run:
     """A script from its first start to its end.
 
     Attributes:
-        final: digest of the file of final parameters, empty where there is none; if it cannot be read, why.
+        final: digest of the file of final parameters, empty where there is none; if it cannot be
+            read, why.
         history: of a run that was killed.
     """
 
@@ -84,7 +85,11 @@ def _repeats(found: Evidence) -> Iterator[str]:
 
 
 def _all_samples(logged: Logged) -> list[tuple[int, int, int, list[str]]]:
-    return sorted((rank, r["step"], r["epoch"], r["ids"]) for rank, rows in logged.samples.items() for r in rows)
+    return sorted(
+        (rank, r["step"], r["epoch"], r["ids"])
+        for rank, rows in logged.samples.items()
+        for r in rows
+    )
 
 
 def _ends(found: Evidence) -> Iterator[str]:
@@ -98,7 +103,10 @@ def _ends(found: Evidence) -> Iterator[str]:
         if last.state == "hung":
             yield f"attempt {last.number}{after} did not end within {last.wall_s:.0f} s"
         else:
-            yield f"attempt {last.number}{after} failed with exit code {last.code}:\n{last.last_lines}"
+            yield (
+                f"attempt {last.number}{after} failed with exit code"
+                f" {last.code}:\n{last.last_lines}"
+            )
 
 
 def _kill_shown(attempt: Attempt) -> str:
@@ -109,7 +117,10 @@ def _kills(found: Evidence) -> Iterator[str]:
     """All kills that were planned hit a training that had made steps, and left no process."""
     _ended(found)
     if found.hits < found.planned:
-        yield f"{found.hits} of {found.planned} kills hit the training: let it run for more steps or more time"
+        yield (
+            f"{found.hits} of {found.planned} kills hit the training: let it run for more steps or"
+            " more time"
+        )
     left = sum(attempt.left for run in found.killed for attempt in run.attempts)
     if left:
         yield f"{left} processes could not be killed"
@@ -117,13 +128,17 @@ def _kills(found: Evidence) -> Iterator[str]:
 
 def _resumed(found: Evidence) -> Iterator[str]:
     """Some attempt resumed from a checkpoint: a script that starts anew may end right, and resumes nothing."""
-    later = [one for run in found.killed if run.history is not None for one in run.history.placed[1:]]
+    later = [
+        one for run in found.killed if run.history is not None for one in run.history.placed[1:]
+    ]
     placed = [one for one in later if one.resumed is not None or one.attempt.logged.progress]
     if not placed:
         raise _NotJudged("no attempt made a step after a kill")
     if all(one.resumed == 0 for one in placed):
         writes = [row["n"] for row in found.reference.writes if row["n"] > 0]
-        first = f"; the first torch.save or save_file was after step {min(writes)}" if writes else ""
+        first = (
+            f"; the first torch.save or save_file was after step {min(writes)}" if writes else ""
+        )
         yield f"each attempt started anew, from step 0{first}"
 
 
@@ -134,7 +149,9 @@ def _parameters(found: Evidence) -> Iterator[str]:
         if final_values(run.attempts) != final_values(found.first.attempts):
             yield run.history.first_difference() or "they differ on another rank than the first"
         if run.final != found.first.final:
-            yield "the file of final parameters differs" + ("" if len(run.final) == 64 else f" ({run.final})")
+            yield "the file of final parameters differs" + (
+                "" if len(run.final) == 64 else f" ({run.final})"
+            )
 
 
 def _ended(found: Evidence) -> list[Run]:
@@ -145,7 +162,10 @@ def _ended(found: Evidence) -> list[Run]:
 
 
 def _samples(found: Evidence) -> Iterator[str]:
-    """Each epoch had the samples of the undisturbed run, each as often; what was lost with a kill does not count."""
+    """Each epoch had the samples of the undisturbed run, each as often.
+
+    What was lost with a kill does not count.
+    """
     if not found.reference.samples:
         raise _NotJudged("the script logs no samples; see deepvm.lab.SampleLog")
     expected = _epochs(found.first.attempts, [0])
@@ -166,10 +186,12 @@ def _samples(found: Evidence) -> Iterator[str]:
 
 
 def _epochs(attempts: Sequence[Attempt], resumed: Sequence[int | None]) -> dict[int, Counter[str]]:
-    """Samples that the final parameters have seen, by epoch; ``resumed``: the step that each attempt has gone on from.
+    """Samples that the final parameters have seen, by epoch.
 
-    What an attempt did after the step that the next one went on from is lost, whether it was done again or not. Of
-    what was done again, the last attempt counts.
+    ``resumed``: the step that each attempt has gone on from.
+
+    What an attempt did after the step that the next one went on from is lost, whether it was done
+    again or not. Of what was done again, the last attempt counts.
     """
     owners: dict[tuple[int, int], tuple[int, Row]] = {}
     for attempt, begin in zip(attempts, resumed, strict=True):
@@ -178,7 +200,8 @@ def _epochs(attempts: Sequence[Attempt], resumed: Sequence[int | None]) -> dict[
         for rank, rows in attempt.logged.samples.items():
             times = [row["time"] for row in attempt.logged.steps.get(rank, rows)]
             for row in rows:
-                # Where an attempt has gone on from is unknown, none of its steps is known to be lost.
+                # Where an attempt has gone on from is unknown, none of its steps is known to be
+                # lost.
                 step = begin + bisect(times, row["time"]) if begin is not None else 0
                 owners[row["step"], rank] = step, row
     found: dict[int, Counter[str]] = {}
@@ -206,7 +229,10 @@ def _replays(found: Evidence) -> Iterator[str]:
                     again += before is not row
                     for key, what in (("ids", "other samples"), ("loss", "another loss")):
                         if before[key] != row[key]:
-                            yield f"step {row['step']} of rank {rank}: attempt {attempt.number} had {what}"
+                            yield (
+                                f"step {row['step']} of rank {rank}: attempt {attempt.number} had"
+                                f" {what}"
+                            )
                             return
     if not again:
         raise _NotJudged("no step was done again")

@@ -64,7 +64,12 @@ def newest_checkpoint(folder: Path) -> Sequence[Path]:
 def _entries(folder: Path) -> list[Path]:
     checkpoints = folder / "checkpoints"
     inner = [path for path in checkpoints.glob("*") if path.is_dir() and _number(path) is None]
-    return [path for place in (checkpoints, *inner) for path in place.glob("*") if not path.name.startswith(".")]
+    return [
+        path
+        for place in (checkpoints, *inner)
+        for path in place.glob("*")
+        if not path.name.startswith(".")
+    ]
 
 
 def _number(path: Path) -> int | None:

@@ -1,8 +1,9 @@
 """A disk that misbehaves, put between a worker and its checkpoints.
 
-The functions of ``os`` by which Python programs write are replaced in the worker's process, for files below one folder.
-Python's own file objects do not call them, so those that are opened there for writing bytes are replaced by ones that
-do. What a program written in C writes by itself, or through a mapping, is not met with.
+The functions of ``os`` by which Python programs write are replaced in the worker's process, for
+files below one folder. Python's own file objects do not call them, so those that are opened there
+for writing bytes are replaced by ones that do. What a program written in C writes by itself, or
+through a mapping, is not met with.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ class Faults:
     """How a disk misbehaves.
 
     Attributes:
-        eio: the share of writes and fsyncs that fail. enospc: the share of writes that find no room. mbps: how many MB
-            it takes in a second, None for as many as it can. seed: of what is random. first: the first one fails for
-            sure, so that no run is without.
+        eio: the share of writes and fsyncs that fail. enospc: the share of writes that find no
+            room. mbps: how many MB it takes in a second, None for as many as it can. seed: of what
+            is random. first: the first one fails for sure, so that no run is without.
     """
 
     eio: float = 0.0
@@ -71,7 +72,9 @@ class FaultyDisk:
         self._rng = random.Random(faults.seed)
         self._lock = threading.Lock()
         self._kill = ""
-        self._pending = {name for name in ("EIO", "ENOSPC") if faults.first and getattr(faults, name.lower())}
+        self._pending = {
+            name for name in ("EIO", "ENOSPC") if faults.first and getattr(faults, name.lower())
+        }
 
     def kill_at_next_write(self, key: str) -> None:
         """End the process in the middle of the next write of a checkpoint, as the failure ``key``."""

@@ -39,9 +39,10 @@ class Strike:
     """One failure of a run.
 
     Attributes:
-        fault: its name in the registry. step: it strikes when so many steps are done. rank: who is hit.
-        target: of kills. seconds: how long it lasts. delay_s: from the step until it strikes, so that kills land
-            anywhere in a step.
+        fault: its name in the registry. step: it strikes when so many steps are done. rank: who is
+            hit.
+        target: of kills. seconds: how long it lasts. delay_s: from the step until it strikes, so
+            that kills land anywhere in a step.
     """
 
     fault: str
@@ -73,7 +74,10 @@ class Strike:
 
 @dataclass(frozen=True)
 class When:
-    """What a matrix says of a fault: steps, or how many at random; see :class:`deepvm.lab.matrix.Strikes`."""
+    """What a matrix says of a fault: steps, or how many at random.
+
+    See :class:`deepvm.lab.matrix.Strikes`.
+    """
 
     at: tuple[int, ...] = ()
     count: int = 0
@@ -150,7 +154,10 @@ class Fault:
     ends: ClassVar[bool] = True
     """Whether the attempt ends by it, and another goes on."""
     moment: ClassVar[Moment | None] = None
-    """Where a rank meets with it; None: the supervisor strikes, when the step stands in the rank's log."""
+    """Where a rank meets with it.
+
+    None: the supervisor strikes, when the step stands in the rank's log.
+    """
     damages: ClassVar[bool] = False
     """Whether it damages a checkpoint, of which there must be one."""
     options: ClassVar[frozenset[str]] = frozenset()
@@ -160,11 +167,14 @@ class Fault:
     announced: ClassVar[bool] = False
     """Whether it is told beforehand, so that no step need be lost."""
 
-    def strikes(self, name: str, when: When, steps: int, world: int, first: int = 1) -> Iterator[Strike]:
+    def strikes(
+        self, name: str, when: When, steps: int, world: int, first: int = 1
+    ) -> Iterator[Strike]:
         """The failures of a run; random ones are the same for the same seed.
 
-        Those are drawn from step ``first`` to 80 % of the steps: after that training may end before they strike. In a
-        write rank 0 is hit if no rank is given, because with most strategies no other one writes.
+        Those are drawn from step ``first`` to 80 % of the steps: after that training may end before
+        they strike. In a write rank 0 is hit if no rank is given, because with most strategies no
+        other one writes.
         """
         rng = random.Random(f"{name}-{when.seed}")
         among = random_steps(steps, first)
@@ -204,7 +214,10 @@ class MachineFault(Fault):
 
 
 STRUCK = ("strike", "killed-in-write")
-"""Events of a worker that say that it was hit; between ``armed`` and the second of them it only waits to be."""
+"""Events of a worker that say that it was hit.
+
+Between ``armed`` and the second of them it only waits to be.
+"""
 _LAST_PER_CENT = 80
 _WITHIN_S = 0.2
 """Kills at random moments come so long after a step at most: steps of the lab are shorter."""
@@ -219,7 +232,9 @@ class DiskFault(Fault):
     def disk(self, when: When, seed: int) -> Any:
         """What :mod:`deepvm.lab.faults.disk` puts between a worker and its checkpoints."""
 
-    def strikes(self, name: str, when: When, steps: int, world: int, first: int = 1) -> Iterator[Strike]:
+    def strikes(
+        self, name: str, when: When, steps: int, world: int, first: int = 1
+    ) -> Iterator[Strike]:
         """None at a step."""
         return iter(())
 

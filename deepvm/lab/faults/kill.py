@@ -44,5 +44,7 @@ class Kill(Fault):
 def _agent(victim: Victim) -> int:
     agent = victim.agent()
     if agent is None:
-        raise RequestError("target", "agent", "another target: this launcher has no process beside the ranks")
+        raise RequestError(
+            "target", "agent", "another target: this launcher has no process beside the ranks"
+        )
     return agent

@@ -8,7 +8,10 @@ from deepvm.lab.faults.fault import MachineFault, Machines, Strike
 
 
 class LostMachine(MachineFault):
-    """All of the machine of a rank ends at once; the orchestrator forms a generation without it, and replaces it."""
+    """All of the machine of a rank ends at once.
+
+    The orchestrator forms a generation without it, and replaces it.
+    """
 
     options: ClassVar[frozenset[str]] = frozenset({"rank"})
 

@@ -18,7 +18,10 @@ class Segfault(Fault):
     options: ClassVar[frozenset[str]] = frozenset({"rank"})
 
     def strike_in_worker(self, strike: Strike, worker: Worker) -> None:
-        """Die; torch's or Python's own handler of the signal, if any, is put aside, and no core is dumped."""
+        """Die.
+
+        Torch's or Python's own handler of the signal, if any, is put aside, and no core is dumped.
+        """
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         signal.signal(signal.SIGSEGV, signal.SIG_DFL)
         ctypes.string_at(0)

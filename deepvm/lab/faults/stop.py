@@ -11,7 +11,10 @@ from deepvm.lab.faults.fault import Fault, Strike, Victim
 
 
 class Stop(Fault):
-    """SIGSTOP: a rank stands still, and goes on after ``seconds``; all others wait for it, and nothing must be lost."""
+    """SIGSTOP: a rank stands still, and goes on after ``seconds``.
+
+    All others wait for it, and nothing must be lost.
+    """
 
     ends = False
     options: ClassVar[frozenset[str]] = frozenset({"rank", "seconds"})

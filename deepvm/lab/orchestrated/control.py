@@ -2,8 +2,9 @@
 
     python -m deepvm.lab.orchestrated.control RUN
 
-Whoever started it holds the other end of its standard input: at the end of that, also when the lab is killed, all that
-the job has started is killed. ``restart SECONDS`` there kills the controller, as a crash would, and starts another.
+Whoever started it holds the other end of its standard input: at the end of that, also when the lab
+is killed, all that the job has started is killed. ``restart SECONDS`` there kills the controller,
+as a crash would, and starts another.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ import time
 from pathlib import Path
 
 from deepvm.errors import DeepVMError
-from deepvm.io.process_tree import become_subreaper, descendants, end_descendants, follow_parent, is_alive
+from deepvm.io.process_tree import (
+    become_subreaper,
+    descendants,
+    end_descendants,
+    follow_parent,
+    is_alive,
+)
 from deepvm.jobs.controller.controller import Controller
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.history.history import History
@@ -38,7 +45,8 @@ def main() -> None:
     """Keep the job's controller, until the job is over or nobody wants it any more."""
     logging.basicConfig(format="%(asctime)s %(message)s")
     place = JobPlace(Path(sys.argv[1]))
-    become_subreaper()  # machines are nobody's children otherwise, and outlive all that could end them
+    # Machines are nobody's children otherwise, and outlive all that could end them
+    become_subreaper()
     controller, code, rest = _started(place), 1, b""
     while True:
         if select.select([0], [], [], _LOOK_S)[0]:

@@ -77,18 +77,26 @@ class JobPlace:
             return history.events(NAME)
 
 
-def job_document(place: JobPlace, config: Mapping[str, Any], *, hang_s: float, in_memory: bool) -> dict[str, Any]:
+def job_document(
+    place: JobPlace, config: Mapping[str, Any], *, hang_s: float, in_memory: bool
+) -> dict[str, Any]:
     """The job file of a run: one rank on each machine, versions in the run's folder, saves at notices only."""
     least, most = config["min_world"] or config["world"], config["world"]
     return {
         "name": NAME,
-        "train": shlex.join(["python", "-m", "deepvm.lab.orchestrated.rank", str(place.run.absolute())]),
+        "train": shlex.join(
+            ["python", "-m", "deepvm.lab.orchestrated.rank", str(place.run.absolute())]
+        ),
         "env": {"OMP_NUM_THREADS": "1"},
-        "machines": {"type": _TYPE, "count": most if least == most else {"min": least, "max": most}},
+        "machines": {
+            "type": _TYPE,
+            "count": most if least == most else {"min": least, "max": most},
+        },
         "anchor": {"type": _MEMORY_TYPE, "memory": "256MiB"} if in_memory else "none",
         "tiers": [(place.run / "checkpoints").absolute().as_uri()],
         "keep": config["keep"],
-        # The lab's own strategies save every so many steps; of the orchestrator only what it asks for is wanted.
+        # The lab's own strategies save every so many steps; of the orchestrator only what it asks
+        # for is wanted.
         "save_policy": "thesis",
         "steps": config["steps"],
         "cloud": "local",

@@ -1,4 +1,7 @@
-"""One run as a job of ``deepvm run --cloud local``: the orchestrator restarts it; this strikes, watches and records."""
+"""One run as a job of ``deepvm run --cloud local``: the orchestrator restarts it.
+
+This strikes, watches and records.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +40,15 @@ class JobSupervisor:
 
     def __init__(self, plan: Plan, stopping: threading.Event | None = None) -> None:
         """Start nothing yet; once ``stopping`` is set, the run is given up."""
-        self._plan, self._stopping, self._place = plan, stopping or threading.Event(), JobPlace(plan.folder)
+        self._plan, self._stopping, self._place = (
+            plan,
+            stopping or threading.Event(),
+            JobPlace(plan.folder),
+        )
         self._logs = [StepLog(plan.folder / steps_of(rank)) for rank in range(plan.config["world"])]
-        self._outside = [one for one in plan.strikes if find_fault(one.fault).moment_of(one) is None]
+        self._outside = [
+            one for one in plan.strikes if find_fault(one.fault).moment_of(one) is None
+        ]
         self._struck: dict[str, tuple[float, int]] = {}
         self._broken: dict[int, list[str]] = {}
         self._later = Later()
@@ -48,11 +57,17 @@ class JobSupervisor:
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self) -> bool:
-        """Run it to its end; whether it has got there. Leaves no process behind, whatever is raised."""
+        """Run it to its end; whether it has got there.
+
+        Leaves no process behind, whatever is raised.
+        """
         began, folder, plan = time.time(), self._plan.folder, self._plan
         order = Order(folder.resolve(), 0, plan.config, plan.strikes, plan.disk)
         write_bytes(folder / ORDER, json.dumps(order.document()).encode())
-        write_job(self._place, job_document(self._place, plan.config, hang_s=plan.hang_s, in_memory=plan.in_memory))
+        write_job(
+            self._place,
+            job_document(self._place, plan.config, hang_s=plan.hang_s, in_memory=plan.in_memory),
+        )
         try:
             self._start()
             self._watch()
@@ -66,7 +81,12 @@ class JobSupervisor:
         return done
 
     def _start(self) -> None:
-        words = [sys.executable, "-m", "deepvm.lab.orchestrated.control", str(self._plan.folder.resolve())]
+        words = [
+            sys.executable,
+            "-m",
+            "deepvm.lab.orchestrated.control",
+            str(self._plan.folder.resolve()),
+        ]
         with (self._plan.folder / "controller.log").open("ab") as log:
             self._process = subprocess.Popen(
                 words,
@@ -96,10 +116,16 @@ class JobSupervisor:
             return False
         strike = self._outside[0]
         fault, log = find_fault(strike.fault), self._logs[strike.rank]
-        if log.attempt != attempt or log.done < strike.step or (fault.ends and attempt <= self._ending):
+        if (
+            log.attempt != attempt
+            or log.done < strike.step
+            or (fault.ends and attempt <= self._ending)
+        ):
             return False
         placed = self._placed(attempt)
-        machines = JobMachines(self._plan.folder, self._place, placed, strike.rank, self._restart, self._later.add)
+        machines = JobMachines(
+            self._plan.folder, self._place, placed, strike.rank, self._restart, self._later.add
+        )
         if self._stopping.wait(strike.delay_s):
             raise StoppedError
         assert self._process is not None
@@ -114,8 +140,16 @@ class JobSupervisor:
 
     def _placed(self, attempt: int) -> dict[int, str]:
         """The machine of each rank of an attempt."""
-        rows = (row for rank in range(len(self._logs)) for row in read_lines(self._plan.folder / events_of(rank)))
-        return {row["rank"]: row["machine"] for row in rows if row["event"] == PLACED and row["attempt"] == attempt}
+        rows = (
+            row
+            for rank in range(len(self._logs))
+            for row in read_lines(self._plan.folder / events_of(rank))
+        )
+        return {
+            row["rank"]: row["machine"]
+            for row in rows
+            if row["event"] == PLACED and row["attempt"] == attempt
+        }
 
     def _restart(self, down_s: float) -> None:
         assert self._process is not None and self._process.stdin is not None
@@ -151,7 +185,9 @@ class JobSupervisor:
             why = "" if done else _why(place)
         except DataError as error:
             events, why = [], str(error)
-        rows: list[dict[str, Any]] = [{"time": e.at_s, "event": e.kind, "job": e.state, **e.facts} for e in events]
+        rows: list[dict[str, Any]] = [
+            {"time": e.at_s, "event": e.kind, "job": e.state, **e.facts} for e in events
+        ]
         write_bytes(folder / EVENTS, "".join(json.dumps(row) + "\n" for row in rows).encode())
         with (folder / "workers.log").open("ab") as log:
             for path in place.logs:
@@ -166,4 +202,6 @@ def _why(place: JobPlace) -> str:
     world = place.world()
     if world.job in (Job.FAILED, Job.STOPPED):
         return world.failure or world.ending or f"the job is {world.job.value}"
-    return f"nothing has moved for {_STUCK_S:.0f} s, or its controller has ended; see controller.log"
+    return (
+        f"nothing has moved for {_STUCK_S:.0f} s, or its controller has ended; see controller.log"
+    )

@@ -24,9 +24,11 @@ class JobMachines:
     """As :class:`deepvm.lab.faults.fault.Machines`, what faults may use.
 
     Attributes:
-        folder: of the run. place: of its job. placed: the machine of each rank of the generation that runs.
-        rank: who is hit. restart: kills the job's controller, and starts another after so many seconds. later: does
-            something after so many seconds. broken: files that were damaged, by their names below ``folder``.
+        folder: of the run. place: of its job. placed: the machine of each rank of the generation
+            that runs.
+        rank: who is hit. restart: kills the job's controller, and starts another after so many
+            seconds. later: does something after so many seconds. broken: files that were damaged,
+            by their names below ``folder``.
     """
 
     folder: Path
@@ -51,7 +53,10 @@ class JobMachines:
             self.place.cloud.preempt(NAME, machine, None)
 
     def restart_node(self, down_s: float) -> None:
-        """Lose the machines that keep versions in memory; the job's controller replaces them in its own time."""
+        """Lose the machines that keep versions in memory.
+
+        The job's controller replaces them in its own time.
+        """
         for machine in self._alive(Role.ANCHOR):
             self.place.cloud.preempt(NAME, machine, None)
 
@@ -68,7 +73,11 @@ class JobMachines:
         self.restart(down_s)
 
     def _alive(self, *roles: Role) -> list[str]:
-        return [m.id for m in self.place.world().machines.values() if m.role in roles and not m.state.over]
+        return [
+            m.id
+            for m in self.place.world().machines.values()
+            if m.role in roles and not m.state.over
+        ]
 
     def _of(self, rank: int, wanted: Callable[[int], bool]) -> int | None:
         folder = self.place.state / "jobs" / NAME / "machines" / self.placed[rank]

@@ -38,11 +38,16 @@ class PacedTrainer(Trainer):
 
 
 def order_of(run: Path, environ: Mapping[str, str]) -> Order:
-    """What this rank is to do, in the job's generation; failures in workers that have struck do not come again."""
+    """What this rank is to do, in the job's generation.
+
+    Failures in workers that have struck do not come again.
+    """
     order = Order.of(json.loads((run / ORDER).read_bytes()))
     rows = (row for path in run.glob("worker_*.jsonl") for row in read_lines(path))
     struck = {row["key"] for row in rows if row["event"] in STRUCK}
-    memory = tuple(url for url in environ.get("DEEPVM_TIERS", "").split() if not url.startswith("file:"))
+    memory = tuple(
+        url for url in environ.get("DEEPVM_TIERS", "").split() if not url.startswith("file:")
+    )
     left = [strike for strike in order.strikes if strike.key not in struck]
     return replace(order, attempt=int(environ[EPOCH]) - 1, strikes=left, tiers=memory)
 
@@ -55,7 +60,8 @@ def main() -> None:
     Events(run, rank, order.attempt).note(PLACED, machine=machine)
     with exit_record(order, rank):
         PacedTrainer(order, rank, int(os.environ["WORLD_SIZE"])).run()
-    os._exit(0)  # threads of gloo outlive the group, and abort an interpreter that ends (torch 2.13)
+    # Threads of gloo outlive the group, and abort an interpreter that ends (torch 2.13)
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -23,9 +23,9 @@ class JobRecord:
     """What is known of a job at its end.
 
     Attributes:
-        run: folder of the run. config: of the run. events: of the job, in their order. struck: when each failure from
-            outside struck, and in which attempt. done: whether the job has trained to its end. broken: files that were
-            damaged, by attempt.
+        run: folder of the run. config: of the run. events: of the job, in their order. struck: when
+            each failure from outside struck, and in which attempt. done: whether the job has
+            trained to its end. broken: files that were damaged, by attempt.
     """
 
     run: Path
@@ -66,16 +66,20 @@ class JobRecord:
             "attempts": attempts,
         }
 
-    # --- one attempt -------------------------------------------------------------------------------------------------
+    # --- one attempt ------------------------------------------------------------------------------
 
-    def _attempt(self, number: int, before: Sequence[Mapping[str, Any]], recoveries: Recoveries) -> dict[str, Any]:
+    def _attempt(
+        self, number: int, before: Sequence[Mapping[str, Any]], recoveries: Recoveries
+    ) -> dict[str, Any]:
         struck, reached = self._struck_in(number), self._reached(number)
         state, causes = self._state(number, struck, reached, before)
         rows = [row for row in self._workers if row["attempt"] == number]
         placed = {row["rank"]: row["machine"] for row in rows if row["event"] == PLACED}
         restored = [row for row in rows if row["event"] == "restored"]
         until = reached if number + 1 < self.generations else int(self.config["steps"])
-        detected = self._detected(number, max((struck[key] for key in causes if key in struck), default=0.0))
+        detected = self._detected(
+            number, max((struck[key] for key in causes if key in struck), default=0.0)
+        )
         facts: dict[str, Any] = {
             "attempt": number,
             "world": len(placed),
@@ -94,7 +98,9 @@ class JobRecord:
             "broken": list(self.broken.get(number, ())),
             "safe": self._safe(number),
         }
-        facts |= recoveries.parts(facts, restored, (row for row in self._steps[0] if row["attempt"] == number))
+        facts |= recoveries.parts(
+            facts, restored, (row for row in self._steps[0] if row["attempt"] == number)
+        )
         if state != "completed" and not self.done and number + 1 == self.generations:
             facts["last_lines"] = self._last_lines()
         return facts
@@ -106,12 +112,16 @@ class JobRecord:
         return found | {row["key"]: row["time"] for row in rows}
 
     def _state(
-        self, number: int, struck: Mapping[str, float], reached: int, before: Sequence[Mapping[str, Any]]
+        self,
+        number: int,
+        struck: Mapping[str, float],
+        reached: int,
+        before: Sequence[Mapping[str, Any]],
     ) -> tuple[str, list[str]]:
         """How a generation has ended, and why.
 
-        One that hands over without losing a step, as to a newcomer, is complete. One that was replaced before it could
-        train is part of the recovery from the one before.
+        One that hands over without losing a step, as to a newcomer, is complete. One that was
+        replaced before it could train is part of the recovery from the one before.
         """
         last = number + 1 == self.generations
         if last and self.done:
@@ -124,7 +134,11 @@ class JobRecord:
         if causes:
             notices = all(self._fault(key).announced for key in causes)
             return ("preempted" if notices else "failed"), causes
-        resumed = [row["step"] for row in self._workers if row["event"] == "restored" and row["attempt"] > number]
+        resumed = [
+            row["step"]
+            for row in self._workers
+            if row["event"] == "restored" and row["attempt"] > number
+        ]
         crashed = any(event.facts["code"] for event in self._of(number, "ended"))
         hands_over = not last and not crashed and bool(resumed) and resumed[0] == reached
         return ("completed" if hands_over else "failed"), []
@@ -133,21 +147,28 @@ class JobRecord:
     def _hung(self) -> set[int]:
         """Attempts that hung: the event names the generation after it, perhaps the next one already."""
         pairs = zip(self.events, self.events[1:], strict=False)
-        return {int(before.facts["generation"]) - 1 for before, event in pairs if event.kind == "hung"}
+        return {
+            int(before.facts["generation"]) - 1 for before, event in pairs if event.kind == "hung"
+        }
 
     def _fault(self, key: str) -> Fault:
         return find_fault(Strike.fault_in(key))
 
     def _done(self, number: int, rank: int) -> int:
         """Steps that were done when a rank logged its last one of an attempt; 0 without any."""
-        return max((row["global_step"] + 1 for row in self._steps[rank] if row["attempt"] == number), default=0)
+        return max(
+            (row["global_step"] + 1 for row in self._steps[rank] if row["attempt"] == number),
+            default=0,
+        )
 
     def _reached(self, number: int) -> int:
         return max(self._done(number, rank) for rank in self._ranks)
 
     def _of(self, number: int, kind: str) -> list[EventRow]:
         """Events of a kind that belong to a generation."""
-        return [e for e in self.events if e.kind == kind and int(e.facts["generation"]) == number + 1]
+        return [
+            e for e in self.events if e.kind == kind and int(e.facts["generation"]) == number + 1
+        ]
 
     def _safe(self, number: int) -> list[list[Any]]:
         """Versions of a generation that the controller called safe, why they were made, whether without an anchor."""
@@ -155,11 +176,19 @@ class JobRecord:
         found = []
         for event in self._of(number, "safe"):
             version = int(event.facts["version"])
-            found.append([version, str(event.facts["reason"]), bool(event.facts["lasts"]) or version in lasting])
+            found.append(
+                [
+                    version,
+                    str(event.facts["reason"]),
+                    bool(event.facts["lasts"]) or version in lasting,
+                ]
+            )
         return found
 
     def _formed(self, number: int) -> float:
-        return next(event.at_s for event in self.events if int(event.facts["generation"]) >= number + 1)
+        return next(
+            event.at_s for event in self.events if int(event.facts["generation"]) >= number + 1
+        )
 
     def _detected(self, number: int, struck_at: float) -> float:
         """When the controller knew that a generation would end, or had ended."""
@@ -170,7 +199,11 @@ class JobRecord:
             gone = event.kind in ("noticed", "silent", "hung") or (
                 event.kind == MACHINE and facts.get("state") in _GONE
             )
-            if gone or (event.kind == "ended" and facts["code"]) or int(facts["generation"]) > number + 1:
+            if (
+                gone
+                or (event.kind == "ended" and facts["code"])
+                or int(facts["generation"]) > number + 1
+            ):
                 return event.at_s
         return self.events[-1].at_s
 

@@ -47,7 +47,8 @@ def file_system(folder: Path, mounts: Path = _MOUNTS) -> str:
         if len(fields) < 5 or not after:
             continue
         point = Path(re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), fields[4]))
-        if path.is_relative_to(point) and len(point.parts) >= longest:  # of equal ones the last hides the others
+        # Of equal ones the last hides the others
+        if path.is_relative_to(point) and len(point.parts) >= longest:
             longest, kind = len(point.parts), after.split(" ")[0]
     return kind
 

@@ -29,14 +29,16 @@ _LOADED = ("deepvm.lab.training.trainer", "torch._dynamo")
 class Forkserver(Launcher):
     """One server for all attempts of this process.
 
-    Ranks are children of the server, which ends with this process, but not before they do: each has the server's pipe
-    to this process, for children of its own. So they follow another pipe, whose end is here and nowhere else.
+    Ranks are children of the server, which ends with this process, but not before they do: each has
+    the server's pipe to this process, for children of its own. So they follow another pipe, whose
+    end is here and nowhere else.
     """
 
     def __init__(self) -> None:
         """Start nothing yet."""
         self._context = multiprocessing.get_context("forkserver")
-        strategies = {one.partition(":")[0] for one in STRATEGIES.values()}  # else each start pays for those of others
+        # Else each start pays for those of others
+        strategies = {one.partition(":")[0] for one in STRATEGIES.values()}
         self._context.set_forkserver_preload([*_LOADED, *sorted(strategies)])
         self._ready = False
         self._followed, self._alive = self._context.Pipe(duplex=False)
@@ -56,7 +58,9 @@ class Forkserver(Launcher):
         log = order.parent / "workers.log"
         processes = [
             self._context.Process(
-                target=_work, args=(self._followed, str(order), str(log), rank, world, port), daemon=True
+                target=_work,
+                args=(self._followed, str(order), str(log), rank, world, port),
+                daemon=True,
             )
             for rank in range(world)
         ]
@@ -108,7 +112,8 @@ def _nothing() -> None:
 
 def _follow(pipe: Connection) -> None:
     """Be killed when the other end of a pipe is closed, whatever this process does then."""
-    own = os.open(f"/proc/self/fd/{pipe.fileno()}", os.O_RDONLY | os.O_NONBLOCK)  # else only one rank is told
+    # Else only one rank is told
+    own = os.open(f"/proc/self/fd/{pipe.fileno()}", os.O_RDONLY | os.O_NONBLOCK)
     fcntl.fcntl(own, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(own, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(own, fcntl.F_SETFL, fcntl.fcntl(own, fcntl.F_GETFL) | os.O_ASYNC)
@@ -124,7 +129,9 @@ def _work(followed: Connection, order: str, log: str, rank: int, world: int, por
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(out, 1)
     os.dup2(out, 2)
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), LOCAL_WORLD_SIZE=str(world))
+    os.environ.update(
+        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), LOCAL_WORLD_SIZE=str(world)
+    )
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
     from deepvm.lab.training import trainer
 
@@ -133,4 +140,5 @@ def _work(followed: Connection, order: str, log: str, rank: int, world: int, por
     except BaseException:
         os.write(2, traceback.format_exc().encode())
         os._exit(1)
-    os._exit(0)  # threads of gloo outlive the group, and abort an interpreter that ends (torch 2.13)
+    # Threads of gloo outlive the group, and abort an interpreter that ends (torch 2.13)
+    os._exit(0)

@@ -86,12 +86,14 @@ def read_manifest(folder: Path) -> list[Row]:
             reader = csv.DictReader(file)
             if reader.fieldnames != _COLUMNS:
                 raise DataError(
-                    f"{path}: has other columns than {', '.join(_COLUMNS)}; delete it and run 'deepvm lab run' again, "
-                    "which keeps the runs that are there and pass"
+                    f"{path}: has other columns than {', '.join(_COLUMNS)}; delete it and run"
+                    " 'deepvm lab run' again, which keeps the runs that are there and pass"
                 )
             return [_row(found) for found in reader]
     except OSError as error:
-        raise DataError(f"{path}: {error.strerror}; give the folder of 'deepvm lab run --out'") from None
+        raise DataError(
+            f"{path}: {error.strerror}; give the folder of 'deepvm lab run --out'"
+        ) from None
     except (ValueError, TypeError, csv.Error) as error:
         raise DataError(f"{path}: damaged: {error}") from None
 
@@ -105,11 +107,16 @@ class Planned:
 
     def and_also(self, runs: Iterable[str], wanted: Iterable[str]) -> Planned:
         """With those of another start."""
-        return Planned(tuple(dict.fromkeys((*self.runs, *runs))), tuple(dict.fromkeys((*self.wanted, *wanted))))
+        return Planned(
+            tuple(dict.fromkeys((*self.runs, *runs))), tuple(dict.fromkeys((*self.wanted, *wanted)))
+        )
 
 
 def write_planned(folder: Path, planned: Planned) -> None:
-    """Before the first run: what is never begun must not look as if nobody had asked for it. Raises OSError."""
+    """Before the first run: what is never begun must not look as if nobody had asked for it.
+
+    Raises OSError.
+    """
     write_bytes(folder / PLANNED, json.dumps(asdict(planned), indent=1).encode())
 
 

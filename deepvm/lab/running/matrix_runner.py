@@ -1,4 +1,7 @@
-"""All runs of a matrix, one after the other or several at once; what is there and passes is not run again."""
+"""All runs of a matrix, one after the other or several at once.
+
+What is there and passes is not run again.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,15 @@ from deepvm.lab.faults.fault_registry import find_fault
 from deepvm.lab.geometry import Geometry
 from deepvm.lab.matrix import MatrixFile, Run, reference_of, runs_of
 from deepvm.lab.plan import Plan
-from deepvm.lab.records import AUDIT, CONFIG, ENVIRONMENT, ORCHESTRATED, RUNS, Records, read_document
+from deepvm.lab.records import (
+    AUDIT,
+    CONFIG,
+    ENVIRONMENT,
+    ORCHESTRATED,
+    RUNS,
+    Records,
+    read_document,
+)
 from deepvm.lab.running.environment import environment
 from deepvm.lab.running.launcher import Launcher
 from deepvm.lab.running.launchers import find_launcher
@@ -68,8 +79,13 @@ def config_of(matrix: MatrixFile, run: Run, dataset_size: int) -> dict[str, Any]
         "max_inflight": matrix.max_inflight,
         "keep": matrix.keep,
         "launcher": matrix.launcher,
-        "strikes": [{**one.document(), "key": one.key, "ends": find_fault(one.fault).ends} for one in run.strikes],
-        "disk": {name: {**vars(when), "target": when.target.value} for name, when in run.disk.items()},
+        "strikes": [
+            {**one.document(), "key": one.key, "ends": find_fault(one.fault).ends}
+            for one in run.strikes
+        ],
+        "disk": {
+            name: {**vars(when), "target": when.target.value} for name, when in run.disk.items()
+        },
         "controls": [],
     }
 
@@ -77,7 +93,9 @@ def config_of(matrix: MatrixFile, run: Run, dataset_size: int) -> dict[str, Any]
 class MatrixRunner:
     """Of one matrix, into one folder."""
 
-    def __init__(self, matrix: MatrixFile, out: Path, *, only: str = "*", jobs: int = 1, fresh: bool = False) -> None:
+    def __init__(
+        self, matrix: MatrixFile, out: Path, *, only: str = "*", jobs: int = 1, fresh: bool = False
+    ) -> None:
         """Look at the data sets.
 
         Args:
@@ -88,18 +106,24 @@ class MatrixRunner:
             fresh: whether the folder's runs will have been removed, and need not be of this matrix.
 
         Raises:
-            RequestError: a batch is larger than its data set, nothing is chosen, or runs of the folder that are not
-                chosen are of another matrix. DataError: no such files.
+            RequestError: a batch is larger than its data set, nothing is chosen, or runs of the
+                folder that are not chosen are of another matrix. DataError: no such files.
         """
         self._matrix, self._out, self._jobs = matrix, out, jobs
-        self._sizes = {one.name: len(load(one.name, _path(one.path), one.size)) for one in matrix.datasets}
+        self._sizes = {
+            one.name: len(load(one.name, _path(one.path), one.size)) for one in matrix.datasets
+        }
         for size in self._sizes.values():
             Geometry(size, matrix.global_batch)
         every = runs_of(matrix)
         chosen = [run for run in every if fnmatch.fnmatchcase(run.name, only)]
         if not chosen:
             names = ", ".join(run.name for run in every[:8])
-            raise RequestError("only", only, f"a pattern that one of the {len(every)} runs matches, such as {names}")
+            raise RequestError(
+                "only",
+                only,
+                f"a pattern that one of the {len(every)} runs matches, such as {names}",
+            )
         self.runs = _with_references(chosen, every)
         self._every = [run.name for run in every]
         if not fresh:
@@ -113,17 +137,25 @@ class MatrixRunner:
                 there = read_document(self._out / RUNS / run.name / CONFIG)
             except DataError:  # not there, or made again by a start that chooses it
                 continue
-            now = json.loads(json.dumps(config_of(self._matrix, run, self._sizes[run.suite.dataset.name])))
+            now = json.loads(
+                json.dumps(config_of(self._matrix, run, self._sizes[run.suite.dataset.name]))
+            )
             key = next((key for key in now if there.get(key) != now[key]), None)
             if key is not None:
-                allowed = f"a new folder, or --fresh: {run.name} there has {key} {there.get(key)}, now {now[key]}"
+                allowed = (
+                    f"a new folder, or --fresh: {run.name} there has {key} {there.get(key)}, now"
+                    f" {now[key]}"
+                )
                 raise RequestError("out", str(self._out), allowed)
 
     def run(self, tell: Callable[[Progress], None] = lambda progress: None) -> list[Row]:
         """Run what is not there yet, in the order of :func:`side_by_side`."""
         self._out.mkdir(parents=True, exist_ok=True)
         manifest = Manifest(self._out)
-        write_planned(self._out, read_planned(self._out).and_also(self._every, (run.name for run in self.runs)))
+        write_planned(
+            self._out,
+            read_planned(self._out).and_also(self._every, (run.name for run in self.runs)),
+        )
         is_job = self._matrix.launcher == ORCHESTRATED
         launcher = None if is_job else find_launcher(self._matrix.launcher)()
         done: list[Row] = []
@@ -186,7 +218,8 @@ class MatrixRunner:
     def _supervised(self, plan: Plan, launcher: Launcher | None) -> bool:
         """Run a plan to its end; without a launcher as a job of ``deepvm run``."""
         if launcher is None:
-            from deepvm.lab.orchestrated.job_supervisor import JobSupervisor  # loads all of the orchestrator
+            # Loads all of the orchestrator
+            from deepvm.lab.orchestrated.job_supervisor import JobSupervisor
 
             return JobSupervisor(plan, self._stopping).run()
         launcher.ready()
@@ -196,8 +229,9 @@ class MatrixRunner:
 def side_by_side(runs: Sequence[Run]) -> list[list[Run]]:
     """Runs in the order in which they are made: what is compared is made in one go, and so hit alike by other work.
 
-    Seed by seed; in each, undisturbed runs first, because others are compared with them. Every second seed has the
-    reverse order, so that a machine that becomes slower is to nobody's advantage.
+    Seed by seed; in each, undisturbed runs first, because others are compared with them. Every
+    second seed has the reverse order, so that a machine that becomes slower is to nobody's
+    advantage.
     """
     found = []
     for place, seed in enumerate(dict.fromkeys(run.seed for run in runs)):
@@ -213,8 +247,8 @@ def _refuse_full_disk(out: Path) -> None:
     free = found.f_bavail * found.f_frsize
     if free < _LEAST_FREE:
         raise DataError(
-            f"{out}: the disk is full ({free // 1024} KiB are left), so nothing was proven of the run that failed; "
-            "make room, and run the same command again"
+            f"{out}: the disk is full ({free // 1024} KiB are left), so nothing was proven of the"
+            " run that failed; make room, and run the same command again"
         )
 
 

@@ -59,7 +59,10 @@ class MemoryNode:
             )
         until_s = time.monotonic() + _START_S
         while time.monotonic() < until_s and self._process.poll() is None:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 1.0):
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(("127.0.0.1", self._port), 1.0),
+            ):
                 return
             time.sleep(_LOOK_S)
         raise DataError(f"{self._folder / 'memory-node.log'}: the memory node did not start")

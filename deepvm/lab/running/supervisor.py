@@ -1,7 +1,8 @@
 """One run from its start to its end, through all failures: launch, monitor, classify, resume, terminate (ECRL 4.7).
 
-Each start has a number, the attempt. What an older attempt writes is refused by the strategies, so a process that was
-thought dead changes nothing. Failures from outside strike on progress that a rank has logged.
+Each start has a number, the attempt. What an older attempt writes is refused by the strategies, so
+a process that was thought dead changes nothing. Failures from outside strike on progress that a
+rank has logged.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ _TAKEN = b"EADDRINUSE"
 
 @dataclass
 class _Watched:
-    """A running attempt; as :class:`deepvm.lab.faults.fault.Victim`, what faults from outside may use."""
+    """A running attempt.
+
+    As :class:`deepvm.lab.faults.fault.Victim`, what faults from outside may use.
+    """
 
     folder: Path
     number: int
@@ -79,7 +83,9 @@ class _Watched:
 class Supervisor:
     """Of one run."""
 
-    def __init__(self, plan: Plan, launcher: Launcher, stopping: threading.Event | None = None) -> None:
+    def __init__(
+        self, plan: Plan, launcher: Launcher, stopping: threading.Event | None = None
+    ) -> None:
         """Start nothing yet; once ``stopping`` is set, the run is given up."""
         self._plan, self._launcher, self._stopping = plan, launcher, stopping or threading.Event()
         self._left = list(plan.strikes)
@@ -90,7 +96,10 @@ class Supervisor:
         self._later = Later()
 
     def run(self) -> bool:
-        """Run it to its end; whether it has got there. Leaves no process behind, whatever is raised."""
+        """Run it to its end; whether it has got there.
+
+        Leaves no process behind, whatever is raised.
+        """
         began, unplanned = time.time(), 0
         state = "running"
         try:
@@ -99,7 +108,9 @@ class Supervisor:
             while state == "running":
                 ended = self._attempt()
                 if ended["state"] == "completed":
-                    state = "completed" if ended["until"] >= self._plan.config["steps"] else "running"
+                    state = (
+                        "completed" if ended["until"] >= self._plan.config["steps"] else "running"
+                    )
                     unplanned = 0
                 elif ended["causes"] and ended["causes"] != ["hang"]:
                     unplanned = 0
@@ -121,7 +132,9 @@ class Supervisor:
                 raise StoppedError
             self._later.do_due()
         world, until = self._world()
-        order = Order(folder, number, self._plan.config, self._left, self._plan.disk, until, self._tiers())
+        order = Order(
+            folder, number, self._plan.config, self._left, self._plan.disk, until, self._tiers()
+        )
         file = folder / f"order-{number}.json"
         write_bytes(file, json.dumps(order.document()).encode())
         for _ in range(_PORTS):
@@ -129,7 +142,9 @@ class Supervisor:
             logs = [StepLog(folder / steps_of(rank), at_end=True) for rank in range(world)]
             began = time.time()
             made = self._launcher.start(file, world, free_port("127.0.0.1"))
-            watched = _Watched(folder, number, world, until, made, self._node, began, self._later.add, logs)
+            watched = _Watched(
+                folder, number, world, until, made, self._node, began, self._later.add, logs
+            )
             try:
                 state, detected = self._watch(watched)
             except BaseException:
@@ -147,8 +162,15 @@ class Supervisor:
         return facts
 
     def _port_was_taken(self, watched: _Watched, printed: int) -> bool:
-        """Whether ranks have not met because somebody else listens at their port; what they ``printed`` before."""
-        if any(row["event"] == "joined" for rank in range(watched.world) for row in self._events(watched, rank)):
+        """Whether ranks have not met because somebody else listens at their port.
+
+        What they ``printed`` before.
+        """
+        if any(
+            row["event"] == "joined"
+            for rank in range(watched.world)
+            for row in self._events(watched, rank)
+        ):
             return False
         watched.kill_all()  # so that all is printed
         with (watched.folder / _LOG).open("rb") as file:
@@ -157,12 +179,16 @@ class Supervisor:
 
     def _gives_up(self, state: str) -> bool:
         """Whether an attempt is taken for dead, and lives: a mistake that is made on purpose."""
-        return state == "failed" and "orphan" in self._plan.config["controls"] and not self._given_up
+        return (
+            state == "failed" and "orphan" in self._plan.config["controls"] and not self._given_up
+        )
 
     def _world(self) -> tuple[int, int]:
         """How many ranks train next, and until which step."""
         worlds, steps = self._plan.worlds, int(self._plan.config["steps"])
-        last = max((one["until"] for one in self._attempts if one["state"] == "completed"), default=0)
+        last = max(
+            (one["until"] for one in self._attempts if one["state"] == "completed"), default=0
+        )
         place = max(i for i, (step, _) in enumerate(worlds) if step <= last)
         return worlds[place][1], worlds[place + 1][0] if place + 1 < len(worlds) else steps
 
@@ -194,12 +220,17 @@ class Supervisor:
                 return "failed", time.time()
             if all(code == 0 for code in codes):
                 return "completed", time.time()
-            if time.monotonic() - moved > (self._plan.hang_s if stepped else max(_START_S, self._plan.hang_s)):
+            if time.monotonic() - moved > (
+                self._plan.hang_s if stepped else max(_START_S, self._plan.hang_s)
+            ):
                 return "hung", time.time()
             time.sleep(_LOOK_S)
 
     def _in_time(self, watched: _Watched, strike: Strike) -> bool:
-        """Wait until a failure is to strike, at the latest near the end; whether ranks are still there then."""
+        """Wait until a failure is to strike, at the latest near the end.
+
+        Whether ranks are still there then.
+        """
         moment = time.monotonic() + strike.delay_s
         while all(code is None for code in watched.made.exits()):
             for log in watched.logs:
@@ -236,11 +267,20 @@ class Supervisor:
             "struck": struck,
             "resumed_step": restored[0]["step"] if restored else None,
             "reached_step": max(log.done for log in watched.logs),
-            "damaged": sum(row.get("checkpoints", 0) for rows in events for row in rows if row["event"] == "damaged"),
+            "damaged": sum(
+                row.get("checkpoints", 0)
+                for rows in events
+                for row in rows
+                if row["event"] == "damaged"
+            ),
             "disk_errors": sum(row["event"] == "disk" for rows in events for row in rows),
             "broken": watched.broken,
         }
-        rows = (row for row in read_lines(watched.folder / steps_of(0)) if row["attempt"] == watched.number)
+        rows = (
+            row
+            for row in read_lines(watched.folder / steps_of(0))
+            if row["attempt"] == watched.number
+        )
         facts |= self._recoveries.parts(facts, restored, rows)
         if state == "failed" and not causes:
             facts["last_lines"] = _last_lines(watched.folder / _LOG)
@@ -252,7 +292,11 @@ class Supervisor:
         return [key for key, since in struck.items() if since + found.get(key, 0.0) > at]
 
     def _events(self, watched: _Watched, rank: int) -> Iterator[dict[str, Any]]:
-        return (row for row in read_lines(watched.folder / events_of(rank)) if row["attempt"] == watched.number)
+        return (
+            row
+            for row in read_lines(watched.folder / events_of(rank))
+            if row["attempt"] == watched.number
+        )
 
     def _write(self, state: str, began: float) -> None:
         failed = [one for one in self._attempts if one["state"] != "completed"]

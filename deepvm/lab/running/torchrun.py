@@ -28,8 +28,20 @@ class Torchrun(Launcher):
         """Start the agent."""
         parent = os.getpid()
         words = ["sh", "-c", f'export {_AGENT}=$$; exec "$@"', "sh"]
-        words += [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={world}", "--max-restarts=0"]
-        words += ["--master-addr=127.0.0.1", f"--master-port={port}", "-m", "deepvm.lab.running.torchrun", str(order)]
+        words += [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            f"--nproc-per-node={world}",
+            "--max-restarts=0",
+        ]
+        words += [
+            "--master-addr=127.0.0.1",
+            f"--master-port={port}",
+            "-m",
+            "deepvm.lab.running.torchrun",
+            str(order),
+        ]
         with (order.parent / "workers.log").open("ab") as log:
             process = subprocess.Popen(
                 words,
@@ -50,23 +62,36 @@ def _attempt_of(order: Path) -> int:
 class _Launched(Attempt):
     """torchrun's workers are leaders of sessions of their own, and outlive it if they are not told otherwise."""
 
-    def __init__(self, process: subprocess.Popen[bytes], folder: Path, attempt: int, world: int) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], folder: Path, attempt: int, world: int
+    ) -> None:
         self._process, self._folder, self._attempt, self._world = process, folder, attempt, world
         self._known: set[int] = set()
 
     def _events(self, rank: int) -> list[dict[str, Any]]:
-        return [row for row in read_lines(self._folder / events_of(rank)) if row["attempt"] == self._attempt]
+        return [
+            row
+            for row in read_lines(self._folder / events_of(rank))
+            if row["attempt"] == self._attempt
+        ]
 
     def exits(self) -> Sequence[int | None]:
-        """As the ranks' own records say, because torchrun returns 1 whatever has happened; else as the agent's."""
+        """As the ranks' own records say, because torchrun returns 1 whatever has happened.
+
+        Else as the agent's.
+        """
         code = self._process.poll()
         if code is None:
             return [None] * self._world
-        return [0 if any(row["event"] == "ended" for row in self._events(r)) else code or 1 for r in range(self._world)]
+        return [
+            0 if any(row["event"] == "ended" for row in self._events(r)) else code or 1
+            for r in range(self._world)
+        ]
 
     def workers(self) -> Sequence[int]:
         started = [
-            [row["pid"] for row in self._events(rank) if row["event"] == "started"] for rank in range(self._world)
+            [row["pid"] for row in self._events(rank) if row["event"] == "started"]
+            for rank in range(self._world)
         ]
         return [pids[-1] for pids in started if pids]
 
@@ -88,7 +113,8 @@ class _Launched(Attempt):
 
 
 def _main() -> None:
-    follow_parent(int(os.environ[_AGENT]), signal.SIGKILL)  # else two attempts would run side by side
+    # Else two attempts would run side by side
+    follow_parent(int(os.environ[_AGENT]), signal.SIGKILL)
     from deepvm.lab.training import trainer
 
     trainer.main(sys.argv[1])

@@ -20,7 +20,9 @@ class Blocking(Strategy):
     def __init__(self, state: State, setting: Setting) -> None:
         """Open the folder, on rank 0."""
         super().__init__(state, setting)
-        self.files = None if state.rank else CheckpointFiles(setting.folder, setting.attempt, setting.keep)
+        self.files = (
+            None if state.rank else CheckpointFiles(setting.folder, setting.attempt, setting.keep)
+        )
 
     def save(self, step: int) -> None:
         """Collective."""
@@ -51,14 +53,19 @@ class Blocking(Strategy):
     def complete(self, captured: dict[str, Any]) -> dict[str, Any]:
         """With the random numbers of all ranks."""
         randoms = captured["random"].wait()
-        return {**captured, "random": randoms[:1] if "one-rank-random" in self.setting.controls else randoms}
+        return {
+            **captured,
+            "random": randoms[:1] if "one-rank-random" in self.setting.controls else randoms,
+        }
 
     def put(self, row: CheckpointRow, captured: dict[str, Any]) -> None:
         """Write it."""
         assert self.files is not None
         buffer = io.BytesIO()
         torch.save(self.complete(captured), buffer)
-        written = self.files.write(row.step, buffer.getbuffer(), early="early-commit" in self.setting.controls)
+        written = self.files.write(
+            row.step, buffer.getbuffer(), early="early-commit" in self.setting.controls
+        )
         row.bytes, row.retries, row.error = written.bytes, written.retries, written.error
 
     def restore(self) -> int:

@@ -1,7 +1,7 @@
 """Checkpoints in files that become visible whole or not at all: write, fsync, rename, then a record of it (ECRL 4.3).
 
-ECRL has a pointer to the newest one; here each has a record with its checksum, so that an older one can be found if the
-newest is damaged.
+ECRL has a pointer to the newest one; here each has a record with its checksum, so that an older one
+can be found if the newest is damaged.
 """
 
 from __future__ import annotations
@@ -45,17 +45,27 @@ class CheckpointFiles:
                 path.unlink(missing_ok=True)
 
     def current(self) -> AbstractContextManager[None]:
-        """Make sure that no newer attempt begins in the context. Raises CheckpointError: one has begun."""
+        """Make sure that no newer attempt begins in the context.
+
+        Raises CheckpointError: one has begun.
+        """
         return self._fence.current(self._attempt)
 
     def write(self, step: int, data: bytes | memoryview, *, early: bool = False) -> Written:
-        """Write a checkpoint, several times if need be. ``early``: the record first, which is a mistake.
+        """Write a checkpoint, several times if need be.
+
+        ``early``: the record first, which is a mistake.
 
         Raises:
             CheckpointError: a newer attempt has begun.
         """
         view, error = memoryview(data), ""
-        record = {"step": step, "file": self._name(step), "bytes": len(view), "attempt": self._attempt}
+        record = {
+            "step": step,
+            "file": self._name(step),
+            "bytes": len(view),
+            "attempt": self._attempt,
+        }
         record["sha256"] = hashlib.sha256(view).hexdigest()
         for number in range(MOST_TRIES):
             hidden = self._folder / f".{self._name(step)}.{self._attempt}"
@@ -76,10 +86,14 @@ class CheckpointFiles:
         return Written(0, MOST_TRIES - 1, error)
 
     def _put(self, record: dict[str, object]) -> None:
-        write_bytes(self._folder / f"{record['file']}.json", json.dumps(record).encode())  # and syncs the names
+        # And syncs the names
+        write_bytes(self._folder / f"{record['file']}.json", json.dumps(record).encode())
 
     def newest(self) -> tuple[tuple[int, bytes] | None, int]:
-        """The newest checkpoint that is as it was written: its steps and bytes; and how many damaged ones are newer."""
+        """The newest checkpoint that is as it was written: its steps and bytes.
+
+        And how many damaged ones are newer.
+        """
         paths = sorted(self._folder.glob("step-*.json"), reverse=True)
         for damaged, path in enumerate(paths):
             try:

@@ -20,7 +20,10 @@ _JOB = "lab"
 
 @contextlib.contextmanager
 def _warnings(note: Callable[..., None]) -> Iterator[None]:
-    """Write down what the library warns of, such as why it skipped a version; it is printed, too."""
+    """Write down what the library warns of, such as why it skipped a version.
+
+    It is printed, too.
+    """
 
     class Noted(logging.StreamHandler[TextIO]):
         def emit(self, record: logging.LogRecord) -> None:
@@ -47,7 +50,9 @@ class Deepvm(Strategy):
         super().__init__(state, setting)
         extra = {"scheduler": state.scheduler, "sampler": state.sampler}
         setting.folder.mkdir(parents=True, exist_ok=True)
-        tiers: list[str | Path] = [*setting.tiers, setting.folder] if self.in_memory else [setting.folder]
+        tiers: list[str | Path] = (
+            [*setting.tiers, setting.folder] if self.in_memory else [setting.folder]
+        )
         self._made = Checkpointer(
             model=state.trained,
             optimizer=state.optimizer,
@@ -103,7 +108,9 @@ class Deepvm(Strategy):
             before_s, now_s = self._stalls.get(handle.version, 0.0), handle.stall_s
             if now_s > before_s:
                 self._stalls[handle.version] = now_s
-                self.stalled(handle.version, now_s - before_s, snapshot_s=now_s - before_s, in_step=in_step)
+                self.stalled(
+                    handle.version, now_s - before_s, snapshot_s=now_s - before_s, in_step=in_step
+                )
         self._record_done()
 
     def _record_done(self) -> None:
@@ -119,7 +126,9 @@ class Deepvm(Strategy):
         self.setting.record(row)
 
     def close(self) -> None:
-        """Finish what is in flight; the caller measures how long training waits for that, and no row has it again.
+        """Finish what is in flight.
+
+        The caller measures how long training waits for that, and no row has it again.
 
         A newest checkpoint that is lost is recorded as such: the training has ended nevertheless.
         """

@@ -41,7 +41,8 @@ class Dcp(Strategy):
         setting.folder.mkdir(parents=True, exist_ok=True)
         if not state.rank:
             self._fence.begin(setting.attempt)
-            for path in setting.folder.glob(".step-*"):  # what an older attempt was writing as it was killed
+            # What an older attempt was writing as it was killed
+            for path in setting.folder.glob(".step-*"):
                 shutil.rmtree(path, ignore_errors=True)
 
     def save(self, step: int) -> None:
@@ -51,7 +52,8 @@ class Dcp(Strategy):
         row.snapshot_s = time.perf_counter() - began_s
         try:
             save(tree, checkpoint_id=self._hidden(step), planner=_planner())
-        except _ERRORS as error:  # the others hear of it, too: the checkpoint is given up everywhere
+        except _ERRORS as error:
+            # The others hear of it, too: the checkpoint is given up everywhere
             row.error = _short(error)
         row.foreground_s = time.perf_counter() - began_s - row.snapshot_s
         self.commit(row)
@@ -97,11 +99,13 @@ class Dcp(Strategy):
                 return int(name.rpartition("-")[2])
             if not self.state.rank:
                 self.setting.note("damaged", checkpoints=1)
-        self.state.optimizer.state.clear()  # DCP fills it with momentum of weight decay while it looks (torch 2.13)
+        # DCP fills it with momentum of weight decay while it looks (torch 2.13)
+        self.state.optimizer.state.clear()
         return 0
 
     def _load(self, folder: Path) -> bool:
-        tree = cloned(self._tree(0))  # DCP loads in place: what is damaged must not reach the training
+        # DCP loads in place: what is damaged must not reach the training
+        tree = cloned(self._tree(0))
         del tree[f"rank-{self.state.rank}"]
         mine: dict[str, Tensor] = {}
         try:
@@ -151,7 +155,10 @@ class Dcp(Strategy):
 
 
 class DcpAsync(Dcp):
-    """Its ``async_save``: a copy, then writing in the background; at most one at a time, as DCP wants it."""
+    """Its ``async_save``: a copy, then writing in the background.
+
+    At most one at a time, as DCP wants it.
+    """
 
     def __init__(self, state: State, setting: Setting) -> None:
         """Have a process group of its own for the background."""
@@ -165,7 +172,9 @@ class DcpAsync(Dcp):
         self._land()
         row.backpressure_s = time.perf_counter() - began_s
         tree = self._tree(step)
-        made: Any = async_save(tree, checkpoint_id=self._hidden(step), planner=_planner(), process_group=self._group)
+        made: Any = async_save(
+            tree, checkpoint_id=self._hidden(step), planner=_planner(), process_group=self._group
+        )
         row.snapshot_s = time.perf_counter() - began_s - row.backpressure_s
         row.stall_s = time.perf_counter() - began_s
         self._flight = row, made, time.perf_counter()

@@ -14,7 +14,10 @@ from deepvm.lab.strategies.strategy import CheckpointRow, Setting
 
 
 class Overlapped(Blocking):
-    """A copy, then writing beside the training; at most so many wait to be written, then training waits for one."""
+    """A copy, then writing beside the training.
+
+    At most so many wait to be written, then training waits for one.
+    """
 
     def __init__(self, state: State, setting: Setting) -> None:
         """Start the thread, on rank 0."""
@@ -45,7 +48,8 @@ class Overlapped(Blocking):
             self._room.acquire()
             row.backpressure_s = time.perf_counter() - copied_s
         barrier(self.state)
-        with self._waited:  # after the barrier: while ranks wait, the thread would only compete with them
+        # After the barrier: while ranks wait, the thread would only compete with them
+        with self._waited:
             if captured is not None:
                 found_s = time.perf_counter()
                 self._waiting.put((row, captured))
@@ -69,9 +73,11 @@ class Overlapped(Blocking):
             began_s = time.perf_counter()
             try:
                 self.put(row, captured)
-            except CheckpointError as error:  # a newer attempt has begun: the training hears of it at its next one
+            except CheckpointError as error:
+                # A newer attempt has begun: the training hears of it at its next one
                 row.error, self._refused = str(error), error
-            except RuntimeError as error:  # a rank has died before its random numbers came: training ends as well
+            except RuntimeError as error:
+                # A rank has died before its random numbers came: training ends as well
                 row.error = str(error)
             row.background_s = time.perf_counter() - began_s
             with self._waited:

@@ -17,7 +17,10 @@ class PlainSave(Blocking):
     """One file, no fsync, no checksum: a file that is damaged is the only one there was."""
 
     def save(self, step: int) -> None:
-        """Collective, for the random numbers; the others need not wait for the file, but a script's next step does."""
+        """Collective, for the random numbers.
+
+        The others need not wait for the file, but a script's next step does.
+        """
         began_s = time.perf_counter()
         row = CheckpointRow(step)
         captured = self.captured(row)
@@ -32,7 +35,10 @@ class PlainSave(Blocking):
     def put(self, row: CheckpointRow, captured: dict[str, Any]) -> None:
         """Write it; what fails is given up until the next time."""
         assert self.files is not None
-        hidden, target = self.setting.folder / f".last.pt.{self.setting.attempt}", self.setting.folder / "last-1.pt"
+        hidden, target = (
+            self.setting.folder / f".last.pt.{self.setting.attempt}",
+            self.setting.folder / "last-1.pt",
+        )
         try:
             with hidden.open("wb") as file:
                 torch.save(self.complete(captured), file)

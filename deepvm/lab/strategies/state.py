@@ -17,7 +17,11 @@ from deepvm.lab.geometry import ResumableSampler
 
 def random_states() -> dict[str, Any]:
     """The generators of this process: Python's, NumPy's, torch's."""
-    found = {"python": random.getstate(), "numpy": np.random.get_state(), "torch": torch.get_rng_state()}
+    found = {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(),
+        "torch": torch.get_rng_state(),
+    }
     if torch.cuda.is_available():
         found["cuda"] = torch.cuda.get_rng_state_all()
     return found
@@ -39,14 +43,20 @@ class GatheredRandomStates:
     """
 
     _ROOM = 1 << 15
-    """Bytes for each rank's: with one size for all a single collective is enough. The three generators take 14 kB, each
-    GPU's 100 bytes more."""
+    """Bytes for each rank's: with one size for all a single collective is enough.
+
+    The three generators take 14 kB, each
+    GPU's 100 bytes more.
+    """
 
     def __init__(self, rank: int, world: int) -> None:
         """Collective."""
         mine = pickle.dumps(random_states())
         if len(mine) > self._ROOM:
-            raise ValueError(f"The random states of rank {rank} take {len(mine)} bytes; the room is {self._ROOM}.")
+            raise ValueError(
+                f"The random states of rank {rank} take {len(mine)} bytes; the room is"
+                f" {self._ROOM}."
+            )
         sent = torch.zeros(self._ROOM, dtype=torch.uint8)
         sent[: len(mine)] = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
         self._received, self._work = [sent], None
@@ -58,7 +68,8 @@ class GatheredRandomStates:
         """One for each rank, on rank 0; RuntimeError when a rank has died."""
         if self._work is not None:
             self._work.wait()
-        return [pickle.loads(one.numpy().tobytes()) for one in self._received]  # our own ranks sent them
+        # Our own ranks sent them
+        return [pickle.loads(one.numpy().tobytes()) for one in self._received]
 
 
 def seed_all(seed: int, rank: int) -> None:

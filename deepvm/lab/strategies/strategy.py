@@ -14,13 +14,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class CheckpointRow:
-    """A line of ``checkpoint_rank0.jsonl``: what one checkpoint has cost (ECRL 4.9, eq. 7). Times in seconds.
+    """A line of ``checkpoint_rank0.jsonl``: what one checkpoint has cost (ECRL 4.9, eq. 7).
+
+    Times in seconds.
 
     Attributes:
-        step: steps done. snapshot_s: for a copy, while training waits. foreground_s, background_s: for writing, while
-            training waits and while it goes on. enqueue_s: for handing it over. backpressure_s: until there was room
-            for it in the queue. stall_s: for which training has waited in all. bytes: written. retries: of failed
-            writes. error: why it was given up, empty if it is there.
+        step: steps done. snapshot_s: for a copy, while training waits. foreground_s, background_s:
+            for writing, while training waits and while it goes on. enqueue_s: for handing it over.
+            backpressure_s: until there was room for it in the queue. stall_s: for which training
+            has waited in all. bytes: written. retries: of failed writes. error: why it was given
+            up, empty if it is there.
     """
 
     step: int
@@ -40,10 +43,12 @@ class Setting:
     """Where and how often a training is checkpointed.
 
     Attributes:
-        folder: of the checkpoints. attempt: number of this start, from 0; what an older one writes must not become
-            visible. every: steps. most_in_flight: checkpoints that wait to be written at most. keep: newest ones that
-            are kept. tiers: for strategies with memory nodes. controls: mistakes that are made on purpose.
-        record: takes each row when it is complete. note: takes events, such as that training has waited.
+        folder: of the checkpoints. attempt: number of this start, from 0; what an older one writes
+            must not become visible. every: steps. most_in_flight: checkpoints that wait to be
+            written at most. keep: newest ones that are kept. tiers: for strategies with memory
+            nodes. controls: mistakes that are made on purpose.
+        record: takes each row when it is complete. note: takes events, such as that training has
+            waited.
     """
 
     folder: Path
@@ -58,7 +63,10 @@ class Setting:
 
 
 class Strategy(ABC):
-    """One training's checkpoints, on one rank. All ranks call the same methods in the same order."""
+    """One training's checkpoints, on one rank.
+
+    All ranks call the same methods in the same order.
+    """
 
     in_memory: ClassVar[bool] = False
     """Whether it needs a memory node."""
@@ -73,7 +81,10 @@ class Strategy(ABC):
 
     @abstractmethod
     def restore(self) -> int:
-        """Bring the training to the newest good checkpoint; returns its steps, 0 if there is none."""
+        """Bring the training to the newest good checkpoint.
+
+        Returns its steps, 0 if there is none.
+        """
 
     @abstractmethod
     def save(self, step: int) -> None:
@@ -84,11 +95,20 @@ class Strategy(ABC):
         return
 
     def stalled(
-        self, step: int, seconds: float, *, snapshot_s: float = 0.0, write_s: float = 0.0, in_step: bool = False
+        self,
+        step: int,
+        seconds: float,
+        *,
+        snapshot_s: float = 0.0,
+        write_s: float = 0.0,
+        in_step: bool = False,
     ) -> None:
-        """Note that training has waited for the checkpoint of a step, which may still fail; on rank 0.
+        """Note that training has waited for the checkpoint of a step, which may still fail.
 
-        ``snapshot_s``, ``write_s``: parts of it. ``in_step``: during an optimizer step, which is timed.
+        On rank 0.
+
+        ``snapshot_s``, ``write_s``: parts of it. ``in_step``: during an optimizer step, which is
+        timed.
         """
         parts = {"seconds": seconds, "snapshot_s": snapshot_s, "write_s": write_s}
         self.setting.note("stalled", step=step, in_step=in_step, **parts)

@@ -28,7 +28,8 @@ class Samples(torch.utils.data.Dataset[tuple[Tensor, Tensor, Tensor]]):
     """All samples of a data set, in memory.
 
     Attributes:
-        inputs: shape (D, channels, height, width) for images, scaled to about [-1, 1]; (D, length) for tokens.
+        inputs: shape (D, channels, height, width) for images, scaled to about [-1, 1]; (D, length)
+            for tokens.
         targets: shape (D,), or (D, length) for tokens. classes: of what a target is one.
     """
 
@@ -51,7 +52,10 @@ class Samples(torch.utils.data.Dataset[tuple[Tensor, Tensor, Tensor]]):
 
 
 def digits(path: Path | None) -> Samples:
-    """1797 digits of 8 x 8 pixels, from scikit-learn's own files. Raises MissingExtraError, DataError."""
+    """1797 digits of 8 x 8 pixels, from scikit-learn's own files.
+
+    Raises MissingExtraError, DataError.
+    """
     # Its file alone: importing scikit-learn takes seconds, in each rank of each attempt.
     found = importlib.util.find_spec("sklearn")
     if found is None or found.origin is None:
@@ -72,13 +76,19 @@ def fashion_mnist(path: Path | None) -> Samples:
     images = _idx(_one_of(folder, "train-images-idx3-ubyte"), _MAGIC_IMAGES)
     targets = _idx(_one_of(folder, "train-labels-idx1-ubyte"), _MAGIC_LABELS)
     if images.ndim != 3 or len(images) != len(targets):
-        raise DataError(f"{folder}: {images.shape} images and {targets.shape} labels; these are not MNIST's files")
+        raise DataError(
+            f"{folder}: {images.shape} images and {targets.shape} labels; these are not MNIST's"
+            " files"
+        )
     inputs = torch.from_numpy(images.astype(np.float32)).unsqueeze(1) / 127.5 - 1
     return Samples(inputs, torch.from_numpy(targets.astype(np.int64)), int(targets.max()) + 1)
 
 
 def cifar10(path: Path | None) -> Samples:
-    """50 000 images of 3 x 32 x 32 pixels in 10 classes, from their own files. Raises DataError, RequestError."""
+    """50 000 images of 3 x 32 x 32 pixels in 10 classes, from their own files.
+
+    Raises DataError, RequestError.
+    """
     folder = _given(path, "cifar10")
     if binary := sorted(folder.glob("data_batch_*.bin")):
         return _images([_records(file, 1) for file in binary], 10)
@@ -86,7 +96,10 @@ def cifar10(path: Path | None) -> Samples:
 
 
 def cifar100(path: Path | None) -> Samples:
-    """50 000 images of 3 x 32 x 32 pixels in 100 classes, from their own files. Raises DataError, RequestError."""
+    """50 000 images of 3 x 32 x 32 pixels in 100 classes, from their own files.
+
+    Raises DataError, RequestError.
+    """
     folder = _given(path, "cifar100")
     if (binary := folder / "train.bin").is_file():
         return _images([_records(binary, 2)], 100)
@@ -100,7 +113,9 @@ def tokens(path: Path | None) -> Samples:
     text = rng.integers(0, _VOCABULARY, (_TOKENS, _SEQUENCE + 1))
     for place in range(2, _SEQUENCE + 1):
         follows = rng.random(_TOKENS) < 0.8
-        text[:, place] = np.where(follows, favoured[text[:, place - 2], text[:, place - 1]], text[:, place])
+        text[:, place] = np.where(
+            follows, favoured[text[:, place - 2], text[:, place - 1]], text[:, place]
+        )
     whole = torch.from_numpy(text.astype(np.int64))
     return Samples(whole[:, :-1].contiguous(), whole[:, 1:].contiguous(), _VOCABULARY)
 
@@ -119,7 +134,8 @@ def load(name: str, path: Path | None = None, size: int | None = None) -> Sample
     """A data set, or its first ``size`` samples.
 
     Raises:
-        RequestError: it needs a path, or has fewer samples. DataError: its files are not there, or are others.
+        RequestError: it needs a path, or has fewer samples. DataError: its files are not there, or
+            are others.
     """
     found = DATASETS[name](path)
     if size is None:
@@ -131,14 +147,18 @@ def load(name: str, path: Path | None = None, size: int | None = None) -> Sample
 
 def _given(path: Path | None, name: str) -> Path:
     if path is None:
-        raise RequestError("path", None, f"the folder of the files of {name}, as its authors give them out")
+        raise RequestError(
+            "path", None, f"the folder of the files of {name}, as its authors give them out"
+        )
     return path
 
 
 def _some(folder: Path, pattern: str) -> list[Path]:
     found = sorted(p for p in folder.glob(pattern) if p.is_file())
     if not found:
-        raise DataError(f"{folder}: has no {pattern}; give the folder with the files of CIFAR, unpacked")
+        raise DataError(
+            f"{folder}: has no {pattern}; give the folder with the files of CIFAR, unpacked"
+        )
     return found
 
 
@@ -147,7 +167,8 @@ def _one_of(folder: Path, name: str) -> Path:
         if path.is_file():
             return path
     raise DataError(
-        f"{folder}: has no {name}, nor {name}.gz; on Debian: apt install dataset-fashion-mnist, else give its path"
+        f"{folder}: has no {name}, nor {name}.gz; on Debian: apt install dataset-fashion-mnist,"
+        " else give its path"
     )
 
 
@@ -200,7 +221,11 @@ def _pickled(path: Path, labels: bytes) -> tuple[Any, Any]:
 
 def _images(parts: Sequence[tuple[Any, Any]], classes: int) -> Samples:
     images, targets = (np.concatenate([part[which] for part in parts]) for which in (0, 1))
-    wrong = [label for label in (targets.min(initial=0), targets.max(initial=0)) if not 0 <= label < classes]
+    wrong = [
+        label
+        for label in (targets.min(initial=0), targets.max(initial=0))
+        if not 0 <= label < classes
+    ]
     if wrong:
         raise DataError(f"a label is {wrong[0]}: there are {classes} classes")
     inputs = torch.from_numpy(images.astype(np.float32)).reshape(-1, 3, 32, 32) / 127.5 - 1

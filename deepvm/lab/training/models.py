@@ -1,4 +1,7 @@
-"""Models of the lab: residual networks for small images, and a small GPT; the same weights for the same seed."""
+"""Models of the lab: residual networks for small images, and a small GPT.
+
+The same weights for the same seed.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,19 @@ from deepvm.lab.training.datasets import Samples
 
 
 def _norm(kind: str, channels: int) -> nn.Module:
-    return nn.BatchNorm2d(channels) if kind == "batch" else nn.GroupNorm(max(1, channels // 8), channels)
+    return (
+        nn.BatchNorm2d(channels)
+        if kind == "batch"
+        else nn.GroupNorm(max(1, channels // 8), channels)
+    )
 
 
 class _Block(nn.Module):
     """Two 3x3 convolutions, or a bottleneck of three, beside a shortcut (He et al., 2016)."""
 
-    def __init__(self, inside: int, width: int, stride: int, norm: str, *, bottleneck: bool) -> None:
+    def __init__(
+        self, inside: int, width: int, stride: int, norm: str, *, bottleneck: bool
+    ) -> None:
         super().__init__()
         outside = 4 * width if bottleneck else width
         kernels = ((1, 1, inside, width), (3, stride, width, width), (1, 1, width, outside))
@@ -26,23 +35,35 @@ class _Block(nn.Module):
             kernels = ((3, stride, inside, width), (3, 1, width, width))  # type: ignore[assignment]
         parts: list[nn.Module] = []
         for kernel, step, before, after in kernels:
-            parts += [nn.Conv2d(before, after, kernel, step, kernel // 2, bias=False), _norm(norm, after), nn.ReLU()]
+            parts += [
+                nn.Conv2d(before, after, kernel, step, kernel // 2, bias=False),
+                _norm(norm, after),
+                nn.ReLU(),
+            ]
         self.body = nn.Sequential(*parts[:-1])
         self.shortcut: nn.Module = nn.Identity()
         if stride > 1 or inside != outside:
-            self.shortcut = nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), _norm(norm, outside))
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inside, outside, 1, stride, bias=False), _norm(norm, outside)
+            )
         self.outside = outside
 
     def forward(self, images: Tensor) -> Tensor:
         return F.relu(self.body(images) + self.shortcut(images))
 
 
-def _resnet(depths: Sequence[int], *, bottleneck: bool) -> Callable[[Samples, int, str, float], nn.Module]:
+def _resnet(
+    depths: Sequence[int], *, bottleneck: bool
+) -> Callable[[Samples, int, str, float], nn.Module]:
     """ResNets with a 3x3 stem and no pooling after it, as for CIFAR: the images are small."""
 
     def build(samples: Samples, width: int, norm: str, dropout: float) -> nn.Module:
         channels = samples.inputs.shape[1]
-        layers: list[nn.Module] = [nn.Conv2d(channels, width, 3, 1, 1, bias=False), _norm(norm, width), nn.ReLU()]
+        layers: list[nn.Module] = [
+            nn.Conv2d(channels, width, 3, 1, 1, bias=False),
+            _norm(norm, width),
+            nn.ReLU(),
+        ]
         inside = width
         for number, depth in enumerate(depths):
             for place in range(depth):
@@ -68,7 +89,9 @@ class _Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         batch, length, hidden = x.shape
-        split = self.ask(self.before(x)).view(batch, length, 3, self._heads, -1).permute(2, 0, 3, 1, 4)
+        split = (
+            self.ask(self.before(x)).view(batch, length, 3, self._heads, -1).permute(2, 0, 3, 1, 4)
+        )
         seen = F.scaled_dot_product_attention(split[0], split[1], split[2], is_causal=True)
         x = x + self.dropout(self.answer(seen.transpose(1, 2).reshape(batch, length, hidden)))
         narrowed: Tensor = x + self.dropout(self.narrow(F.gelu(self.wide(self.between(x)))))
@@ -79,7 +102,9 @@ class _Gpt(nn.Module):
     def __init__(self, words: int, length: int, hidden: int, layers: int, dropout: float) -> None:
         super().__init__()
         self.words, self.places = nn.Embedding(words, hidden), nn.Embedding(length, hidden)
-        self.layers = nn.Sequential(*(_Attention(hidden, max(1, hidden // 16), dropout) for _ in range(layers)))
+        self.layers = nn.Sequential(
+            *(_Attention(hidden, max(1, hidden // 16), dropout) for _ in range(layers))
+        )
         self.last, self.out = nn.LayerNorm(hidden), nn.Linear(hidden, words, bias=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -104,8 +129,13 @@ WIDTHS = {"resnet8": 16, "resnet18": 64, "resnet50": 64, "gpt-tiny": 64}
 """Channels of the first layer, or the hidden size, if a matrix does not say."""
 
 
-def build(name: str, samples: Samples, *, seed: int, width: int | None, norm: str, dropout: float) -> nn.Module:
-    """A model with the weights of a seed; all other random numbers of the process stay as they are."""
+def build(
+    name: str, samples: Samples, *, seed: int, width: int | None, norm: str, dropout: float
+) -> nn.Module:
+    """A model with the weights of a seed.
+
+    All other random numbers of the process stay as they are.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return MODELS[name](samples, width or WIDTHS[name], norm, dropout)

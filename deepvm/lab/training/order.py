@@ -16,9 +16,10 @@ class Order:
     """One attempt of one run, for all of its ranks.
 
     Attributes:
-        folder: of the run. attempt: from 0. config: of the run, as in ``config.json``. strikes: failures that are
-            still to come. disk: faults of the disk, by name. until: the step at which this attempt ends by plan, as
-            where the number of ranks changes. tiers: memory nodes, if any.
+        folder: of the run. attempt: from 0. config: of the run, as in ``config.json``. strikes:
+            failures that are still to come. disk: faults of the disk, by name. until: the step at
+            which this attempt ends by plan, as where the number of ranks changes. tiers: memory
+            nodes, if any.
     """
 
     folder: Path
@@ -36,7 +37,9 @@ class Order:
             "attempt": self.attempt,
             "config": dict(self.config),
             "strikes": [one.document() for one in self.strikes],
-            "disk": {k: {**vars(v), "target": v.target.value} for k, v in (self.disk or {}).items()},
+            "disk": {
+                k: {**vars(v), "target": v.target.value} for k, v in (self.disk or {}).items()
+            },
             "until": self.until,
             "tiers": list(self.tiers),
         }
@@ -49,7 +52,10 @@ class Order:
             attempt=document["attempt"],
             config=document["config"],
             strikes=[Strike.of(one) for one in document["strikes"]],
-            disk={k: When(**{**v, "target": _Target(v["target"])}) for k, v in document["disk"].items()},
+            disk={
+                k: When(**{**v, "target": _Target(v["target"])})
+                for k, v in document["disk"].items()
+            },
             until=document["until"],
             tiers=tuple(document["tiers"]),
         )

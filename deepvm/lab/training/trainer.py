@@ -1,8 +1,9 @@
 """One rank of a training, in the strict order of a step (ECRL 4.6), from its newest checkpoint to its last step.
 
-Two things make more than two ranks come back bit for bit, which ECRL does not do: DistributedDataParallel divides
-gradients into other buckets after the first iteration of a process, so a restarted one would add them in another order,
-unless two iterations are spent before the state is loaded; and the random numbers of all ranks are restored.
+Two things make more than two ranks come back bit for bit, which ECRL does not do:
+DistributedDataParallel divides gradients into other buckets after the first iteration of a process,
+so a restarted one would add them in another order, unless two iterations are spent before the state
+is loaded; and the random numbers of all ranks are restored.
 """
 
 from __future__ import annotations
@@ -61,9 +62,15 @@ class Trainer:
         if world > 1:
             dist.init_process_group("gloo")
         self.note("joined")
-        self._samples = load(config["dataset"]["name"], _path(config["dataset"]), config["dataset_size"])
+        self._samples = load(
+            config["dataset"]["name"], _path(config["dataset"]), config["dataset_size"]
+        )
         self._sampler = ResumableSampler(
-            len(self._samples), global_batch=config["global_batch"], rank=rank, world=world, seed=config["seed"]
+            len(self._samples),
+            global_batch=config["global_batch"],
+            rank=rank,
+            world=world,
+            seed=config["seed"],
         )
         self._strikes = [(strike, find_fault(strike.fault)) for strike in order.strikes]
         self._steps, self._rows = Lines(folder / steps_of(rank)), Lines(folder / CHECKPOINTS)
@@ -71,13 +78,17 @@ class Trainer:
         self.state = self._made()
         seed_all(config["seed"], rank)
         self._strategy = self._opened()
-        gc.freeze()  # else a collection, often in a checkpoint, walks what was imported and takes 2 ms of the stall
+        # Else a collection, often in a checkpoint, walks what was imported and takes 2 ms of the
+        # stall
+        gc.freeze()
 
     def _disk_faults(self) -> Any:
         given = self.order.disk or {}
         seed = self.config["seed"] * 10_007 + self.order.attempt * 101 + self.rank
         faults = [
-            fault.disk(when, seed) for name, when in given.items() if isinstance(fault := find_fault(name), DiskFault)
+            fault.disk(when, seed)
+            for name, when in given.items()
+            if isinstance(fault := find_fault(name), DiskFault)
         ]
         return replace(combined(faults), first=not self.order.attempt)
 
@@ -93,7 +104,9 @@ class Trainer:
         )
         trained: nn.Module = module
         if config["virtual_shards"]:
-            self._shards = VirtualShards(module, config["virtual_shards"], self.rank, self.world, config["seed"])
+            self._shards = VirtualShards(
+                module, config["virtual_shards"], self.rank, self.world, config["seed"]
+            )
         elif self.world > 1:
             trained = nn.parallel.DistributedDataParallel(module)
             if "cold-ddp" not in config["controls"]:
@@ -131,7 +144,7 @@ class Trainer:
     def _record(self, row: CheckpointRow) -> None:
         self._rows.add({"attempt": self.order.attempt, "time": time.time(), **vars(row)})
 
-    # --- steps -------------------------------------------------------------------------------------------------------
+    # --- steps ------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Train to the last step of this attempt."""
@@ -156,7 +169,8 @@ class Trainer:
             dist.barrier()
 
     def _batches(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        # With the process's own generator each new iterator would draw a number: once more in a training that resumes.
+        # With the process's own generator each new iterator would draw a number: once more in a
+        # training that resumes.
         own = torch.Generator()
         while True:
             yield from DataLoader(self._samples, batch_sampler=self._sampler, generator=own)
@@ -187,13 +201,16 @@ class Trainer:
             "seconds": time.perf_counter() - began_s,
             "time": time.time(),
         }
-        self._steps.add(row)  # before the checkpoint: one that has step s must not outlive the line of step s
+        # Before the checkpoint: one that has step s must not outlive the line of step s
+        self._steps.add(row)
         if self._strategy is not None:
             is_due = due(step + 1, self.config["checkpoint_every"])
             (self._strategy.save if is_due else self._strategy.stepped)(step + 1)
         self._meet(Moment.BOUNDARY, step + 1)
 
-    def _mistaken(self, step: int, inputs: Tensor, targets: Tensor, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _mistaken(
+        self, step: int, inputs: Tensor, targets: Tensor, ids: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Samples of a sampler that makes a mistake on purpose, at one step."""
         controls = self.config["controls"]
         if step != _MISTAKEN_STEP or self.rank:
@@ -207,9 +224,13 @@ class Trainer:
     def _gradients(self, step: int, inputs: Tensor, targets: Tensor) -> float:
         """Forward and backward of this rank's samples; returns their mean loss."""
         if self._shards is not None:
-            return self._shards.gradients(step, inputs, targets, lambda: self._meet(Moment.REDUCING, step + 1))
+            return self._shards.gradients(
+                step, inputs, targets, lambda: self._meet(Moment.REDUCING, step + 1)
+            )
         parts, trained, total = self.config["accumulate"], self.state.trained, 0.0
-        for number, (x, y) in enumerate(zip(inputs.chunk(parts), targets.chunk(parts), strict=True), 1):
+        for number, (x, y) in enumerate(
+            zip(inputs.chunk(parts), targets.chunk(parts), strict=True), 1
+        ):
             last = number == parts
             if last:
                 self._meet(Moment.REDUCING, step + 1)
@@ -240,7 +261,9 @@ def digest(module: nn.Module) -> str:
     """Hex SHA-256 over the bytes of all parameters and buffers, in the order of ``state_dict()``."""
     found = hashlib.sha256()
     for value in module.state_dict().values():
-        found.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        found.update(
+            value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        )
     return found.hexdigest()
 
 
@@ -254,7 +277,9 @@ def exit_record(order: Order, rank: int) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        Events(order.folder, rank, order.attempt).note("raised", error=f"{type(error).__name__}: {error}"[:_ERROR])
+        Events(order.folder, rank, order.attempt).note(
+            "raised", error=f"{type(error).__name__}: {error}"[:_ERROR]
+        )
         raise
 
 

@@ -1,7 +1,8 @@
 """Steps that have the same result for any number of ranks: samples are computed in a fixed number of shards.
 
-Each shard is a batch of its own, with a seed of its own for dropout, and gradients, buffers and losses of all shards
-are added in a fixed tree. A rank computes one shard or several; numbers are added in the same order by all.
+Each shard is a batch of its own, with a seed of its own for dropout, and gradients, buffers and
+losses of all shards are added in a fixed tree. A rank computes one shard or several; numbers are
+added in the same order by all.
 """
 
 from __future__ import annotations
@@ -30,21 +31,27 @@ class VirtualShards:
         self._buffers = [b for b in module.buffers() if b.is_floating_point()]
         self._counters = [b for b in module.buffers() if not b.is_floating_point()]
 
-    def gradients(self, step: int, inputs: Tensor, targets: Tensor, before: Callable[[], None]) -> float:
+    def gradients(
+        self, step: int, inputs: Tensor, targets: Tensor, before: Callable[[], None]
+    ) -> float:
         """Leave the mean gradient of all shards in the parameters; returns the mean loss of all.
 
-        ``inputs`` and ``targets``: this rank's samples, those of its shards in their order. ``before`` is called
-        before ranks exchange anything.
+        ``inputs`` and ``targets``: this rank's samples, those of its shards in their order.
+        ``before`` is called before ranks exchange anything.
         """
         start, counted = [b.clone() for b in self._buffers], [b.clone() for b in self._counters]
         rows = []
-        for number, (x, y) in enumerate(zip(inputs.chunk(self._mine), targets.chunk(self._mine), strict=True)):
+        for number, (x, y) in enumerate(
+            zip(inputs.chunk(self._mine), targets.chunk(self._mine), strict=True)
+        ):
             for buffer, value in zip(self._buffers, start, strict=True):
                 buffer.copy_(value)
             for counter, value in zip(self._counters, counted, strict=True):
                 counter.copy_(value)
             with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(((self._seed * 1_000_003 + step) * 1009 + self._first + number) % 2**63)
+                torch.manual_seed(
+                    ((self._seed * 1_000_003 + step) * 1009 + self._first + number) % 2**63
+                )
                 loss = loss_of(self._module, x, y)
                 found = torch.autograd.grad(loss, self._parameters)
             rows.append(torch.cat([t.detach().reshape(-1) for t in (*found, *self._buffers, loss)]))

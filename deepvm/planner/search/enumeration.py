@@ -1,8 +1,8 @@
 """Every plan that matters, enumerated exactly: one pass answers every budget.
 
-A plan's score does not depend on its memory nodes, so for each (type, n) only those with the lowest prices and the
-fewest vCPUs matter. The plans are sorted once by price; the best plan within a budget is then a look-up in a running
-maximum.
+A plan's score does not depend on its memory nodes, so for each (type, n) only those with the lowest
+prices and the fewest vCPUs matter. The plans are sorted once by price; the best plan within a
+budget is then a look-up in a running maximum.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Block:
     def within(self, most: int, value: float = np.inf, *, trusted: bool = False) -> Block:
         """The sizes that cost at most so many micro-dollars an hour, and what may matter beyond.
 
-        That is the smallest size of each type and zone, the cheapest with it at all, and all that may have at least
-        this value; only if it is ``trusted``, where asked.
+        That is the smallest size of each type and zone, the cheapest with it at all, and all that
+        may have at least this value; only if it is ``trusted``, where asked.
         """
         sizes = self.sizes
         kept = (sizes.price <= most) | (np.diff(sizes.type_index, prepend=-1) != 0)
@@ -62,16 +62,25 @@ class Choice:
         sizes, row = self.block.sizes, self.size
         memory = None
         if self.memory is not None:
-            memory = NodeGroup(self.block.tier.types[self.memory], Market.ON_DEMAND, self.memory_count)
+            memory = NodeGroup(
+                self.block.tier.types[self.memory], Market.ON_DEMAND, self.memory_count
+            )
         gpu = sizes.types[int(sizes.type_index[row])]
-        return Cluster(self.block.architecture.name, gpu, int(sizes.spot[row]), int(sizes.on_demand[row]), memory)
+        return Cluster(
+            self.block.architecture.name,
+            gpu,
+            int(sizes.spot[row]),
+            int(sizes.on_demand[row]),
+            memory,
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class Enumeration:
     """All plans of several blocks (by index): cheapest first, then fewest memory nodes, then by name.
 
-    ``plans`` is (4, plans), see :func:`_plans`; ``best_so_far`` is the running maximum of ``value``.
+    ``plans`` is (4, plans), see :func:`_plans`; ``best_so_far`` is the running maximum of
+    ``value``.
     """
 
     blocks: tuple[Block, ...]
@@ -84,8 +93,9 @@ class Enumeration:
     def build(cls, blocks: Sequence[Block], top: int = 1) -> Enumeration:
         """Enumerate blocks, in the order of their architectures' names.
 
-        Each size has the memory tiers that fewer than ``top`` others equal or beat in price and vCPUs. The ``top``
-        cheapest are among them, and what :mod:`deepvm.planner.ranking` may show first of the size.
+        Each size has the memory tiers that fewer than ``top`` others equal or beat in price and
+        vCPUs. The ``top`` cheapest are among them, and what :mod:`deepvm.planner.ranking` may show
+        first of the size.
         """
         parts = [_plans(block, top) for block in blocks]
         plans = np.concatenate([np.zeros((4, 0), dtype=np.int64), *parts], axis=1)
@@ -93,7 +103,9 @@ class Enumeration:
         pairs = list(zip(blocks, parts, strict=True))
         value = np.concatenate([np.zeros(0), *(b.scoring.values(p[0], p[3]) for b, p in pairs)])
         # Blocks and tiers are sorted by name, so their indices sort like names.
-        named = np.concatenate([np.zeros(0, dtype=np.int64), *(b.sizes.order[p[0]] for b, p in pairs)])
+        named = np.concatenate(
+            [np.zeros(0, dtype=np.int64), *(b.sizes.order[p[0]] for b, p in pairs)]
+        )
         _, memory, memory_count, price = plans
         # One key after the price: sorting by each column takes five times as long.
         ties = memory_count
@@ -101,7 +113,9 @@ class Enumeration:
             ties = ties * (int(column.max(initial=0)) + 1) + column
         order = np.lexsort((ties, price))
         value = value[order]
-        return cls(tuple(blocks), block[order], plans[:, order], value, np.maximum.accumulate(value))
+        return cls(
+            tuple(blocks), block[order], plans[:, order], value, np.maximum.accumulate(value)
+        )
 
     def scored(self, blocks: Sequence[Block]) -> Enumeration:
         """The same plans by the scores of other blocks of the same sizes."""
@@ -109,7 +123,9 @@ class Enumeration:
         for index, block in enumerate(blocks):
             rows = np.flatnonzero(self.block == index)
             value[rows] = block.scoring.values(self.plans[0, rows], self.plans[3, rows])
-        return replace(self, blocks=tuple(blocks), value=value, best_so_far=np.maximum.accumulate(value))
+        return replace(
+            self, blocks=tuple(blocks), value=value, best_so_far=np.maximum.accumulate(value)
+        )
 
     @property
     def price(self) -> IntArray:
@@ -129,7 +145,9 @@ class Enumeration:
     def only(self, rows: BoolArray | IntArray) -> Enumeration:
         """Some of the plans, in the same order."""
         value = self.value[rows]
-        return Enumeration(self.blocks, self.block[rows], self.plans[:, rows], value, np.maximum.accumulate(value))
+        return Enumeration(
+            self.blocks, self.block[rows], self.plans[:, rows], value, np.maximum.accumulate(value)
+        )
 
     def affordable(self, budget: int) -> int:
         """How many plans cost at most ``budget`` micro-dollars an hour: the first ones."""
@@ -146,7 +164,10 @@ class Enumeration:
         return self.reaching(tie_floor(float(self.best_so_far[within - 1]))) if within else None
 
     def top(self, budget: int, count: int) -> list[Choice]:
-        """The best ``count`` plans within a budget, in order; exact for up to the ``top`` of :meth:`build`."""
+        """The best ``count`` plans within a budget, in order.
+
+        Exact for up to the ``top`` of :meth:`build`.
+        """
         within = self.affordable(budget)
         value = self.value[:within].copy()
         chosen: list[Choice] = []
@@ -195,8 +216,8 @@ def _plans(block: Block, top: int) -> IntArray:
 def useful_tier(tier: MemoryNodeTable, top: int, *, vcpus: bool = False) -> BoolArray:
     """Memory-node types that fewer than ``top`` others beat in price, n_sat, quota, memory, speed and zones at once.
 
-    Nor in the time until what is reserved ends, nor in ``vcpus``, where they matter. One table is asked about for each
-    type that trains.
+    Nor in the time until what is reserved ends, nor in ``vcpus``, where they matter. One table is
+    asked about for each type that trains.
     """
     columns = [price_order(tier.price), -tier.n_sat, -tier.max_count, tier.for_versions]
     columns += [tier.vcpus] if vcpus else []
@@ -212,11 +233,14 @@ def _with_tiers(sizes: TrainingTable, tier: MemoryNodeTable, top: int) -> IntArr
     """Each size with its memory tiers that matter, as in :func:`_plans`."""
     useful = useful_tier(tier, top, vcpus=True)
     kept, small = np.flatnonzero(useful), tier.take(useful)
-    # What a tier costs depends on n, on the senders' n_sat and on the memory set: each such key is computed once.
+    # What a tier costs depends on n, on the senders' n_sat and on the memory set: each such key is
+    # computed once.
     offered, sets = np.unique(small.offered, axis=1, return_inverse=True)
     base, columns = int(sizes.n_sat.max()) + 1, offered.shape[1]
     row_sets = sets.reshape(-1)[sizes.memory_set]
-    keys, pair = np.unique((sizes.count * base + sizes.n_sat) * columns + row_sets, return_inverse=True)
+    keys, pair = np.unique(
+        (sizes.count * base + sizes.n_sat) * columns + row_sets, return_inverse=True
+    )
     counts, n_sat = np.divmod(keys // columns, base)
     needed = small.needed(counts, n_sat)
     never = np.iinfo(np.int64).max
@@ -243,15 +267,17 @@ def _least(values: IntArray, top: int) -> BoolArray:
 def skyband(costs: IntArray, depth: int) -> BoolArray:
     """The k-skyband (Papadias et al., TODS 2005): rows that fewer than ``depth`` >= 1 other rows dominate, as a mask.
 
-    A row dominates another when it is less or equal in every column and, if equal in all of them, comes first.
-    The best ``depth`` plans are among these rows: each dominator of a dropped row gives a plan that ranks before every
-    plan of that row. ``costs``: (rows, resources), smaller is better. Price and size alone are not enough: on real spot
-    prices a bigger machine is often the cheaper one.
+    A row dominates another when it is less or equal in every column and, if equal in all of them,
+    comes first. The best ``depth`` plans are among these rows: each dominator of a dropped row
+    gives a plan that ranks before every plan of that row. ``costs``: (rows, resources), smaller is
+    better. Price and size alone are not enough: on real spot prices a bigger machine is often the
+    cheaper one.
     """
     rows = len(costs)
     kept = np.zeros(rows, dtype=np.bool_)
-    # In lexicographic order a dominator comes before what it dominates, and a stable sort keeps equal rows in order; so
-    # one pass over blocks, each compared with the survivors before it and with itself, is enough.
+    # In lexicographic order a dominator comes before what it dominates, and a stable sort keeps
+    # equal rows in order; so one pass over blocks, each compared with the survivors before it and
+    # with itself, is enough.
     order = np.lexsort(costs.T[::-1])
     survivors = np.empty((0, costs.shape[1]), dtype=costs.dtype)
     for start in range(0, rows, _ROWS_AT_ONCE):
@@ -259,7 +285,8 @@ def skyband(costs: IntArray, depth: int) -> BoolArray:
         block = costs[index]
         before = np.tri(len(block), k=-1, dtype=np.bool_)  # [i, j]: j comes before i
         dominators = _dominated_by(block, survivors).sum(axis=1)
-        # Dropped rows may be counted as dominators inside the block: what dominates them dominates the row as well.
+        # Dropped rows may be counted as dominators inside the block: what dominates them dominates
+        # the row as well.
         dominators += (_dominated_by(block, block) & before).sum(axis=1)
         keep = dominators < depth
         kept[index[keep]] = True

@@ -1,16 +1,17 @@
 """The integer program of a block of candidates as plain data.
 
-All coefficients are whole numbers (micro-dollars, bytes, vCPUs, VMs), so that a solver's floating-point solution can be
-checked exactly.
+All coefficients are whole numbers (micro-dollars, bytes, vCPUs, VMs), so that a solver's
+floating-point solution can be checked exactly.
 
-The variables are x (one-hot over (v, n)) and, in a tiered architecture, y (one-hot over w) and m (memory nodes of each
-w, 0 where y is 0). Saturation (eq. 7) stays linear without a big M: n_sat(v, w) is the smaller of the two VMs' own
-values, so n < n_sat m splits into one row each. For v, m >= floor(n/n_sat(v)) + 1 is a constant of (v, n); for w, all m
-but the chosen one are 0, so n + 1 <= sum of n_sat(w) m(w) says the same as n < n_sat(w) m(w) in whole numbers.
+The variables are x (one-hot over (v, n)) and, in a tiered architecture, y (one-hot over w) and m
+(memory nodes of each w, 0 where y is 0). Saturation (eq. 7) stays linear without a big M: n_sat(v,
+w) is the smaller of the two VMs' own values, so n < n_sat m splits into one row each. For v, m >=
+floor(n/n_sat(v)) + 1 is a constant of (v, n); for w, all m but the chosen one are 0, so n + 1 <=
+sum of n_sat(w) m(w) says the same as n < n_sat(w) m(w) in whole numbers.
 
-Memory (eq. 6, of nodes that share a version): share(w) m >= f s. In whole numbers that is m >= ceil(f s / share(w)), so
-the row is: sum of m(w) >= sum of ceil(f s / share(w)) y(w). In bytes its coefficients would be 1e11, and a byte that is
-lacking would drown in the solver's tolerance.
+Memory (eq. 6, of nodes that share a version): share(w) m >= f s. In whole numbers that is m >=
+ceil(f s / share(w)), so the row is: sum of m(w) >= sum of ceil(f s / share(w)) y(w). In bytes its
+coefficients would be 1e11, and a byte that is lacking would drown in the solver's tolerance.
 """
 
 from __future__ import annotations
@@ -39,9 +40,12 @@ class SolveStatus(str, Enum):
 
 @dataclass(frozen=True)
 class Constraint:
-    """Sum of coefficient x variable, compared with a bound; ``terms`` are (variable, coefficient) pairs.
+    """Sum of coefficient x variable, compared with a bound.
 
-    ``name``: ``budget``, ``quota``, ``memory``, ``saturation`` ...; ``choose`` for what makes a solution a plan.
+    ``terms`` are (variable, coefficient) pairs.
+
+    ``name``: ``budget``, ``quota``, ``memory``, ``saturation`` ...; ``choose`` for what makes a
+    solution a plan.
     """
 
     name: str
@@ -59,7 +63,8 @@ class Constraint:
 class Formulation:
     """An integer program without its objective, which changes from stage to stage.
 
-    ``upper``: whole-number variables by name, from 0 to this bound; ``prices``: micro-dollars an hour of each.
+    ``upper``: whole-number variables by name, from 0 to this bound; ``prices``: micro-dollars an
+    hour of each.
     """
 
     upper: Mapping[str, int]
@@ -79,17 +84,23 @@ def formulate(sizes: TrainingTable, tier: MemoryNodeTable | None, budget: int) -
     if tier is not None:
         needed = tier.needed(sizes.count, sizes.n_sat).max(axis=0)
         most = np.minimum(np.minimum(needed, tier.max_count), budget // tier.price).tolist()
-        upper |= {f"y_{w}": 1 for w in range(len(tier))} | {f"m_{w}": limit for w, limit in enumerate(most)}
+        upper |= {f"y_{w}": 1 for w in range(len(tier))} | {
+            f"m_{w}": limit for w, limit in enumerate(most)
+        }
         prices += (*([0] * len(tier)), *tier.price.tolist())
         counts = range(len(sizes) + len(tier), len(upper))
         rows += _memory_rows(sizes, tier, most)
     # DeepVM eq. 3, 5
-    rows.append(Constraint("budget", tuple((v, p) for v, p in enumerate(prices) if p), "<=", budget))
+    rows.append(
+        Constraint("budget", tuple((v, p) for v, p in enumerate(prices) if p), "<=", budget)
+    )
     rows += [*_total_budget_row(prices, sizes), *_quota_rows(sizes, tier, counts)]
     return Formulation(upper, tuple(rows), prices)
 
 
-def _memory_rows(sizes: TrainingTable, tier: MemoryNodeTable, most: Sequence[int]) -> Iterator[Constraint]:
+def _memory_rows(
+    sizes: TrainingTable, tier: MemoryNodeTable, most: Sequence[int]
+) -> Iterator[Constraint]:
     """One type of memory nodes: enough to hold and receive f x s (eq. 6) and for n (eq. 7), sold in the size's zone."""
     types = range(len(sizes), len(sizes) + len(tier))
     counts = range(types.stop, types.stop + len(tier))
@@ -114,11 +125,15 @@ def _total_budget_row(prices: Sequence[int], sizes: TrainingTable) -> Iterator[C
     # The dearest plan: one size, and at most one node more than VMs train. A higher limit is none.
     most = max(prices[: len(sizes)], default=0) + (MOST_NODES + 1) * max(nodes, default=0)
     if limits and min(limits) < most:
-        terms = tuple((v, p - (min(limits[v], most) if v < len(limits) else 0)) for v, p in enumerate(prices))
+        terms = tuple(
+            (v, p - (min(limits[v], most) if v < len(limits) else 0)) for v, p in enumerate(prices)
+        )
         yield Constraint("total-budget", terms, "<=", 0)
 
 
-def _quota_rows(sizes: TrainingTable, tier: MemoryNodeTable | None, counts: Sequence[int]) -> Iterator[Constraint]:
+def _quota_rows(
+    sizes: TrainingTable, tier: MemoryNodeTable | None, counts: Sequence[int]
+) -> Iterator[Constraint]:
     """VCPUs of each family and market within the account's quota (DeepVM V-A); ``counts``: memory nodes' variables."""
     for market, used in ((Market.SPOT, sizes.spot), (Market.ON_DEMAND, sizes.on_demand)):
         chosen = zip(sizes.type_index.tolist(), used.tolist(), strict=True)

@@ -35,7 +35,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Machines:
-    """All clusters that differ in what trains, at their lowest price; one row for each, the cheapest first.
+    """All clusters that differ in what trains, at their lowest price.
+
+    One row for each, the cheapest first.
 
     Attributes:
         types: names of the types that train. type_index: index into ``types``.
@@ -61,8 +63,9 @@ class Machines:
 class TypeOutcome:
     """What became of a GPU type: its best cluster within the budget, or why there is none.
 
-    ``gap``: how far ``best`` is below the planner's first choice, as a share; below 0 where it is better, but too dear
-    for that or not for sure; None where it cannot be compared (:func:`deepvm.planner.describe.improvement`).
+    ``gap``: how far ``best`` is below the planner's first choice, as a share; below 0 where it is
+    better, but too dear for that or not for sure; None where it cannot be compared
+    (:func:`deepvm.planner.describe.improvement`).
     """
 
     instance_type: str
@@ -74,7 +77,9 @@ class TypeOutcome:
 
 @dataclass(frozen=True)
 class Frontier:
-    """The answer to a request at every budget up to ``most``, $/h; without any cluster there are no steps.
+    """The answer to a request at every budget up to ``most``, $/h.
+
+    Without any cluster there are no steps.
 
     ``types``: each GPU type of the catalog, by name.
     """
@@ -99,7 +104,9 @@ def frontier_of(answer: Recommendations) -> Frontier:
     winner = next((c for price, c in reversed(found) if price <= request.budget_micro_usd), None)
     return Frontier(
         most=Decimal(most) / MICRO_USD,
-        steps=tuple(Step(Decimal(price) / MICRO_USD, describe(c, candidates)) for price, c in found),
+        steps=tuple(
+            Step(Decimal(price) / MICRO_USD, describe(c, candidates)) for price, c in found
+        ),
         machines=_machines(enumeration, enumeration.affordable(most)),
         types=tuple(_outcomes(answer, candidates, enumeration, winner)),
     )
@@ -127,7 +134,9 @@ def _machines(enumeration: Enumeration, within: int) -> Machines:
     for index, block in enumerate(enumeration.blocks):
         rows, sizes = np.flatnonzero(enumeration.block[:within] == index), block.sizes
         size = enumeration.plans[0, rows]
-        number = np.array([numbers.setdefault(t.name, len(numbers)) for t in sizes.types], dtype=np.int64)
+        number = np.array(
+            [numbers.setdefault(t.name, len(numbers)) for t in sizes.types], dtype=np.int64
+        )
         columns[:, rows] = number[sizes.type_index[size]], sizes.spot[size], sizes.on_demand[size]
         effective[rows], trusted[rows] = sizes.effective[size], sizes.trusted[size]
     first = np.sort(np.unique(columns, axis=1, return_index=True)[1])
@@ -141,7 +150,9 @@ def _outcomes(
 ) -> Iterator[TypeOutcome]:
     rejections = {r.instance_type: r for r in answer.rejections}
     bests = _best_of_each_type(enumeration, answer.request)
-    for instance in sorted((i for i in candidates.catalog if i.gpu is not None), key=lambda i: i.name):
+    for instance in sorted(
+        (i for i in candidates.catalog if i.gpu is not None), key=lambda i: i.name
+    ):
         gpu, choice = instance.gpu, bests.get(instance.name)
         model = "" if gpu is None else f"{gpu.count} x {gpu.name}"
         if choice is None:

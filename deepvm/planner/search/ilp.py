@@ -1,9 +1,10 @@
 """The best plan by integer programming: the proof of what the enumeration finds.
 
-One weighted objective such as "throughput minus a little price" is wrong here: the weight falls below the solver's
-tolerance, and the solver returns a dearer memory tier even at gap 0. So the best plan is found lexicographically: the
-best value, then the lowest price, then the fewest memory nodes and the first names. Each solution is checked in whole
-numbers. A wrong one is reported, not repaired: the enumeration has the answer anyway.
+One weighted objective such as "throughput minus a little price" is wrong here: the weight falls
+below the solver's tolerance, and the solver returns a dearer memory tier even at gap 0. So the best
+plan is found lexicographically: the best value, then the lowest price, then the fewest memory nodes
+and the first names. Each solution is checked in whole numbers. A wrong one is reported, not
+repaired: the enumeration has the answer anyway.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from deepvm.planner.search.enumeration import Block, Choice, price_order, skyban
 from deepvm.planner.search.formulation import SolveStatus, formulate
 from deepvm.planner.search.solver import SOLVER, IntegerProgram, Unproven
 
-_MOST_TRIES = 50  # solutions that break a row within the solver's tolerance before the solver is given up
+# Solutions that break a row within the solver's tolerance before the solver is given up
+_MOST_TRIES = 50
 _LOOSE = 1e-6  # relative slack in the row that keeps a value
 
 
@@ -36,7 +38,8 @@ class Proof:
 def prove(blocks: Sequence[Block], budget: int, *, time_limit_s: float) -> Proof:
     """Solve each architecture (DeepVM step 3), then compare them (step 4).
 
-    The blocks come in the order of their names; ``budget``: micro-dollars an hour; the time is for all solves together.
+    The blocks come in the order of their names; ``budget``: micro-dollars an hour; the time is for
+    all solves together.
     """
     deadline = time.monotonic() + time_limit_s
     small = [b for b in (useful(block, budget) for block in blocks) if len(b.sizes)]
@@ -58,8 +61,9 @@ def prove(blocks: Sequence[Block], budget: int, *, time_limit_s: float) -> Proof
 def useful(block: Block, budget: int) -> Block:
     """The part of a block that can be in the best plan; no sizes if there is no plan.
 
-    A size is dominated when another scores more and costs less in every resource: money, senders (n), its network, and
-    the memory nodes of its zone. GPU quotas are checked for each size and need no column.
+    A size is dominated when another scores more and costs less in every resource: money, senders
+    (n), its network, and the memory nodes of its zone. GPU quotas are checked for each size and
+    need no column.
     """
     sizes, tier, tiered = block.sizes, block.tier, block.architecture.tiered
     if len(tier):
@@ -71,12 +75,15 @@ def useful(block: Block, budget: int) -> Block:
     rows = sizes.take(affordable)
     order = np.unique(block.scoring.scores[affordable], return_inverse=True)[1]
     columns: list[IntArray] = [-order, price_order(rows.price)]
-    if len(rows) and rows.most_usd.min() < UNLIMITED_USD:  # what a size may cost falls with its expected time
+    # What a size may cost falls with its expected time
+    if len(rows) and rows.most_usd.min() < UNLIMITED_USD:
         columns += [-rows.most_usd]
     if tiered:
         columns += [rows.count, -rows.n_sat]
         if not tier.offered.all():
-            columns += [-sold.astype(np.int64)[rows.memory_set] for sold in np.unique(tier.offered, axis=0)]
+            columns += [
+                -sold.astype(np.int64)[rows.memory_set] for sold in np.unique(tier.offered, axis=0)
+            ]
     kept = affordable[skyband(np.column_stack(columns), 1)]
     return replace(block, sizes=sizes.take(kept), tier=tier, scoring=block.scoring.take(kept))
 
@@ -106,7 +113,8 @@ class _Search:
         self._any_found = False
 
     def best(self) -> Choice:
-        # Dense ranks in place of the scores: differences of 1 instead of differences that drown in a tolerance.
+        # Dense ranks in place of the scores: differences of 1 instead of differences that drown in
+        # a tolerance.
         order = np.unique(self._block.scoring.scores, return_inverse=True)[1] + 1
         ranks = {row: -float(o) for row, o in enumerate(order.tolist())}
         found = self._best_per_dollar() if self._block.scoring.per_dollar else self._find(ranks)
@@ -118,7 +126,8 @@ class _Search:
     def _best_per_dollar(self) -> Choice:
         """Lowest price / score by Dinkelbach's method (Management Science 13, 1967).
 
-        Minimise price - ratio x score, take the ratio of the solution, and repeat until it stops falling.
+        Minimise price - ratio x score, take the ratio of the solution, and repeat until it stops
+        falling.
         """
         scores = self._block.scoring.scores.tolist()
         better = self._find(self._prices)
@@ -136,13 +145,17 @@ class _Search:
             self._program.close(np.flatnonzero(scores < floor).tolist())
             return
         memory = [(v, p) for v, p in self._prices.items() if v >= len(scores)]
-        # No memory nodes cost `most`, so it is as good as infinite; without this limit a score that is 1e10 times the
-        # best one's gives a coefficient that HiGHS refuses.
+        # No memory nodes cost `most`, so it is as good as infinite; without this limit a score that
+        # is 1e10 times the best one's gives a coefficient that HiGHS refuses.
         upper = list(self._formulation.upper.values())
         most = 2 * sum(p * upper[v] for v, p in memory)
-        # Looser than the tie, which HiGHS takes for rounding and calls infeasible; `_find` checks the tie.
+        # Looser than the tie, which HiGHS takes for rounding and calls infeasible; `_find` checks
+        # the tie.
         loose = floor * (1 + _LOOSE)
-        terms = [(v, max(self._prices.get(v, 0.0) + loose * s, -most)) for v, s in enumerate(scores.tolist())]
+        terms = [
+            (v, max(self._prices.get(v, 0.0) + loose * s, -most))
+            for v, s in enumerate(scores.tolist())
+        ]
         self._program.add([*terms, *memory], 0.0)
 
     def _name_order(self) -> Mapping[int, float]:

@@ -28,12 +28,17 @@ class Unproven(Exception):
 
 
 def _backend(seconds: float) -> Any:
-    # Gaps of 0: the default relative gap of 1e-4 would accept a plan that is not the best.
-    # One thread: the programs are small, and starting a thread pool costs more than solving them.
-    # No feasibility jump, which takes half the time of a small program to find a first solution that presolve and
-    # rounding find as well. Releases before 1.11 ignore the option.
+    # Gaps of 0: the default relative gap of 1e-4 would accept a plan that is not the best. One
+    # thread: the programs are small, and starting a thread pool costs more than solving them. No
+    # feasibility jump, which takes half the time of a small program to find a first solution that
+    # presolve and rounding find as well. Releases before 1.11 ignore the option.
     return _Highs(
-        msg=False, gapRel=0.0, gapAbs=0.0, threads=1, timeLimit=seconds, mip_heuristic_run_feasibility_jump=False
+        msg=False,
+        gapRel=0.0,
+        gapAbs=0.0,
+        threads=1,
+        timeLimit=seconds,
+        mip_heuristic_run_feasibility_jump=False,
     )
 
 
@@ -54,9 +59,14 @@ class IntegerProgram:
     """A formulation that is narrowed and solved for several objectives in turn; not thread-safe."""
 
     def __init__(self, formulation: Formulation, *, deadline: float) -> None:
-        """Load a formulation; ``deadline``: a ``time.monotonic()``. Raises a SolverError if HiGHS cannot run here."""
+        """Load a formulation; ``deadline``: a ``time.monotonic()``.
+
+        Raises a SolverError if HiGHS cannot run here.
+        """
         if not _backend(1.0).available():
-            raise SolverError("HiGHS cannot be run here: pip install highspy, or plan with --solver frontier")
+            raise SolverError(
+                "HiGHS cannot be run here: pip install highspy, or plan with --solver frontier"
+            )
         self._deadline = deadline
         self._upper = list(formulation.upper.items())
         self._rows = [_reduced(c.terms, c.bound, c.sense) for c in formulation.constraints]
@@ -71,7 +81,10 @@ class IntegerProgram:
             self._upper[variable] = (self._upper[variable][0], 0)
 
     def minimise(self, objective: Mapping[int, float]) -> tuple[int, ...]:
-        """Solve for one objective: the values of the variables, rounded and unchecked; raises :class:`Unproven`."""
+        """Solve for one objective: the values of the variables, rounded and unchecked.
+
+        Raises :class:`Unproven`.
+        """
         seconds = self._deadline - time.monotonic()
         if seconds <= 0:
             raise Unproven(SolveStatus.TIME_LIMIT)
@@ -79,7 +92,8 @@ class IntegerProgram:
         try:
             problem.solve(_backend(seconds))
         except (pulp.PulpSolverError, IndexError):
-            # IndexError: HiGHS refuses a row with a coefficient of 1e15 or more, and PuLP looks for its value.
+            # IndexError: HiGHS refuses a row with a coefficient of 1e15 or more, and PuLP looks for
+            # its value.
             raise Unproven(SolveStatus.NUMERICAL) from None
         if problem.status == pulp.LpStatusInfeasible:
             raise Unproven(SolveStatus.INFEASIBLE)
@@ -105,17 +119,23 @@ class IntegerProgram:
             }
 
             def expression(terms: Iterable[tuple[int, float]]) -> Any:
-                return pulp.LpAffineExpression([(variables[v], c) for v, c in terms if v in variables])
+                return pulp.LpAffineExpression(
+                    [(variables[v], c) for v, c in terms if v in variables]
+                )
 
             problem.setObjective(expression(objective.items()))
             for number, (terms, bound, sense) in enumerate(self._rows):
                 compare = pulp.LpConstraintLE if sense == "<=" else pulp.LpConstraintEQ
-                problem.addConstraint(pulp.LpConstraint(expression(terms), compare, f"r_{number}", bound))
+                problem.addConstraint(
+                    pulp.LpConstraint(expression(terms), compare, f"r_{number}", bound)
+                )
         return problem, variables
 
 
 def _reduced(terms: _Terms, bound: float, sense: str) -> tuple[_Terms, float, str]:
-    """A row divided by the greatest common divisor of its coefficients, if they are whole; micro-dollars become small.
+    """A row divided by the greatest common divisor of its coefficients, if they are whole.
+
+    Micro-dollars become small.
 
     A bound of ``<=`` is rounded down, which loses no whole-number solution.
     """

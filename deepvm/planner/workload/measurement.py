@@ -1,11 +1,12 @@
 """What to measure next: the run on real VMs that is most likely to lead to a faster cluster.
 
-Speeds are known up to a factor whose logarithm is normal, and the factors of plans are correlated: what is wrong with
-one GPU is wrong on any number of them. Measuring a machine tells its factor up to the noise of a run, and with it a
-part of the others'. The plan that then comes first is faster than the one that comes first now, or the same; this gain
-is on average the value of the measurement (Raiffa and Schlaifer 1961; Howard 1966). Plans are ranked by their medians,
-so gains are counted in logarithms: with one normal signal z, plan 0 the one that comes first now, m_i a plan's median
-and b_i its covariance with the signal::
+Speeds are known up to a factor whose logarithm is normal, and the factors of plans are correlated:
+what is wrong with one GPU is wrong on any number of them. Measuring a machine tells its factor up
+to the noise of a run, and with it a part of the others'. The plan that then comes first is faster
+than the one that comes first now, or the same; this gain is on average the value of the measurement
+(Raiffa and Schlaifer 1961; Howard 1966). Plans are ranked by their medians, so gains are counted in
+logarithms: with one normal signal z, plan 0 the one that comes first now, m_i a plan's median and
+b_i its covariance with the signal::
 
     exp(E [ max_i (m_i + b_i z) - (m_0 + b_0 z) where that is more than what decides, else 0 ]) - 1
 
@@ -54,10 +55,10 @@ class NextMeasurement:
     """The run to do next.
 
     Attributes:
-        cluster: a plan that trains on such VMs. count: the fewest of them from which its speed follows.
-        batch, precision, checkpointing: samples that a GPU of the plan computes at once, in what, and whether its
-            activations are computed again.
-        minutes, usd: how long it takes and what it costs, about. gain: expected gain in speed, as a share.
+        cluster: a plan that trains on such VMs. count: the fewest of them from which its speed
+        follows. batch, precision, checkpointing: samples that a GPU of the plan computes at once,
+        in what, and whether its activations are computed again. minutes, usd: how long it takes and
+        what it costs, about. gain: expected gain in speed, as a share.
         changes: probability that another plan is then best.
     """
 
@@ -76,7 +77,8 @@ class NextMeasurement:
 class Doubts:
     """Plans with their doubt, on a logarithmic scale: medians (plans,), and how much each cause counts (plans, causes).
 
-    ``told``: 1 for causes that a run tells, 0 for reading, because runs train on random samples; (causes,).
+    ``told``: 1 for causes that a run tells, 0 for reading, because runs train on random samples;
+    (causes,).
 
     The noise of a single run is not among the causes: it does not make a plan better than another.
     """
@@ -110,7 +112,10 @@ class Doubts:
 
     @property
     def needed(self) -> FloatArray:
-        """How far plans must be ahead of the first to come before it, (plans,); a lead now was not worth its price."""
+        """How far plans must be ahead of the first to come before it, (plans,).
+
+        A lead now was not worth its price.
+        """
         return np.asarray(np.log(CLOSE) + np.maximum(self.median - self.median[0], 0.0))
 
 
@@ -147,7 +152,10 @@ def doubts_of(choices: Sequence[Choice], candidates: Candidates) -> Doubts:
 
 
 def _joined(doubts: Sequence[Doubt]) -> tuple[FloatArray, FloatArray]:
-    """All causes of several doubts, (plans, causes), each of the first size; and which a run tells, (causes,)."""
+    """All causes of several doubts, (plans, causes), each of the first size.
+
+    And which a run tells, (causes,).
+    """
     names = list(dict.fromkeys(name for doubt in doubts for name in doubt.named))
     width = max((doubt.shared.shape[1] for doubt in doubts), default=0)
     rows = [

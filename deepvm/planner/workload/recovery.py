@@ -1,13 +1,15 @@
 """What preemptions cost a cluster: how long its spot VMs live, and how long it takes to save and to come back.
 
-**Lives.** AWS's Spot Advisor counts all VMs of a type over a month, which gives mean lives of months; GPU machines that
-were held on spot markets lived for hours in public traces (half of one fleet less than 3 h 59 min). Nobody knows which
-of the two a user meets, so the life is a range between them, and plans are ranked by its geometric mean.
+**Lives.** AWS's Spot Advisor counts all VMs of a type over a month, which gives mean lives of
+months; GPU machines that were held on spot markets lived for hours in public traces (half of one
+fleet less than 3 h 59 min). Nobody knows which of the two a user meets, so the life is a range
+between them, and plans are ranked by its geometric mean.
 
-**Saving.** A version is copied to host memory, which stalls training, and sent to where the architecture keeps it while
-training goes on. Sharded state is sent by all VMs at once, else one VM sends it. A bucket takes it from all of them; an
-anchor receives all at the speed of its own network; memory nodes are as many as receive it in :func:`receive_s`.
-Reading it again takes as long.
+**Saving.** A version is copied to host memory, which stalls training, and sent to where the
+architecture keeps it while training goes on. Sharded state is sent by all VMs at once, else one VM
+sends it. A bucket takes it from all of them; an anchor receives all at the speed of its own
+network; memory nodes are as many as receive it in :func:`receive_s`. Reading it again takes as
+long.
 """
 
 from __future__ import annotations
@@ -47,7 +49,10 @@ class Lives:
 
 
 def lives_of(instance: InstanceType, request: PlanRequest) -> Lives:
-    """By the user's figure or history, else by public traces and AWS's band; an unknown band counts as the worst."""
+    """By the user's figure or history, else by public traces and AWS's band.
+
+    An unknown band counts as the worst.
+    """
     if request.life_s is not None:
         return Lives(request.life_s, request.life_s, request.life_s)
     if (known := instance.known_life) is not None:
@@ -68,13 +73,19 @@ def nodes_to_receive(gbps: float, checkpoint_bytes: int) -> int:
     return max(1, math.ceil(needed / gbps - 1e-9))
 
 
-def with_losses(sizes: TrainingTable, architecture: Architecture, request: PlanRequest) -> TrainingTable:
+def with_losses(
+    sizes: TrainingTable, architecture: Architecture, request: PlanRequest
+) -> TrainingTable:
     """The sizes with what is kept of a model's throughput: usually, at a bad and at a good time."""
     if not len(sizes):
         return sizes
     kinds: dict[tuple[float, int, Lives], int] = {}
-    kind = [kinds.setdefault((_gbps(t), _gpus(t), lives_of(t, request)), len(kinds)) for t in sizes.types]
-    # Of thousands of types many differ in nothing that matters here: each kind and number of VMs is computed once.
+    kind = [
+        kinds.setdefault((_gbps(t), _gpus(t), lives_of(t, request)), len(kinds))
+        for t in sizes.types
+    ]
+    # Of thousands of types many differ in nothing that matters here: each kind and number of VMs is
+    # computed once.
     most = int(sizes.count.max()) + 1
     key = np.array(kind)[sizes.type_index] * most + sizes.count
     asked = np.zeros(len(kinds) * most, dtype=np.bool_)
@@ -83,14 +94,19 @@ def with_losses(sizes: TrainingTable, architecture: Architecture, request: PlanR
     place = (np.cumsum(asked) - 1)[key]
     gbps, gpus, *lives = (
         np.array(column)[of_kind]
-        for column in zip(*((g, n, life.usual_s, life.bad_s, life.good_s) for g, n, life in kinds), strict=True)
+        for column in zip(
+            *((g, n, life.usual_s, life.bad_s, life.good_s) for g, n, life in kinds), strict=True
+        )
     )
     spot = count - architecture.on_demand(count)
     stall, moved = _saving(count.astype(np.float64), gpus, gbps, architecture, request)
     kept, bad, good = (
-        np.where(spot > 0, kept_share(spot / life, stall, moved, START_S + moved), 1.0)[place] for life in lives
+        np.where(spot > 0, kept_share(spot / life, stall, moved, START_S + moved), 1.0)[place]
+        for life in lives
     )
-    return replace(sizes, kept=kept, kept_bad=bad, kept_good=good, lost_per_s=(spot / lives[0])[place])
+    return replace(
+        sizes, kept=kept, kept_bad=bad, kept_good=good, lost_per_s=(spot / lives[0])[place]
+    )
 
 
 def as_counted(job: Job, cluster: Cluster, request: PlanRequest) -> Job:
@@ -98,19 +114,26 @@ def as_counted(job: Job, cluster: Cluster, request: PlanRequest) -> Job:
     if not cluster.spot_count:
         return job  # never preempted, it saves nothing
     gpu = cluster.gpu
-    count, gpus, gbps = (np.array([float(of)]) for of in (cluster.gpu_count, _gpus(gpu), _gbps(gpu)))
+    count, gpus, gbps = (
+        np.array([float(of)]) for of in (cluster.gpu_count, _gpus(gpu), _gbps(gpu))
+    )
     saving = _saving(count, gpus, gbps, REGISTRY[cluster.architecture], request)
     stall, moved = (Span.of(float(seconds[0])) for seconds in saving)
     ready = Span(PREPARATION_S.low + moved.low, PREPARATION_S.high + moved.high)
     life = lives_of(gpu, request).usual_s
     # No notice counts, as in kept_share.
-    return replace(job, save_s=stall, backup_s=moved, preparation_s=ready, grace_s=ZERO, mttp_s=(life,))
+    return replace(
+        job, save_s=stall, backup_s=moved, preparation_s=ready, grace_s=ZERO, mttp_s=(life,)
+    )
 
 
 def _saving(
     count: Array, gpus: Array, gbps: Array, architecture: Architecture, request: PlanRequest
 ) -> tuple[Array, Array]:
-    """Seconds for which VMs stall to save, and in which a version is moved; by VMs, GPUs and Gbit/s of each."""
+    """Seconds for which VMs stall to save, and in which a version is moved.
+
+    By VMs, GPUs and Gbit/s of each.
+    """
     assert request.training is not None
     size, sharded = float(request.checkpoint_bytes), request.training.workload.method is Method.FSDP
     reach = gbps / 8 * 1e9 * _OF_THE_NETWORK

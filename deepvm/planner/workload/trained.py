@@ -16,8 +16,8 @@ from deepvm.core.training.speed import Training, TrainingSpeed
 def trained(catalog: Catalog, training: Training, most_vms: int) -> Catalog:
     """The catalog with throughput in the workload's unit in place of eFLOPS, and curves by the step-time law.
 
-    Types of whose speed nothing is known lose their eFLOPS, and say why; what does not fit into a type's memory has a
-    curve that is 0 everywhere. ``most_vms``: the largest cluster that matters.
+    Types of whose speed nothing is known lose their eFLOPS, and say why; what does not fit into a
+    type's memory has a curve that is 0 everywhere. ``most_vms``: the largest cluster that matters.
     """
     sizes = np.arange(1, most_vms + 1, dtype=np.float64)
     return replace(
@@ -37,7 +37,14 @@ def speed_of_one(instance: InstanceType, training: Training) -> TrainingSpeed | 
 def _trained(instance: InstanceType, training: Training, sizes: FloatArray) -> InstanceType:
     known = training.speeds.speed(instance, training.workload, sizes)
     if isinstance(known, str):
-        return replace(instance, eflops=None, eflops_basis="", eflops_source=known, speedups=(), default_speedup="")
+        return replace(
+            instance,
+            eflops=None,
+            eflops_basis="",
+            eflops_source=known,
+            speedups=(),
+            default_speedup="",
+        )
     curve = StepTimeSpeedup.of(known, partial(_speed, instance, training))
     return replace(
         instance,

@@ -1,4 +1,7 @@
-"""All methods in one run, interleaved, in a real training loop; medians and ratios to ``torch.save`` with fsync."""
+"""All methods in one run, interleaved, in a real training loop.
+
+Medians and ratios to ``torch.save`` with fsync.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,15 @@ from deepvm.core.spelling import one_of
 from deepvm.errors import CheckpointError, RequestError
 from deepvm.io.host_info import cores, processor
 from deepvm.io.times import format_time
-from deepvm.profiling.checkpoint.methods import METHODS, MODELS, REFERENCE, Method, Times, Training, available
+from deepvm.profiling.checkpoint.methods import (
+    METHODS,
+    MODELS,
+    REFERENCE,
+    Method,
+    Times,
+    Training,
+    available,
+)
 
 STEPS = 4  # of training after each save, in which background work can end
 WARM_UPS = 3
@@ -35,9 +46,11 @@ class Figures:
     """Medians of one method, in seconds and over the reference's.
 
     Attributes:
-        stall_s: training stalls. durable_s: until the method's guarantee holds, on an otherwise idle machine.
-        training_s: the same while training goes on. extra_s: how much longer a loop takes with a checkpoint than
-            without; noise can make it negative. extra_ratio: None unless the reference's ``extra_s`` is above 0.
+        stall_s: training stalls. durable_s: until the method's guarantee holds, on an otherwise
+            idle machine.
+        training_s: the same while training goes on. extra_s: how much longer a loop takes with a
+            checkpoint than without; noise can make it negative. extra_ratio: None unless the
+            reference's ``extra_s`` is above 0.
     """
 
     stall_s: float
@@ -91,8 +104,8 @@ def run_bench(
 ) -> Bench:
     """Measure methods of :data:`~.methods.METHODS`, by default all that work here, and always the reference.
 
-    In each of ``reps`` rounds every method saves once with ``steps`` of training after it, and once (twice if it does
-    not block) alone. Temporary files go to ``folder``, by default the system's.
+    In each of ``reps`` rounds every method saves once with ``steps`` of training after it, and once
+    (twice if it does not block) alone. Temporary files go to ``folder``, by default the system's.
 
     Raises:
         RequestError: an argument cannot be used.
@@ -116,11 +129,13 @@ def run_bench(
     needed, where = size * _VERSIONS * len(names), folder or Path(tempfile.gettempdir())
     if (free := shutil.disk_usage(where).free) < needed:
         raise CheckpointError(
-            f"{where}: {needed / 1e9:.1f} GB of free space are needed, {free / 1e9:.1f} GB are there; "
-            "choose another folder with --dir, or fewer methods with --methods"
+            f"{where}: {needed / 1e9:.1f} GB of free space are needed, {free / 1e9:.1f} GB are"
+            " there; choose another folder with --dir, or fewer methods with --methods"
         )
     with ExitStack() as stack:
-        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="deepvm-bench-", dir=folder)))
+        work = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="deepvm-bench-", dir=folder))
+        )
         ready: dict[str, Method] = {}
         for name in names:
             own = work / name
@@ -143,7 +158,11 @@ def run_bench(
 
 
 def _measure(
-    training: Training, ready: Mapping[str, Method], reps: int, steps: int, say: Callable[[str], None]
+    training: Training,
+    ready: Mapping[str, Method],
+    reps: int,
+    steps: int,
+    say: Callable[[str], None],
 ) -> dict[str, list[_Sample]]:
     samples: dict[str, list[_Sample]] = {name: [] for name in ready}
     names = list(ready)
@@ -175,7 +194,9 @@ def _in_loop(training: Training, method: Method, steps: int) -> tuple[Times, flo
     return method.finish(), bare_s, loop_s
 
 
-def _sample(training: Training, method: Method, in_loop: Times, bare_s: float, loop_s: float) -> _Sample:
+def _sample(
+    training: Training, method: Method, in_loop: Times, bare_s: float, loop_s: float
+) -> _Sample:
     first = _alone(training, method)
     if method.blocks:
         return _Sample(bare_s, loop_s, in_loop=(in_loop, first), alone=(in_loop, first))
@@ -195,7 +216,9 @@ def _figures(samples: Mapping[str, Sequence[_Sample]]) -> dict[str, Figures]:
     found = {}
     for name, own in seconds.items():
         stall, durable, training = (a / b for a, b in zip(own, reference, strict=False))
-        found[name] = Figures(*own, stall, durable, training, own[-1] / extra if extra > 0 else None)
+        found[name] = Figures(
+            *own, stall, durable, training, own[-1] / extra if extra > 0 else None
+        )
     return found
 
 

@@ -1,7 +1,8 @@
 """The ways to save that are compared, each used as its manual says is fastest.
 
-All save right after an optimizer step and do as much as they can during the steps that follow. One clock outside times
-all of them; a method that does not promise durability gets the fsync that is missing.
+All save right after an optimizer step and do as much as they can during the steps that follow. One
+clock outside times all of them; a method that does not promise durability gets the fsync that is
+missing.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ from deepvm.profiling.workload.spec import Workload
 CLASSES = 1000
 LIMIT_S = 300.0  # a save that takes longer has failed
 
-MODELS = {"resnet18": Workload("resnet18", 96, batch=4), "resnet152": Workload("resnet152", 64, batch=2)}
+MODELS = {
+    "resnet18": Workload("resnet18", 96, batch=4),
+    "resnet152": Workload("resnet152", 64, batch=2),
+}
 """By the name of ``--model``: images so few and small that a step takes a fraction of a second on a CPU."""
 
 
@@ -79,7 +83,8 @@ class Method:
     """One way to save. The training thread calls ``save`` and ``finish`` in turn.
 
     Attributes:
-        blocks: whether nothing is left to do in the background. durable: whether it needs no fsync of ours.
+        blocks: whether nothing is left to do in the background. durable: whether it needs no fsync
+            of ours.
     """
 
     blocks = False
@@ -112,13 +117,18 @@ class Method:
             self._safe.set_exception(error)
 
     def finish(self) -> Times:
-        """Wait until the guarantee holds, then tidy up; raises a CheckpointError if the save failed."""
+        """Wait until the guarantee holds, then tidy up.
+
+        Raises a CheckpointError if the save failed.
+        """
         try:
             end = self._safe.result(LIMIT_S)
         except CheckpointError:
             raise
         except Exception as error:
-            raise CheckpointError(f"a checkpoint could not be saved: {type(error).__name__}: {error}") from error
+            raise CheckpointError(
+                f"a checkpoint could not be saved: {type(error).__name__}: {error}"
+            ) from error
         self._tidy()
         return Times(self._stall_s, end - self._start)
 
@@ -148,7 +158,9 @@ class Dcp(Method):
     def _begin(self) -> Future[Any]:
         folder = self.folder / "state"
         writer = filesystem.FileSystemWriter(folder)
-        state_dict_saver.save(self.training.state(), checkpoint_id=folder, storage_writer=writer, no_dist=True)
+        state_dict_saver.save(
+            self.training.state(), checkpoint_id=folder, storage_writer=writer, no_dist=True
+        )
         return _WRITTEN
 
 
@@ -171,9 +183,14 @@ class DcpAsync(Method):
         folder = self.folder / "state"
         writer = filesystem.FileSystemWriter(folder)
         saved: Any = state_dict_saver.async_save(
-            self.training.state(), checkpoint_id=folder, storage_writer=writer, no_dist=True, **self._more
+            self.training.state(),
+            checkpoint_id=folder,
+            storage_writer=writer,
+            no_dist=True,
+            **self._more,
         )
-        written: Future[Any] = getattr(saved, "upload_completion", saved)  # older releases return the future itself
+        # Older releases return the future itself
+        written: Future[Any] = getattr(saved, "upload_completion", saved)
         return written
 
 
@@ -195,7 +212,9 @@ class DeepVM(Method):
 
     durable = True
 
-    def __init__(self, training: Training, folder: Path, stack: ExitStack, tier: str | Tier, guarantee: str) -> None:
+    def __init__(
+        self, training: Training, folder: Path, stack: ExitStack, tier: str | Tier, guarantee: str
+    ) -> None:
         """Start the loop of the checkpointer."""
         super().__init__(training, folder, stack)
         self._checkpointer = Checkpointer(
@@ -230,8 +249,13 @@ def _on_disk(training: Training, folder: Path, stack: ExitStack) -> Method:
 
 def _on_node(training: Training, folder: Path, stack: ExitStack, *, persist: bool) -> Method:
     # Room for three versions: being sent, complete, and being flushed.
-    secret, store = secrets.token_hex(16).encode(), (folder / "persisted").resolve().as_uri() if persist else ""
-    address = stack.enter_context(memory_node(folder, 3 * training.state_bytes() + 2**28, secret, store))
+    secret, store = (
+        secrets.token_hex(16).encode(),
+        (folder / "persisted").resolve().as_uri() if persist else "",
+    )
+    address = stack.enter_context(
+        memory_node(folder, 3 * training.state_bytes() + 2**28, secret, store)
+    )
     tier = TcpTier(address, secrets.token_hex(8), secret)
     durable = persist and not medium(folder).volatile
     return DeepVM(training, folder, stack, tier, "durable" if durable else "remote_done")
@@ -253,7 +277,9 @@ REFERENCE = "torch.save"
 
 def available() -> tuple[str, ...]:
     """The methods that can be used here; torchsnapshot only where it is installed."""
-    return tuple(m for m in METHODS if m != "torchsnapshot" or importlib.util.find_spec("torchsnapshot"))
+    return tuple(
+        m for m in METHODS if m != "torchsnapshot" or importlib.util.find_spec("torchsnapshot")
+    )
 
 
 def _sync(folder: Path) -> None:

@@ -40,14 +40,17 @@ _DIRECT_BYTES, _DIRECT_BLOCK = 2**30, 8 * 2**20
 
 @dataclass(frozen=True)
 class NodeRow:
-    """So many trainers that send states of one size at once; bytes/s of all together, medians of the rounds.
+    """So many trainers that send states of one size at once.
+
+    Bytes/s of all together, medians of the rounds.
 
     Attributes:
         ranks: processes of each trainer, which send a share each. bytes: of a trainer's state.
         seconds: until the node has verified the last trainer's version. bytes_s: of the node.
-        plain_1_bytes_s, plain_2_bytes_s: of plain TCP from the same trainers, with one and two connections each.
-        ratio: of the node's to plain TCP's with two connections. fairness: the time of the trainer that was served
-            first over that of the last one; 1 if all are served alike.
+        plain_1_bytes_s, plain_2_bytes_s: of plain TCP from the same trainers, with one and two
+        connections each.
+        ratio: of the node's to plain TCP's with two connections. fairness: the time of the trainer
+            that was served first over that of the last one; 1 if all are served alike.
         problem: why it was not measured, empty if it was; the figures are None then.
     """
 
@@ -88,8 +91,8 @@ def run_node_bench(
 ) -> NodeBench:
     """Measure a node on this machine with each number of trainers, of ``ranks`` processes each, and each size.
 
-    In each of ``reps`` rounds all trainers send at once, to the node and then over plain TCP. ``sizes``: in bytes. What
-    does not fit into memory is left out, and said in its row.
+    In each of ``reps`` rounds all trainers send at once, to the node and then over plain TCP.
+    ``sizes``: in bytes. What does not fit into memory is left out, and said in its row.
 
     Raises:
         RequestError: an argument cannot be used.
@@ -99,7 +102,9 @@ def run_node_bench(
         if not 1 <= count <= MOST_PROCESSES:
             raise RequestError("trainers", count, f"whole numbers from 1 to {MOST_PROCESSES}")
         if not 1 <= ranks * count <= MOST_PROCESSES:
-            raise RequestError("ranks", ranks, f"a whole number from 1 to {MOST_PROCESSES // count}")
+            raise RequestError(
+                "ranks", ranks, f"a whole number from 1 to {MOST_PROCESSES // count}"
+            )
     if reps < 1:
         raise RequestError("reps", reps, "a whole number from 1")
     if folder is not None and not folder.is_dir():
@@ -107,13 +112,19 @@ def run_node_bench(
     rows, begun = [], datetime.now(timezone.utc)
     with tempfile.TemporaryDirectory(prefix="deepvm-bench-", dir=folder) as name:
         work = Path(name)
-        limits = {"memory_copy_bytes_s": _copy_speed(reps), "direct_write_bytes_s": _direct_speed(work, reps)}
+        limits = {
+            "memory_copy_bytes_s": _copy_speed(reps),
+            "direct_write_bytes_s": _direct_speed(work, reps),
+        }
         for size in sizes:
             for count in trainers:
                 # The trainers' states, and of each two versions in the node.
                 needed, there = 3 * count * size + _SPARE_BYTES, available_memory()
                 if there is not None and needed > there:
-                    problem = f"needs {format_bytes(needed)} of memory, of which {format_bytes(there)} are free"
+                    problem = (
+                        f"needs {format_bytes(needed)} of memory, of which {format_bytes(there)}"
+                        " are free"
+                    )
                     say(f"{count} x {format_bytes(size)}: left out: {problem}")
                     rows.append(NodeRow(count, ranks, size, problem=problem))
                     continue
@@ -130,7 +141,9 @@ def run_node_bench(
     return NodeBench(reps, machine, limits, rows)
 
 
-def _measured(count: int, ranks: int, size: int, reps: int, work: Path, say: Callable[[str], None]) -> NodeRow:
+def _measured(
+    count: int, ranks: int, size: int, reps: int, work: Path, say: Callable[[str], None]
+) -> NodeRow:
     node_s: list[list[float]] = []
     plain_s: dict[int, list[float]] = {flows: [] for flows in _FLOWS}
     with ExitStack() as stack:
@@ -139,9 +152,17 @@ def _measured(count: int, ranks: int, size: int, reps: int, work: Path, say: Cal
         address = stack.enter_context(memory_node(place, 2 * count * size + 2**28, secret))
         receiver = stack.enter_context(_Peer.running({"role": "receive"}))
         port = receiver.answer()["port"]
-        setting = {"role": "send", "size": size, "node": address, "token": secret.hex(), "plain_port": port}
+        setting = {
+            "role": "send",
+            "size": size,
+            "node": address,
+            "token": secret.hex(),
+            "plain_port": port,
+        }
         peers = [
-            stack.enter_context(_Peer.running({**setting, "job": f"bench-{n}", "rank": rank, "world": ranks}))
+            stack.enter_context(
+                _Peer.running({**setting, "job": f"bench-{n}", "rank": rank, "world": ranks})
+            )
             for n in range(count)
             for rank in range(ranks)
         ]
@@ -152,8 +173,12 @@ def _measured(count: int, ranks: int, size: int, reps: int, work: Path, say: Cal
             times = _round(peers, "node", rep + WARM_UPS)
             mark = f"{rep}/{reps}" if rep > 0 else "warm-up"
             say(
-                f"{mark:>8}  {count} x {format_bytes(size)}  node {count * size / max(times) / 1e9:5.2f} GB/s, "
-                + ", ".join(f"TCP x {flows} {count * size / max(s) / 1e9:5.2f} GB/s" for flows, s in found.items())
+                f"{mark:>8}  {count} x {format_bytes(size)}  node"
+                f" {count * size / max(times) / 1e9:5.2f} GB/s, "
+                + ", ".join(
+                    f"TCP x {flows} {count * size / max(s) / 1e9:5.2f} GB/s"
+                    for flows, s in found.items()
+                )
             )
             if rep > 0:
                 node_s.append(times)
@@ -163,7 +188,9 @@ def _measured(count: int, ranks: int, size: int, reps: int, work: Path, say: Cal
     one, two = (count * size / median(plain_s[flows]) for flows in _FLOWS)
     speed = count * size / slowest_s
     # A trainer is done when its last rank is.
-    trainers_s = [[max(times[at : at + ranks]) for at in range(0, len(times), ranks)] for times in node_s]
+    trainers_s = [
+        [max(times[at : at + ranks]) for at in range(0, len(times), ranks)] for times in node_s
+    ]
     fairness = median(min(times) / max(times) for times in trainers_s)
     return NodeRow(count, ranks, size, slowest_s, speed, one, two, speed / two, fairness)
 
@@ -205,7 +232,9 @@ class _Peer:
     def answer(self) -> dict[str, Any]:
         # Each answer is one line, so nothing waits in the stream's own buffer.
         if not select.select([self._out], [], [], _ANSWER_S)[0]:
-            raise CheckpointError(f"a trainer of the benchmark has not answered for {_ANSWER_S:.0f} s")
+            raise CheckpointError(
+                f"a trainer of the benchmark has not answered for {_ANSWER_S:.0f} s"
+            )
         line = self._out.readline()
         found: dict[str, Any] = json.loads(line) if line else {"error": "its process ended"}
         if "error" in found:

@@ -47,7 +47,14 @@ class Sender:
     """A rank's memory, and its connections."""
 
     def __init__(
-        self, size: int, node: str, token: str, job: str, plain_port: int, rank: int = 0, world: int = 1
+        self,
+        size: int,
+        node: str,
+        token: str,
+        job: str,
+        plain_port: int,
+        rank: int = 0,
+        world: int = 1,
     ) -> None:
         """Connect to nobody yet; of the ``size`` bytes of a version this rank sends its share."""
         self._image = memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
@@ -62,7 +69,9 @@ class Sender:
 
     def node(self, version: int) -> None:
         """Send a version to the node; returns when it has verified all of it."""
-        self._tier.put(Shard(self._job, version, self._rank, self._layout, self._image), lambda level: None)
+        self._tier.put(
+            Shard(self._job, version, self._rank, self._layout, self._image), lambda level: None
+        )
 
     def plain(self, flows: int) -> None:
         """Send as many bytes over plain connections, until the other side has read all of them."""
@@ -87,7 +96,9 @@ def _send(sock: socket.socket, part: memoryview) -> None:
         raise ConnectionError("the receiver has gone")
 
 
-def send(setting: Mapping[str, Any], orders: Iterable[str], say: Callable[[Mapping[str, Any]], None]) -> None:
+def send(
+    setting: Mapping[str, Any], orders: Iterable[str], say: Callable[[Mapping[str, Any]], None]
+) -> None:
     """Serve as a trainer: each command names a method of :class:`Sender`, and when to begin, monotonic."""
     sender = Sender(**setting)
     methods: dict[str, Callable[..., None]] = {"node": sender.node, "plain": sender.plain}

@@ -23,7 +23,15 @@ def memory_node(folder: Path, memory_bytes: int, secret: bytes, persist: str = "
     token = folder / "token"
     token.touch(mode=0o600)
     token.write_bytes(secret)
-    words = [sys.executable, "-m", "deepvm.cli.main", "memory-node", "serve", "--listen", "127.0.0.1:0"]
+    words = [
+        sys.executable,
+        "-m",
+        "deepvm.cli.main",
+        "memory-node",
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+    ]
     words += ["--memory", f"{memory_bytes // 2**20 + 1}MiB", "--token-file", str(token)]
     words += ["--persist", persist] if persist else []
     messages = folder / "messages"

@@ -1,7 +1,8 @@
 """The processes that train together on this machine while their speed is measured, and who listens to them.
 
-:func:`run_workers` starts each as ``python -m deepvm.profiling.eflops.eflops_worker TASK RANK RENDEZVOUS``. They end
-when their standard input closes, so that none outlives the process that started it.
+:func:`run_workers` starts each as ``python -m deepvm.profiling.eflops.eflops_worker TASK RANK
+RENDEZVOUS``. They end when their standard input closes, so that none outlives the process that
+started it.
 """
 
 from __future__ import annotations
@@ -31,14 +32,17 @@ if TYPE_CHECKING:
 MODULE = "deepvm.profiling.eflops.eflops_worker"
 GRACE_S = 30.0  # for the processes to end after the result
 SETTLE_S = 2.0  # for the other processes to report after one has failed
-_NO_MEMORY = re.compile(r"out of memory|(can't|cannot) allocate memory|not enough memory|alloc_failed", re.IGNORECASE)
+_NO_MEMORY = re.compile(
+    r"out of memory|(can't|cannot) allocate memory|not enough memory|alloc_failed", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
 class Task:
     """What each process is to do, with ``windows`` of at least ``seconds``, and waits of at most ``timeout_s``.
 
-    ``data`` is a folder, "" for random images; ``modules`` a folder in which ``module:function`` is looked up last.
+    ``data`` is a folder, "" for random images; ``modules`` a folder in which ``module:function`` is
+    looked up last.
     """
 
     workload: Workload
@@ -58,18 +62,23 @@ def run_workers(task: Task, say: Callable[[str], None], module: str = MODULE) ->
     Raises:
         RequestError: the batch does not fit, or an argument cannot be used on this device.
         DataError: the images cannot be read.
-        MeasurementError: one failed or ended without a result, or all were silent for ``task.timeout_s`` and a window.
+        MeasurementError: one failed or ended without a result, or all were silent for
+            ``task.timeout_s`` and a window.
     """
     environment = dict(os.environ)
     if task.processes > 1 and sys.platform == "linux":
         # Else gloo resolves the host's name, which need not have an address.
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    # In this folder they import this very package, and no file of the user's with the name of a module.
+    # In this folder they import this very package, and no file of the user's with the name of a
+    # module.
     package = Path(__file__).resolve().parents[3]
     with tempfile.TemporaryDirectory(prefix="deepvm-eflops-") as folder:
         words = [sys.executable, "-m", module, json.dumps(asdict(task))]
         commands = [
-            (Host(f"process {rank + 1} of {task.processes}"), [*words, str(rank), str(Path(folder, "rendezvous"))])
+            (
+                Host(f"process {rank + 1} of {task.processes}"),
+                [*words, str(rank), str(Path(folder, "rendezvous"))],
+            )
             for rank in range(task.processes)
         ]
         with Coordinator(commands, environment=environment, folder=package) as workers:
@@ -81,7 +90,8 @@ def run_workers(task: Task, say: Callable[[str], None], module: str = MODULE) ->
 def _listen(workers: Coordinator, task: Task, say: Callable[[str], None]) -> dict[str, Any]:
     limit = task.timeout_s + task.seconds
     deadline = time.monotonic() + limit
-    failures: dict[int, tuple[int, DeepVMError]] = {}  # by rank; the one of the lowest order is the cause
+    # By rank; the one of the lowest order is the cause
+    failures: dict[int, tuple[int, DeepVMError]] = {}
     while (heard := workers.next_message(deadline)) is not None:
         rank, message = heard
         if message["event"] == "found":
@@ -124,24 +134,39 @@ def _ended(code: int, said: Sequence[str], rank: int, task: Task) -> tuple[int, 
 
 
 def _broken(how: str, rank: int, task: Task) -> MeasurementError:
-    advice = "nvidia-smi shows whether the GPU is healthy" if task.device == "cuda" else "try a smaller --batch"
+    advice = (
+        "nvidia-smi shows whether the GPU is healthy"
+        if task.device == "cuda"
+        else "try a smaller --batch"
+    )
     if task.processes > 1:
         advice = "try --processes 1: if that works, what connects the processes is at fault"
-    return MeasurementError(f"{task.workload.model}: process {rank + 1} of {task.processes} {how}; {advice}")
+    return MeasurementError(
+        f"{task.workload.model}: process {rank + 1} of {task.processes} {how}; {advice}"
+    )
 
 
 def _too_large(task: Task, why: str) -> RequestError:
     own = task.workload
     half = own.batch // 2
-    smaller = f"less, such as {half}" if half >= 2 else "no less; choose a smaller --model or --resolution"
-    return RequestError("batch", own.batch, f"{smaller}: {own.model} at {own.resolution} x {own.resolution}: {why}")
+    smaller = (
+        f"less, such as {half}"
+        if half >= 2
+        else "no less; choose a smaller --model or --resolution"
+    )
+    return RequestError(
+        "batch", own.batch, f"{smaller}: {own.model} at {own.resolution} x {own.resolution}: {why}"
+    )
 
 
 # --- in the process ---
 
 
 def work(task: Task, rank: int, rendezvous: Path) -> None:
-    """Train, and emit that it is ``alive``; rank 0 also what to ``say`` and, at the end, what was ``found``."""
+    """Train, and emit that it is ``alive``.
+
+    Rank 0 also what to ``say`` and, at the end, what was ``found``.
+    """
     import torch
 
     from deepvm.profiling.hosts.machine import describe
@@ -180,7 +205,10 @@ def work(task: Task, rank: int, rendezvous: Path) -> None:
     timing = time_windows(run, workload.batch * task.processes, task.windows, task.seconds, say)
     if rank == 0:
         source = data.name if data else "synthetic"
-        emit("found", found={**asdict(timing), "forward_flops": flops, "machine": describe(), "data": source})
+        emit(
+            "found",
+            found={**asdict(timing), "forward_flops": flops, "machine": describe(), "data": source},
+        )
     ranks.close()
 
 
@@ -191,14 +219,20 @@ def _made(workload: Workload, *, count: bool) -> tuple[nn.Module, int]:
     try:
         model = build(workload.model)
     except (ImportError, AttributeError) as error:
-        allowed = f"module:function that can be imported in the current folder ({type(error).__name__}: {error})"
+        allowed = (
+            f"module:function that can be imported in the current folder ({type(error).__name__}:"
+            f" {error})"
+        )
         raise RequestError("model", workload.model, allowed) from None
     try:
         return model, forward_flops(model, workload.resolution) if count else 0
     except Exception as error:
         if ":" not in workload.model:
             raise
-        allowed = f"a model that takes images, and whose operations can be counted without data ({_reason(error)})"
+        allowed = (
+            "a model that takes images, and whose operations can be counted without data"
+            f" ({_reason(error)})"
+        )
         raise RequestError("model", workload.model, allowed) from None
 
 
@@ -212,7 +246,8 @@ def _tell(error: Exception, task: Task) -> None:
         emit("failed", request=[error.option, error.value, error.allowed])
     elif isinstance(error, DataError):
         emit("failed", data=str(error))
-    # torch has an error of its own for GPUs; what cuDNN, cuBLAS and the processor's allocator raise has no type.
+    # torch has an error of its own for GPUs; what cuDNN, cuBLAS and the processor's allocator raise
+    # has no type.
     elif isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):
         # Where in torch's source the processor's allocator gave up helps nobody here.
         _tell(_too_large(task, re.sub(r"^\[enforce fail [^]]*\] err == 0\. ", "", reason)), task)

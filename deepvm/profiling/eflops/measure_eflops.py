@@ -1,7 +1,8 @@
 """eFLOPS: the operations that a machine does each second while it trains (DeepVM III-B2).
 
-eFLOPS = 3 x operations of the forward pass x images/s: the backward pass has twice as many as the forward pass. The
-number belongs to its workload: one machine has several times as many eFLOPS with one model as with another.
+eFLOPS = 3 x operations of the forward pass x images/s: the backward pass has twice as many as the
+forward pass. The number belongs to its workload: one machine has several times as many eFLOPS with
+one model as with another.
 """
 
 from __future__ import annotations
@@ -38,9 +39,12 @@ _HOST_S = 1980.0  # for one model on a slow host, in addition to its windows
 
 @dataclass(frozen=True)
 class Eflops:
-    """A measurement; ``forward_flops``: operations of the forward pass for one image, ``steps``: of each window.
+    """A measurement.
 
-    ``data`` is ``synthetic``, ``cifar10`` or ``idx``; ``steady``: the speed had settled after the warm-up.
+    ``forward_flops``: operations of the forward pass for one image, ``steps``: of each window.
+
+    ``data`` is ``synthetic``, ``cifar10`` or ``idx``; ``steady``: the speed had settled after the
+    warm-up.
     """
 
     workload: Workload
@@ -79,7 +83,10 @@ class Eflops:
                 "end what else runs here, or take longer windows with --seconds"
             )
         if self.spread > WIDE_SPREAD:
-            yield f"the windows differ by {self.spread:.0%}; end what else runs here, or measure more with --windows"
+            yield (
+                f"the windows differ by {self.spread:.0%}; end what else runs here, or measure more"
+                " with --windows"
+            )
         gpus = len(self.machine["gpus"])
         if self.device == "cuda" and self.processes < gpus:
             yield f"{self.processes} of {gpus} GPUs were measured; leave --processes out to use all"
@@ -116,11 +123,12 @@ def measure_eflops(
     """Train on this machine and time it, in separate processes: one that crashes or hangs does not end the caller.
 
     ``model``, ``batch``, ``resolution``, ``dtype`` and ``optimizer`` are those of a
-    :class:`~deepvm.profiling.workload.spec.Workload`. ``device`` is ``cpu``, ``cuda``, or ``auto`` for GPUs if there
-    are any; one process trains on each GPU, or one on the CPU, unless ``processes`` is given. ``data`` is a folder for
-    :func:`~deepvm.profiling.workload.images.read_images`, without it images are random. ``windows`` count after the
-    warm-up, each of at least ``seconds``; after ``timeout_s`` of silence beyond that the processes are ended. ``say``
-    receives progress lines.
+    :class:`~deepvm.profiling.workload.spec.Workload`. ``device`` is ``cpu``, ``cuda``, or ``auto``
+    for GPUs if there are any; one process trains on each GPU, or one on the CPU, unless
+    ``processes`` is given. ``data`` is a folder for
+    :func:`~deepvm.profiling.workload.images.read_images`, without it images are random. ``windows``
+    count after the warm-up, each of at least ``seconds``; after ``timeout_s`` of silence beyond
+    that the processes are ended. ``say`` receives progress lines.
 
     Raises:
         RequestError: an argument cannot be used, or a batch does not fit into the memory.
@@ -158,12 +166,17 @@ def measure_eflops(
     return Eflops(task.workload, device=device, processes=count, threads=task.threads, **found)
 
 
-def check_numbers(batch: int, resolution: int, windows: int, seconds: float, timeout_s: float = TIMEOUT_S) -> None:
+def check_numbers(
+    batch: int, resolution: int, windows: int, seconds: float, timeout_s: float = TIMEOUT_S
+) -> None:
     """Raise a RequestError for numbers that :func:`measure_eflops` accepts on no machine."""
     _check_whole("batch", batch, 2, 65536, "; batch normalisation needs two images")
     _check_whole("resolution", resolution, 32, 2048)
     _check_whole("windows", windows, LEAST_WINDOWS, 1000)
-    for option, value, least, most in (("seconds", seconds, 0.001, 600), ("timeout", timeout_s, 1, 86400)):
+    for option, value, least, most in (
+        ("seconds", seconds, 0.001, 600),
+        ("timeout", timeout_s, 1, 86400),
+    ):
         if not least <= value <= most:
             raise RequestError(option, value, f"seconds from {least} to {most}")
 
@@ -178,7 +191,9 @@ def _devices(device: str, processes: int | None) -> tuple[str, int]:
 
         gpus = torch.cuda.device_count()
         if device == "cuda" and not gpus:
-            raise RequestError("device", device, f"cpu: torch {torch.__version__} sees no NVIDIA GPU here")
+            raise RequestError(
+                "device", device, f"cpu: torch {torch.__version__} sees no NVIDIA GPU here"
+            )
     most = gpus or cores()
     if processes is not None:
         what = "GPUs that torch sees" if gpus else "cores that this process may use"
@@ -195,15 +210,22 @@ def _check_whole(option: str, value: int, least: int, most: int, why: str = "") 
 
 
 def measure_eflops_on(
-    host: Host, launcher: Launcher, options: Mapping[str, Any], *, say: Callable[[str], None] = lambda line: None
+    host: Host,
+    launcher: Launcher,
+    options: Mapping[str, Any],
+    *,
+    say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """:meth:`Eflops.document` of a host, with ``options`` of :func:`measure_eflops` as JSON has them.
 
     Raises:
         MeasurementError: it failed there, or the host fell silent; says why.
     """
-    # A slow step makes a window longer than it need be, and the warm-up takes as long as some windows.
-    limit_s = _HOST_S + 4 * float(options.get("seconds", SECONDS)) * int(options.get("windows", WINDOWS))
+    # A slow step makes a window longer than it need be, and the warm-up takes as long as some
+    # windows.
+    limit_s = _HOST_S + 4 * float(options.get("seconds", SECONDS)) * int(
+        options.get("windows", WINDOWS)
+    )
     order = json.dumps({"options": dict(options), "limit_s": limit_s})
     with Coordinator([(host, launcher.command(host, MODULE, [order]))]) as running:
         while (message := running.answer(0, limit_s))["event"] == "say":

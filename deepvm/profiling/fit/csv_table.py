@@ -22,7 +22,9 @@ class Row:
 
 
 def table_of(text: str, file: Path, allowed: str) -> list[Row]:
-    """The rows of a file's text, the header among them; lines that begin with # are comments, empty ones are left out.
+    """The rows of a file's text, the header among them.
+
+    Lines that begin with # are comments, empty ones are left out.
 
     Raises a CatalogFormatError if it is no CSV.
     """
@@ -30,7 +32,11 @@ def table_of(text: str, file: Path, allowed: str) -> list[Row]:
     lines = ["\n" if line.lstrip().startswith("#") else f"{line}\n" for line in text.splitlines()]
     reader = csv.reader(lines, strict=True)
     try:
-        return [Row(f"line {reader.line_num}", tuple(cells)) for cells in reader if any(c.strip() for c in cells)]
+        return [
+            Row(f"line {reader.line_num}", tuple(cells))
+            for cells in reader
+            if any(c.strip() for c in cells)
+        ]
     except csv.Error as error:
         problem = Problem(f"line {reader.line_num}", f"not CSV: {error}", allowed)
         raise CatalogFormatError(file, [problem]) from None

@@ -20,10 +20,17 @@ _ABOVE_LINEAR = 1.05
 _NEAR_LINEAR = 0.9
 
 
-def doubts(n: FloatArray, s: FloatArray, laws: Sequence[Fitted], best: Fitted, up_to: int) -> tuple[str, ...]:
+def doubts(
+    n: FloatArray, s: FloatArray, laws: Sequence[Fitted], best: Fitted, up_to: int
+) -> tuple[str, ...]:
     """Every doubt about using ``best`` up to n = ``up_to``, gravest first; ``n`` and ``s`` have shape (m,)."""
     logistic = next(f for f in laws if f.law is LOGISTIC)
-    return (*_of_use(n, up_to), *_of_points(n, s), *_of_fits(len(n), laws, best), *_of_logistic(n, logistic))
+    return (
+        *_of_use(n, up_to),
+        *_of_points(n, s),
+        *_of_fits(len(n), laws, best),
+        *_of_logistic(n, logistic),
+    )
 
 
 def point_doubts(points: Sequence[tuple[float, float]]) -> tuple[str, ...]:
@@ -40,16 +47,20 @@ def _of_use(n: FloatArray, up_to: int) -> Iterator[str]:
     largest = float(n.max())
     if up_to > REACH * largest:
         yield (
-            f"n = {up_to} is {up_to / largest:.3g} x the largest n that was measured ({largest:g}): beyond "
-            f"{REACH} x, here n = {int(REACH * largest)}, S(n) is a guess, and the band knows nothing of other laws. "
-            "A logistic that was measured to n = 8 with 5 % noise gave an S(32) of 0.4 to 6 times the truth"
+            f"n = {up_to} is {up_to / largest:.3g} x the largest n that was measured ({largest:g}):"
+            f" beyond {REACH} x, here n = {int(REACH * largest)}, S(n) is a guess, and the band"
+            " knows nothing of other laws. A logistic that was measured to n = 8 with 5 % noise"
+            " gave an S(32) of 0.4 to 6 times the truth"
         )
 
 
 def _of_points(n: FloatArray, s: FloatArray) -> Iterator[str]:
     sizes = np.unique(n)
     if len(sizes) < ENOUGH_SIZES:
-        yield f"only {len(sizes)} different n: measure {ENOUGH_SIZES} or more, or the law says more than the points do"
+        yield (
+            f"only {len(sizes)} different n: measure {ENOUGH_SIZES} or more, or the law says more"
+            " than the points do"
+        )
     if is_near_linear(n, s):
         yield (
             f"S(n) is above {_NEAR_LINEAR} n everywhere, so no bend has been measured: "
@@ -57,15 +68,24 @@ def _of_points(n: FloatArray, s: FloatArray) -> Iterator[str]:
         )
     at_one = float(np.median(s[n == 1])) if (n == 1).any() else 1.0
     if abs(at_one - 1) > _SCATTER:
-        yield f"S(1) is 1 by definition and {at_one:.3g} in the points: are they speed-ups over one VM?"
+        yield (
+            f"S(1) is 1 by definition and {at_one:.3g} in the points: are they speed-ups over"
+            " one VM?"
+        )
     above = [size for size in sizes if size > 1 and np.median(s[n == size]) > _ABOVE_LINEAR * size]
     if shown := ", ".join(f"{size:g}" for size in above):
-        yield f"faster than n VMs can be at n = {shown}: was it the same work, and n = 1 not slowed by something?"
+        yield (
+            f"faster than n VMs can be at n = {shown}: was it the same work, and n = 1 not slowed"
+            " by something?"
+        )
     for size in sizes:
         own = s[n == size]
         spread = float(np.std(own, ddof=1) / np.mean(own)) if len(own) > 1 else 0.0
         if spread > _SCATTER:
-            yield f"{len(own)} measurements at n = {size:g} scatter by {100 * spread:.0f} % of S(n): repeat them"
+            yield (
+                f"{len(own)} measurements at n = {size:g} scatter by {100 * spread:.0f} % of S(n):"
+                " repeat them"
+            )
 
 
 def _of_fits(measurements: int, laws: Sequence[Fitted], best: Fitted) -> Iterator[str]:
@@ -77,7 +97,8 @@ def _of_fits(measurements: int, laws: Sequence[Fitted], best: Fitted) -> Iterato
         names = joined(f.law.name for f in without)
         most = max(len(f.law.parameters) for f in without)
         yield (
-            f"{measurements} measurements are too few for an AICc of {names}: {most + 3} are enough to compare all laws"
+            f"{measurements} measurements are too few for an AICc of {names}: {most + 3} are enough"
+            " to compare all laws"
         )
     if best.mape > OFF:
         yield _far(best)
@@ -94,9 +115,15 @@ def _of_logistic(n: FloatArray, logistic: Fitted) -> Iterator[str]:
     largest = float(n.max())
     a, b, c = logistic.values
     if b >= largest:
-        yield f"logistic: no measurement past its bend at n = {b:.3g}, so a, b and c are guesses; measure larger n"
+        yield (
+            f"logistic: no measurement past its bend at n = {b:.3g}, so a, b and c are guesses;"
+            " measure larger n"
+        )
     for name, value in logistic.at_bounds().items():
-        yield f"logistic: {name} = {value:g} is the bound of the search, so the points do not have this shape"
+        yield (
+            f"logistic: {name} = {value:g} is the bound of the search, so the points do not have"
+            " this shape"
+        )
     sizes = np.arange(1.0, largest + 1.0)
     hybrid = HybridSpeedup(a, b, c).speedup(sizes)
     if hybrid[0] <= 0:

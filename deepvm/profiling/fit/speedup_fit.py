@@ -14,7 +14,14 @@ from scipy.special import stdtrit
 from deepvm.core.cluster.speedup import FloatArray
 from deepvm.errors import RequestError
 from deepvm.profiling.fit.diagnostics import ENOUGH_SIZES, OFF, REACH, doubts, is_near_linear
-from deepvm.profiling.fit.speedup_models import LAWS, Fitted, best_first, fit_law, residuals, search_fast
+from deepvm.profiling.fit.speedup_models import (
+    LAWS,
+    Fitted,
+    best_first,
+    fit_law,
+    residuals,
+    search_fast,
+)
 from deepvm.profiling.fit.speedup_points import MOST_NODES, Points
 
 FEWEST_SIZES = 4  # three parameters go through three points whatever these are
@@ -31,7 +38,10 @@ class Band:
     draws: npt.NDArray[np.float64]
 
     def at(self, n: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Low and high S(n), same shape as n; the fitted curve is never outside, nor is the band below 0."""
+        """Low and high S(n), same shape as n.
+
+        The fitted curve is never outside, nor is the band below 0.
+        """
         n = np.asarray(n, dtype=np.float64)
         drawn = np.array([self.fitted.law.speedup(n, *values) for values in self.draws])
         low, high = np.quantile(drawn, [(1 - SHARE) / 2, (1 + SHARE) / 2], axis=0)
@@ -50,7 +60,10 @@ class BandPoint(NamedTuple):
 
 @dataclass(frozen=True)
 class Fit:
-    """Four laws fitted to ``points`` (n, S(n)), sorted by n; the ``best`` by AICc, to be used up to n = ``up_to``."""
+    """Four laws fitted to ``points`` (n, S(n)), sorted by n.
+
+    The ``best`` by AICc, to be used up to n = ``up_to``.
+    """
 
     points: Points
     laws: tuple[Fitted, ...]
@@ -71,7 +84,9 @@ class Fit:
     @property
     def straight(self) -> bool:
         """Whether nothing bends yet at the largest measured n."""
-        return self.law("logistic").values[1] >= self.sizes[-1] or is_near_linear(*np.array(self.points).T)
+        return self.law("logistic").values[1] >= self.sizes[-1] or is_near_linear(
+            *np.array(self.points).T
+        )
 
     @property
     def trusted_to(self) -> int:
@@ -85,10 +100,14 @@ class Fit:
             sizes.append(min(2 * sizes[-1], self.up_to))
         n = np.array(sizes, dtype=np.float64)
         rows = zip(sizes, *self.band.at(n), self.best.speedup(n), strict=True)
-        return tuple(BandPoint(size, float(low), float(s), float(high)) for size, low, high, s in rows)
+        return tuple(
+            BandPoint(size, float(low), float(s), float(high)) for size, low, high, s in rows
+        )
 
     def document(self) -> dict[str, Any]:
-        """``deepvm.fit/1``: ``a``, ``b``, ``c`` of the logistic; ``mape`` and ``band`` of the best ``law``.
+        """``deepvm.fit/1``: ``a``, ``b``, ``c`` of the logistic.
+
+        ``mape`` and ``band`` of the best ``law``.
 
         AICc without a value is null.
         """
@@ -109,24 +128,40 @@ class Fit:
 
 
 def fit_curve(
-    points: Sequence[tuple[float, float]], *, up_to: int | None = None, resamples: int = RESAMPLES, seed: int = 0
+    points: Sequence[tuple[float, float]],
+    *,
+    up_to: int | None = None,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
 ) -> Fit:
-    """Fit the four laws to points (n, S(n)), whole n >= 1 in VMs and S > 0, in any order; choose the best.
+    """Fit the four laws to points (n, S(n)), whole n >= 1 in VMs and S > 0, in any order.
 
-    ``up_to`` is the largest n to use the curve for, by default the largest measured; ``resamples`` and ``seed`` are of
-    the band's draws.
+    Choose the best.
+
+    ``up_to`` is the largest n to use the curve for, by default the largest measured; ``resamples``
+    and ``seed`` are of the band's draws.
 
     Raises:
-        RequestError: fewer than four different n, an invalid point, or an ``up_to`` outside 1 ... 4096.
+        RequestError: fewer than four different n, an invalid point, or an ``up_to`` outside 1 ...
+            4096.
     """
     ordered = tuple(sorted((float(n), float(s)) for n, s in points))
     for point in ordered:
-        if not (1 <= point[0] <= MOST_NODES and point[0] == int(point[0]) and 0 < point[1] < math.inf):
-            raise RequestError("POINTS", point, f"a whole n, 1 to {MOST_NODES}, and a speed-up above 0")
+        if not (
+            1 <= point[0] <= MOST_NODES and point[0] == int(point[0]) and 0 < point[1] < math.inf
+        ):
+            raise RequestError(
+                "POINTS", point, f"a whole n, 1 to {MOST_NODES}, and a speed-up above 0"
+            )
     sizes = sorted({int(n) for n, _ in ordered})
     if len(sizes) < FEWEST_SIZES:
-        few = f"at least {FEWEST_SIZES} different n, better 8, some of them past the bend of the curve"
-        raise RequestError("POINTS", f"{len(sizes)} different n ({', '.join(map(str, sizes))})", few)
+        few = (
+            f"at least {FEWEST_SIZES} different n, better 8, some of them past the bend of the"
+            " curve"
+        )
+        raise RequestError(
+            "POINTS", f"{len(sizes)} different n ({', '.join(map(str, sizes))})", few
+        )
     if up_to is not None and not 1 <= up_to <= MOST_NODES:
         raise RequestError("up_to", up_to, f"a whole number of VMs, 1 to {MOST_NODES}")
     n, s = np.array(ordered, dtype=np.float64).T
@@ -151,7 +186,10 @@ def next_step(fit: Fit) -> str:
         return f"measure n = {2 * largest}: nothing bends yet at n = {largest}"
     if len(sizes) <= ENOUGH_SIZES:
         # In the middle of the widest gap as a ratio.
-        gaps = [(high / low, round((low * high) ** 0.5)) for low, high in zip(sizes, sizes[1:], strict=False)]
+        gaps = [
+            (high / low, round((low * high) ** 0.5))
+            for low, high in zip(sizes, sizes[1:], strict=False)
+        ]
         _, between = max([gap for gap in gaps if gap[1] not in sizes], default=(0, 2 * largest))
         return f"measure n = {between}: {len(sizes)} sizes are few"
     if width[widest] > OFF and sum(n == 1 for n, _ in fit.points) == 1:
@@ -161,31 +199,38 @@ def next_step(fit: Fit) -> str:
     return f"nothing; up to n = {fit.trusted_to} these points are enough"
 
 
-def bootstrap(fitted: Fitted, n: FloatArray, s: FloatArray, *, resamples: int = RESAMPLES, seed: int = 0) -> Band:
+def bootstrap(
+    fitted: Fitted, n: FloatArray, s: FloatArray, *, resamples: int = RESAMPLES, seed: int = 0
+) -> Band:
     """The band around a fit to sizes ``n`` in VMs and speed-ups ``s``, both of shape (m,), if its law is the right one.
 
-    The residuals of a size are drawn together, as their mean: what a law cannot describe at a size is the same in all
-    its repeats, which must not make it look smaller. Each draw multiplies the fitted curve at the measured sizes by 1
-    minus a residual of another size, scatters the unit, and fits again. S counts from n = 1, so an error there moves
-    the whole curve: it scatters as its repeats do, or, measured once, as the other sizes do.
+    The residuals of a size are drawn together, as their mean: what a law cannot describe at a size
+    is the same in all its repeats, which must not make it look smaller. Each draw multiplies the
+    fitted curve at the measured sizes by 1 minus a residual of another size, scatters the unit, and
+    fits again. S counts from n = 1, so an error there moves the whole curve: it scatters as its
+    repeats do, or, measured once, as the other sizes do.
     """
     random = np.random.default_rng(seed)
     law = fitted.law
     sizes, where = np.unique(n, return_inverse=True)
     own = residuals(law, fitted.values, n, s)
     mean = np.bincount(where, own) / np.bincount(where)
-    # A law with S(1) = 1 has no residual there that could stand for another size's, nor any freedom to fit it.
+    # A law with S(1) = 1 has no residual there that could stand for another size's, nor any freedom
+    # to fit it.
     free = np.ones(len(sizes), dtype=bool) if not law.unit else sizes > 1
     pool = mean[free]
-    # Centred, or all draws would be shifted alike; stretched for the fitted parameters, and by Student's t over its
-    # limit for many sizes, because few residuals say little of their own width.
+    # Centred, or all draws would be shifted alike; stretched for the fitted parameters, and by
+    # Student's t over its limit for many sizes, because few residuals say little of their own
+    # width.
     freedom = max(len(pool) - len(law.parameters), 1)
     pool = (pool - pool.mean()) * math.sqrt(len(pool) / freedom)
     pool = pool * stdtrit(freedom, (1 + SHARE) / 2) / stdtrit(math.inf, (1 + SHARE) / 2)
     units = _units(s[n == 1], pool, resamples, random)
     curve = fitted.speedup(n)
     # A search that starts on a bound of 0 takes long to leave it.
-    start = tuple(max(v, 1e-6) if low == 0 else v for v, low in zip(fitted.values, law.low, strict=True))
+    start = tuple(
+        max(v, 1e-6) if low == 0 else v for v, low in zip(fitted.values, law.low, strict=True)
+    )
     draws = []
     for one in units:
         drawn = np.zeros(len(sizes))
@@ -198,7 +243,9 @@ def bootstrap(fitted: Fitted, n: FloatArray, s: FloatArray, *, resamples: int = 
     return Band(fitted, np.array(draws or [fitted.values]))
 
 
-def _units(own: FloatArray, pool: FloatArray, resamples: int, random: np.random.Generator) -> FloatArray:
+def _units(
+    own: FloatArray, pool: FloatArray, resamples: int, random: np.random.Generator
+) -> FloatArray:
     """Factors by which n = 1 may be off, shape (resamples,); ``own``: S at n = 1, ``pool``: residuals of all sizes."""
     drawn: FloatArray = random.choice(pool, resamples)
     if len(own) > 1:

@@ -1,11 +1,13 @@
 """Four laws of scaling, fitted to the same measurements under the same noise, so that they can be compared.
 
-Every law minimises the sum of squared relative residuals S_law(n) / S(n) - 1: a measured time is off by some per cent
-of itself, and with plain differences the largest sizes alone would decide. On the speed-ups behind Figure 5 of the
-paper the mean errors are 3 % (alpha-beta), 8 % (logistic), 30 % (Amdahl, USL).
+Every law minimises the sum of squared relative residuals S_law(n) / S(n) - 1: a measured time is
+off by some per cent of itself, and with plain differences the largest sizes alone would decide. On
+the speed-ups behind Figure 5 of the paper the mean errors are 3 % (alpha-beta), 8 % (logistic), 30
+% (Amdahl, USL).
 
-AICc = m ln(mean squared residual) + 2 k + 2 k (k + 1) / (m - k - 1) of those residuals, with m measurements and k
-parameters, one of them the width of the noise: the law with the least is the one to use. Measurements at n = 1 count
+AICc = m ln(mean squared residual) + 2 k + 2 k (k + 1) / (m - k - 1) of those residuals, with m
+measurements and k parameters, one of them the width of the noise: the law with the least is the one
+to use. Measurements at n = 1 count
 too: a curve that does not give S(1) = 1 pays for it.
 """
 
@@ -24,13 +26,19 @@ from scipy.special import expit
 from deepvm.core.cluster.speedup import FloatArray, RingSpeedup
 
 SMALLEST_RESIDUAL = 1e-6
-"""Relative. No clock measures a step better, so laws that fit as closely are told apart by their parameters alone."""
+"""Relative.
+
+No clock measures a step better, so laws that fit as closely are told apart by their parameters
+alone.
+"""
 
 EVALUATIONS = 2000  # of a law in one search; then it is cut off
 _TOLERANCE = 1e-14
 _FAST_EVALUATIONS = 200
 _CONVERGED = (1, 2, 3, 4)  # what leastsq returns when it is done
-_NOTHING = 1e-9  # a cost that is smaller is 0: the search stays inside its bounds and comes as close to them as it can
+# A cost that is smaller is 0: the search stays inside its bounds and comes as close to them as it
+# can
+_NOTHING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -56,7 +64,8 @@ class Law:
 class Fitted:
     """A law with the parameters that fit best.
 
-    ``mape``: mean absolute relative error over the measurements, 0.03 is 3 %; ``aicc``: see :func:`aicc`;
+    ``mape``: mean absolute relative error over the measurements, 0.03 is 3 %; ``aicc``: see
+    :func:`aicc`;
     ``converged``: False when the search was cut off.
     """
 
@@ -74,20 +83,28 @@ class Fitted:
         """The parameters that ended at a bound, by name."""
         rows = zip(self.law.parameters, self.values, self.law.low, self.law.high, strict=True)
         near = 1e-6
-        return {name: v for name, v, low, high in rows if v <= low * (1 + near) or v >= high * (1 - near)}
+        return {
+            name: v
+            for name, v, low, high in rows
+            if v <= low * (1 + near) or v >= high * (1 - near)
+        }
 
 
 def fit_law(law: Law, n: FloatArray, s: FloatArray) -> Fitted:
     """Fit one law to sizes ``n`` in VMs and speed-ups ``s`` above 0, both of shape (m,)."""
     values: tuple[float, ...]
     if law is ALPHA_BETA:
-        # The same code that fits a ring to a catalog's points: the two must agree to the last digit.
+        # The same code that fits a ring to a catalog's points: the two must agree to the last
+        # digit.
         ring = RingSpeedup.fit(list(zip(n, s, strict=True)))
         values, converged = (ring.c, ring.l), True
     else:
         starts = law.starts(n, s)
         ends = [end for start in starts if (end := search_fast(law, n, s, start)) is not None]
-        near = min(ends or map(tuple, starts), key=lambda own: float(np.mean(residuals(law, own, n, s) ** 2)))
+        near = min(
+            ends or map(tuple, starts),
+            key=lambda own: float(np.mean(residuals(law, own, n, s) ** 2)),
+        )
         found = search(law, n, s, near)
         values, converged = found or near, found is not None
     errors = residuals(law, values, n, s)
@@ -95,28 +112,47 @@ def fit_law(law: Law, n: FloatArray, s: FloatArray) -> Fitted:
     return Fitted(law, values, float(np.mean(np.abs(errors))), score, converged)
 
 
-def search(law: Law, n: FloatArray, s: FloatArray, start: Sequence[float]) -> tuple[float, ...] | None:
-    """Minimise the squared relative residuals inside the bounds; None when the search was cut off."""
-    options = {"max_nfev": EVALUATIONS, "x_scale": "jac", "ftol": _TOLERANCE, "xtol": _TOLERANCE, "gtol": _TOLERANCE}
+def search(
+    law: Law, n: FloatArray, s: FloatArray, start: Sequence[float]
+) -> tuple[float, ...] | None:
+    """Minimise the squared relative residuals inside the bounds.
+
+    None when the search was cut off.
+    """
+    options = {
+        "max_nfev": EVALUATIONS,
+        "x_scale": "jac",
+        "ftol": _TOLERANCE,
+        "xtol": _TOLERANCE,
+        "gtol": _TOLERANCE,
+    }
     with warnings.catch_warnings():
-        # The covariance, which is not used here, has no value when the law passes through every point.
+        # The covariance, which is not used here, has no value when the law passes through every
+        # point.
         warnings.simplefilter("ignore", OptimizeWarning)
         try:
-            values, _ = curve_fit(law.speedup, n, s, p0=start, sigma=s, bounds=(law.low, law.high), **options)
+            values, _ = curve_fit(
+                law.speedup, n, s, p0=start, sigma=s, bounds=(law.low, law.high), **options
+            )
         except RuntimeError:  # so curve_fit says that it did not converge
             return None
     return tuple(_settled(v) for v in values)
 
 
-def search_fast(law: Law, n: FloatArray, s: FloatArray, start: Sequence[float]) -> tuple[float, ...] | None:
+def search_fast(
+    law: Law, n: FloatArray, s: FloatArray, start: Sequence[float]
+) -> tuple[float, ...] | None:
     """As :func:`search`, to about five digits and in a tenth of the time.
 
-    A parameter that crosses a bound is put there, and the others are searched again.
-    Parameters that are never 0 are searched as logarithms: where a logistic has not bent yet, b and log(c) change
-    together along a straight line; b and c do so along a curve, on which a search creeps.
+    A parameter that crosses a bound is put there, and the others are searched again. Parameters
+    that are never 0 are searched as logarithms: where a logistic has not bent yet, b and log(c)
+    change together along a straight line; b and c do so along a curve, on which a search creeps.
     """
     logs = np.array(law.low) > 0
-    low, high = (np.where(logs, np.log(np.where(logs, v, 1.0)), v) for v in (np.array(law.low), np.array(law.high)))
+    low, high = (
+        np.where(logs, np.log(np.where(logs, v, 1.0)), v)
+        for v in (np.array(law.low), np.array(law.high))
+    )
     begin = np.where(logs, np.log(np.where(logs, start, 1.0)), start)
     values, free = begin.copy(), np.arange(len(begin))
 
@@ -126,7 +162,9 @@ def search_fast(law: Law, n: FloatArray, s: FloatArray, start: Sequence[float]) 
 
     while len(free):
         with np.errstate(all="ignore"):
-            found, _, _, _, end = leastsq(error, begin[free], maxfev=_FAST_EVALUATIONS, full_output=True)
+            found, _, _, _, end = leastsq(
+                error, begin[free], maxfev=_FAST_EVALUATIONS, full_output=True
+            )
         values[free] = np.clip(found, low[free], high[free])
         kept = values[free] == found
         if not np.isfinite(found).all() or (kept.all() and end not in _CONVERGED):
@@ -149,7 +187,10 @@ def residuals(law: Law, values: Sequence[float], n: FloatArray, s: FloatArray) -
 
 
 def aicc(mean_square: float, measurements: int, parameters: int) -> float | None:
-    """Akaike's criterion corrected for few data, of relative residuals; None with too few measurements."""
+    """Akaike's criterion corrected for few data, of relative residuals.
+
+    None with too few measurements.
+    """
     k = parameters + 1
     if measurements - k - 1 <= 0:
         return None
@@ -191,14 +232,36 @@ def _cost_starts(count: int, n: FloatArray, s: FloatArray) -> list[list[float]]:
 
 
 LOGISTIC = Law(
-    "logistic", ("a", "b", "c"), (1e-3, 0.0, 1e-2), (3.0, 128.0, 512.0), _logistic, _logistic_starts, unit=False
+    "logistic",
+    ("a", "b", "c"),
+    (1e-3, 0.0, 1e-2),
+    (3.0, 128.0, 512.0),
+    _logistic,
+    _logistic_starts,
+    unit=False,
 )
 """DeepVM eq. 10: a per VM, b in VMs, c the speed-up approached for large n."""
-AMDAHL = Law("amdahl", ("serial",), (0.0,), (math.inf,), partial(_usl, coherence=0.0), partial(_cost_starts, 1))
+AMDAHL = Law(
+    "amdahl",
+    ("serial",),
+    (0.0,),
+    (math.inf,),
+    partial(_usl, coherence=0.0),
+    partial(_cost_starts, 1),
+)
 """n / (1 + serial (n - 1)): the part of the work that no further VM takes over."""
-USL = Law("usl", ("contention", "coherence"), (0.0, 0.0), (math.inf, math.inf), _usl, partial(_cost_starts, 2))
+USL = Law(
+    "usl",
+    ("contention", "coherence"),
+    (0.0, 0.0),
+    (math.inf, math.inf),
+    _usl,
+    partial(_cost_starts, 2),
+)
 """Gunther's universal scalability law, n / (1 + contention (n - 1) + coherence n (n - 1))."""
-ALPHA_BETA = Law("alpha-beta", ("c", "l"), (0.0, 0.0), (math.inf, math.inf), _ring, partial(_cost_starts, 2))
+ALPHA_BETA = Law(
+    "alpha-beta", ("c", "l"), (0.0, 0.0), (math.inf, math.inf), _ring, partial(_cost_starts, 2)
+)
 """Ring all-reduce, see :class:`~deepvm.core.cluster.speedup.RingSpeedup`: bytes c and latency l, in step times."""
 
 LAWS = (LOGISTIC, AMDAHL, USL, ALPHA_BETA)  # in the order of documents and tables

@@ -1,7 +1,8 @@
 """Measured points of a speed-up curve: what ``deepvm profile scaling`` printed, or CSV (n,speedup or n,seconds).
 
-Lines of CSV that begin with # are comments; each row is one measurement, and a size may have many. Seconds are those of
-the same work on n VMs, so S(n) is the median of the seconds on one VM over those on n.
+Lines of CSV that begin with # are comments; each row is one measurement, and a size may have many.
+Seconds are those of the same work on n VMs, so S(n) is the median of the seconds on one VM over
+those on n.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ Points = tuple[tuple[float, float], ...]
 
 MAX_ROWS = 10_000
 MOST_NODES = 4096
-LARGEST = 1e9  # a time in seconds or a speed-up beyond it, or below its inverse, is a slip of the pen
+# A time in seconds or a speed-up beyond it, or below its inverse, is a slip of the pen
+LARGEST = 1e9
 
 _SCALING = DOCUMENT_VERSIONS["scaling"]
 _HEADER = "allowed: the columns n and speedup, or n and seconds (of the same work on n VMs)"
 _EXPECTED = (
-    "allowed: CSV with the columns n,speedup or n,seconds, one measurement a row, or a .json file that "
-    "`deepvm profile scaling -o json` printed"
+    "allowed: CSV with the columns n,speedup or n,seconds, one measurement a row, or a .json file"
+    " that `deepvm profile scaling -o json` printed"
 )
 _NO_UNIT = "a speed-up counts from one VM: measure n = 1 as well, or give n,speedup"
 
@@ -41,7 +43,8 @@ def read_points(path: str | os.PathLike[str]) -> Points:
     """Read the measurements of one curve: ``.json`` is a document ``deepvm.scaling/1``, any other file CSV.
 
     Raises:
-        CatalogFormatError: every problem with its line and column, what was found and what is allowed.
+        CatalogFormatError: every problem with its line and column, what was found and what is
+            allowed.
     """
     file = Path(path)
     try:
@@ -50,7 +53,9 @@ def read_points(path: str | os.PathLike[str]) -> Points:
         raise CatalogFormatError(file, [Problem("file", "does not exist", _EXPECTED)]) from None
     rows: list[tuple[float, float]] = []
     json = file.suffix.lower() == ".json"
-    problems = list(_of_scaling(parse_json(text, file, _EXPECTED), rows) if json else _of_csv(text, file, rows))
+    problems = list(
+        _of_scaling(parse_json(text, file, _EXPECTED), rows) if json else _of_csv(text, file, rows)
+    )
     if problems:
         raise CatalogFormatError(file, problems)
     return tuple(sorted(rows, key=lambda p: p[0]))
@@ -76,13 +81,19 @@ def _of_csv(text: str, file: Path, rows: list[tuple[float, float]]) -> Iterator[
         yield Problem(place, shown(",".join(titles)), _HEADER)
         return
     if len(table) > MAX_ROWS:
-        yield Problem(table[MAX_ROWS][0], f"more than {MAX_ROWS} rows", "allowed: one curve, measured by hand")
+        yield Problem(
+            table[MAX_ROWS][0], f"more than {MAX_ROWS} rows", "allowed: one curve, measured by hand"
+        )
         return
     for place, cells in table:
         if len(cells) == 2:
-            yield from _keep(dict(zip(header, map(number, cells), strict=True)), place + ", column {}", rows)
+            yield from _keep(
+                dict(zip(header, map(number, cells), strict=True)), place + ", column {}", rows
+            )
         else:
-            yield Problem(place, f"{len(cells)} fields", f"allowed: one field for {' and '.join(header)}")
+            yield Problem(
+                place, f"{len(cells)} fields", f"allowed: one field for {' and '.join(header)}"
+            )
     if not table:
         yield Problem("file", "holds no measurement", _EXPECTED)
     elif "seconds" in header and len(rows) == len(table):
@@ -94,7 +105,9 @@ def _of_scaling(raw: object, rows: list[tuple[float, float]]) -> Iterator[Proble
     document = raw if isinstance(raw, dict) else {}
     if (version := document.get("schema_version")) != _SCALING:
         yield Problem(
-            "schema_version", shown(version), f"allowed: {_SCALING!r}, as `deepvm profile scaling -o json` prints it"
+            "schema_version",
+            shown(version),
+            f"allowed: {_SCALING!r}, as `deepvm profile scaling -o json` prints it",
         )
         return
     runs = document.get("runs")
@@ -106,7 +119,8 @@ def _of_scaling(raw: object, rows: list[tuple[float, float]]) -> Iterator[Proble
     if len(rows) < len(done):
         return
     if any(n == 1 for n, _ in rows):
-        # Images per second do not depend on how long the runs were: their inverse is the time of the same work.
+        # Images per second do not depend on how long the runs were: their inverse is the time of
+        # the same work.
         rows[:] = [(n, 1 / rate) for n, rate in rows]
         yield from _to_speedups(rows)
         return
@@ -131,7 +145,9 @@ def _keep(row: dict[str, Any], place: str, rows: list[tuple[float, float]]) -> I
             wrong.append((column, f"allowed: a whole number of VMs, 1 to {MOST_NODES}"))
         elif column != "n" and not 1 / LARGEST <= own <= LARGEST:
             wrong.append((column, f"allowed: a number above 0, {1 / LARGEST:g} to {LARGEST:g}"))
-    yield from (Problem(place.format(column), shown(row[column]), expected) for column, expected in wrong)
+    yield from (
+        Problem(place.format(column), shown(row[column]), expected) for column, expected in wrong
+    )
     if not wrong:
         n, (other,) = numbers.pop("n"), numbers.values()
         rows.append((n, other))

@@ -11,7 +11,15 @@ import numpy as np
 
 from deepvm.core.interval import Interval
 from deepvm.core.spelling import listed
-from deepvm.core.training.steptime import FEWEST, REACH, FloatArray, Measured, Steps, StepTimeFit, fit_steps
+from deepvm.core.training.steptime import (
+    FEWEST,
+    REACH,
+    FloatArray,
+    Measured,
+    Steps,
+    StepTimeFit,
+    fit_steps,
+)
 from deepvm.core.units import counted
 from deepvm.errors import RequestError
 from deepvm.profiling.fit.step_points import Asked
@@ -42,7 +50,10 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Shares:
-    """What a step of a cluster consists of, in seconds; they overlap, so ``step_s`` is less than their sum."""
+    """What a step of a cluster consists of, in seconds.
+
+    They overlap, so ``step_s`` is less than their sum.
+    """
 
     asked: Asked
     grad_s: float
@@ -62,7 +73,11 @@ class StepFit:
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """What to doubt, gravest first, without a full stop."""
-        return (*_of_use(self.predictions, self.measured), *_of_steps(self.steps, self.measured), *_of_law(self.fitted))
+        return (
+            *_of_use(self.predictions, self.measured),
+            *_of_steps(self.steps, self.measured),
+            *_of_law(self.fitted),
+        )
 
     @property
     def most_off(self) -> float:
@@ -93,13 +108,22 @@ class StepFit:
         }
 
     def saved(self, workload: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, Any]:
-        """What measured tables keep: :meth:`document` with the whole fit and the steps; without what was asked for.
+        """What measured tables keep: :meth:`document` with the whole fit and the steps.
 
-        Of more than :data:`MOST_KEPT` steps as many are kept, spread evenly over clusters and batches.
+        Without what was asked for.
+
+        Of more than :data:`MOST_KEPT` steps as many are kept, spread evenly over clusters and
+        batches.
         """
         found = {key: value for key, value in self.document().items() if key != "predictions"}
         own = self.steps.thinned(MOST_KEPT)
-        rows = zip(own.nodes.tolist(), own.gpus.tolist(), own.batch.tolist(), own.step_s.tolist(), strict=True)
+        rows = zip(
+            own.nodes.tolist(),
+            own.gpus.tolist(),
+            own.batch.tolist(),
+            own.step_s.tolist(),
+            strict=True,
+        )
         steps = [{"nodes": int(n), "gpus": int(k), "batch": b, "step_s": s} for n, k, b, s in rows]
         warnings = [*_of_steps(self.steps, self.measured), *_of_law(self.fitted)]
         return found | {
@@ -120,7 +144,9 @@ def fit_step_time(steps: Steps, asked: Sequence[Asked] = ()) -> StepFit:
         fitted = fit_steps(steps)
     except RequestError as error:
         few = "measure several batches and several sizes of the cluster, the larger the better"
-        raise RequestError("POINTS", f"{counted(len(steps), 'row')}", f"{error.allowed}; {few}") from None
+        raise RequestError(
+            "POINTS", f"{counted(len(steps), 'row')}", f"{error.allowed}; {few}"
+        ) from None
     assert fitted.measured is not None
     predictions = tuple(_predicted(fitted, fitted.measured, one) for one in asked)
     return StepFit(steps, fitted, fitted.measured, predictions)
@@ -128,7 +154,9 @@ def fit_step_time(steps: Steps, asked: Sequence[Asked] = ()) -> StepFit:
 
 def _predicted(fitted: StepTimeFit, measured: Measured, asked: Asked) -> Prediction:
     step = fitted.predict(asked.nodes, asked.gpus, asked.batch)
-    beyond = any(doubt(asked, measured) for doubt in (_is_beyond, _is_wide, _lacks_part, _is_far_batch))
+    beyond = any(
+        doubt(asked, measured) for doubt in (_is_beyond, _is_wide, _lacks_part, _is_far_batch)
+    )
     return Prediction(asked, step, step.inverse(asked.gpus * asked.batch), beyond)
 
 
@@ -161,7 +189,10 @@ def _is_far_batch(asked: Asked, measured: Measured) -> bool:
 def _of_use(predictions: Sequence[Prediction], measured: Measured) -> Iterator[str]:
     asked = [prediction.asked for prediction in predictions]
     if unknown := [one for one in asked if _lacks_part(one, measured)]:
-        yield f"{_named(unknown)}: nothing was measured that synchronises so, and the step is the least it can be"
+        yield (
+            f"{_named(unknown)}: nothing was measured that synchronises so, and the step is the"
+            " least it can be"
+        )
     for most in sorted({_most_on_each(one, measured) for one in asked}):
         own = [one for one in asked if _most_on_each(one, measured) == most]
         if wide := [one for one in own if one.gpus > one.nodes * most]:
@@ -188,23 +219,45 @@ def _of_steps(steps: Steps, measured: Measured) -> Iterator[str]:
         yield "nothing was measured on several VMs: the law knows no network, that part of it is 0"
     elif measured.several == 1:
         count = next(n for n in measured.nodes if n > 1)
-        yield f"of several VMs only {count} were measured: how much slower the network makes more of them is a guess"
+        yield (
+            f"of several VMs only {count} were measured: how much slower the network makes more of"
+            " them is a guess"
+        )
     if not measured.local and measured.most_per_vm > 1:
-        yield "no VM with several GPUs was measured alone: the law knows nothing of its own links, that part is 0"
+        yield (
+            "no VM with several GPUs was measured alone: the law knows nothing of its own links,"
+            " that part is 0"
+        )
     elif not measured.local:
         yield "nothing was measured with several GPUs in a VM: that part of the law is 0"
     if len(measured.local_gpus) == 1:
         only = measured.local_gpus[0]
-        yield f"of several GPUs in one VM only {only} were measured: how much slower more of them are is a guess"
+        yield (
+            f"of several GPUs in one VM only {only} were measured: how much slower more of them are"
+            " is a guess"
+        )
     if measured.gpus[0] > 1:
-        yield "no single GPU was measured: gradients and their synchronisation are told apart by the law alone"
+        yield (
+            "no single GPU was measured: gradients and their synchronisation are told apart by the"
+            " law alone"
+        )
     if measured.batches == 1:
-        yield f"only a batch of {measured.batch[0]:g} was measured: what a step of another takes is a guess"
+        yield (
+            f"only a batch of {measured.batch[0]:g} was measured: what a step of another takes is a"
+            " guess"
+        )
     if (kinds := steps.kinds) < 2 * FEWEST:
-        yield f"only {kinds} different clusters and batches were measured for a law of eight parameters: measure more"
+        yield (
+            f"only {kinds} different clusters and batches were measured for a law of eight"
+            " parameters: measure more"
+        )
 
 
 def _of_law(fitted: StepTimeFit) -> Iterator[str]:
     if fitted.error > OFF:
-        off = f"{100 * fitted.error:.0f} %" if fitted.error < 1 else f"a factor of {1 + fitted.error:.3g}"
+        off = (
+            f"{100 * fitted.error:.0f} %"
+            if fitted.error < 1
+            else f"a factor of {1 + fitted.error:.3g}"
+        )
         yield f"half of the measured steps are {off} or more off the law: were they the same work?"

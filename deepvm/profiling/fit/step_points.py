@@ -30,7 +30,9 @@ SHORTEST_S = 1e-9
 _CLUSTER = ("nodes", "gpus", "local_batch")
 _STEP = (*_CLUSTER, "step_time_s")
 _INLINE = ("nodes", "gpus", "batch")
-_FORM = "nodes=N,gpus=K,batch=B (VMs, GPUs of all of them, samples on each GPU), or a .csv with those"
+_FORM = (
+    "nodes=N,gpus=K,batch=B (VMs, GPUs of all of them, samples on each GPU), or a .csv with those"
+)
 _IS_INLINE = re.compile(r"[^=]*=", re.ASCII)
 
 
@@ -51,7 +53,8 @@ def read_steps(path: str | os.PathLike[str]) -> Steps:
     """Read measured steps, in the order of the file.
 
     Raises:
-        CatalogFormatError: every problem with its line and column, what was found and what is allowed.
+        CatalogFormatError: every problem with its line and column, what was found and what is
+            allowed.
     """
     rows = _read(Path(path), _STEP)
     return Steps(*(np.array([row[column] for row in rows]) for column in _STEP))
@@ -87,13 +90,17 @@ def _inline(text: str) -> Asked:
             hint = did_you_mean(name, _INLINE)
             part = "".join((name, equals, value))
             raise RequestError(
-                "predict", text, f"{_FORM}; not {shown(part.strip() or ' ')}{f', {hint}' if hint else ''}"
+                "predict",
+                text,
+                f"{_FORM}; not {shown(part.strip() or ' ')}{f', {hint}' if hint else ''}",
             )
         if names.count(name) > 1:
             raise RequestError("predict", text, f"{_FORM}; {name} is given twice")
     if lacking := [name for name in _INLINE if name not in names]:
         raise RequestError(
-            "predict", text, f"{_FORM}; {joined(lacking)} {'is' if len(lacking) == 1 else 'are'} missing"
+            "predict",
+            text,
+            f"{_FORM}; {joined(lacking)} {'is' if len(lacking) == 1 else 'are'} missing",
         )
     values = {name: number(value) for name, (_, _, value) in zip(names, pairs, strict=True)}
     wrong = [f"{name}: {allowed} (not {_found(found)})" for name, found, allowed in _wrong(values)]
@@ -120,7 +127,9 @@ def _read(file: Path, columns: Sequence[str]) -> list[dict[str, float]]:
     return rows
 
 
-def _fill(table: list[Row], columns: Sequence[str], expected: str, rows: list[dict[str, float]]) -> Iterator[Problem]:
+def _fill(
+    table: list[Row], columns: Sequence[str], expected: str, rows: list[dict[str, float]]
+) -> Iterator[Problem]:
     """Append the rows that hold what they should, and yield the problems of the others."""
     if not table:
         yield Problem("file", "is empty", expected)
@@ -129,15 +138,29 @@ def _fill(table: list[Row], columns: Sequence[str], expected: str, rows: list[di
     titles = [title.strip().lower() for title in header.cells]
     for column in columns:
         if titles.count(column) != 1:
-            found = f"{titles.count(column)} columns {column}" if column in titles else f"no column {column}"
-            hint = "" if column in titles else did_you_mean(column, [t for t in titles if t not in columns])
-            yield Problem(header.place, f"{found} in {shown(','.join(header.cells))}", f"{expected}{_hint(hint)}")
+            found = (
+                f"{titles.count(column)} columns {column}"
+                if column in titles
+                else f"no column {column}"
+            )
+            hint = (
+                ""
+                if column in titles
+                else did_you_mean(column, [t for t in titles if t not in columns])
+            )
+            yield Problem(
+                header.place,
+                f"{found} in {shown(','.join(header.cells))}",
+                f"{expected}{_hint(hint)}",
+            )
     if any(titles.count(column) != 1 for column in columns):
         return
     if not body:
         yield Problem("file", "holds no row below its header", expected)
     if len(body) > MAX_ROWS:
-        yield Problem(body[MAX_ROWS].place, f"more than {MAX_ROWS} rows", f"allowed: at most {MAX_ROWS}")
+        yield Problem(
+            body[MAX_ROWS].place, f"more than {MAX_ROWS} rows", f"allowed: at most {MAX_ROWS}"
+        )
         return
     for row in body:
         if len(row.cells) != len(titles):
@@ -145,7 +168,10 @@ def _fill(table: list[Row], columns: Sequence[str], expected: str, rows: list[di
             yield Problem(row.place, f"{len(row.cells)} fields", allowed)
             continue
         values = {column: number(row.cells[titles.index(column)]) for column in columns}
-        wrong = [Problem(f"{row.place}, column {c}", shown(v), f"allowed: {text}") for c, v, text in _wrong(values)]
+        wrong = [
+            Problem(f"{row.place}, column {c}", shown(v), f"allowed: {text}")
+            for c, v, text in _wrong(values)
+        ]
         yield from wrong
         if not wrong:
             rows.append({column: float(value) for column, value in values.items()})
@@ -162,11 +188,23 @@ def _wrong(values: Mapping[str, float | str]) -> Iterator[tuple[str, float | str
         own = value if isinstance(value, float) else math.nan
         if name == "gpus" and not (least <= own <= MOST_GPUS and own.is_integer()):
             each = ", one or more on each VM" if least > 1 else ""
-            yield name, value, f"a whole number of GPUs of all VMs together, {least} to {MOST_GPUS}{each}"
+            yield (
+                name,
+                value,
+                f"a whole number of GPUs of all VMs together, {least} to {MOST_GPUS}{each}",
+            )
         elif name in ("batch", "local_batch") and not 1 / MOST_BATCH <= own <= MOST_BATCH:
-            yield name, value, f"samples on each GPU, a number above 0, {1 / MOST_BATCH:g} to {MOST_BATCH:g}"
+            yield (
+                name,
+                value,
+                f"samples on each GPU, a number above 0, {1 / MOST_BATCH:g} to {MOST_BATCH:g}",
+            )
         elif name == "step_time_s" and not SHORTEST_S <= own <= LONGEST_S:
-            yield name, value, f"seconds of a step, a number above 0, {SHORTEST_S:g} to {LONGEST_S:g}"
+            yield (
+                name,
+                value,
+                f"seconds of a step, a number above 0, {SHORTEST_S:g} to {LONGEST_S:g}",
+            )
 
 
 def _found(value: float | str) -> str:

@@ -44,8 +44,8 @@ class _Member:
 class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
     """One command on each of several hosts; leaving the ``with`` block ends all of them.
 
-    Follow all with :meth:`next_message`, or ask some with :meth:`answer` and :meth:`collect`; a place is that of a
-    command in ``commands``.
+    Follow all with :meth:`next_message`, or ask some with :meth:`answer` and :meth:`collect`; a
+    place is that of a command in ``commands``.
     """
 
     def __init__(
@@ -55,14 +55,17 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
         environment: Mapping[str, str] | None = None,
         folder: Path | None = None,
     ) -> None:
-        """Start all in ``environment`` and ``folder``; raises a RequestError if a program cannot be started.
+        """Start all in ``environment`` and ``folder``.
+
+        Raises a RequestError if a program cannot be started.
 
         ``hear`` receives each line that is printed for people.
         """
         self._hear = hear
         self._messages: queue.SimpleQueue[tuple[int, Message]] = queue.SimpleQueue()
         self._members: list[_Member] = []
-        # A session of its own: Ctrl-C reaches this process alone, which then ends the others in order.
+        # A session of its own: Ctrl-C reaches this process alone, which then ends the others in
+        # order.
         popen = partial(subprocess.Popen[Any], start_new_session=True, env=environment, cwd=folder)
         try:
             for host, words in commands:
@@ -77,14 +80,23 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
                 words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
             )
         except OSError as error:
-            raise RequestError("launcher", words[0], f"a program that can be started ({error.strerror})") from None
+            raise RequestError(
+                "launcher", words[0], f"a program that can be started ({error.strerror})"
+            ) from None
         place, member = len(self._members), _Member(host, process)
         self._members.append(member)
         readers = [
-            threading.Thread(target=_read, args=(process.stdout, partial(self._take_message, place)), daemon=True),
-            threading.Thread(target=_read, args=(process.stderr, partial(self._take_text, member)), daemon=True),
+            threading.Thread(
+                target=_read, args=(process.stdout, partial(self._take_message, place)), daemon=True
+            ),
+            threading.Thread(
+                target=_read, args=(process.stderr, partial(self._take_text, member)), daemon=True
+            ),
         ]
-        for thread in (*readers, threading.Thread(target=self._wait, args=(place, process, readers), daemon=True)):
+        for thread in (
+            *readers,
+            threading.Thread(target=self._wait, args=(place, process, readers), daemon=True),
+        ):
             thread.start()
 
     def _take_message(self, place: int, line: str) -> None:
@@ -100,21 +112,28 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
             if (hear := self._hear) is not None:
                 hear(f"[{member.host.name}] {text}")
 
-    def _wait(self, place: int, process: subprocess.Popen[bytes], readers: Sequence[threading.Thread]) -> None:
+    def _wait(
+        self, place: int, process: subprocess.Popen[bytes], readers: Sequence[threading.Thread]
+    ) -> None:
         code = process.wait()
-        for reader in readers:  # earlier messages come before the end; a grandchild may keep the pipe open
+        # Earlier messages come before the end; a grandchild may keep the pipe open
+        for reader in readers:
             reader.join(1.0)
         how = f"ended with exit code {code}"
         if code < 0:
-            names = {number.value: number.name for number in signal.Signals}  # real-time signals have none
+            # Real-time signals have none
+            names = {number.value: number.name for number in signal.Signals}
             how = f"was killed by {names.get(-code, f'signal {-code}')}"
         reason = f"its command {how}{self._last(place)}"
         self._messages.put((place, {"event": "ended", "reason": reason, "code": code}))
 
     def next_message(self, deadline: float) -> tuple[int, Message] | None:
-        """The next message and the place of its host; None when none comes until ``deadline`` (``time.monotonic()``).
+        """The next message and the place of its host.
 
-        The end of a command is the event ``ended`` with a ``reason`` and a ``code`` as of :class:`subprocess.Popen`.
+        None when none comes until ``deadline`` (``time.monotonic()``).
+
+        The end of a command is the event ``ended`` with a ``reason`` and a ``code`` as of
+        :class:`subprocess.Popen`.
         """
         try:
             return self._messages.get(timeout=max(deadline - time.monotonic(), 0))
@@ -122,7 +141,9 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
             return None
 
     def answer(self, place: int, limit_s: float, name: str = "") -> Message:
-        """The next message of one host, called ``name`` in errors; those of others are kept meanwhile.
+        """The next message of one host, called ``name`` in errors.
+
+        Those of others are kept meanwhile.
 
         Raises:
             MeasurementError: it failed, has ended, or said nothing for ``limit_s``.
@@ -132,7 +153,9 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
             raise MeasurementError(f"{name or self._members[place].host.name}: {failed[place]}")
         return answers[place]
 
-    def collect(self, places: Iterable[int], limit_s: float) -> tuple[dict[int, Message], dict[int, str]]:
+    def collect(
+        self, places: Iterable[int], limit_s: float
+    ) -> tuple[dict[int, Message], dict[int, str]]:
         """The next message of each of these hosts, and why others sent none within the time."""
         answers: dict[int, Message] = {}
         failed: dict[int, str] = {}
@@ -150,7 +173,9 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
     def ending(self, place: int) -> str:
         """Why a command has ended, in words; ``its command still runs`` when it has not."""
         unread = self._members[place].unread
-        self._await_message(lambda: any(m["event"] in _OVER for m in unread), time.monotonic() + _ENDING_S)
+        self._await_message(
+            lambda: any(m["event"] in _OVER for m in unread), time.monotonic() + _ENDING_S
+        )
         return next((m["reason"] for m in unread if m["event"] in _OVER), "its command still runs")
 
     def _await_message(self, done: Callable[[], bool], deadline: float) -> bool:
@@ -174,7 +199,9 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
         return tuple(self._members[place].tail)[-lines:]
 
     def _last(self, place: int) -> str:
-        words = (line for line in reversed(self._members[place].tail) if any(map(str.isalnum, line)))
+        words = (
+            line for line in reversed(self._members[place].tail) if any(map(str.isalnum, line))
+        )
         line = next(words, "")
         return f"; it said last: {line[:200]}" if line else ""
 

@@ -17,7 +17,10 @@ from deepvm.io.safe_read import read_text
 
 PRESETS = {
     # ServerAlive: a host that has silently gone is noticed after a minute, not after hours.
-    "ssh": "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=15 -o ServerAliveCountMax=4 {host}",
+    "ssh": (
+        "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=15 -o"
+        " ServerAliveCountMax=4 {host}"
+    ),
     # With its own host name: to MPI, processes with one host name are on one machine.
     "netns": """ip netns exec {host} unshare --uts sh -c 'hostname "$0" && exec "$@"' {host}""",
     "local": "",
@@ -28,7 +31,10 @@ _SHELLS = ("ssh", "rsh")
 _MOST_HOSTS = 1024
 # Never a hyphen first: ssh would take the name for an option.
 _NAME = re.compile(r"[A-Za-z0-9_\[][A-Za-z0-9_.@:%\[\]-]{0,254}", re.ASCII)
-_A_NAME = "a host name, an address or user@host: letters, digits and . _ - : @ % [ ], not beginning with a hyphen"
+_A_NAME = (
+    "a host name, an address or user@host: letters, digits and . _ - : @ % [ ], not beginning with"
+    " a hyphen"
+)
 _A_LINE = "one host a line, such as: 10.0.0.7 or: ubuntu@worker-2 slots=1 address=10.0.0.8"
 _A_KEY = "slots=, address=, port=, user=, type= and price= (dollars an hour)"
 
@@ -37,8 +43,9 @@ _A_KEY = "slots=, address=, port=, user=, type= and price= (dollars an hour)"
 class Host:
     """One machine: its name for the launcher, where the others reach it, and how many processes train on it.
 
-    With ``address`` "" or ``slots`` 0 these are found out; slots are GPUs then. ``port``: of its ssh, 0 for the usual.
-    ``type`` and ``usd_per_hour``: what it is called and what it costs; measurements have no use for them.
+    With ``address`` "" or ``slots`` 0 these are found out; slots are GPUs then. ``port``: of its
+    ssh, 0 for the usual. ``type`` and ``usd_per_hour``: what it is called and what it costs;
+    measurements have no use for them.
     """
 
     name: str
@@ -55,7 +62,10 @@ class Host:
 
 
 def parse_hosts(text: str, option: str = "hosts") -> tuple[Host, ...]:
-    """Hosts of names separated by commas; raises a RequestError for ``option`` if one is invalid or twice there."""
+    """Hosts of names separated by commas.
+
+    Raises a RequestError for ``option`` if one is invalid or twice there.
+    """
     names = [n.strip() for n in text.split(",") if n.strip()]
     for name in names:
         if not _NAME.fullmatch(name):
@@ -96,12 +106,20 @@ def _host(name: str, *keys: str) -> Host:
     for word in keys:
         key, _, value = word.partition("=")
         if key in found or not re.fullmatch(_VALUES.get(key, _NOTHING), value, re.ASCII):
-            why = "occurs twice" if key in found else "is not known" if key not in _VALUES else "cannot be used"
+            why = (
+                "occurs twice"
+                if key in found
+                else "is not known"
+                if key not in _VALUES
+                else "cannot be used"
+            )
             raise ValueError(f"{word!r} {why}; expected {_A_LINE}; there are {_A_KEY}")
         found[key] = value
     port, user = int(found.get("port", 0)), found.get("user", "")
     if port > 65535 or (user and "@" in name):
-        raise ValueError(f"{'port=' if port > 65535 else 'user='} cannot be used here; expected {_A_LINE}")
+        raise ValueError(
+            f"{'port=' if port > 65535 else 'user='} cannot be used here; expected {_A_LINE}"
+        )
     return Host(
         f"{user}@{name}" if user else name,
         found.get("address", ""),
@@ -129,9 +147,15 @@ def _distinct(hosts: Sequence[Host], option: str) -> tuple[Host, ...]:
         raise RequestError(option, f"{len(hosts)} hosts", f"1 to {_MOST_HOSTS} hosts, {_A_LINE}")
     for name, count in Counter(h.name for h in hosts).items():
         if count > 1:
-            raise RequestError(option, name, "each host once: two processes on one VM are not two VMs")
+            raise RequestError(
+                option, name, "each host once: two processes on one VM are not two VMs"
+            )
     if len({h.slots for h in hosts}) > 1:
-        raise RequestError(option, "different slots", "the same slots= for all hosts, as VMs of one cluster are alike")
+        raise RequestError(
+            option,
+            "different slots",
+            "the same slots= for all hosts, as VMs of one cluster are alike",
+        )
     return tuple(hosts)
 
 
@@ -152,12 +176,14 @@ class Launcher:
     def parse(cls, template: str, python: str = "", folder: str = "") -> Launcher:
         """Read ``ssh``, ``netns``, ``local``, or a template: words with ``{host}`` in them.
 
-        The command is appended to the template, or replaces ``{command}`` as one word. It is quoted there, and after
-        ``ssh`` and ``rsh``, which hand it to a shell. ``python`` is the hosts' interpreter, by default this one for
-        ``netns`` and ``local``, else ``python3``; ``folder`` is where they start it, by default the launcher's choice.
+        The command is appended to the template, or replaces ``{command}`` as one word. It is quoted
+        there, and after ``ssh`` and ``rsh``, which hand it to a shell. ``python`` is the hosts'
+        interpreter, by default this one for ``netns`` and ``local``, else ``python3``; ``folder``
+        is where they start it, by default the launcher's choice.
 
         Raises:
-            RequestError: no ``{host}`` in it, unbalanced quotes, or no such program or interpreter here.
+            RequestError: no ``{host}`` in it, unbalanced quotes, or no such program or interpreter
+                here.
         """
         local, here = template == "local", template in ("netns", "local")
         try:
@@ -168,9 +194,13 @@ class Launcher:
             allowed = f"{', '.join(PRESETS)}, or a command with {HOST} in it, such as 'ssh {HOST}'"
             raise RequestError("launcher", template, allowed)
         if words and HOST not in words[0] and shutil.which(words[0]) is None:
-            raise RequestError("launcher", template, f"a program of this machine; there is no {words[0]} here")
+            raise RequestError(
+                "launcher", template, f"a program of this machine; there is no {words[0]} here"
+            )
         if any(COMMAND in w and w != COMMAND for w in words) or words.count(COMMAND) > 1:
-            raise RequestError("launcher", template, f"{COMMAND} once and as a word of its own, or not at all")
+            raise RequestError(
+                "launcher", template, f"{COMMAND} once and as a word of its own, or not at all"
+            )
         python = python or (sys.executable if here else "python3")
         if here and not folder and shutil.which(python) is None:
             raise RequestError("python", python, "a Python of this machine that can be started")
@@ -189,15 +219,22 @@ class Launcher:
         if not self.quoted:
             return [*words, *there]
         whole = shell_words(there)
-        return [whole if w == COMMAND else w for w in words] if COMMAND in words else [*words, whole]
+        return (
+            [whole if w == COMMAND else w for w in words] if COMMAND in words else [*words, whole]
+        )
 
     def program(self, module: str, arguments: Sequence[str]) -> list[str]:
         """The words of the command that runs on the host."""
         there = [self.python, "-m", module, *arguments]
-        return ["sh", "-c", 'cd -- "$0" && exec "$@"', self.folder, *there] if self.folder else there
+        return (
+            ["sh", "-c", 'cd -- "$0" && exec "$@"', self.folder, *there] if self.folder else there
+        )
 
 
 def shell_words(words: Sequence[str]) -> str:
     """Words as one, quoted for the shell of a host."""
-    # A shell expands ~ only outside quotes, and `--python '~/venv/bin/python'` means the host's home.
-    return " ".join("~/" + shlex.quote(w[2:]) if w.startswith("~/") else shlex.quote(w) for w in words)
+    # A shell expands ~ only outside quotes, and `--python '~/venv/bin/python'` means the host's
+    # home.
+    return " ".join(
+        "~/" + shlex.quote(w[2:]) if w.startswith("~/") else shlex.quote(w) for w in words
+    )

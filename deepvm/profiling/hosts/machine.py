@@ -24,7 +24,8 @@ class Machine(TypedDict):
     """``machine`` of every measurement.
 
     Attributes:
-        cores: that this process may use. memory_bytes: the machine's, or a control group's limit; None if unknown.
+        cores: that this process may use. memory_bytes: the machine's, or a control group's limit;
+            None if unknown.
         gpus: names of the GPUs that torch can use, in torch's order.
         torch: its version, "" if not installed. cuda: the release that torch was built for, or "".
         kernel: name and release of the system.
@@ -65,7 +66,9 @@ def _instance_type(root: Path) -> str:
     # From the firmware's tables: other machines would wait in vain for the metadata service.
     folder = root / "sys/devices/virtual/dmi/id"
     try:
-        vendor, product = ((folder / name).read_text().strip() for name in ("sys_vendor", "product_name"))
+        vendor, product = (
+            (folder / name).read_text().strip() for name in ("sys_vendor", "product_name")
+        )
     except (OSError, UnicodeDecodeError):
         return ""
     return product if vendor == "Amazon EC2" and _TYPE.fullmatch(product) else ""
@@ -90,10 +93,16 @@ def boot_id() -> str:
 
 
 def one_machine(boots: Iterable[str], *, allowed: bool = True) -> bool:
-    """Whether hosts with these :func:`boot_id` include one machine twice; unless ``allowed`` a RequestError."""
+    """Whether hosts with these :func:`boot_id` include one machine twice.
+
+    Unless ``allowed`` a RequestError.
+    """
     known = [boot for boot in boots if boot]
     found = len(set(known)) < len(known)
     if found and not allowed:
-        unsaved = "this option, or --save over real hosts: these are one machine, which says nothing of VMs"
+        unsaved = (
+            "this option, or --save over real hosts: these are one machine, which says nothing"
+            " of VMs"
+        )
         raise RequestError("force_local", False, unsaved)
     return found

@@ -1,7 +1,8 @@
 """Processes on other machines that end by themselves when nobody waits for them any more.
 
-A process that was started through ssh cannot always be killed later. But its standard input closes when the starter
-ends, however that happens, and all its children inherit that input. A time limit helps if the network fails silently.
+A process that was started through ssh cannot always be killed later. But its standard input closes
+when the starter ends, however that happens, and all its children inherit that input. A time limit
+helps if the network fails silently.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from typing import Any, NoReturn
 
 from deepvm.errors import DeepVMError
 
-MARK = "@deepvm "  # begins the lines for the process that started this one; all others are for people
-MOST_REASON = 600  # characters of a reason: a line below the 4096 bytes of PIPE_BUF is written in one piece
+# Begins the lines for the process that started this one; all others are for people
+MARK = "@deepvm "
+# Characters of a reason: a line below the 4096 bytes of PIPE_BUF is written in one piece
+MOST_REASON = 600
 ENDED = 143
 _LOOK_S = 0.25
 
@@ -32,8 +35,8 @@ _LOOK_S = 0.25
 def hold(limit_s: float, tidy: Callable[[], None] = lambda: None) -> queue.SimpleQueue[str]:
     """End this process and its children when standard input closes, the parent is gone, or ``limit_s`` are over.
 
-    ``tidy`` is called last, after the children are killed; what it raises is ignored. Returns the lines of standard
-    input; only one of the processes that share it may wait for them.
+    ``tidy`` is called last, after the children are killed; what it raises is ignored. Returns the
+    lines of standard input; only one of the processes that share it may wait for them.
     """
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     arguments = (os.getppid(), time.monotonic() + limit_s, lines, tidy)
@@ -41,11 +44,15 @@ def hold(limit_s: float, tidy: Callable[[], None] = lambda: None) -> queue.Simpl
     return lines
 
 
-def agent(work: Callable[[dict[str, Any], queue.SimpleQueue[str]], None], *, folder: bool = True) -> NoReturn:
-    """The program of a host: its argument is an order in JSON with a ``limit_s``; an error is the event ``failed``.
+def agent(
+    work: Callable[[dict[str, Any], queue.SimpleQueue[str]], None], *, folder: bool = True
+) -> NoReturn:
+    """The program of a host: its argument is an order in JSON with a ``limit_s``.
 
-    Its temporary files are in a folder that is removed at the end. A killed program would leave that behind: without
-    ``folder`` it has none.
+    An error is the event ``failed``.
+
+    Its temporary files are in a folder that is removed at the end. A killed program would leave
+    that behind: without ``folder`` it has none.
     """
     order = json.loads(sys.argv[1])
     temporary = tempfile.tempdir = tempfile.mkdtemp(prefix="deepvm-host-") if folder else None
@@ -67,8 +74,9 @@ def agent(work: Callable[[dict[str, Any], queue.SimpleQueue[str]], None], *, fol
 def leave() -> NoReturn:
     """End this process without the interpreter's own last steps, once everything has been said.
 
-    Threads of gloo outlive ``destroy_process_group()`` (torch 2.13). One that drops its last tensor while the
-    interpreter ends aborts the process, and a run that was measured would count as failed.
+    Threads of gloo outlive ``destroy_process_group()`` (torch 2.13). One that drops its last tensor
+    while the interpreter ends aborts the process, and a run that was measured would count as
+    failed.
     """
     os._exit(0)
 
@@ -86,11 +94,14 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name == "torch":
         return f"{sys.executable} has no torch: install deepvm[train] for it on this host"
     text = " ".join(str(error).split())
-    kind = "" if isinstance(error, DeepVMError) else type(error).__name__  # our own are written for people
+    # Our own are written for people
+    kind = "" if isinstance(error, DeepVMError) else type(error).__name__
     return ": ".join(filter(None, (kind, text)))[:MOST_REASON]
 
 
-def _watch(parent: int, deadline: float, lines: queue.SimpleQueue[str], tidy: Callable[[], None]) -> None:
+def _watch(
+    parent: int, deadline: float, lines: queue.SimpleQueue[str], tidy: Callable[[], None]
+) -> None:
     rest = b""
     while True:
         ready = select.select([0], [], [], _LOOK_S)[0]
@@ -100,7 +111,11 @@ def _watch(parent: int, deadline: float, lines: queue.SimpleQueue[str], tidy: Ca
             except OSError:
                 data = b""
             if not data:
-                _end("standard input was closed: whoever started this is gone, or does not pass its input on", tidy)
+                _end(
+                    "standard input was closed: whoever started this is gone, or does not pass its"
+                    " input on",
+                    tidy,
+                )
             *whole, rest = (rest + data).split(b"\n")
             for line in whole:
                 lines.put(line.decode(errors="replace"))

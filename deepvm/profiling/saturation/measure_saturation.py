@@ -25,8 +25,8 @@ _SHORT_S = 0.05
 class Saturation:
     """A measurement; ``times``: seconds of each repeat, by n; ``raw``: eq. 14 on their medians.
 
-    Bandwidths are as given or ``measured``, None if neither; if hosts are one machine (``local``), they are those of
-    its memory, or what was set for them.
+    Bandwidths are as given or ``measured``, None if neither; if hosts are one machine (``local``),
+    they are those of its memory, or what was set for them.
     """
 
     setup: Setup
@@ -53,7 +53,9 @@ class Saturation:
             "times": [{"n": n, "seconds": list(own)} for n, own in sorted(self.times.items())],
             "n_sat_raw": self.raw,
             "n_sat_knee": self.knee.n_sat,
-            "knee": {name: getattr(self.knee, name) for name in ("senders", "rise", "seconds", "error")},
+            "knee": {
+                name: getattr(self.knee, name) for name in ("senders", "rise", "seconds", "error")
+            },
             "interval": [self.knee.low, self.knee.high],
             "warnings": list(self.warnings),
             "machine": self.machine,
@@ -69,13 +71,15 @@ def measure(
 ) -> Saturation:
     """Measure t(n) for n = 1 ... N, and where it stops falling.
 
-    Each repeat measures all n once, in random order and with random senders, so that drift or one slow host does not
-    look like saturation. A lost sender is named in a warning, and the others go on. ``hear`` receives each line that
-    hosts print for people; ``allow_one_machine`` allows hosts that are one machine.
+    Each repeat measures all n once, in random order and with random senders, so that drift or one
+    slow host does not look like saturation. A lost sender is named in a warning, and the others go
+    on. ``hear`` receives each line that hosts print for people; ``allow_one_machine`` allows hosts
+    that are one machine.
 
     Raises:
-        MeasurementError: the receiver or all but one of the senders are lost before there is anything to tell.
-        RequestError, MissingExtraError: the transport cannot be used here, or hosts are one machine.
+        MeasurementError: the receiver or all but one of the senders are lost before there is
+        anything to tell. RequestError, MissingExtraError: the transport cannot be used here, or
+        hosts are one machine.
     """
     warnings: list[str] = []
     times: dict[int, list[float]] = {}
@@ -100,7 +104,9 @@ def measure(
                 raise
             warn(f"the measurement ended early: {error}")
     if len(times) < 2 or 1 not in times:
-        raise MeasurementError(f"nothing could be measured, two senders are needed; {'; '.join(warnings)}")
+        raise MeasurementError(
+            f"nothing could be measured, two senders are needed; {'; '.join(warnings)}"
+        )
     return evaluate(setup, times, warnings=warnings, busy=median(busy), local=local)
 
 
@@ -114,7 +120,9 @@ def evaluate(
 ) -> Saturation:
     """Evaluate the seconds of each repeat, by n; ``busy`` as in :class:`Push`, ``local``: hosts are one machine."""
     knee = fit_knee(times, seed=setup.seed)
-    found = {n: float(f"{8e-9 * setup.checkpoint_bytes / median(own):.4g}") for n, own in times.items()}
+    found = {
+        n: float(f"{8e-9 * setup.checkpoint_bytes / median(own):.4g}") for n, own in times.items()
+    }
     measured = {"sender": found[1]} if setup.sender_gbps is None else {}
     if setup.receiver_gbps is None and knee.n_sat is not None:
         measured["receiver"] = max(found.values())
@@ -132,33 +140,47 @@ def evaluate(
     )
 
 
-def _doubts(setup: Setup, times: Mapping[int, Sequence[float]], knee: Knee, busy: float, local: bool) -> Iterator[str]:
+def _doubts(
+    setup: Setup, times: Mapping[int, Sequence[float]], knee: Knee, busy: float, local: bool
+) -> Iterator[str]:
     largest, fewest = max(times), min(map(len, times.values()))
     if setup.launcher.local:
         yield "all senders and the receiver are on this machine: this says nothing of a network"
     elif local:
-        yield "hosts are one machine: this is what it can do, or what was set for them, and no network between VMs"
+        yield (
+            "hosts are one machine: this is what it can do, or what was set for them, and no"
+            " network between VMs"
+        )
     if knee.n_sat is None:
         yield f"no saturation seen up to {largest} senders: n_sat is {largest} or more; add senders"
     elif knee.senders <= 1:
         yield (
-            "one sender fills the receiver alone, and its own bandwidth may be higher than what was measured; n_sat is "
-            "2, the least that lets one sender to a receiver (eq. 15)"
+            "one sender fills the receiver alone, and its own bandwidth may be higher than what was"
+            " measured; n_sat is 2, the least that lets one sender to a receiver (eq. 15)"
         )
     if busy > _BUSY:
-        yield f"the receiver's processor was busy for {busy:.0%} of the time: it may be the limit, not the network"
+        yield (
+            f"the receiver's processor was busy for {busy:.0%} of the time: it may be the limit,"
+            " not the network"
+        )
     shortest = min(median(own) for own in times.values())
     if shortest < _SHORT_S:
-        yield f"pushes took only {1000 * shortest:.0f} ms, partly start-up; a larger --checkpoint-size is more precise"
+        yield (
+            f"pushes took only {1000 * shortest:.0f} ms, partly start-up; a larger"
+            " --checkpoint-size is more precise"
+        )
     if fewest < 3:
         yield f"{fewest} repeats of some n: the interval is a guess; 5 are better"
     if knee.error > _CLEAN:
         yield (
-            f"t(n) is off the fit by {knee.error:.0%}: more than senders and one receiver with a bandwidth each are at "
-            "work; look at the times"
+            f"t(n) is off the fit by {knee.error:.0%}: more than senders and one receiver with a"
+            " bandwidth each are at work; look at the times"
         )
     if knee.low != knee.high:
-        yield f"n_sat may be {knee.interval(largest)}; more --repeats or a larger --checkpoint-size make that narrower"
+        yield (
+            f"n_sat may be {knee.interval(largest)}; more --repeats or a larger --checkpoint-size"
+            " make that narrower"
+        )
 
 
 def _pushes(
@@ -168,7 +190,8 @@ def _pushes(
     order = random.Random(setup.seed)
     largest = len(setup.senders)
     sizes = [n for _ in range(setup.repeats) for n in order.sample(range(1, largest + 1), largest)]
-    cold = True  # the first push does not count: it opens windows, looks up addresses, touches memory
+    # The first push does not count: it opens windows, looks up addresses, touches memory
+    cold = True
     begin = time.monotonic()
     for done, n in enumerate(sizes, 1):
         while len(cluster.senders) >= (2 if cold else max(n, 2)):
@@ -177,13 +200,19 @@ def _pushes(
             if push.lost:
                 for count, (name, reason) in enumerate(push.lost.items(), 1):
                     left = len(cluster.senders) - count
-                    warn(f"sender {name} was lost in a push of {len(names)}: {reason}; {left} are left")
+                    warn(
+                        f"sender {name} was lost in a push of {len(names)}: {reason}; {left} are"
+                        " left"
+                    )
                 cluster.drop(push.lost)
                 cold = True
             elif cold:
                 cold = False
             else:
                 left_s = (time.monotonic() - begin) / done * (len(sizes) - done)
-                say(f"[{done}/{len(sizes)}] {n} senders: {push.seconds:.3f} s; about {left_s:.0f} s left")
+                say(
+                    f"[{done}/{len(sizes)}] {n} senders: {push.seconds:.3f} s; about {left_s:.0f} s"
+                    " left"
+                )
                 yield n, push
                 break

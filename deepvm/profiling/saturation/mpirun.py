@@ -20,12 +20,13 @@ from deepvm.profiling.saturation.setup import MARGIN_S, SLACK_S, Cluster, Setup
 
 _MPI = "deepvm.profiling.saturation.transfer_mpi"
 
-# An mpirun whose output is no longer read does not tell its ranks that their input is over: if this process is killed,
-# this shell ends mpirun and removes the folder. It survives SIGTERM, so that its sender waits until all ranks ended.
+# An mpirun whose output is no longer read does not tell its ranks that their input is over: if this
+# process is killed, this shell ends mpirun and removes the folder. It survives SIGTERM, so that its
+# sender waits until all ranks ended.
 _WATCHED = (
-    '(trap "" TERM; while kill -0 $PPID && kill -0 $$; do sleep 0.3; done; '
-    'kill -0 $$ && { kill -TERM -$$; sleep 3; rm -rf "$0"; kill -KILL -$$; }) </dev/null >/dev/null 2>&1 & '
-    'watcher=$!; trap : TERM; "$@"; code=$?; kill -KILL $watcher; rm -rf "$0"; exit $code'
+    '(trap "" TERM; while kill -0 $PPID && kill -0 $$; do sleep 0.3; done; kill -0 $$ && { kill'
+    ' -TERM -$$; sleep 3; rm -rf "$0"; kill -KILL -$$; }) </dev/null >/dev/null 2>&1 & watcher=$!;'
+    ' trap : TERM; "$@"; code=$?; kill -KILL $watcher; rm -rf "$0"; exit $code'
 )
 
 _FATAL, _FATAL_S = "MPI_ERRORS_ARE_FATAL", 5.0
@@ -35,13 +36,16 @@ _ADVICE = "--verbose shows all of it; with --interface {} all hosts must reach o
 
 @contextmanager
 def mpi_cluster(setup: Setup, hear: Callable[[str], None] | None = None) -> Iterator[Cluster]:
-    """Run :mod:`deepvm.profiling.saturation.transfer_mpi` on all hosts; it ends with the block, whatever happens.
+    """Run :mod:`deepvm.profiling.saturation.transfer_mpi` on all hosts.
 
-    When a sender is lost, mpirun starts again without it: ULFM lets the others live on, but Open MPI (5.0.11) often
-    never answers what a healthy one was about to send.
+    It ends with the block, whatever happens.
+
+    When a sender is lost, mpirun starts again without it: ULFM lets the others live on, but Open
+    MPI (5.0.11) often never answers what a healthy one was about to send.
 
     Raises:
-        MissingExtraError: mpi4py or mpirun is not here. MeasurementError: mpirun does not start the ranks.
+        MissingExtraError: mpi4py or mpirun is not here. MeasurementError: mpirun does not start the
+            ranks.
     """
     with ExitStack() as running:
         ranks, found = running.enter_context(_ranks(setup, hear))
@@ -56,12 +60,16 @@ def mpi_cluster(setup: Setup, hear: Callable[[str], None] | None = None) -> Iter
             return again
 
         here = [host.name for host in setup.senders if host.name not in found["lost"]]
-        cluster = Cluster(setup, ranks, "mpirun", here, found["lost"], found["boots"], restart=restart)
+        cluster = Cluster(
+            setup, ranks, "mpirun", here, found["lost"], found["boots"], restart=restart
+        )
         yield cluster
 
 
 @contextmanager
-def _ranks(setup: Setup, hear: Callable[[str], None] | None) -> Iterator[tuple[Coordinator, Message]]:
+def _ranks(
+    setup: Setup, hear: Callable[[str], None] | None
+) -> Iterator[tuple[Coordinator, Message]]:
     """One mpirun, and what its rank 0 says once all ranks have found each other."""
     launcher = setup.launcher
     program = launcher.program(_MPI, [f"{setup.pushes_s + SLACK_S:g}"])
@@ -89,7 +97,9 @@ def _ranks(setup: Setup, hear: Callable[[str], None] | None) -> Iterator[tuple[C
             try:
                 found = ranks.answer(0, 2 * setup.start_s + MARGIN_S)
             except MeasurementError as error:
-                raise MeasurementError(f"{error}; {_ADVICE.format(setup.interface or 'NAME|NETWORK')}") from None
+                raise MeasurementError(
+                    f"{error}; {_ADVICE.format(setup.interface or 'NAME|NETWORK')}"
+                ) from None
             finally:
                 begun.set()
             yield ranks, found
@@ -105,7 +115,14 @@ def _mpirun(setup: Setup, folder: Path, program: Sequence[str]) -> list[str]:
         script = folder / "agent"
         _write_agent(script, setup.launcher)
         # Every daemon is started from here: the launcher need not work between hosts.
-        words += ["--prtemca", "plm_ssh_agent", str(script), "--prtemca", "plm_ssh_no_tree_spawn", "1"]
+        words += [
+            "--prtemca",
+            "plm_ssh_agent",
+            str(script),
+            "--prtemca",
+            "plm_ssh_no_tree_spawn",
+            "1",
+        ]
     for place, host in enumerate((setup.receiver, *setup.senders)):
         words += [] if place == 0 else [":"]
         words += ["-n", "1", *([] if setup.launcher.local else ["--host", f"{host.name}:1"])]
@@ -118,7 +135,9 @@ def _write_agent(script: Path, launcher: Launcher) -> None:
     """Write the program that replaces ssh for mpirun: its arguments are a host and a command for the shell there."""
     whole = '"$*"' if launcher.quoted else 'sh -c "$*"'
     template = launcher.words if COMMAND in launcher.words else (*launcher.words, COMMAND)
-    words = [whole if w == COMMAND else '"$host"'.join(map(shlex.quote, w.split(HOST))) for w in template]
+    words = [
+        whole if w == COMMAND else '"$host"'.join(map(shlex.quote, w.split(HOST))) for w in template
+    ]
     script.write_text(f'#!/bin/sh\nhost="$1"\nshift\nexec {" ".join(words)}\n')
     script.chmod(0o700)
 
@@ -140,5 +159,9 @@ def _environment() -> Mapping[str, str]:
     """For mpirun: root must allow it twice, and variables of an outer mpirun would confuse it."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_", "PRTE_", "PMIX_"))}
     if os.geteuid() == 0:
-        kept |= {f"{name}_ALLOW_RUN_AS_ROOT{end}": "1" for name in ("OMPI", "PRTE") for end in ("", "_CONFIRM")}
+        kept |= {
+            f"{name}_ALLOW_RUN_AS_ROOT{end}": "1"
+            for name in ("OMPI", "PRTE")
+            for end in ("", "_CONFIRM")
+        }
     return kept

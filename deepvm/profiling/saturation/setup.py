@@ -16,7 +16,8 @@ from deepvm.profiling.hosts.launcher import Host, Launcher
 
 _TCP = "deepvm.profiling.saturation.transfer_tcp"
 MARGIN_S = 10.0  # for an answer to arrive after what it is about
-SLACK_S = 60.0  # a host ends by itself this long after the time of all pushes, if nobody could end it
+# A host ends by itself this long after the time of all pushes, if nobody could end it
+SLACK_S = 60.0
 _MOST_REPEATS = 1000
 
 
@@ -25,11 +26,13 @@ class Setup:
     """What is measured, and how.
 
     Attributes:
-        receiver: its ``address``, if any, is where the senders reach it (TCP). senders: n goes from 1 to their number.
+        receiver: its ``address``, if any, is where the senders reach it (TCP). senders: n goes from
+            1 to their number.
         checkpoint_bytes: pushed by all senders together. repeats: of each n. seed: of the order.
-        start_s: until all hosts have found each other. limit_s: for one push. stall_s: a sender that is silent for so
-            long is lost. interface: the only one, or network, to use (MPI).
-        sender_type, receiver_type: instance types, "" for unknown. sender_gbps, receiver_gbps: None to measure them.
+        start_s: until all hosts have found each other. limit_s: for one push. stall_s: a sender
+            that is silent for so long is lost. interface: the only one, or network, to use (MPI).
+            sender_type, receiver_type: instance types, "" for unknown. sender_gbps, receiver_gbps:
+            None to measure them.
     """
 
     receiver: Host
@@ -56,7 +59,9 @@ class Setup:
         if len({self.receiver.name, *names}) <= len(names):
             raise RequestError("senders", ",".join(names), "each host once, and not the receiver")
         if self.checkpoint_bytes < len(self.senders):
-            raise RequestError("checkpoint_size", self.checkpoint_bytes, "at least a byte for each sender")
+            raise RequestError(
+                "checkpoint_size", self.checkpoint_bytes, "at least a byte for each sender"
+            )
         if not 1 <= self.repeats <= _MOST_REPEATS:
             raise RequestError("repeats", self.repeats, f"a whole number from 1 to {_MOST_REPEATS}")
         if self.seed < 0:
@@ -75,7 +80,8 @@ class Setup:
 class Push(NamedTuple):
     """One push: seconds from the first start signal to the last byte, by the receiver's clock.
 
-    ``busy`` is the share in which the receiving thread used a processor. With ``lost`` senders, seconds mean nothing.
+    ``busy`` is the share in which the receiving thread used a processor. With ``lost`` senders,
+    seconds mean nothing.
     """
 
     seconds: float
@@ -85,10 +91,12 @@ class Push(NamedTuple):
 
 @dataclass
 class Cluster:
-    """The programs on all hosts; place 0 of the coordinator is the receiver's (TCP) or mpirun, ``receiver`` in errors.
+    """The programs on all hosts.
 
-    ``senders`` can push, those ``absent`` cannot; ``places`` of senders are empty under mpirun, which needs a
-    ``restart`` with the other senders when one is lost.
+    Place 0 of the coordinator is the receiver's (TCP) or mpirun, ``receiver`` in errors.
+
+    ``senders`` can push, those ``absent`` cannot; ``places`` of senders are empty under mpirun,
+    which needs a ``restart`` with the other senders when one is lost.
     """
 
     setup: Setup
@@ -101,9 +109,14 @@ class Cluster:
     restart: Callable[[Sequence[str]], Coordinator] | None = None
 
     def push(self, names: Sequence[str]) -> Push:
-        """Push one checkpoint from these senders; raises a MeasurementError if the receiver does not answer."""
+        """Push one checkpoint from these senders.
+
+        Raises a MeasurementError if the receiver does not answer.
+        """
         setup = self.setup
-        self.programs.send(0, {"push": list(names), "bytes": setup.checkpoint_bytes, "limit_s": setup.limit_s})
+        self.programs.send(
+            0, {"push": list(names), "bytes": setup.checkpoint_bytes, "limit_s": setup.limit_s}
+        )
         found = self.programs.answer(0, setup.limit_s + setup.stall_s + MARGIN_S, self.receiver)
         lost = dict(found["lost"])
         for name in lost.keys() & self.places.keys():
@@ -119,11 +132,20 @@ class Cluster:
 
 @contextmanager
 def tcp_cluster(setup: Setup, hear: Callable[[str], None] | None = None) -> Iterator[Cluster]:
-    """Run :mod:`deepvm.profiling.saturation.transfer_tcp` on all hosts; it ends with the block, whatever happens."""
+    """Run :mod:`deepvm.profiling.saturation.transfer_tcp` on all hosts.
+
+    It ends with the block, whatever happens.
+    """
     limit = setup.start_s + MARGIN_S + setup.pushes_s + SLACK_S
     hosts = (setup.receiver, *setup.senders)
-    orders = [json.dumps({"work": "send" if place else "receive", "limit_s": limit}) for place in range(len(hosts))]
-    commands = [(host, setup.launcher.command(host, _TCP, [o])) for host, o in zip(hosts, orders, strict=True)]
+    orders = [
+        json.dumps({"work": "send" if place else "receive", "limit_s": limit})
+        for place in range(len(hosts))
+    ]
+    commands = [
+        (host, setup.launcher.command(host, _TCP, [o]))
+        for host, o in zip(hosts, orders, strict=True)
+    ]
     places = {host.name: place for place, host in enumerate(hosts) if place}
     receiver = f"receiver {setup.receiver.name}"
     with Coordinator(commands, hear) as programs:
@@ -136,7 +158,9 @@ def tcp_cluster(setup: Setup, hear: Callable[[str], None] | None = None) -> Iter
         own = setup.receiver.address
         addresses = [own] if own else [*found["addresses"], setup.receiver.plain]
         for name, place in places.items():
-            programs.send(place, {**first, "name": name, "addresses": addresses, "port": found["port"]})
+            programs.send(
+                place, {**first, "name": name, "addresses": addresses, "port": found["port"]}
+            )
         answers, failed = programs.collect(places.values(), max(deadline - time.monotonic(), 1.0))
         ready = [name for name, place in places.items() if place in answers]
         programs.send(0, {"gather": ready, "limit_s": MARGIN_S})

@@ -1,9 +1,10 @@
 """Pushes over MPI: the program of every rank of ``deepvm profile saturation --transport mpi``.
 
-Rank 0 receives and takes the time. Its orders are lines of JSON on standard input, its answers those of
-:func:`deepvm.profiling.hosts.watchdog.emit`; mpirun carries both. At the end of its input it lets the others end; the
-watchdog would end it at once. Messages go between rank 0 and one sender only, and errors are returned: when a sender
-dies, its own messages fail and rank 0 can tell, thanks to mpirun's ``--with-ft ulfm``.
+Rank 0 receives and takes the time. Its orders are lines of JSON on standard input, its answers
+those of :func:`deepvm.profiling.hosts.watchdog.emit`; mpirun carries both. At the end of its input
+it lets the others end; the watchdog would end it at once. Messages go between rank 0 and one sender
+only, and errors are returned: when a sender dies, its own messages fail and rank 0 can tell, thanks
+to mpirun's ``--with-ft ulfm``.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from deepvm.profiling.saturation.transfer_tcp import Arrivals, shares
 
 PIECE = 2**24  # bytes of one message; two of each sender are under way
 _READY, _GO, _DATA = 1, 2, 3
-_PAUSE_S = 50e-6  # between two looks at MPI while bytes flow: less than what a socket's buffer holds at 100 Gbit/s
+# Between two looks at MPI while bytes flow: less than what a socket's buffer holds at 100 Gbit/s
+_PAUSE_S = 50e-6
 _IDLE_PAUSE_S = 0.002
 _END = -1
 _FINALIZE_S = 5.0
@@ -47,7 +49,9 @@ class Receiver:
         """Wait for a message of every sender; returns why some have sent none."""
         deadline = time.monotonic() + limit_s
         lost: dict[str, str] = {}
-        waiting = {name: self._comm.irecv(source=rank, tag=_READY) for name, rank in self._ranks.items()}
+        waiting = {
+            name: self._comm.irecv(source=rank, tag=_READY) for name, rank in self._ranks.items()
+        }
         while waiting:
             for name, request in list(waiting.items()):
                 there, boot = self._guarded(name, lost, request.test) or (False, "")
@@ -62,7 +66,10 @@ class Receiver:
         return lost
 
     def push(self, names: Sequence[str], size: int, limit_s: float) -> Mapping[str, Any]:
-        """Have these senders push; see :meth:`deepvm.profiling.saturation.transfer_tcp.Receiver.push`."""
+        """Have these senders push.
+
+        See :meth:`deepvm.profiling.saturation.transfer_tcp.Receiver.push`.
+        """
         inward = {
             name: _Inward(self._comm, self._ranks[name], part, self._memory[name])
             for name, part in zip(names, shares(size, len(names)), strict=True)
@@ -78,7 +85,8 @@ class Receiver:
                     moved = True
                     arrivals.hear(name, done=not inward[name].requests)
             arrivals.overdue()
-            if arrivals.lost:  # the push means nothing any more; others that die now are lost as well
+            # The push means nothing any more; others that die now are lost as well
+            if arrivals.lost:
                 end = min(end, time.monotonic() + _GRACE_S)
             if not moved:
                 time.sleep(_PAUSE_S)

@@ -1,8 +1,9 @@
 """Pushes over TCP: the programs on the receiver and on the senders of ``deepvm profile saturation``.
 
-Orders are lines of JSON on standard input, answers are sent by :mod:`deepvm.profiling.hosts.watchdog`. Senders and
-receiver authenticate each other with a token, as memory nodes do (:mod:`deepvm.checkpoint.network.protocol`); once all
-senders are there, nobody else is let in. A push begins with a signal to each sender and ends with its last byte.
+Orders are lines of JSON on standard input, answers are sent by
+:mod:`deepvm.profiling.hosts.watchdog`. Senders and receiver authenticate each other with a token,
+as memory nodes do (:mod:`deepvm.checkpoint.network.protocol`); once all senders are there, nobody
+else is let in. A push begins with a signal to each sender and ends with its last byte.
 """
 
 from __future__ import annotations
@@ -69,7 +70,10 @@ class Arrivals:
         return found
 
     def result(self) -> dict[str, Any]:
-        """Fields of :class:`~deepvm.profiling.saturation.setup.Push`; call it in the receiving thread."""
+        """Fields of :class:`~deepvm.profiling.saturation.setup.Push`.
+
+        Call it in the receiving thread.
+        """
         busy = (time.thread_time() - self._cpu) / (time.monotonic() - self._start)
         return {"seconds": self._seconds, "busy": busy, "lost": self.lost}
 
@@ -89,7 +93,10 @@ class Receiver:
         threading.Thread(target=self._let_in, daemon=True).start()
 
     def gather(self, names: Sequence[str], limit_s: float) -> list[str]:
-        """Wait until all of these are there, or time is over, then close the door; returns those that are there."""
+        """Wait until all of these are there, or time is over, then close the door.
+
+        Returns those that are there.
+        """
         with self._changed:
             self._changed.wait_for(lambda: set(names) <= set(self._senders), limit_s)
             self._open = False
@@ -118,7 +125,10 @@ class Receiver:
             channel.close()
 
     def push(self, names: Sequence[str], size: int, limit_s: float) -> Mapping[str, Any]:
-        """Have these senders push ``size`` bytes together, at once; returns :meth:`Arrivals.result`."""
+        """Have these senders push ``size`` bytes together, at once.
+
+        Returns :meth:`Arrivals.result`.
+        """
         left = dict(zip(names, shares(size, len(names)), strict=True))
         buffer = memoryview(bytearray(PIECE))
         arrivals = Arrivals(names, self._stall_s, limit_s)
@@ -194,7 +204,8 @@ def _connect(addresses: Sequence[str], port: int, token: bytes) -> tuple[socket.
             channel = Channel(sock)
             introduce(channel, token, limit_s=CONNECT_S)
             return sock, channel
-        except (OSError, CheckpointError) as error:  # another machine may have that address in its own network
+        except (OSError, CheckpointError) as error:
+            # Another machine may have that address in its own network
             problems.append(f"{address}: {_why(error)}")
     raise MeasurementError(f"cannot reach the receiver's port {port}: {'; '.join(problems)}")
 
@@ -204,4 +215,6 @@ def _why(error: Exception) -> str:
 
 
 if __name__ == "__main__":
-    agent(lambda order, lines: (receive if order["work"] == "receive" else send)(lines), folder=False)
+    agent(
+        lambda order, lines: (receive if order["work"] == "receive" else send)(lines), folder=False
+    )

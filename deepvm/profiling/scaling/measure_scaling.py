@@ -1,7 +1,9 @@
-"""The speed-up of data-parallel training over 1, 2, 4, ... VMs, measured with real steps through torchrun.
+"""The speed-up of data-parallel training over 1, 2, 4, ...
 
-As in the paper (DeepVM III-C1, V-B1), the batch of each VM is fixed and each size is measured several times. The
-largest cluster comes first; a host that fails is left out of the rest.
+VMs, measured with real steps through torchrun.
+
+As in the paper (DeepVM III-C1, V-B1), the batch of each VM is fixed and each size is measured
+several times. The largest cluster comes first; a host that fails is left out of the rest.
 """
 
 from __future__ import annotations
@@ -20,7 +22,13 @@ from deepvm.errors import DataError, MeasurementError, RequestError, missing_ext
 from deepvm.profiling.hosts.launcher import Host, Launcher
 from deepvm.profiling.hosts.machine import one_machine
 from deepvm.profiling.scaling.scaling_coordinator import Limits, Outcome, Ready, ScalingCoordinator
-from deepvm.profiling.scaling.scaling_document import Curve, Run, check_same, read_curve, write_curve
+from deepvm.profiling.scaling.scaling_document import (
+    Curve,
+    Run,
+    check_same,
+    read_curve,
+    write_curve,
+)
 from deepvm.profiling.workload.spec import Workload
 
 WIDE_SPREAD = 0.25  # between the runs of one size; above it there is a warning
@@ -40,12 +48,16 @@ class Task:
     """What to measure.
 
     Attributes:
-        model: as in :func:`deepvm.profiling.workload.models.build`; the hosts must be able to import it.
-        batch: samples of a step in each process, one for each GPU. batches: others that are measured, too.
-        resolution: pixels of height and width. dtype: as in :class:`deepvm.profiling.workload.spec.Workload`.
+        model: as in :func:`deepvm.profiling.workload.models.build`; the hosts must be able to
+            import it.
+        batch: samples of a step in each process, one for each GPU. batches: others that are
+            measured, too.
+        resolution: pixels of height and width. dtype: as in
+            :class:`deepvm.profiling.workload.spec.Workload`.
         trains: what ``recommend --model`` calls a model of one's own; empty for its own name.
         sequence: tokens of a sample, where samples are texts.
-        method: of a language model of :mod:`deepvm.profiling.workload.language`, ``ddp`` or ``fsdp``; empty for images.
+        method: of a language model of :mod:`deepvm.profiling.workload.language`, ``ddp`` or
+            ``fsdp``; empty for images.
         checkpointing: whether it computes activations again.
         device: ``cpu``, ``cuda``, or ``auto``: GPUs if all hosts have some.
         sizes: numbers of VMs, 1 among them; powers of two and all hosts when empty.
@@ -69,10 +81,15 @@ class Task:
     checkpointing: bool = False
 
     def sizes_for(self, hosts: int) -> tuple[int, ...]:
-        """The sizes, each once, ascending; raises a RequestError for any number beyond its limits."""
+        """The sizes, each once, ascending.
+
+        Raises a RequestError for any number beyond its limits.
+        """
         for option, (least, most) in _LIMITS.items():
             if not least <= getattr(self, option) <= most:
-                raise RequestError(option, getattr(self, option), f"a whole number from {least} to {most}")
+                raise RequestError(
+                    option, getattr(self, option), f"a whole number from {least} to {most}"
+                )
         least, most = _LIMITS["batch"]
         for batch in self.batches:
             if not least <= batch <= most:
@@ -80,7 +97,10 @@ class Task:
         powers = [2**i for i in range(hosts.bit_length()) if 2**i <= hosts]
         sizes = tuple(sorted(set(self.sizes or (*powers, hosts))))
         if not 1 <= sizes[0] <= sizes[-1] <= hosts or sizes[0] != 1:
-            allowed = f"1, which speed-ups are relative to, and others up to the number of hosts ({hosts})"
+            allowed = (
+                "1, which speed-ups are relative to, and others up to the number of hosts"
+                f" ({hosts})"
+            )
             raise RequestError("sizes", ",".join(map(str, sizes)), allowed)
         return sizes
 
@@ -91,7 +111,11 @@ class Task:
         own |= {"warmup": self.warmup, "windows": self.windows, "steps": self.steps}
         named = {"trains": self.trains, "sequence": self.sequence, "method": self.method}
         own |= {key: value for key, value in named.items() if value}
-        return own | ({"resolution": None, "activation_checkpointing": self.checkpointing} if self.method else {})
+        return own | (
+            {"resolution": None, "activation_checkpointing": self.checkpointing}
+            if self.method
+            else {}
+        )
 
     @property
     def all_batches(self) -> tuple[int, ...]:
@@ -112,11 +136,13 @@ def measure_scaling(
 ) -> Curve:
     """Measure a curve; it lacks sizes for which too few hosts were healthy.
 
-    Smaller sizes use the first hosts. The file ``out`` grows with each run, and runs that it holds are not repeated.
-    ``hear`` receives each line that hosts print for people; ``allow_one_machine`` allows hosts that are one machine.
+    Smaller sizes use the first hosts. The file ``out`` grows with each run, and runs that it holds
+    are not repeated. ``hear`` receives each line that hosts print for people; ``allow_one_machine``
+    allows hosts that are one machine.
 
     Raises:
-        RequestError: an argument cannot be used, the file was measured with others, or hosts are one machine.
+        RequestError: an argument cannot be used, the file was measured with others, or hosts are
+            one machine.
         DataError: the file cannot be read or, before anything was measured, written.
         MeasurementError: nothing at all could be measured.
     """
@@ -146,7 +172,10 @@ class _Session:
     def begin(self, sizes: tuple[int, ...], old: Curve | None, *, allow_one_machine: bool) -> None:
         """Probe the hosts, settle the workload, and resume from the file."""
         hosts, task = self.hosts, self.task
-        self.say(f"looking at {len(hosts)} {'host' if len(hosts) == 1 else 'hosts'}: torch, the model, connections")
+        self.say(
+            f"looking at {len(hosts)} {'host' if len(hosts) == 1 else 'hosts'}: torch, the model,"
+            " connections"
+        )
         self.healthy, failed = self.coordinator.probe(hosts, task.workload("cpu", 1))
         local = one_machine((r.boot for r in self.healthy), allowed=allow_one_machine)
         self._leave_out(failed)
@@ -185,7 +214,9 @@ class _Session:
                 outcome = self.coordinator.run(hosts, {**self.curve.workload, "batch": batch})
                 if not outcome.why:
                     images = n * self.curve.workload["processes"] * batch
-                    self._add(Run(n, repeat, outcome.seconds, images / median(outcome.seconds), batch=own))
+                    self._add(
+                        Run(n, repeat, outcome.seconds, images / median(outcome.seconds), batch=own)
+                    )
                     break
                 self._add(Run(n, repeat, failed=outcome.why, batch=own))
                 for name, lines in outcome.tails.items():
@@ -193,9 +224,11 @@ class _Session:
                     for line in lines:
                         self.say(f"  {line[:500]}")
                 if own and len(outcome.failed) == len(hosts) and (n > 1 or len(self.healthy) == 1):
-                    # Too much for the GPUs, for example. Alone, a host would be blamed for it, and be missing for the
-                    # other batches.
-                    self.too_much[batch] = f"a batch of {batch} failed on all of {counted(n, 'host')}"
+                    # Too much for the GPUs, for example. Alone, a host would be blamed for it, and
+                    # be missing for the other batches.
+                    self.too_much[batch] = (
+                        f"a batch of {batch} failed on all of {counted(n, 'host')}"
+                    )
                     return
                 if not self._blame(outcome, hosts):
                     return  # no single host is at fault: do not wait for the time-out again
@@ -207,21 +240,29 @@ class _Session:
         curve = self.curve
         if not curve.points:
             whys = dict.fromkeys(r.failed for r in curve.runs if r.failed)
-            raise MeasurementError("nothing could be measured:\n" + "\n".join(f"  {w}" for w in whys))
+            raise MeasurementError(
+                "nothing could be measured:\n" + "\n".join(f"  {w}" for w in whys)
+            )
         warnings = [_LOCAL] if curve.local else []
         if curve.missing:
             sizes = ", ".join(map(str, curve.missing))
             warnings.append(f"no time for n = {sizes}: see the reasons of the failed runs")
         fit, doubt = _fit(curve)
         warnings += [*curve.warnings, *_spreads(curve), *([doubt] if doubt else [])]
-        self.curve = replace(curve, fit=fit, step_time=_law(curve), warnings=tuple(dict.fromkeys(warnings)))
+        self.curve = replace(
+            curve, fit=fit, step_time=_law(curve), warnings=tuple(dict.fromkeys(warnings))
+        )
         self._write()
         return replace(self.curve, unwritten=self.unwritten)
 
     def _add(self, run: Run) -> None:
         self.curve = replace(self.curve, runs=(*self.curve.runs, run))
         self._write()  # before it is reported: what was reported as done is never lost
-        of = f"n = {run.n}" + (f", batch {run.batch}" if run.batch else "") + f", repeat {run.repeat}"
+        of = (
+            f"n = {run.n}"
+            + (f", batch {run.batch}" if run.batch else "")
+            + f", repeat {run.repeat}"
+        )
         if run.failed is not None:
             self.say(f"{of}: failed: {run.failed}")
             return
@@ -245,7 +286,8 @@ class _Session:
         """Leave out the hosts that failed; False when it is unknown which those are."""
         failed = dict(outcome.failed)
         if len(failed) == len(hosts) > 1:
-            return False  # the same cause on all hosts: too little memory for this batch, for example
+            # The same cause on all hosts: too little memory for this batch, for example
+            return False
         if not failed:
             self.say("the failing host is unknown: probing all")
             failed = self.coordinator.probe([r.host for r in self.healthy], self.curve.workload)[1]
@@ -272,7 +314,9 @@ def _device(wanted: str, hosts: Sequence[Host], healthy: Sequence[Ready]) -> tup
     if wanted == "cpu" or not gpus:
         return "cpu", slots or 1
     if slots > gpus:
-        raise RequestError("hosts_file", f"slots={slots}", f"up to {gpus}, the GPUs that each host has")
+        raise RequestError(
+            "hosts_file", f"slots={slots}", f"up to {gpus}, the GPUs that each host has"
+        )
     return "cuda", slots or gpus
 
 
@@ -286,8 +330,12 @@ def _doubts(healthy: Sequence[Ready]) -> tuple[str, ...]:
         "GPUs": [", ".join(r.machine["gpus"]) or "none" for r in healthy],
     }.items():
         if len(set(values)) > 1:
-            shown = "; ".join(f"{r.host.name}: {value}" for r, value in zip(healthy, values, strict=True))
-            found.append(f"hosts differ in {what} ({shown}): the curve is that of no one type of VM")
+            shown = "; ".join(
+                f"{r.host.name}: {value}" for r, value in zip(healthy, values, strict=True)
+            )
+            found.append(
+                f"hosts differ in {what} ({shown}): the curve is that of no one type of VM"
+            )
     return tuple(found)
 
 
@@ -303,14 +351,21 @@ def _spreads(curve: Curve) -> list[str]:
         spread = (max(times) - min(times)) / median(times)
         if spread > WIDE_SPREAD:
             of = f"n = {cell.n}" + (f", batch {cell.batch}" if len(curve.batches) > 1 else "")
-            found.append(f"{of}: the runs differ by {spread:.0%}; more repeats, or less else on the hosts")
+            found.append(
+                f"{of}: the runs differ by {spread:.0%}; more repeats, or less else on the hosts"
+            )
     return found
 
 
 def _law(curve: Curve) -> dict[str, Any] | None:
-    """The fitted step-time law, or None where too little is known; then the steps themselves can be fitted later."""
+    """The fitted step-time law, or None where too little is known.
+
+    Then the steps themselves can be fitted later.
+    """
     try:
-        return fit_steps(Steps(*np.array(curve.steps, dtype=np.float64).reshape(-1, 4).T)).as_document()
+        return fit_steps(
+            Steps(*np.array(curve.steps, dtype=np.float64).reshape(-1, 4).T)
+        ).as_document()
     except ModuleNotFoundError as error:
         if missing_extra(error) is None:
             raise
@@ -327,7 +382,8 @@ def _fit(curve: Curve) -> tuple[dict[str, Any] | None, str]:
         from deepvm.profiling.fit.speedup_fit import fit_curve
 
         return fit_curve(curve.samples).document(), ""
-    except ModuleNotFoundError as error:  # no reason to lose hours of measurements: it can be fitted later
+    except ModuleNotFoundError as error:
+        # No reason to lose hours of measurements: it can be fitted later
         if (missing := missing_extra(error)) is None:
             raise
         return None, f"no fit: {missing}"

@@ -17,7 +17,8 @@ AGENT = "deepvm.profiling.scaling.scaling_host"
 _REACH_S = 30.0
 _SETTLE_S = 1.0
 _LINGER_S = 10.0  # how long whoever failed may take to say so, after the others have noticed
-_SLACK_S = 60.0  # a host ends by itself this long after its run should have ended, if nobody could end it
+# A host ends by itself this long after its run should have ended, if nobody could end it
+_SLACK_S = 60.0
 
 
 class Limits(NamedTuple):
@@ -29,7 +30,10 @@ class Limits(NamedTuple):
 
 @dataclass(frozen=True)
 class Ready:
-    """A healthy host; its ``port`` was free a moment ago, ``reach`` has the address of each host that it reaches."""
+    """A healthy host.
+
+    Its ``port`` was free a moment ago, ``reach`` has the address of each host that it reaches.
+    """
 
     host: Host
     port: int
@@ -42,7 +46,10 @@ class Ready:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run: ``seconds`` of a step by window; or ``why`` it failed, with reasons and last lines by host, if known."""
+    """One run: ``seconds`` of a step by window.
+
+    Or ``why`` it failed, with reasons and last lines by host, if known.
+    """
 
     seconds: tuple[float, ...] = ()
     why: str = ""
@@ -53,13 +60,20 @@ class Outcome:
 class ScalingCoordinator:
     """Runs :mod:`deepvm.profiling.scaling.scaling_host` on hosts and interprets what they report."""
 
-    def __init__(self, launcher: Launcher, limits: Limits, hear: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, launcher: Launcher, limits: Limits, hear: Callable[[str], None] | None = None
+    ) -> None:
         """``hear`` receives each line that the hosts print for people."""
         self._launcher, self._limits, self._hear = launcher, limits, hear
         self._token = secrets.token_hex(8)
 
-    def probe(self, hosts: Sequence[Host], workload: Mapping[str, Any]) -> tuple[tuple[Ready, ...], dict[str, str]]:
-        """The hosts that can run the workload and all reach each other; and by name, why the others cannot."""
+    def probe(
+        self, hosts: Sequence[Host], workload: Mapping[str, Any]
+    ) -> tuple[tuple[Ready, ...], dict[str, str]]:
+        """The hosts that can run the workload and all reach each other.
+
+        And by name, why the others cannot.
+        """
         start_s = self._limits.start_s
         commands = [
             self._command(host, start_s + _REACH_S, work="probe", rank=place, workload=workload)
@@ -83,11 +97,19 @@ class ScalingCoordinator:
         commands = []
         for place, one in enumerate(hosts):
             address, toward = _meeting(hosts, place)
-            order = {"work": "run", "rank": place, "nodes": len(hosts), "workload": workload, "toward": toward}
+            order = {
+                "work": "run",
+                "rank": place,
+                "nodes": len(hosts),
+                "workload": workload,
+                "toward": toward,
+            }
             order |= {"master": f"{address}:{hosts[0].port}", "patience_s": self._limits.start_s}
             commands.append(self._command(one.host, self._limits.run_s, **order))
         with Coordinator(commands, self._hear) as programs:
-            return _RunListener(programs, [h.host for h in hosts], self._limits, int(workload["windows"])).outcome()
+            return _RunListener(
+                programs, [h.host for h in hosts], self._limits, int(workload["windows"])
+            ).outcome()
 
     def _command(self, host: Host, limit_s: float, **order: Any) -> tuple[Host, list[str]]:
         order |= {"token": self._token, "limit_s": limit_s + _SLACK_S}
@@ -97,7 +119,9 @@ class ScalingCoordinator:
 class _RunListener:
     """Follows one run to its outcome."""
 
-    def __init__(self, programs: Coordinator, hosts: Sequence[Host], limits: Limits, windows: int) -> None:
+    def __init__(
+        self, programs: Coordinator, hosts: Sequence[Host], limits: Limits, windows: int
+    ) -> None:
         self._programs, self._hosts, self._limits, self._windows = programs, hosts, limits, windows
         self._seconds: dict[int, float] = {}
         self._arrived: set[int] = set()
@@ -131,7 +155,9 @@ class _RunListener:
 
     def _blame(self, place: int, reason: str) -> None:
         """Record the first failure, and others only for the same cause: the rest follows from the first."""
-        if all(reason.partition(":")[0] == other.partition(":")[0] for other in self._failed.values()):
+        if all(
+            reason.partition(":")[0] == other.partition(":")[0] for other in self._failed.values()
+        ):
             self._failed.setdefault(place, reason)
 
     def _undone(self, joined: bool) -> Outcome:
@@ -140,13 +166,19 @@ class _RunListener:
             absent = set(range(len(self._hosts))) - self._arrived
             self._failed = {p: self._programs.silence(p, start_s) for p in absent}
         if self._failed:
-            return self._failure("; ".join(f"{self._hosts[p].name}: {w}" for p, w in sorted(self._failed.items())))
+            return self._failure(
+                "; ".join(f"{self._hosts[p].name}: {w}" for p, w in sorted(self._failed.items()))
+            )
         if self._lost:
             names = ", ".join(self._hosts[p].name for p in sorted(self._lost))
-            return self._failure(f"{names} lost contact with another host: {next(iter(self._lost.values()))}")
+            return self._failure(
+                f"{names} lost contact with another host: {next(iter(self._lost.values()))}"
+            )
         if joined:
             return self._failure(f"it took longer than {run_s:g} s (--timeout)")
-        return self._failure(f"the hosts did not find each other within {start_s:g} s (--start-timeout)")
+        return self._failure(
+            f"the hosts did not find each other within {start_s:g} s (--start-timeout)"
+        )
 
     def _failure(self, why: str) -> Outcome:
         places = self._failed or range(len(self._hosts))
@@ -155,10 +187,19 @@ class _RunListener:
         return Outcome(why=why, failed=failed, tails=tails)
 
 
-def _reach(programs: Coordinator, ready: Mapping[int, Ready]) -> tuple[dict[tuple[int, int], str], dict[int, str]]:
-    """Have all connect to all; returns why one place does not reach another, and why hosts did not answer."""
+def _reach(
+    programs: Coordinator, ready: Mapping[int, Ready]
+) -> tuple[dict[tuple[int, int], str], dict[int, str]]:
+    """Have all connect to all.
+
+    Returns why one place does not reach another, and why hosts did not answer.
+    """
     for place in ready:
-        others = [{"rank": r, "addresses": _candidates(o), "port": o.port} for r, o in ready.items() if r != place]
+        others = [
+            {"rank": r, "addresses": _candidates(o), "port": o.port}
+            for r, o in ready.items()
+            if r != place
+        ]
         programs.send(place, others)
     answers, failed = programs.collect(ready, _REACH_S)
     missing = {}
@@ -175,11 +216,14 @@ def _candidates(ready: Ready) -> list[str]:
     """Addresses at which to try a host: only the user's, if given."""
     if ready.host.address:
         return [ready.host.address]
-    # 127.0.0.1: hosts may be processes of one machine; it is the right one only if it answers with its own number.
+    # 127.0.0.1: hosts may be processes of one machine; it is the right one only if it answers with
+    # its own number.
     return list(dict.fromkeys([*ready.addresses, ready.host.plain, "127.0.0.1"]))
 
 
-def _leave_out(ready: Mapping[int, Ready], missing: Mapping[tuple[int, int], str], failed: dict[int, str]) -> None:
+def _leave_out(
+    ready: Mapping[int, Ready], missing: Mapping[tuple[int, int], str], failed: dict[int, str]
+) -> None:
     """Leave out the host with most failed connections until all that remain reach each other."""
     while True:
         left = [p for p in sorted(ready) if p not in failed]
@@ -190,7 +234,10 @@ def _leave_out(ready: Mapping[int, Ready], missing: Mapping[tuple[int, int], str
         other = cut[worst][0]
         why = missing.get((worst, other)) or missing[other, worst]
         names = ", ".join(ready[p].host.name for p in cut[worst])
-        failed[worst] = f"no connection between it and {names} ({why}); TCP must be open on all ports among the hosts"
+        failed[worst] = (
+            f"no connection between it and {names} ({why}); TCP must be open on all ports among the"
+            " hosts"
+        )
 
 
 def _meeting(hosts: Sequence[Ready], place: int) -> tuple[str, str]:

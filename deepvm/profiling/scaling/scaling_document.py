@@ -26,7 +26,8 @@ _WANTED = "--out goes on with a file that this command has written, or begins a 
 class Run:
     """One training run on n hosts, or why it ``failed``; ``repeat`` counts from 1.
 
-    ``seconds_per_step`` are those of the slowest process in each window, ``images_per_s`` of all VMs at their median.
+    ``seconds_per_step`` are those of the slowest process in each window, ``images_per_s`` of all
+    VMs at their median.
     ``batch``: samples on each GPU; None for that of the workload.
     """
 
@@ -56,7 +57,8 @@ class Cell:
 class Point(NamedTuple):
     """The median run on n VMs: S(n) = seconds(1) / seconds(n), None while n = 1 is not measured.
 
-    ``seconds`` are a step's over n, that is for the same images at all sizes, as the paper compares times.
+    ``seconds`` are a step's over n, that is for the same images at all sizes, as the paper compares
+    times.
     """
 
     n: int
@@ -66,10 +68,13 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Curve:
-    """Steps on n VMs with several batches, whole or in part; the speed-up curve is that of the workload's batch.
+    """Steps on n VMs with several batches, whole or in part.
 
-    ``plan`` has the requested ``sizes``, ``batches`` and ``repeats``. ``local``: all hosts are one machine; ``fit``: a
-    document deepvm.fit/1; ``step_time``: the fitted step-time law; ``unwritten``: why the file lacks something.
+    The speed-up curve is that of the workload's batch.
+
+    ``plan`` has the requested ``sizes``, ``batches`` and ``repeats``. ``local``: all hosts are one
+    machine; ``fit``: a document deepvm.fit/1; ``step_time``: the fitted step-time law;
+    ``unwritten``: why the file lacks something.
     """
 
     workload: Mapping[str, Any]
@@ -128,7 +133,9 @@ class Curve:
         for run in self.on_curve:
             times.setdefault(run.n, []).append(median(run.seconds_per_step) / run.n)
         seconds = {n: median(own) for n, own in sorted(times.items())}
-        return tuple(Point(n, s, seconds[1] / s if 1 in seconds else None) for n, s in seconds.items())
+        return tuple(
+            Point(n, s, seconds[1] / s if 1 in seconds else None) for n, s in seconds.items()
+        )
 
     @property
     def samples(self) -> tuple[tuple[float, float], ...]:
@@ -152,7 +159,9 @@ class Curve:
     def missing(self) -> tuple[int, ...]:
         """Requested sizes without a good run, of some batch."""
         there = {(run.n, self.batch_of(run)) for run in self.good}
-        return tuple(n for n in self.plan["sizes"] if any((n, batch) not in there for batch in self.batches))
+        return tuple(
+            n for n in self.plan["sizes"] if any((n, batch) not in there for batch in self.batches)
+        )
 
     def document(self) -> dict[str, object]:
         """The curve as JSON has it."""
@@ -174,11 +183,19 @@ class Curve:
 
 def write_curve(path: Path, curve: Curve) -> None:
     """Replace the file atomically; raises a DataError when it cannot be written."""
-    write_bytes(path, (json.dumps(curve.document(), indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
+    write_bytes(
+        path,
+        (
+            json.dumps(curve.document(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        ).encode(),
+    )
 
 
 def read_curve(path: Path) -> Curve | None:
-    """Read a file of :func:`write_curve`, None when there is none; raises a DataError when it is no such file."""
+    """Read a file of :func:`write_curve`, None when there is none.
+
+    Raises a DataError when it is no such file.
+    """
     try:
         found = json.loads(read_text(path, _WANTED))
     except FileNotFoundError:
@@ -206,14 +223,23 @@ def read_scaling_steps(path: Path) -> Steps:
     """The steps of a file of :func:`write_curve`.
 
     Raises:
-        CatalogFormatError: no such file, or nothing in it that says how VMs train. DataError: as :func:`read_curve`.
+        CatalogFormatError: no such file, or nothing in it that says how VMs train. DataError: as
+            :func:`read_curve`.
     """
     curve = read_curve(path)
     if curve is None:
-        raise CatalogFormatError(path, [Problem("file", "does not exist", "allowed: a CSV or JSON of measured steps")])
+        raise CatalogFormatError(
+            path, [Problem("file", "does not exist", "allowed: a CSV or JSON of measured steps")]
+        )
     if not curve.steps:
-        why = "processes of one machine, which say nothing of several VMs" if curve.local else "no run that ended"
-        raise CatalogFormatError(path, [Problem("runs", why, "allowed: runs with times, such as of several batches")])
+        why = (
+            "processes of one machine, which say nothing of several VMs"
+            if curve.local
+            else "no run that ended"
+        )
+        raise CatalogFormatError(
+            path, [Problem("runs", why, "allowed: runs with times, such as of several batches")]
+        )
     return Steps(*np.array(curve.steps, dtype=np.float64).T)
 
 
@@ -227,7 +253,8 @@ def _run_document(run: Run) -> dict[str, Any]:
 def _run(found: Mapping[str, Any]) -> Run:
     seconds = tuple(float(s) for s in found["seconds_per_step"])
     n, repeat, failed = int(found["n"]), int(found["repeat"]), found["failed"]
-    batch = None if found.get("batch") is None else int(found["batch"])  # files of before there were several have none
+    # Files of before there were several have none
+    batch = None if found.get("batch") is None else int(found["batch"])
     if failed is not None:
         return Run(n, repeat, seconds, failed=str(failed), batch=batch)
     if not (seconds and all(0 < s < math.inf for s in seconds)):
@@ -236,9 +263,13 @@ def _run(found: Mapping[str, Any]) -> Run:
 
 
 def check_same(path: Path, old: Curve, new: Curve) -> None:
-    """Raise a RequestError when a curve was measured differently or on other machines; names may differ."""
+    """Raise a RequestError when a curve was measured differently or on other machines.
+
+    Names may differ.
+    """
     there, here = (
-        {**c.workload, **c.plan, "local": c.local} | {f"machines: {k}": c.machine.get(k) for k in ("processor", "gpus")}
+        {**c.workload, **c.plan, "local": c.local}
+        | {f"machines: {k}": c.machine.get(k) for k in ("processor", "gpus")}
         for c in (old, new)
     )
     for key in here | there:

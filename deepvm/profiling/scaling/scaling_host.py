@@ -1,8 +1,8 @@
 """The programs on the hosts: ``python -m deepvm.profiling.scaling.scaling_host ORDER``, the order in JSON.
 
-``work`` is ``probe``, which tells what the host has and which of the others it reaches; ``run``, torchrun under a
-watchdog; or ``train``, a process that torchrun starts. :mod:`deepvm.profiling.scaling.scaling_coordinator` is the other
-end.
+``work`` is ``probe``, which tells what the host has and which of the others it reaches; ``run``,
+torchrun under a watchdog; or ``train``, a process that torchrun starts.
+:mod:`deepvm.profiling.scaling.scaling_coordinator` is the other end.
 """
 
 from __future__ import annotations
@@ -39,13 +39,18 @@ _LONGEST_HELLO = 256
 
 
 def _probe(order: Mapping[str, Any], lines: SimpleQueue[str]) -> None:
-    """Report what this host has; the model is built once, so that one that cannot work is found here."""
+    """Report what this host has.
+
+    The model is built once, so that one that cannot work is found here.
+    """
     from deepvm import __version__
 
     _built(order["workload"])
     token = order["token"]
     listener = _listen()
-    threading.Thread(target=_answer, args=(listener, f"{token} {order['rank']}"), daemon=True).start()
+    threading.Thread(
+        target=_answer, args=(listener, f"{token} {order['rank']}"), daemon=True
+    ).start()
     emit(
         "ready",
         port=listener.getsockname()[1],
@@ -63,7 +68,8 @@ def _probe(order: Mapping[str, Any], lines: SimpleQueue[str]) -> None:
 def _listen() -> socket.socket:
     for port in random.sample(PORTS, 50):
         with contextlib.suppress(OSError):
-            # With SO_REUSEADDR: the port is not taken by connections that are over when torchrun wants it.
+            # With SO_REUSEADDR: the port is not taken by connections that are over when torchrun
+            # wants it.
             return socket.create_server(("", port), backlog=64)
     raise OSError(f"none of 50 ports between {PORTS[0]} and {PORTS[-1]} is free")
 
@@ -80,12 +86,15 @@ def _reach(peer: dict[str, Any], token: str) -> dict[str, Any]:
     why = "no address is known"
     for address in peer["addresses"]:
         try:
-            with socket.create_connection((address, peer["port"]), timeout=_CONNECT_S) as connection:
+            with socket.create_connection(
+                (address, peer["port"]), timeout=_CONNECT_S
+            ) as connection:
                 hello = connection.recv(_LONGEST_HELLO).decode(errors="replace")
         except OSError as error:
             why = f"{address}: {error.strerror or error}"
             continue
-        # Addresses such as those of container bridges are the same on every host: was it the right one that answered?
+        # Addresses such as those of container bridges are the same on every host: was it the right
+        # one that answered?
         if hello == f"{token} {peer['rank']}":
             return {"rank": peer["rank"], "address": address, "why": ""}
         why = f"{address}: another program answers there"
@@ -95,10 +104,12 @@ def _reach(peer: dict[str, Any], token: str) -> dict[str, Any]:
 def _run(order: Mapping[str, Any], lines: SimpleQueue[str]) -> None:
     card = _card_toward(order["toward"])
     for backend in ("GLOO", "NCCL"):
-        # Both would else choose by the host's name, which often stands for 127.0.0.1, or by the order of the cards.
+        # Both would else choose by the host's name, which often stands for 127.0.0.1, or by the
+        # order of the cards.
         if card:
             os.environ.setdefault(f"{backend}_SOCKET_IFNAME", card)
-    os.environ["TMPDIR"] = tempfile.gettempdir()  # what processes that are killed leave goes with this one's folder
+    # What processes that are killed leave goes with this one's folder
+    os.environ["TMPDIR"] = tempfile.gettempdir()
     processes = order["workload"]["processes"]
     _share_cores(processes)
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -106,8 +117,22 @@ def _run(order: Mapping[str, Any], lines: SimpleQueue[str]) -> None:
 
     address, _, port = order["master"].rpartition(":")
     patience_s = round(order["patience_s"])
-    words = ["--nnodes", str(order["nodes"]), "--node-rank", str(order["rank"]), "--nproc-per-node", str(processes)]
-    words += ["--master-addr", address, "--master-port", port, "--rdzv-conf", f"timeout={patience_s}"]
+    words = [
+        "--nnodes",
+        str(order["nodes"]),
+        "--node-rank",
+        str(order["rank"]),
+        "--nproc-per-node",
+        str(processes),
+    ]
+    words += [
+        "--master-addr",
+        address,
+        "--master-port",
+        port,
+        "--rdzv-conf",
+        f"timeout={patience_s}",
+    ]
     words += ["--max-restarts", "0", "-m", MODULE, json.dumps({**order, "work": "train"})]
     try:
         torchrun(words)
@@ -115,7 +140,13 @@ def _run(order: Mapping[str, Any], lines: SimpleQueue[str]) -> None:
         _, first = error.get_first_failure()
         if first.exitcode < 0:  # who ends otherwise has said why
             name = signal.Signals(-first.exitcode).name
-            emit("failed", reason=f"its process {first.local_rank} was killed by signal {-first.exitcode} ({name})")
+            emit(
+                "failed",
+                reason=(
+                    f"its process {first.local_rank} was killed by signal {-first.exitcode}"
+                    f" ({name})"
+                ),
+            )
         raise SystemExit(1) from None
     except Exception as error:  # the other hosts' torchrun is not there, or went away
         if "EADDRINUSE" in str(error):
@@ -145,14 +176,17 @@ def _train(order: Mapping[str, Any], lines: SimpleQueue[str]) -> None:
     except Exception as error:
         if _of_the_network(error):
             emit("lost", reason=reason_of(error))
-            # Whoever loses another one must not be the first to end, or it would be taken for the one who failed.
+            # Whoever loses another one must not be the first to end, or it would be taken for the
+            # one who failed.
             lines.get()  # nothing comes: the watchdog ends this process
         traceback.print_exc()  # the last lines of a host that failed are shown
         raise
 
 
 def _measure(workload: Mapping[str, Any], patience_s: float) -> None:
-    """Time windows of DDP steps (DeepVM V-A); rank 0 reports each window's seconds per step of the slowest process.
+    """Time windows of DDP steps (DeepVM V-A).
+
+    Rank 0 reports each window's seconds per step of the slowest process.
 
     Weak scaling, as there: every process has the same batch, whatever the number of VMs.
     """
@@ -190,17 +224,31 @@ def _training(workload: Mapping[str, Any], device: torch.device, ranks: Ranks) -
     from deepvm.profiling.workload.spec import Workload
     from deepvm.profiling.workload.train_step import Training, synthetic
 
-    own = Workload(workload["model"], workload["resolution"] or 0, workload["batch"], workload.get("dtype", "float32"))
+    own = Workload(
+        workload["model"],
+        workload["resolution"] or 0,
+        workload["batch"],
+        workload.get("dtype", "float32"),
+    )
     model = _built(workload).train()
     if not _is_text(workload):
-        return Training(model, own, synthetic(own.batch, own.resolution, CLASSES, device), device, ranks)
+        return Training(
+            model, own, synthetic(own.batch, own.resolution, CLASSES, device), device, ranks
+        )
     from deepvm.profiling.workload import language
 
     assert isinstance(model, language.Language)
-    batches = language.synthetic_text(own.batch, language.preset(own.model, workload["sequence"]), device)
+    batches = language.synthetic_text(
+        own.batch, language.preset(own.model, workload["sequence"]), device
+    )
     if workload["method"] == "fsdp":
         return Training(
-            model, own, batches, device, ranks, lambda kind: language.shard(model, kind, device, ranks.world)
+            model,
+            own,
+            batches,
+            device,
+            ranks,
+            lambda kind: language.shard(model, kind, device, ranks.world),
         )
     language.fill(model, device)
     return Training(model, own, batches, device, ranks)
@@ -227,7 +275,9 @@ def _of_the_network(error: Exception) -> bool:
     import torch.distributed as dist
 
     text = str(error).lower()
-    return isinstance(error, dist.DistError) or "gloo" in text or "connection closed by peer" in text
+    return (
+        isinstance(error, dist.DistError) or "gloo" in text or "connection closed by peer" in text
+    )
 
 
 if __name__ == "__main__":

@@ -44,7 +44,9 @@ def read_images(folder: Path) -> Images:
         DataError: there are none, or a file is damaged; names the file and the place in it.
     """
     if not folder.is_dir():
-        raise DataError(f"{folder}: is not a folder; name the one with the files of CIFAR-10 or Fashion-MNIST")
+        raise DataError(
+            f"{folder}: is not a folder; name the one with the files of CIFAR-10 or Fashion-MNIST"
+        )
     for place in (folder / name for name in _FOLDERS):
         batches = sorted(place.glob("data_batch_*.bin"))
         if batches:
@@ -52,26 +54,42 @@ def read_images(folder: Path) -> Images:
             labels, pixels = (np.concatenate(rows) for rows in zip(*parts, strict=True))
             return Images("cifar10", pixels, labels)
         images, names = (
-            next((path for end in ("", ".gz") if (path := place / f"train-{name}-ubyte{end}").exists()), None)
+            next(
+                (
+                    path
+                    for end in ("", ".gz")
+                    if (path := place / f"train-{name}-ubyte{end}").exists()
+                ),
+                None,
+            )
             for name in ("images-idx3", "labels-idx1")
         )
         if images and names:
             return _idx_pair(images, names)
         if images or names:
-            raise DataError(f"{place}: has {images or names}, but not the images and labels that belong together")
-    if any((folder / name / "data_batch_1").exists() for name in (*_FOLDERS, "cifar-10-batches-py")):
+            raise DataError(
+                f"{place}: has {images or names}, but not the images and labels that belong"
+                " together"
+            )
+    if any(
+        (folder / name / "data_batch_1").exists() for name in (*_FOLDERS, "cifar-10-batches-py")
+    ):
         pickled = "which is pickled, and unpickling runs what is in a file; get the binary version"
         raise DataError(f"{folder}: has CIFAR-10's Python version, {pickled}")
     raise DataError(
-        f"{folder}: has neither data_batch_*.bin (CIFAR-10, binary version) nor train-images-idx3-ubyte and "
-        "train-labels-idx1-ubyte (Fashion-MNIST); leave --data out to train on random images"
+        f"{folder}: has neither data_batch_*.bin (CIFAR-10, binary version) nor"
+        " train-images-idx3-ubyte and train-labels-idx1-ubyte (Fashion-MNIST); leave --data out to"
+        " train on random images"
     )
 
 
 def _cifar(path: Path) -> tuple[Bytes, Bytes]:
     data = _content(path)
     if not data or len(data) % _CIFAR_RECORD:
-        raise _damaged(path, f"has {len(data)} bytes; allowed: one or more images of {_CIFAR_RECORD} bytes each")
+        raise _damaged(
+            path,
+            f"has {len(data)} bytes; allowed: one or more images of {_CIFAR_RECORD} bytes each",
+        )
     rows = np.frombuffer(data, np.uint8).reshape(-1, _CIFAR_RECORD)
     _check_labels(path, rows[:, 0], 0, _CIFAR_RECORD)
     return rows[:, 0], rows[:, 1:].reshape(-1, *_CIFAR_SHAPE)
@@ -83,7 +101,9 @@ def _idx_pair(images: Path, names: Path) -> Images:
         raise _damaged(images, f"has {len(pixels)} images, {names} has {len(labels)} labels")
     _check_labels(names, labels, 8, 1)
     # A view: three times the same grey, without memory for it.
-    return Images("idx", np.broadcast_to(pixels[:, None], (len(pixels), 3, *pixels.shape[1:])), labels)
+    return Images(
+        "idx", np.broadcast_to(pixels[:, None], (len(pixels), 3, *pixels.shape[1:])), labels
+    )
 
 
 def _idx(path: Path, magic: int, dimensions: int) -> Bytes:
@@ -91,7 +111,9 @@ def _idx(path: Path, magic: int, dimensions: int) -> Bytes:
     header = 4 + 4 * dimensions
     found = int.from_bytes(data[:4], "big")
     if len(data) < header or found != magic:
-        raise _damaged(path, f"byte 0: 0x{found:08x} is not 0x{magic:08x}, which begins such a file")
+        raise _damaged(
+            path, f"byte 0: 0x{found:08x} is not 0x{magic:08x}, which begins such a file"
+        )
     shape = [int.from_bytes(data[at : at + 4], "big") for at in range(4, header, 4)]
     for place, size in enumerate(shape):
         if size < 1 or (place and size > _MOST_SIDE):
@@ -111,18 +133,22 @@ def _check_labels(path: Path, labels: Bytes, first: int, step: int) -> None:
     wrong = np.flatnonzero(labels >= CIFAR_CLASSES)
     if len(wrong):
         number = int(wrong[0])
-        raise _damaged(path, f"byte {first + number * step}: label {labels[number]}; allowed: 0 to 9")
+        raise _damaged(
+            path, f"byte {first + number * step}: label {labels[number]}; allowed: 0 to 9"
+        )
 
 
 def _content(path: Path) -> bytes:
     try:
-        # O_NONBLOCK: opening a named pipe would otherwise wait for a writer, for ever if there is none.
+        # O_NONBLOCK: opening a named pipe would otherwise wait for a writer, for ever if there is
+        # none.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         with open(descriptor, "rb") as stream:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise _damaged(path, "is not a regular file")
             unpacked: Any = gzip.GzipFile(fileobj=stream) if path.suffix == ".gz" else stream
-            data: bytes = unpacked.read(_MOST_BYTES + 1)  # what gzip makes of a small file may have no end
+            # What gzip makes of a small file may have no end
+            data: bytes = unpacked.read(_MOST_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
         why = (error.strerror if isinstance(error, OSError) else "") or str(error)
         raise _damaged(path, f"cannot be read: {why}") from None

@@ -1,7 +1,8 @@
 """Language models to measure machines with: transformers of the size of a preset, on random tokens.
 
-They have the layers, hidden size, vocabulary and number of parameters of a model of ``deepvm performance models``, from
-which a step's operations and bytes follow. What is inside the layers differs between families, and is alike here.
+They have the layers, hidden size, vocabulary and number of parameters of a model of ``deepvm
+performance models``, from which a step's operations and bytes follow. What is inside the layers
+differs between families, and is alike here.
 """
 
 from __future__ import annotations
@@ -27,13 +28,21 @@ class _Layer(nn.Module):
     def __init__(self, hidden: int, width: int, heads: int, *, causal: bool) -> None:
         super().__init__()
         self.before, self.between = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
-        self.ask, self.answer = nn.Linear(hidden, 3 * hidden, bias=False), nn.Linear(hidden, hidden, bias=False)
-        self.widen, self.narrow = nn.Linear(hidden, width, bias=False), nn.Linear(width, hidden, bias=False)
+        self.ask, self.answer = (
+            nn.Linear(hidden, 3 * hidden, bias=False),
+            nn.Linear(hidden, hidden, bias=False),
+        )
+        self.widen, self.narrow = (
+            nn.Linear(hidden, width, bias=False),
+            nn.Linear(width, hidden, bias=False),
+        )
         self._heads, self._causal = heads, causal
 
     def forward(self, x: Tensor) -> Tensor:
         batch, length, hidden = x.shape
-        split = self.ask(self.before(x)).view(batch, length, 3, self._heads, -1).permute(2, 0, 3, 1, 4)
+        split = (
+            self.ask(self.before(x)).view(batch, length, 3, self._heads, -1).permute(2, 0, 3, 1, 4)
+        )
         seen = F.scaled_dot_product_attention(split[0], split[1], split[2], is_causal=self._causal)
         x = x + self.answer(seen.transpose(1, 2).reshape(batch, length, hidden))
         narrowed: Tensor = x + self.narrow(F.gelu(self.widen(self.between(x))))
@@ -50,7 +59,8 @@ class Language(nn.Module):
         assert shape is not None and shape.vocabulary
         each, words = model.parameters / shape.layers, shape.vocabulary * shape.hidden
         attention = 4 * shape.hidden**2
-        # As wide as the parameters allow. Small models use one matrix of words for what comes in and what goes out.
+        # As wide as the parameters allow. Small models use one matrix of words for what comes in
+        # and what goes out.
         width = (each - 2 * words / shape.layers - attention) / (2 * shape.hidden)
         tied = width < 2 * shape.hidden
         if tied:
@@ -61,7 +71,9 @@ class Language(nn.Module):
             nn.Embedding(model.sequence, shape.hidden),
         )
         causal = model.unit == "tokens"
-        self.layers = nn.ModuleList(_Layer(shape.hidden, wide, heads, causal=causal) for _ in range(shape.layers))
+        self.layers = nn.ModuleList(
+            _Layer(shape.hidden, wide, heads, causal=causal) for _ in range(shape.layers)
+        )
         self.last = nn.LayerNorm(shape.hidden)
         self.out = None if tied else nn.Linear(shape.hidden, shape.vocabulary, bias=False)
         self._checkpointing = checkpointing
@@ -82,7 +94,10 @@ def _heads(hidden: int) -> int:
 
 
 def preset(name: str, sequence: int | None) -> Model:
-    """A preset that is a language model, for sequences of this length; raises a RequestError for an unknown one."""
+    """A preset that is a language model, for sequences of this length.
+
+    Raises a RequestError for an unknown one.
+    """
     model = find_model(name)
     return model if sequence in (None, model.sequence) else model.with_sequence(sequence or 1)
 
@@ -94,7 +109,9 @@ def on_meta(model: Model, *, checkpointing: bool = False) -> Language:
 
 
 def shard(model: Language, kind: torch.dtype, device: torch.device, world: int) -> None:
-    """Split weights, gradients and optimizer over all processes (FSDP2), layer by layer; collective.
+    """Split weights, gradients and optimizer over all processes (FSDP2), layer by layer.
+
+    Collective.
 
     The model has no memory yet; it computes in ``kind``, and gradients are summed in 32 bits.
     """
@@ -112,7 +129,8 @@ def fill(model: Language, device: torch.device) -> None:
     model.to_empty(device=device)
     with torch.no_grad():
         for parameter in model.parameters():
-            own = parameter.to_local() if isinstance(parameter, DTensor) else parameter  # each shard by itself
+            # Each shard by itself
+            own = parameter.to_local() if isinstance(parameter, DTensor) else parameter
             own.normal_(1.0 if own.dim() == 1 else 0.0, 0.02)  # what has one dimension scales
 
 

@@ -1,7 +1,7 @@
 """The models that are trained to measure a machine, and how many operations their forward pass has.
 
-ResNets are those of He et al., 2016, Table 1; EfficientNetV2-M is Tan and Le, 2021, with the depths of the authors'
-code, since the paper has no table for M. Layers and sizes are torchvision's.
+ResNets are those of He et al., 2016, Table 1; EfficientNetV2-M is Tan and Le, 2021, with the depths
+of the authors' code, since the paper has no table for M. Layers and sizes are torchvision's.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ class _Residual(nn.Module):
         layers = [layer for part in parts for layer in (*part, nn.ReLU(inplace=True))]
         self.body = nn.Sequential(*layers[:-1])
         same = inside == outside and stride == 1
-        self.shortcut = nn.Identity() if same else nn.Sequential(*_convolution(inside, outside, 1, stride))
+        self.shortcut = (
+            nn.Identity() if same else nn.Sequential(*_convolution(inside, outside, 1, stride))
+        )
 
     def forward(self, images: Tensor) -> Tensor:
         return torch.relu(self.body(images) + self.shortcut(images))
@@ -55,7 +57,9 @@ def _resnet(depths: Sequence[int], expansion: int, classes: int) -> nn.Sequentia
     for number, depth in enumerate(depths):
         width = 64 * 2**number
         for place in range(depth):
-            layers.append(_Residual(inside, width, expansion * width, 2 if number and not place else 1))
+            layers.append(
+                _Residual(inside, width, expansion * width, 2 if number and not place else 1)
+            )
             inside = expansion * width
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inside, classes))
 
@@ -82,11 +86,16 @@ _STAGES = (
 )
 _LAST_CHANNELS = 1280
 _DROPPED_BLOCKS = 0.2
-"""Share of images that skip the last block in training; earlier blocks are skipped proportionally less."""
+"""Share of images that skip the last block in training.
+
+Earlier blocks are skipped proportionally less.
+"""
 _DROPPED_FEATURES = 0.3
 
 
-def _activated(inside: int, outside: int, kernel: int, stride: int, groups: int = 1) -> list[nn.Module]:
+def _activated(
+    inside: int, outside: int, kernel: int, stride: int, groups: int = 1
+) -> list[nn.Module]:
     return [*_convolution(inside, outside, kernel, stride, groups, eps=1e-3), nn.SiLU(inplace=True)]
 
 
@@ -180,10 +189,12 @@ def build(name: str, classes: int = CLASSES) -> nn.Module:
 def forward_flops(model: nn.Module, resolution: int) -> int:
     """Operations of the forward pass for one image; a multiplication and an addition are two.
 
-    Training counts as three forward passes: torch 2.13 counts the weights' gradient of a convolution in groups as if it
-    had none, which gives EfficientNetV2-M 16. The model is not changed.
+    Training counts as three forward passes: torch 2.13 counts the weights' gradient of a
+    convolution in groups as if it had none, which gives EfficientNetV2-M 16. The model is not
+    changed.
     """
-    # On the meta device no layer computes anything. Two images: batch normalisation refuses single values in training.
+    # On the meta device no layer computes anything. Two images: batch normalisation refuses single
+    # values in training.
     tensors = (*model.named_parameters(), *model.named_buffers())
     state = {name: torch.empty_like(tensor, device="meta") for name, tensor in tensors}
     images = torch.empty(2, 3, resolution, resolution, device="meta")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-BATCH, RESOLUTION = 128, 32  # the paper's (V-A): a batch of 128 for each GPU, of images of CIFAR-10, with Adam
+# The paper's (V-A): a batch of 128 for each GPU, of images of CIFAR-10, with Adam
+BATCH, RESOLUTION = 128, 32
 
 PRESETS: Mapping[str, str] = {
     "resnet18": "resnet18",
@@ -14,7 +15,12 @@ PRESETS: Mapping[str, str] = {
     "efficientnet-v2-m": "efficientnet_v2_m",
 }
 """Models that are built here, by what ``recommend --model`` calls them."""
-DTYPES: Mapping[str, str] = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+DTYPES: Mapping[str, str] = {
+    "fp32": "float32",
+    "tf32": "float32",
+    "fp16": "float16",
+    "bf16": "bfloat16",
+}
 """What a workload's ``dtype`` is for each precision of the planner that training here has."""
 
 
@@ -23,9 +29,11 @@ class Workload:
     """What a number of eFLOPS belongs to.
 
     Attributes:
-        model: as in :func:`deepvm.profiling.workload.models.build`. resolution: height and width of images, pixels.
+        model: as in :func:`deepvm.profiling.workload.models.build`. resolution: height and width of
+            images, pixels.
         batch: images of a step on each GPU, or in each process on the CPU.
-        dtype: ``float32``, or ``bfloat16`` and ``float16`` for mixed precision. optimizer: ``adam`` or ``sgd``.
+        dtype: ``float32``, or ``bfloat16`` and ``float16`` for mixed precision. optimizer: ``adam``
+            or ``sgd``.
     """
 
     model: str

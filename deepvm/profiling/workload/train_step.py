@@ -28,11 +28,13 @@ Batches = Callable[[], tuple[Tensor, Tensor]]
 class Ranks:
     """The processes that train together."""
 
-    def __init__(self, rank: int, world: int, device: torch.device, rendezvous: Path | None, timeout_s: float) -> None:
+    def __init__(
+        self, rank: int, world: int, device: torch.device, rendezvous: Path | None, timeout_s: float
+    ) -> None:
         """Form a group; ``timeout_s`` limits each wait for the others.
 
-        ``rendezvous`` is a file that does not exist yet, or None under torchrun, where even a single process forms a
-        group, so that one VM trains as several do.
+        ``rendezvous`` is a file that does not exist yet, or None under torchrun, where even a
+        single process forms a group, so that one VM trains as several do.
         """
         self.rank, self.world = rank, world
         self.grouped = world > 1 or rendezvous is None
@@ -72,18 +74,28 @@ class Training:
         ranks: Ranks,
         shard: Callable[[torch.dtype], None] | None = None,
     ) -> None:
-        """Put the model on the device; collective. Raises a RequestError if the GPU lacks the workload's dtype.
+        """Put the model on the device; collective.
 
-        ``float32`` is torch's: convolutions use TF32 where the GPU has it. The other two are mixed precision.
-        ``shard``: puts the model there in shards that compute in this type, in place of whole copies.
+        Raises a RequestError if the GPU lacks the workload's dtype.
+
+        ``float32`` is torch's: convolutions use TF32 where the GPU has it. The other two are mixed
+        precision.
+        ``shard``: puts the model there in shards that compute in this type, in place of whole
+        copies.
         """
         self.model, self._device, self._batches, self._ranks = model, device, batches, ranks
         kind = DTYPES[workload.dtype]
         # On other GPUs torch emulates it, many times slower.
-        if kind is torch.bfloat16 and device.type == "cuda" and not torch.cuda.is_bf16_supported(False):
+        if (
+            kind is torch.bfloat16
+            and device.type == "cuda"
+            and not torch.cuda.is_bf16_supported(False)
+        ):
             name = torch.cuda.get_device_name(device)
             raise RequestError("dtype", workload.dtype, f"float32, float16: {name} has no bfloat16")
-        self._mixed: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
+        self._mixed: Callable[[], contextlib.AbstractContextManager[object]] = (
+            contextlib.nullcontext
+        )
         if kind is not torch.float32 and shard is None:
             self._mixed = lambda: torch.autocast(device.type, kind)
         self._scaler = torch.amp.GradScaler(device.type, enabled=kind is torch.float16)
@@ -94,11 +106,16 @@ class Training:
             self._forward = model.to(device, memory_format=memory_format(model, device, kind))  # type: ignore[call-overload]
         self.optimizer = OPTIMIZERS[workload.optimizer](model)
         if ranks.grouped and shard is None:
-            self._forward = DistributedDataParallel(model, [device.index] if device.type == "cuda" else None)
+            self._forward = DistributedDataParallel(
+                model, [device.index] if device.type == "cuda" else None
+            )
         self._loss = nn.CrossEntropyLoss()
 
     def run(self, steps: int) -> float:
-        """Train; returns the seconds from when all processes began to when the last device was done."""
+        """Train.
+
+        Returns the seconds from when all processes began to when the last device was done.
+        """
         self._wait()
         self._ranks.slowest(0.0)
         start = time.perf_counter()
@@ -112,7 +129,8 @@ class Training:
         images, labels = self._batches()
         self.optimizer.zero_grad()
         with self._mixed():
-            scores = self._forward(images)  # (batch, classes), or of each token (batch, sequence, vocabulary)
+            # (batch, classes), or of each token (batch, sequence, vocabulary)
+            scores = self._forward(images)
             loss = self._loss(scores.flatten(0, -2).float(), labels.flatten())
         self._scaler.scale(loss).backward()
         self._scaler.step(self.optimizer)
@@ -131,10 +149,15 @@ def synthetic(batch: int, pixels: int, classes: int, device: torch.device) -> Ba
 
 
 def real(data: Images, batch: int, pixels: int, device: torch.device, ranks: Ranks) -> Batches:
-    """Each process's share of a data set in batches, over and over; moving and scaling them is part of the step."""
+    """Each process's share of a data set in batches, over and over.
+
+    Moving and scaling them is part of the step.
+    """
     mine = torch.arange(ranks.rank, len(data.labels), ranks.world)
     if not len(mine):
-        raise RequestError("data", data.name, f"at least {ranks.world} images: each process needs one")
+        raise RequestError(
+            "data", data.name, f"at least {ranks.world} images: each process needs one"
+        )
     labels = torch.from_numpy(data.labels.astype("int64"))
     position = 0
 
@@ -143,7 +166,9 @@ def real(data: Images, batch: int, pixels: int, device: torch.device, ranks: Ran
         chosen = mine[torch.arange(position, position + batch) % len(mine)]
         position = (position + batch) % len(mine)
         # Indexing copies, so that a view of a file's bytes is good enough.
-        images = torch.from_numpy(data.pixels[chosen.numpy()]).to(device).float().div_(127.5).sub_(1)
+        images = (
+            torch.from_numpy(data.pixels[chosen.numpy()]).to(device).float().div_(127.5).sub_(1)
+        )
         if images.shape[-2:] != (pixels, pixels):
             images = nn.functional.interpolate(images, (pixels, pixels), mode="bilinear")
         return images, labels[chosen].to(device)

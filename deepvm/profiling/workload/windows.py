@@ -7,8 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-SINGLE_STEPS = 4  # before the first window: all but the first, which allocates, tell how many fill a window
-STEADY = 0.05  # the warm-up ends when a window differs by no more from the one before; windows have so many more steps
+# Before the first window: all but the first, which allocates, tell how many fill a window
+SINGLE_STEPS = 4
+# The warm-up ends when a window differs by no more from the one before; windows have so many more
+# steps
+STEADY = 0.05
 MOST_WARM_UPS = 10
 MOST_WARM_UP_S = 60.0  # then the machine is measured all the same, with a warning
 MOST_STEPS = 100_000
@@ -38,14 +41,19 @@ class Timing:
 
 
 def time_windows(
-    run: Callable[[int], float], images: int, windows: int, seconds: float, say: Callable[[str], None]
+    run: Callable[[int], float],
+    images: int,
+    windows: int,
+    seconds: float,
+    say: Callable[[str], None],
 ) -> Timing:
     """Warm up with single steps, then windows until one differs by at most 5 % from the one before, then measure.
 
-    ``run`` does so many steps, waits for the device, and returns the seconds that it took, the same in all processes:
-    all decisions follow from it, so that processes decide alike. ``images`` are those of one step on all devices. A
-    window lasts at least ``seconds``, unless steps become faster by more than 5 % after the warm-up; single steps wait
-    for the device and are slower, so the warm-up corrects how many steps a window has.
+    ``run`` does so many steps, waits for the device, and returns the seconds that it took, the same
+    in all processes: all decisions follow from it, so that processes decide alike. ``images`` are
+    those of one step on all devices. A window lasts at least ``seconds``, unless steps become
+    faster by more than 5 % after the warm-up; single steps wait for the device and are slower, so
+    the warm-up corrects how many steps a window has.
     """
 
     def window() -> Window:
@@ -58,7 +66,9 @@ def time_windows(
     warm_up: list[Window] = []
     steady = False
     spent_s = 0.0
-    while len(warm_up) < 2 or not steady and len(warm_up) < MOST_WARM_UPS and spent_s < MOST_WARM_UP_S:
+    while (
+        len(warm_up) < 2 or not steady and len(warm_up) < MOST_WARM_UPS and spent_s < MOST_WARM_UP_S
+    ):
         warm_up.append(window())
         spent_s += warm_up[-1].seconds
         fastest = min(fastest, warm_up[-1].seconds / steps)

@@ -1,7 +1,8 @@
 """The interface of an export, a plan in, the files of another tool out, and how they are written.
 
-An export writes no secrets and reads no environment. What only the user knows (images, subnets, the training command)
-comes as an option, or stands in the file as something that the other tool refuses until it is filled in.
+An export writes no secrets and reads no environment. What only the user knows (images, subnets, the
+training command) comes as an option, or stands in the file as something that the other tool refuses
+until it is filled in.
 """
 
 from __future__ import annotations
@@ -36,13 +37,17 @@ JOIN_TIMEOUT_S = 3600
 
 _OUTSIDE_TAGS = re.compile(r"[^\w +\-=.:/@]")
 _PERSIST = re.compile(r"(s3|gs|az)://[^/]+(/.*)?|file:///.+")
-_PLAIN = re.compile(r"[\w.,:/@+=\[\]<>!~-]+", re.ASCII)  # what stands in a script between double quotes as it is
+# What stands in a script between double quotes as it is
+_PLAIN = re.compile(r"[\w.,:/@+=\[\]<>!~-]+", re.ASCII)
 _NO_SCRIPT = frozenset({"python", "python3", "torchrun", "bash", "sh"})
 
 
 @dataclass(frozen=True)
 class Subnet:
-    """A subnet of the user's network. ``zone`` is a zone of the plan, by id or name, or empty for any."""
+    """A subnet of the user's network.
+
+    ``zone`` is a zone of the plan, by id or name, or empty for any.
+    """
 
     subnet: str
     zone: str = ""
@@ -58,12 +63,17 @@ class ExportOptions:
 
     Attributes:
         image: of the VMs that train. memory_image: of the memory nodes, ``image`` unless given.
-        key_name: of an SSH key pair that the cloud knows. subnet, security_group: any number of them.
-        launch_template: name of that of the VMs that train. memory_launch_template: of the memory nodes, if another.
+        key_name: of an SSH key pair that the cloud knows. subnet, security_group: any number of
+            them.
+        launch_template: name of that of the VMs that train. memory_launch_template: of the memory
+            nodes, if another.
         command: the training script and its arguments, as after ``torchrun``.
-        max_price: the most that the whole cluster may cost, $/h; the plan's price + 20 % unless given.
-        job: name of the training, for its checkpoints. persist: URL of a bucket or folder that keeps them for good.
-        package: what pip installs deepvm from, in the place of ``own``, the one that makes the export.
+        max_price: the most that the whole cluster may cost, $/h; the plan's price + 20 % unless
+            given.
+        job: name of the training, for its checkpoints. persist: URL of a bucket or folder that
+            keeps them for good.
+        package: what pip installs deepvm from, in the place of ``own``, the one that makes the
+            export.
         code: where VMs that start the training themselves fetch it from.
     """
 
@@ -84,7 +94,9 @@ class ExportOptions:
 
     def __post_init__(self) -> None:
         """Raise RequestError for text that no file can hold, a command that torchrun cannot start, or no price."""
-        texts = [(f.name, text) for f in fields(self) if isinstance(text := getattr(self, f.name), str)]
+        texts = [
+            (f.name, text) for f in fields(self) if isinstance(text := getattr(self, f.name), str)
+        ]
         texts += [("subnet", text) for s in self.subnet for text in (s.subnet, s.zone)]
         texts += [("security_group", text) for text in self.security_group]
         for name, text in texts:
@@ -92,29 +104,47 @@ class ExportOptions:
                 raise RequestError(name, text, "text that UTF-8 can hold, without zero bytes")
         for name in ("job", "persist", "package", "code"):
             if (text := getattr(self, name)) and not _PLAIN.fullmatch(text):
-                raise RequestError(name, text, "letters, digits and .,:/@+=[]<>!~_-, without blanks")
+                raise RequestError(
+                    name, text, "letters, digits and .,:/@+=[]<>!~_-, without blanks"
+                )
         if self.persist and not _PERSIST.fullmatch(self.persist):
-            raise RequestError("persist", self.persist, "s3://bucket/prefix, gs://, az:// or file:///folder")
+            raise RequestError(
+                "persist", self.persist, "s3://bucket/prefix, gs://, az:// or file:///folder"
+            )
         words = self.words
         if words and words[0] in _NO_SCRIPT:
-            allowed = "the arguments of torchrun, such as 'train.py --epochs 3' or '-m package.train'"
+            allowed = (
+                "the arguments of torchrun, such as 'train.py --epochs 3' or '-m package.train'"
+            )
             raise RequestError("command", self.command, allowed)
         if self.max_price is not None:
             to_decimal(self.max_price, "max_price", unit="$/h")
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The command split as a shell would, without expansion; RequestError if a quote is left open."""
+        """The command split as a shell would, without expansion.
+
+        RequestError if a quote is left open.
+        """
         try:
             return tuple(shlex.split(self.command))
         except ValueError as error:
-            raise RequestError("command", self.command, f"a command line with closed quotes ({error})") from None
+            raise RequestError(
+                "command", self.command, f"a command line with closed quotes ({error})"
+            ) from None
 
     @property
     def given(self) -> dict[str, str]:
         """The options that are set; ``own`` is none."""
-        values = {f.name: value for f in fields(self) if f.name != "own" and (value := getattr(self, f.name))}
-        return {name: ", ".join(map(str, v)) if isinstance(v, tuple) else str(v) for name, v in values.items()}
+        values = {
+            f.name: value
+            for f in fields(self)
+            if f.name != "own" and (value := getattr(self, f.name))
+        }
+        return {
+            name: ", ".join(map(str, v)) if isinstance(v, tuple) else str(v)
+            for name, v in values.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -133,7 +163,8 @@ class Export:
 
     Attributes:
         files: to be written together or not at all.
-        notes: how to start it, what must be filled in, and what this engine cannot do; one sentence each.
+        notes: how to start it, what must be filled in, and what this engine cannot do; one sentence
+            each.
     """
 
     files: tuple[ExportFile, ...]
@@ -145,7 +176,10 @@ class Exporter(Protocol):
 
     @property
     def OPTIONS(self) -> frozenset[str]:
-        """Names of the options that it uses (:attr:`ExportOptions.given`); all others are refused."""
+        """Names of the options that it uses (:attr:`ExportOptions.given`).
+
+        All others are refused.
+        """
 
     @property
     def CLOUDS(self) -> frozenset[str]:
@@ -155,14 +189,16 @@ class Exporter(Protocol):
         """Make the files; pure.
 
         Raises:
-            RequestError: the plan needs an option that is missing, or has no use for one that is given.
+            RequestError: the plan needs an option that is missing, or has no use for one that is
+                given.
         """
 
 
 def places(plan: Plan, options: ExportOptions) -> list[tuple[ZonePrice | None, str]]:
     """Where the VMs of a plan may start, the zone to start in first, then by price.
 
-    Pairs of a zone, None when any will do, and the id of a subnet, empty for the default one. With subnets given, only
+    Pairs of a zone, None when any will do, and the id of a subnet, empty for the default one. With
+    subnets given, only
     these: a zone without one would mean the default network, where nobody expects VMs.
 
     Raises:
@@ -175,10 +211,16 @@ def places(plan: Plan, options: ExportOptions) -> list[tuple[ZonePrice | None, s
     for given in options.subnet:
         zone = next((z for z in zones if given.zone and given.zone in (z.zone, z.name)), None)
         if given.zone and zone is None:
-            allowed = ", ".join(map(str, zones)) or "none; leave the zone out: the plan has no zones"
-            raise RequestError("subnet", f"{given.zone}={given.subnet}", f"zones of the plan: {allowed}")
+            allowed = (
+                ", ".join(map(str, zones)) or "none; leave the zone out: the plan has no zones"
+            )
+            raise RequestError(
+                "subnet", f"{given.zone}={given.subnet}", f"zones of the plan: {allowed}"
+            )
         found.append((zone, given.subnet))
-    return sorted(found, key=lambda place: len(zones) if place[0] is None else zones.index(place[0]))
+    return sorted(
+        found, key=lambda place: len(zones) if place[0] is None else zones.index(place[0])
+    )
 
 
 def refuse_subnets_in(zone: ZonePrice, subnets: Sequence[Subnet], allowed: str) -> None:
@@ -191,7 +233,8 @@ def refuse_subnets_in(zone: ZonePrice, subnets: Sequence[Subnet], allowed: str) 
 def device_note(disk: PlannedDisk, what: str) -> str:
     """A launch template must name the device of a disk, which depends on the image."""
     return (
-        f"{what} have the disk of their image; the plan counts {disk}: name it as block device in the launch template"
+        f"{what} have the disk of their image; the plan counts {disk}: name it as block device in"
+        " the launch template"
     )
 
 
@@ -200,13 +243,16 @@ def zone_notes(plan: Plan, options: ExportOptions, *, several: bool) -> list[str
     if several:
         zone = plan.zone or plan.training.zones[0].zone
         return [
-            f"VMs may start in several zones, and traffic between zones costs money; --zone {zone} keeps them in one"
+            f"VMs may start in several zones, and traffic between zones costs money; --zone {zone}"
+            " keeps them in one"
         ]
     if plan.training.zones or options.subnet or not plan.memory or not plan.memory.offered_in:
         return []
     # Left alone, AWS may look for memory nodes elsewhere.
     zones = ", ".join(plan.memory.offered_in)
-    return [f"{plan.memory.instance_type} is offered in {zones} only: name subnets there with --subnet"]
+    return [
+        f"{plan.memory.instance_type} is offered in {zones} only: name subnets there with --subnet"
+    ]
 
 
 def origin(plan: Plan) -> str:
@@ -214,7 +260,11 @@ def origin(plan: Plan) -> str:
     source = plan.source
     kind = f" ({source.kind})" if source.kind else ""
     dated = f"as of {source.prices_as_of}" if source.prices_as_of else "undated"
-    return ", ".join(part for part in (f"catalog {source.catalog or 'unnamed'}{kind}", plan.region, dated) if part)
+    return ", ".join(
+        part
+        for part in (f"catalog {source.catalog or 'unnamed'}{kind}", plan.region, dated)
+        if part
+    )
 
 
 def header(plan: Plan, limit: str) -> tuple[str, ...]:
@@ -266,27 +316,39 @@ def comment(sentences: Sequence[str], prefix: str = "# ") -> str:
     """Comment lines, wrapped between words; nothing in a sentence can end the comment."""
     lines = []
     for sentence in sentences:
-        # split() takes every kind of white space, line breaks among them: what is left cannot start a line.
+        # split() takes every kind of white space, line breaks among them: what is left cannot start
+        # a line.
         words = " ".join(sentence.split())
         wrapped = textwrap.wrap(
-            words, COMMENT_WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+            words,
+            COMMENT_WIDTH,
+            subsequent_indent="  ",
+            break_long_words=False,
+            break_on_hyphens=False,
         )
         lines += wrapped or [""]
     return "".join(f"{prefix}{line}".rstrip() + "\n" for line in lines)
 
 
 def write_export(export: Export, folder: Path, *, force: bool = False) -> tuple[Path, ...]:
-    """Write all files of an export, or none, into a folder, which is made when it is missing; returns their paths.
+    """Write all files of an export, or none, into a folder, which is made when it is missing.
+
+    Returns their paths.
 
     ``force``: replace files that exist.
 
     Raises:
-        RequestError: a file exists and ``force`` is not set. DataError: something cannot be written; nothing was.
+        RequestError: a file exists and ``force`` is not set. DataError: something cannot be
+            written; nothing was.
     """
     paths = [folder / file.name for file in export.files]
     existing = [str(p) for p in paths if os.path.lexists(p)]
     if existing and not force:
-        raise RequestError("output_dir", str(folder), f"a folder without {', '.join(existing)}, or --force to replace")
+        raise RequestError(
+            "output_dir",
+            str(folder),
+            f"a folder without {', '.join(existing)}, or --force to replace",
+        )
     with ExitStack() as undo:
         try:
             missing = list(takewhile(lambda parent: not parent.exists(), (folder, *folder.parents)))
@@ -298,7 +360,9 @@ def write_export(export: Export, folder: Path, *, force: bool = False) -> tuple[
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or str(error) or type(error).__name__
             place = getattr(error, "filename", None) or folder
-            raise DataError(f"{place}: cannot be written: {why}; nothing was changed, name another place") from None
+            raise DataError(
+                f"{place}: cannot be written: {why}; nothing was changed, name another place"
+            ) from None
         undo.pop_all()
     return tuple(paths)
 
@@ -307,7 +371,9 @@ def _write(path: Path, file: ExportFile, undo: ExitStack) -> None:
     if path.exists():
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise DataError(f"{path}: cannot be written: a folder or device has this name; nothing was changed")
+            raise DataError(
+                f"{path}: cannot be written: a folder or device has this name; nothing was changed"
+            )
         undo.callback(_quietly, partial(path.chmod, stat.S_IMODE(status.st_mode)))
         undo.callback(_quietly, partial(write_bytes, path, path.read_bytes()))
     else:

@@ -1,15 +1,16 @@
 """EC2 Fleet: requests for ``aws ec2 create-fleet --cli-input-json file://...``.
 
-Spot VMs that train are a fleet of type ``maintain``: AWS replaces those that are preempted. On-demand VMs are a fleet
-of type ``instant``: the reply names them or says why not, and one that dies is not silently replaced by an empty one
-that lost the checkpoints.
+Spot VMs that train are a fleet of type ``maintain``: AWS replaces those that are preempted.
+On-demand VMs are a fleet of type ``instant``: the reply names them or says why not, and one that
+dies is not silently replaced by an empty one that lost the checkpoints.
 
-``MaxPrice`` of each override holds for as long as a spot VM runs; ``MaxTotalPrice`` ends the starting of VMs, spot and
-on-demand. AWS advises against ``MaxPrice``, because VMs are interrupted more often with it; a cluster without it may
-cost several times its plan.
+``MaxPrice`` of each override holds for as long as a spot VM runs; ``MaxTotalPrice`` ends the
+starting of VMs, spot and on-demand. AWS advises against ``MaxPrice``, because VMs are interrupted
+more often with it; a cluster without it may cost several times its plan.
 
-User data, with which the VMs start their training themselves, can only stand in a launch template: one is written for
-each group, unless the user names their own. ``start.sh`` makes role, templates and fleets, and takes them back.
+User data, with which the VMs start their training themselves, can only stand in a launch template:
+one is written for each group, unless the user names their own. ``start.sh`` makes role, templates
+and fleets, and takes them back.
 """
 
 from __future__ import annotations
@@ -53,13 +54,17 @@ def render(plan: Plan, options: ExportOptions) -> Export:
     """One CreateFleet request (JSON) for each group of VMs.
 
     Raises:
-        RequestError: a subnet in an unknown zone, memory nodes that need a launch template of their own, or a price
-            limit below what the plan costs.
+        RequestError: a subnet in an unknown zone, memory nodes that need a launch template of their
+            own, or a price limit below what the plan costs.
     """
     limited = within_limit(plan, options)
     groups = limited.plan.groups
-    scripts = {g.role: user_data.user_data(limited.plan, g, options, limited.sentence) for g in groups}
-    files = [ExportFile(f"{g.role}-fleet.json", _json(_request(limited, g, options))) for g in groups]
+    scripts = {
+        g.role: user_data.user_data(limited.plan, g, options, limited.sentence) for g in groups
+    }
+    files = [
+        ExportFile(f"{g.role}-fleet.json", _json(_request(limited, g, options))) for g in groups
+    ]
     for group in groups:
         script = scripts[group.role]
         if _theirs(limited.plan, group, options):
@@ -78,16 +83,22 @@ def _notes(limited: Limited, options: ExportOptions) -> Iterator[str]:
     theirs = [g for g in plan.groups if _theirs(plan, g, options)]
     for group in theirs:
         yield (
-            f"to fill in: your launch template of {group} needs {group.role}-user-data.sh as its user data, "
-            f"the instance profile {user_data.role(options)}, and a new default version"
+            f"to fill in: your launch template of {group} needs {group.role}-user-data.sh as its"
+            f" user data, the instance profile {user_data.role(options)}, and a new default version"
         )
-    if any(not image for image in (_image(plan, g, options) for g in plan.groups if g not in theirs)):
+    if any(
+        not image for image in (_image(plan, g, options) for g in plan.groups if g not in theirs)
+    ):
         yield f"to fill in: {PLACEHOLDER} in the templates, or --image, --memory-image"
     yield f"stop: ./{SCRIPT} stop; until then AWS replaces spot VMs that are preempted"
     several = len(plan.training.zones) > 1
     if plan.disk is not None:
         yield device_note(plan.disk, "VMs")
-    yield from (*limited.notes, *on_demand_note(limited), *zone_notes(plan, options, several=several))
+    yield from (
+        *limited.notes,
+        *on_demand_note(limited),
+        *zone_notes(plan, options, several=several),
+    )
 
 
 def _json(document: dict[str, Any]) -> str:
@@ -100,9 +111,9 @@ def _theirs(plan: Plan, group: PlannedGroup, options: ExportOptions) -> str:
         return options.launch_template
     if not options.memory_launch_template and options.launch_template:
         allowed = (
-            f"with --memory-launch-template beside it: {plan.training.instance_type} is "
-            f"{plan.training.cpu_architecture} and {group.instance_type} is {group.vms.cpu_architecture}, "
-            "so they need different images"
+            f"with --memory-launch-template beside it: {plan.training.instance_type} is"
+            f" {plan.training.cpu_architecture} and {group.instance_type} is"
+            f" {group.vms.cpu_architecture}, so they need different images"
         )
         raise RequestError("launch_template", options.launch_template, allowed)
     return options.memory_launch_template
@@ -118,7 +129,9 @@ def _name(group: PlannedGroup, options: ExportOptions) -> str:
     return f"{user_data.role(options)}-{group.role}"
 
 
-def _template(plan: Plan, group: PlannedGroup, options: ExportOptions, script: str) -> dict[str, Any]:
+def _template(
+    plan: Plan, group: PlannedGroup, options: ExportOptions, script: str
+) -> dict[str, Any]:
     """A CreateLaunchTemplate request."""
     tags = [{"Key": key, "Value": value} for key, value in plan_tags(plan, group).items()]
     data: dict[str, Any] = {
@@ -142,10 +155,13 @@ def _script(limited: Limited, options: ExportOptions) -> str:
     groups = sorted(plan.groups, key=lambda g: g.market is Market.SPOT)
     ours = [g for g in groups if not _theirs(plan, g, options)]
     region = (
-        f"export AWS_REGION={plan.region} AWS_DEFAULT_REGION={plan.region}\n" if _PLAIN.fullmatch(plan.region) else ""
+        f"export AWS_REGION={plan.region} AWS_DEFAULT_REGION={plan.region}\n"
+        if _PLAIN.fullmatch(plan.region)
+        else ""
     )
     remarks = [
-        f"./{SCRIPT} starts the VMs; ./{SCRIPT} stop ends them and removes all that was made, but no checkpoints."
+        f"./{SCRIPT} starts the VMs; ./{SCRIPT} stop ends them and removes all that was made, but"
+        " no checkpoints."
     ]
     return (
         "#!/usr/bin/env bash\n"
@@ -170,15 +186,18 @@ def _request(limited: Limited, group: PlannedGroup, options: ExportOptions) -> d
         request["SpotOptions"] = {"AllocationStrategy": "price-capacity-optimized", **total}
         request["ExcessCapacityTerminationPolicy"] = "termination"
     else:
-        # The price is the same everywhere: stay near the VMs that train, and take another zone only when that is full.
+        # The price is the same everywhere: stay near the VMs that train, and take another zone only
+        # when that is full.
         request["OnDemandOptions"] = {"AllocationStrategy": "prioritized", **total}
     overrides = []
     for priority, (zone, subnet) in enumerate(places(plan, options)):
         override: dict[str, Any] = {"InstanceType": group.instance_type}
         if subnet:
-            override["SubnetId"] = subnet  # a subnet is in one zone, which must not be named a second time
+            # A subnet is in one zone, which must not be named a second time
+            override["SubnetId"] = subnet
         elif zone is not None:
-            # Not its name: names mean other zones in other accounts, and a plan may be carried from one to another.
+            # Not its name: names mean other zones in other accounts, and a plan may be carried from
+            # one to another.
             override["AvailabilityZoneId"] = zone.zone
         if not spot:
             override["Priority"] = float(priority)
@@ -187,7 +206,9 @@ def _request(limited: Limited, group: PlannedGroup, options: ExportOptions) -> d
         overrides.append(override)
     name = _theirs(plan, group, options) or _name(group, options)
     template = {"LaunchTemplateName": name, "Version": "$Default"}
-    request["LaunchTemplateConfigs"] = [{"LaunchTemplateSpecification": template, "Overrides": overrides}]
+    request["LaunchTemplateConfigs"] = [
+        {"LaunchTemplateSpecification": template, "Overrides": overrides}
+    ]
     request["TargetCapacitySpecification"] = {
         "TotalTargetCapacity": group.count,
         "SpotTargetCapacity": group.count if spot else 0,
@@ -196,15 +217,20 @@ def _request(limited: Limited, group: PlannedGroup, options: ExportOptions) -> d
     }
     tags = [{"Key": key, "Value": value} for key, value in plan_tags(plan, group).items()]
     # JSON has no comments: what the header says elsewhere stands in tags.
-    source = [{"Key": "deepvm:source", "Value": tag_value(plan.source.source)}] if plan.source.source else []
+    source = (
+        [{"Key": "deepvm:source", "Value": tag_value(plan.source.source)}]
+        if plan.source.source
+        else []
+    )
     request["TagSpecifications"] = [{"ResourceType": "fleet", "Tags": tags + source}]
     if not spot:  # AWS takes tags of instances only for fleets of type instant
         request["TagSpecifications"].append({"ResourceType": "instance", "Tags": tags})
     return request
 
 
-# EC2 knows a new instance profile only some seconds after IAM does. Fleets of type instant name their VMs in
-# describe-fleets, the others in describe-fleet-instances. The role stays until all VMs have ended: they still save.
+# EC2 knows a new instance profile only some seconds after IAM does. Fleets of type instant name
+# their VMs in describe-fleets, the others in describe-fleet-instances. The role stays until all VMs
+# have ended: they still save.
 _SCRIPT = r"""set -euo pipefail
 
 cd "$(dirname "${{BASH_SOURCE[0]}}")"

@@ -39,7 +39,8 @@ class Limited:
         if group.market is Market.SPOT or not discount:
             return limit
         each, both = (
-            (usd / (1 - discount)).quantize(MICRO, ROUND_CEILING) for usd in (limit.vm_usd_per_hour, limit.usd_per_hour)
+            (usd / (1 - discount)).quantize(MICRO, ROUND_CEILING)
+            for usd in (limit.vm_usd_per_hour, limit.usd_per_hour)
         )
         return GroupLimit(both, each)
 
@@ -47,10 +48,15 @@ class Limited:
     def sentence(self) -> str:
         """The limit of the spot VMs, as a sentence for the top of a file."""
         if self.limits is None:
-            return "Spot prices move; nothing here limits them, because the plan does not tell the prices of its VMs."
+            return (
+                "Spot prices move; nothing here limits them, because the plan does not tell the"
+                " prices of its VMs."
+            )
         return (
-            f"Limit: {format_usd(self.limits.usd_per_hour)} $/h for all VMs: a spot VM runs only while its price is at "
-            f"most {format_usd(self.limits.groups[TRAINING].vm_usd_per_hour)} $/h; on-demand prices are fixed."
+            f"Limit: {format_usd(self.limits.usd_per_hour)} $/h for all VMs: a spot VM runs only"
+            " while its price is at most"
+            f" {format_usd(self.limits.groups[TRAINING].vm_usd_per_hour)} $/h; on-demand prices are"
+            " fixed."
         )
 
 
@@ -58,45 +64,61 @@ def within_limit(plan: Plan, options: ExportOptions) -> Limited:
     """The plan with its price limit: the one that was asked for, or its own price and 20 %.
 
     Raises:
-        RequestError: the plan costs more, AWS takes no limit as low as that, the plan tells too few prices, or a subnet
-            is in a zone that is too dear.
+        RequestError: the plan costs more, AWS takes no limit as low as that, the plan tells too few
+            prices, or a subnet is in a zone that is too dear.
     """
     limits = limit_prices(plan, options.max_price)
     if limits is None:
         if options.max_price is not None:
-            allowed = "nothing: the plan does not tell the prices of its on-demand VMs, so the limit cannot be split"
+            allowed = (
+                "nothing: the plan does not tell the prices of its on-demand VMs, so the limit"
+                " cannot be split"
+            )
             raise RequestError("max_price", f"{options.max_price:f}", allowed)
-        return Limited(plan, None, ("no price limit is set: the plan does not tell the prices of its on-demand VMs",))
+        return Limited(
+            plan,
+            None,
+            ("no price limit is set: the plan does not tell the prices of its on-demand VMs",),
+        )
     notes = [_limit(limits, options, plan.budget)]
     if not plan.training.spot_count:
         return Limited(plan, limits, tuple(notes))
     most = limits.groups[TRAINING].vm_usd_per_hour
     if most <= AWS_LEAST_MAX_PRICE:
         allowed = (
-            f"a higher limit: this leaves {most:f} $/h for each spot VM, and AWS accepts only more than "
-            f"{AWS_LEAST_MAX_PRICE}"
+            f"a higher limit: this leaves {most:f} $/h for each spot VM, and AWS accepts only more"
+            f" than {AWS_LEAST_MAX_PRICE}"
         )
         raise RequestError("max_price", f"{limits.usd_per_hour:f}", allowed)
     notes.append(
-        f"a spot VM starts and runs only while it costs at most {format_usd(most)} $/h: the lower the limit, the more "
-        "interruptions"
+        f"a spot VM starts and runs only while it costs at most {format_usd(most)} $/h: the lower"
+        " the limit, the more interruptions"
     )
     kept = tuple(z for z in plan.training.zones if z.usd_per_hour <= most)
     within = replace(plan, training=replace(plan.training, zones=kept))
     lost = [z for z in plan.training.zones if z not in kept]
     if lost:
         named = ", ".join(f"{z} at {format_usd(z.usd_per_hour)} $/h" for z in lost)
-        notes.append(f"left out as too dear for the limit: {named}; {_limit_that_takes(plan, limits, lost)} takes them")
+        notes.append(
+            f"left out as too dear for the limit: {named}; {_limit_that_takes(plan, limits, lost)}"
+            " takes them"
+        )
         for zone in lost:
             why = f"; {_limit_that_takes(plan, limits, [zone])} takes {zone}"
-            refuse_subnets_in(zone, options.subnet, f"zones within the price limit: {', '.join(map(str, kept))}{why}")
+            refuse_subnets_in(
+                zone,
+                options.subnet,
+                f"zones within the price limit: {', '.join(map(str, kept))}{why}",
+            )
     return Limited(within, limits, tuple(notes))
 
 
 def on_demand_note(limited: Limited) -> tuple[str, ...]:
     """Price limit of the on-demand VMs at start, for tools that enforce one."""
     found = [(g, limited.of(g)) for g in limited.plan.groups if g.market is Market.ON_DEMAND]
-    parts = [(f"{format_usd(limit.usd_per_hour)} $/h", g) for g, limit in found if limit is not None]
+    parts = [
+        (f"{format_usd(limit.usd_per_hour)} $/h", g) for g, limit in found if limit is not None
+    ]
     if not parts:
         return ()
     # Each kind is a request of its own, with a limit of its own.
@@ -121,7 +143,11 @@ def _limit(limits: PriceLimits, options: ExportOptions, budget: Decimal | None) 
     if options.max_price is not None:
         return text
     price = f"{format_usd(limits.plan_usd_per_hour)} $/h"
-    costs = f"the {price} that it costs in {limits.dear_zone}" if limits.dear_zone else f"the plan's {price}"
+    costs = (
+        f"the {price} that it costs in {limits.dear_zone}"
+        if limits.dear_zone
+        else f"the plan's {price}"
+    )
     text += f", {costs} + {HEADROOM * 100:.0f} %; --max-price sets another"
     if budget is not None and limits.plan_usd_per_hour <= budget < limits.usd_per_hour:
         text += f", such as the {amount(budget)} $/h that the plan was asked for"

@@ -19,11 +19,17 @@ REGISTRY = {
     "terraform": "deepvm.reports.exports.terraform",
     "torchrun": "deepvm.reports.exports.torchrun",
 }
-"""By the name on the command line: the module, an :class:`~deepvm.reports.exports.base.Exporter`; loaded when used."""
+"""By the name on the command line: the module, an :class:`~deepvm.reports.exports.base.Exporter`.
+
+Loaded when used.
+"""
 
 _GPU_NETWORKS = {
     "efa": ("EFA", "give each VM its EFA interfaces, in a cluster placement group"),
-    "rdma": ("cards that reach GPU memory", "start the VMs as the cloud's guide to its network for GPUs says"),
+    "rdma": (
+        "cards that reach GPU memory",
+        "start the VMs as the cloud's guide to its network for GPUs says",
+    ),
 }
 _ONLY_TRAINS = "torchrun"
 """It takes VMs as they are."""
@@ -44,7 +50,8 @@ def render(plan: Plan, name: str, options: ExportOptions | None = None) -> Expor
     """The files that hand a plan to the tool ``name`` of :data:`REGISTRY`.
 
     Raises:
-        RequestError: no such tool, or an option that this tool does not use or this plan cannot have.
+        RequestError: no such tool, or an option that this tool does not use or this plan cannot
+            have.
     """
     from deepvm.catalog.clouds import cloud_of
     from deepvm.core.spelling import joined
@@ -58,7 +65,11 @@ def render(plan: Plan, name: str, options: ExportOptions | None = None) -> Expor
         raise RequestError("to", name, f"for a plan of {cloud.title} {joined(others, 'or')}")
     if plan.reserved and name != _ONLY_TRAINS:
         pools = ", ".join(plan.reserved)
-        raise RequestError("to", name, f"{_ONLY_TRAINS}: the VMs of {pools} are reserved, and {name} would rent others")
+        raise RequestError(
+            "to",
+            name,
+            f"{_ONLY_TRAINS}: the VMs of {pools} are reserved, and {name} would rent others",
+        )
     for option, value in options.given.items():
         if option not in tool.OPTIONS:
             flags = ", ".join(f"--{n.replace('_', '-')}" for n in sorted(tool.OPTIONS))
@@ -67,7 +78,10 @@ def render(plan: Plan, name: str, options: ExportOptions | None = None) -> Expor
             raise RequestError(option, value, f"no such option: {plan} has no memory nodes")
     made = tool.render(plan, options)
     if plan.nat and name != _ONLY_TRAINS:
-        nat = "the plan counts a NAT gateway in the place of public addresses: set it up, and name subnets behind it"
+        nat = (
+            "the plan counts a NAT gateway in the place of public addresses: set it up, and name"
+            " subnets behind it"
+        )
         made = replace(made, notes=(*made.notes, nat))
     return replace(made, notes=(*made.notes, *_network_notes(plan)))
 
@@ -81,6 +95,6 @@ def _network_notes(plan: Plan) -> Iterator[str]:
     if kind in _GPU_NETWORKS:
         network, how = _GPU_NETWORKS[kind]
         yield (
-            f"the speed of {count} x {name} counts on {network} between them, which no file here asks for: {how} "
-            "(SkyPilot: network_tier: best)"
+            f"the speed of {count} x {name} counts on {network} between them, which no file here"
+            f" asks for: {how} (SkyPilot: network_tier: best)"
         )

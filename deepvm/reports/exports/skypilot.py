@@ -1,9 +1,10 @@
 """SkyPilot: a task file for each kind of VM.
 
-All nodes of a SkyPilot cluster are alike, so a plan of spot and on-demand VMs becomes two tasks, which are started one
-after the other: first the on-demand one, then the spot one, which is told the addresses of the first. What it must be
-told stands as ``null`` under ``envs``: SkyPilot refuses to start a task with such a variable until it is given. The
-token of the memory nodes is such a variable under ``secrets``. ``start.sh`` makes the token and gives both.
+All nodes of a SkyPilot cluster are alike, so a plan of spot and on-demand VMs becomes two tasks,
+which are started one after the other: first the on-demand one, then the spot one, which is told the
+addresses of the first. What it must be told stands as ``null`` under ``envs``: SkyPilot refuses to
+start a task with such a variable until it is given. The token of the memory nodes is such a
+variable under ``secrets``. ``start.sh`` makes the token and gives both.
 """
 
 from __future__ import annotations
@@ -33,15 +34,17 @@ CLOUDS: frozenset[str] = frozenset()
 
 SCRIPT = "start.sh"
 
-# GPU models that SkyPilot's AWS catalog calls as AWS and deepvm do. Under another name the instance type would not
-# match, and the type alone says which GPUs it has.
+# GPU models that SkyPilot's AWS catalog calls as AWS and deepvm do. Under another name the instance
+# type would not match, and the type alone says which GPUs it has.
 _SAME_NAMES = frozenset({"T4", "T4g", "A10G", "M60", "V100", "K80", "L4", "L40S", "H100", "H200"})
 _ODD_BREAKS = re.compile("[\r\x85\u2028\u2029\ufeff]")
-# resources.max_hourly_cost (from 0.13 on) sorts out types while the optimizer looks for one, by the prices of
-# SkyPilot's own catalog; a VM gets no bid and nothing watches its price. Written here it would look like a limit.
+# resources.max_hourly_cost (from 0.13 on) sorts out types while the optimizer looks for one, by the
+# prices of SkyPilot's own catalog; a VM gets no bid and nothing watches its price. Written here it
+# would look like a limit.
 _NO_LIMIT = (
-    "Spot prices move, and SkyPilot holds no VM to a price: its max_hourly_cost filters types by the prices in its own "
-    "catalog before it starts one. A spot VM costs at most its on-demand price."
+    "Spot prices move, and SkyPilot holds no VM to a price: its max_hourly_cost filters types by"
+    " the prices in its own catalog before it starts one. A spot VM costs at most its on-demand"
+    " price."
 )
 SECRET, TOKEN = "DEEPVM_TOKEN", "$HOME/.deepvm-token"
 _GIT = re.compile(r"(https://\S+?\.git)(?:@([\w./-]+))?")
@@ -53,14 +56,20 @@ def render(plan: Plan, options: ExportOptions) -> Export:
     """A task file (YAML) for each group of VMs, and a script that starts them.
 
     Raises:
-        RequestError: code from where SkyPilot fetches none; VMs cannot have deepvm; or it has other names.
+        RequestError: code from where SkyPilot fetches none; VMs cannot have deepvm; or it has other
+            names.
     """
     name = plan.training.instance_type
     if cloud_of(plan.source.catalog).name == "runpod" and not _RUNPOD.fullmatch(name):
-        allowed = f"a plan whose types SkyPilot knows, which {name!r} is not: recommend --source skypilot"
+        allowed = (
+            f"a plan whose types SkyPilot knows, which {name!r} is not: recommend --source skypilot"
+        )
         raise RequestError("to", "skypilot", allowed)
     files = [ExportFile(f"{g.role}.yaml", _text(plan, g, options)) for g in plan.groups]
-    files += [ExportFile(SCRIPT, _script(plan, options), executable=True), *survival.carried(options)]
+    files += [
+        ExportFile(SCRIPT, _script(plan, options), executable=True),
+        *survival.carried(options),
+    ]
     return Export(tuple(files), tuple(_notes(plan, options)))
 
 
@@ -92,14 +101,17 @@ def _remarks(plan: Plan, group: PlannedGroup) -> list[str]:
     unnamed = [z.zone for z in plan.training.zones if not z.name]
     if unnamed and group.market is Market.SPOT:
         lines.append(
-            f"SkyPilot knows zones by name only, and the plan has no names of {', '.join(unnamed)}: any zone of the "
-            "region may be used."
+            f"SkyPilot knows zones by name only, and the plan has no names of {', '.join(unnamed)}:"
+            " any zone of the region may be used."
         )
     return lines
 
 
 def _resources(plan: Plan, group: PlannedGroup, options: ExportOptions) -> list[dict[str, Any]]:
-    entry: dict[str, Any] = {"instance_type": group.instance_type, "use_spot": group.market is Market.SPOT}
+    entry: dict[str, Any] = {
+        "instance_type": group.instance_type,
+        "use_spot": group.market is Market.SPOT,
+    }
     vms, image, cloud = group.vms, options.image, cloud_of(plan.source.catalog).name
     if plan.disk is not None:
         entry["disk_size"] = plan.disk.gb
@@ -111,20 +123,31 @@ def _resources(plan: Plan, group: PlannedGroup, options: ExportOptions) -> list[
     if image:
         entry["image_id"] = image
     # RunPod's regions are countries to SkyPilot, and data centres here.
-    region, zones = f"{cloud}/{plan.region}" if plan.region and cloud != "runpod" else cloud, plan.training.zones
+    region, zones = (
+        f"{cloud}/{plan.region}" if plan.region and cloud != "runpod" else cloud,
+        plan.training.zones,
+    )
     if not plan.region or not zones or not all(z.name for z in zones):
         return [{"infra": region, **entry}]
     return [{"infra": f"{region}/{z.name}", **entry} for z in zones]
 
 
 def _accelerators(cloud: str, vms: PlannedVms) -> dict[str, int]:
-    """The GPUs of a type as SkyPilot calls them, where it may want them beside the type; empty where it does not."""
+    """The GPUs of a type as SkyPilot calls them, where it may want them beside the type.
+
+    Empty where it does not.
+    """
     if cloud == "gcp":
-        from deepvm.catalog.public.skypilot import gcp_gpus  # only plans of Google Cloud read its names
+        # Only plans of Google Cloud read its names
+        from deepvm.catalog.public.skypilot import gcp_gpus
 
         name, count = gcp_gpus(vms.instance_type)
         return {name: count} if name else {}
-    return {vms.gpu_name: vms.gpus_per_vm} if cloud == "aws" and vms.gpu_name in _SAME_NAMES and vms.gpus_per_vm else {}
+    return (
+        {vms.gpu_name: vms.gpus_per_vm}
+        if cloud == "aws" and vms.gpu_name in _SAME_NAMES and vms.gpus_per_vm
+        else {}
+    )
 
 
 def _environment(plan: Plan, group: PlannedGroup, options: ExportOptions) -> dict[str, None]:
@@ -150,7 +173,9 @@ def _workdir(code: str) -> str | dict[str, str]:
     if found := _GIT.fullmatch(code):
         return {"url": found[1], **({"ref": found[2]} if found[2] else {})}
     if "://" in code:
-        raise RequestError("code", code, "with --to skypilot a folder here, or https://HOST/NAME.git@REF")
+        raise RequestError(
+            "code", code, "with --to skypilot a folder here, or https://HOST/NAME.git@REF"
+        )
     if not Path(code).is_dir():
         raise RequestError("code", code, "a folder that is here, or https://HOST/NAME.git@REF")
     return code
@@ -161,7 +186,8 @@ def _run(plan: Plan, group: PlannedGroup, options: ExportOptions) -> str:
     told = f'echo "{_addresses(group)}=$(echo "$SKYPILOT_NODE_IPS" | paste -sd, -)"'
     lines = ["set -eu"] if group.role == TRAINING else ["set -eu", told]
     if keepers is not None:
-        # deepvm takes no token from the environment, which every process started here would inherit.
+        # deepvm takes no token from the environment, which every process started here would
+        # inherit.
         lines.append(f'(umask 077; printf %s "${SECRET}" > "{TOKEN}")\nunset {SECRET}')
     if group.role == MEMORY:
         return "\n".join([*lines, "exec " + survival.serve(plan, options, TOKEN)]) + "\n"
@@ -177,7 +203,12 @@ def _run(plan: Plan, group: PlannedGroup, options: ExportOptions) -> str:
         lines.append('eval "set -- $TRAINING_COMMAND"')
         arguments = '"$@"'
     start = "deepvm agent --metadata auto -- torchrun"
-    words = [start, *_rendezvous_flags(plan, group), '--nproc-per-node "$SKYPILOT_NUM_GPUS_PER_NODE"', arguments]
+    words = [
+        start,
+        *_rendezvous_flags(plan, group),
+        '--nproc-per-node "$SKYPILOT_NUM_GPUS_PER_NODE"',
+        arguments,
+    ]
     return "\n".join([*lines, " \\\n  ".join(words)]) + "\n"
 
 
@@ -211,18 +242,28 @@ def _cluster(group: PlannedGroup, options: ExportOptions) -> str:
 def _script(plan: Plan, options: ExportOptions) -> str:
     """Bash that makes the token, starts what stays, reads its addresses, and starts the rest."""
     usage = "" if options.command else " 'train.py ARGUMENTS'"
-    remarks = [f"./{SCRIPT}{usage} starts everything; ./{SCRIPT} stop ends it, but keeps checkpoints in buckets."]
+    remarks = [
+        f"./{SCRIPT}{usage} starts everything; ./{SCRIPT} stop ends it, but keeps checkpoints in"
+        " buckets."
+    ]
     groups = sorted(plan.groups, key=lambda g: len(_first(plan, g)))
     starts, stops = "", ""
     for group in groups:
         spot, name = group.market is Market.SPOT, _cluster(group, options)
-        words = [f"sky {'jobs launch' if spot else 'launch'} -y {'-n' if spot else '-c'} {name} --detach-run"]
+        words = [
+            f"sky {'jobs launch' if spot else 'launch'} -y {'-n' if spot else '-c'} {name}"
+            " --detach-run"
+        ]
         words += [f"--secret {SECRET}"] if survival.keepers(plan) else []
         for variable in _environment(plan, group, options):
             value = "$command" if variable == "TRAINING_COMMAND" else f"${variable}"
             words.append(f'--env "{variable}={value}"')
         starts += f'{" ".join(words)} "$here/{group.role}.yaml"\n'
-        stops = (f"  sky jobs cancel -y -n {name} || true\n" if spot else f"  sky down -y {name} || true\n") + stops
+        stops = (
+            f"  sky jobs cancel -y -n {name} || true\n"
+            if spot
+            else f"  sky down -y {name} || true\n"
+        ) + stops
         if group != groups[-1]:
             starts += _ADDRESSES.format(name=name, variable=_addresses(group))
     token = _TOKEN.format(secret=SECRET) if survival.keepers(plan) else ""
@@ -236,18 +277,25 @@ def _notes(plan: Plan, options: ExportOptions) -> list[str]:
     notes = [f"start: ./{SCRIPT}{usage}", f"stop: ./{SCRIPT} stop"]
     if not options.code:
         notes.append(
-            "the training script must be on the VMs: --code FOLDER or --code https://HOST/NAME.git@REF sends it"
+            "the training script must be on the VMs: --code FOLDER or --code"
+            " https://HOST/NAME.git@REF sends it"
         )
     if len(plan.groups) > 1:
         notes.append(
-            "the nodes of a SkyPilot cluster are alike, so on-demand and spot VMs are two clusters, which must be able "
-            "to reach each other"
+            "the nodes of a SkyPilot cluster are alike, so on-demand and spot VMs are two clusters,"
+            " which must be able to reach each other"
         )
     if any(g.market is Market.SPOT for g in plan.groups):
-        elsewhere = "; --to ec2-fleet and --to terraform write one" if cloud_of(plan.source.catalog).has_api else ""
+        elsewhere = (
+            "; --to ec2-fleet and --to terraform write one"
+            if cloud_of(plan.source.catalog).has_api
+            else ""
+        )
         notes.append(f"SkyPilot enforces no price limit{elsewhere}")
     if plan.disk is not None and plan.disk.kind:
-        notes.append(f"SkyPilot chooses the kind of disk; the plan counts {plan.disk}: see its disk_tier")
+        notes.append(
+            f"SkyPilot chooses the kind of disk; the plan counts {plan.disk}: see its disk_tier"
+        )
     return [*notes, *survival.notes(plan, options, carries=True)]
 
 
@@ -304,6 +352,11 @@ def _yaml(document: dict[str, Any]) -> str:
 
     Dumper.add_representer(str, text)
     written: str = yaml.dump(
-        document, Dumper=Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=1_000_000
+        document,
+        Dumper=Dumper,
+        sort_keys=False,
+        allow_unicode=True,
+        default_flow_style=False,
+        width=1_000_000,
     )
     return written

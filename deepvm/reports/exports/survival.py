@@ -20,21 +20,30 @@ _NO_PACKAGE = "deepvm export --package says what to install, and DEEPVM_PACKAGE 
 
 
 def keepers(plan: Plan) -> PlannedGroup | None:
-    """The machines that keep versions in their memory: the memory nodes, or else the anchors; None without either."""
+    """The machines that keep versions in their memory: the memory nodes, or else the anchors.
+
+    None without either.
+    """
     return next((g for role in (MEMORY, ANCHOR) for g in plan.groups if g.role == role), None)
 
 
 def carried(options: ExportOptions) -> list[ExportFile]:
     """The wheel that VMs install, where they have no other way to the deepvm that runs here."""
     own = options.own
-    return [ExportFile(own.wheel_name, "", data=own.wheel)] if own.wheel and not options.package else []
+    return (
+        [ExportFile(own.wheel_name, "", data=own.wheel)]
+        if own.wheel and not options.package
+        else []
+    )
 
 
 def install(options: ExportOptions, *, trains: bool = True, folder: str = "") -> str:
-    """A line that installs deepvm, unless the image has it; ``DEEPVM_PACKAGE`` may name another release, or a file.
+    """A line that installs deepvm, unless the image has it.
 
-    ``trains``: whether it is for trainers, not for a memory node. ``folder``: where VMs have what is :func:`carried`,
-    as bash reads it between double quotes.
+    ``DEEPVM_PACKAGE`` may name another release, or a file.
+
+    ``trains``: whether it is for trainers, not for a memory node. ``folder``: where VMs have what
+    is :func:`carried`, as bash reads it between double quotes.
 
     Raises:
         RequestError: nothing says what VMs could install, and a training is to start.
@@ -46,17 +55,23 @@ def install(options: ExportOptions, *, trains: bool = True, folder: str = "") ->
         source = f"{folder}/{options.own.wheel_name}{extra}"
     if not source and options.command:
         allowed = (
-            "with --command what pip installs on the VMs, which cannot have the deepvm that runs here, of "
-            f"{options.own.place}: a release such as 'deepvm[train]==0.1.0', the URL of a wheel, or "
-            "git+https://HOST/NAME.git@REF; or --to torchrun or skypilot, which send it"
+            "with --command what pip installs on the VMs, which cannot have the deepvm that runs"
+            f" here, of {options.own.place}: a release such as 'deepvm[train]==0.1.0', the URL of a"
+            " wheel, or git+https://HOST/NAME.git@REF; or --to torchrun or skypilot, which send it"
         )
         raise RequestError("package", "", allowed)
     value = f":-{source}" if source else f":?{_NO_PACKAGE}"
-    return f'command -v deepvm > /dev/null || python3 -m pip install --quiet "${{DEEPVM_PACKAGE{value}}}"\n'
+    return (
+        "command -v deepvm > /dev/null || python3 -m pip install --quiet"
+        f' "${{DEEPVM_PACKAGE{value}}}"\n'
+    )
 
 
 def _library(options: ExportOptions) -> str:
-    """The extra that brings the library of the bucket; empty for S3, which the base install knows."""
+    """The extra that brings the library of the bucket.
+
+    Empty for S3, which the base install knows.
+    """
     scheme = options.persist.partition("://")[0]
     return scheme if scheme in ("gs", "az") else ""
 
@@ -82,17 +97,22 @@ def serving(plan: Plan, options: ExportOptions, token: str) -> str:
 
 
 def torchrun(plan: Plan) -> str:
-    """The array ``command``: agent, torchrun and the shell's arguments; reads ``$host``, ``$port`` and ``$where``."""
+    """The array ``command``: agent, torchrun and the shell's arguments.
+
+    Reads ``$host``, ``$port`` and ``$where``.
+    """
     count = plan.training_count
     # torchrun counts a VM's GPUs itself when the plan does not know them.
-    return _COMMAND.format(count=count, processes=plan.training.gpus_per_vm or "gpu", patience=JOIN_TIMEOUT_S)
+    return _COMMAND.format(
+        count=count, processes=plan.training.gpus_per_vm or "gpu", patience=JOIN_TIMEOUT_S
+    )
 
 
 def environment(plan: Plan, options: ExportOptions, token: str, hosts: str) -> str:
     """Variables of the trainers; ``hosts``: a command that prints the addresses of the keepers, one a line."""
     lines = [f'export DEEPVM_JOB="${{DEEPVM_JOB:-{options.job or JOB}}}"']
-    # Else a VM that takes another's place waits for the address of a store that the others publish only once
-    # (PyTorch issues 111646 and 147064).
+    # Else a VM that takes another's place waits for the address of a store that the others publish
+    # only once (PyTorch issues 111646 and 147064).
     lines.append("export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1")
     if keepers(plan) is not None:
         lines.append(f'export DEEPVM_TOKEN_FILE="{token}"')
@@ -107,18 +127,27 @@ def notes(plan: Plan, options: ExportOptions, *, carries: bool = False) -> Itera
     """What is missing, and what keeps the versions; ``carries``: the files contain what is :func:`carried`."""
     if not (options.package or options.own.pin or (carries and carried(options))):
         yield (
-            f"the VMs cannot have the deepvm that runs here, of {options.own.place}: --package says what pip installs, "
-            "unless the image has deepvm"
+            f"the VMs cannot have the deepvm that runs here, of {options.own.place}: --package says"
+            " what pip installs, unless the image has deepvm"
         )
     if _library(options):
-        yield f"the VMs need an identity that may write {options.persist}: no role or key is made for it"
+        yield (
+            f"the VMs need an identity that may write {options.persist}: no role or key is made"
+            " for it"
+        )
     group = keepers(plan)
     if group is None:
         if not options.persist and any(g.market is Market.SPOT for g in plan.groups):
-            yield "no VM of this plan is sure to stay, so nothing keeps its checkpoints: --persist s3://bucket/run does"
+            yield (
+                "no VM of this plan is sure to stay, so nothing keeps its checkpoints: --persist"
+                " s3://bucket/run does"
+            )
     elif not options.persist:
         where = "memory node" if group.role == MEMORY else "anchor"
-        yield f"checkpoints are in the memory of the {where} alone; --persist s3://bucket/run writes them there, too"
+        yield (
+            f"checkpoints are in the memory of the {where} alone; --persist s3://bucket/run writes"
+            " them there, too"
+        )
 
 
 STORE = """python3 -c '

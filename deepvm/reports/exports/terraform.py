@@ -1,14 +1,16 @@
 """Terraform: one ``main.tf.json`` (HCL's JSON form); for Google Cloud see :mod:`.terraform_gcp`.
 
-Spot VMs are an ``aws_ec2_fleet`` of type ``maintain``, on-demand VMs are ``aws_instance``: they have addresses that
-outputs can name. Zones are looked up by their ids, because their names differ between accounts. What only the user
-knows is a variable; one without a default is asked for by Terraform.
+Spot VMs are an ``aws_ec2_fleet`` of type ``maintain``, on-demand VMs are ``aws_instance``: they
+have addresses that outputs can name. Zones are looked up by their ids, because their names differ
+between accounts. What only the user knows is a variable; one without a default is asked for by
+Terraform.
 
-``max_price`` of each override limits what a spot VM may cost for as long as it runs. The provider sends no total of a
-spot fleet, and instances that are bought on demand have a fixed price, for which it has no limit.
+``max_price`` of each override limits what a spot VM may cost for as long as it runs. The provider
+sends no total of a spot fleet, and instances that are bought on demand have a fixed price, for
+which it has no limit.
 
-User data starts the training. The role of the VMs, which this configuration makes, lets them meet; what they keep there
-is no resource of it, so that the state holds no token.
+User data starts the training. The role of the VMs, which this configuration makes, lets them meet;
+what they keep there is no resource of it, so that the state holds no token.
 """
 
 from __future__ import annotations
@@ -35,7 +37,17 @@ from deepvm.reports.exports.base import (
 from deepvm.reports.exports.hcl import expression, literal
 from deepvm.reports.exports.limits import Limited, amount, within_limit
 
-OPTIONS = frozenset({"image", "memory_image", "key_name", "max_price", "subnet", "security_group", *user_data.OPTIONS})
+OPTIONS = frozenset(
+    {
+        "image",
+        "memory_image",
+        "key_name",
+        "max_price",
+        "subnet",
+        "security_group",
+        *user_data.OPTIONS,
+    }
+)
 CLOUDS: frozenset[str] = frozenset({"aws", "gcp"})
 
 Block = dict[str, Any]
@@ -46,8 +58,9 @@ def render(plan: Plan, options: ExportOptions) -> Export:
     """``main.tf.json``: a configuration with variables, launch template, fleet, instances and outputs.
 
     Raises:
-        RequestError: a subnet in an unknown zone, or a price limit below what the plan costs or without a spot VM to
-            hold to it; or an option that another cloud than AWS has no use for.
+        RequestError: a subnet in an unknown zone, or a price limit below what the plan costs or
+            without a spot VM to hold to it; or an option that another cloud than AWS has no use
+            for.
     """
     if cloud_of(plan.source.catalog).name == "gcp":
         from deepvm.reports.exports import terraform_gcp
@@ -74,7 +87,10 @@ def render(plan: Plan, options: ExportOptions) -> Export:
 
 def _left(job: str) -> str:
     """What the VMs have made, and Terraform does not know."""
-    names = f"aws ssm get-parameters-by-path --recursive --path /deepvm/{job} --query 'Parameters[].Name' --output text"
+    names = (
+        f"aws ssm get-parameters-by-path --recursive --path /deepvm/{job} --query"
+        " 'Parameters[].Name' --output text"
+    )
     remove = f"{names} | xargs -rn 10 aws ssm delete-parameters --names"
     return f"terraform destroy leaves the parameters below /deepvm/{job}/; to remove them: {remove}"
 
@@ -83,7 +99,10 @@ def _limited(plan: Plan, options: ExportOptions) -> Limited:
     if plan.training.spot_count:
         return within_limit(plan, options)
     if options.max_price is not None:
-        allowed = f"no such option: {plan} has no spot VMs, and Terraform has no limit for others; --to ec2-fleet has"
+        allowed = (
+            f"no such option: {plan} has no spot VMs, and Terraform has no limit for others; --to"
+            " ec2-fleet has"
+        )
         raise RequestError("max_price", f"{options.max_price:f}", allowed)
     return Limited(plan, None, ())
 
@@ -99,13 +118,17 @@ def _configuration(limited: Limited, options: ExportOptions) -> Block:
         elif zone is not None:
             name = f"zone_{index + 1}"
             lookups[name] = {"zone_id": literal(zone.zone)}
-            where.append({"availability_zone": expression(f"data.aws_availability_zone.{name}.name")})
+            where.append(
+                {"availability_zone": expression(f"data.aws_availability_zone.{name}.name")}
+            )
     resources: Block = _role(options)
     outputs: Block = {}
     scripts: Block = {}
     for group in plan.groups:
         role = group.role
-        scripts[f"{role}_user_data"] = literal(user_data.user_data(plan, group, options, limited.sentence))
+        scripts[f"{role}_user_data"] = literal(
+            user_data.user_data(plan, group, options, limited.sentence)
+        )
         if group.market is Market.SPOT:
             resources.setdefault("aws_launch_template", {})[role] = {
                 "name_prefix": f"deepvm-{role}-",
@@ -115,7 +138,11 @@ def _configuration(limited: Limited, options: ExportOptions) -> Block:
                 "tag_specifications": [{"resource_type": "instance", "tags": _tags(plan, group)}],
             }
             resources.setdefault("aws_ec2_fleet", {})[role] = _fleet(limited, group, where or [{}])
-            name, value, text = f"{role}_fleet_id", f"aws_ec2_fleet.{role}.id", f"The fleet of {group}."
+            name, value, text = (
+                f"{role}_fleet_id",
+                f"aws_ec2_fleet.{role}.id",
+                f"The fleet of {group}.",
+            )
         else:
             resources.setdefault("aws_instance", {})[role] = {
                 "count": group.count,
@@ -123,7 +150,8 @@ def _configuration(limited: Limited, options: ExportOptions) -> Block:
                 **({"root_block_device": [_root(plan.disk)]} if plan.disk else {}),
                 "iam_instance_profile": _PROFILE,
                 "user_data": expression(f"local.{role}_user_data"),
-                # Newer prices change a comment there: the provider would stop the VM, which holds versions in memory.
+                # Newer prices change a comment there: the provider would stop the VM, which holds
+                # versions in memory.
                 "lifecycle": {"ignore_changes": ["user_data"]},
                 **(where[0] if where else {}),
                 "tags": _tags(plan, group),
@@ -154,7 +182,11 @@ def _role(options: ExportOptions) -> Block:
     return {
         "aws_iam_role": {"vms": {"name": name, "assume_role_policy": role}},
         "aws_iam_role_policy": {
-            "vms": {"name": "deepvm", "role": named, "policy": literal(json.dumps(user_data.policy(options)))}
+            "vms": {
+                "name": "deepvm",
+                "role": named,
+                "policy": literal(json.dumps(user_data.policy(options))),
+            }
         },
         "aws_iam_instance_profile": {"vms": {"name": name, "role": named}},
     }
@@ -191,7 +223,10 @@ def _fleet(limited: Limited, group: PlannedGroup, where: list[Block]) -> Block:
                         "version": expression(f"{template}.latest_version"),
                     }
                 ],
-                "override": [{"instance_type": literal(group.instance_type), **place, **each} for place in where],
+                "override": [
+                    {"instance_type": literal(group.instance_type), **place, **each}
+                    for place in where
+                ],
             }
         ],
         "target_capacity_specification": [
@@ -211,14 +246,22 @@ def _tags(plan: Plan, group: PlannedGroup) -> dict[str, str]:
 
 
 def _variables(plan: Plan, options: ExportOptions) -> Block:
-    """What only the user knows. Terraform takes defaults and descriptions literally: they hold no templates."""
+    """What only the user knows.
+
+    Terraform takes defaults and descriptions literally: they hold no templates.
+    """
     variables = {
         "region": _variable("string", "Region to start the VMs in.", plan.region),
-        "image_id": _variable("string", f"Image (AMI) of the VMs that train, {_cpu(plan.training)}.", options.image),
-        "key_name": _variable("string", "Key pair for SSH, null for none.", options.key_name or None, optional=True),
+        "image_id": _variable(
+            "string", f"Image (AMI) of the VMs that train, {_cpu(plan.training)}.", options.image
+        ),
+        "key_name": _variable(
+            "string", "Key pair for SSH, null for none.", options.key_name or None, optional=True
+        ),
         "security_group_ids": _variable(
             "list(string)",
-            "Security groups; empty for the network's default. The VMs must be able to reach each other.",
+            "Security groups; empty for the network's default. The VMs must be able to reach each"
+            " other.",
             list(options.security_group),
             optional=True,
         ),
@@ -236,7 +279,10 @@ def _variables(plan: Plan, options: ExportOptions) -> Block:
 
 
 def _variable(kind: str, description: str, default: object, *, optional: bool = False) -> Block:
-    """A variable; without a default, so that Terraform asks for it, when that is empty and it is not optional."""
+    """A variable.
+
+    Without a default, so that Terraform asks for it, when that is empty and it is not optional.
+    """
     block: Block = {"type": kind, "description": description}
     if default or optional:
         block["default"] = default
@@ -244,4 +290,6 @@ def _variable(kind: str, description: str, default: object, *, optional: bool = 
 
 
 def _cpu(vms: PlannedVms) -> str:
-    return f"for {vms.instance_type}" + (f" ({vms.cpu_architecture})" if vms.cpu_architecture else "")
+    return f"for {vms.instance_type}" + (
+        f" ({vms.cpu_architecture})" if vms.cpu_architecture else ""
+    )

@@ -1,9 +1,12 @@
 """Terraform for Google Cloud: one ``main.tf.json`` that starts the VMs of a plan in one zone.
 
-Spot VMs are a managed instance group, which starts another where one is taken back. On-demand VMs are
-``google_compute_instance``: they have addresses that outputs can name. GPUs come with the machine types.
+Spot VMs are a managed instance group, which starts another where one is taken back. On-demand VMs
+are
+``google_compute_instance``: they have addresses that outputs can name. GPUs come with the machine
+types.
 
-The VMs run nothing by themselves. (On AWS they meet by a parameter store, which keeps the token out of the state.)
+The VMs run nothing by themselves. (On AWS they meet by a parameter store, which keeps the token out
+of the state.)
 """
 
 from __future__ import annotations
@@ -24,8 +27,9 @@ OPTIONS = frozenset({"image", "memory_image", "subnet"})
 
 Block = dict[str, Any]
 _NO_BIDS = "Google Cloud takes no maximum price."
-# These boot from no Persistent Disk: https://docs.cloud.google.com/compute/docs/accelerator-optimized-machines, 2026;
-# n4 and c4: nextflow-io/nextflow issue 6614.
+# These boot from no Persistent Disk:
+# https://docs.cloud.google.com/compute/docs/accelerator-optimized-machines, 2026; n4 and c4:
+# nextflow-io/nextflow issue 6614.
 _HYPERDISK = re.compile(r"(a3-ultragpu|a4x?|g4|n4[ad]?|c4[ad]?)-.*")
 
 
@@ -38,27 +42,45 @@ def render(plan: Plan, options: ExportOptions) -> Export:
     for option, value in options.given.items():
         if option not in OPTIONS:
             flags = joined([f"--{name.replace('_', '-')}" for name in sorted(OPTIONS)])
-            why = _NO_BIDS if option == "max_price" else "its VMs start no training; --to skypilot does"
-            raise RequestError(option, value, f"for Google Cloud with --to terraform only {flags}: {why}")
+            why = (
+                _NO_BIDS
+                if option == "max_price"
+                else "its VMs start no training; --to skypilot does"
+            )
+            raise RequestError(
+                option, value, f"for Google Cloud with --to terraform only {flags}: {why}"
+            )
     if len(options.subnet) > 1:
-        raise RequestError("subnet", joined([str(s) for s in options.subnet]), "one: the VMs are in one zone")
+        raise RequestError(
+            "subnet", joined([str(s) for s in options.subnet]), "one: the VMs are in one zone"
+        )
     configuration = _configuration(plan, options)
     asked = [name for name, block in configuration["variable"].items() if "default" not in block]
     notes = [
         "start: terraform init && terraform apply; stop: terraform destroy",
         f"Terraform asks for {joined(asked)}, unless terraform.tfvars sets them",
-        "the VMs start no training: --to torchrun writes what does, for the addresses that terraform output names; "
-        "--to skypilot does all of it",
-        "the network's firewall must let the VMs reach each other, as that of a project's default network does",
+        (
+            "the VMs start no training: --to torchrun writes what does, for the addresses that"
+            " terraform output names; --to skypilot does all of it"
+        ),
+        (
+            "the network's firewall must let the VMs reach each other, as that of a project's"
+            " default network does"
+        ),
     ]
     notes += [
-        f"{group.instance_type} boots from no {plan.disk.kind}, which the plan counts: {kind} is in its place"
+        f"{group.instance_type} boots from no {plan.disk.kind}, which the plan counts: {kind} is in"
+        " its place"
         for group in plan.groups
-        if plan.disk is not None and plan.disk.kind and (kind := _kind(group, plan.disk)) != plan.disk.kind
+        if plan.disk is not None
+        and plan.disk.kind
+        and (kind := _kind(group, plan.disk)) != plan.disk.kind
     ]
     if plan.training.spot_count:
         notes.append(f"no price limit is set: {_NO_BIDS.rstrip('.')}")
-        notes.append("when a spot VM is taken back, its group starts another as soon as there is one")
+        notes.append(
+            "when a spot VM is taken back, its group starts another as soon as there is one"
+        )
     text = json.dumps(configuration, indent=2, ensure_ascii=False) + "\n"
     return Export((ExportFile("main.tf.json", text),), tuple(notes))
 
@@ -69,7 +91,9 @@ def _configuration(plan: Plan, options: ExportOptions) -> Block:
     for group in plan.groups:
         role, template = group.role, f"google_compute_instance_template.{group.role}"
         if group.market is Market.SPOT:
-            resources.setdefault("google_compute_instance_template", {})[role] = _template(group, plan.disk)
+            resources.setdefault("google_compute_instance_template", {})[role] = _template(
+                group, plan.disk
+            )
             resources.setdefault("google_compute_instance_group_manager", {})[role] = {
                 "name": f"deepvm-{role}",
                 "base_instance_name": f"deepvm-{role}",
@@ -77,12 +101,18 @@ def _configuration(plan: Plan, options: ExportOptions) -> Block:
                 "target_size": group.count,
                 "version": [{"instance_template": expression(f"{template}.self_link_unique")}],
             }
-            name, value = f"{role}_group", f"google_compute_instance_group_manager.{role}.instance_group"
+            name, value = (
+                f"{role}_group",
+                f"google_compute_instance_group_manager.{role}.instance_group",
+            )
             listing = f"gcloud compute instance-groups managed list-instances deepvm-{role}"
             text = f"The group of {group}, which '{listing}' lists."
         else:
             resources.setdefault("google_compute_instance", {})[role] = _instance(group, plan.disk)
-            name, value = f"{role}_private_ips", f"google_compute_instance.{role}[*].network_interface[0].network_ip"
+            name, value = (
+                f"{role}_private_ips",
+                f"google_compute_instance.{role}[*].network_interface[0].network_ip",
+            )
             text = f"Private addresses of {group}."
         outputs[name] = {"description": text, "value": expression(value)}
     return {
@@ -92,7 +122,9 @@ def _configuration(plan: Plan, options: ExportOptions) -> Block:
             "required_version": ">= 1.3",
             "required_providers": {"google": {"source": "hashicorp/google", "version": ">= 5.0"}},
         },
-        "provider": {"google": {"project": expression("var.project"), "zone": expression("var.zone")}},
+        "provider": {
+            "google": {"project": expression("var.project"), "zone": expression("var.zone")}
+        },
         "variable": _variables(plan, options),
         "resource": resources,
         "output": outputs,
@@ -101,7 +133,13 @@ def _configuration(plan: Plan, options: ExportOptions) -> Block:
 
 def _template(group: PlannedGroup, disk: PlannedDisk | None) -> Block:
     size = {"disk_size_gb": disk.gb} if disk else {}
-    boot = {"boot": True, "auto_delete": True, "disk_type": _kind(group, disk), **size, "source_image": _image(group)}
+    boot = {
+        "boot": True,
+        "auto_delete": True,
+        "disk_type": _kind(group, disk),
+        **size,
+        "source_image": _image(group),
+    }
     return {
         "name_prefix": f"deepvm-{group.role}-",
         "machine_type": literal(group.instance_type),
@@ -123,7 +161,11 @@ def _template(group: PlannedGroup, disk: PlannedDisk | None) -> Block:
 
 
 def _instance(group: PlannedGroup, disk: PlannedDisk | None) -> Block:
-    boot = {"image": _image(group), "type": _kind(group, disk), **({"size": disk.gb} if disk else {})}
+    boot = {
+        "image": _image(group),
+        "type": _kind(group, disk),
+        **({"size": disk.gb} if disk else {}),
+    }
     # VMs with GPUs cannot be moved to another host while they run.
     maintained = "TERMINATE" if group.role != MEMORY else "MIGRATE"
     return {
@@ -139,7 +181,8 @@ def _instance(group: PlannedGroup, disk: PlannedDisk | None) -> Block:
 
 
 def _network() -> list[Block]:
-    # Without an address of its own a VM reaches nothing outside, such as what pip installs, unless there is a NAT.
+    # Without an address of its own a VM reaches nothing outside, such as what pip installs, unless
+    # there is a NAT.
     default = expression('var.subnetwork == null ? "default" : null')
     return [{"network": default, "subnetwork": expression("var.subnetwork"), "access_config": [{}]}]
 
@@ -160,14 +203,18 @@ def _labels(group: PlannedGroup) -> dict[str, str]:
 
 
 def _variables(plan: Plan, options: ExportOptions) -> Block:
-    """What only the user knows. Terraform takes defaults and descriptions literally: they hold no templates."""
+    """What only the user knows.
+
+    Terraform takes defaults and descriptions literally: they hold no templates.
+    """
     zones = _zones(plan)
     where = f"The plan may start in {', '.join(zones)}." if zones else "The plan names none."
     variables = {
         "project": {"type": "string", "description": "Project to start the VMs in."},
         "zone": _variable(f"Zone to start the VMs in. {where}", zones[0] if zones else ""),
         "image": _variable(
-            f"Image of the VMs that train ({plan.training.instance_type}), with NVIDIA's driver.", options.image
+            f"Image of the VMs that train ({plan.training.instance_type}), with NVIDIA's driver.",
+            options.image,
         ),
         "subnetwork": {
             "type": "string",
@@ -185,7 +232,9 @@ def _variables(plan: Plan, options: ExportOptions) -> Block:
 
 def _zones(plan: Plan) -> Sequence[str]:
     """The zones in which all of the plan may start, the one to start in first."""
-    offered = [vms.offered_in for vms in (plan.training, plan.memory) if vms is not None and vms.offered_in]
+    offered = [
+        vms.offered_in for vms in (plan.training, plan.memory) if vms is not None and vms.offered_in
+    ]
     priced = [z.zone for z in sorted(plan.training.zones, key=lambda z: z.zone != plan.zone)]
     named = priced or ([plan.zone] if plan.zone else list(plan.training.offered_in))
     return [zone for zone in named if all(zone in zones for zones in offered)] or named
@@ -193,4 +242,6 @@ def _zones(plan: Plan) -> Sequence[str]:
 
 def _variable(description: str, default: str) -> Block:
     """A variable; without a default, so that Terraform asks for it, when that is empty."""
-    return {"type": "string", "description": description} | ({"default": default} if default else {})
+    return {"type": "string", "description": description} | (
+        {"default": default} if default else {}
+    )

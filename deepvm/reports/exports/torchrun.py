@@ -1,7 +1,8 @@
 """torchrun: host files to fill in and a script that starts the training on each VM.
 
-The agents meet on an on-demand VM, which is not preempted in the middle of the training: the anchor of Single-Anchor,
-or the first memory node of Tiering, which then holds PyTorch's store without training itself.
+The agents meet on an on-demand VM, which is not preempted in the middle of the training: the anchor
+of Single-Anchor, or the first memory node of Tiering, which then holds PyTorch's store without
+training itself.
 """
 
 from __future__ import annotations
@@ -35,20 +36,30 @@ def render(plan: Plan, options: ExportOptions) -> Export:
     """
     slots = plan.training.gpus_per_vm
     # The VM on which all meet stands first.
-    training = sorted((g for g in plan.groups if g.role != MEMORY), key=lambda g: g.market is not Market.ON_DEMAND)
+    training = sorted(
+        (g for g in plan.groups if g.role != MEMORY), key=lambda g: g.market is not Market.ON_DEMAND
+    )
     files = [ExportFile(HOSTS, _hosts(plan, training, f" slots={slots}" if slots else ""))]
     names = HOSTS
     if plan.memory is not None:
         names = f"{HOSTS} and {MEMORY_HOSTS}"
-        files.append(ExportFile(MEMORY_HOSTS, _hosts(plan, [g for g in plan.groups if g.role == MEMORY], "")))
-    files += [ExportFile(SCRIPT, _script(plan, options, names), executable=True), *survival.carried(options)]
+        files.append(
+            ExportFile(MEMORY_HOSTS, _hosts(plan, [g for g in plan.groups if g.role == MEMORY], ""))
+        )
+    files += [
+        ExportFile(SCRIPT, _script(plan, options, names), executable=True),
+        *survival.carried(options),
+    ]
     notes = [f"to fill in: the addresses in {names}"]
     if survival.keepers(plan) is not None:
         notes.append(f"then, once: ./{SCRIPT} token, before this folder is copied to the VMs")
     if not options.command:
         notes.append("pass the training command to ./launch.sh, or use --command")
     if not slots:
-        notes.append("the plan does not say how many GPUs a VM has: torchrun counts them (--nproc-per-node gpu)")
+        notes.append(
+            "the plan does not say how many GPUs a VM has: torchrun counts them (--nproc-per-node"
+            " gpu)"
+        )
     return Export(tuple(files), (*notes, *survival.notes(plan, options, carries=True)))
 
 
@@ -56,7 +67,10 @@ def _hosts(plan: Plan, groups: list[PlannedGroup], slots: str) -> str:
     lines = comment(
         [
             *header(plan, _NO_LIMIT),
-            "One VM per line: replace each <...> by a private address or host name; the first is the rendezvous host.",
+            (
+                "One VM per line: replace each <...> by a private address or host name; the first"
+                " is the rendezvous host."
+            ),
         ]
     )
     for group in groups:
@@ -82,7 +96,10 @@ def _script(plan: Plan, options: ExportOptions, names: str) -> str:
 def _survival(plan: Plan, options: ExportOptions) -> str:
     """Token, memory nodes, and what the trainers know of them."""
     group, text = survival.keepers(plan), ""
-    token, nodes = f"$here/{TOKEN}", HOSTS if group is None or group.role == ANCHOR else MEMORY_HOSTS
+    token, nodes = (
+        f"$here/{TOKEN}",
+        HOSTS if group is None or group.role == ANCHOR else MEMORY_HOSTS,
+    )
     first = "exit" if group is not None and group.role == ANCHOR else ""
     hosts = f"""awk '!/^[[:space:]]*(#|$)/ {{ print $1; {first} }}' "$here/{nodes}\""""
     if group is not None:
@@ -100,8 +117,10 @@ def _usage(meeting: PlannedGroup, names: str, *, optional: bool) -> list[str]:
     lines = [f"Fill in {names}, {once}copy this folder to every VM, and start on each:"]
     if meeting.role == MEMORY:
         lines += [
-            f"memory node 1 ({meeting.instance_type}): ./{SCRIPT} rendezvous, needs PyTorch but no GPU, runs until it "
-            "is stopped;",
+            (
+                f"memory node 1 ({meeting.instance_type}): ./{SCRIPT} rendezvous, needs PyTorch but"
+                " no GPU, runs until it is stopped;"
+            ),
             *([f"further memory nodes: ./{SCRIPT} memory-node;"] if meeting.count > 1 else []),
             f"VMs that train: ./{SCRIPT}{command}.",
         ]
@@ -114,17 +133,20 @@ def _usage(meeting: PlannedGroup, names: str, *, optional: bool) -> list[str]:
         lines.append(f"every VM: ./{SCRIPT}{command}.")
         if meeting.market is Market.SPOT:
             lines.append(
-                "All VMs are spot: when the first is preempted, the training stops and has to be started again."
+                "All VMs are spot: when the first is preempted, the training stops and has to be"
+                " started again."
             )
     lines += [
-        "Variables: RENDEZVOUS_PORT, RENDEZVOUS_ID; MIN_NODES to go on with fewer VMs while some are missing; "
-        "JOIN_TIMEOUT_S, how long to wait for them; MAX_RESTARTS, how often failed workers are started again; "
-        "DEEPVM_PACKAGE, what pip installs; DEEPVM_JOB, DEEPVM_TIERS; MEMORY_PORT, MEMORY_SIZE of memory nodes."
+        "Variables: RENDEZVOUS_PORT, RENDEZVOUS_ID; MIN_NODES to go on with fewer VMs while some"
+        " are missing; JOIN_TIMEOUT_S, how long to wait for them; MAX_RESTARTS, how often failed"
+        " workers are started again; DEEPVM_PACKAGE, what pip installs; DEEPVM_JOB, DEEPVM_TIERS;"
+        " MEMORY_PORT, MEMORY_SIZE of memory nodes."
     ]
     return lines
 
 
-# A line that still holds a placeholder is refused: torchrun would wait ten minutes for a host of that name.
+# A line that still holds a placeholder is refused: torchrun would wait ten minutes for a host of
+# that name.
 _TOP = """set -euo pipefail
 
 here="$(cd "$(dirname "${{BASH_SOURCE[0]}}")" && pwd)"
@@ -171,16 +193,19 @@ _BESIDE = """if [ "${1:-}" = anchor ]; then
 fi
 """
 
-# On whose VM the store is: torchrun would else guess it from the address, and guess wrong behind a second network card.
+# On whose VM the store is: torchrun would else guess it from the address, and guess wrong behind a
+# second network card.
 _HOST_FLAG = {
-    ANCHOR: """is_host=false
+    ANCHOR: (
+        """is_host=false
 if [ "${1:-}" = anchor ]; then
   is_host=true
   shift
 fi
 where=",is_host=$is_host"
 
-""",
+"""
+    ),
     MEMORY: 'where=",is_host=false"\n\n',
     TRAINING: 'where=""\n\n',
 }

@@ -1,7 +1,8 @@
 """What an EC2 instance of a plan runs when it boots, so that its training survives: the same script for all of a group.
 
-Token and addresses are parameters of AWS Systems Manager (:mod:`deepvm.jobs.clouds.aws.meeting`), which the VMs' role
-may read and write: no secret is in user data, a launch template, or the state of a tool.
+Token and addresses are parameters of AWS Systems Manager (:mod:`deepvm.jobs.clouds.aws.meeting`),
+which the VMs' role may read and write: no secret is in user data, a launch template, or the state
+of a tool.
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ FOLDER = "/opt/deepvm"
 TRUST = {
     "Version": "2012-10-17",
     "Statement": [
-        {"Effect": "Allow", "Principal": {"Service": "ec2.amazonaws.com"}, "Action": "sts:AssumeRole"},
+        {
+            "Effect": "Allow",
+            "Principal": {"Service": "ec2.amazonaws.com"},
+            "Action": "sts:AssumeRole",
+        },
     ],
 }
 """Who may have the role of the VMs: EC2."""
@@ -33,10 +38,17 @@ _GIT = re.compile(r"(\S+\.git)(?:@([\w./-]+))?")
 
 
 def job(options: ExportOptions) -> str:
-    """The name of the training. Raises RequestError for one that parameters and roles cannot have."""
+    """The name of the training.
+
+    Raises RequestError for one that parameters and roles cannot have.
+    """
     name = options.job or survival.JOB
     if not _NAME.fullmatch(name):
-        raise RequestError("job", name, "up to 50 letters, digits and ._-, for names of parameters and roles of AWS")
+        raise RequestError(
+            "job",
+            name,
+            "up to 50 letters, digits and ._-, for names of parameters and roles of AWS",
+        )
     return name
 
 
@@ -54,7 +66,11 @@ def policy(options: ExportOptions) -> dict[str, Any]:
     ]
     if found := _S3.fullmatch(options.code):
         statements.append(
-            {"Effect": "Allow", "Action": "s3:GetObject", "Resource": f"arn:aws:s3:::{found[1]}/{found[2]}"}
+            {
+                "Effect": "Allow",
+                "Action": "s3:GetObject",
+                "Resource": f"arn:aws:s3:::{found[1]}/{found[2]}",
+            }
         )
     if options.persist.startswith("s3://"):
         bucket, _, prefix = options.persist.removeprefix("s3://").strip("/").partition("/")
@@ -83,18 +99,27 @@ def user_data(plan: Plan, group: PlannedGroup, options: ExportOptions, limit: st
         text += _CPU_TORCH
     text += _PIP + survival.install(options) + "\n"
     if keeps:
-        text += '"${meeting[@]}" keep token address\n' + survival.serving(plan, options, "$root/token")
+        text += '"${meeting[@]}" keep token address\n' + survival.serving(
+            plan, options, "$root/token"
+        )
     if group.role == MEMORY:
         return _checked("user data", text + "serve\n" + survival.STORE + "wait -n\nexit 1\n")
     ready = f'echo "ready; on each VM that trains: sudo {FOLDER}/run.sh train.py ARGUMENTS"'
     if keeps:
-        text += _BESIDE + ("" if given else f"if [ $# -eq 0 ]; then\n  {ready}\n  wait -n\n  exit 1\nfi\n")
+        text += _BESIDE + (
+            "" if given else f"if [ $# -eq 0 ]; then\n  {ready}\n  wait -n\n  exit 1\nfi\n"
+        )
     elif not given:
         text += f"if [ $# -eq 0 ]; then\n  {ready}\n  exit 0\nfi\n"
-    text += (f"if [ $# -eq 0 ]; then\n  set -- {given}\nfi\n" if given else "") + _code(options.code)
+    text += (f"if [ $# -eq 0 ]; then\n  set -- {given}\nfi\n" if given else "") + _code(
+        options.code
+    )
     if keepers is None:
         text += survival.environment(plan, options, "", "")
-        return _checked("command", text + _LEAD + survival.torchrun(plan).replace("\n", "\n  ").rstrip() + _AGAIN)
+        return _checked(
+            "command",
+            text + _LEAD + survival.torchrun(plan).replace("\n", "\n  ").rstrip() + _AGAIN,
+        )
     text += _JOIN.format(count=keepers.count)
     text += survival.environment(plan, options, "$root/token", 'cat "$root/nodes"')
     text += _IS_HOST if keeps else "where=,is_host=false\n"
@@ -106,8 +131,8 @@ def notes(plan: Plan, options: ExportOptions) -> Iterator[str]:
     name = job(options)
     if not options.command:
         yield (
-            f"all is prepared, but nothing trains: --command 'train.py ARGUMENTS' does, or sudo {FOLDER}/run.sh "
-            "train.py ARGUMENTS on each VM that trains"
+            "all is prepared, but nothing trains: --command 'train.py ARGUMENTS' does, or sudo"
+            f" {FOLDER}/run.sh train.py ARGUMENTS on each VM that trains"
         )
     if not options.code:
         yield (
@@ -115,8 +140,9 @@ def notes(plan: Plan, options: ExportOptions) -> Iterator[str]:
             "--code s3://BUCKET/code.tar.gz, https://....tar.gz or https://....git@REF fetches it"
         )
     yield (
-        f"/deepvm/{name}/ in AWS Systems Manager keeps the token, which the VMs make, and their addresses; logs: "
-        "/var/log/cloud-init-output.log on each VM; the security group must let the VMs reach each other"
+        f"/deepvm/{name}/ in AWS Systems Manager keeps the token, which the VMs make, and their"
+        " addresses; logs: /var/log/cloud-init-output.log on each VM; the security group must let"
+        " the VMs reach each other"
     )
     yield "VMs go on running, and costing, when the training has ended, until you stop them"
     yield from survival.notes(plan, options)
@@ -128,27 +154,43 @@ def _code(url: str) -> str:
         return ""
     text = 'mkdir -p "$root/code"\ncd "$root/code"\n'
     if _S3.fullmatch(url) and url.endswith((".tar.gz", ".tgz")):
-        return text + f'"${{meeting[@]}}" fetch {shlex.quote(url)} "$root/code.tar.gz"\ntar -xzf "$root/code.tar.gz"\n'
+        return (
+            text + f'"${{meeting[@]}}" fetch {shlex.quote(url)} "$root/code.tar.gz"\ntar -xzf'
+            ' "$root/code.tar.gz"\n'
+        )
     if url.startswith("https://") and url.endswith((".tar.gz", ".tgz")):
         return text + f"curl -fsSL --retry 5 {shlex.quote(url)} | tar -xz\n"
     if url.startswith("https://") and (found := _GIT.fullmatch(url)):
         text += f"[ -d .git ] || git clone --quiet {shlex.quote(found[1])} .\n"
         return text + (f"git checkout --quiet {shlex.quote(found[2])}\n" if found[2] else "")
-    raise RequestError("code", url, "s3://BUCKET/NAME.tar.gz, https://HOST/NAME.tar.gz or https://HOST/NAME.git@REF")
+    raise RequestError(
+        "code",
+        url,
+        "s3://BUCKET/NAME.tar.gz, https://HOST/NAME.tar.gz or https://HOST/NAME.git@REF",
+    )
 
 
 def _checked(option: str, text: str) -> str:
     if (size := len(text.encode())) > LARGEST:
-        raise RequestError(option, f"{size} bytes", f"user data of at most {LARGEST} bytes, which is what EC2 takes")
+        raise RequestError(
+            option,
+            f"{size} bytes",
+            f"user data of at most {LARGEST} bytes, which is what EC2 takes",
+        )
     return text
 
 
 _USAGE = (
-    "EC2 runs it as root when a VM boots; log: /var/log/cloud-init-output.log. "
-    f"It stays as {FOLDER}/run.sh, which goes on where the training was, or trains something else: run.sh train.py "
-    "ARGUMENTS.",
-    "Variables: WAIT_S, how long to wait for other VMs; RENDEZVOUS_PORT, MIN_NODES, JOIN_TIMEOUT_S, MAX_RESTARTS, "
-    "DEEPVM_PACKAGE, DEEPVM_JOB, DEEPVM_TIERS, MEMORY_PORT, MEMORY_SIZE.",
+    (
+        "EC2 runs it as root when a VM boots; log: /var/log/cloud-init-output.log. It stays as"
+        f" {FOLDER}/run.sh, which goes on where the training was, or trains something else: run.sh"
+        " train.py ARGUMENTS."
+    ),
+    (
+        "Variables: WAIT_S, how long to wait for other VMs; RENDEZVOUS_PORT, MIN_NODES,"
+        " JOIN_TIMEOUT_S, MAX_RESTARTS, DEEPVM_PACKAGE, DEEPVM_JOB, DEEPVM_TIERS, MEMORY_PORT,"
+        " MEMORY_SIZE."
+    ),
 )
 
 _TOP = """set -euo pipefail
@@ -168,7 +210,9 @@ meeting=({meeting} "${{WAIT_S:-1800}}")
 """
 
 # The builds for GPUs take 5 GB, more than the disk of a plain image.
-_CPU_TORCH = 'export PIP_EXTRA_INDEX_URL="${PIP_EXTRA_INDEX_URL:-https://download.pytorch.org/whl/cpu}"\n'
+_CPU_TORCH = (
+    'export PIP_EXTRA_INDEX_URL="${PIP_EXTRA_INDEX_URL:-https://download.pytorch.org/whl/cpu}"\n'
+)
 
 # Ubuntu's image has no pip, and its Python would refuse packages besides its own.
 _PIP = """export PIP_BREAK_SYSTEM_PACKAGES=1

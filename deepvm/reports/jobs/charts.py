@@ -48,7 +48,9 @@ class Times:
         step = next((s for s in _SPANS_S if self.span_s / s <= _TICKS), None)
         if step is None:
             step = _DAY_S * round_up(self.span_s / _TICKS / _DAY_S)
-        return [(i * step, _tick(i * step, step)) for i in range(int(self.span_s / step * 1.0001) + 1)]
+        return [
+            (i * step, _tick(i * step, step)) for i in range(int(self.span_s / step * 1.0001) + 1)
+        ]
 
 
 def percent(share: float) -> str:
@@ -112,12 +114,16 @@ def plot(label: str, names: Html, picture: Html) -> Html:
     return tag("div", names, picture, class_="plot", role="img", aria_label=label)
 
 
-def names_beside(texts: Sequence[tuple[float, str]], height: float, letters: int, *, right: bool) -> Html:
+def names_beside(
+    texts: Sequence[tuple[float, str]], height: float, letters: int, *, right: bool
+) -> Html:
     """Labels at heights in pixels, in a column as wide as so many letters."""
     width = round(letters * LETTER_PX) + 12
     x, anchor = (width - 8, "end") if right else (0, "start")
     labels = (tag("text", text, x=x, y=f"{y:g}", text_anchor=anchor) for y, text in texts)
-    return tag("svg", *labels, class_="names", width=width, height=f"{height:g}", aria_hidden="true")
+    return tag(
+        "svg", *labels, class_="names", width=width, height=f"{height:g}", aria_hidden="true"
+    )
 
 
 @dataclass(frozen=True)
@@ -132,7 +138,14 @@ class Line:
 
 
 def lines_chart(
-    label: str, times: Times, lines: Sequence[Line], marks: Sequence[Html], *, most: float, height: int, letters: int
+    label: str,
+    times: Times,
+    lines: Sequence[Line],
+    marks: Sequence[Html],
+    *,
+    most: float,
+    height: int,
+    letters: int,
 ) -> Html:
     """Lines over time, with what ``marks`` draws below them."""
     rows = amounts(most)
@@ -156,8 +169,18 @@ def lines_chart(
         for line in lines
         if line.points
     )
-    scaled = tag("svg", *drawn, viewBox="0 0 1000 1000", preserveAspectRatio="none", width="100%", height=height)
-    axis = [*time_axis(times, labels_y=None, height=height), *time_axis(times, labels_y=height + 17, height=0)]
+    scaled = tag(
+        "svg",
+        *drawn,
+        viewBox="0 0 1000 1000",
+        preserveAspectRatio="none",
+        width="100%",
+        height=height,
+    )
+    axis = [
+        *time_axis(times, labels_y=None, height=height),
+        *time_axis(times, labels_y=height + 17, height=0),
+    ]
     picture = tag(
         "svg",
         *grid,
@@ -194,7 +217,10 @@ def format_amount(value: float, step: float) -> str:
 
 def legend(parts: Sequence[tuple[str, str]]) -> Html:
     """What shapes and colours mean: names of styles with words."""
-    keys = (tag("span", tag("i", class_=f"key {kind}", aria_hidden="true"), text) for kind, text in parts)
+    keys = (
+        tag("span", tag("i", class_=f"key {kind}", aria_hidden="true"), text)
+        for kind, text in parts
+    )
     return tag("p", *keys, class_="legend")
 
 
@@ -204,7 +230,9 @@ def stacked(parts: Sequence[tuple[str, float, str]], label: str) -> Html:
     for kind, share, tip in parts:
         if share > 0:
             x, width = percent(start), percent(share)
-            drawn.append(tag("rect", class_=f"share {kind}", x=x, width=width, y=0, height=28, data_tip=tip))
+            drawn.append(
+                tag("rect", class_=f"share {kind}", x=x, width=width, y=0, height=28, data_tip=tip)
+            )
         start += share
     return tag("svg", *drawn, class_="stacked", height=28, role="img", aria_label=label)
 

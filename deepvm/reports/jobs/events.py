@@ -26,7 +26,11 @@ SAVED = {
     "resize": "before machines join",
     "stop": "before the end",
 }
-_ENDS = {"suspect": "has gone silent", "lost": "was given up as lost", UNREADY: "ended before it could train"}
+_ENDS = {
+    "suspect": "has gone silent",
+    "lost": "was given up as lost",
+    UNREADY: "ended before it could train",
+}
 _JOBS = {
     "pending": "the job is waiting for machines",
     "running": "the job is training",
@@ -44,15 +48,22 @@ def event_line(event: EventRow) -> str:
     lines: dict[str, Callable[[], str]] = {
         "launched": lambda: f"{who} was launched",
         "refused": lambda: f"{who} was refused: {facts['why']}",
-        MACHINE: lambda: f"{who} {_ENDS.get(facts['state']) or _ENDS.get(facts['why']) or 'was ' + facts['why']}",
+        MACHINE: lambda: (
+            f"{who} {_ENDS.get(facts['state']) or _ENDS.get(facts['why']) or 'was ' + facts['why']}"
+        ),
         "noticed": lambda: f"{who} will be taken back in {_left(facts['taken_s'] - event.at_s)}",
         "rebalanced": lambda: f"{who} may be taken back sooner than the others",
         "deaf": lambda: f"{who} hears no notices of its cloud: {facts['why']}",
         "started": lambda: _started(facts),
-        "ended": lambda: f"{who}: trainers ended with exit code {facts['code']}{_after(facts['step'])}",
+        "ended": lambda: (
+            f"{who}: trainers ended with exit code {facts['code']}{_after(facts['step'])}"
+        ),
         "safe": lambda: f"version {facts['version']} is safe, {SAVED[facts['reason']]}",
         "lasts": lambda: f"version {facts['version']} is safe without an anchor, too",
-        "alone": lambda: facts["why"] and f"version {facts['version']} is in the anchor's memory alone: {facts['why']}",
+        "alone": lambda: (
+            facts["why"]
+            and f"version {facts['version']} is in the anchor's memory alone: {facts['why']}"
+        ),
         "unsaved": lambda: f"no version was saved: {facts['why']}",
         "hung": lambda: _hung(facts),
         "stop": lambda: f"the job {_stops(facts)}: {facts['why']}",
@@ -68,7 +79,13 @@ def event_line(event: EventRow) -> str:
 
 
 _TROUBLE = {DOWNTIME, "refused", "noticed", "deaf", MACHINE, "alone", "unsaved", "failed", "hung"}
-_GROUPS = {"launched": "machines", "safe": "versions", "lasts": "versions", "alone": "versions", "savenow": "versions"}
+_GROUPS = {
+    "launched": "machines",
+    "safe": "versions",
+    "lasts": "versions",
+    "alone": "versions",
+    "savenow": "versions",
+}
 
 
 def event_group(event: EventRow) -> str:
@@ -76,7 +93,11 @@ def event_group(event: EventRow) -> str:
     kind, facts = event.kind, event.facts
     if kind == MACHINE and facts.get("why") == RELEASED:
         return "machines"
-    if kind in _TROUBLE or (kind == "ended" and facts.get("code")) or (kind == STATE and event.state == "failed"):
+    if (
+        kind in _TROUBLE
+        or (kind == "ended" and facts.get("code"))
+        or (kind == STATE and event.state == "failed")
+    ):
         return "trouble"
     return _GROUPS.get(kind, "training")
 
@@ -95,8 +116,15 @@ def _hung(facts: Mapping[str, Any]) -> str:
 
 
 def _injected(injection: Injection) -> str:
-    limit = "" if injection.count is None else f", {counted(injection.count, 'preemption')} of this job at most"
-    return f"machines are preempted on purpose, after {_left(injection.mean_s)} of training on average{limit}"
+    limit = (
+        ""
+        if injection.count is None
+        else f", {counted(injection.count, 'preemption')} of this job at most"
+    )
+    return (
+        f"machines are preempted on purpose, after {_left(injection.mean_s)} of training on"
+        f" average{limit}"
+    )
 
 
 def _stops(facts: Mapping[str, Any]) -> str:
@@ -127,10 +155,17 @@ def closing_lines(
         why = document["why"] or "training failed"
         yield f"{name}: {why}; all that it printed: deepvm jobs logs {name} ({folder / 'logs'})"
         resume = f"deepvm jobs resume {name}"
-        limit = next((key for key in (START_TIMEOUT, STEP_TIMEOUT) if why.endswith(f"({key})")), None)
-        again = f"with other code or options, start a new job: the same command with --name {new_name}"
+        limit = next(
+            (key for key in (START_TIMEOUT, STEP_TIMEOUT) if why.endswith(f"({key})")), None
+        )
+        again = (
+            f"with other code or options, start a new job: the same command with --name {new_name}"
+        )
         if is_one_process_enough:
-            yield f"for a script that uses one GPU: the same command with {ONE_PROCESS} --name {new_name}"
+            yield (
+                f"for a script that uses one GPU: the same command with {ONE_PROCESS} --name"
+                f" {new_name}"
+            )
         if limit is None:
             yield f"{again}; where something else was wrong, {resume} continues it"
         else:
@@ -145,7 +180,10 @@ def closing_lines(
             safe = f", {version or 'none'} of them safe" if version < steps else ""
             done = f", after {steps_words(document)}{safe}"
         more = _more(document, terms)
-        yield f"{name}: {document['why']}{done}; deepvm jobs resume {name}{more and ' '}{more} goes on"
+        yield (
+            f"{name}: {document['why']}{done}; deepvm jobs resume {name}{more and ' '}{more}"
+            " goes on"
+        )
 
 
 def _more(document: Mapping[str, Any], terms: Terms) -> str:

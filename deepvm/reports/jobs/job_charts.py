@@ -63,7 +63,10 @@ def steps_chart(
     total: int | None,
     without: Sequence[Downtime] = (),
 ) -> Html:
-    """Steps over time; versions as ticks below, losses as marks; a band where there was no controller."""
+    """Steps over time; versions as ticks below, losses as marks.
+
+    A band where there was no controller.
+    """
     points = [(s.at_s - times.start_s, float(s.step)) for s in samples]
     if not points:
         return tag("p", "No step has been seen yet.")
@@ -73,9 +76,16 @@ def steps_chart(
     lines = [Line("steps", "step", points)]
     if total is not None:
         lines.append(Line("goal", "all steps", [(0.0, float(total)), (times.span_s, float(total))]))
-    said = f"Steps over time: {counted(int(points[-1][1]), 'step')}, {counted(len(saved), 'version')} saved"
-    label = f"{said}, {counted(sum(x.lost for x in lost), 'step')} lost. The table below says the same."
-    chart = lines_chart(label, times, lines, marks, most=most, height=HEIGHT, letters=_letters(most))
+    said = (
+        f"Steps over time: {counted(int(points[-1][1]), 'step')}, {counted(len(saved), 'version')}"
+        " saved"
+    )
+    label = (
+        f"{said}, {counted(sum(x.lost for x in lost), 'step')} lost. The table below says the same."
+    )
+    chart = lines_chart(
+        label, times, lines, marks, most=most, height=HEIGHT, letters=_letters(most)
+    )
     kinds = [kind for kind in SAVED if any(reason == kind for *_, reason in saved)]
     keys = [("steps", "steps done"), *([("goal", "all steps")] if total is not None else [])]
     keys += [(f"saved {kind}", f"saved {SAVED[kind]}") for kind in kinds]
@@ -106,12 +116,23 @@ def _rug(saved: Sequence[tuple[float, int, str]], times: Times) -> Iterator[Html
         count = f"{len(found)} versions, the last" if len(found) > 1 else "version"
         tip = f"{count} {version}\nsaved {SAVED.get(reason, reason)}\nsafe at {times.elapsed(at_s)}"
         place = percent(times.share(at_s))
-        yield tag("line", class_=f"saved {reason}", x1=place, x2=place, y1=HEIGHT - _RUG, y2=HEIGHT, data_tip=tip)
+        yield tag(
+            "line",
+            class_=f"saved {reason}",
+            x1=place,
+            x2=place,
+            y1=HEIGHT - _RUG,
+            y2=HEIGHT,
+            data_tip=tip,
+        )
 
 
 def _lost(lost: Sequence[Loss], times: Times, most: float) -> Iterator[Html]:
     for loss in lost:
-        tip = f"{counted(loss.lost, 'step')} lost\ngoes on after step {loss.step}\nat {times.elapsed(loss.at_s)}"
+        tip = (
+            f"{counted(loss.lost, 'step')} lost\ngoes on after step {loss.step}\nat"
+            f" {times.elapsed(loss.at_s)}"
+        )
         peak = height_of(loss.step + loss.lost, most, HEIGHT)
         yield shape("mark loss", times.place(loss.at_s), peak - 3, _DOWN, tip)
 
@@ -131,14 +152,21 @@ class Bend(NamedTuple):
 def paid(world: World, times: Times) -> list[Bend]:
     """What was paid over time; at its end what the job has cost."""
     lives = [
-        (m.launched_s, world.now_s if m.ended_s is None else m.ended_s, (m.pool.usd_per_hour, 0.0, 1.0))
+        (
+            m.launched_s,
+            world.now_s if m.ended_s is None else m.ended_s,
+            (m.pool.usd_per_hour, 0.0, 1.0),
+        )
         for m in world.machines.values()
         if m.launched_s is not None
     ]
     for head in world.heads:
         end_s = world.now_s if head.ended_s is None else min(head.ended_s, world.now_s)
         lives.append((head.launched_s, end_s, (head.usd_per_hour, head.usd_per_hour, 0.0)))
-    changes: dict[float, list[tuple[float, tuple[float, float, float]]]] = {times.start_s: [], times.end_s: []}
+    changes: dict[float, list[tuple[float, tuple[float, float, float]]]] = {
+        times.start_s: [],
+        times.end_s: [],
+    }
     for start_s, end_s, rates in lives:
         if end_s > start_s:
             changes.setdefault(start_s, []).append((1.0, rates))
@@ -155,7 +183,9 @@ def paid(world: World, times: Times) -> list[Bend]:
     return found
 
 
-def cost_chart(times: Times, world: World, document: Mapping[str, float | None], budget: float | None) -> Html:
+def cost_chart(
+    times: Times, world: World, document: Mapping[str, float | None], budget: float | None
+) -> Html:
     """Money over time: what was paid, what on-demand machines would have cost, what may be paid in all."""
     bends = paid(world, times)
     cost, on_demand = float(document["cost_usd"] or 0.0), document["on_demand_cost_usd"]
@@ -163,16 +193,26 @@ def cost_chart(times: Times, world: World, document: Mapping[str, float | None],
         return tag("p", "Nothing has been paid yet.")
     lines = [Line("paid", "paid", [(b.x_s, b.usd) for b in bends], 4, "$")]
     if on_demand and last.hours:
-        each = (on_demand - last.head_usd) / last.hours  # the report's figure, shared out by machine hours
-        lines.append(Line("demand", "on demand", [(b.x_s, b.head_usd + b.hours * each) for b in bends], 4, "$"))
-    keys = [("paid", "paid"), *([("demand", "the same machines on demand")] if len(lines) > 1 else [])]
+        # The report's figure, shared out by machine hours
+        each = (on_demand - last.head_usd) / last.hours
+        lines.append(
+            Line(
+                "demand", "on demand", [(b.x_s, b.head_usd + b.hours * each) for b in bends], 4, "$"
+            )
+        )
+    keys = [
+        ("paid", "paid"),
+        *([("demand", "the same machines on demand")] if len(lines) > 1 else []),
+    ]
     most, far = max(cost, on_demand or 0.0, _LEAST_USD), list[Html]()
     if budget is not None and budget <= _FAR * most:
         most = max(most, budget)
         lines.append(Line("budget", "budget", [(0.0, budget), (times.span_s, budget)], 4, "$"))
         keys.append(("budget", f"budget, {budget:g} $"))
     elif budget is not None:
-        far.append(tag("p", f"The budget of {budget:g} $ is far above this picture.", class_="quiet"))
+        far.append(
+            tag("p", f"The budget of {budget:g} $ is far above this picture.", class_="quiet")
+        )
     label = f"Money over time: {cost:.4f} $ paid. The table below says the same."
     rows = amounts(most)
     letters = max(5, *(len(format_amount(value, rows[1])) for value in rows))

@@ -27,7 +27,9 @@ class JobsPage:
 
     def render(self, *, nonce: str) -> str:
         """The whole page, which keeps itself up to date."""
-        frame = Frame(beside(__file__, "run_page.css"), beside(__file__, "run_page.js"), nonce, True)
+        frame = Frame(
+            beside(__file__, "run_page.css"), beside(__file__, "run_page.js"), nonce, True
+        )
         status = tag("span", "connecting ...", id="connection", role="status", class_="badge")
         content = [
             tag("nav", tag("span", "deepvm"), status, id="live", data_stream="/events"),
@@ -46,7 +48,9 @@ class JobsPage:
         running = sum(job.state not in _ENDED for job in self.jobs)
         header = ["job", "state", "submitted", "steps", "preemptions", "machines", "paid"]
         made = table(
-            f"{len(self.jobs)} jobs, {running} of them not over", header, [self._row(job) for job in self.jobs]
+            f"{len(self.jobs)} jobs, {running} of them not over",
+            header,
+            [self._row(job) for job in self.jobs],
         )
         return {"jobs": wide(made, "Jobs")}
 

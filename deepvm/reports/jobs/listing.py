@@ -72,14 +72,26 @@ def print_jobs(jobs: Sequence[JobLine]) -> None:
 def state_words(job: JobLine) -> str:
     """The state of a job, and what is wrong with its controller and its versions."""
     said = {GONE: ", no controller", ELSEWHERE: ", controller elsewhere"}
-    return f"{job.state}{said.get(job.controller, '')}{', saves failed' if job.failed_saves else ''}"
+    return (
+        f"{job.state}{said.get(job.controller, '')}{', saves failed' if job.failed_saves else ''}"
+    )
 
 
 def saved_words(document: Mapping[str, Any]) -> Iterator[str]:
-    """What is safe of a job, and what is not; documents of an older deepvm say nothing of the latter."""
-    saves = ", ".join(f"{count} {reason}" for reason, count in document["saves"].items() if count) or "none"
+    """What is safe of a job, and what is not.
+
+    Documents of an older deepvm say nothing of the latter.
+    """
+    saves = (
+        ", ".join(f"{count} {reason}" for reason, count in document["saves"].items() if count)
+        or "none"
+    )
     version = document.get("version", 0)
-    newest = f"; the newest has {counted(version, 'step')}" if 0 < version < (document["steps"] or 0) else ""
+    newest = (
+        f"; the newest has {counted(version, 'step')}"
+        if 0 < version < (document["steps"] or 0)
+        else ""
+    )
     gone = "; none is safe any more" if document.get("version") == 0 and saves != "none" else ""
     yield f"saved versions: {saves}{newest}{gone}"
     if (failed := document.get("failed_saves")) and failed["total"]:
@@ -92,9 +104,14 @@ def print_job(document: Mapping[str, Any], events: Sequence[EventRow]) -> None:
     """One job: in short, its machines, what happened last."""
     away_s, lost = document.get("downtime_s", 0.0), lost_words(document)
     took = ("; " if document["steps"] is None else " in ") + format_seconds(document["total_s"])
-    preempted = f"{counted(document['preemptions'], 'preemption')}, {document['notices']} with a notice"
+    preempted = (
+        f"{counted(document['preemptions'], 'preemption')}, {document['notices']} with a notice"
+    )
     lines = [
-        f"{document['name']}: {document['state']}{', ' + document['why'] if document['why'] else ''}",
+        (
+            f"{document['name']}:"
+            f" {document['state']}{', ' + document['why'] if document['why'] else ''}"
+        ),
         f"{steps_words(document)}{took}, "
         + (f"{format_seconds(away_s, digits=3)} of it without a controller, " if away_s else "")
         + counted(document["generations"], "generation"),
@@ -103,7 +120,11 @@ def print_job(document: Mapping[str, Any], events: Sequence[EventRow]) -> None:
         *saved_words(document),
         *slow_parts(document),
         f"{document['cost_usd']:.4f} $ paid"
-        + (f", {document['head_usd']:.4f} $ of it for the controller" if document.get("head_usd") else ""),
+        + (
+            f", {document['head_usd']:.4f} $ of it for the controller"
+            if document.get("head_usd")
+            else ""
+        ),
     ]
     print_lines(lines)
     names = ("machine", "type", "market", "requested", "ready", "notice", "end", "why")
@@ -134,13 +155,20 @@ def print_job(document: Mapping[str, Any], events: Sequence[EventRow]) -> None:
 def plan_document(
     name: str, world: World, head: Pool | None, names: Mapping[str, str], rates: Rates | None = None
 ) -> dict[str, Any]:
-    """What a job would rent, as a document; ``head``: for its controller. ``names``: of what it makes, by kind.
+    """What a job would rent, as a document; ``head``: for its controller.
+
+    ``names``: of what it makes, by kind.
 
     ``rates``: what its cloud charges besides machines, None if unknown.
     """
     terms = world.terms
     groups = [
-        (Role.TRAINER.value, world.pools, terms.least - terms.steadies, terms.most - terms.steadies),
+        (
+            Role.TRAINER.value,
+            world.pools,
+            terms.least - terms.steadies,
+            terms.most - terms.steadies,
+        ),
         (Role.TRAINER.value, terms.steady, terms.steadies, terms.steadies),
         (Role.ANCHOR.value, terms.anchor, terms.anchors, terms.anchors),
         (_HEAD, () if head is None else (head,), 1, 1),
@@ -154,14 +182,18 @@ def plan_document(
             "least": least,
             "most": most,
             "usd_per_hour": pool.usd_per_hour,
-            "most_usd_per_hour": most_usd_per_hour(world, pool, Role(role)) if names and role != _HEAD else None,
+            "most_usd_per_hour": (
+                most_usd_per_hour(world, pool, Role(role)) if names and role != _HEAD else None
+            ),
         }
         for role, pools, least, most in groups
         for pool in pools[:1]
     ]
     bought = [(pools[0].market, most) for _, pools, _, most in groups if pools]
     spot = sum(most for market, most in bought if market == Market.SPOT.value)
-    dearest_usd = sum(most * max(p.usd_per_hour for p in pools) for _, pools, _, most in groups if pools)
+    dearest_usd = sum(
+        most * max(p.usd_per_hour for p in pools) for _, pools, _, most in groups if pools
+    )
     return {
         "schema_version": "deepvm.run-plan/1",
         "name": name,
@@ -170,16 +202,28 @@ def plan_document(
         "max_price": terms.max_price,
         "machines": machines,
         "pools": [
-            {"type": p.instance_type, "zone": p.zone, "market": p.market, "usd_per_hour": p.usd_per_hour}
+            {
+                "type": p.instance_type,
+                "zone": p.zone,
+                "market": p.market,
+                "usd_per_hour": p.usd_per_hour,
+            }
             for p in world.pools
         ],
-        "bill": None if rates is None else _bill(spot, sum(n for _, n in bought) - spot, dearest_usd, rates),
+        "bill": (
+            None
+            if rates is None
+            else _bill(spot, sum(n for _, n in bought) - spot, dearest_usd, rates)
+        ),
         "names": [{"what": what, "name": name} for what, name in names.items()],
     }
 
 
 def _bill(spot: int, on_demand: int, usd_per_hour: float, rates: Rates) -> dict[str, Any]:
-    """What comes besides machines, counted as in a recommendation; jobs do not say how large disks are."""
+    """What comes besides machines, counted as in a recommendation.
+
+    Jobs do not say how large disks are.
+    """
     vms = RentedVms(spot, on_demand, Decimal(str(round(usd_per_hour, 6))))
     return bill_document(bill_of(vms, rates, Extras()))
 
@@ -187,20 +231,33 @@ def _bill(spot: int, on_demand: int, usd_per_hour: float, rates: Rates) -> dict[
 def print_plan(document: Mapping[str, Any]) -> None:
     """What a job would rent, where, and how it can be found."""
     first, *others = document["machines"]
-    count = f"{first['most']}" if first["least"] == first["most"] else f"{first['least']} to {first['most']}"
+    count = (
+        f"{first['most']}"
+        if first["least"] == first["most"]
+        else f"{first['least']} to {first['most']}"
+    )
     parts = [f"{count} x {first['type']} {first['market']}"]
     for group in others:
-        what = {Role.ANCHOR.value: " to keep versions in memory", _HEAD: " for the controller"}.get(group["role"])
+        what = {Role.ANCHOR.value: " to keep versions in memory", _HEAD: " for the controller"}.get(
+            group["role"]
+        )
         parts.append(f"{group['most']}" + (f" x {group['type']}{what}" if what else " on demand"))
     limit = "" if document["total_usd"] is None else f", {document['total_usd']:g} $ in all"
     rate = f"up to {document['usd_per_hour']:.4f} $/h in {first['zone']}"
     if first["most_usd_per_hour"] is not None:
-        rate += f", where prices may rise to {first['most_usd_per_hour']:.4f} $/h for each {first['type']}"
+        rate += (
+            f", where prices may rise to {first['most_usd_per_hour']:.4f} $/h for each"
+            f" {first['type']}"
+        )
     lines = [f"{document['name']}: {', '.join(parts)}; {rate}{limit}"]
     if bill := document["bill"]:
         counted = ", ".join(item["name"] for item in bill["items"])
         left = ", ".join(part["name"] for part in bill["not_counted"])
-        doubt = "~" if bill["rates_of_region"] or any(item["official"] is False for item in bill["items"]) else ""
+        doubt = (
+            "~"
+            if bill["rates_of_region"] or any(item["official"] is False for item in bill["items"])
+            else ""
+        )
         sums = f"{doubt}{bill['usd_per_hour']:.4f} $/h + {bill['usd_once']:.2f} $"
         lines.append(f"besides machines: {sums} ({counted}); not counted: {left}")
     if len(pools := document["pools"]) > 1:
@@ -216,7 +273,8 @@ def _numbers(*names: str) -> list[Column]:
 def orphans_document(found: Sequence[tuple[str, str, float, bool]]) -> dict[str, Any]:
     """Machines without a controller, as a document: job, machine, since when, whether the history has the job."""
     rows = [
-        {"job": job, "machine": name, "since": _time(since_s), "known": known} for job, name, since_s, known in found
+        {"job": job, "machine": name, "since": _time(since_s), "known": known}
+        for job, name, since_s, known in found
     ]
     return {"schema_version": "deepvm.orphans/1", "orphans": rows}
 
@@ -230,7 +288,11 @@ def print_orphans(found: Sequence[tuple[str, str, float, bool]]) -> None:
 
 
 def _time(at_s: float) -> str:
-    return datetime.fromtimestamp(at_s, timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return (
+        datetime.fromtimestamp(at_s, timezone.utc)
+        .isoformat(timespec="seconds")
+        .replace("+00:00", "Z")
+    )
 
 
 def _clock(time: str | None) -> str:

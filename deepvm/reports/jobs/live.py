@@ -41,14 +41,20 @@ class Limits:
 def limits_of(spec: Mapping[str, Any]) -> Limits:
     """Those of a job file."""
     steps = spec.get("steps")
-    return Limits(steps if isinstance(steps, int) else None, (spec.get("budget") or {}).get("total_usd"))
+    return Limits(
+        steps if isinstance(steps, int) else None, (spec.get("budget") or {}).get("total_usd")
+    )
 
 
 class LiveView:
     """Shows a job on stderr; data goes to stdout."""
 
     def __init__(
-        self, name: str, world: Callable[[], World], limits: Limits | None = None, stream: TextIO | None = None
+        self,
+        name: str,
+        world: Callable[[], World],
+        limits: Limits | None = None,
+        stream: TextIO | None = None,
     ) -> None:
         """``world``: what the controller knows now."""
         self._name, self._world, self._stream = name, world, stream or sys.stderr
@@ -67,7 +73,9 @@ class LiveView:
             def drawn() -> Group:
                 return self._drawn(console.width)
 
-            self._live = Live(get_renderable=drawn, console=console, refresh_per_second=2, transient=False)
+            self._live = Live(
+                get_renderable=drawn, console=console, refresh_per_second=2, transient=False
+            )
             self._live.__enter__()
         return self
 
@@ -91,7 +99,9 @@ class LiveView:
         from rich.text import Text
 
         lines = live_lines(self._name, self._world(), self._limits, self._events, width)
-        return Group(*(Text(without_controls(line), no_wrap=True, overflow="ellipsis") for line in lines))
+        return Group(
+            *(Text(without_controls(line), no_wrap=True, overflow="ellipsis") for line in lines)
+        )
 
 
 def live_lines(
@@ -99,7 +109,8 @@ def live_lines(
 ) -> Iterator[str]:
     """The picture of a job in lines of at most ``width`` columns, but for those that a terminal cuts."""
     yield from _packed(
-        [f"{name}: {world.job.value}", f"generation {world.generation}", *_progress(world, limits)], width
+        [f"{name}: {world.job.value}", f"generation {world.generation}", *_progress(world, limits)],
+        width,
     )
     yield from _packed([*_money(world, limits), _newest(world), *_counts(world)], width)
     yield from _table(world, width)
@@ -163,9 +174,15 @@ def _counts(world: World) -> Iterator[str]:
 def _table(world: World, width: int) -> Iterator[str]:
     """Machines that live, then those that ended last."""
     alive = [m for m in world.machines.values() if not m.state.over]
-    ended = sorted((m for m in world.machines.values() if m.state.over), key=lambda m: m.ended_s or m.requested_s)
+    ended = sorted(
+        (m for m in world.machines.values() if m.state.over),
+        key=lambda m: m.ended_s or m.requested_s,
+    )
     shown = alive[:_MACHINES]
-    shown = [*shown, *reversed(ended[-max(_MACHINES - len(shown), 0) :] if len(shown) < _MACHINES else [])]
+    shown = [
+        *shown,
+        *reversed(ended[-max(_MACHINES - len(shown), 0) :] if len(shown) < _MACHINES else []),
+    ]
     rows = [_cells(machine, world) for machine in shown]
     places = fitting([_unwrapped(c) for c in _COLUMNS], rows, width) or [0, 2, 4]
     columns = [_COLUMNS[i] for i in places]
@@ -178,7 +195,10 @@ def _table(world: World, width: int) -> Iterator[str]:
         )
         yield "  ".join(aligned).rstrip()
     if len(world.machines) > len(shown):
-        yield f"and {counted(len(world.machines) - len(shown), 'machine')} more, {len(alive)} alive in all"
+        yield (
+            f"and {counted(len(world.machines) - len(shown), 'machine')} more, {len(alive)} alive"
+            " in all"
+        )
 
 
 def _unwrapped(column: Column) -> Column:
@@ -207,9 +227,15 @@ def _state(machine: MachineRecord, world: World) -> str:
 def _cells(machine: MachineRecord, world: World) -> list[str]:
     state, now_s = _state(machine, world), world.now_s
     if machine.state.over:
-        state = machine.end_reason if machine.end_reason == REFUSED else f"ended: {machine.end_reason}"
+        state = (
+            machine.end_reason if machine.end_reason == REFUSED else f"ended: {machine.end_reason}"
+        )
     elif machine.state is Machine.NOTICED and machine.taken_s is not None:
         state = f"goes in {format_seconds(max(machine.taken_s - now_s, 0.0), digits=2)}"
     end_s = now_s if machine.ended_s is None else machine.ended_s
-    alive = "" if machine.launched_s is None else format_seconds(max(end_s - machine.launched_s, 0.0), digits=2)
+    alive = (
+        ""
+        if machine.launched_s is None
+        else format_seconds(max(end_s - machine.launched_s, 0.0), digits=2)
+    )
     return [machine.id, machine.pool.instance_type, state, alive, f"{machine.usd(now_s):.4f}"]

@@ -57,6 +57,9 @@ def _compared(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def unpriced_words(document: Mapping[str, Any]) -> str:
-    """Why a job is not compared with on-demand machines; empty if it is. Documents of an older deepvm do not say."""
+    """Why a job is not compared with on-demand machines; empty if it is.
+
+    Documents of an older deepvm do not say.
+    """
     types = document.get("unpriced_types")
     return f"the on-demand price of {joined(types, 'and')} is not known" if types else ""

@@ -26,10 +26,15 @@ def slow_parts(document: Mapping[str, Any]) -> Iterator[str]:
     """
     phases = document.get("phases_s", {})
     long = [
-        f"{format_seconds(phases[n], digits=2)} for {w}" for n, w in _WORDS.items() if (phases[n] or 0.0) >= _LONG_S
+        f"{format_seconds(phases[n], digits=2)} for {w}"
+        for n, w in _WORDS.items()
+        if (phases[n] or 0.0) >= _LONG_S
     ]
     if long:
         yield f"before machines train, on average: {joined(long)}"
     share = document.get("between_steps")
     if share is not None and share >= _LARGE:
-        yield f"{100 * share:.0f} % of the training passes between steps: it waits for data, or does other things there"
+        yield (
+            f"{100 * share:.0f} % of the training passes between steps: it waits for data, or does"
+            " other things there"
+        )

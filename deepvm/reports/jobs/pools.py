@@ -30,7 +30,13 @@ def pools_document(pools: Sequence[PoolHistory]) -> dict[str, Any]:
                 "mttp_low_s": p.mttp_interval_s[0],
                 "mttp_high_s": p.mttp_interval_s[1],
                 "allocation_s": p.allocation_s,
-                **dict(zip(("allocation_p10_s", "allocation_p50_s", "allocation_p90_s"), p.allocations_s, strict=True)),
+                **dict(
+                    zip(
+                        ("allocation_p10_s", "allocation_p50_s", "allocation_p90_s"),
+                        p.allocations_s,
+                        strict=True,
+                    )
+                ),
             }
             for p in pools
         ],

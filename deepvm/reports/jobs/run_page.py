@@ -1,7 +1,8 @@
 """A job as a page for a browser: ``run.html`` once it is over, and the same live from ``deepvm jobs serve``.
 
-The page is complete without scripts; the script shows what the pointer is on, filters events and, where the page is
-served, puts newer parts in their places. Every text of the user is escaped, and no script but the page's own can run.
+The page is complete without scripts; the script shows what the pointer is on, filters events and,
+where the page is served, puts newer parts in their places. Every text of the user is escaped, and
+no script but the page's own can run.
 """
 
 from __future__ import annotations
@@ -26,7 +27,12 @@ from deepvm.reports.jobs.money import unpriced_words
 from deepvm.reports.jobs.phases import slow_parts
 from deepvm.reports.jobs.progress import restart_words, steps_words, unsaved_words
 from deepvm.reports.jobs.timeline import Trained, timeline
-from deepvm.reports.jobs.validation import FORECAST_COLUMNS, forecast_cells, forecast_said, unforeseen_said
+from deepvm.reports.jobs.validation import (
+    FORECAST_COLUMNS,
+    forecast_cells,
+    forecast_said,
+    unforeseen_said,
+)
 from deepvm.reports.markup import Html, joined, table, tag, visible
 from deepvm.reports.page_frame import Frame, beside
 from deepvm.reports.plans.page_parts import section, wide
@@ -47,7 +53,12 @@ _CAUSES = {
 }
 _UNKNOWN_CAUSES = {"compute": ("training", "an unknown number of steps")}
 """Where no steps were reported."""
-GROUPS = {"machines": "Machines", "versions": "Versions", "training": "Training", "trouble": "Trouble"}
+GROUPS = {
+    "machines": "Machines",
+    "versions": "Versions",
+    "training": "Training",
+    "trouble": "Trouble",
+}
 """Kinds of events to choose from, with their names on the page."""
 
 
@@ -61,8 +72,13 @@ class RunPage:
     def render(self, *, nonce: str = "") -> str:
         """The whole page; with a ``nonce`` it is served, and keeps itself up to date."""
         live = bool(nonce)
-        frame = Frame(beside(__file__, "run_page.css"), beside(__file__, "run_page.js"), nonce, live)
-        content = [tag("a", "Skip to the job", class_="skip", href="#machines"), *self._content(live)]
+        frame = Frame(
+            beside(__file__, "run_page.css"), beside(__file__, "run_page.js"), nonce, live
+        )
+        content = [
+            tag("a", "Skip to the job", class_="skip", href="#machines"),
+            *self._content(live),
+        ]
         return frame.page(f"{visible(self.job.row.name)} - deepvm", content)
 
     def _content(self, live: bool) -> Iterator[Html]:
@@ -85,7 +101,9 @@ class RunPage:
             return tag("details", tag("summary", summary), part(name))
 
         yield section("time", "Where the time went", part("time"))
-        yield section("machines", "Machines", part("machines"), more("Machines as a table", "machine-table"))
+        yield section(
+            "machines", "Machines", part("machines"), more("Machines as a table", "machine-table")
+        )
         yield section("steps", "Steps", part("steps"), more("Steps as a table", "step-table"))
         yield section("money", "Money", part("money"), more("Money as a table", "money-table"))
         yield section("events", "Events", self._filter(), self._events())
@@ -108,16 +126,24 @@ class RunPage:
             ),
             "machines": timeline(machines, self.times, self.trained),
             "machine-table": self._machine_table(),
-            "steps": steps_chart(
-                self.times, job.samples, job.events, total if isinstance(total, int) else None, job.without
-            )
-            if known
-            else unknown,
+            "steps": (
+                steps_chart(
+                    self.times,
+                    job.samples,
+                    job.events,
+                    total if isinstance(total, int) else None,
+                    job.without,
+                )
+                if known
+                else unknown
+            ),
             "step-table": self._step_table() if known else unknown,
             "money": cost_chart(self.times, job.world, document, budget),
             "money-table": self._money_table(),
             "file": self._file(),
-            "foot": tag("p", f"Written by deepvm {self.version} at {_utc(job.now_s)}; all times are UTC."),
+            "foot": tag(
+                "p", f"Written by deepvm {self.version} at {_utc(job.now_s)}; all times are UTC."
+            ),
         }
 
     @property
@@ -132,7 +158,7 @@ class RunPage:
         """When which machines trained."""
         return Trained.of(self.job.events, self.times.end_s, self.job.without)
 
-    # --- the head ----------------------------------------------------------------------------------------------------
+    # --- the head ---------------------------------------------------------------------------------
 
     def _head(self) -> Iterator[Html]:
         job, document = self.job, self.job.document
@@ -142,13 +168,22 @@ class RunPage:
         if document["why"]:
             yield tag("p", visible(f"{document['why']}"), class_="alarm")
         if job.controller == GONE:
-            why = f"It has no controller; trainers go on without one. deepvm jobs resume {job.row.name} starts another."
+            why = (
+                "It has no controller; trainers go on without one. deepvm jobs resume"
+                f" {job.row.name} starts another."
+            )
             yield tag("p", why, class_="alarm")
         elif job.controller == ELSEWHERE:
-            yield tag("p", "Its controller runs elsewhere, or its folder was removed.", class_="quiet")
+            yield tag(
+                "p", "Its controller runs elsewhere, or its folder was removed.", class_="quiet"
+            )
         failed = document.get("failed_saves", {})
         if failed.get("in_a_row"):
-            since = f" since version {document['version']}, the newest that is safe" if document["version"] else ""
+            since = (
+                f" since version {document['version']}, the newest that is safe"
+                if document["version"]
+                else ""
+            )
             text = f"{counted(failed['in_a_row'], 'save')} failed{since}: {failed['why']}"
             yield tag("p", visible(text), class_="alarm")
         yield tag("p", self._rented(), class_="quiet")
@@ -159,7 +194,9 @@ class RunPage:
         terms, pool = world.terms, world.pools[0]
         count = f"{terms.most}" if terms.least == terms.most else f"{terms.least} to {terms.most}"
         anchors = f", {counted(terms.anchors, 'anchor')}" if terms.anchors else ""
-        what = f"{count} x {pool.instance_type} {pool.market}{anchors}, cloud {spec.get('cloud', '-')}"
+        what = (
+            f"{count} x {pool.instance_type} {pool.market}{anchors}, cloud {spec.get('cloud', '-')}"
+        )
         return visible(f"{what}; submitted {_utc(self.job.row.created_s)}")
 
     @staticmethod
@@ -171,13 +208,21 @@ class RunPage:
         total = job.row.spec.get("steps")
         step_s = float(job.world.facts.step_s)
         steps, unknown = document["steps"], document.get("progress_unknown", "")
-        of = f"of {number(total)}, {steps / total:.0%}" if isinstance(total, int) and total and not unknown else ""
+        of = (
+            f"of {number(total)}, {steps / total:.0%}"
+            if isinstance(total, int) and total and not unknown
+            else ""
+        )
         speed = f"{1 / step_s:.3g} steps/s" if step_s else ""
         yield "Steps", number(steps), ", ".join(t for t in (unknown, of, speed) if t)
         time = elapsed(float(document["total_s"]))
         without = document.get("downtime_s", 0.0)
         away = f"{elapsed(without)} of it without a controller" if without else ""
-        yield "Time", time, ", ".join(t for t in (counted(document["generations"], "generation"), away) if t)
+        yield (
+            "Time",
+            time,
+            ", ".join(t for t in (counted(document["generations"], "generation"), away) if t),
+        )
         cost, on_demand = float(document["cost_usd"]), document["on_demand_cost_usd"]
         beside = visible(unpriced_words(document))
         if on_demand:
@@ -185,29 +230,49 @@ class RunPage:
             beside = less if cost <= on_demand else f"on demand {money(on_demand)}"
         yield "Paid", money(cost), beside
         lost = document["lost_steps"]
-        again = f"{lost / max(steps or 0, 1):.1%} of the steps" if lost else "nothing was done twice"
+        again = (
+            f"{lost / max(steps or 0, 1):.1%} of the steps" if lost else "nothing was done twice"
+        )
         unsaved = unsaved_words(document)
         if lost or not unsaved:
             yield "Steps lost", number(lost), unknown or again
         if unsaved:
             yield "Steps not saved", number(document["unsaved_steps"]), unsaved
         if restarts := document.get("restarts"):
-            causes = ", ".join(f"{count} {cause}" for cause, count in restarts["causes"].items() if count)
+            causes = ", ".join(
+                f"{count} {cause}" for cause, count in restarts["causes"].items() if count
+            )
             yield "Restarts", number(restarts["count"]), causes
-        notices = f"{document['notices']} with a notice" if document["preemptions"] else "no machine was taken back"
+        notices = (
+            f"{document['notices']} with a notice"
+            if document["preemptions"]
+            else "no machine was taken back"
+        )
         yield "Preemptions", number(document["preemptions"]), notices
-        reasons = ", ".join(f"{count} {reason}" for reason, count in document["saves"].items() if count)
+        reasons = ", ".join(
+            f"{count} {reason}" for reason, count in document["saves"].items() if count
+        )
         yield "Versions saved", number(sum(document["saves"].values())), reasons or "none yet"
 
     def _breakdown(self) -> Html:
-        known = {**self.job.document["breakdown_s"], DOWNTIME: self.job.document.get("downtime_s", 0.0)}
+        known = {
+            **self.job.document["breakdown_s"],
+            DOWNTIME: self.job.document.get("downtime_s", 0.0),
+        }
         causes = _CAUSES | ({} if self.job.document["steps"] is not None else _UNKNOWN_CAUSES)
         unknown = [cause for cause in causes if cause in known and known[cause] is None]
-        spent = {c: float(known.get(c) or 0.0) for c in causes if known.get(c) or c not in (DOWNTIME, "hang", *unknown)}
+        spent = {
+            c: float(known.get(c) or 0.0)
+            for c in causes
+            if known.get(c) or c not in (DOWNTIME, "hang", *unknown)
+        }
         whole = sum(spent.values())
         if not whole:
             return tag("p", "Nothing yet.")
-        shown = {c: f"{causes[c][0]}: {format_seconds(s, digits=3)}, {s / whole:.1%}" for c, s in spent.items()}
+        shown = {
+            c: f"{causes[c][0]}: {format_seconds(s, digits=3)}, {s / whole:.1%}"
+            for c, s in spent.items()
+        }
         bar = stacked(
             [(cause, seconds / whole, shown[cause]) for cause, seconds in spent.items()],
             f"Where the time went: {'; '.join(shown.values())}",
@@ -222,7 +287,9 @@ class RunPage:
             for cause, seconds in spent.items()
         ]
         rows += [[causes[cause][0], "unknown", "unknown", causes[cause][1]] for cause in unknown]
-        made = table("All of the time, by what it went into", ["cause", "time", "share", "what it is"], rows)
+        made = table(
+            "All of the time, by what it went into", ["cause", "time", "share", "what it is"], rows
+        )
         return joined(bar, wide(made, "Where the time went"))
 
     def _forecast(self) -> Iterator[Html]:
@@ -235,10 +302,21 @@ class RunPage:
         elif document.get("unforeseen"):
             yield tag("p", visible(unforeseen_said(document)), class_="quiet")
 
-    # --- tables ------------------------------------------------------------------------------------------------------
+    # --- tables -----------------------------------------------------------------------------------
 
     def _machine_table(self) -> Html:
-        header = ["machine", "type", "zone", "market", "asked for", "ready", "notice", "end", "why", "$"]
+        header = [
+            "machine",
+            "type",
+            "zone",
+            "market",
+            "asked for",
+            "ready",
+            "notice",
+            "end",
+            "why",
+            "$",
+        ]
         rows = [
             [
                 visible(m["id"]),
@@ -263,12 +341,22 @@ class RunPage:
         samples, fallen = self.job.samples, losses(self.job.samples)
         edge = {loss.at_s for loss in fallen[-_ROWS:]}
         every = max(len(samples) // _ROWS, 1)
-        chosen = [s for i, s in enumerate(samples) if i % every == 0 or s is samples[-1] or s.at_s in edge]
+        chosen = [
+            s for i, s in enumerate(samples) if i % every == 0 or s is samples[-1] or s.at_s in edge
+        ]
         lost = {loss.at_s: loss.lost for loss in fallen}
         rows = [
-            [self.times.elapsed(s.at_s), number(s.step), f"{s.generation}", number(lost.get(s.at_s, 0))] for s in chosen
+            [
+                self.times.elapsed(s.at_s),
+                number(s.step),
+                f"{s.generation}",
+                number(lost.get(s.at_s, 0)),
+            ]
+            for s in chosen
         ]
-        made = table("Steps at some times", ["after", "step", "generation", "steps lost here"], rows)
+        made = table(
+            "Steps at some times", ["after", "step", "generation", "steps lost here"], rows
+        )
         return wide(made, "Steps as a table", tall=True)
 
     def _money_table(self) -> Html:
@@ -276,23 +364,35 @@ class RunPage:
         every = max(len(bends) // _ROWS, 1)
         chosen = [b for i, b in enumerate(bends) if i % every == 0 or b is bends[-1]]
         rows = [[elapsed(b.x_s), f"{b.usd:.4f}", f"{b.hours:.4f}"] for b in chosen]
-        made = table("Money where the number of machines changes", ["after", "paid, $", "machine hours"], rows)
+        made = table(
+            "Money where the number of machines changes",
+            ["after", "paid, $", "machine hours"],
+            rows,
+        )
         return wide(made, "Money as a table", tall=True)
 
-    # --- events ------------------------------------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------
 
     @staticmethod
     def _filter() -> Html:
-        options = (tag("option", name, value=group) for group, name in {"": "All events", **GROUPS}.items())
+        options = (
+            tag("option", name, value=group) for group, name in {"": "All events", **GROUPS}.items()
+        )
         choice = tag("label", "Show ", tag("select", *options, id="group"))
         search = tag("label", "Search ", tag("input", id="search", type="search"))
-        return tag("p", choice, search, tag("span", id="matches", role="status"), id="filter", hidden=True)
+        return tag(
+            "p", choice, search, tag("span", id="matches", role="status"), id="filter", hidden=True
+        )
 
     def _events(self) -> Html:
-        head = tag("tr", *(tag("th", name, scope="col") for name in ("after", "time", "what happened")))
+        head = tag(
+            "tr", *(tag("th", name, scope="col") for name in ("after", "time", "what happened"))
+        )
         rows = joined(*self.event_rows(0))
         left_out = len(self.job.events) - MOST_EVENTS
-        caption = "The newest first" + (f"; {left_out} older ones are left out" if left_out > 0 else "")
+        caption = "The newest first" + (
+            f"; {left_out} older ones are left out" if left_out > 0 else ""
+        )
         body = tag("tbody", rows, id="event-rows", data_most=MOST_EVENTS)
         made = tag("table", tag("caption", caption), tag("thead", head), body, class_="events")
         return wide(made, "Events", tall=True)
@@ -313,7 +413,11 @@ class RunPage:
             what.append(tag("details", tag("summary", "last lines"), tag("pre", printed)))
         stamp = datetime.fromtimestamp(event.at_s, timezone.utc)
         moment = tag("time", stamp.strftime("%H:%M:%S"), datetime=f"{stamp:%Y-%m-%dT%H:%M:%S}Z")
-        cells = (tag("th", self.times.elapsed(event.at_s), scope="row"), tag("td", moment), tag("td", *what))
+        cells = (
+            tag("th", self.times.elapsed(event.at_s), scope="row"),
+            tag("td", moment),
+            tag("td", *what),
+        )
         return tag("tr", *cells, data_group=group)
 
     @property
@@ -321,7 +425,7 @@ class RunPage:
         """The number of the newest event."""
         return self.job.events[-1].number if self.job.events else 0
 
-    # --- the job file ------------------------------------------------------------------------------------------------
+    # --- the job file -----------------------------------------------------------------------------
 
     def _file(self) -> Html:
         text = to_yaml(_shown(self.job.row.spec))

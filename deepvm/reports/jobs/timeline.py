@@ -47,7 +47,8 @@ _TRAINS = (Job.RUNNING.value, Job.SAVING.value)
 class Trained:
     """When which machines trained, and when nobody controlled the job.
 
-    ``runs``: (generation, from, to) of the times in which its trainers ran; ``members``: the machines of each.
+    ``runs``: (generation, from, to) of the times in which its trainers ran; ``members``: the
+    machines of each.
     """
 
     runs: Sequence[tuple[int, float, float]] = ()
@@ -55,7 +56,9 @@ class Trained:
     without: Sequence[Downtime] = ()
 
     @classmethod
-    def of(cls, events: Sequence[EventRow], end_s: float, without: Sequence[Downtime] = ()) -> Trained:
+    def of(
+        cls, events: Sequence[EventRow], end_s: float, without: Sequence[Downtime] = ()
+    ) -> Trained:
         """As the events of a job say."""
         runs, members = list[tuple[int, float, float]](), dict[int, set[str]]()
         generation, since_s = 0, None
@@ -80,7 +83,9 @@ class Trained:
         for generation, since_s, until_s in self.runs:
             since_s, until_s = max(since_s, at_s), min(until_s, to_s)
             if since_s < until_s and machine in self.members.get(generation, ()):
-                yield from cut([("idle", at_s, since_s), ("member", since_s, until_s)], self.without)
+                yield from cut(
+                    [("idle", at_s, since_s), ("member", since_s, until_s)], self.without
+                )
                 at_s = until_s
         yield from cut([("idle", at_s, to_s)], self.without)
 
@@ -94,20 +99,39 @@ def timeline(machines: Sequence[MachineRecord], times: Times, trained: Trained) 
     names = [_name(m) for m in drawn]
     letters = max(map(len, names))
     total = height * len(drawn)
-    rows = [part for place, m in enumerate(drawn) for part in _Bar(m, times, trained, place * height, height).parts()]
+    rows = [
+        part
+        for place, m in enumerate(drawn)
+        for part in _Bar(m, times, trained, place * height, height).parts()
+    ]
     texts = [(place * height + height / 2 + 4, name) for place, name in enumerate(names)]
     picture = tag(
-        "svg", *time_axis(times, labels_y=None, height=total), *rows, class_="area", height=total, aria_hidden="true"
+        "svg",
+        *time_axis(times, labels_y=None, height=total),
+        *rows,
+        class_="area",
+        height=total,
+        aria_hidden="true",
     )
-    top = tag("svg", *time_axis(times, labels_y=15, height=0), class_="area", height=AXIS_PX, aria_hidden="true")
+    top = tag(
+        "svg",
+        *time_axis(times, labels_y=15, height=0),
+        class_="area",
+        height=AXIS_PX,
+        aria_hidden="true",
+    )
     head = tag("div", names_beside([], AXIS_PX, letters, right=False), top, class_="plot axis-row")
     label = f"{len(machines)} machines over time; the table below says the same."
     body = plot(label, names_beside(texts, total, letters, right=False), picture)
-    more = [tag("p", f"The first {len(left_out)} machines are in the table only.")] if left_out else []
+    more = (
+        [tag("p", f"The first {len(left_out)} machines are in the table only.")] if left_out else []
+    )
     kinds = {kind for m in drawn for kind in kinds_of(m, times.end_s, trained)}
     shown = [part for part in LEGEND if part[0] in kinds]
     return joined(
-        *more, legend(shown), tag("div", head, body, class_="tall", role="region", tabindex=0, aria_label=label)
+        *more,
+        legend(shown),
+        tag("div", head, body, class_="tall", role="region", tabindex=0, aria_label=label),
     )
 
 
@@ -117,10 +141,14 @@ def _name(machine: MachineRecord) -> str:
 
 def kinds_of(machine: MachineRecord, now_s: float, trained: Trained) -> set[str]:
     """The styles that a machine is drawn in."""
-    return {kind for kind, *_ in phases(machine, now_s, trained)} | {kind for kind, *_ in _marks(machine)}
+    return {kind for kind, *_ in phases(machine, now_s, trained)} | {
+        kind for kind, *_ in _marks(machine)
+    }
 
 
-def phases(machine: MachineRecord, now_s: float, trained: Trained) -> Iterator[tuple[str, float, float]]:
+def phases(
+    machine: MachineRecord, now_s: float, trained: Trained
+) -> Iterator[tuple[str, float, float]]:
     """What a machine did from when to when, as far as it is known."""
     end_s = now_s if machine.ended_s is None else machine.ended_s
     if machine.end_reason == REFUSED and machine.ended_s is None and machine.launched_s is None:
@@ -145,7 +173,11 @@ def phases(machine: MachineRecord, now_s: float, trained: Trained) -> Iterator[t
             parts = list(cut(parts, trained.without))
         elif kind == "member":
             keeps = machine.role is Role.ANCHOR
-            parts = [("keeps", start_s, until_s)] if keeps else list(trained.split(machine.id, start_s, until_s))
+            parts = (
+                [("keeps", start_s, until_s)]
+                if keeps
+                else list(trained.split(machine.id, start_s, until_s))
+            )
         yield from ((name, since_s, to_s) for name, since_s, to_s in parts if to_s > since_s)
 
 
@@ -184,7 +216,11 @@ class _Bar:
         for kind, start_s, until_s in phases(self.machine, self.times.end_s, self.trained):
             high = self.height * _HEIGHTS.get(kind, _THICK)
             width = percent(self.times.share(until_s) - self.times.share(start_s))
-            place = {"x": self.times.place(start_s), "y": f"{middle - high / 2:.4g}", "width": width}
+            place = {
+                "x": self.times.place(start_s),
+                "y": f"{middle - high / 2:.4g}",
+                "width": width,
+            }
             yield tag("rect", class_=f"bar {kind}", **place, height=f"{high:.3g}", data_tip=tip)
         for kind, at_s, path in _marks(self.machine):
             yield shape(f"mark {kind}", self.times.place(at_s), middle, path, tip)
@@ -205,7 +241,9 @@ def tip_of(machine: MachineRecord, times: Times, trained: Trained) -> str:
     )
     lines += [f"{name} at {times.elapsed(at_s)}" for name, at_s in said if at_s is not None]
     *_, (kind, _, _) = [("waits", 0.0, 0.0), *phases(machine, now_s, trained)]
-    lines.append(f"end: {machine.end_reason}" if machine.end_reason else f"now: {dict(LEGEND)[kind]}")
+    lines.append(
+        f"end: {machine.end_reason}" if machine.end_reason else f"now: {dict(LEGEND)[kind]}"
+    )
     if machine.launched_s is not None:
         lived_s = (now_s if machine.ended_s is None else machine.ended_s) - machine.launched_s
         life = format_seconds(max(lived_s, 0.0), digits=3)

@@ -23,7 +23,11 @@ def forecast_said(document: Mapping[str, Any]) -> str:
         steps = f"the {steps} completed"
     said = f"forecast for {steps}, with {lives} and {start} on average"
     left_out_s = document["total_s"] - found.get("fact", document)["total_s"]
-    return f"{said}; {format_seconds(left_out_s, digits=2)} without a controller are left out" if left_out_s else said
+    return (
+        f"{said}; {format_seconds(left_out_s, digits=2)} without a controller are left out"
+        if left_out_s
+        else said
+    )
 
 
 def unforeseen_said(document: Mapping[str, Any]) -> str:
@@ -39,7 +43,9 @@ def forecast_cells(document: Mapping[str, Any]) -> list[list[str]]:
         share = far.get({"s": "total_s", "$": "cost_usd"}.get(unit))
         off = "" if share is None else f"{100 * share:+.1f} %"
         end = f"{fact}" if unit == "" else f"{fact:.{digits}f}"
-        rows.append([name, f"{mean:.{digits}f}", f"{low:.{digits}f} to {high:.{digits}f}", end, off, unit])
+        rows.append(
+            [name, f"{mean:.{digits}f}", f"{low:.{digits}f} to {high:.{digits}f}", end, off, unit]
+        )
     return rows
 
 
@@ -47,13 +53,19 @@ FORECAST_COLUMNS = ("forecast", "9 of 10", "fact", "off by", "")
 
 
 def print_forecast(document: Mapping[str, Any]) -> None:
-    """What was to be expected of a job before it began, and what came out; or why nobody knows the former."""
+    """What was to be expected of a job before it began, and what came out.
+
+    Or why nobody knows the former.
+    """
     if not document.get("forecast"):
         if document.get("unforeseen"):
             print_lines(["", unforeseen_said(document)])
         return
     print_lines(["", f"{forecast_said(document)}:"])
-    print_table([Column(""), *(Column(name, "right") for name in FORECAST_COLUMNS)], forecast_cells(document))
+    print_table(
+        [Column(""), *(Column(name, "right") for name in FORECAST_COLUMNS)],
+        forecast_cells(document),
+    )
 
 
 def print_validation(found: Mapping[str, Any]) -> None:

@@ -1,4 +1,7 @@
-"""Tables 2 to 7 of ECRL for a matrix of one's own, in its form and beside its figures; then what ECRL does not have."""
+"""Tables 2 to 7 of ECRL for a matrix of one's own, in its form and beside its figures.
+
+Then what ECRL does not have.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,22 @@ from typing import Any
 from deepvm.lab.matrix import NONE, REFERENCES
 from deepvm.lab.results import Cost, Estimate, SuiteResult
 from deepvm.reports.lab import findings, published
-from deepvm.reports.lab.findings import BASE, Findings, estimate, part_s, passing, ranks_words, variant_words
-from deepvm.reports.lab.results import COUNTS, interval_words, loss_words, passed_words, variant_document
+from deepvm.reports.lab.findings import (
+    BASE,
+    Findings,
+    estimate,
+    part_s,
+    passing,
+    ranks_words,
+    variant_words,
+)
+from deepvm.reports.lab.results import (
+    COUNTS,
+    interval_words,
+    loss_words,
+    passed_words,
+    variant_document,
+)
 
 _OVL = "ovl"
 _METRICS: Mapping[str, Callable[[Cost], float]] = {
@@ -44,7 +61,9 @@ class Accepted:
 
     def saved(self, of: Callable[[Cost], float]) -> float:
         """Overlapped less blocking."""
-        return statistics.fmean(map(of, self.runs[_OVL])) - statistics.fmean(map(of, self.runs[BASE]))
+        return statistics.fmean(map(of, self.runs[_OVL])) - statistics.fmean(
+            map(of, self.runs[BASE])
+        )
 
 
 def accepted(found: Findings) -> list[Accepted]:
@@ -62,8 +81,10 @@ def analysis(found: Findings) -> str:
         "",
         f"{passed_words(found.checked)}; made {found.made}.",
         "",
-        f"ECRL: {published.ENVIRONMENT}; what stands beside its figures can be compared in its "
-        "ratios at most, and only with the same models and data.",
+        (
+            f"ECRL: {published.ENVIRONMENT}; what stands beside its figures can be compared in its "
+            "ratios at most, and only with the same models and data."
+        ),
         *(line for doubt in found.doubts() for line in ("", doubt)),
         *_environment(found),
         *_matrix(found),
@@ -77,7 +98,9 @@ def analysis(found: Findings) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]], *notes: str) -> Iterator[str]:
+def _table(
+    title: str, head: Sequence[str], rows: Iterable[Sequence[object]], *notes: str
+) -> Iterator[str]:
     yield from ("", f"## {title}", "", f"| {' | '.join(head)} |", f"|{'---|' * len(head)}")
     for row in rows:
         yield f"| {' | '.join(str(cell).replace('|', '/') for cell in row)} |"
@@ -87,7 +110,10 @@ def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]], *n
 
 def _environment(found: Findings) -> Iterator[str]:
     items = dict.fromkeys([*found.environment, *published.MACHINE])
-    rows = [(item, found.environment.get(item, "-"), published.MACHINE.get(item, "not said")) for item in items]
+    rows = [
+        (item, found.environment.get(item, "-"), published.MACHINE.get(item, "not said"))
+        for item in items
+    ]
     return _table("Table 2: environment", ("item", "here", "ECRL"), rows)
 
 
@@ -106,9 +132,17 @@ def _matrix(found: Findings) -> Iterator[str]:
     rows = [(name, "; ".join(values), len(values), *paper[name]) for name, values in axes.items()]
     rows += [
         ("suites", "-", len(suites), "-", 8),
-        ("runs, those without failures once", "-", len(found.records), "reference in each suite", 24),
+        (
+            "runs, those without failures once",
+            "-",
+            len(found.records),
+            "reference in each suite",
+            24,
+        ),
     ]
-    return _table("Table 3: matrix", ("axis", "values", "count", "values, ECRL", "count, ECRL"), rows)
+    return _table(
+        "Table 3: matrix", ("axis", "values", "count", "values, ECRL", "count, ECRL"), rows
+    )
 
 
 def _model(model: Mapping[str, object]) -> str:
@@ -122,7 +156,10 @@ def _factors(found: Findings) -> Iterator[str]:
     controlled: Mapping[str, tuple[Callable[[Mapping[str, Any]], object], str]] = {
         "global batch": (lambda c: c["global_batch"], "fixed, not said"),
         "ranks": (ranks_words, "4"),
-        "virtual shards": (lambda c: c["virtual_shards"] or "none: DistributedDataParallel", "none"),
+        "virtual shards": (
+            lambda c: c["virtual_shards"] or "none: DistributedDataParallel",
+            "none",
+        ),
         "steps": (lambda c: c["steps"], "1600"),
         "checkpoint": (lambda c: f"every {c['checkpoint_every']} steps", "every 50 steps"),
         "checkpoints in flight": (lambda c: f"at most {c['max_inflight']}", "at most 4"),
@@ -131,11 +168,15 @@ def _factors(found: Findings) -> Iterator[str]:
     rows = []
     for factor, (of, paper) in controlled.items():
         values = found.values(of)
-        rows.append((factor, "controlled" if len(values) == 1 else "varied", "; ".join(values), paper))
+        rows.append(
+            (factor, "controlled" if len(values) == 1 else "varied", "; ".join(values), paper)
+        )
     rows.append(("strategy, failures, data set, model", "varied", "table 3", "the same"))
     seeds = found.values(lambda config: config["seed"])
     rows.append(("seeds", "repeated" if len(seeds) > 1 else "controlled", ", ".join(seeds), "one"))
-    return _table("Table 4: controlled and varied factors", ("factor", "role", "here", "ECRL"), rows)
+    return _table(
+        "Table 4: controlled and varied factors", ("factor", "role", "here", "ECRL"), rows
+    )
 
 
 def _over(suites: Sequence[Accepted], of: Callable[[Accepted], float | None]) -> float | None:
@@ -157,17 +198,33 @@ def _aggregate(found: Findings, suites: Sequence[Accepted]) -> Iterator[str]:
         values = [_over(suites, lambda one, of=of, c=c: one.mean(c, of)) for c in columns]  # type: ignore[misc]
         paper = published.AGGREGATE[name]
         if name.startswith("goodput"):
-            shown, said = _percent(_over(suites, lambda one: _change(one, _OVL, BASE))), f"{published.GAIN:+.4%}"
+            shown, said = (
+                _percent(_over(suites, lambda one: _change(one, _OVL, BASE))),
+                f"{published.GAIN:+.4%}",
+            )
         else:
             shown, said = _difference(values[2], values[1]), _difference(paper[2], paper[1])
         rows.append((name, *map(_number, values), shown, *map(_number, paper), said))
         if name.startswith("goodput"):
-            drops = [_over(suites, lambda one, c=c: _change(one, c, found.reference)) for c in columns]  # type: ignore[misc]
-            points = "-" if drops[1] is None or drops[2] is None else f"{100 * (drops[2] - drops[1]):+.4f} pp"
+            drops = [
+                _over(suites, lambda one, c=c: _change(one, c, found.reference)) for c in columns
+            ]  # type: ignore[misc]
+            points = (
+                "-"
+                if drops[1] is None or drops[2] is None
+                else f"{100 * (drops[2] - drops[1]):+.4f} pp"
+            )
             first, second = published.DROPS
             paper_points = f"{100 * (second - first):+.4f} pp"
             rows.append(
-                ("over reference", *map(_percent, drops), points, "-", *map(_percent, (first, second)), paper_points)
+                (
+                    "over reference",
+                    *map(_percent, drops),
+                    points,
+                    "-",
+                    *map(_percent, (first, second)),
+                    paper_points,
+                )
             )
     losses = [_loss(suites, name) for name in columns]
     rows.append(
@@ -193,17 +250,23 @@ def _reference_note(found: Findings) -> str:
     if not found.reference:
         return "The matrix has no reference: neither ref-blk nor none."
     return (
-        f"Reference: {found.reference}, {findings.REFERENCES[found.reference]}; the same runs in all suites of a model."
+        f"Reference: {found.reference}, {findings.REFERENCES[found.reference]}; the same runs in"
+        " all suites of a model."
     )
 
 
 def _accepted_note(found: Findings, suites: Sequence[Accepted]) -> str:
     if not suites:
-        return "No suite has blocking, overlapped and reference runs that pass with the same seed: no means."
+        return (
+            "No suite has blocking, overlapped and reference runs that pass with the same seed: no"
+            " means."
+        )
     left_out = len(found.suites) - len(suites)
     text = f"Means over {len(suites)} of {len(found.suites)} suites"
     if left_out:
-        text += "; in the others reference, blocking or overlapped do not all pass, or are not there"
+        text += (
+            "; in the others reference, blocking or overlapped do not all pass, or are not there"
+        )
     return f"{text}. Percentages are means of those of the suites, as in ECRL."
 
 
@@ -215,7 +278,9 @@ def _gain_note(suites: Sequence[Accepted]) -> str:
         return ""
     gains = []
     for seed in common:
-        pairs = [[next(c for c in one.runs[n] if c.seed == seed) for n in (_OVL, BASE)] for one in suites]
+        pairs = [
+            [next(c for c in one.runs[n] if c.seed == seed) for n in (_OVL, BASE)] for one in suites
+        ]
         gains.append(100 * (statistics.fmean(ovl.goodput / blk.goodput for ovl, blk in pairs) - 1))
     found = Estimate.of(gains)
     text = f"Overlapped over blocking, mean of the suites, % (95 % interval over {found.n} seeds)"
@@ -244,19 +309,37 @@ def _ranking(found: Findings, suites: Sequence[Accepted]) -> Iterator[str]:
         rows.append(
             (
                 *(suite.dataset, suite.model, f"{suite.failure} ({found.schedule(suite)})"),
-                *(_number(one.mean(name, lambda cost: cost.goodput)) for name in (found.reference, BASE, _OVL)),
+                *(
+                    _number(one.mean(name, lambda cost: cost.goodput))
+                    for name in (found.reference, BASE, _OVL)
+                ),
                 _gain(gain),
                 *(_percent(_change(one, name, found.reference)) for name in (BASE, _OVL)),
                 f"{one.saved(lambda cost: cost.stall_s):+.4f}",
                 gain.n if gain else 0,
                 "-" if paper is None else f"{paper.gain:+.4%}",
-                "-" if paper is None else f"{paper.overlapped_stall_s - paper.blocking_stall_s:+.4f}",
+                (
+                    "-"
+                    if paper is None
+                    else f"{paper.overlapped_stall_s - paper.blocking_stall_s:+.4f}"
+                ),
             )
         )
-    head = ["data set", "model", "failures", "ref", "blk", "ovl", "ovl over blk", "blk over ref", "ovl over ref"]
+    head = [
+        "data set",
+        "model",
+        "failures",
+        "ref",
+        "blk",
+        "ovl",
+        "ovl over blk",
+        "blk over ref",
+        "ovl over ref",
+    ]
     head += ["stall ovl-blk, s", "seeds", "ovl over blk, ECRL", "stall ovl-blk, s, ECRL"]
     note = (
-        "Goodput in steps/s; in brackets the 95 % interval of paired ratios. ECRL: base is 400, 1200, late 800, 1400."
+        "Goodput in steps/s; in brackets the 95 % interval of paired ratios. ECRL: base is 400,"
+        " 1200, late 800, 1400."
     )
     return _table("Table 6: suites by the gain of overlapped over blocking", head, rows, note)
 
@@ -281,9 +364,15 @@ def _slices(suites: Sequence[Accepted]) -> Iterator[str]:
                 (
                     *(axis, value, len(some)),
                     _percent(_over(some, lambda one: _change(one, _OVL, BASE))),
-                    f"{statistics.fmean(one.saved(lambda cost: cost.stall_s) for one in some):+.4f}",
+                    (
+                        f"{statistics.fmean(one.saved(lambda cost: cost.stall_s) for one in some):+.4f}"
+                    ),
                     _difference(losses[1], losses[0]),
-                    *(("-",) * 3 if paper is None else (f"{paper[0]:+.4%}", f"{paper[1]:+.4f}", f"{paper[2]:+.4f}")),
+                    *(
+                        ("-",) * 3
+                        if paper is None
+                        else (f"{paper[0]:+.4%}", f"{paper[1]:+.4f}", f"{paper[2]:+.4f}")
+                    ),
                 )
             )
     head = ["slice", "group", "suites", "ovl over blk", "stall ovl-blk, s", "loss ovl-blk"]
@@ -297,7 +386,10 @@ def _variants(found: Findings) -> Iterator[str]:
     for suite in found.suites:
         for name, costs in suite.variants.items():
             good, ratio = passing(costs), suite.paired.get(f"{name}_over_{BASE}")
-            per_restart = [estimate(costs, lambda cost, part=part: part_s(cost, part)) for part in findings.PARTS]  # type: ignore[misc]
+            per_restart = [
+                estimate(costs, lambda cost, part=part: part_s(cost, part))
+                for part in findings.PARTS
+            ]  # type: ignore[misc]
             one = variant_document(costs)
             rows.append(
                 (
@@ -313,7 +405,15 @@ def _variants(found: Findings) -> Iterator[str]:
                     loss_words(one, ".6g"),
                 )
             )
-    head = ["suite", "variant", "passed", "goodput, steps/s", "over blocking, paired", "saved", "skipped"]
+    head = [
+        "suite",
+        "variant",
+        "passed",
+        "goodput, steps/s",
+        "over blocking, paired",
+        "saved",
+        "skipped",
+    ]
     head += ["stall, s", "drain after the last step, s"]
     head += [*(f"{part}, s a restart" for part in findings.PARTS), "loss difference"]
     calm = ", ".join((NONE, *REFERENCES))
@@ -326,4 +426,8 @@ def _variants(found: Findings) -> Iterator[str]:
 
 def _left_out(found: Findings) -> Iterator[str]:
     rows = list(dict.fromkeys(row for suite in found.suites for row in found.left_out(suite)))
-    return _table("Left out: runs that do not pass all gates", ("run", "why"), rows) if rows else iter(())
+    return (
+        _table("Left out: runs that do not pass all gates", ("run", "why"), rows)
+        if rows
+        else iter(())
+    )

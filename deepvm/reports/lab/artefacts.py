@@ -30,7 +30,14 @@ from deepvm.reports.lab.results import (
 )
 
 _NAMES = ("dataset", "model", "failure", "variant")
-_MEASURED = ("goodput", "restarts", *TIMES, *COUNTS, *(f"{part}_s" for part in PARTS), "loss_difference")
+_MEASURED = (
+    "goodput",
+    "restarts",
+    *TIMES,
+    *COUNTS,
+    *(f"{part}_s" for part in PARTS),
+    "loss_difference",
+)
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,10 @@ class Written:
 
 
 def write_all(out: Path, checked: Checked, records: Sequence[tuple[Records, bool]]) -> Written:
-    """Write publishable files, tables, analysis, figures and the page. Raises OSError, DataError."""
+    """Write publishable files, tables, analysis, figures and the page.
+
+    Raises OSError, DataError.
+    """
     from deepvm import __version__
 
     found = Findings.of(out, checked, records)
@@ -53,7 +63,9 @@ def write_all(out: Path, checked: Checked, records: Sequence[tuple[Records, bool
     for suite in found.suites:
         text = json.dumps(suite_document(found, suite), indent=1, allow_nan=False)
         write_bytes(out / publishable(suite, "json"), f"{text}\n".encode())
-        write_bytes(out / publishable(suite, "md"), "\n".join(_markdown(found, suite)).encode() + b"\n")
+        write_bytes(
+            out / publishable(suite, "md"), "\n".join(_markdown(found, suite)).encode() + b"\n"
+        )
     write_bytes(out / "summary.csv", to_csv(*_summary(found.suites)).encode())
     write_bytes(out / "detailed_table.csv", to_csv(*_detailed(found)).encode())
     write_bytes(out / "analysis.md", analysis(found).encode())
@@ -77,7 +89,9 @@ def _summary(suites: Sequence[SuiteResult]) -> tuple[Sequence[str], list[list[An
             one, ratio = variant_document(costs), suite.paired.get(f"{name}_over_blk")
             goodput = one["goodput"]
             flat = {**one, **{f"{part}_s": one["recovery_s"][part] for part in PARTS}}
-            measured = [goodput[key] for key in ("mean", "low", "high")] + [flat[key] for key in _MEASURED[1:]]
+            measured = [goodput[key] for key in ("mean", "low", "high")] + [
+                flat[key] for key in _MEASURED[1:]
+            ]
             pairs = [None] * 4 if ratio is None else [ratio.mean, ratio.low, ratio.high, ratio.n]
             names = [suite.dataset, suite.model, suite.failure, name, len(costs), goodput["n"]]
             rows.append([*names, *measured, *pairs, one["audit"]])
@@ -93,7 +107,9 @@ def _detailed(found: Findings) -> tuple[Sequence[str], list[list[Any]]]:
             for cost in costs:
                 measured = [getattr(cost, key) for key in _MEASURED]
                 names = [suite.dataset, suite.model, suite.failure, name, cost.seed, cost.run]
-                rows.append([*names, *measured, "pass" if cost.passed else "fail", found.reason(cost)])
+                rows.append(
+                    [*names, *measured, "pass" if cost.passed else "fail", found.reason(cost)]
+                )
     return head, rows
 
 
@@ -102,18 +118,30 @@ def _markdown(found: Findings, suite: SuiteResult) -> list[str]:
     lines = [
         f"# {suite.dataset}, {suite.model}, failures: {suite.failure}",
         "",
-        f"Failures: {found.schedule(suite)}. {config['steps']} steps, a checkpoint every {config['checkpoint_every']}; "
-        f"ranks: {ranks_words(config)}; global batch {config['global_batch']}, launcher {config['launcher']}.",
+        (
+            f"Failures: {found.schedule(suite)}. {config['steps']} steps, a checkpoint every"
+            f" {config['checkpoint_every']}; ranks: {ranks_words(config)}; global batch"
+            f" {config['global_batch']}, launcher {config['launcher']}."
+        ),
         "",
-        "Means over runs that pass all gates, with the 95 % interval of Student's t; times in seconds a run.",
+        (
+            "Means over runs that pass all gates, with the 95 % interval of Student's t; times in"
+            " seconds a run."
+        ),
         "",
-        "| variant | passed | goodput, steps/s | over blocking, paired | restarts | saved | skipped | stall | drain | "
-        "write | snapshot | detect | restart | restore | replay | loss difference |",
+        (
+            "| variant | passed | goodput, steps/s | over blocking, paired | restarts | saved |"
+            " skipped | stall | drain | write | snapshot | detect | restart | restore | replay |"
+            " loss difference |"
+        ),
         f"|{'---|' * 16}",
     ]
     for name, costs in suite.variants.items():
         one, ratio = variant_document(costs), suite.paired.get(f"{name}_over_blk")
-        times = [*(one[key] for key in ("stall_s", "drain_s", "write_s", "snapshot_s")), *one["recovery_s"].values()]
+        times = [
+            *(one[key] for key in ("stall_s", "drain_s", "write_s", "snapshot_s")),
+            *one["recovery_s"].values(),
+        ]
         cells = [
             variant_words(suite, name),
             f"{one['goodput']['n']} of {len(costs)}",

@@ -12,7 +12,10 @@ from deepvm.reports.tables import Column, print_lines, print_table
 _COMPARED = {
     "optimizers": "what the optimizers hold after the last step, and the buffers of their modules",
     "file": "the tensors of the file that --final names",
-    "both": "what the optimizers hold after the last step, their modules' buffers, and the file of --final",
+    "both": (
+        "what the optimizers hold after the last step, their modules' buffers, and the file of"
+        " --final"
+    ),
 }
 _LIBRARIES = ("torch", "transformers", "accelerate", "lightning")
 
@@ -29,7 +32,9 @@ def audit_document(found: Certificate) -> dict[str, Any]:
         "compared": found.compared,
         "steps": found.steps,
         "processes": found.processes,
-        "gates": [{"gate": gate.name, "state": gate.state, "reason": gate.reason} for gate in found.gates],
+        "gates": [
+            {"gate": gate.name, "state": gate.state, "reason": gate.reason} for gate in found.gates
+        ],
         "planned_kills": found.planned,
         "kills": [
             {
@@ -64,7 +69,11 @@ def versions() -> dict[str, str]:
 def print_certificate(found: Certificate) -> None:
     """Each kill, each gate, and the verdict."""
     if found.kills:
-        head = [Column("killed", wrap=False), Column("at step", "right"), Column("resumed from", "right")]
+        head = [
+            Column("killed", wrap=False),
+            Column("at step", "right"),
+            Column("resumed from", "right"),
+        ]
         rows = []
         for one in found.kills:
             where = f"writing {one.file}" if one.file else "training" if one.hit else "no training"

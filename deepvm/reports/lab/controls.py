@@ -36,8 +36,16 @@ def print_tested(found: Sequence[Tested]) -> None:
         rows.append([one.name, *cells, "ok" if one.right else "WRONG"])
     print_table(head, rows, also="-o json")
     wrong = [one for one in found if not one.right]
-    print_lines([f"{len(found) - len(wrong)} of {len(found)} negative controls fail their own gate and no other"])
+    print_lines(
+        [
+            f"{len(found) - len(wrong)} of {len(found)} negative controls fail their own gate and"
+            " no other"
+        ]
+    )
     for one in wrong:
         expected = CONTROLS[one.name].gate
         print_lines([f"{one.name} ({CONTROLS[one.name].what}) must fail {expected} only"])
-        print_lines([f"  {gate}: {why}" for gate, why in one.gates.items() if why] or ["  it has passed all gates"])
+        print_lines(
+            [f"  {gate}: {why}" for gate, why in one.gates.items() if why]
+            or ["  it has passed all gates"]
+        )

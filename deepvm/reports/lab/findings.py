@@ -1,7 +1,8 @@
 """What tables, figures, files and the page all show: which runs count, what they are compared with, how they were made.
 
-Numbers are those of runs that pass all gates: a figure of a training that did not resume correctly says nothing. Means
-over suites take the seeds with which the reference, blocking and overlapped all pass (ECRL 5.9).
+Numbers are those of runs that pass all gates: a figure of a training that did not resume correctly
+says nothing. Means over suites take the seeds with which the reference, blocking and overlapped all
+pass (ECRL 5.9).
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ def passing(costs: Sequence[Cost]) -> list[Cost]:
 
 
 def estimate(costs: Sequence[Cost], of: Callable[[Cost], float | None]) -> Estimate | None:
-    """A mean over the runs that pass and of which it is known, with its interval; None without any."""
+    """A mean over the runs that pass and of which it is known, with its interval.
+
+    None without any.
+    """
     found = [value for cost in passing(costs) if (value := of(cost)) is not None]
     return Estimate.of(found) if found else None
 
@@ -58,12 +62,18 @@ def recovery_s(cost: Cost) -> float | None:
 
 def variant_words(suite: SuiteResult, name: str) -> str:
     """A variant of a suite: one without failures is no rival of those that have them."""
-    return f"{name} (no failures)" if suite.failure != CALM and name in (NONE, *VARIANTS_WITHOUT) else name
+    return (
+        f"{name} (no failures)"
+        if suite.failure != CALM and name in (NONE, *VARIANTS_WITHOUT)
+        else name
+    )
 
 
 def ranks_words(config: Mapping[str, Any]) -> str:
     """How many ranks a run has, such as ``4; 2 from step 25 on``."""
-    return "; ".join(f"{world} from step {step} on" if step else f"{world}" for step, world in config["worlds"])
+    return "; ".join(
+        f"{world} from step {step} on" if step else f"{world}" for step, world in config["worlds"]
+    )
 
 
 @dataclass(frozen=True)
@@ -83,7 +93,9 @@ class Findings:
     @cached_property
     def reference(self) -> str:
         """The variant that others are compared with; empty if the matrix has none."""
-        return next((name for name in REFERENCES if any(name in one.variants for one in self.suites)), "")
+        return next(
+            (name for name in REFERENCES if any(name in one.variants for one in self.suites)), ""
+        )
 
     @cached_property
     def configs(self) -> Sequence[Mapping[str, Any]]:
@@ -96,7 +108,11 @@ class Findings:
 
     def config_of(self, suite: SuiteResult) -> Mapping[str, Any]:
         """The configuration of one of its runs that fail, if any does."""
-        found = [c for c in self.configs if (c["dataset"]["name"], c["model"]["name"]) == (suite.dataset, suite.model)]
+        found = [
+            c
+            for c in self.configs
+            if (c["dataset"]["name"], c["model"]["name"]) == (suite.dataset, suite.model)
+        ]
         return next((c for c in found if c["failure"] == suite.failure), found[0])
 
     def schedule(self, suite: SuiteResult) -> str:
@@ -132,10 +148,22 @@ class Findings:
         return found
 
     def complete(self, suite: SuiteResult, names: Sequence[str]) -> Mapping[str, Sequence[Cost]]:
-        """Runs of some variants, of the seeds with which all of these pass; empty if there are none."""
-        by_seed = {name: {cost.seed: cost for cost in passing(suite.variants.get(name, ()))} for name in names}
-        seeds = set.intersection(*(set(found) for found in by_seed.values())) if by_seed else set[int]()
-        return {name: [found[seed] for seed in sorted(seeds)] for name, found in by_seed.items()} if seeds else {}
+        """Runs of some variants, of the seeds with which all of these pass.
+
+        Empty if there are none.
+        """
+        by_seed = {
+            name: {cost.seed: cost for cost in passing(suite.variants.get(name, ()))}
+            for name in names
+        }
+        seeds = (
+            set.intersection(*(set(found) for found in by_seed.values())) if by_seed else set[int]()
+        )
+        return (
+            {name: [found[seed] for seed in sorted(seeds)] for name, found in by_seed.items()}
+            if seeds
+            else {}
+        )
 
     @cached_property
     def environment(self) -> Mapping[str, str]:
@@ -164,33 +192,55 @@ class Findings:
     @property
     def made(self) -> str:
         """The same in words."""
-        first, last = (format_time(datetime.fromtimestamp(int(at), timezone.utc)) for at in self.when)
+        first, last = (
+            format_time(datetime.fromtimestamp(int(at), timezone.utc)) for at in self.when
+        )
         return f"{first} to {last}"
 
     def doubts(self) -> list[str]:
         """What a reader must know before taking the numbers for more than they are."""
         found = []
         for name, size in SIZES.items():
-            sizes = sorted({c["dataset_size"] for c in self.configs if c["dataset"]["name"] == name})
+            sizes = sorted(
+                {c["dataset_size"] for c in self.configs if c["dataset"]["name"] == name}
+            )
             if sizes and sizes != [size] and name.startswith("cifar"):
                 some = " or ".join(map(str, sizes))
                 found.append(
-                    f"{name} has {size} samples, these runs had {some}: a part of it, or other files in its format. "
-                    f"Nothing here is a result on {name}."
+                    f"{name} has {size} samples, these runs had {some}: a part of it, or other"
+                    f" files in its format. Nothing here is a result on {name}."
                 )
             elif sizes and sizes != [size]:
                 found.append(f"{name}: {' or '.join(map(str, sizes))} of its {size} samples.")
-        seeds = {cost.seed for one in self.suites for costs in one.variants.values() for cost in costs}
+        seeds = {
+            cost.seed for one in self.suites for costs in one.variants.values() for cost in costs
+        }
         if len(seeds) < 2:
-            found.append("One seed: there are no intervals, and differences of a few per cent mean nothing.")
+            found.append(
+                "One seed: there are no intervals, and differences of a few per cent mean nothing."
+            )
         elif len(seeds) < 5:
-            found.append(f"{len(seeds)} seeds: intervals are wide; five or more tell small differences apart.")
-        diverged = {c.run for one in self.suites for costs in one.variants.values() for c in costs if c.diverged}
+            found.append(
+                f"{len(seeds)} seeds: intervals are wide; five or more tell small differences"
+                " apart."
+            )
+        diverged = {
+            c.run
+            for one in self.suites
+            for costs in one.variants.values()
+            for c in costs
+            if c.diverged
+        }
         if diverged:
-            found.append(f"Training diverged, some losses are not numbers: {', '.join(sorted(diverged))}.")
+            found.append(
+                f"Training diverged, some losses are not numbers: {', '.join(sorted(diverged))}."
+            )
         if self.checked.failures:
             bad = len(self.checked.runs) - self.checked.passed
-            found.append(f"Runs that do not pass all gates are in no number below: {bad} of {len(self.checked.runs)}.")
+            found.append(
+                f"Runs that do not pass all gates are in no number below: {bad} of"
+                f" {len(self.checked.runs)}."
+            )
         return found
 
 

@@ -41,7 +41,9 @@ class Scale:
         digits = max(0, -math.floor(math.log10(step) + 1e-9))
         first = math.ceil(self.low / step - 1e-9)
         count = math.floor(self.high / step + 1e-9) - first + 1
-        return [((first + i) * step, f"{(first + i) * step + 0.0:.{digits}f}") for i in range(count)]
+        return [
+            ((first + i) * step, f"{(first + i) * step + 0.0:.{digits}f}") for i in range(count)
+        ]
 
     def axis(self, height: float) -> Iterator[Html]:
         """Lines and labels below a picture."""
@@ -61,11 +63,18 @@ def ratio_scale(ratios: Iterable[Estimate]) -> Scale:
     every = list(ratios)
     means = [one.mean for one in every]
     least, most = min([1.0, *means]) / _FAR, max([1.0, *means]) * _FAR
-    ends = [min(max(end, least), most) for one in every for end in (one.low, one.high) if end is not None]
+    ends = [
+        min(max(end, least), most)
+        for one in every
+        for end in (one.low, one.high)
+        if end is not None
+    ]
     return Scale.of([*means, *ends], around=1.0)
 
 
-def forest(label: str, rows: Sequence[tuple[str, Estimate, str]], scale: Scale | None = None) -> Html:
+def forest(
+    label: str, rows: Sequence[tuple[str, Estimate, str]], scale: Scale | None = None
+) -> Html:
     """Ratios with their intervals below one another, beside a line at 1: name, estimate, tip."""
     scale, height = scale or ratio_scale(one for _, one, _ in rows), _ROW * len(rows)
     drawn: list[Html] = [*scale.axis(height), _upright("same", scale.share(1.0), height)]
@@ -77,11 +86,15 @@ def forest(label: str, rows: Sequence[tuple[str, Estimate, str]], scale: Scale |
             parts.append(tag("line", class_="whisker", x1=x1, x2=x2, y1=y, y2=y))
         parts.append(tag("circle", class_="mean", cx=percent(scale.share(one.mean)), cy=y, r=5))
         drawn.append(tag("g", tag("title", tip), *parts))
-    names = [(_ROW * (place + 0.5) + 4, short(name, _LONGEST)) for place, (name, _, _) in enumerate(rows)]
+    names = [
+        (_ROW * (place + 0.5) + 4, short(name, _LONGEST)) for place, (name, _, _) in enumerate(rows)
+    ]
     return _beside(label, names, drawn, height)
 
 
-def bars(label: str, rows: Sequence[tuple[str, Sequence[tuple[str, float, str]]]], unit: str) -> Html:
+def bars(
+    label: str, rows: Sequence[tuple[str, Sequence[tuple[str, float, str]]]], unit: str
+) -> Html:
     """Sums of parts below one another, all on one scale: name, and style, size and tip of each part."""
     most = max((sum(size for _, size, _ in parts) for _, parts in rows), default=0.0) or 1.0
     scale, height = Scale(0.0, most), _ROW * len(rows)
@@ -90,15 +103,27 @@ def bars(label: str, rows: Sequence[tuple[str, Sequence[tuple[str, float, str]]]
         start = 0.0
         for kind, size, tip in parts:
             if size > 0:
-                x, width, y = percent(scale.share(start)), percent(size / most), f"{_ROW * place + 4:g}"
+                x, width, y = (
+                    percent(scale.share(start)),
+                    percent(size / most),
+                    f"{_ROW * place + 4:g}",
+                )
                 part = tag("title", f"{tip}: {size:.3g} {unit}")
-                drawn.append(tag("rect", part, class_=f"share {kind}", x=x, width=width, y=y, height=_ROW - 8))
+                drawn.append(
+                    tag(
+                        "rect", part, class_=f"share {kind}", x=x, width=width, y=y, height=_ROW - 8
+                    )
+                )
             start += size
-    names = [(_ROW * (place + 0.5) + 4, short(name, _LONGEST)) for place, (name, _) in enumerate(rows)]
+    names = [
+        (_ROW * (place + 0.5) + 4, short(name, _LONGEST)) for place, (name, _) in enumerate(rows)
+    ]
     return _beside(label, names, drawn, height)
 
 
-def scatter(label: str, points: Sequence[tuple[float, float, str]], x_name: str, y_name: str) -> Html:
+def scatter(
+    label: str, points: Sequence[tuple[float, float, str]], x_name: str, y_name: str
+) -> Html:
     """Points, each with a tip, between two axes that cross zero."""
     x = Scale.of([point[0] for point in points], around=0.0)
     y = Scale.of([point[1] for point in points], around=0.0)
@@ -129,7 +154,9 @@ def _upright(kind: str, share: float, height: float) -> Html:
     return tag("line", class_=kind, x1=x, x2=x, y1=0, y2=f"{height:g}")
 
 
-def _beside(label: str, names: Sequence[tuple[float, str]], drawn: Sequence[Html], height: float) -> Html:
+def _beside(
+    label: str, names: Sequence[tuple[float, str]], drawn: Sequence[Html], height: float
+) -> Html:
     letters = max((len(name) for _, name in names), default=0)
     picture = tag("svg", *drawn, class_="area", height=f"{height + _AXIS:g}", aria_hidden="true")
     return plot(label, names_beside(names, height + _AXIS, letters, right=False), picture)

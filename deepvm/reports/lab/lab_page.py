@@ -1,4 +1,7 @@
-"""What a matrix has shown as a page for a browser: one file, no network, no scripts; the verdict comes first."""
+"""What a matrix has shown as a page for a browser: one file, no network, no scripts.
+
+The verdict comes first.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,13 @@ from deepvm.reports.lab.findings import (
     variant_words,
 )
 from deepvm.reports.lab.lab_charts import bars, forest, keys, ratio_scale, scatter
-from deepvm.reports.lab.results import COUNTS, interval_words, loss_words, passed_words, variant_document
+from deepvm.reports.lab.results import (
+    COUNTS,
+    interval_words,
+    loss_words,
+    passed_words,
+    variant_document,
+)
 from deepvm.reports.markup import Html, joined, table, tag, visible
 from deepvm.reports.page_frame import Frame, beside
 from deepvm.reports.plans.page_parts import listing, section, wide
@@ -45,12 +54,12 @@ _SPENT: Mapping[str, tuple[str, Callable[[Cost], float]]] = {
 }
 """Parts of a run's time that exclude one another, by style."""
 _PROVEN = (
-    "Each training used exactly the samples it should have, and ended with the parameters that it would have had "
-    "without failures, bit for bit."
+    "Each training used exactly the samples it should have, and ended with the parameters that it"
+    " would have had without failures, bit for bit."
 )
 _RIGHT = (
-    "Right of the line: more steps a second than blocking, with the same seed. Intervals that reach beyond the picture "
-    "are cut off; the table has their ends."
+    "Right of the line: more steps a second than blocking, with the same seed. Intervals that reach"
+    " beyond the picture are cut off; the table has their ends."
 )
 _REST = ("rest", "the rest: first start, waits for other ranks, steps that failures cut off")
 
@@ -69,9 +78,13 @@ class LabPage:
             tag("a", "Skip to the verdict", class_="skip", href="#gates"),
             tag("header", *self._head()),
             tag("main", *self._sections()),
-            tag("footer", tag("p", f"Written by deepvm {self.version}; runs of {self.found.made}.")),
+            tag(
+                "footer", tag("p", f"Written by deepvm {self.version}; runs of {self.found.made}.")
+            ),
         ]
-        return Frame(beside(__file__, "lab_page.css"), Html("")).page(f"{self._verdict} - deepvm lab", content)
+        return Frame(beside(__file__, "lab_page.css"), Html("")).page(
+            f"{self._verdict} - deepvm lab", content
+        )
 
     @cached_property
     def _verdict(self) -> str:
@@ -87,12 +100,18 @@ class LabPage:
             runs = len(self.found.checked.runs) - self.found.checked.passed
             gates = ", ".join(dict.fromkeys(gate for _, gate, _ in self.found.checked.failures))
             yield tag(
-                "p", f"{counted(runs, 'run')} did not resume correctly; gates that fail: {gates}.", class_="alarm"
+                "p",
+                f"{counted(runs, 'run')} did not resume correctly; gates that fail: {gates}.",
+                class_="alarm",
             )
         elif whole:
             yield tag("p", _PROVEN)
         names = ", ".join(self.found.values(lambda config: config["matrix"]))
-        yield tag("p", visible(f"Matrix {names}: {counted(len(self.found.suites), 'suite')}."), class_="quiet")
+        yield tag(
+            "p",
+            visible(f"Matrix {names}: {counted(len(self.found.suites), 'suite')}."),
+            class_="quiet",
+        )
 
     def _sections(self) -> Iterator[Html]:
         yield section("gates", "Gates", *self._gates())
@@ -103,7 +122,7 @@ class LabPage:
         yield section("environment", "How the runs were made", *self._environment())
         yield section("files", "Files", *self._files())
 
-    # --- verdict -----------------------------------------------------------------------------------------------------
+    # --- verdict ----------------------------------------------------------------------------------
 
     def _gates(self) -> Iterator[Html]:
         checked = self.found.checked
@@ -111,14 +130,28 @@ class LabPage:
         for name, gate in GATES.items():
             passed, failed = checked.of_gate(name)
             badge = _badge("fail" if failed else "pass")
-            rows.append([name, (inspect.getdoc(gate) or "").partition("\n")[0], f"{passed}", f"{failed}", badge])
+            rows.append(
+                [
+                    name,
+                    (inspect.getdoc(gate) or "").partition("\n")[0],
+                    f"{passed}",
+                    f"{failed}",
+                    badge,
+                ]
+            )
         made = table(
-            "Each run against each gate", ["gate", "what it asks", "passed", "failed", ""], rows, class_="gates"
+            "Each run against each gate",
+            ["gate", "what it asks", "passed", "failed", ""],
+            rows,
+            class_="gates",
         )
         yield wide(made, "Gates")
         if checked.failures:
             made = table(
-                "What fails, and why", ["run", "gate", "fails, too", "reason"], self._failing(), class_="failing"
+                "What fails, and why",
+                ["run", "gate", "fails, too", "reason"],
+                self._failing(),
+                class_="failing",
             )
             yield wide(made, "What fails", tall=True)
 
@@ -128,7 +161,12 @@ class LabPage:
         for run, gate, why in self.found.checked.failures:
             by_run.setdefault(run, []).append((gate, why))
         return [
-            [_run_link(run), found[0][0], ", ".join(gate for gate, _ in found[1:]) or "-", visible(found[0][1])]
+            [
+                _run_link(run),
+                found[0][0],
+                ", ".join(gate for gate, _ in found[1:]) or "-",
+                visible(found[0][1]),
+            ]
             for run, found in by_run.items()
         ]
 
@@ -137,13 +175,18 @@ class LabPage:
         said = [f"The reference is {reference}: {REFERENCES[reference]}."] if reference else []
         return [
             *said,
-            "Intervals are 95 % by Student's t over seeds; ratios are paired by seed, means of their logarithms. They "
-            "say nothing about another machine.",
-            "Runs without failures are made once, and stand in each suite of their data set and model.",
+            (
+                "Intervals are 95 % by Student's t over seeds; ratios are paired by seed, means of"
+                " their logarithms. They say nothing about another machine."
+            ),
+            (
+                "Runs without failures are made once, and stand in each suite of their data set and"
+                " model."
+            ),
             *map(visible, self.found.doubts()),
         ]
 
-    # --- suites ------------------------------------------------------------------------------------------------------
+    # --- suites -----------------------------------------------------------------------------------
 
     def _suite(self, suite: SuiteResult) -> Iterator[Html]:
         yield tag("p", visible(f"Failures: {self.found.schedule(suite)}."))
@@ -157,7 +200,11 @@ class LabPage:
             yield tag("p", _RIGHT, class_="quiet")
             yield forest("Goodput over blocking, by variant", ratios)
         yield wide(self._costs(suite), f"Costs of {suite_name(suite)}")
-        spent = [(name, _spent(good)) for name, costs in suite.variants.items() if (good := passing(costs))]
+        spent = [
+            (name, _spent(good))
+            for name, costs in suite.variants.items()
+            if (good := passing(costs))
+        ]
         if spent:
             yield tag("h3", "Where the time of a run went, seconds")
             yield keys([*((kind, text) for kind, (text, _) in _SPENT.items()), _REST])
@@ -167,7 +214,10 @@ class LabPage:
         left_out = self.found.left_out(suite)
         if left_out:
             yield tag("p", "In no number above, because they do not pass all gates:")
-            yield tag("ul", *(tag("li", _run_link(run), f": {visible(_first(why))}") for run, why in left_out))
+            yield tag(
+                "ul",
+                *(tag("li", _run_link(run), f": {visible(_first(why))}") for run, why in left_out),
+            )
         links = [tag("a", form, href=quote(publishable(suite, form))) for form in ("json", "md")]
         yield tag("p", "To publish: ", links[0], ", ", links[1], ".")
 
@@ -175,7 +225,9 @@ class LabPage:
         rows = []
         for name, costs in suite.variants.items():
             one, ratio = variant_document(costs), suite.paired.get(f"{name}_over_{BASE}")
-            stall, goodput = (estimate(costs, of) for of in (lambda c: c.stall_s, lambda c: c.goodput))
+            stall, goodput = (
+                estimate(costs, of) for of in (lambda c: c.stall_s, lambda c: c.goodput)
+            )
             rows.append(
                 [
                     variant_words(suite, name),
@@ -185,12 +237,22 @@ class LabPage:
                     "1" if name == BASE else "-" if ratio is None else _pairs(ratio),
                     *("-" if one[key] is None else f"{one[key]:.4g}" for key in COUNTS),
                     interval_words(stall, 3),
-                    *(_seconds(one[key]) for key in ("drain_s", "write_s", "snapshot_s", "background_s")),
+                    *(
+                        _seconds(one[key])
+                        for key in ("drain_s", "write_s", "snapshot_s", "background_s")
+                    ),
                     loss_words(one, ".3g"),
                 ]
             )
         head = ["variant", "audit", "runs that count", "goodput, steps/s", "over blocking, paired"]
-        head += ["saved", "skipped", "stall, s", "drain after the last step, s", "write, s", "snapshot, s"]
+        head += [
+            "saved",
+            "skipped",
+            "stall, s",
+            "drain after the last step, s",
+            "write, s",
+            "snapshot, s",
+        ]
         head += ["write beside training, s", "loss difference"]
         return table("What checkpoints cost: means per run, over runs that pass", head, rows)
 
@@ -221,7 +283,7 @@ class LabPage:
         ]
         return table("What failures cost: means per run, over runs that pass", head, rows)
 
-    # --- all suites --------------------------------------------------------------------------------------------------
+    # --- all suites -------------------------------------------------------------------------------
 
     def _figures(self) -> Iterator[Html]:
         found = self.found
@@ -234,24 +296,39 @@ class LabPage:
                 yield tag("p", visible(suite), class_="quiet")
                 rows = [(name, one, f"{name}: {_pairs(one)}") for name, one in ratios.items()]
                 yield forest(f"Goodput over {found.reference}, {suite}", rows, scale)
-        gains = [(one, gain) for one in accepted(found) if (gain := one.ratio("ovl", BASE)) is not None]
+        gains = [
+            (one, gain) for one in accepted(found) if (gain := one.ratio("ovl", BASE)) is not None
+        ]
         if not gains:
-            yield tag("p", "No suite has overlapped and blocking runs that pass with the same seed.")
+            yield tag(
+                "p", "No suite has overlapped and blocking runs that pass with the same seed."
+            )
             return
         yield tag("h3", "Gain of overlapped over blocking (ECRL, figure 3)")
-        texts = [(suite_name(one.suite), gain, f"{suite_name(one.suite)}: {_pairs(gain)}") for one, gain in gains]
+        texts = [
+            (suite_name(one.suite), gain, f"{suite_name(one.suite)}: {_pairs(gain)}")
+            for one, gain in gains
+        ]
         yield forest("Goodput of overlapped over blocking, by suite", texts)
         yield tag("h3", "Stall saved and goodput gained by overlapped (ECRL, figure 4)")
         points = [(suite_name(one.suite), *stall_and_gain(one)) for one, _ in gains]
         tips = [(x, y, f"{name}: {x:.3f} s, {y:+.2f} %") for name, x, y in points]
-        yield scatter("Stall saved against goodput gained", tips, "seconds of stall saved a run", "goodput gained, %")
+        yield scatter(
+            "Stall saved against goodput gained",
+            tips,
+            "seconds of stall saved a run",
+            "goodput gained, %",
+        )
         cells = [[name, f"{x:+.3f}", f"{y:+.2f}"] for name, x, y in points]
         head = ["suite", "stall saved, s a run", "goodput gained, %"]
         yield wide(table("The same as numbers", head, cells), "Stall saved and goodput gained")
 
     def _environment(self) -> Iterator[Html]:
         rows = [[item, visible(value)] for item, value in self.found.environment.items()]
-        yield wide(table("Machine and versions", ["item", "value"], rows, class_="texts"), "Machine and versions")
+        yield wide(
+            table("Machine and versions", ["item", "value"], rows, class_="texts"),
+            "Machine and versions",
+        )
         factors = {
             "ranks": ranks_words,
             "global batch": lambda c: c["global_batch"],
@@ -269,10 +346,16 @@ class LabPage:
         names = ["manifest.csv", "summary.csv", "detailed_table.csv", "analysis.md", *self.figures]
         yield tag("p", *_commas([tag("a", name, href=quote(name)) for name in names]))
         if not self.figures:
-            yield tag("p", "Pictures for a paper are not there: they need matplotlib, pip install 'deepvm[plot]'.")
+            yield tag(
+                "p",
+                "Pictures for a paper are not there: they need matplotlib, pip install"
+                " 'deepvm[plot]'.",
+            )
         runs = [_run_link(name) for name in self.found.checked.runs]
         yield tag(
-            "details", tag("summary", f"Folders of all {len(runs)} runs"), tag("ul", *(tag("li", r) for r in runs))
+            "details",
+            tag("summary", f"Folders of all {len(runs)} runs"),
+            tag("ul", *(tag("li", r) for r in runs)),
         )
 
 

@@ -1,6 +1,7 @@
 """What ECRL has published of its matrix (Exp4), to stand beside what was measured here: Tables 5, 6 and 7.
 
-Facts of Chen, "ECRL: Elastic and Correct Recovery Lab (DDP)": four RTX 4090, CIFAR, ResNet-18 and ResNet-50.
+Facts of Chen, "ECRL: Elastic and Correct Recovery Lab (DDP)": four RTX 4090, CIFAR, ResNet-18 and
+ResNet-50.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ class PublishedSuite:
     overlapped_stall_s: float
 
 
-ENVIRONMENT = "CIFAR, ResNet-18 and ResNet-50, four ranks on RTX 4090, 1600 steps, K = 50, one seed a suite"
+ENVIRONMENT = (
+    "CIFAR, ResNet-18 and ResNet-50, four ranks on RTX 4090, 1600 steps, K = 50, one seed a suite"
+)
 """Under which its figures were taken; steps: see data/lab/ecrl-exp4.yaml."""
 MACHINE = {
     "OS": "Arch Linux, kernel 6.12.53-1-lts, x86_64",
@@ -49,17 +52,36 @@ MATRIX = (
 LOSS_DIFFERENCE = (0.0660, 0.0669)
 """Eq. 8: mean absolute differences of losses from the reference, of blocking and overlapped."""
 SUITES: Sequence[PublishedSuite] = (
-    PublishedSuite("cifar100", "resnet18", "late", 14.5657, 12.2979, 12.7471, 0.036527, 11.7959, 5.1019),
-    PublishedSuite("cifar100", "resnet50", "base", 8.6444, 7.6277, 7.8637, 0.030946, 24.2103, 10.2728),
-    PublishedSuite("cifar10", "resnet50", "late", 7.2259, 6.6058, 6.8030, 0.029853, 24.7192, 10.1076),
-    PublishedSuite("cifar10", "resnet18", "base", 11.7289, 11.3023, 11.5721, 0.023869, 11.0699, 6.1273),
-    PublishedSuite("cifar10", "resnet50", "base", 8.5743, 6.7222, 6.8576, 0.020142, 24.2825, 9.7517),
-    PublishedSuite("cifar100", "resnet18", "base", 14.9770, 12.5790, 12.7443, 0.013142, 11.1750, 5.1956),
-    PublishedSuite("cifar100", "resnet50", "late", 8.3879, 7.2988, 7.3179, 0.002609, 26.6126, 10.4842),
-    PublishedSuite("cifar10", "resnet18", "late", 13.3230, 11.2143, 11.2408, 0.002358, 10.8221, 5.8818),
+    PublishedSuite(
+        "cifar100", "resnet18", "late", 14.5657, 12.2979, 12.7471, 0.036527, 11.7959, 5.1019
+    ),
+    PublishedSuite(
+        "cifar100", "resnet50", "base", 8.6444, 7.6277, 7.8637, 0.030946, 24.2103, 10.2728
+    ),
+    PublishedSuite(
+        "cifar10", "resnet50", "late", 7.2259, 6.6058, 6.8030, 0.029853, 24.7192, 10.1076
+    ),
+    PublishedSuite(
+        "cifar10", "resnet18", "base", 11.7289, 11.3023, 11.5721, 0.023869, 11.0699, 6.1273
+    ),
+    PublishedSuite(
+        "cifar10", "resnet50", "base", 8.5743, 6.7222, 6.8576, 0.020142, 24.2825, 9.7517
+    ),
+    PublishedSuite(
+        "cifar100", "resnet18", "base", 14.9770, 12.5790, 12.7443, 0.013142, 11.1750, 5.1956
+    ),
+    PublishedSuite(
+        "cifar100", "resnet50", "late", 8.3879, 7.2988, 7.3179, 0.002609, 26.6126, 10.4842
+    ),
+    PublishedSuite(
+        "cifar10", "resnet18", "late", 13.3230, 11.2143, 11.2408, 0.002358, 10.8221, 5.8818
+    ),
 )
 PASS_RATE, GAIN, DROPS = (1.0, 1.0, 1.0), 0.019931, (-0.132466, -0.115026)
-"""Table 5: of reference, blocking, overlapped; of overlapped over blocking; of both over the reference."""
+"""Table 5: of reference, blocking, overlapped; of overlapped over blocking.
+
+Of both over the reference.
+"""
 AGGREGATE = {
     "goodput, steps/s": (10.9284, 9.4560, 9.6433),
     "restarts": (0.0, 2.0, 2.0),

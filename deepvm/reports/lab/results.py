@@ -12,21 +12,35 @@ from deepvm.lab.results import Cost, Estimate, SuiteResult
 from deepvm.reports.lab.findings import BASE, PARTS, Findings, estimate, passing, recovery_s
 from deepvm.reports.tables import Column, print_lines, print_table
 
-TIMES = ("wall_s", "compute_s", "repeated_s", "snapshot_s", "write_s", "background_s", "drain_s", "stall_s")
+TIMES = (
+    "wall_s",
+    "compute_s",
+    "repeated_s",
+    "snapshot_s",
+    "write_s",
+    "background_s",
+    "drain_s",
+    "stall_s",
+)
 COUNTS = ("checkpoints", "skipped")
 """Of a run, besides the parts of its recovery."""
 
 
 def checked_document(found: Checked) -> dict[str, Any]:
     """Of ``deepvm lab check``."""
-    gates = {name: dict(zip(("passed", "failed"), found.of_gate(name), strict=True)) for name in gate_names()}
+    gates = {
+        name: dict(zip(("passed", "failed"), found.of_gate(name), strict=True))
+        for name in gate_names()
+    }
     return {
         "schema_version": "deepvm.lab/1",
         "runs": len(found.runs),
         "passed": found.passed,
         "left_out": list(found.left_out),
         "gates": gates,
-        "failures": [{"run": run, "gate": gate, "reason": why} for run, gate, why in found.failures],
+        "failures": [
+            {"run": run, "gate": gate, "reason": why} for run, gate, why in found.failures
+        ],
     }
 
 
@@ -37,8 +51,19 @@ def report_document(suites: Sequence[SuiteResult]) -> dict[str, Any]:
 
 def suite_document(found: Findings, suite: SuiteResult) -> dict[str, Any]:
     """Of one suite, with all that others need to judge it; ``*_publishable.json``."""
-    config, costs = found.config_of(suite), [cost for costs in suite.variants.values() for cost in costs]
-    kept = ("matrix", "dataset_size", "worlds", "virtual_shards", "global_batch", "accumulate", "steps")
+    config, costs = (
+        found.config_of(suite),
+        [cost for costs in suite.variants.values() for cost in costs],
+    )
+    kept = (
+        "matrix",
+        "dataset_size",
+        "worlds",
+        "virtual_shards",
+        "global_batch",
+        "accumulate",
+        "steps",
+    )
     return {
         "schema_version": "deepvm.lab-suite/1",
         **_suite(suite),
@@ -82,7 +107,9 @@ def variant_document(costs: Sequence[Cost]) -> dict[str, Any]:
     goodput = estimate(costs, lambda cost: cost.goodput)
     differences = [cost.loss_difference for cost in good if cost.loss_difference is not None]
     return {
-        "goodput": _rounded_all(asdict(goodput)) if goodput else {"mean": None, "low": None, "high": None, "n": 0},
+        "goodput": _rounded_all(asdict(goodput))
+        if goodput
+        else {"mean": None, "low": None, "high": None, "n": 0},
         "restarts": _mean(cost.restarts for cost in good),
         **{key: _mean(getattr(cost, key) for cost in good) for key in (*TIMES, *COUNTS)},
         "recovery_s": {part: _mean(getattr(cost, f"{part}_s") for cost in good) for part in PARTS},
@@ -104,16 +131,22 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def _rounded_all(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: round(value, 6) if isinstance(value, float) else value for key, value in values.items()}
+    return {
+        key: round(value, 6) if isinstance(value, float) else value for key, value in values.items()
+    }
 
 
 def listing_document(found: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
     """Of ``deepvm lab list``."""
-    rows = [{"kind": kind, "name": name, "what": what} for kind, names in found.items() for name, what in names.items()]
+    rows = [
+        {"kind": kind, "name": name, "what": what}
+        for kind, names in found.items()
+        for name, what in names.items()
+    ]
     return {"schema_version": "deepvm.lab-list/1", "entries": rows}
 
 
-# --- tables ----------------------------------------------------------------------------------------------------------
+# --- tables ---------------------------------------------------------------------------------------
 
 
 def print_checked(found: Checked) -> None:
@@ -123,7 +156,10 @@ def print_checked(found: Checked) -> None:
     print_lines([passed_words(found)])
     if found.failures:
         print_lines([""])
-        print_table([Column("run"), Column("gate"), Column("what is wrong")], [list(row) for row in found.failures])
+        print_table(
+            [Column("run"), Column("gate"), Column("what is wrong")],
+            [list(row) for row in found.failures],
+        )
 
 
 def passed_words(found: Checked) -> str:
@@ -154,10 +190,14 @@ def print_run(checked: Checked, suites: Sequence[SuiteResult]) -> None:
     for suite in suites:
         for place, (name, costs) in enumerate(suite.variants.items()):
             good, ratio = passing(costs), suite.paired.get(f"{name}_over_{BASE}")
-            goodput, stall = (estimate(costs, of) for of in (lambda c: c.goodput, lambda c: c.stall_s))
+            goodput, stall = (
+                estimate(costs, of) for of in (lambda c: c.goodput, lambda c: c.stall_s)
+            )
             restarts = _mean(cost.restarts for cost in good)
             recovery = _mean(_all_recovered_s(cost) for cost in good)
-            saved, skipped, drain = (_mean(getattr(c, key) for c in good) for key in (*COUNTS, "drain_s"))
+            saved, skipped, drain = (
+                _mean(getattr(c, key) for c in good) for key in (*COUNTS, "drain_s")
+            )
             rows.append(
                 [
                     "" if place else f"{suite.dataset} {suite.model} {suite.failure}",
@@ -179,7 +219,9 @@ def print_run(checked: Checked, suites: Sequence[SuiteResult]) -> None:
     print_table(head, rows, also="-o csv")
     names = {name for suite in suites for name in suite.variants}
     calm = [name for name in (NONE, *REFERENCES) if name in names]
-    print_lines([*([f"without failures: {', '.join(calm)}"] if calm else []), passed_words(checked)])
+    print_lines(
+        [*([f"without failures: {', '.join(calm)}"] if calm else []), passed_words(checked)]
+    )
 
 
 def _all_recovered_s(cost: Cost) -> float | None:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from deepvm.catalog.published.check import LEAST_COVERAGE, MOST_COVERAGE, MOST_ERROR, Group, PublishedCheck
+from deepvm.catalog.published.check import (
+    LEAST_COVERAGE,
+    MOST_COVERAGE,
+    MOST_ERROR,
+    Group,
+    PublishedCheck,
+)
 from deepvm.reports.tables import Column, print_items, print_lines
 
 SCHEMA_VERSION = "deepvm.performance-check/1"
@@ -20,7 +26,10 @@ def print_check(found: PublishedCheck) -> None:
     print_lines(["Each model predicted without any run of it", ""])
     print_items([_cells("model", group) for group in found.unseen], also="-o json")
     print_lines([""])
-    promised = f"median error at most {MOST_ERROR:.0%} for each GPU, {LEAST_COVERAGE:.0%} to {MOST_COVERAGE:.0%} held"
+    promised = (
+        f"median error at most {MOST_ERROR:.0%} for each GPU, {LEAST_COVERAGE:.0%} to"
+        f" {MOST_COVERAGE:.0%} held"
+    )
     print_lines([f"Promised: {promised}. {'Kept.' if found.kept else 'NOT KEPT.'}"])
 
 
@@ -39,9 +48,15 @@ def document(found: PublishedCheck) -> dict[str, Any]:
     """For programs; shares, not per cent."""
     return {
         "schema_version": SCHEMA_VERSION,
-        "promised": {"median_error": MOST_ERROR, "coverage": {"min": LEAST_COVERAGE, "max": MOST_COVERAGE}},
+        "promised": {
+            "median_error": MOST_ERROR,
+            "coverage": {"min": LEAST_COVERAGE, "max": MOST_COVERAGE},
+        },
         "kept": found.kept,
-        **{name: list(map(_errors, getattr(found, name))) for name in ("gpus", "models", "sources", "unseen")},
+        **{
+            name: list(map(_errors, getattr(found, name)))
+            for name in ("gpus", "models", "sources", "unseen")
+        },
         "total": _errors(found.total),
     }
 
@@ -55,7 +70,12 @@ _ERRORS = ("name", "runs", "median_error", "p90_error", "coverage", "half_width"
 
 def csv_rows(found: PublishedCheck) -> tuple[list[str], list[list[Any]]]:
     """Header and a row for each group."""
-    kinds = {"gpu": found.gpus, "model": found.models, "source": found.sources, "unseen model": found.unseen}
+    kinds = {
+        "gpu": found.gpus,
+        "model": found.models,
+        "source": found.sources,
+        "unseen model": found.unseen,
+    }
     rows = [[kind, *asdict(group).values()] for kind, groups in kinds.items() for group in groups]
     rows.append(["", *asdict(found.total).values()])
     return ["by", *_ERRORS], rows

@@ -35,8 +35,8 @@ _HOUR_S = 3600
 class GpuRow:
     """A GPU model in VMs of ``count``: the cheapest type of each market, and how fast one VM trains.
 
-    ``speed`` is None where it is not known or the model does not fit; ``why`` says which. ``waits``: whether the GPUs
-    may wait for the vCPUs of the type to read samples.
+    ``speed`` is None where it is not known or the model does not fit; ``why`` says which.
+    ``waits``: whether the GPUs may wait for the vCPUs of the type to read samples.
     """
 
     name: str
@@ -51,7 +51,10 @@ class GpuRow:
 
     @property
     def units_per_usd(self) -> float | None:
-        """Units of the workload that a dollar trains at the lowest price; None where the speed is not known."""
+        """Units of the workload that a dollar trains at the lowest price.
+
+        None where the speed is not known.
+        """
         prices = [
             *([self.spot.spot_usd_per_hour] if self.spot else []),
             *([self.on_demand.on_demand_usd_per_hour] if self.on_demand else []),
@@ -72,7 +75,10 @@ class Gpus(Rows[GpuRow]):
         """How many rows, and the first."""
         best, unit = self.rows[0], self.workload.units
         speed = "speed unknown" if best.speed is None else f"{short(best.speed.value)} {unit}"
-        return f"<Gpus for {self.workload.model.name}: {best.count} x {best.name}, {speed}; {len(self.rows) - 1} more>"
+        return (
+            f"<Gpus for {self.workload.model.name}: {best.count} x {best.name}, {speed};"
+            f" {len(self.rows) - 1} more>"
+        )
 
 
 def gpus(
@@ -83,19 +89,25 @@ def gpus(
     tables: OwnSteps | None = None,
     **workload: Unpack[WorkloadOptions],
 ) -> Gpus:
-    """List GPUs with memory, prices, and how fast one VM trains a model; the most work for a dollar comes first.
+    """List GPUs with memory, prices, and how fast one VM trains a model.
 
-    ``gpu``: a glob of GPU models. ``tables``: measured on your own machines, ``deepvm.load_tables()``. ``software`` and
-    the rest say what is trained, as for :func:`deepvm.predict`.
+    The most work for a dollar comes first.
+
+    ``gpu``: a glob of GPU models. ``tables``: measured on your own machines,
+    ``deepvm.load_tables()``. ``software`` and the rest say what is trained, as for
+    :func:`deepvm.predict`.
 
     Raises:
-        RequestError: no such GPU in the catalog, or a workload that cannot be. CatalogFormatError: a bad model file.
+        RequestError: no such GPU in the catalog, or a workload that cannot be. CatalogFormatError:
+            a bad model file.
     """
     with_tables(catalog, None)  # refuses what is no catalog
     speeds = PublishedPerformance(software)
     speeds = speeds if tables is None else tables.speeds(speeds, catalog.by_name)
     training = Training(read_workload(**workload), speeds)
-    found = [r if gpu.casefold() == r.name.casefold() else _built(r) for r in _rows_of(catalog, training)]
+    found = [
+        r if gpu.casefold() == r.name.casefold() else _built(r) for r in _rows_of(catalog, training)
+    ]
     found.sort(key=lambda r: (-(r.units_per_usd or 0.0), r.name, r.count))
     rows = tuple(r for r in found if fnmatchcase(r.name.casefold(), gpu.casefold()))
     if not rows:
@@ -119,13 +131,24 @@ def _built(row: GpuRow) -> GpuRow:
     why = WITHOUT_WHEELS.get(row.name)
     if why is None or row.source == Source.MEASURED.value:
         return row
-    return replace(row, speed=None, source="", why=f"{why}; with a build of your own: --gpu {row.name}")
+    return replace(
+        row, speed=None, source="", why=f"{why}; with a build of your own: --gpu {row.name}"
+    )
 
 
-def _row(name: str, count: int, memory: float | None, types: Sequence[InstanceType], training: Training) -> GpuRow:
-    """The row of the type that trains most for its price; types with the same GPUs differ in vCPUs and networks."""
+def _row(
+    name: str, count: int, memory: float | None, types: Sequence[InstanceType], training: Training
+) -> GpuRow:
+    """The row of the type that trains most for its price.
+
+    Types with the same GPUs differ in vCPUs and networks.
+    """
     found = [(t, speed_of_one(t, training)) for t in types]
-    known = [(t, s.interval(0), s.source.value, s.waits(0)) for t, s in found if isinstance(s, TrainingSpeed)]
+    known = [
+        (t, s.interval(0), s.source.value, s.waits(0))
+        for t, s in found
+        if isinstance(s, TrainingSpeed)
+    ]
     if not known:
         why = next(s for _, s in found if isinstance(s, str))
         shown = min(types, key=lambda t: (_lowest(t), t.name))
@@ -156,7 +179,9 @@ def print_gpus(found: Gpus, *, assumed: bool = False) -> None:
         {
             Column("GPU", wrap=False): r.name,
             Column("GPUs", "right"): str(r.count),
-            Column("GiB each", "right", drop=3): "-" if r.memory_gib is None else f"{r.memory_gib:.3g}",
+            Column("GiB each", "right", drop=3): (
+                "-" if r.memory_gib is None else f"{r.memory_gib:.3g}"
+            ),
             Column("spot $/h", "right"): _price(r.spot, spot=True),
             Column("on-demand $/h", "right", drop=1): _price(r.on_demand, spot=False),
             Column(unit, "right"): "-" if r.speed is None else f"{short(r.speed.value)}",
@@ -175,9 +200,16 @@ def print_gpus(found: Gpus, *, assumed: bool = False) -> None:
     unknown: dict[tuple[str, str], list[str]] = {}
     for r in (r for r in found if r.why):
         unknown.setdefault((r.name, r.why), []).append(str(r.count))
-    lines = [f"No speed: {joined(counts)} x {name}: {why}." for (name, why), counts in unknown.items()]
-    twice = {n for n in {r.name for r in found} if len({r.memory_gib for r in found if r.name == n}) > 1}
-    sizes = {r: f"{r.name} {r.memory_gib:.0f} GiB" if r.name in twice and r.memory_gib else r.name for r in found}
+    lines = [
+        f"No speed: {joined(counts)} x {name}: {why}." for (name, why), counts in unknown.items()
+    ]
+    twice = {
+        n for n in {r.name for r in found} if len({r.memory_gib for r in found if r.name == n}) > 1
+    }
+    sizes = {
+        r: f"{r.name} {r.memory_gib:.0f} GiB" if r.name in twice and r.memory_gib else r.name
+        for r in found
+    }
     waiting = [f"{r.count} x {sizes[r]}" for r in found if r.waits]
     if waiting:
         lines.append(f"Their vCPUs may read images too slowly: {joined(waiting)}.")
@@ -207,12 +239,20 @@ def document(found: Gpus) -> dict[str, Any]:
                 "gpu_name": r.name,
                 "gpus_per_vm": r.count,
                 "gpu_memory_gib": r.memory_gib,
-                "spot": r.spot and {"instance_type": r.spot.name, "usd_per_hour": float(r.spot.spot_usd_per_hour or 0)},
-                "on_demand": r.on_demand
-                and {
-                    "instance_type": r.on_demand.name,
-                    "usd_per_hour": float(r.on_demand.on_demand_usd_per_hour or 0),
-                },
+                "spot": (
+                    r.spot
+                    and {
+                        "instance_type": r.spot.name,
+                        "usd_per_hour": float(r.spot.spot_usd_per_hour or 0),
+                    }
+                ),
+                "on_demand": (
+                    r.on_demand
+                    and {
+                        "instance_type": r.on_demand.name,
+                        "usd_per_hour": float(r.on_demand.on_demand_usd_per_hour or 0),
+                    }
+                ),
                 "throughput": r.speed and r.speed.as_document(),
                 "units_per_usd": r.units_per_usd,
                 "source": r.source or None,

@@ -17,7 +17,9 @@ def print_models(models: Sequence[Model]) -> None:
         {
             Column("model"): m.name,
             Column("parameters", "right"): f"{m.parameters / 1e6:,.0f} M",
-            Column("a sample"): f"{m.sequence} tokens" if m.unit == "tokens" else f"1 {m.unit.removesuffix('s')}",
+            Column("a sample"): (
+                f"{m.sequence} tokens" if m.unit == "tokens" else f"1 {m.unit.removesuffix('s')}"
+            ),
             Column("forward TFLOP", "right", drop=1): f"{m.flop / 1e12:.3g}",
             Column("batch of a GPU", "right", drop=2): f"{m.batch:g}",
             Column("source", drop=3): m.source,
@@ -25,7 +27,15 @@ def print_models(models: Sequence[Model]) -> None:
         for m in models
     ]
     print_items(items, also="-o json")
-    print_lines(["", "Any other: --params 7B for a language model by its size, or --model FILE.yaml with its figures."])
+    print_lines(
+        [
+            "",
+            (
+                "Any other: --params 7B for a language model by its size, or --model FILE.yaml with"
+                " its figures."
+            ),
+        ]
+    )
 
 
 def document(models: Sequence[Model]) -> dict[str, Any]:

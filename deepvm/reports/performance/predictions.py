@@ -56,22 +56,38 @@ def print_prediction(found: TrainingSpeed) -> None:
     name = found.machine.accelerator.name
     throughput, step = found.interval(0), found.step_interval(0)
     batch = workload.batch_on(gpus)
-    steps = f"{batch:.4g} a GPU" + (f", {workload.batch:g} in all" if workload.scaling is Scaling.STRONG else "")
+    steps = f"{batch:.4g} a GPU" + (
+        f", {workload.batch:g} in all" if workload.scaling is Scaling.STRONG else ""
+    )
     if found.micro_batch[0] < batch:
         steps += f", {found.micro_batch[0]:.3g} at once"
     print_lines(
         [
-            f"{workload.model.name}, {workload.method.value}, {found.precision.value} on {gpus} x {name} "
-            f"in {counted(nodes, 'VM')}",
+            (
+                f"{workload.model.name}, {workload.method.value}, {found.precision.value} on {gpus}"
+                f" x {name} in {counted(nodes, 'VM')}"
+            ),
             "",
-            *([] if found.fits[0] else [f"It does not fit: {found.needs}. With enough memory:", ""]),
+            *(
+                []
+                if found.fits[0]
+                else [f"It does not fit: {found.needs}. With enough memory:", ""]
+            ),
             f"throughput  {in_words(throughput)} {workload.units}",
-            f"a GPU       {in_words(throughput.scaled(1 / gpus))} {workload.units}, MFU {found.mfu(0):.0%}",
-            f"a step      {format_seconds(step.value)} ({format_seconds(step.low)} to {format_seconds(step.high)}), "
-            f"batch {steps}" + (", activation checkpointing" if found.checkpointing[0] else ""),
+            (
+                f"a GPU       {in_words(throughput.scaled(1 / gpus))} {workload.units}, MFU"
+                f" {found.mfu(0):.0%}"
+            ),
+            f"a step      {format_seconds(step.value)} ({format_seconds(step.low)} to"
+            f" {format_seconds(step.high)}), batch {steps}"
+            + (", activation checkpointing" if found.checkpointing[0] else ""),
             f"checkpoint  {format_bytes(workload.saved_bytes)}",
             f"source      {found.source.value}",
-            *([f"measured    {found.measured}; --tables paper ignores it"] if found.measured else []),
+            *(
+                [f"measured    {found.measured}; --tables paper ignores it"]
+                if found.measured
+                else []
+            ),
             "",
             *(f"Doubt: {doubt}." for doubt in doubts(found) if not doubt.startswith(NO_FIT)),
         ]
@@ -101,4 +117,6 @@ def doubts(found: TrainingSpeed) -> Iterator[str]:
     yield from found.doubts(0)
     interval = found.interval(0)
     if interval.relative > _WIDE:
-        yield f"rough: four runs in five lie between {short(interval.low)} and {short(interval.high)}"
+        yield (
+            f"rough: four runs in five lie between {short(interval.low)} and {short(interval.high)}"
+        )

@@ -78,7 +78,11 @@ def print_answer(
             *few_steps(best),
             *warnings_of(best, now),
             *placement_lines(placement),
-            *(other_regions(found) if len(found.answers) > 1 and not found.of_several_clouds else ()),
+            *(
+                other_regions(found)
+                if len(found.answers) > 1 and not found.of_several_clouds
+                else ()
+            ),
         ]
     )
     if found.of_several_clouds:
@@ -93,14 +97,22 @@ def print_answer(
 def rows_of(answer: Recommendations) -> list[tuple[str, Recommendation]]:
     """What is compared: the ranking's first, what costs least for its work, and what is never preempted."""
     first = answer[0]
-    value = next((a.recommendation for a in answer.alternatives if a.objective is Objective.COST_PER_WORK), first)
+    value = next(
+        (a.recommendation for a in answer.alternatives if a.objective is Objective.COST_PER_WORK),
+        first,
+    )
     rows: list[tuple[list[str], Recommendation]] = []
     steady = answer.on_demand
     if steady is not None and steady.throughput < _NONSENSE * first.throughput:
         steady = None
-    compared = [(_first_by(answer), first), *([(VALUE, value)] if answer.request.has_objective else [])]
+    compared = [
+        (_first_by(answer), first),
+        *([(VALUE, value)] if answer.request.has_objective else []),
+    ]
     for label, r in (*compared, (NO_SPOT, steady)):
-        same = next((labels for labels, other in rows if r is not None and other.cluster == r.cluster), None)
+        same = next(
+            (labels for labels, other in rows if r is not None and other.cluster == r.cluster), None
+        )
         if same is not None:
             same.append(label)
         elif r is not None:
@@ -110,7 +122,10 @@ def rows_of(answer: Recommendations) -> list[tuple[str, Recommendation]]:
 
 def _first_by(answer: Recommendations) -> str:
     request = answer.request
-    if request.policy is PolicyName.DEEPVM and request.objective in (Objective.THROUGHPUT, Objective.MAKESPAN):
+    if request.policy is PolicyName.DEEPVM and request.objective in (
+        Objective.THROUGHPUT,
+        Objective.MAKESPAN,
+    ):
         return FASTEST if answer.fastest else CHOICE
     return f"first by {request.objective.value if request.has_objective else request.policy.value}"
 
@@ -119,23 +134,35 @@ def title(training: Training, plans: Sequence[Recommendation], *, assumed: bool)
     """What is trained, in a line."""
     workload, predicted = training.workload, plans[0].prediction
     model = workload.model
-    parts = [f"{model.name}{' (assumed; --model names yours)' if assumed else ''}", _HOW[workload.method]]
+    parts = [
+        f"{model.name}{' (assumed; --model names yours)' if assumed else ''}",
+        _HOW[workload.method],
+    ]
     if predicted is not None:
-        parts.append(" or ".join(dict.fromkeys(r.prediction.precision for r in plans if r.prediction)))
+        parts.append(
+            " or ".join(dict.fromkeys(r.prediction.precision for r in plans if r.prediction))
+        )
     if model.sequence > 1 and model.unit != "images":
         parts.append(f"{model.sequence} tokens")
     parts.append(_batch(workload))
     if workload.samples is not None:
-        parts.append(f"{short(workload.samples * model.units_per_sample).replace('G', 'B')} {model.unit}")
+        parts.append(
+            f"{short(workload.samples * model.units_per_sample).replace('G', 'B')} {model.unit}"
+        )
     text = ", ".join(parts)
     if predicted is None or workload.method is Method.DDP:
         return text
-    whole, each = (format_bytes(round(float(f"{b:.3g}"))) for b in (workload.state_bytes, predicted.state_bytes))
+    whole, each = (
+        format_bytes(round(float(f"{b:.3g}")))
+        for b in (workload.state_bytes, predicted.state_bytes)
+    )
     return f"{text}; state {whole}" + (f", {each} a GPU" if each != whole else "")
 
 
 def _batch(workload: Workload) -> str:
-    return f"batch {workload.batch:.10g} {'in all' if workload.scaling is Scaling.STRONG else 'a GPU'}"
+    return (
+        f"batch {workload.batch:.10g} {'in all' if workload.scaling is Scaling.STRONG else 'a GPU'}"
+    )
 
 
 def cluster_words(cluster: Cluster) -> str:
@@ -163,7 +190,9 @@ def _cells(label: str, r: Recommendation, training: Training) -> dict[Column, st
     if outlook is not None:
         cells[Column("time", "right")] = format_seconds(outlook.total_s, digits=3)
         cells[Column("bill", "right")] = bill_words(outlook)
-    cells[Column("lost to preemption", "right", drop=2)] = lost_words(predicted.kept) if spot else "-"
+    cells[Column("lost to preemption", "right", drop=2)] = (
+        lost_words(predicted.kept) if spot else "-"
+    )
     cells[Column("source", drop=1)] = predicted.source
     return cells
 
@@ -196,7 +225,10 @@ def limits(answer: Recommendations, rows: list[tuple[str, Recommendation]]) -> I
     line = f"{rows[0][0].split(',')[0]}: {limited}"
     if change is not None and change.gain is not None and change.gain >= _LITTLE:
         gain = gain_words(change.gain, answer.request.objective)
-        line += f"; {_up_to_cents(change.budget)} $/h {gain}: {cluster_words(change.recommendation.cluster)}"
+        line += (
+            f"; {_up_to_cents(change.budget)} $/h {gain}:"
+            f" {cluster_words(change.recommendation.cluster)}"
+        )
     yield f"{line}."
 
 
@@ -220,7 +252,9 @@ def simulated_line(first: Recommendation) -> Iterator[str]:
     """What simulated runs of the first plan say, if it was simulated."""
     spread = first.outlook.spread if first.outlook else None
     if spread is not None:
-        times = f"{format_seconds(spread.p5_s, digits=3)} to {format_seconds(spread.p95_s, digits=3)}"
+        times = (
+            f"{format_seconds(spread.p5_s, digits=3)} to {format_seconds(spread.p95_s, digits=3)}"
+        )
         bills = f"{_dollars(spread.p5_usd)} to {_dollars(spread.p95_usd)} $"
         runs = counted(spread.runs, "time")
         yield f"simulated {runs} at this speed: nine runs in ten take {times} and cost {bills}."
@@ -247,12 +281,17 @@ def measurement_lines(answer: Recommendations) -> list[str]:
 
     found = measure_next(answer.catalog, answer.request)
     if found is None:
-        return ["Measure next: nothing; no run of up to three hours is likely to lead to a better choice."]
+        return [
+            "Measure next: nothing; no run of up to three hours is likely to lead to a better"
+            " choice."
+        ]
     what = f"{found.count} x {found.cluster.gpu.name}"
     return [
-        f"Measure next: {what}, about {found.minutes:.0f} minutes and {found.usd} $: on "
-        f"average it leads to a choice that is {found.gain:.1%} faster, and changes the choice in {found.changes:.0%} "
-        "of cases.",
+        (
+            f"Measure next: {what}, about {found.minutes:.0f} minutes and {found.usd} $: on average"
+            f" it leads to a choice that is {found.gain:.1%} faster, and changes the choice in"
+            f" {found.changes:.0%} of cases."
+        ),
         *measuring_lines(found, answer.request),
     ]
 
@@ -263,11 +302,17 @@ def bad_time(rows: list[tuple[str, Recommendation]]) -> Iterator[str]:
     first = rows[0][1]
     if steady is None or first.prediction is None or not first.cluster.spot_count:
         return
-    if steady.cluster.gpu == first.cluster.gpu and steady.cluster.gpu_count == first.cluster.gpu_count:
+    if (
+        steady.cluster.gpu == first.cluster.gpu
+        and steady.cluster.gpu_count == first.cluster.gpu_count
+    ):
         return  # the same VMs, without preemptions: of course they are faster
     bad = first.throughput * first.prediction.kept.low
     slower = bad * LITTLE < steady.throughput
-    dearer = not bad or float(first.usd_per_hour) / bad > LITTLE * float(steady.usd_per_hour) / steady.throughput
+    dearer = (
+        not bad
+        or float(first.usd_per_hour) / bad > LITTLE * float(steady.usd_per_hour) / steady.throughput
+    )
     if slower or dearer:
         what = " and ".join([*(["faster"] if slower else []), *(["cheaper"] if dearer else [])])
         yield f"! at a bad time, when spot VMs live for hours, 'no spot' is {what}"
@@ -280,18 +325,27 @@ def deadline_line(answer: Recommendations) -> Iterator[str]:
         late = outlook.late_probability
         if late is not None and late >= _LATE:
             due = format_seconds(work.deadline_s)
-            yield f"! misses the deadline of {due} in {late:.0%} of cases, because its speed is uncertain"
+            yield (
+                f"! misses the deadline of {due} in {late:.0%} of cases, because its speed is"
+                " uncertain"
+            )
 
 
 def bill_line(answer: Recommendations) -> Iterator[str]:
     """That the first plan may cost more than the job's limit."""
     outlook, work = answer[0].outlook, answer.request.work
-    if work is not None and work.total_budget is not None and outlook is not None and outlook.costs_usd is not None:
+    if (
+        work is not None
+        and work.total_budget is not None
+        and outlook is not None
+        and outlook.costs_usd is not None
+    ):
         most = outlook.costs_usd[1]
         if most > float(work.total_budget):
             yield (
-                f"! expected bill {_dollars(outlook.cost_usd)} $; it may be {_dollars(most)} $ and more than "
-                f"{work.total_budget.normalize():f} $, because speed and preemptions are uncertain"
+                f"! expected bill {_dollars(outlook.cost_usd)} $; it may be {_dollars(most)} $ and"
+                f" more than {work.total_budget.normalize():f} $, because speed and preemptions are"
+                " uncertain"
             )
 
 
@@ -301,8 +355,15 @@ def gpus_of(r: Recommendation) -> int:
 
 
 def steps_of(first: Recommendation, workload: Workload) -> int | None:
-    """Steps of the whole job, the last one in part; None where it is not said how much is trained."""
-    return None if workload.samples is None else math.ceil(workload.samples / workload.batch_in_all(gpus_of(first)))
+    """Steps of the whole job, the last one in part.
+
+    None where it is not said how much is trained.
+    """
+    return (
+        None
+        if workload.samples is None
+        else math.ceil(workload.samples / workload.batch_in_all(gpus_of(first)))
+    )
 
 
 def few_steps(answer: Recommendations) -> Iterator[str]:
@@ -311,11 +372,17 @@ def few_steps(answer: Recommendations) -> Iterator[str]:
     steps = steps_of(answer[0], training.workload) if training else None
     if steps is not None and steps < _FEW_STEPS:
         many = counted(steps, "step")
-        yield f"! that is {many} in all: is the amount right? Else a smaller batch or cluster trains better"
+        yield (
+            f"! that is {many} in all: is the amount right? Else a smaller batch or cluster trains"
+            " better"
+        )
 
 
 def warnings_of(answer: Recommendations, now: datetime) -> Iterator[str]:
-    """What is not proven, old prices, unknown quotas, doubtful figures, each after ``!``; after ``->`` what to do."""
+    """What is not proven, old prices, unknown quotas, doubtful figures, each after ``!``.
+
+    After ``->`` what to do.
+    """
     catalog, first = answer.catalog, answer[0]
     if answer.doubt:
         cure = "  -> a higher --time-limit" if answer.status is SolveStatus.TIME_LIMIT else ""
@@ -324,12 +391,18 @@ def warnings_of(answer: Recommendations, now: datetime) -> Iterator[str]:
     if days is not None and days > OLD_DAYS:
         yield f"! prices {days} days old ({catalog.region})  -> {refresh_command(catalog)}"
     if answer.request.quotas is None:
-        needed = [n for n in quota_needs(first.cluster, catalog) if n["limit"] is None and n["code"]]
+        needed = [
+            n for n in quota_needs(first.cluster, catalog) if n["limit"] is None and n["code"]
+        ]
         if needed:
             what = ", ".join(f"{n['vcpus']} vCPUs of {n['family']} {n['market']}" for n in needed)
             yield f"! quota needed: {what}  -> deepvm doctor"
         cloud = cloud_of(catalog.name)
-        said = [cloud.quota_words(g.instance, g.count, g.market) for g in first.cluster.groups if g.count]
+        said = [
+            cloud.quota_words(g.instance, g.count, g.market)
+            for g in first.cluster.groups
+            if g.count
+        ]
         if words := "; ".join(filter(None, said)):
             yield f"! quota needed: {words}; you may have none"
     doubtful = [w for w in first.warnings if not w.startswith(("network:", UNPUBLISHED, PLAIN))]
@@ -359,13 +432,22 @@ def next_steps(first: Recommendation, cloud: Cloud) -> list[str]:
     groups = first.cluster.groups
     if any(group.instance.reserved for group in groups):
         return [
-            "Next: add -o json > plan.json; deepvm export plan.json --to torchrun --output-dir launch",
+            (
+                "Next: add -o json > plan.json; deepvm export plan.json --to torchrun --output-dir"
+                " launch"
+            ),
             "It trains on the reserved VMs as they are. Reasons, doubts, rejected types: --why",
         ]
     if not cloud.has_api:
         return [
-            "Next: add -o json > plan.json; deepvm export plan.json --to skypilot --output-dir launch",
-            f"SkyPilot starts it: deepvm rents nothing of {cloud.title}. Reasons, doubts, rejected types: --why",
+            (
+                "Next: add -o json > plan.json; deepvm export plan.json --to skypilot --output-dir"
+                " launch"
+            ),
+            (
+                f"SkyPilot starts it: deepvm rents nothing of {cloud.title}. Reasons, doubts,"
+                " rejected types: --why"
+            ),
         ]
     return [
         "Next: add -o json > plan.json, then train on it: deepvm run plan.json -- python train.py",

@@ -15,10 +15,13 @@ if TYPE_CHECKING:
 
 
 def bill_in_short(r: Recommendation, request: PlanRequest) -> Iterator[str]:
-    """``besides VMs: ~0.1095 $/h + 4.50 $ (disk, addresses, egress), 3.12 $/h in all; without bucket``.
+    """``besides VMs: ~0.1095 $/h + 4.50 $ (disk, addresses, egress), 3.12 $/h in all.
 
-    With ``~`` where a rate is not the cloud's own word, or another region's; with ``!`` in front where it is more than
-    what was to be paid, which holds for VMs alone unless users say something of the rest.
+    Without bucket``.
+
+    With ``~`` where a rate is not the cloud's own word, or another region's; with ``!`` in front
+    where it is more than what was to be paid, which holds for VMs alone unless users say something
+    of the rest.
     """
     bill, budget = r.bill, request.budget
     most = None if request.work is None else request.work.total_budget
@@ -32,7 +35,9 @@ def bill_in_short(r: Recommendation, request: PlanRequest) -> Iterator[str]:
     counted = f"{_about(bill)}{_both(bill, '')} ({', '.join(item.name for item in bill.items)})"
     # In few words: the answer is one screen of 100 columns.
     dear = bill.total_usd_per_hour > budget
-    in_all = [f"{format_usd(bill.total_usd_per_hour) if dear else f'{bill.total_usd_per_hour:.2f}'} $/h"]
+    in_all = [
+        f"{format_usd(bill.total_usd_per_hour) if dear else f'{bill.total_usd_per_hour:.2f}'} $/h"
+    ]
     limits = [f"{budget.normalize():f} $/h"] if dear else []
     if r.whole_usd is not None:
         in_all.append(f"{r.whole_usd:.2f} $" if r.whole_usd < 99.995 else f"{r.whole_usd:.0f} $")
@@ -56,24 +61,36 @@ def _about(bill: Bill) -> str:
 
 
 def bill_lines(r: Recommendation, more: str = "") -> Iterator[str]:
-    """Every item with how it is counted and who says so, the totals, and what is left out and why; ``more``: this too.
+    """Every item with how it is counted and who says so, the totals, and what is left out and why.
+
+    ``more``: this too.
 
     Without rates, only that disks and traffic are left out.
     """
     bill = r.bill
     if bill is None:
-        yield f"Not counted: disks, data transfer, and {more}." if more else "Not counted: disks and data transfer."
+        yield (
+            f"Not counted: disks, data transfer, and {more}."
+            if more
+            else "Not counted: disks and data transfer."
+        )
         return
     for item in bill.items:
         source = f" ({item.source})" if item.source else ""
         yield f"Besides VMs, {item.name}: {amount(item)}, {item.what}{source}."
     if bill.items:
         job = f"; {r.whole_usd:.2f} $ for the whole job" if r.whole_usd is not None else ""
-        yield f"Besides VMs in all: {_both(bill)}; with the VMs {format_usd(bill.total_usd_per_hour)} $/h{job}."
+        yield (
+            f"Besides VMs in all: {_both(bill)}; with the VMs {format_usd(bill.total_usd_per_hour)}"
+            f" $/h{job}."
+        )
     if bill.borrowed and bill.items:
         yield f"Doubt: these rates are those of {bill.borrowed}; other regions may cost more."
     if bill.doubtful:
-        yield f"Doubt: the rates of {', '.join(bill.doubtful)} were read elsewhere than at the cloud itself."
+        yield (
+            f"Doubt: the rates of {', '.join(bill.doubtful)} were read elsewhere than at the cloud"
+            " itself."
+        )
     left = [*(f"{part.name} ({part.why})" for part in bill.not_counted), *([more] if more else [])]
     if left:
         yield f"Not counted: {'; '.join(left)}."

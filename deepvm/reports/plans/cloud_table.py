@@ -66,7 +66,8 @@ def _units(answer: Recommendations) -> str:
 def _speed(recommendation: Recommendation) -> str:
     if recommendation.prediction is None:
         return format_work(recommendation.throughput)
-    from deepvm.reports.performance.predictions import in_short  # other catalogs need no speeds of models
+    # Other catalogs need no speeds of models
+    from deepvm.reports.performance.predictions import in_short
 
     return in_short(recommendation.prediction.throughput)
 

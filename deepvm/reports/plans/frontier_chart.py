@@ -117,7 +117,11 @@ class Chart:
             at = _px(self.y.at(value))
             yield tag("line", class_="grid", x1=_LEFT, x2=_RIGHT, y1=at, y2=at)
             yield tag(
-                "text", short(value) if value else "0", x=_LEFT - 8, y=_px(self.y.at(value) + 4), text_anchor="end"
+                "text",
+                short(value) if value else "0",
+                x=_LEFT - 8,
+                y=_px(self.y.at(value) + 4),
+                text_anchor="end",
             )
         yield tag("text", "$/h", class_="axis", x=_RIGHT, y=_BOTTOM + 36, text_anchor="end")
         yield tag("text", self.title, class_="axis", x=_LEFT, y=_TOP - 12)
@@ -125,7 +129,9 @@ class Chart:
     def _points(self, *, trusted: bool) -> Html:
         m = self.frontier.machines
         rows = self.machines[m.trusted[self.machines] == trusted].tolist()
-        dots = (f"M{_px(self.x.at(m.usd_per_hour[i]))} {_px(self.y.at(m.effective[i]))}h0" for i in rows)
+        dots = (
+            f"M{_px(self.x.at(m.usd_per_hour[i]))} {_px(self.y.at(m.effective[i]))}h0" for i in rows
+        )
         return tag("path", class_="machines" if trusted else "machines far", d="".join(dots))
 
     def _corners(self) -> list[tuple[str, str, Interval]]:
@@ -139,12 +145,16 @@ class Chart:
 
     def _line(self) -> str:
         drawn = [
-            f"{'V' if i else f'M{x0} '}{_px(self.y.at(v.value))}H{x1}" for i, (x0, x1, v) in enumerate(self._corners())
+            f"{'V' if i else f'M{x0} '}{_px(self.y.at(v.value))}H{x1}"
+            for i, (x0, x1, v) in enumerate(self._corners())
         ]
         return "".join(drawn)
 
     def _band(self) -> str:
-        boxes = (f"M{x0} {_px(self.y.at(v.high))}H{x1}V{_px(self.y.at(v.low))}H{x0}z" for x0, x1, v in self._corners())
+        boxes = (
+            f"M{x0} {_px(self.y.at(v.high))}H{x1}V{_px(self.y.at(v.low))}H{x0}z"
+            for x0, x1, v in self._corners()
+        )
         return "".join(boxes)
 
     def _budget(self) -> Iterator[Html]:
@@ -153,20 +163,38 @@ class Chart:
         yield tag("line", class_="budget", **ends)
         beside, anchor = (-6, "end") if x > (_LEFT + _RIGHT) * 0.6 else (6, "start")
         label = f"budget {self.budget.normalize():f} $/h"
-        yield tag("text", label, class_="budget", x=_px(x + beside), y=_TOP + 14, text_anchor=anchor)
+        yield tag(
+            "text", label, class_="budget", x=_px(x + beside), y=_TOP + 14, text_anchor=anchor
+        )
         yield tag("line", id="chosen-line", class_="chosen", visibility="hidden", **ends)
         there: tuple[float, float] = (_LEFT, _BOTTOM)
         hidden: str | None = "hidden"
         if step is not None:
             best = step.recommendation
-            there, hidden = (self.x.at(float(best.counted_usd_per_hour)), self.y.at(best.kept_throughput.value)), None
-        yield tag("circle", id="chosen", class_="chosen", cx=_px(there[0]), cy=_px(there[1]), r=6, visibility=hidden)
+            there, hidden = (
+                (
+                    self.x.at(float(best.counted_usd_per_hour)),
+                    self.y.at(best.kept_throughput.value),
+                ),
+                None,
+            )
+        yield tag(
+            "circle",
+            id="chosen",
+            class_="chosen",
+            cx=_px(there[0]),
+            cy=_px(there[1]),
+            r=6,
+            visibility=hidden,
+        )
 
 
 def _drawn(machines: Machines, x: Scale, y: Scale) -> IntArray:
     """One machine for each cell of the picture, the cheapest."""
     inside = np.flatnonzero(
-        (machines.usd_per_hour <= x.most) & (machines.effective > 0) & (machines.effective <= y.most)
+        (machines.usd_per_hour <= x.most)
+        & (machines.effective > 0)
+        & (machines.effective <= y.most)
     )
     across = ((x.end - x.start) * machines.usd_per_hour[inside] / x.most) // _CELL
     up = ((y.start - y.end) * machines.effective[inside] / y.most) // _CELL

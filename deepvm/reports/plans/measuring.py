@@ -14,7 +14,9 @@ _STEPS = "--steps 5"  # in each of five windows, as deepvm.planner.workload.meas
 
 
 def measure_command(found: NextMeasurement, training: Training) -> str:
-    """The command for a run; where ``profile scaling`` does not train the workload, that for steps timed elsewhere.
+    """The command for a run.
+
+    Where ``profile scaling`` does not train the workload, that for steps timed elsewhere.
 
     ``hosts`` and ``steps.csv`` are the user's files.
     """
@@ -25,8 +27,8 @@ def measure_command(found: NextMeasurement, training: Training) -> str:
     batch = max(1, round(found.batch))
     other = batch // 2 if batch > 1 else 2
     return (
-        f"deepvm profile scaling --hosts-file hosts --instance-type {kind} {trains} --batch {batch},{other} "
-        f"--repeats {REPEATS} {_STEPS} --save"
+        f"deepvm profile scaling --hosts-file hosts --instance-type {kind} {trains} --batch"
+        f" {batch},{other} --repeats {REPEATS} {_STEPS} --save"
     )
 
 
@@ -39,7 +41,12 @@ def _trains(found: NextMeasurement, training: Training) -> str:
     if model.name in PRESETS and method is Method.DDP:
         return f"--model {PRESETS[model.name]} --resolution {model.pixels} --dtype {dtype}"
     shape = model.transformer
-    if model.name not in presets() or shape is None or not shape.vocabulary or method is Method.LORA:
+    if (
+        model.name not in presets()
+        or shape is None
+        or not shape.vocabulary
+        or method is Method.LORA
+    ):
         return ""
     if method is Method.FSDP and dtype == "float16":
         return ""
@@ -54,7 +61,10 @@ def measuring_lines(found: NextMeasurement, request: PlanRequest) -> list[str]:
     command = measure_command(found, request.training)
     files = "hosts: a file that names the VMs, one a line"
     if "steps.csv" in command:
-        files = "steps.csv: nodes,gpus,local_batch,step_time_s of your own training, several batches and numbers of VMs"
+        files = (
+            "steps.csv: nodes,gpus,local_batch,step_time_s of your own training, several batches"
+            " and numbers of VMs"
+        )
     if MODEL_FILE in command:
         files += f"; {MODEL_FILE}: the file of {request.training.workload.model.name}"
     return [f"  {command}", f"  ({files}; then the same recommend uses what was measured)"]

@@ -1,6 +1,7 @@
 """Expected time and bill of a job, and how often its cluster is interrupted: in tables, in words, for programs.
 
-Ranges of the risk come from AWS's bands and are rounded outwards, so that no more is said than is known.
+Ranges of the risk come from AWS's bands and are rounded outwards, so that no more is said than is
+known.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ def simulated(outlooks: Iterable[Outlook | None]) -> bool:
 
 
 def expected_cells(outlook: Outlook | None, *, spread: bool) -> dict[Column, str]:
-    """Columns for time and bill, dashes without an outlook; with ``spread`` also their 95th percentiles."""
+    """Columns for time and bill, dashes without an outlook.
+
+    With ``spread`` also their 95th percentiles.
+    """
     own = None if outlook is None or math.isinf(outlook.total_s) else outlook.spread
     time, cost = ("-", "-") if outlook is None else _time_and_bill(outlook)
     late, dear = ("-", "-") if own is None else (format_seconds(own.p95_s), f"{own.p95_usd:.2f} $")
@@ -38,11 +42,17 @@ def expected_cells(outlook: Outlook | None, *, spread: bool) -> dict[Column, str
 
 
 def in_words(outlook: Outlook) -> str:
-    """``expected 29.1 h (95 %: 30.1 h) and 82.92 $ (95 %: 85.10 $)``; the 95 % of simulated runs."""
+    """``expected 29.1 h (95 %: 30.1 h) and 82.92 $ (95 %: 85.10 $)``.
+
+    The 95 % of simulated runs.
+    """
     time, cost = _time_and_bill(outlook)
     own = outlook.spread
     if own is not None and math.isfinite(outlook.total_s):
-        time, cost = f"{time} (95 %: {format_seconds(own.p95_s)})", f"{cost} (95 %: {own.p95_usd:.2f} $)"
+        time, cost = (
+            f"{time} (95 %: {format_seconds(own.p95_s)})",
+            f"{cost} (95 %: {own.p95_usd:.2f} $)",
+        )
     return f"expected {time} and {cost}"
 
 
@@ -86,7 +96,11 @@ def _time_and_bill(outlook: Outlook) -> tuple[str, str]:
 def risk_of(cluster: Cluster) -> ClusterRisk | None:
     """None without spot VMs, or where AWS has no band for the type."""
     band = cluster.gpu.interruption_band
-    return None if band is None or not cluster.spot_count else ClusterRisk.of_band(band, cluster.spot_count)
+    return (
+        None
+        if band is None or not cluster.spot_count
+        else ClusterRisk.of_band(band, cluster.spot_count)
+    )
 
 
 def share_words(risk: ClusterRisk) -> str:
@@ -102,7 +116,9 @@ def cluster_sentence(risk: ClusterRisk) -> str:
     if risk.vms == 1:
         return ""
     least, most = risk.losses_per_month
-    losses = _between(_digits(least) if least else "", None if most is None else _digits(most, up=True), "")
+    losses = _between(
+        _digits(least) if least else "", None if most is None else _digits(most, up=True), ""
+    )
     shortest, longest = (s / _DAY_S for s in risk.between_s)
     if math.isinf(longest):
         every = f"{_digits(shortest)} d or more rarely"
@@ -111,8 +127,8 @@ def cluster_sentence(risk: ClusterRisk) -> str:
     else:
         every = f"{_digits(shortest)} to {_digits(longest, up=True)} d"
     return (
-        f"Risk of the cluster: if the {risk.vms} are preempted independently, {share_words(risk)} of months "
-        f"see a preemption: {losses} a month, one every {every}."
+        f"Risk of the cluster: if the {risk.vms} are preempted independently, {share_words(risk)}"
+        f" of months see a preemption: {losses} a month, one every {every}."
     )
 
 
@@ -123,7 +139,10 @@ def risk_document(risk: ClusterRisk) -> dict[str, Any]:
         "vm_monthly_share": risk.vm_share,
         "cluster_monthly_share": risk.share,
         "preemptions_per_month": risk.losses_per_month,
-        "mean_time_between_preemptions_s": (shortest or None, longest if math.isfinite(longest) else None),
+        "mean_time_between_preemptions_s": (
+            shortest or None,
+            longest if math.isfinite(longest) else None,
+        ),
     }
     found = {name: {"min": low, "max": high} for name, (low, high) in ranges.items()}
     return {"vm_count": risk.vms, "independent": True, **found}

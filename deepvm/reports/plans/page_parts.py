@@ -13,7 +13,13 @@ _STEPS = 500
 
 def section(name: str, heading: str, *content: str) -> Html:
     """A part of the page with a heading that a link can lead to."""
-    return tag("section", tag("h2", heading, id=f"{name}-title"), *content, id=name, aria_labelledby=f"{name}-title")
+    return tag(
+        "section",
+        tag("h2", heading, id=f"{name}-title"),
+        *content,
+        id=name,
+        aria_labelledby=f"{name}-title",
+    )
 
 
 def listing(lines: Iterable[str]) -> Html:
@@ -23,7 +29,14 @@ def listing(lines: Iterable[str]) -> Html:
 
 def wide(content: Html, label: str, *, tall: bool = False) -> Html:
     """What scrolls where the window is too small; the keyboard can reach and scroll it."""
-    return tag("div", content, class_="wide tall" if tall else "wide", role="region", aria_label=label, tabindex=0)
+    return tag(
+        "div",
+        content,
+        class_="wide tall" if tall else "wide",
+        role="region",
+        aria_label=label,
+        tabindex=0,
+    )
 
 
 def badged(cells: Sequence[str]) -> list[str]:
@@ -38,7 +51,10 @@ def legend(*, intervals: bool) -> Html:
     parts += [("machines", "all clusters")]
     parts += [("machines far", "larger than 1.5 times what was measured")] if intervals else []
     parts += [("budget", "the request's budget")]
-    keys = (tag("span", tag("i", class_=f"key {name}", aria_hidden="true"), text) for name, text in parts)
+    keys = (
+        tag("span", tag("i", class_=f"key {name}", aria_hidden="true"), text)
+        for name, text in parts
+    )
     return tag("figcaption", *keys)
 
 
@@ -47,7 +63,13 @@ def slider(most: float, budget: float) -> Html:
     power = 10.0 ** math.floor(math.log10(most / _STEPS))
     step = next(m * power for m in (1, 2, 5, 10) if m * power >= most / _STEPS)
     ranged = tag(
-        "input", id="budget", type="range", min=0, max=f"{most:.6g}", step=f"{step:.6g}", value=f"{budget:.6g}"
+        "input",
+        id="budget",
+        type="range",
+        min=0,
+        max=f"{most:.6g}",
+        step=f"{step:.6g}",
+        value=f"{budget:.6g}",
     )
     buttons = (
         tag("button", "Cheaper plan", id="cheaper", type="button"),

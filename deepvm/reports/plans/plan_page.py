@@ -26,7 +26,14 @@ from deepvm.reports.plans.bills import bill_lines
 from deepvm.reports.plans.frontier_chart import Chart
 from deepvm.reports.plans.page_parts import badged, legend, listing, section, slider, wide
 from deepvm.reports.plans.recommendations import other_regions, request_words, sentence
-from deepvm.reports.plans.sources import doubts, quota_lines, refused_lines, risk_lines, source_lines, zone_lines
+from deepvm.reports.plans.sources import (
+    doubts,
+    quota_lines,
+    refused_lines,
+    risk_lines,
+    source_lines,
+    zone_lines,
+)
 
 _SAME = 0.01
 """Within this share two speeds are about the same, as the ranking has it."""
@@ -44,7 +51,8 @@ class PlanPage:
     """What the page shows.
 
     Attributes:
-        found: the answers, the best region first; the page is about that one. frontier: of the same answer.
+        found: the answers, the best region first; the page is about that one. frontier: of the same
+            answer.
         command: the command line that repeats it. now: when it is written, UTC. version: of deepvm.
         assumed: whether the model is not the user's own choice.
     """
@@ -74,9 +82,13 @@ class PlanPage:
         frame = Frame(beside(__file__, "plan_page.css"), beside(__file__, "plan_page.js"))
         content = [
             tag("a", "Skip to the answer", class_="skip", href="#answer"),
-            tag("header", tag("h1", self._headline()), *(tag("p", line) for line in self._request())),
+            tag(
+                "header", tag("h1", self._headline()), *(tag("p", line) for line in self._request())
+            ),
             tag("main", *self._sections(chart)),
-            tag("footer", tag("p", f"Written by deepvm {self.version} at {format_time(self.now)}.")),
+            tag(
+                "footer", tag("p", f"Written by deepvm {self.version} at {format_time(self.now)}.")
+            ),
             tag("script", data_block(self._data(chart)), id="data", type="application/json"),
         ]
         return frame.page(f"{self._headline()} - deepvm", content)
@@ -116,8 +128,14 @@ class PlanPage:
             why = self.answer.infeasible
             yield tag("p", sentence(why) if why else "Nothing is feasible.", class_="alarm")
             return
-        header, cells = ["plan", *self._header()], [[label, *badged(self._cells(r))] for label, r in rows]
-        yield wide(table(f"Plans for {self._budget()} and what they do", header, cells, class_="answer"), "The answer")
+        header, cells = (
+            ["plan", *self._header()],
+            [[label, *badged(self._cells(r))] for label, r in rows],
+        )
+        yield wide(
+            table(f"Plans for {self._budget()} and what they do", header, cells, class_="answer"),
+            "The answer",
+        )
         regions = other_regions(self.found)
         if regions:
             yield listing(regions)
@@ -135,7 +153,11 @@ class PlanPage:
 
     def _header(self, *, less: bool = False) -> list[str]:
         """Names of :meth:`_cells`."""
-        speed = f"{self.unit}{' less preemptions' if less else ''} (80 % interval)" if self._has_model else self.unit
+        speed = (
+            f"{self.unit}{' less preemptions' if less else ''} (80 % interval)"
+            if self._has_model
+            else self.unit
+        )
         names = ["cluster", "$/h", speed]
         names += ["time", "bill"] if self._has_job else []
         return [*names, *(["lost to preemption"] if self._has_model else []), "figures"]
@@ -154,15 +176,20 @@ class PlanPage:
                 else ["never", "-"]
             )
         if self._has_model:
-            cells.append(answers.lost_words(predicted.kept) if predicted and r.cluster.spot_count else "-")
+            cells.append(
+                answers.lost_words(predicted.kept) if predicted and r.cluster.spot_count else "-"
+            )
         return [*cells, _source(r, self.answer.catalog)]
 
     def _frontier(self, chart: Chart) -> Iterator[Html]:
         doubt, less = (
-            (", with its 80 % interval", ", less what preemptions usually cost") if self._has_model else ("", "")
+            (", with its 80 % interval", ", less what preemptions usually cost")
+            if self._has_model
+            else ("", "")
         )
         said = (
-            f"The best plan of every budget up to {self.frontier.most.normalize():f} $/h{doubt}; each dot is a cluster "
+            f"The best plan of every budget up to {self.frontier.most.normalize():f} $/h{doubt};"
+            " each dot is a cluster "
         )
         yield tag("p", f"{said}that could be rented. Speed is in {self.unit}{less}.")
         yield tag(
@@ -177,12 +204,21 @@ class PlanPage:
             for s in self.frontier.steps
         ]
         header = ["from a budget of", *self._header(less=True)]
-        yield wide(table("The best plan of each budget", header, rows), "The best plan of each budget", tall=True)
+        yield wide(
+            table("The best plan of each budget", header, rows),
+            "The best plan of each budget",
+            tall=True,
+        )
 
     def _types(self) -> Iterator[Html]:
-        label = tag("label", "Search types, GPUs and reasons ", tag("input", id="search", type="search"))
+        label = tag(
+            "label", "Search types, GPUs and reasons ", tag("input", id="search", type="search")
+        )
         yield tag("p", label, tag("span", id="matches", role="status"), id="searching", hidden=True)
-        rows = [[t.instance_type, t.gpu, *self._fate(t)] for t in sorted(self.frontier.types, key=_by_gap)]
+        rows = [
+            [t.instance_type, t.gpu, *self._fate(t)]
+            for t in sorted(self.frontier.types, key=_by_gap)
+        ]
         header = [
             "type",
             "GPUs",
@@ -205,7 +241,12 @@ class PlanPage:
             return [why, "-", "-", "-"]
         speed = best.kept_throughput
         value = in_short(speed) if best.prediction else short(speed.value)
-        return [self._gap(best, outcome.gap), answers.cluster_words(best.cluster), format_usd(best.usd_per_hour), value]
+        return [
+            self._gap(best, outcome.gap),
+            answers.cluster_words(best.cluster),
+            format_usd(best.usd_per_hour),
+            value,
+        ]
 
     def _gap(self, best: Recommendation, gap: float | None) -> str:
         """How far a type's best cluster is from the first choice."""
@@ -215,7 +256,11 @@ class PlanPage:
         if str(best.cluster) == str(first.cluster):
             return "it is the answer"
         price = float(best.counted_usd_per_hour / first.counted_usd_per_hour)
-        what = _WORSE[self.answer.request.objective] if self.answer.request.policy is PolicyName.DEEPVM else "slower"
+        what = (
+            _WORSE[self.answer.request.objective]
+            if self.answer.request.policy is PolicyName.DEEPVM
+            else "slower"
+        )
         if abs(gap) < _SAME:
             text = f"about as good, for {price:.2g} times the price"
         elif gap < 0:
@@ -230,16 +275,24 @@ class PlanPage:
         if not self.answer:
             why, cheapest = self.answer.infeasible, self.answer.cheapest
             named = (
-                f"Cheapest at any budget: {cheapest.cluster}, {format_usd(cheapest.usd_per_hour)} $/h."
+                f"Cheapest at any budget: {cheapest.cluster}, {format_usd(cheapest.usd_per_hour)}"
+                " $/h."
                 if cheapest
                 else ""
             )
-            return [text for text in (f"Limited by {why.constraint}." if why else "", named) if text]
-        lines = [*answers.limits(self.answer, self._rows()), *(f"{b.reason}." for b in self.answer[0].binding)]
+            return [
+                text for text in (f"Limited by {why.constraint}." if why else "", named) if text
+            ]
+        lines = [
+            *answers.limits(self.answer, self._rows()),
+            *(f"{b.reason}." for b in self.answer[0].binding),
+        ]
         nearly = self.answer.nearly
         if nearly is not None:
             share = nearly.kept_throughput.value / self.answer[0].kept_throughput.value
-            words = f"{answers.cluster_words(nearly.cluster)} for {format_usd(nearly.usd_per_hour)} $/h"
+            words = (
+                f"{answers.cluster_words(nearly.cluster)} for {format_usd(nearly.usd_per_hour)} $/h"
+            )
             lines.append(f"Less money: {words} has {share:.0%} of the speed.")
         return [*lines, *quota_lines(self.answer, self.now), *bill_lines(self.answer[0])]
 
@@ -247,7 +300,9 @@ class PlanPage:
         if not self.answer:
             return list(self.answer.catalog.provenance.doubts) or ["None."]
         request = self.answer.request
-        known = request.life_s is not None or (request.work is not None and request.work.mttp_s is not None)
+        known = request.life_s is not None or (
+            request.work is not None and request.work.mttp_s is not None
+        )
         said = [
             *answers.simulated_line(self.answer[0]),
             *answers.deadline_line(self.answer),
@@ -258,7 +313,9 @@ class PlanPage:
             *answers.warnings_of(self.answer, self.now),
         ]
         lines = [
-            re.sub("^[!~] |; what is worth measuring: --why$", "", line) for line in said if "-> --why" not in line
+            re.sub("^[!~] |; what is worth measuring: --why$", "", line)
+            for line in said
+            if "-> --why" not in line
         ]
         lines += answers.measurement_lines(self.answer) if self._has_model else []
         lines += [d for d in doubts(self.answer) if d not in lines]
@@ -273,7 +330,13 @@ class PlanPage:
             lines += zone_lines(self.answer[0], catalog)
         yield listing(lines)
         rows = [
-            [o.signal, o.kind, format_time(o.observed_at), age(o.observed_at, self.now, o.dated), o.source]
+            [
+                o.signal,
+                o.kind,
+                format_time(o.observed_at),
+                age(o.observed_at, self.now, o.dated),
+                o.source,
+            ]
             for o in about.origins
         ]
         if rows:

@@ -59,7 +59,13 @@ def document(answer: Recommendations, why: WhyNot | None = None) -> dict[str, An
             "memory_nodes": list(request.memory_nodes),
             "max_nodes": request.max_nodes,
             "quotas": [
-                {"family": q.family, "market": q.market.value, "vcpus": q.vcpus, "in_use": q.in_use, "code": q.code}
+                {
+                    "family": q.family,
+                    "market": q.market.value,
+                    "vcpus": q.vcpus,
+                    "in_use": q.in_use,
+                    "code": q.code,
+                }
                 for q in catalog.quotas
             ],
             "estimates": request.estimates,
@@ -79,12 +85,14 @@ def document(answer: Recommendations, why: WhyNot | None = None) -> dict[str, An
             {"objective": a.objective.value, **(_configuration(a.recommendation, catalog) or {})}
             for a in answer.alternatives
         ],
-        "next_change": change
-        and {
-            "pw_usd_per_hour": float(change.budget),
-            "gain": change.gain,
-            "configuration": _configuration(change.recommendation, catalog),
-        },
+        "next_change": (
+            change
+            and {
+                "pw_usd_per_hour": float(change.budget),
+                "gain": change.gain,
+                "configuration": _configuration(change.recommendation, catalog),
+            }
+        ),
         "nearly_as_good": _configuration(answer.nearly, catalog),
         "rejected": [asdict(r) for r in answer.rejections],
     }
@@ -96,12 +104,18 @@ def document(answer: Recommendations, why: WhyNot | None = None) -> dict[str, An
         found["on_demand"] = _configuration(answer.on_demand, catalog)
     if answer.infeasible is not None:
         found["reason"] = answer.infeasible.reason
-        found["relax"] = {"constraint": answer.infeasible.constraint, "advice": answer.infeasible.advice}
+        found["relax"] = {
+            "constraint": answer.infeasible.constraint,
+            "advice": answer.infeasible.advice,
+        }
         found["cheapest"] = _configuration(answer.cheapest, catalog)
     if request.training is not None and answer:
-        from deepvm.planner.workload.measurement import measure_next  # slow to import, and only models need it
+        # Slow to import, and only models need it
+        from deepvm.planner.workload.measurement import measure_next
 
-        found["next_measurement"] = _next_measurement(measure_next(answer.catalog, request), request.training)
+        found["next_measurement"] = _next_measurement(
+            measure_next(answer.catalog, request), request.training
+        )
     if why is not None:
         found["explanation"] = explanation(why, catalog)
     return found
@@ -135,7 +149,11 @@ def _effective(answer: Recommendations) -> Catalog:
 
 def _extras(extras: Extras) -> dict[str, Any]:
     """What the bill was asked to count besides VMs."""
-    sizes = {"disk_gb": extras.disk_gb, "egress_gb": extras.egress_gb, "bucket_gb": extras.bucket_gb}
+    sizes = {
+        "disk_gb": extras.disk_gb,
+        "egress_gb": extras.egress_gb,
+        "bucket_gb": extras.bucket_gb,
+    }
     return {
         **{name: None if size is None else float(size) for name, size in sizes.items()},
         "disk_type": extras.disk_kind or None,
@@ -156,7 +174,9 @@ def explanation(why: WhyNot, catalog: Catalog) -> dict[str, Any]:
         "configuration": _configuration(why.best, catalog),
         "gap": why.gap,
         "matches_at_usd_per_hour": None if why.matches_at is None else float(why.matches_at),
-        "rejection": why.rejection and {"reason": why.rejection.reason, "detail": why.rejection.detail},
+        "rejection": (
+            why.rejection and {"reason": why.rejection.reason, "detail": why.rejection.detail}
+        ),
     }
 
 
@@ -178,7 +198,16 @@ def why_rows(why: WhyNot) -> tuple[list[str], list[list[Any]]]:
     doubt = [predicted and value(predicted) for value in trained.values()]
     outlook = why.best and why.best.outlook
     expected, more = expected_document(outlook) if outlook else {}, CSV_EXPECTED if outlook else []
-    header = ["asked_instance_type", "verdict", *CSV, "gap", "matches_at_usd_per_hour", "reason", *more, *trained]
+    header = [
+        "asked_instance_type",
+        "verdict",
+        *CSV,
+        "gap",
+        "matches_at_usd_per_hour",
+        "reason",
+        *more,
+        *trained,
+    ]
     reason = why.rejection and why.rejection.reason
     figures = [why.gap, matches_at, reason, *map(expected.get, more)]
     return header, [[why.instance_type, why.verdict, *best, *figures, *doubt]]
@@ -304,16 +333,18 @@ def _configuration(r: Recommendation | None, catalog: Catalog) -> dict[str, Any]
                 for z in gpu.spot_zones
             ],
         },
-        "memory": memory
-        and {
-            "instance_type": memory.instance.type_name,
-            "count": memory.count,
-            "vm_count": memory.count,
-            "cpu_architecture": memory.instance.cpu_architecture or None,
-            **_committed(memory.instance),
-            **_price(memory.instance, Market.ON_DEMAND, catalog),
-            "zones": list(memory.instance.zones),
-        },
+        "memory": (
+            memory
+            and {
+                "instance_type": memory.instance.type_name,
+                "count": memory.count,
+                "vm_count": memory.count,
+                "cpu_architecture": memory.instance.cpu_architecture or None,
+                **_committed(memory.instance),
+                **_price(memory.instance, Market.ON_DEMAND, catalog),
+                "zones": list(memory.instance.zones),
+            }
+        ),
         "usd_per_hour": float(r.usd_per_hour),
         **{name: getattr(r, name) for name in FIGURES},
         "speedup_kind": r.speedup_kind,
@@ -332,7 +363,10 @@ def _configuration(r: Recommendation | None, catalog: Catalog) -> dict[str, Any]
 def _committed(instance: InstanceType) -> dict[str, Any]:
     """Only with '--reserved', where VMs are such, and with '--savings-plan', where it counts."""
     reserved = {"reserved": asdict(instance.reserved)} if instance.reserved else {}
-    return {**reserved, **({"on_demand_discount": float(instance.discount)} if instance.discount else {})}
+    return {
+        **reserved,
+        **({"on_demand_discount": float(instance.discount)} if instance.discount else {}),
+    }
 
 
 def _prediction(found: Prediction) -> dict[str, Any]:
@@ -406,7 +440,10 @@ def _next_zone(other: Cluster | None) -> dict[str, Any] | None:
 def _price(instance: InstanceType, market: Market, catalog: Catalog) -> dict[str, Any]:
     """A price, where it comes from, and when it was true."""
     usd, about = instance.usd_per_hour(market), catalog.provenance
-    source = {"kind": about.kind, "observed_at": about.prices_as_of and about.prices_as_of.isoformat()}
+    source = {
+        "kind": about.kind,
+        "observed_at": about.prices_as_of and about.prices_as_of.isoformat(),
+    }
     names = (SPOT, HISTORY) if market is Market.SPOT else (ON_DEMAND,)
     for origin in about.origins:
         if base(origin.signal) in names:
@@ -468,5 +505,14 @@ def csv_rows(found: Comparison) -> tuple[list[str], list[list[Any]]]:
         doubt = [value(r.prediction) if r.prediction else None for value in trained.values()]
         cloud = [cloud_name(placed.answer.catalog) for _ in clouds]
         bill = [value(r.bill) if r.bill else None for value in billed.values()]
-        rows.append([*(value(r) for value in CSV.values()), *where, *map(expected.get, more), *doubt, *cloud, *bill])
+        rows.append(
+            [
+                *(value(r) for value in CSV.values()),
+                *where,
+                *map(expected.get, more),
+                *doubt,
+                *cloud,
+                *bill,
+            ]
+        )
     return [*CSV, "region", "zone", "estimated", *more, *trained, *clouds, *billed], rows

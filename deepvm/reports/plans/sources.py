@@ -46,7 +46,8 @@ def source_line(catalog: Catalog, now: datetime) -> str:
     source = catalog.provenance
     prices = [o for o in source.origins if base(o.signal) in PRICES]
     if prices:
-        phrases = []  # one for each kind of source: "live from AWS (on-demand 3 min old, spot 3 min old)"
+        # One for each kind of source: "live from AWS (on-demand 3 min old, spot 3 min old)"
+        phrases = []
         for words in dict.fromkeys(_words(o) for o in prices):
             ages = [f"{base(o.signal)} {_age(o, now)}" for o in prices if _words(o) == words]
             phrases.append(f"{words} ({', '.join(ages)})")
@@ -57,7 +58,9 @@ def source_line(catalog: Catalog, now: datetime) -> str:
             return line
         needs = " ('deepvm doctor' says what that needs)" if cloud_of(catalog.name).has_api else ""
         return f"{line} For today's: '{refresh_command(catalog, region=True)}'{needs}."
-    where = f"{source.kind} catalog {catalog.name}" + (f", {catalog.region}" if catalog.region else "")
+    where = f"{source.kind} catalog {catalog.name}" + (
+        f", {catalog.region}" if catalog.region else ""
+    )
     if source.prices_as_of is None:
         return f"Prices: {where}, undated."
     line = f"Prices: {where}, as of {source.prices_as_of}, {_days_old(source.prices_as_of, now)}."
@@ -66,8 +69,8 @@ def source_line(catalog: Catalog, now: datetime) -> str:
     if source.kind != "embedded":
         return f"{line} Bring the prices and prices_as_of of that file up to date."
     return (
-        f"{line} For today's leave out --catalog, or: 'deepvm catalog show {catalog.name} -o json > my.json', edit the "
-        "prices, and use '--catalog my.json'."
+        f"{line} For today's leave out --catalog, or: 'deepvm catalog show {catalog.name} -o json >"
+        " my.json', edit the prices, and use '--catalog my.json'."
     )
 
 
@@ -76,7 +79,9 @@ def refresh_command(catalog: Catalog, *, region: bool = False) -> str:
     cloud = cloud_of(catalog.name)
     if not cloud.has_api:
         return f"deepvm catalog refresh --cloud {cloud.name}"
-    return f"deepvm catalog refresh --region {catalog.region}" if region else "deepvm catalog refresh"
+    return (
+        f"deepvm catalog refresh --region {catalog.region}" if region else "deepvm catalog refresh"
+    )
 
 
 def _words(origin: Origin) -> str:
@@ -142,20 +147,29 @@ def quota_lines(answer: Recommendations, now: datetime) -> list[str]:
         for f in dict.fromkeys(g.instance.quota_family for g in cluster.groups):
             own = (_limit(q) for q in answer.catalog.quotas if q.family == f)
             limits.append(f"{f}: {' and '.join(own) or 'no limit known'}")
-        return [f"Quotas: yours in {answer.catalog.region}, {_age(told, now)}; {'; '.join(limits)}."]
+        return [
+            f"Quotas: yours in {answer.catalog.region}, {_age(told, now)}; {'; '.join(limits)}."
+        ]
     if quotas:
         most = " and ".join(f"{q.vcpus} {q.market.value}" for q in quotas)
-        return [f"Quotas: those of the catalog ({family}: {most} vCPUs); yours may be lower, see --quota."]
+        return [
+            f"Quotas: those of the catalog ({family}: {most} vCPUs); yours may be lower, see"
+            " --quota."
+        ]
     names = cloud_of(answer.catalog.name).quota_names
     needed = ((names[q], vcpus) for q, vcpus in _vcpus(cluster).items() if q in names)
     needs = [f"{vcpus} vCPUs of {name.title} ({name.code})" for name, vcpus in needed]
     if not needs or not answer.catalog.provenance.origins:
         return []
-    return [f"Quotas: yours are not known; needed: {', '.join(needs)}. A new account has 0 for GPUs."]
+    return [
+        f"Quotas: yours are not known; needed: {', '.join(needs)}. A new account has 0 for GPUs."
+    ]
 
 
 def _limit(quota: Quota) -> str:
-    return f"{quota.vcpus} {quota.market.value} vCPUs" + (f", {quota.in_use} in use" if quota.in_use else "")
+    return f"{quota.vcpus} {quota.market.value} vCPUs" + (
+        f", {quota.in_use} in use" if quota.in_use else ""
+    )
 
 
 def _vcpus(cluster: Cluster) -> Counter[tuple[str, Market]]:
@@ -187,10 +201,15 @@ def quota_needs(cluster: Cluster, catalog: Catalog) -> list[dict[str, object]]:
 
 def history_words(name: str, known: KnownLife) -> str:
     """How long VMs of a type lived by the user's history: with its doubt and its age."""
-    low, mean, high = (format_seconds(s, digits=3) for s in (known.low_s, known.mean_s, known.high_s))
+    low, mean, high = (
+        format_seconds(s, digits=3) for s in (known.low_s, known.mean_s, known.high_s)
+    )
     seen = counted(known.preemptions, "preemption")
     newest = datetime.fromtimestamp(known.newest_s, timezone.utc).date()
-    return f"a spot {name} lives {mean} on average (80 %: {low} to {high}; {seen} of {known.machines} until {newest})"
+    return (
+        f"a spot {name} lives {mean} on average (80 %: {low} to {high}; {seen} of {known.machines}"
+        f" until {newest})"
+    )
 
 
 def risk_lines(best: Recommendation, catalog: Catalog, *, known: bool = False) -> list[str]:
@@ -200,10 +219,16 @@ def risk_lines(best: Recommendation, catalog: Catalog, *, known: bool = False) -
         origin = catalog.provenance.origin("advisor")
         when = f", as of {origin.observed_at.astimezone(timezone.utc).date()}" if origin else ""
         share = INTERRUPTION_BANDS[gpu.interruption_band]
-        lines.append(f"Risk: {share} of {gpu.name} spot VMs are preempted in a month (AWS's Spot Advisor{when}).")
+        lines.append(
+            f"Risk: {share} of {gpu.name} spot VMs are preempted in a month (AWS's Spot"
+            f" Advisor{when})."
+        )
         lines += filter(None, [cluster_sentence(risk)])
         if known:
-            lines.append("Times and bills above use the mean time to preemption that was given, not this risk.")
+            lines.append(
+                "Times and bills above use the mean time to preemption that was given, not this"
+                " risk."
+            )
     return lines
 
 
@@ -214,11 +239,17 @@ def zone_lines(best: Recommendation, catalog: Catalog) -> list[str]:
         return []
     gpu, memory, other = cluster.gpu.name, cluster.memory, best.next_zone
     basis = f" ({catalog.provenance.basis})" if catalog.provenance.basis else ""
-    line = f"Zone: {zone}, where {gpu} costs {format_usd(zone.usd_per_hour)} $/h{basis} on the spot market"
+    line = (
+        f"Zone: {zone}, where {gpu} costs {format_usd(zone.usd_per_hour)} $/h{basis} on the spot"
+        " market"
+    )
     cheapest = min(cluster.gpu.spot_zones, key=lambda z: z.usd_per_hour)
     if memory is not None and cheapest.usd_per_hour < zone.usd_per_hour:
         price = format_usd(cheapest.usd_per_hour)
-        line += f" (it is cheapest in {cheapest} with {price}, which does not offer {memory.instance.name})"
+        line += (
+            f" (it is cheapest in {cheapest} with {price}, which does not offer"
+            f" {memory.instance.name})"
+        )
     if other is not None and other.zone is not None:
         nodes = other.memory
         beside = f" with {nodes.count} x {nodes.instance.name}" if nodes and nodes != memory else ""
@@ -235,31 +266,48 @@ def placement_lines(placement: Placement | None) -> list[str]:
         return []
     scores = ", ".join(f"{zone} {score}" for zone, score in placement.scores.items()) or "none"
     types = " or ".join(placement.instance_types)
-    few = "" if len(placement.instance_types) >= 3 else " (AWS always scores fewer than three types low)"
-    return [f"Placement: AWS scores {placement.count} spot VMs of {types} at once, out of 10: {scores}{few}."]
+    few = (
+        ""
+        if len(placement.instance_types) >= 3
+        else " (AWS always scores fewer than three types low)"
+    )
+    return [
+        f"Placement: AWS scores {placement.count} spot VMs of {types} at once, out of 10:"
+        f" {scores}{few}."
+    ]
 
 
 def refused_lines(catalog: Catalog) -> list[str]:
     """Rows of the sources that could not be trusted, counted."""
     counted = [
-        f"{count} of {o.signal} ({reason})" for o in catalog.provenance.origins for reason, count in o.refused if count
+        f"{count} of {o.signal} ({reason})"
+        for o in catalog.provenance.origins
+        for reason, count in o.refused
+        if count
     ]
     return [f"Rows left out: {', '.join(counted)}."] if counted else []
 
 
 def doubts(answer: Recommendations) -> list[str]:
     """What should make a reader careful with the figures."""
-    found = list(dict.fromkeys(_of_its_type(w, r) for r in answer.configurations for w in r.warnings))
+    found = list(
+        dict.fromkeys(_of_its_type(w, r) for r in answer.configurations for w in r.warnings)
+    )
     found += answer.catalog.provenance.doubts
-    nodes = (r.cluster.memory.instance for r in answer.configurations if r.cluster.memory is not None)
+    nodes = (
+        r.cluster.memory.instance for r in answer.configurations if r.cluster.memory is not None
+    )
     if answer.catalog.memory_nodes.sustained:
         found += dict.fromkeys(
-            f"the sustained bandwidth of {node.name} is unknown: {node.network_gbps:g} Gbit/s, used here, may be a peak"
+            f"the sustained bandwidth of {node.name} is unknown: {node.network_gbps:g} Gbit/s, used"
+            " here, may be a peak"
             for node in nodes
             if node.network_baseline_gbps is None
         )
     named = [*answer.configurations, *(a.recommendation for a in answer.alternatives)]
-    for gpu, kind in dict.fromkeys((r.cluster.gpu, r.speedup_kind) for r in named if r.prediction is None):
+    for gpu, kind in dict.fromkeys(
+        (r.cluster.gpu, r.speedup_kind) for r in named if r.prediction is None
+    ):
         curve = gpu.curve(kind)
         alone = 1.0 if curve is None else float(curve.speedup(np.array([1.0]))[0])
         if abs(alone - 1) > ODD_START:
@@ -274,7 +322,11 @@ def doubts(answer: Recommendations) -> list[str]:
 
 def _of_its_type(warning: str, r: Recommendation) -> str:
     """A warning that says which of the ranked types it is about."""
-    named = r.prediction is None or r.cluster.gpu.name in warning or warning.startswith((UNPUBLISHED, PLAIN))
+    named = (
+        r.prediction is None
+        or r.cluster.gpu.name in warning
+        or warning.startswith((UNPUBLISHED, PLAIN))
+    )
     return warning if named else f"{r.cluster.gpu.name}: {warning}"
 
 

@@ -12,7 +12,15 @@ from deepvm.core.units import format_seconds, format_usd
 from deepvm.planner.job_forecast import Work
 from deepvm.planner.request import PolicyName
 from deepvm.planner.sweep import Sweep, SweepRow
-from deepvm.reports.pictures import MARK_ALL, STYLES, drawing, legend, short, show_budgets, step_line
+from deepvm.reports.pictures import (
+    MARK_ALL,
+    STYLES,
+    drawing,
+    legend,
+    short,
+    show_budgets,
+    step_line,
+)
 from deepvm.reports.plans.outlooks import expected_cells, expected_document, simulated
 from deepvm.reports.plans.recommendation_documents import CSV, CSV_TRAINED
 from deepvm.reports.plans.recommendations import format_work
@@ -32,7 +40,10 @@ CLUSTER = {
     "usd_per_hour": "usd_per_hour",
     "throughput": "throughput",
 }
-"""Columns that say what a cluster is, and what they are called elsewhere; those that differ are there by both names."""
+"""Columns that say what a cluster is, and what they are called elsewhere.
+
+Those that differ are there by both names.
+"""
 PROPER = ("pw_usd_per_hour", *(proper for older, proper in CLUSTER.items() if proper != older))
 EXPECTED = ("makespan_s", "total_cost_usd", "closed_form_holds")
 """Appended where there is a job."""
@@ -88,7 +99,9 @@ def _plain(budget: Decimal) -> str:
     return f"{budget.normalize():f}"
 
 
-def rows_of(rows: Sequence[SweepRow], budget: Callable[[Decimal], Any] = _plain) -> tuple[list[str], list[list[Any]]]:
+def rows_of(
+    rows: Sequence[SweepRow], budget: Callable[[Decimal], Any] = _plain
+) -> tuple[list[str], list[list[Any]]]:
     """Header, and one row for each budget and policy; None where nothing is feasible."""
     return list(header(rows)), [list(values.values()) for values in _values(rows, budget)]
 
@@ -114,8 +127,13 @@ def print_rows(rows: Sequence[SweepRow], units: str = "") -> None:
     for row, values in zip(rows, _values(rows, _plain), strict=True):
         best = row.recommendation
         cells = {name: "-" if value is None else str(value) for name, value in values.items()}
-        usd, work = ("-", "-") if best is None else (format_usd(best.usd_per_hour), format_work(best.throughput))
-        # The narrowest terminals keep what is asked and what comes out; a type never stays without its count.
+        usd, work = (
+            ("-", "-")
+            if best is None
+            else (format_usd(best.usd_per_hour), format_work(best.throughput))
+        )
+        # The narrowest terminals keep what is asked and what comes out; a type never stays without
+        # its count.
         items.append(
             {
                 Column("$/h allowed", "right"): cells["pw"],
@@ -128,7 +146,11 @@ def print_rows(rows: Sequence[SweepRow], units: str = "") -> None:
                 Column("$/h", "right", drop=3): usd,
                 Column(speed, "right", drop=7 if outlooks else 0): work,
             }
-            | (expected_cells(best.outlook if best else None, spread=simulated(outlooks)) if outlooks else {})
+            | (
+                expected_cells(best.outlook if best else None, spread=simulated(outlooks))
+                if outlooks
+                else {}
+            )
         )
     print_items(items, also="-o csv")
 
@@ -140,8 +162,9 @@ _WIDE = 50.0
 def outlooks_figure(rows: Sequence[SweepRow], work: Work, *, catalog_name: str) -> Figure:
     """Expected time above, expected bill below, over the budget; a step line for each policy.
 
-    Bands and bars hold 5 to 95 % of the simulated runs, where there were any. Budgets for which nothing is feasible, or
-    on whose cluster the job does not end, are gaps. Limits of the job are thin lines. ``rows`` may come in any order.
+    Bands and bars hold 5 to 95 % of the simulated runs, where there were any. Budgets for which
+    nothing is feasible, or on whose cluster the job does not end, are gaps. Limits of the job are
+    thin lines. ``rows`` may come in any order.
     """
     policies = [p for p in PolicyName if any(r.policy is p for r in rows)]
     ordered = sorted(rows, key=lambda r: r.budget)
@@ -181,8 +204,14 @@ def _panel(
         _ranges(axes, x, low, high, style.color, share=1 - place / len(policies))
         hollow = [i for i, o in enumerate(outlooks) if _doubtful(o)][:: max(1, len(x) // MARK_ALL)]
         if hollow:
-            look = style.marked | {"linestyle": "none", "markeredgecolor": style.color, "markerfacecolor": "white"}
-            axes.plot([x[i] for i in hollow], [y[i] for i in hollow], label="_doubtful", zorder=4, **look)
+            look = style.marked | {
+                "linestyle": "none",
+                "markeredgecolor": style.color,
+                "markerfacecolor": "white",
+            }
+            axes.plot(
+                [x[i] for i in hollow], [y[i] for i in hollow], label="_doubtful", zorder=4, **look
+            )
         seen += [v for v in (*y, *low, *high) if math.isfinite(v)]
     if seen and min(seen) > 0 and max(seen) > _WIDE * min(seen):
         axes.set_yscale("log")
@@ -191,24 +220,44 @@ def _panel(
         axes.set_ylim(0, 1.06 * max(seen) if seen else 1)
     if limit is not None:
         axes.axhline(limit, color="0.25", linewidth=1.0, linestyle=(0, (3.0, 2.0)), zorder=1.5)
-        at, look = ("axes fraction", "data"), {"ha": "right", "va": "bottom", "fontsize": "small", "color": "0.25"}
+        at, look = (
+            ("axes fraction", "data"),
+            {"ha": "right", "va": "bottom", "fontsize": "small", "color": "0.25"},
+        )
         axes.annotate(limit_name, (1, limit), (0, 2), at, "offset points", **look)
 
 
 def _ranges(
-    axes: Axes, x: Sequence[float], low: Sequence[float], high: Sequence[float], color: str, *, share: float
+    axes: Axes,
+    x: Sequence[float],
+    low: Sequence[float],
+    high: Sequence[float],
+    color: str,
+    *,
+    share: float,
 ) -> None:
     """The simulated runs: a band, and a bar at each budget, as the band is empty at the last one and before a gap."""
     at = [i for i, value in enumerate(low) if math.isfinite(value)]
     if at:
         axes.fill_between(x, low, high, step="post", color=color, alpha=0.16, linewidth=0)
-        # Bars on top are narrower, so that those below stay visible; bars of neighbouring budgets do not touch.
+        # Bars on top are narrower, so that those below stay visible; bars of neighbouring budgets
+        # do not touch.
         width = share * min(_BAR, _BARS / len(x))
-        axes.vlines([x[i] for i in at], [low[i] for i in at], [high[i] for i in at], color, linewidth=width, alpha=0.5)
+        axes.vlines(
+            [x[i] for i in at],
+            [low[i] for i in at],
+            [high[i] for i in at],
+            color,
+            linewidth=width,
+            alpha=0.5,
+        )
 
 
 _BAR, _BARS = 8.0, 200.0
-"""Width of the widest bar, points, and of all bars of a policy together; the axis has twice as many."""
+"""Width of the widest bar, points, and of all bars of a policy together.
+
+The axis has twice as many.
+"""
 
 
 def _outlook(row: SweepRow) -> Outlook | None:
@@ -236,7 +285,11 @@ def _title(rows: Sequence[SweepRow], work: Work, catalog_name: str) -> str:
     outlooks = [_outlook(r) for r in rows]
     reference = next((r.reference.name for r in rows if r.reference is not None), "")
     alone = format_seconds(work.job.steps * work.job.step_s.mean)
-    job = f"job {short(work.job.name, 20)}, {alone} on one {reference}" if reference else short(work.job.name, 20)
+    job = (
+        f"job {short(work.job.name, 20)}, {alone} on one {reference}"
+        if reference
+        else short(work.job.name, 20)
+    )
     runs = {o.spread.runs for o in outlooks if o is not None and o.spread is not None}
     how = "means by the closed form"
     if runs:

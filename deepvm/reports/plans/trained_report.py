@@ -60,7 +60,12 @@ _BY = {  # not by FLOPP, which leaves out what the memory nodes cost
 
 
 def print_trained_report(
-    found: Comparison, why: WhyNot | None, placement: Placement | None, now: datetime, *, wide: bool = False
+    found: Comparison,
+    why: WhyNot | None,
+    placement: Placement | None,
+    now: datetime,
+    *,
+    wide: bool = False,
 ) -> None:
     """Table, reasons, alternatives and sources on stdout."""
     best = found.answers[0]
@@ -78,7 +83,10 @@ def print_trained_report(
         *_steps(best[0], workload),
         *_preemptions(best),
         *(f"{line[:1].upper()}{line[1:]}" for line in simulated_line(best[0])),
-        *(f"{line.removeprefix('! ').capitalize()}." for line in (*deadline_line(best), *bill_line(best))),
+        *(
+            f"{line.removeprefix('! ').capitalize()}."
+            for line in (*deadline_line(best), *bill_line(best))
+        ),
         *_limits(best),
         *_others(best, workload),
         *left_out(best),
@@ -117,7 +125,9 @@ def _cells(r: Recommendation, place: str, workload: Workload, *, wide: bool) -> 
         ends = math.isfinite(r.outlook.total_s)
         cells[Column("time", "right", drop=7)] = format_seconds(r.outlook.total_s, digits=3)
         cells[Column("bill", "right", drop=8)] = bill_words(r.outlook) if ends else "-"
-    cells[Column("lost to preemption", "right", drop=2)] = lost_words(predicted.kept) if spot else "-"
+    cells[Column("lost to preemption", "right", drop=2)] = (
+        lost_words(predicted.kept) if spot else "-"
+    )
     if wide:
         cells |= {
             Column("step", "right", drop=12): format_seconds(predicted.step_s.value, digits=3),
@@ -147,16 +157,19 @@ def _speed(first: Recommendation, training: Training) -> Iterator[str]:
     step, gpus = predicted.step_s, count * gpu.gpu.count
     who = f"{gpus} x {gpu.gpu.name} {'does' if gpus == 1 else 'do'}"
     yield (
-        f"Speed: {who} a step of {_batch(predicted, gpus, workload)} in "
-        f"{format_seconds(step.value, digits=3)} ({step.low:.3g} to {step.high:.3g} s in four runs of five), at "
-        f"{predicted.mfu:.0%} of their peak in {predicted.precision} (MFU)"
-        f"{'; activations are recomputed' if predicted.checkpointing else ''}."
+        f"Speed: {who} a step of {_batch(predicted, gpus, workload)} in"
+        f" {format_seconds(step.value, digits=3)} ({step.low:.3g} to {step.high:.3g} s in four runs"
+        f" of five), at {predicted.mfu:.0%} of their peak in {predicted.precision}"
+        f" (MFU){'; activations are recomputed' if predicted.checkpointing else ''}."
     )
     one = training.speeds.speed(gpu, workload, np.ones(1))
     if count > 1 and not isinstance(one, str):
         if one.fits[0]:
             times = predicted.throughput.value / float(one.throughput[0])
-            yield f"Scaling: {count} VMs are {times:.3g} times as fast as one, {times / count:.0%} of {count} times."
+            yield (
+                f"Scaling: {count} VMs are {times:.3g} times as fast as one, {times / count:.0%} of"
+                f" {count} times."
+            )
         else:
             yield f"Scaling: one such VM does not hold the model, {count} do."
 
@@ -180,16 +193,23 @@ def _without_checkpointing(first: Recommendation, training: Training) -> Iterato
     if gain >= _WORTH_SAYING:
         batch = workload.batch_on(gpus_of(first))
         passes = math.ceil(batch / float(found.micro_batch[0]) - 1e-9)
-        how = f", in {passes} passes of up to {counted(math.ceil(batch / passes), 'sample')}" if passes > 1 else ""
+        how = (
+            f", in {passes} passes of up to {counted(math.ceil(batch / passes), 'sample')}"
+            if passes > 1
+            else ""
+        )
         yield (
-            f"Tip: here activations fit into GPU memory{how}; not to compute them again is about {gain:.0%} faster: "
-            "--no-activation-checkpointing."
+            f"Tip: here activations fit into GPU memory{how}; not to compute them again is about"
+            f" {gain:.0%} faster: --no-activation-checkpointing."
         )
 
 
 def _batch(predicted: Prediction, gpus: int, workload: Workload) -> str:
     samples, most = workload.batch_in_all(gpus), predicted.batch_per_gpu
-    text, each = f"{'up to ' if most * gpus > samples else ''}{most:g} samples a GPU", workload.model.units_per_sample
+    text, each = (
+        f"{'up to ' if most * gpus > samples else ''}{most:g} samples a GPU",
+        workload.model.units_per_sample,
+    )
     if predicted.micro_batch < most:
         text += f", {predicted.micro_batch:g} at once"
     in_all = f"{samples:,.0f} in all" if gpus > 1 else ""
@@ -208,16 +228,20 @@ def _preemptions(answer: Recommendations) -> Iterator[str]:
     elif gpu.known_life is not None:
         lived = history_words(gpu.name, gpu.known_life)
     else:
-        band = "AWS's band" if gpu.interruption_band is not None else "AWS's worst band, as its own is unknown"
+        band = (
+            "AWS's band"
+            if gpu.interruption_band is not None
+            else "AWS's worst band, as its own is unknown"
+        )
         lived = (
-            f"a spot {gpu.name} lives {format_seconds(lives.bad_s, digits=3)} at a bad time (public traces) and "
-            f"{format_seconds(lives.good_s, digits=3)} at a good one ({band}); ranked by their geometric mean, "
-            f"{format_seconds(lives.usual_s, digits=3)}"
+            f"a spot {gpu.name} lives {format_seconds(lives.bad_s, digits=3)} at a bad time (public"
+            f" traces) and {format_seconds(lives.good_s, digits=3)} at a good one ({band}); ranked"
+            f" by their geometric mean, {format_seconds(lives.usual_s, digits=3)}"
         )
     any_of = "" if count == 1 else f", and training stops when any of {count} goes"
     yield (
-        f"Preemptions: {lived}{any_of}. Saves, restarts and lost work take {lost_words(predicted.kept)} of the time; "
-        "'--mttp' sets your own figure."
+        f"Preemptions: {lived}{any_of}. Saves, restarts and lost work take"
+        f" {lost_words(predicted.kept)} of the time; '--mttp' sets your own figure."
     )
 
 
@@ -231,21 +255,28 @@ def _limits(answer: Recommendations) -> Iterator[str]:
         up_to = " up to twice as high" if answer.request.weighs_doubt else ""
         yield f"More money: no budget{up_to} buys {better} under these limits."
         return
-    gain = "buys" if change.gain is None else f"{gain_words(change.gain, answer.request.objective)}:"
-    yield f"More money: {format_usd(change.budget)} $/h {gain} {cluster_words(change.recommendation.cluster)}."
+    gain = (
+        "buys" if change.gain is None else f"{gain_words(change.gain, answer.request.objective)}:"
+    )
+    yield (
+        f"More money: {format_usd(change.budget)} $/h {gain}"
+        f" {cluster_words(change.recommendation.cluster)}."
+    )
 
 
 def _others(answer: Recommendations, workload: Workload) -> Iterator[str]:
     """What else could be rented: for less money, without spot VMs, by other measures."""
     first = answer[0]
     shown = [("Less money", answer.nearly), ("Without spot VMs", answer.on_demand)]
-    shown += [(_BY[a.objective], a.recommendation) for a in answer.alternatives if a.objective in _BY]
+    shown += [
+        (_BY[a.objective], a.recommendation) for a in answer.alternatives if a.objective in _BY
+    ]
     for label, r in shown:
         if r is None:
             continue
         share = r.throughput / first.throughput if first.throughput else math.nan
         million = f"{_usd_per_million(r)} {_per_million(workload)}"
         yield (
-            f"{label}: {cluster_words(r.cluster)} at {r.usd_per_hour:.2f} $/h, {short(r.throughput)} {workload.units} "
-            f"({share:.0%} of the first), {million}."
+            f"{label}: {cluster_words(r.cluster)} at {r.usd_per_hour:.2f} $/h,"
+            f" {short(r.throughput)} {workload.units} ({share:.0%} of the first), {million}."
         )

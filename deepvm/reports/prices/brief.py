@@ -31,6 +31,10 @@ def brief_line(catalogs: Sequence[Catalog]) -> str:
     files = dict.fromkeys(o.source for about in told for o in about.origins if o.source in TITLES)
     source = f", from {joined(files)}" if files else ""
     # That a cloud without a way to ask it is not asked is no news.
-    reason = "" if all(not cloud_of(c.name).has_api for c in catalogs) else f"{why.replace(' were found', '')}: "
+    reason = (
+        ""
+        if all(not cloud_of(c.name).has_api for c in catalogs)
+        else f"{why.replace(' were found', '')}: "
+    )
     line = f"{reason}{listed(places, 3)} prices are of {between}{source}"
     return f"{line}; see 'deepvm doctor'" if "credentials" in reason else line

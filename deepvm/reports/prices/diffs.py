@@ -14,7 +14,10 @@ SCHEMA_VERSION = "deepvm.diff/1"
 
 
 def document(diff: CatalogDiff) -> dict[str, Any]:
-    """The pinned JSON object of ``catalog diff -o json``; money in $/h, in the shortest exact decimal form."""
+    """The pinned JSON object of ``catalog diff -o json``.
+
+    Money in $/h, in the shortest exact decimal form.
+    """
     return {
         "schema_version": SCHEMA_VERSION,
         "old": _about(diff.old),
@@ -35,19 +38,37 @@ def document(diff: CatalogDiff) -> dict[str, Any]:
             for p in diff.prices
         ],
         "figures": [
-            {"instance_type": f.instance_type or None, "figure": f.figure, "old": f.old, "new": f.new}
+            {
+                "instance_type": f.instance_type or None,
+                "figure": f.figure,
+                "old": f.old,
+                "new": f.new,
+            }
             for f in diff.figures
         ],
     }
 
 
-CSV_HEADER = ["change", "instance_type", "market", "zone", "figure", "old", "new", "difference", "percent"]
+CSV_HEADER = [
+    "change",
+    "instance_type",
+    "market",
+    "zone",
+    "figure",
+    "old",
+    "new",
+    "difference",
+    "percent",
+]
 
 
 def csv_rows(diff: CatalogDiff) -> tuple[list[str], list[list[Any]]]:
-    """Header and one row for each change; ``change`` is added, removed, price or figure, prices are in $/h.
+    """Header and one row for each change.
 
-    A type that was added or removed has one row for each of its prices, which stand where the type exists.
+    ``change`` is added, removed, price or figure, prices are in $/h.
+
+    A type that was added or removed has one row for each of its prices, which stand where the type
+    exists.
     """
     rows: list[list[Any]] = []
     for word, instances in (("added", diff.added), ("removed", diff.removed)):
@@ -59,9 +80,13 @@ def csv_rows(diff: CatalogDiff) -> tuple[list[str], list[list[Any]]]:
                     rows.append([word, instance.name, market.value, None, None, *sides, None, None])
     for p in diff.prices:
         texts = [None if v is None else f"{v:f}" for v in (p.old, p.new, p.difference)]
-        rows.append(["price", p.instance_type, p.market.value, p.zone or None, None, *texts, _percent(p)])
+        rows.append(
+            ["price", p.instance_type, p.market.value, p.zone or None, None, *texts, _percent(p)]
+        )
     for f in diff.figures:
-        rows.append(["figure", f.instance_type or None, None, None, f.figure, f.old, f.new, None, None])
+        rows.append(
+            ["figure", f.instance_type or None, None, None, f.figure, f.old, f.new, None, None]
+        )
     return CSV_HEADER, rows
 
 
@@ -92,7 +117,15 @@ def print_report(diff: CatalogDiff, old: str = "", new: str = "") -> None:
             print_lines(["", f"{name}, {figure}", f"  old: {before}", f"  new: {after}"])
         if any(f.figure == "default_speedup" and f.instance_type for f in diff.figures):
             kind = diff.new.default_speedup
-            print_lines(["", f"default_speedup is the curve that a type goes by; -, the catalog's own, is {kind}."])
+            print_lines(
+                [
+                    "",
+                    (
+                        "default_speedup is the curve that a type goes by; -, the catalog's own,"
+                        f" is {kind}."
+                    ),
+                ]
+            )
 
 
 _LONGEST_CELL = 40
@@ -127,7 +160,11 @@ def _percent(change: PriceChange) -> float | None:
 
 def _named(catalog: Catalog, called: str) -> str:
     as_of = catalog.provenance.prices_as_of
-    facts = [catalog.region or "no region", f"as of {as_of}" if as_of else "undated", counted(len(catalog), "type")]
+    facts = [
+        catalog.region or "no region",
+        f"as of {as_of}" if as_of else "undated",
+        counted(len(catalog), "type"),
+    ]
     name = catalog.name if called in ("", catalog.name) else f"{called}: {catalog.name}"
     return f"{name} ({', '.join(facts)})"
 
@@ -149,8 +186,12 @@ def _price_cells(change: PriceChange, *, zones: bool) -> dict[Column, str]:
         **({Column("zone"): change.zone or "-"} if zones else {}),
         Column("old $/h", "right", drop=1): _price(change.old),
         Column("new $/h", "right"): _price(change.new),
-        Column("change $/h", "right", drop=3): "-" if change.difference is None else f"{change.difference:+f}",
-        Column("change %", "right", drop=2): "-" if change.percent is None else f"{change.percent:+.2f}",
+        Column("change $/h", "right", drop=3): (
+            "-" if change.difference is None else f"{change.difference:+f}"
+        ),
+        Column("change %", "right", drop=2): (
+            "-" if change.percent is None else f"{change.percent:+.2f}"
+        ),
     }
 
 

@@ -12,7 +12,9 @@ from deepvm.catalog.signals.signal import SPECS, age, reason
 from deepvm.reports.tables import Column, print_items
 
 
-def print_files(found: Sequence[tuple[PublicMarket, Found]], now: datetime, stream: TextIO | None = None) -> None:
+def print_files(
+    found: Sequence[tuple[PublicMarket, Found]], now: datetime, stream: TextIO | None = None
+) -> None:
     """Write the table of ``catalog refresh --source``."""
     items = []
     for market, said in found:
@@ -26,11 +28,17 @@ def print_files(found: Sequence[tuple[PublicMarket, Found]], now: datetime, stre
             {
                 Column("cloud"): market.cloud,
                 Column("source"): market.source.title,
-                Column("result"): "fetched" if said.error is None else f"failed: {reason(said.error.why)}",
+                Column("result"): "fetched"
+                if said.error is None
+                else f"failed: {reason(said.error.why)}",
                 Column("regions", "right", drop=1): str(len(said.signals)) if specs else "-",
-                Column("types", "right", drop=2): str(len({t for s in specs for t in s.data})) if specs else "-",
+                Column("types", "right", drop=2): str(len({t for s in specs for t in s.data}))
+                if specs
+                else "-",
                 Column("refused rows", drop=3): rows or "-",
-                Column("age", "right", drop=4): age(specs[0].observed_at, now, specs[0].dated) if specs else "-",
+                Column("age", "right", drop=4): age(specs[0].observed_at, now, specs[0].dated)
+                if specs
+                else "-",
             }
         )
     print_items(items, stream)
@@ -47,13 +55,19 @@ def file_rows(markets: Sequence[PublicMarket]) -> list[dict[str, Any]]:
             {
                 "cloud": market.cloud,
                 "source": market.source.name,
-                "state": "absent" if about is None else "fresh" if about.origin == "cache" else "expired",
+                "state": "absent"
+                if about is None
+                else "fresh"
+                if about.origin == "cache"
+                else "expired",
                 "regions": [] if about is None else list(about.data),
                 "observed_at": about and about.observed_at.isoformat(),
                 "dated": None if about is None else about.dated,
                 "fetched_at": fetched and fetched.isoformat(),
                 "expires_at": expires and expires.isoformat(),
-                "age_s": None if about is None else max(0, int((market.now - about.observed_at).total_seconds())),
+                "age_s": None
+                if about is None
+                else max(0, int((market.now - about.observed_at).total_seconds())),
                 "next_step": None
                 if about is not None and about.origin == "cache"
                 else f"deepvm catalog refresh --source {market.source.name} --cloud {market.cloud}",
@@ -70,7 +84,9 @@ def print_file_rows(rows: Sequence[Mapping[str, Any]], now: datetime) -> None:
                 Column("public catalog"): row["source"],
                 Column("cloud"): row["cloud"],
                 Column("state"): row["state"],
-                Column("regions", "right", drop=2): str(len(row["regions"])) if row["regions"] else "-",
+                Column("regions", "right", drop=2): str(len(row["regions"]))
+                if row["regions"]
+                else "-",
                 Column("age", "right"): "-"
                 if row["age_s"] is None
                 else age(now - timedelta(seconds=row["age_s"]), now, row["dated"]),

@@ -22,9 +22,12 @@ def status_rows(
     snapshots: Mapping[str, Mapping[str, Signal]],
     now: datetime,
 ) -> list[dict[str, Any]]:
-    """State of every signal, region by region; times in UTC, ages in seconds, null where there is nothing to say.
+    """State of every signal, region by region.
 
-    ``entries``: files of the cache. ``kinds``: signals that a region should have; others are shown if they exist.
+    Times in UTC, ages in seconds, null where there is nothing to say.
+
+    ``entries``: files of the cache. ``kinds``: signals that a region should have; others are shown
+    if they exist.
     ``snapshots``: the signals that came with deepvm, by region and kind.
     """
     found = []
@@ -50,7 +53,11 @@ def _cached(entry: Entry, now: datetime, *, usable: bool) -> dict[str, Any]:
         next_step = f"rm {shlex.quote(str(entry.path))}"
     known = () if signal is None else (signal, signal.fetched_at)
     row = _row(entry.region, entry.kind, entry.state, now, *known)
-    return row | {"path": str(entry.path), "problem": entry.problem or None, "next_step": next_step or None}
+    return row | {
+        "path": str(entry.path),
+        "problem": entry.problem or None,
+        "next_step": next_step or None,
+    }
 
 
 def _row(
@@ -110,19 +117,27 @@ def print_status(statuses: Sequence[Mapping[str, Any]], now: datetime) -> None:
 
 
 def status_document(
-    statuses: Sequence[Mapping[str, Any]], cache: Cache, now: datetime, files: Sequence[Mapping[str, Any]] = ()
+    statuses: Sequence[Mapping[str, Any]],
+    cache: Cache,
+    now: datetime,
+    files: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """The document of ``catalog status -o json``; ``files``: what is kept of public catalogs."""
     return {
         "schema_version": STATUS_VERSION,
         "now": now.isoformat(),
-        "cache": {"folder": None if cache.folder is None else str(cache.folder), "account": cache.account},
+        "cache": {
+            "folder": None if cache.folder is None else str(cache.folder),
+            "account": cache.account,
+        },
         "signals": statuses,
         "public_catalogs": files,
     }
 
 
-def print_outcomes(outcomes: Sequence[Outcome], now: datetime, stream: TextIO | None = None) -> None:
+def print_outcomes(
+    outcomes: Sequence[Outcome], now: datetime, stream: TextIO | None = None
+) -> None:
     """Write the table of ``catalog refresh``."""
     items = []
     for outcome in outcomes:
@@ -130,7 +145,9 @@ def print_outcomes(outcomes: Sequence[Outcome], now: datetime, stream: TextIO | 
         result = "not asked" if outcome.error is None else f"failed: {reason(outcome.error.why)}"
         if signal is not None:
             result = "fetched" if signal.origin == "live" else "fetched by another deepvm"
-        refused = signal and ", ".join(f"{count} {why}" for why, count in sorted(signal.refused.items()))
+        refused = signal and ", ".join(
+            f"{count} {why}" for why, count in sorted(signal.refused.items())
+        )
         items.append(
             {
                 Column("region"): outcome.request.region,

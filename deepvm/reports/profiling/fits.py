@@ -49,16 +49,21 @@ def print_fit(fit: Fit, name: str) -> None:
     print_items(band, also="-o json")
     print_lines(["", *_verdict(fit), f"Next: {next_step(fit)}."])
     if fit.warnings:
-        print_lines(["", *(f"Warning: {text}{'' if text.endswith('?') else '.'}" for text in fit.warnings)])
+        print_lines(
+            ["", *(f"Warning: {text}{'' if text.endswith('?') else '.'}" for text in fit.warnings)]
+        )
 
 
 def _verdict(fit: Fit) -> list[str]:
     best, second = best_first(fit.laws)[:2]
-    better = f"{best.law.name} describes these points best, {100 * best.mape:.1f} % off on average; "
+    better = (
+        f"{best.law.name} describes these points best, {100 * best.mape:.1f} % off on average; "
+    )
     if best.aicc is None or not comparable(fit.laws):
         better = (
-            f"by mean error {best.law.name} is nearest, {100 * best.mape:.1f} % off on average, then {second.law.name} "
-            f"with {100 * second.mape:.1f} %; too few measurements for AICc to compare laws"
+            f"by mean error {best.law.name} is nearest, {100 * best.mape:.1f} % off on average,"
+            f" then {second.law.name} with {100 * second.mape:.1f} %; too few measurements for AICc"
+            " to compare laws"
         )
     elif second.aicc is None:
         better += "no other law can be compared"
@@ -70,8 +75,10 @@ def _verdict(fit: Fit) -> list[str]:
     at = next(p for p in fit.band_points() if p.n == largest)
     return [
         f"Verdict: {better}.",
-        f"Trust: up to n = {fit.trusted_to}, measured up to {largest}. S({largest}) is "
-        f"{at.low:.4g} to {at.high:.4g} ({100 * SHARE:.0f} % band, if the law is right).",
+        (
+            f"Trust: up to n = {fit.trusted_to}, measured up to {largest}. S({largest}) is "
+            f"{at.low:.4g} to {at.high:.4g} ({100 * SHARE:.0f} % band, if the law is right)."
+        ),
         f"Use: {_use(fit)}.",
     ]
 
@@ -80,33 +87,53 @@ def _use(fit: Fit) -> str:
     best = fit.best
     if best.mape > OFF:
         return (
-            f"the points themselves, kind measured: no law is near enough, the nearest is {100 * best.mape:.0f} % off"
+            "the points themselves, kind measured: no law is near enough, the nearest is"
+            f" {100 * best.mape:.0f} % off"
         )
     if not comparable(fit.laws):
-        return f"the points themselves, kind measured: {len(fit.points)} measurements do not tell the laws apart"
+        return (
+            f"the points themselves, kind measured: {len(fit.points)} measurements do not tell the"
+            " laws apart"
+        )
     points = "or the points themselves, kind measured"
     match best.law.name:
         case "alpha-beta":
-            return f"in a catalog, a curve of kind ring (alpha-beta) with {_parameters(best)}; {points}"
+            return (
+                f"in a catalog, a curve of kind ring (alpha-beta) with {_parameters(best)};"
+                f" {points}"
+            )
         case "amdahl":
-            return f"in a catalog, a curve of kind ring with c 0, l {best.values[0]:.4g}, which is the same; {points}"
+            return (
+                f"in a catalog, a curve of kind ring with c 0, l {best.values[0]:.4g}, which is the"
+                f" same; {points}"
+            )
         case "logistic" if any(text.startswith("hybrid") for text in fit.warnings):
-            return "the points themselves, kind measured: a hybrid with these a, b and c is wrong at small n"
+            return (
+                "the points themselves, kind measured: a hybrid with these a, b and c is wrong at"
+                " small n"
+            )
         case "logistic":
-            return f"in a catalog, a curve of kind hybrid with {_parameters(best)}, its tangent below b; {points}"
+            return (
+                f"in a catalog, a curve of kind hybrid with {_parameters(best)}, its tangent below"
+                f" b; {points}"
+            )
     return "the points themselves, kind measured: catalogs have no curve of this law"
 
 
 def _parameters(fitted: Fitted) -> str:
-    return ", ".join(f"{p} {v:.4g}" for p, v in zip(fitted.law.parameters, fitted.values, strict=True))
+    return ", ".join(
+        f"{p} {v:.4g}" for p, v in zip(fitted.law.parameters, fitted.values, strict=True)
+    )
 
 
 def fit_figure(fit: Fit, *, name: str) -> Figure:
     """Measured speed-ups as points, the fitted laws as lines, the band of the best law as a shade (Figure 4).
 
-    The axes end a little above what was measured and above the best law's band; another law may leave them.
+    The axes end a little above what was measured and above the best law's band; another law may
+    leave them.
     """
-    n = np.arange(1.0, fit.up_to + 1.0)  # there are no clusters of 1.5 VMs, where the ring would dip
+    # There are no clusters of 1.5 VMs, where the ring would dip
+    n = np.arange(1.0, fit.up_to + 1.0)
     low, high = fit.band.at(n)
     with drawing(8.0, 5.4) as (figure, axes):
         best = f"95 % band of {fit.best.law.name}"
@@ -114,7 +141,12 @@ def fit_figure(fit: Fit, *, name: str) -> Figure:
         for fitted, style in zip(best_first(fit.laws), STYLES, strict=True):
             label = f"{fitted.law.name} ({100 * fitted.mape:.1f} % off)"
             # A thick line would hide the band where the curve is well known.
-            axes.plot(n, fitted.speedup(n), label=label, **style.line | {"linewidth": min(style.width, 2.0)})
+            axes.plot(
+                n,
+                fitted.speedup(n),
+                label=label,
+                **style.line | {"linewidth": min(style.width, 2.0)},
+            )
         x, y = zip(*fit.points, strict=True)
         axes.plot(x, y, label="measured", **MEASURED)
         guess = REACH * fit.sizes[-1]
@@ -126,7 +158,9 @@ def fit_figure(fit: Fit, *, name: str) -> Figure:
         axes.set_xlabel("VMs, n")
         axes.set_ylabel("speed-up over one VM, S(n)")
         axes.set_ylim(0, 1.08 * max(float(high.max()), max(y)))
-        axes.set_title(f"{len(fit.points)} measurements at {len(fit.sizes)} sizes", fontsize="small")
+        axes.set_title(
+            f"{len(fit.points)} measurements at {len(fit.sizes)} sizes", fontsize="small"
+        )
         figure.suptitle(f"Speed-up of {short(name)}")
         legend(figure, 3)
     return figure

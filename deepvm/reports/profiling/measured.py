@@ -19,7 +19,9 @@ _DROPS = {"kind": 2, "type": 0, "workload": 3, "measured": 4, "used": 1, "value"
 
 def list_document(tables: Tables, reasons: Mapping[str, str]) -> dict[str, Any]:
     """The JSON object of ``tables list -o json``; ``reasons``: by name why an entry is not used, empty if it is."""
-    rows = [{**_row(e), "used": not reasons[e.name], "why_not": reasons[e.name] or None} for e in tables]
+    rows = [
+        {**_row(e), "used": not reasons[e.name], "why_not": reasons[e.name] or None} for e in tables
+    ]
     return {"schema_version": LIST_VERSION, "path": tables.path or None, "entries": rows}
 
 
@@ -33,13 +35,21 @@ def csv_rows(entries: Iterable[Entry]) -> tuple[list[str], list[list[Any]]]:
 
 def print_list(tables: Tables, reasons: Mapping[str, str] | None = None) -> None:
     """One line for each entry on stdout; ``reasons``, as for the document, are a column and lines below."""
-    columns = [Column(header, drop=drop) for header, drop in _DROPS.items() if header != "used" or reasons is not None]
+    columns = [
+        Column(header, drop=drop)
+        for header, drop in _DROPS.items()
+        if header != "used" or reasons is not None
+    ]
     rows = []
     for e in tables:
         used = [] if reasons is None else ["no" if reasons[e.name] else "yes"]
-        rows.append([e.kind, e.subject, e.workload or "-", str(e.measured_at.date()), *used, e.value])
+        rows.append(
+            [e.kind, e.subject, e.workload or "-", str(e.measured_at.date()), *used, e.value]
+        )
     print_table(columns, rows, also="-o json")
-    unused = [f"Not used: {e.name}: {reasons[e.name]}." for e in tables if reasons and reasons[e.name]]
+    unused = [
+        f"Not used: {e.name}: {reasons[e.name]}." for e in tables if reasons and reasons[e.name]
+    ]
     print_lines(["", *map(printable, unused)] if unused else [])
 
 

@@ -49,11 +49,16 @@ def print_eflops(found: Sequence[Eflops]) -> None:
     print_lines(
         [
             "",
-            "eFLOPS: operations a second in training, 3 x forward pass x images/s; medians of "
-            f"{len(first.windows)} windows. spread: (fastest - slowest) / median.",
-            f"Each number belongs to its model and to batch {workload.batch}, {images} of {workload.resolution} x "
-            f"{workload.resolution}, {workload.dtype}, {workload.optimizer}: one machine has several times as many "
-            "eFLOPS with one workload as with another, so compare machines by the same.",
+            (
+                "eFLOPS: operations a second in training, 3 x forward pass x images/s; medians of "
+                f"{len(first.windows)} windows. spread: (fastest - slowest) / median."
+            ),
+            (
+                f"Each number belongs to its model and to batch {workload.batch}, {images} of"
+                f" {workload.resolution} x {workload.resolution}, {workload.dtype},"
+                f" {workload.optimizer}: one machine has several times as many eFLOPS with one"
+                " workload as with another, so compare machines by the same."
+            ),
             f"{gpus if first.device == 'cuda' else cpu}, torch {machine['torch']}{built}",
         ]
     )
@@ -82,15 +87,25 @@ def print_curve(curve: Curve) -> None:
             if batch == curve.batch and (point := measured.get(n)) and point.speedup is not None:
                 shown, share = f"{point.speedup:.3f}", f"{point.speedup / n:.0%}"
             batches = {Column("batch", "right"): str(batch)} if len(curve.batches) > 1 else {}
-            spread = {Column("spread", "right", drop=5): f"{cell.spread:.0%}" if cell else "-"} if batches else {}
+            spread = (
+                {Column("spread", "right", drop=5): f"{cell.spread:.0%}" if cell else "-"}
+                if batches
+                else {}
+            )
             items.append(
                 {
                     Column("VMs", "right"): str(n),
                     **batches,
-                    Column("runs", "right", drop=4): f"{cell.runs if cell else 0}/{curve.plan['repeats']}",
+                    Column(
+                        "runs", "right", drop=4
+                    ): f"{cell.runs if cell else 0}/{curve.plan['repeats']}",
                     Column("step s", "right", drop=3): step,
                     **spread,
-                    Column("images/s" if curve.workload.get("resolution") else "samples/s", "right", drop=2): speed,
+                    Column(
+                        "images/s" if curve.workload.get("resolution") else "samples/s",
+                        "right",
+                        drop=2,
+                    ): speed,
                     Column("speed-up", "right"): shown,
                     Column("of linear", "right", drop=1): share,
                 }
@@ -104,17 +119,21 @@ def print_curve(curve: Curve) -> None:
     ]
     lines += [f"warning: {w}" for w in curve.warnings]
     if curve.fit is not None:
-        lines.append("fit: S(n) = c / (1 + exp(-a (n - b))), " + ", ".join(f"{k} = {curve.fit[k]:.4g}" for k in "abc"))
+        lines.append(
+            "fit: S(n) = c / (1 + exp(-a (n - b))), "
+            + ", ".join(f"{k} = {curve.fit[k]:.4g}" for k in "abc")
+        )
     if curve.step_time is not None and len(curve.batches) > 1:
         law = StepTimeFit.of_document(curve.step_time)
         lines.append(
-            f"step-time law: half of the runs within {law.error:.1%}; gradients take {law.law.grad_fixed:.3g} s + "
-            f"{law.law.grad_per_sample:.3g} s a sample"
+            f"step-time law: half of the runs within {law.error:.1%}; gradients take"
+            f" {law.law.grad_fixed:.3g} s + {law.law.grad_per_sample:.3g} s a sample"
         )
     each = joined(map(str, curve.batches))
     lines.append(
-        f"{work['model']}, {each} {_samples(work)} for each of {work['processes']} {work['device']} processes on a VM, "
-        f"{work['dtype']}, {work['optimizer']}; medians of {work['windows']} windows of {work['steps']} steps"
+        f"{work['model']}, {each} {_samples(work)} for each of {work['processes']} {work['device']}"
+        f" processes on a VM, {work['dtype']}, {work['optimizer']}; medians of {work['windows']}"
+        f" windows of {work['steps']} steps"
     )
     where = ", ".join(machine.get("gpus", ())) or machine.get("processor", "unknown")
     lines.append(f"{where}, torch {machine.get('torch', 'unknown')}")
@@ -129,14 +148,24 @@ def _samples(work: Mapping[str, Any]) -> str:
 
 def print_saturation(found: Saturation) -> None:
     """Seconds of each n, and below them n_sat in three ways, the bandwidths and the conditions."""
-    drops = {"senders": 0, "pushes": 5, "median s": 0, "fastest s": 3, "slowest s": 4, "fit s": 1, "Gbit/s": 2}
+    drops = {
+        "senders": 0,
+        "pushes": 5,
+        "median s": 0,
+        "fastest s": 3,
+        "slowest s": 4,
+        "fit s": 1,
+        "Gbit/s": 2,
+    }
     rows = []
     for n, own in sorted(found.times.items()):
         middle, fit = median(own), float(found.knee.at(np.array([float(n)]))[0])
         gbps = 8e-9 * found.setup.checkpoint_bytes / middle
         seconds = [f"{s:.4g}" for s in (middle, min(own), max(own), fit)]
         rows.append([str(n), str(len(own)), *seconds, f"{gbps:.3g}"])
-    print_table([Column(header, "right", drop) for header, drop in drops.items()], rows, also="-o json")
+    print_table(
+        [Column(header, "right", drop) for header, drop in drops.items()], rows, also="-o json"
+    )
     largest = max(found.times)
     raw = f"{found.raw}" if found.raw is not None else f"none up to {largest} senders"
     sides = (("sender", found.sender_gbps), ("receiver", found.receiver_gbps))
@@ -165,21 +194,46 @@ def _hosts(found: Saturation) -> str:
 
 
 def saturation_figure(found: Saturation) -> Figure:
-    """t(n) of every push as points, the fit as a line, n_sat and its interval as a mark; both axes logarithmic."""
+    """t(n) of every push as points, the fit as a line, n_sat and its interval as a mark.
+
+    Both axes logarithmic.
+    """
     sizes, knee = sorted(found.times), found.knee
     largest = sizes[-1]
     n = np.unique(np.append(np.linspace(1.0, largest, 200), min(max(knee.senders, 1.0), largest)))
     with drawing(7.0, 5.0) as (figure, axes):
         low, high = (bound or largest for bound in (knee.low, knee.high))
         if low < high:
-            axes.axvspan(low, high, color=STYLES[1].color, alpha=0.2, linewidth=0, label="95 % interval of n_sat")
+            axes.axvspan(
+                low,
+                high,
+                color=STYLES[1].color,
+                alpha=0.2,
+                linewidth=0,
+                label="95 % interval of n_sat",
+            )
         if knee.n_sat is not None:
             label = f"n_sat = {knee.n_sat} (knee at {knee.senders:.2f})"
             axes.axvline(knee.n_sat, color=STYLES[1].color, linestyle=STYLES[1].dashes, label=label)
-        axes.plot(n, knee.at(n), label="fit: t(1) / min(n, k)", color=STYLES[0].color, linewidth=STYLES[0].width)
+        axes.plot(
+            n,
+            knee.at(n),
+            label="fit: t(1) / min(n, k)",
+            color=STYLES[0].color,
+            linewidth=STYLES[0].width,
+        )
         x = [size for size in sizes for _ in found.times[size]]
         y = [seconds for size in sizes for seconds in found.times[size]]
-        axes.plot(x, y, linestyle="none", marker="o", color="black", markersize=3.5, alpha=0.5, label="pushes")
+        axes.plot(
+            x,
+            y,
+            linestyle="none",
+            marker="o",
+            color="black",
+            markersize=3.5,
+            alpha=0.5,
+            label="pushes",
+        )
         axes.set_xscale("log")
         axes.set_yscale("log")
         ticks = [s for s in sizes if s <= 8 or s % 4 == 0 or s == largest]
@@ -190,7 +244,9 @@ def saturation_figure(found: Saturation) -> Figure:
         axes.set_xlabel("senders at once, n")
         axes.set_ylabel("seconds until the checkpoint is there, t(n)")
         figure.suptitle(
-            "How many senders fill one receiver" if knee.n_sat else f"No saturation up to {largest} senders"
+            "How many senders fill one receiver"
+            if knee.n_sat
+            else f"No saturation up to {largest} senders"
         )
         axes.set_title(short(_hosts(found), 80), fontsize="small")
         legend(figure, 2, handlelength=None)
@@ -205,18 +261,34 @@ def print_bench(bench: Bench) -> None:
     rows = []
     for name, own in bench.methods.items():
         seconds = [own.stall_s, own.durable_s, own.training_s, own.extra_s]
-        figures = [*seconds, own.stall_ratio, own.durable_ratio, own.training_ratio, own.extra_ratio]
+        figures = [
+            *seconds,
+            own.stall_ratio,
+            own.durable_ratio,
+            own.training_ratio,
+            own.extra_ratio,
+        ]
         # A loop that seems to be faster with a checkpoint tells only how much loops differ.
         rows.append([name, *("-" if f is None else f"{f:.3f}" if f > 0 else "~0" for f in figures)])
     print_table(columns, rows, also="-o json")
     print_lines(
         [
             "",
-            "stall: training waits. safe: until the guarantee holds, with nothing else running, or in training.",
-            "extra: how much longer the loop takes; ~0: no longer than loops differ. x: times torch.save with fsync.",
-            f"{bench.model}, {bench.bytes / 1e6:.0f} MB of state, {bench.steps} steps of {bench.step_s:.3f} s after "
-            f"each save; medians of {bench.reps}",
-            "{processor}, {cores} cores, {file_system}, torch {torch}, {measured_at}".format(**bench.machine),
+            (
+                "stall: training waits. safe: until the guarantee holds, with nothing else running,"
+                " or in training."
+            ),
+            (
+                "extra: how much longer the loop takes; ~0: no longer than loops differ. x: times"
+                " torch.save with fsync."
+            ),
+            (
+                f"{bench.model}, {bench.bytes / 1e6:.0f} MB of state, {bench.steps} steps of"
+                f" {bench.step_s:.3f} s after each save; medians of {bench.reps}"
+            ),
+            "{processor}, {cores} cores, {file_system}, torch {torch}, {measured_at}".format(
+                **bench.machine
+            ),
         ]
     )
 
@@ -240,18 +312,43 @@ def print_node_bench(bench: NodeBench) -> None:
         gigabytes = ["-" if s is None else f"{s / 1e9:.2f}" for s in speeds]
         figures = ["-" if f is None else f"{f:.2f}" for f in (own.ratio, own.fairness)]
         seconds = "-" if own.seconds is None else f"{own.seconds:.3f}"
-        rows.append([str(own.trainers), str(own.ranks), format_bytes(own.bytes), seconds, *gigabytes, *figures])
+        rows.append(
+            [
+                str(own.trainers),
+                str(own.ranks),
+                format_bytes(own.bytes),
+                seconds,
+                *gigabytes,
+                *figures,
+            ]
+        )
     print_table(columns, rows, also="-o json")
     copy, write = (bench.limits[name] for name in ("memory_copy_bytes_s", "direct_write_bytes_s"))
-    disk = f"the disk written at {write / 1e9:.1f} GB/s (O_DIRECT)" if write else "the disk takes no O_DIRECT"
+    disk = (
+        f"the disk written at {write / 1e9:.1f} GB/s (O_DIRECT)"
+        if write
+        else "the disk takes no O_DIRECT"
+    )
     print_lines(
         [
-            *(f"{own.trainers} x {format_bytes(own.bytes)}: {own.problem}" for own in bench.rows if own.problem),
+            *(
+                f"{own.trainers} x {format_bytes(own.bytes)}: {own.problem}"
+                for own in bench.rows
+                if own.problem
+            ),
             "",
-            "Of all trainers together, until the node has verified the last one's version. TCP: plain connections of",
-            "the same trainers, 1 or 2 each. ratio: to TCP x 2. fairness: time of the first trainer over the last's.",
+            (
+                "Of all trainers together, until the node has verified the last one's version. TCP:"
+                " plain connections of"
+            ),
+            (
+                "the same trainers, 1 or 2 each. ratio: to TCP x 2. fairness: time of the first"
+                " trainer over the last's."
+            ),
             f"Memory is copied at {(copy or 0) / 1e9:.1f} GB/s, {disk}.",
-            "{processor}, {cores} cores for all of it, {file_system}, {measured_at}".format(**bench.machine)
+            "{processor}, {cores} cores for all of it, {file_system}, {measured_at}".format(
+                **bench.machine
+            )
             + f"; medians of {bench.reps}",
         ]
     )
@@ -260,7 +357,10 @@ def print_node_bench(bench: NodeBench) -> None:
 def bench_figure(bench: Bench) -> Figure:
     """Bars of what a checkpoint costs with each method, over torch.save with fsync: the stall, and until it is safe."""
     names, own = list(bench.methods), list(bench.methods.values())
-    bars = {"training waits": [f.stall_ratio for f in own], "until it is safe": [f.durable_ratio for f in own]}
+    bars = {
+        "training waits": [f.stall_ratio for f in own],
+        "until it is safe": [f.durable_ratio for f in own],
+    }
     with drawing(8.0, 1.7 + 0.55 * len(names)) as (figure, axes):
         for index, (label, values) in enumerate(bars.items()):
             places = np.arange(len(names)) + 0.4 * index - 0.2
@@ -274,8 +374,13 @@ def bench_figure(bench: Bench) -> Figure:
         axes.axvline(1, color="0.4", linewidth=0.8)
         axes.margins(x=0.15)
         axes.set_xlabel("seconds over those of torch.save with fsync (no unit)")
-        figure.suptitle(f"What a checkpoint costs: {bench.model}, {bench.bytes / 1e6:.0f} MB of state")
-        machine = f"{short(bench.machine['processor'])}, {bench.machine['cores']} cores, {bench.machine['file_system']}"
+        figure.suptitle(
+            f"What a checkpoint costs: {bench.model}, {bench.bytes / 1e6:.0f} MB of state"
+        )
+        machine = (
+            f"{short(bench.machine['processor'])}, {bench.machine['cores']} cores,"
+            f" {bench.machine['file_system']}"
+        )
         axes.set_title(f"{machine}; medians of {bench.reps}", fontsize="small")
         legend(figure, len(bars), handlelength=None)
     return figure

@@ -51,7 +51,11 @@ def _counts(fit: StepFit) -> str:
 
 
 def _range(low: float, high: float, word: str) -> str:
-    return f"{low:g} to {high:g} {word}s" if low < high else f"{high:g} {word}{'' if high == 1 else 's'}"
+    return (
+        f"{low:g} to {high:g} {word}s"
+        if low < high
+        else f"{high:g} {word}{'' if high == 1 else 's'}"
+    )
 
 
 def _parameters(fit: StepFit) -> Iterator[dict[Column, str]]:
@@ -66,7 +70,11 @@ def _parameters(fit: StepFit) -> Iterator[dict[Column, str]]:
         ("  for each GPU more", "network_per_gpu", more),
     ]
     for text, name, is_known in rows:
-        yield {_PART: text, _NAME: name, _VALUE: seconds(getattr(law, name)) if is_known else "not measured"}
+        yield {
+            _PART: text,
+            _NAME: name,
+            _VALUE: seconds(getattr(law, name)) if is_known else "not measured",
+        }
     both = known.local or known.several > 0
     overlap = f"{law.overlap:.3g}" if both else "not measured"
     slower = f"K^{round(law.straggling, 4):.3g}" if both else "not measured"
@@ -77,22 +85,24 @@ def _parameters(fit: StepFit) -> Iterator[dict[Column, str]]:
 def _sentences(fit: StepFit) -> Iterator[str]:
     fitted = fit.fitted
     yield (
-        f"Fit: half of the measured steps are within {_off(fitted.error)} of the law, four of five within "
-        f"{_off(fit.most_off)}. The law is to be believed up to {_trusted(fit)}."
+        f"Fit: half of the measured steps are within {_off(fitted.error)} of the law, four of five"
+        f" within {_off(fit.most_off)}. The law is to be believed up to {_trusted(fit)}."
     )
     low, high = fit.measured.batch
     shares = [fit.shares(batch) for batch in ((low, high) if low < high else (high,))]
     at = shares[0].asked
     yield (
-        f"At the largest measured cluster, {counted(at.nodes, 'VM')} with {counted(at.gpus, 'GPU')} together: "
-        + "; ".join(map(_dominates, shares))
-        + "."
+        f"At the largest measured cluster, {counted(at.nodes, 'VM')} with {counted(at.gpus, 'GPU')}"
+        " together: " + "; ".join(map(_dominates, shares)) + "."
     )
 
 
 def _trusted(fit: StepFit) -> str:
     fitted = fit.fitted
-    most = f"{counted(int(REACH * fitted.most_nodes), 'VM')} and {counted(int(REACH * fitted.most_gpus), 'GPU')}"
+    most = (
+        f"{counted(int(REACH * fitted.most_nodes), 'VM')} and"
+        f" {counted(int(REACH * fitted.most_gpus), 'GPU')}"
+    )
     return f"{REACH} x what was measured, {most}"
 
 
@@ -141,15 +151,20 @@ def _rate(value: float) -> str:
 def _wrapped(text: str) -> list[str]:
     width = min(_WIDTH, shutil.get_terminal_size().columns) if sys.stdout.isatty() else _WIDTH
     kept = re.sub(r"(\d) ([a-zA-Z%])", "\\1\0\\2", text)  # a number and its unit stay together
-    lines = textwrap.wrap(kept, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    lines = textwrap.wrap(
+        kept, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
     return [line.replace("\0", " ") for line in lines]
 
 
 def step_figure(fit: StepFit, *, name: str) -> Figure:
-    """Step time against GPUs, a line for each of at most four batches; VMs are filled one after the other.
+    """Step time against GPUs, a line for each of at most four batches.
 
-    Measured steps of such clusters are points, those of clusters with fewer GPUs on each VM are fainter. The shade is
-    the 80 % interval of the smallest batch. Raises MissingExtraError without matplotlib.
+    VMs are filled one after the other.
+
+    Measured steps of such clusters are points, those of clusters with fewer GPUs on each VM are
+    fainter. The shade is the 80 % interval of the smallest batch. Raises MissingExtraError without
+    matplotlib.
     """
     known, law = fit.measured, fit.fitted.law
     asked = [p.asked.gpus for p in fit.predictions]
@@ -164,7 +179,13 @@ def step_figure(fit: StepFit, *, name: str) -> Figure:
                 factor = np.exp(np.array([[-1.0], [1.0]]) * _half_width(fit, nodes, gpus, at))
                 low, high = line * factor
                 axes.fill_between(
-                    gpus, low, high, color=style.color, alpha=0.18, linewidth=0, label=f"80 % of batch {batch:g}"
+                    gpus,
+                    low,
+                    high,
+                    color=style.color,
+                    alpha=0.18,
+                    linewidth=0,
+                    label=f"80 % of batch {batch:g}",
                 )
             look = {"linewidth": min(style.width, 2.0), "markersize": MEASURED["markersize"]}
             axes.plot(gpus, line, **style.line | {"linewidth": look["linewidth"]})
@@ -173,7 +194,11 @@ def step_figure(fit: StepFit, *, name: str) -> Figure:
             packed = own & (fit.steps.nodes == np.ceil(fit.steps.gpus / known.most_per_vm))
             mark = MEASURED | {"color": style.color, "marker": style.marker}
             spread = own & ~packed
-            axes.plot(fit.steps.gpus[spread], fit.steps.step_s[spread], **mark | {"alpha": 0.25, "markersize": 3.0})
+            axes.plot(
+                fit.steps.gpus[spread],
+                fit.steps.step_s[spread],
+                **mark | {"alpha": 0.25, "markersize": 3.0},
+            )
             axes.plot(fit.steps.gpus[packed], fit.steps.step_s[packed], **mark)
         guess = REACH * known.gpus[1]
         if most > guess:
@@ -187,7 +212,10 @@ def step_figure(fit: StepFit, *, name: str) -> Figure:
         else:
             axes.set_ylim(bottom=0)
         axes.set_ylabel("seconds of a step")
-        axes.set_xlabel(f"GPUs, up to {known.most_per_vm} on each VM (points: measured; faint: fewer GPUs on each)")
+        axes.set_xlabel(
+            f"GPUs, up to {known.most_per_vm} on each VM (points: measured; faint: fewer GPUs on"
+            " each)"
+        )
         axes.set_title(_counts(fit), fontsize="small")
         figure.suptitle(f"Step time of {short(name)}")
         legend(figure, 3)
@@ -201,5 +229,7 @@ def _half_width(fit: StepFit, nodes: FloatArray, gpus: FloatArray, batch: FloatA
 def _some_batches(fit: StepFit) -> list[float]:
     """At most four of the measured batches, the smallest and the largest among them."""
     batches = np.unique(fit.steps.batch)
-    places = np.unique(np.round(np.linspace(0, len(batches) - 1, min(len(batches), len(STYLES)))).astype(int))
+    places = np.unique(
+        np.round(np.linspace(0, len(batches) - 1, min(len(batches), len(STYLES)))).astype(int)
+    )
     return [float(batch) for batch in batches[places]]

@@ -29,18 +29,26 @@ def print_reproductions(found: Sequence[Reproduction], only: Verdict | None = No
             print_lines(_wrapped(f"{part.title} [{said}]"))
             # Words may be wrapped on a narrow terminal, numbers never.
             words = any(c.figure.published.kind is Kind.WORDS for c in comparisons)
-            print_items([_cells(c, "left" if words else "right") for c in comparisons], also="-o csv")
-            print_lines([line for reason in _reasons(comparisons) for line in _wrapped(reason, "- ")] + [""])
+            print_items(
+                [_cells(c, "left" if words else "right") for c in comparisons], also="-o csv"
+            )
+            print_lines(
+                [line for reason in _reasons(comparisons) for line in _wrapped(reason, "- ")] + [""]
+            )
     print_items([_summary(reproduction) for reproduction in found])
 
 
 def _wrapped(text: str, bullet: str = "") -> list[str]:
     # Into a pipe, too: sentences of a report, not data.
     indent = " " * len(bullet)
-    return textwrap.wrap(text, _WIDTH, initial_indent=bullet, subsequent_indent=indent, break_on_hyphens=False)
+    return textwrap.wrap(
+        text, _WIDTH, initial_indent=bullet, subsequent_indent=indent, break_on_hyphens=False
+    )
 
 
-def _shown(reproduction: Reproduction, only: Verdict | None) -> Iterator[tuple[Part, list[Comparison]]]:
+def _shown(
+    reproduction: Reproduction, only: Verdict | None
+) -> Iterator[tuple[Part, list[Comparison]]]:
     """The parts that have such figures, with these."""
     for part in reproduction.parts:
         chosen = [c for c in part.comparisons if only is None or c.verdict is only]
@@ -92,7 +100,9 @@ def _summary(reproduction: Reproduction) -> dict[Column, str]:
 
 
 def document(found: Sequence[Reproduction], only: Verdict | None = None) -> dict[str, Any]:
-    """For programs: figures as printed; ours and differences as numbers in the printed unit, seconds for times.
+    """For programs: figures as printed.
+
+    Ours and differences as numbers in the printed unit, seconds for times.
 
     ``only``: as of :func:`print_reproductions`.
     """
@@ -133,18 +143,36 @@ def _document(comparison: Comparison) -> dict[str, Any]:
         "ours_printed": comparison.shown,
         "difference": comparison.difference,
         "relative_difference": comparison.relative,
-        "tolerance": None
-        if tolerance is None
-        else {"relative": tolerance.relative, "absolute": tolerance.absolute, "reason": tolerance.reason},
+        "tolerance": (
+            None
+            if tolerance is None
+            else {
+                "relative": tolerance.relative,
+                "absolute": tolerance.absolute,
+                "reason": tolerance.reason,
+            }
+        ),
         "verdict": comparison.verdict.value,
         "expected": comparison.expected,
         "why": comparison.why or None,
     }
 
 
-def csv_rows(found: Sequence[Reproduction], only: Verdict | None = None) -> tuple[list[str], list[list[Any]]]:
+def csv_rows(
+    found: Sequence[Reproduction], only: Verdict | None = None
+) -> tuple[list[str], list[list[Any]]]:
     """Header and a row for each figure, or for those of one verdict."""
-    header = ["paper", "part", "figure", "published", "ours", "difference", "verdict", "expected", "why"]
+    header = [
+        "paper",
+        "part",
+        "figure",
+        "published",
+        "ours",
+        "difference",
+        "verdict",
+        "expected",
+        "why",
+    ]
     rows = [
         [
             reproduction.paper.name,

@@ -41,12 +41,18 @@ def compute() -> Iterator[tuple[str, dict[str, Value]]]:
     paper, simulated = load_catalog("paper"), load_catalog("simulated")
     yield "table-2", {instance.name: _prices(instance) for instance in paper}
     yield "table-4", table_iv(paper)
-    yield "table-5", {f"{gbps:g} Gbit/s": float(_n_sat(paper, gbps)) for gbps in paper.n_sat.network_gbps}
+    yield (
+        "table-5",
+        {f"{gbps:g} Gbit/s": float(_n_sat(paper, gbps)) for gbps in paper.n_sat.network_gbps},
+    )
     yield "table-6", {instance.name: _specifications(instance) for instance in simulated}
     yield "figure-5", figure_5(paper)
     yield "figure-5-curves", curve_errors(paper)
     yield "figure-6", figure_6(paper)
-    rows = {objective: Figure7.of(simulated, objective) for objective in (Objective.THROUGHPUT, Objective.FLOPP)}
+    rows = {
+        objective: Figure7.of(simulated, objective)
+        for objective in (Objective.THROUGHPUT, Objective.FLOPP)
+    }
     yield "figure-7", rows[Objective.THROUGHPUT].figures()
     yield "table-7", table_vii(paper)
     yield (
@@ -126,7 +132,9 @@ def figure_5(paper: Catalog) -> dict[str, Value]:
 
 def curve_errors(paper: Catalog) -> dict[str, Value]:
     """Mean errors of both curves over all sizes, per cent."""
-    hybrid, ring = ({name: _errors(paper, name, kind)[1] for name in PROFILED} for kind in ("hybrid", "ring"))
+    hybrid, ring = (
+        {name: _errors(paper, name, kind)[1] for name in PROFILED} for kind in ("hybrid", "ring")
+    )
     return {
         **{f"hybrid, {name}": float(errors.mean()) for name, errors in hybrid.items()},
         "hybrid, all three": float(np.mean(list(hybrid.values()))),
@@ -136,7 +144,9 @@ def curve_errors(paper: Catalog) -> dict[str, Value]:
 
 def figure_6(paper: Catalog) -> dict[str, Value]:
     """The plan at PW = 6.5 with c4.xlarge, and how many memory nodes the budget would pay for."""
-    best = _solved(paper, PW_SATURATION, architecture="tiering", memory_node="c4.xlarge", top=1)[0].cluster
+    best = _solved(paper, PW_SATURATION, architecture="tiering", memory_node="c4.xlarge", top=1)[
+        0
+    ].cluster
     node = paper["c4.xlarge"].micro_usd_per_hour(Market.ON_DEMAND)
     assert best.memory is not None and node is not None
     training = best.micro_usd_per_hour - best.memory.micro_usd_per_hour
@@ -161,7 +171,11 @@ class Figure7:
         return cls(
             {
                 policy: np.array(
-                    [r.recommendation.throughput if r.recommendation else 0.0 for r in rows if r.policy is policy]
+                    [
+                        r.recommendation.throughput if r.recommendation else 0.0
+                        for r in rows
+                        if r.policy is policy
+                    ]
                 )
                 for policy in PolicyName
             }
@@ -175,9 +189,16 @@ class Figure7:
     def figures(self) -> dict[str, Value]:
         """What section V-C2 says of them."""
         best = self.performance[PolicyName.DEEPVM]
-        others = np.max([own for policy, own in self.performance.items() if policy is not PolicyName.DEEPVM], axis=0)
+        others = np.max(
+            [own for policy, own in self.performance.items() if policy is not PolicyName.DEEPVM],
+            axis=0,
+        )
         fast = self.performance[PolicyName.PERFORMANCE_FIRST]
-        falls = [budget for budget, (low, high) in zip(self.budgets[1:], pairwise(fast), strict=True) if high < low]
+        falls = [
+            budget
+            for budget, (low, high) in zip(self.budgets[1:], pairwise(fast), strict=True)
+            if high < low
+        ]
         return {
             "budgets with a better policy than DeepVM": float((others > best * _BETTER).sum()),
             "budgets > 2.5 $/h, NoScale < Cost-First": float(
@@ -188,7 +209,10 @@ class Figure7:
 
 
 def table_vii(paper: Catalog) -> dict[str, Value]:
-    """Clusters, and what a unit of work costs relative to DeepVM's first; the paper's from measured makespans."""
+    """Clusters, and what a unit of work costs relative to DeepVM's first.
+
+    The paper's from measured makespans.
+    """
     named: dict[str, Recommendation] = {}
     for place, found in zip(("1st", "2nd", "3rd"), _solved(paper, PW), strict=True):
         named[f"DeepVM {place}"] = found
@@ -213,7 +237,11 @@ def _usd_per_work(found: Recommendation) -> float:
 
 def paper_examples(paper: Catalog) -> dict[str, Value]:
     """Answers on the catalog ``paper``."""
-    at_3, large, at_65 = _solved(paper, PW), _solved(paper, PW, checkpoint_size="5GB"), _solved(paper, PW_SATURATION)
+    at_3, large, at_65 = (
+        _solved(paper, PW),
+        _solved(paper, PW, checkpoint_size="5GB"),
+        _solved(paper, PW_SATURATION),
+    )
     flopp = _solved(paper, PW_SATURATION, objective="flopp", top=1)[0]
     poor = _solved(paper, Decimal("0.3"))
     assert poor.cheapest is not None
@@ -225,7 +253,9 @@ def paper_examples(paper: Catalog) -> dict[str, Value]:
         "PW 3, throughput": best.throughput,
         "PW 3, Z (eq. 8)": best.z,
         "PW 3, Cost-First": _priced(_solved(paper, PW, policy="cost-first", top=1)[0]),
-        "PW 3, Performance-First": _priced(_solved(paper, PW, policy="performance-first", top=1)[0]),
+        "PW 3, Performance-First": _priced(
+            _solved(paper, PW, policy="performance-first", top=1)[0]
+        ),
         **_places("PW 3, 5 GB", large),
         **_places("PW 6.5", at_65),
         "PW 6.5, throughput": at_65[0].throughput,
@@ -245,8 +275,13 @@ def simulated_examples(simulated: Catalog) -> dict[str, Value]:
     return found
 
 
-def _solved(catalog: Catalog, budget: Decimal | int, **options: Unpack[PlanOptions]) -> Recommendations:
-    """By the integer program, as the command does. Raises a DeepVMError if that does not prove the answer."""
+def _solved(
+    catalog: Catalog, budget: Decimal | int, **options: Unpack[PlanOptions]
+) -> Recommendations:
+    """By the integer program, as the command does.
+
+    Raises a DeepVMError if that does not prove the answer.
+    """
     found = recommend(catalog, budget, **options)
     if found.doubt:
         raise DeepVMError(f"catalog {catalog.name} at {budget} $/h: {found.doubt}")
@@ -254,7 +289,10 @@ def _solved(catalog: Catalog, budget: Decimal | int, **options: Unpack[PlanOptio
 
 
 def _places(title: str, found: Sequence[Recommendation]) -> dict[str, Value]:
-    return {f"{title}, {place}": _priced(r) for place, r in zip(("first", "second", "third"), found, strict=True)}
+    return {
+        f"{title}, {place}": _priced(r)
+        for place, r in zip(("first", "second", "third"), found, strict=True)
+    }
 
 
 def _priced(found: Recommendation) -> str:
@@ -263,7 +301,9 @@ def _priced(found: Recommendation) -> str:
 
 def _plan(cluster: Cluster) -> str:
     """``17 g4dn + 1 c5``: VMs that train, then memory nodes; all types of the paper are .xlarge."""
-    memory = f" + {cluster.memory.count} {_short(cluster.memory.instance)}" if cluster.memory else ""
+    memory = (
+        f" + {cluster.memory.count} {_short(cluster.memory.instance)}" if cluster.memory else ""
+    )
     return f"{cluster.gpu_count} {_short(cluster.gpu)}{memory}"
 
 

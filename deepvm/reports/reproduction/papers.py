@@ -34,27 +34,39 @@ def _scaling() -> Computation:
     return compute
 
 
-PAPERS: dict[str, Callable[[], Computation]] = {"deepvm": _deepvm, "thesis": _thesis, "scaling": _scaling}
+PAPERS: dict[str, Callable[[], Computation]] = {
+    "deepvm": _deepvm,
+    "thesis": _thesis,
+    "scaling": _scaling,
+}
 """By name: what loads the code, so that one paper costs nothing of the others, and fits alone need scipy."""
 
 
 def reproduce(
-    names: Sequence[str] = tuple(PAPERS), *, folder: Path | None = None, progress: Callable[[int], None] | None = None
+    names: Sequence[str] = tuple(PAPERS),
+    *,
+    folder: Path | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> list[Reproduction]:
     """Compute the papers' figures and compare each with what is published.
 
-    ``folder``: of the published figures; by default those that come with deepvm. ``progress``: told how many more
-    parts are done.
+    ``folder``: of the published figures; by default those that come with deepvm. ``progress``: told
+    how many more parts are done.
 
     Raises:
-        RequestError: there is no such paper. MissingExtraError, by way of the command line: no scipy for ``scaling``.
+        RequestError: there is no such paper. MissingExtraError, by way of the command line: no
+            scipy for ``scaling``.
         DataError: published figures and computed ones are not the same set.
     """
     for name in names:
         if name not in PAPERS:
             raise RequestError("paper", name, one_of(name, PAPERS))
-    computations = [PAPERS[name]() for name in names]  # a missing library is found before anything is computed
-    return [_compared(name, compute, folder, progress) for name, compute in zip(names, computations, strict=True)]
+    # A missing library is found before anything is computed
+    computations = [PAPERS[name]() for name in names]
+    return [
+        _compared(name, compute, folder, progress)
+        for name, compute in zip(names, computations, strict=True)
+    ]
 
 
 def parts_of(names: Sequence[str]) -> int:

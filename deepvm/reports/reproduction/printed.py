@@ -10,7 +10,9 @@ from enum import Enum
 Value = float | str
 """What is computed: a number or per cent in the printed unit, seconds for a time, words for words."""
 
-_NUMBER = re.compile(r"(?P<sign>[<>] )?(?P<number>-?\d+(?:\.(?P<decimals>\d+))?)(?P<unit> %)?", re.ASCII)
+_NUMBER = re.compile(
+    r"(?P<sign>[<>] )?(?P<number>-?\d+(?:\.(?P<decimals>\d+))?)(?P<unit> %)?", re.ASCII
+)
 _TIME = re.compile(r"(?:(\d+)d, )?(\d+):([0-5]\d):([0-5]\d)", re.ASCII)
 _DAY, _HOUR, _MINUTE = 86_400, 3600, 60
 _SLACK = 1e-9
@@ -44,13 +46,26 @@ class Printed:
 
     @classmethod
     def read(cls, text: str) -> Printed:
-        """``2.8526``, ``66.3 %``, ``< 10 %``, ``> 75 %``, ``5d, 11:31:28``; everything else is words."""
+        """``2.8526``, ``66.3 %``, ``< 10 %``, ``> 75 %``, ``5d, 11:31:28``.
+
+        Everything else is words.
+        """
         if time := _TIME.fullmatch(text):
             days, hours, minutes, seconds = (int(part or 0) for part in time.groups())
-            return cls(text, Kind.TIME, float(days * _DAY + hours * _HOUR + minutes * _MINUTE + seconds))
+            return cls(
+                text, Kind.TIME, float(days * _DAY + hours * _HOUR + minutes * _MINUTE + seconds)
+            )
         if found := _NUMBER.fullmatch(text):
-            kind = {"<": Kind.BELOW, ">": Kind.ABOVE}.get((found["sign"] or "").strip(), Kind.NUMBER)
-            return cls(text, kind, float(found["number"]), len(found["decimals"] or ""), found["unit"] or "")
+            kind = {"<": Kind.BELOW, ">": Kind.ABOVE}.get(
+                (found["sign"] or "").strip(), Kind.NUMBER
+            )
+            return cls(
+                text,
+                kind,
+                float(found["number"]),
+                len(found["decimals"] or ""),
+                found["unit"] or "",
+            )
         return cls(text, Kind.WORDS)
 
     def agrees(self, ours: Value) -> bool:

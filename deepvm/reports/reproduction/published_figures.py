@@ -88,8 +88,15 @@ def published_paper(name: str, folder: Path | None = None) -> Paper:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
         if raw["schema_version"] != SCHEMA_VERSION:
-            raise DataError(f"{path}: schema_version {raw['schema_version']!r}; allowed: {SCHEMA_VERSION!r}")
-        return Paper(raw["paper"], raw["title"], raw.get("note", ""), tuple(_part(part) for part in raw["parts"]))
+            raise DataError(
+                f"{path}: schema_version {raw['schema_version']!r}; allowed: {SCHEMA_VERSION!r}"
+            )
+        return Paper(
+            raw["paper"],
+            raw["title"],
+            raw.get("note", ""),
+            tuple(_part(part) for part in raw["parts"]),
+        )
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         said = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
         raise DataError(f"{path}: no published figures ({said}); install deepvm again") from None
@@ -101,11 +108,15 @@ def _part(raw: Mapping[str, Any]) -> Part:
     return Part(raw["id"], raw["title"], raw["where"], raw.get("stated_by", PAPER), figures)
 
 
-def _figure(name: str, raw: str | Mapping[str, Any], rules: Sequence[tuple[str, Tolerance]]) -> Figure:
+def _figure(
+    name: str, raw: str | Mapping[str, Any], rules: Sequence[tuple[str, Tolerance]]
+) -> Figure:
     """A figure, with its own tolerance or the first of the part's rules that names it."""
     own: Mapping[str, Any] = {"published": raw} if isinstance(raw, str) else raw
     given, differs = own.get("tolerance"), own.get("differs")
-    tolerance = _tolerance(given) if given else next((t for of, t in rules if fnmatchcase(name, of)), None)
+    tolerance = (
+        _tolerance(given) if given else next((t for of, t in rules if fnmatchcase(name, of)), None)
+    )
     known = KnownDifference(Printed.read(differs["ours"]), differs["why"]) if differs else None
     return Figure(name, Printed.read(own["published"]), tolerance, known, own.get("from", ""))
 

@@ -15,12 +15,27 @@ from deepvm.catalog.published.performance import PublishedPerformance
 from deepvm.catalog.published.rows import Published, published
 from deepvm.catalog.store import load_catalog
 from deepvm.core.cluster.instances import Catalog
-from deepvm.core.cluster.speedup import FloatArray, LogisticSpeedup, MeasuredSpeedup, RingSpeedup, SpeedupCurve
+from deepvm.core.cluster.speedup import (
+    FloatArray,
+    LogisticSpeedup,
+    MeasuredSpeedup,
+    RingSpeedup,
+    SpeedupCurve,
+)
 from deepvm.core.training.hardware import Accelerator, Machine
 from deepvm.core.training.speed import TrainingSpeed
 from deepvm.core.training.steptime import Steps, StepTimeLaw, fit_steps
 from deepvm.core.training.workload import Method, Precision, Workload
-from deepvm.profiling.fit.speedup_models import ALPHA_BETA, AMDAHL, LAWS, LOGISTIC, USL, Fitted, best_first, fit_law
+from deepvm.profiling.fit.speedup_models import (
+    ALPHA_BETA,
+    AMDAHL,
+    LAWS,
+    LOGISTIC,
+    USL,
+    Fitted,
+    best_first,
+    fit_law,
+)
 from deepvm.reports.reproduction.deepvm_figures import PROFILED, measured_points, workload_curves
 from deepvm.reports.reproduction.printed import Value
 
@@ -56,14 +71,19 @@ def table_iv_fits(paper: Catalog) -> dict[str, Value]:
     found: dict[str, Value] = {}
     for title, row in workload_curves(paper).items():
         fitted = fit_law(LOGISTIC, sizes, LogisticSpeedup(row.a, row.b, row.c).speedup(sizes))
-        found |= {f"{title}, {name}": value for name, value in zip(LOGISTIC.parameters, fitted.values, strict=True)}
+        found |= {
+            f"{title}, {name}": value
+            for name, value in zip(LOGISTIC.parameters, fitted.values, strict=True)
+        }
     return found
 
 
 def ring_fits(points: dict[str, Points]) -> dict[str, Value]:
     """The rings' c and l, in step times of one VM."""
     rings = {name: RingSpeedup.fit(own[1:]) for name, own in points.items()}
-    return {f"{name}, {key}": float(getattr(ring, key)) for name, ring in rings.items() for key in "cl"}
+    return {
+        f"{name}, {key}": float(getattr(ring, key)) for name, ring in rings.items() for key in "cl"
+    }
 
 
 def laws(points: dict[str, Points]) -> dict[str, Value]:
@@ -72,12 +92,23 @@ def laws(points: dict[str, Points]) -> dict[str, Value]:
     for name, own in points.items():
         n, s = np.array(own).T
         fits[name] = [fit_law(law, n, s) for law in LAWS]
-    titles = {"alpha-beta (ring)": ALPHA_BETA, "logistic (eq. 10)": LOGISTIC, "Amdahl": AMDAHL, "USL": USL}
+    titles = {
+        "alpha-beta (ring)": ALPHA_BETA,
+        "logistic (eq. 10)": LOGISTIC,
+        "Amdahl": AMDAHL,
+        "USL": USL,
+    }
     errors = {
-        title: 100 * float(np.mean([fit.mape for own in fits.values() for fit in own if fit.law is law]))
+        title: (
+            100
+            * float(np.mean([fit.mape for own in fits.values() for fit in own if fit.law is law]))
+        )
         for title, law in titles.items()
     }
-    return {**errors, **{f"best of {name}": best_first(own)[0].law.name for name, own in fits.items()}}
+    return {
+        **errors,
+        **{f"best of {name}": best_first(own)[0].law.name for name, own in fits.items()},
+    }
 
 
 def held_out(points: dict[str, Points]) -> dict[str, Value]:
@@ -90,7 +121,10 @@ def held_out(points: dict[str, Points]) -> dict[str, Value]:
         few, many = _split(own, {n for n, _ in own if n < HELD_OUT[0]})
         small.append(_mean_error(RingSpeedup.fit(few[1:]), many))
     return {
-        **{f"ring, {name}, 12 20 24 28 left out": error for name, error in zip(points, ring, strict=True)},
+        **{
+            f"ring, {name}, 12 20 24 28 left out": error
+            for name, error in zip(points, ring, strict=True)
+        },
         "measured, all, 12 20 24 28 left out": float(np.mean(between)),
         "ring, all, from 12 VMs, fitted up to 8": float(np.mean(small)),
     }
@@ -115,8 +149,15 @@ class PolluxSteps:
 
     @classmethod
     def of(cls, model: str) -> PolluxSteps:
-        """From the published runs; a step of K GPUs with b samples each takes K b / throughput seconds."""
-        runs = [run for run in published() if run.source == "pollux" and run.workload.model.name == model]
+        """From the published runs.
+
+        A step of K GPUs with b samples each takes K b / throughput seconds.
+        """
+        runs = [
+            run
+            for run in published()
+            if run.source == "pollux" and run.workload.model.name == model
+        ]
         nodes, gpus, batch, step_s = np.array([_row(run) for run in runs]).T
         return cls(Steps(nodes, gpus, batch, step_s))
 
@@ -198,7 +239,9 @@ def _accelerator(name: str, memory_gib: float) -> Accelerator:
     return found
 
 
-def _predicted(source: PublishedPerformance, machine: Machine, workload: Workload, vms: list[int]) -> TrainingSpeed:
+def _predicted(
+    source: PublishedPerformance, machine: Machine, workload: Workload, vms: list[int]
+) -> TrainingSpeed:
     found = source.of_machine(machine, workload, np.array(vms, dtype=np.float64))
     assert isinstance(found, TrainingSpeed)
     return found

@@ -34,14 +34,20 @@ class Column:
 
 
 def columns() -> list[Column]:
-    """All columns. On demand and, of the small job, Adaptive save periodically too (section 6.3)."""
+    """All columns.
+
+    On demand and, of the small job, Adaptive save periodically too (section 6.3).
+    """
     found = []
     for table, name, best, periodic, adaptive in (
         (SMALL, "gpt-117m", 51, 10_000, 10_000),
-        (LARGE, "gpt-1.3b", 33, 1000, None),  # the head of Table 6.3 says 10000; its 0:32:30 of saves are 100
+        # The head of Table 6.3 says 10000; its 0:32:30 of saves are 100
+        (LARGE, "gpt-1.3b", 33, 1000, None),
     ):
         job = preset(name)
-        found.append(Column(table, ADAPTIVE, replace(job, save_every_steps=adaptive), parse_policy("thesis")))
+        found.append(
+            Column(table, ADAPTIVE, replace(job, save_every_steps=adaptive), parse_policy("thesis"))
+        )
         for steps in (10, best, 100):
             policy = parse_policy(f"static:{steps}")
             found.append(Column(table, f"Per-{steps}", replace(job, save_every_steps=None), policy))
@@ -52,7 +58,10 @@ def columns() -> list[Column]:
 
 def compute(runs: int = RUNS, seed: int = SEED) -> Iterator[tuple[str, dict[str, Value]]]:
     """Yield each part's id with its figures."""
-    yield "interval", {**intervals(SMALL, preset("gpt-117m")), **intervals(LARGE, preset("gpt-1.3b"))}
+    yield (
+        "interval",
+        {**intervals(SMALL, preset("gpt-117m")), **intervals(LARGE, preset("gpt-1.3b"))},
+    )
     asked = columns()
     results = simulate_each([(column.job, column.policy) for column in asked], runs=runs, seed=seed)
     means: dict[tuple[str, str], dict[str, float]] = {}
@@ -63,7 +72,10 @@ def compute(runs: int = RUNS, seed: int = SEED) -> Iterator[tuple[str, dict[str,
     yield "table-6.2", _table(means, SMALL)
     yield "table-6.3", _table(means, LARGE)
     yield "text-6.3", sentences(means, preset("gpt-1.3b"))
-    yield "closed-form", {f"{column.table}, {column.title}": closed_form_s(column) for column in asked}
+    yield (
+        "closed-form",
+        {f"{column.table}, {column.title}": closed_form_s(column) for column in asked},
+    )
 
 
 def intervals(title: str, job: Job) -> dict[str, Value]:
@@ -86,8 +98,8 @@ def intervals(title: str, job: Job) -> dict[str, Value]:
 def cells(found: Results) -> dict[str, float]:
     """A column: means in seconds, and in dollars.
 
-    The thesis's rows do not add up to its totals but for Recomp., which its Comp. holds already: per-10 of Table 6.2
-    computes 5d, 7:46:41 on demand and 0:34:11 more.
+    The thesis's rows do not add up to its totals but for Recomp., which its Comp. holds already:
+    per-10 of Table 6.2 computes 5d, 7:46:41 on demand and 0:34:11 more.
     """
     parts = found.breakdown_s
     return {
@@ -102,11 +114,19 @@ def cells(found: Results) -> dict[str, float]:
 
 
 def _table(means: dict[tuple[str, str], dict[str, float]], table: str) -> dict[str, Value]:
-    return {f"{title}, {row}": v for (own, title), rows in means.items() if own == table for row, v in rows.items()}
+    return {
+        f"{title}, {row}": v
+        for (own, title), rows in means.items()
+        if own == table
+        for row, v in rows.items()
+    }
 
 
 def sentences(means: dict[tuple[str, str], dict[str, float]], large: Job) -> dict[str, Value]:
-    """Per cent that sections 6.3.1 and 6.3.2 name; they compare with on-demand VMs, and once with the steps alone."""
+    """Per cent that sections 6.3.1 and 6.3.2 name.
+
+    They compare with on-demand VMs, and once with the steps alone.
+    """
 
     def over(table: str, title: str, row: str = "Total") -> float:
         return 100 * (means[table, title][row] / means[table, ON_DEMAND][row] - 1)
@@ -114,7 +134,10 @@ def sentences(means: dict[tuple[str, str], dict[str, float]], large: Job) -> dic
     steps_s = large.steps * large.step_s.mean
     saves = means[SMALL, "Per-10"]
     return {
-        **{f"{SMALL}, {t} over on-demand": over(SMALL, t) for t in (ADAPTIVE, "Per-10", "Per-51", "Per-100")},
+        **{
+            f"{SMALL}, {t} over on-demand": over(SMALL, t)
+            for t in (ADAPTIVE, "Per-10", "Per-51", "Per-100")
+        },
         f"{SMALL}, Per-10, share of saves": 100 * saves["Save"] / saves["Total"],
         f"{SMALL}, {ADAPTIVE}, cost saved": -over(SMALL, ADAPTIVE, "Cost ($)"),
         f"{LARGE}, Per-33 over steps alone": 100 * (means[LARGE, "Per-33"]["Total"] / steps_s - 1),
@@ -128,6 +151,10 @@ def closed_form_s(column: Column) -> float:
     job = column.job
     rate = 1 / job.mttp_s[0] if job.market is Market.SPOT else 0.0
     found = forecast(
-        job, column.policy, per_second=np.array(rate), step_s=np.array(job.step_s.mean), vms=np.array(float(job.vms))
+        job,
+        column.policy,
+        per_second=np.array(rate),
+        step_s=np.array(job.step_s.mean),
+        vms=np.array(float(job.vms)),
     )
     return float(found.total_s)

@@ -24,7 +24,8 @@ class Verdict(str, Enum):
 class Comparison:
     """A published figure and ours, in the printed unit, seconds for a time.
 
-    ``expected``: False where ours differs and that is not known, or is not the known difference any more.
+    ``expected``: False where ours differs and that is not known, or is not the known difference any
+    more.
     """
 
     figure: Figure
@@ -41,7 +42,9 @@ class Comparison:
         elif _close(figure.published, ours, figure.tolerance):
             verdict = Verdict.CLOSE
         known = figure.known
-        as_known = known is not None and (known.ours.agrees(ours) or _close(known.ours, ours, figure.tolerance))
+        as_known = known is not None and (
+            known.ours.agrees(ours) or _close(known.ours, ours, figure.tolerance)
+        )
         return cls(figure, ours, verdict, verdict is not Verdict.DIFFERS or as_known)
 
     @property
@@ -56,7 +59,10 @@ class Comparison:
 
     @property
     def relative(self) -> float | None:
-        """The difference as a share of the published figure; None without one, or where that is 0."""
+        """The difference as a share of the published figure.
+
+        None without one, or where that is 0.
+        """
         difference, published = self.difference, self.figure.published.value
         return difference / abs(published) if difference is not None and published else None
 
@@ -95,7 +101,8 @@ class ComparedPart:
         wrong = {figure.name for figure in part.figures} ^ set(ours)
         if wrong:
             raise DataError(
-                f"published figures, {part.id}: not both published and computed: {', '.join(sorted(wrong))}"
+                f"published figures, {part.id}: not both published and computed:"
+                f" {', '.join(sorted(wrong))}"
             )
         return cls(part, tuple(Comparison.of(figure, ours[figure.name]) for figure in part.figures))
 
@@ -121,4 +128,9 @@ class Reproduction:
     @property
     def unexpected(self) -> tuple[tuple[Part, Comparison], ...]:
         """What differs and should not."""
-        return tuple((part.part, found) for part in self.parts for found in part.comparisons if not found.expected)
+        return tuple(
+            (part.part, found)
+            for part in self.parts
+            for found in part.comparisons
+            if not found.expected
+        )

@@ -9,24 +9,35 @@ class AuditGate(TypedDict):
     """What was asked of a script."""
 
     gate: Annotated[
-        Literal["repeats", "ends", "kills", "resumed", "parameters", "samples", "replays"], "what was asked"
+        Literal["repeats", "ends", "kills", "resumed", "parameters", "samples", "replays"],
+        "what was asked",
     ]
-    state: Annotated[Literal["passed", "failed", "skipped"], "the answer; skipped: it could not be judged"]
+    state: Annotated[
+        Literal["passed", "failed", "skipped"], "the answer; skipped: it could not be judged"
+    ]
     reason: Annotated[str, "why, empty if passed"]
 
 
 class AuditKill(TypedDict):
     """A kill that has happened."""
 
-    run: Annotated[int, "number of the run, from 1; later ones repeat kills that hit nothing, earlier"]
+    run: Annotated[
+        int, "number of the run, from 1; later ones repeat kills that hit nothing, earlier"
+    ]
     attempt: Annotated[int, "start of the script in its run that was killed, from 0"]
     kind: Annotated[Literal["step", "write"], "after a logged step, or in the middle of a write"]
     file: Annotated[str, "that was being written, below the folder of the run; empty after a step"]
     logged_steps: Annotated[int, "steps that the attempt had made"]
-    reached_step: Annotated[int | None, "the last of them, counted from the start of training, null if unknown"]
-    resumed_step: Annotated[int | None, "step after which the next attempt has gone on, null if unknown"]
+    reached_step: Annotated[
+        int | None, "the last of them, counted from the start of training, null if unknown"
+    ]
+    resumed_step: Annotated[
+        int | None, "step after which the next attempt has gone on, null if unknown"
+    ]
     hit: Annotated[
-        bool, "whether steps were made and some were left, or a file was being written: else it proves nothing"
+        bool,
+        "whether steps were made and some were left, or a file was being written: else it proves"
+        " nothing",
     ]
 
 

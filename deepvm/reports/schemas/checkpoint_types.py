@@ -64,7 +64,9 @@ class NodeCounts(TypedDict):
 
 
 class _MoreOfFlush(TypedDict, total=False):
-    flushed: Annotated[int, "versions written; as all below where the node writes them somewhere only"]
+    flushed: Annotated[
+        int, "versions written; as all below where the node writes them somewhere only"
+    ]
     failed: Annotated[int, "failed attempts"]
     last_error: Annotated[str, "the last failure in words, empty without one"]
     last_s: Annotated[float, "how long the last took, seconds"]

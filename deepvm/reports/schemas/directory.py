@@ -26,10 +26,11 @@ class Described:
 
     Attributes:
         where: the command that prints it, or the file. text: what it is.
-        kind: its type. rows: the key of the rows of its CSV, empty where the document itself is the only row.
+        kind: its type. rows: the key of the rows of its CSV, empty where the document itself is the
+            only row.
         row: the type of a row. key: the column of the rows' names, where they are kept by name.
-        required: keys that a file of users must have; None for those that the type requires. more: whether it may have
-            others, which are ignored.
+        required: keys that a file of users must have; None for those that the type requires. more:
+            whether it may have others, which are ignored.
     """
 
     where: str
@@ -77,10 +78,14 @@ def _matrix(name: str) -> dict[str, Any]:
     # pydantic knows what the short forms become, not the forms themselves.
     for key, kind in (("datasets", "Dataset"), ("models", "Model")):
         names = found["$defs"][kind]["properties"]["name"]["enum"]
-        found["properties"][key]["items"] = {"anyOf": [{"enum": names}, found["properties"][key]["items"]]}
+        found["properties"][key]["items"] = {
+            "anyOf": [{"enum": names}, found["properties"][key]["items"]]
+        }
     for fault, property_ in found["$defs"]["Failures"]["properties"].items():
         steps = {"type": "array", "items": {"type": "integer", "minimum": 1}}
-        property_["anyOf"].append({"type": "number"} if isinstance(find_fault(fault), DiskFault) else steps)
+        property_["anyOf"].append(
+            {"type": "number"} if isinstance(find_fault(fault), DiskFault) else steps
+        )
     return found
 
 
@@ -92,25 +97,61 @@ def _tables(name: str) -> dict[str, Any]:
 
 _JOB_NEEDS, _MODEL_NEEDS = ("steps", "step_s"), ("parameters",)
 DOCUMENTS: dict[str, Described | Validated] = {
-    "recommend": Described("recommend", "The clusters that train fastest for a budget", plans.Recommendation),
-    "explain": Described("explain", "Why a VM type is not in the best cluster", plans.ExplanationDocument),
+    "recommend": Described(
+        "recommend", "The clusters that train fastest for a budget", plans.Recommendation
+    ),
+    "explain": Described(
+        "explain", "Why a VM type is not in the best cluster", plans.ExplanationDocument
+    ),
     "sweep": Described("sweep", "The best cluster of every budget", plans.Sweep),
-    "gpus": Described("gpus", "What can be rented to train a model", performance.Gpus, "gpus", performance.Gpu),
-    "performance": Described("performance predict", "How fast GPUs train a model", performance.Prediction),
-    "performance-check": Described("performance check", "How far predictions are off", performance.PredictionCheck),
+    "gpus": Described(
+        "gpus", "What can be rented to train a model", performance.Gpus, "gpus", performance.Gpu
+    ),
+    "performance": Described(
+        "performance predict", "How fast GPUs train a model", performance.Prediction
+    ),
+    "performance-check": Described(
+        "performance check", "How far predictions are off", performance.PredictionCheck
+    ),
     "models": Described(
-        "performance models", "Models that can be named", performance.Models, "models", performance.ModelPreset
+        "performance models",
+        "Models that can be named",
+        performance.Models,
+        "models",
+        performance.ModelPreset,
     ),
-    "reproduce": Described("reproduce", "Figures of the papers, computed again", performance.Reproduction),
+    "reproduce": Described(
+        "reproduce", "Figures of the papers, computed again", performance.Reproduction
+    ),
     "catalogs": Described(
-        "catalog list", "Catalogs that come with deepvm", prices.Catalogs, "catalogs", prices.EmbeddedCatalog
+        "catalog list",
+        "Catalogs that come with deepvm",
+        prices.Catalogs,
+        "catalogs",
+        prices.EmbeddedCatalog,
     ),
-    "diff": Described("catalog diff, tables diff --catalog", "What changed between two catalogs", prices.CatalogDiff),
+    "diff": Described(
+        "catalog diff, tables diff --catalog",
+        "What changed between two catalogs",
+        prices.CatalogDiff,
+    ),
     "catalog-status": Described(
-        "catalog status", "The cache of the cloud's prices", prices.CatalogStatus, "signals", prices.CachedSignal
+        "catalog status",
+        "The cache of the cloud's prices",
+        prices.CatalogStatus,
+        "signals",
+        prices.CachedSignal,
     ),
-    "doctor": Described("doctor", "Whether live prices can be had", prices.Doctor, "checks", prices.Check),
-    "config": Described("config show", "Settings outside the command line", prices.Config, "settings", prices.Setting),
+    "doctor": Described(
+        "doctor", "Whether live prices can be had", prices.Doctor, "checks", prices.Check
+    ),
+    "config": Described(
+        "config show",
+        "Settings outside the command line",
+        prices.Config,
+        "settings",
+        prices.Setting,
+    ),
     "simulate": Described("simulate", "Simulated training runs", simulation.SimulationRow),
     "simulate-comparison": Described(
         "simulate with several rows",
@@ -118,18 +159,35 @@ DOCUMENTS: dict[str, Described | Validated] = {
         simulation.SimulationComparison,
     ),
     "survive": Described("survive", "Whether spot VMs can be had and live", simulation.Survive),
-    "traces": Described("traces show", "Recorded spot VMs", simulation.Traces, "traces", simulation.TraceRow),
+    "traces": Described(
+        "traces show", "Recorded spot VMs", simulation.Traces, "traces", simulation.TraceRow
+    ),
     "traces-fit": Described("traces fit", "Lifetime distributions", simulation.TracesFit),
-    "traces-replay": Described("traces replay", "Save policies replayed on traces", simulation.TracesReplay),
-    "traces-deadline": Described("traces deadline", "Deadlines replayed on traces", simulation.TracesDeadline),
+    "traces-replay": Described(
+        "traces replay", "Save policies replayed on traces", simulation.TracesReplay
+    ),
+    "traces-deadline": Described(
+        "traces deadline", "Deadlines replayed on traces", simulation.TracesDeadline
+    ),
     "eflops": Described(
-        "profile eflops", "The training speed of a machine", profiling.OneOrMoreEflops, row=profiling.Eflops
+        "profile eflops",
+        "The training speed of a machine",
+        profiling.OneOrMoreEflops,
+        row=profiling.Eflops,
     ),
-    "scaling": Described("profile scaling", "A measured speed-up curve", profiling.Scaling, "points", profiling.Point),
+    "scaling": Described(
+        "profile scaling", "A measured speed-up curve", profiling.Scaling, "points", profiling.Point
+    ),
     "saturation": Described(
-        "profile saturation", "How many VMs saturate a memory node", profiling.Saturation, "times", profiling.Pushes
+        "profile saturation",
+        "How many VMs saturate a memory node",
+        profiling.Saturation,
+        "times",
+        profiling.Pushes,
     ),
-    "fit": Described("profile fit", "Fitted speed-up curves", profiling.SpeedupFit, "band", profiling.BandPoint),
+    "fit": Described(
+        "profile fit", "Fitted speed-up curves", profiling.SpeedupFit, "band", profiling.BandPoint
+    ),
     "steptime": Described(
         "profile fit --law step-time",
         "The fitted step-time law",
@@ -137,49 +195,112 @@ DOCUMENTS: dict[str, Described | Validated] = {
         "predictions",
         profiling.StepPrediction,
     ),
-    "tables": Validated("profile all, tables show, tables export", "Measurements of your own machines", _tables),
+    "tables": Validated(
+        "profile all, tables show, tables export", "Measurements of your own machines", _tables
+    ),
     "tables-list": Described(
-        "tables list", "Your measurements in short", profiling.TablesList, "entries", profiling.ListedEntry
+        "tables list",
+        "Your measurements in short",
+        profiling.TablesList,
+        "entries",
+        profiling.ListedEntry,
     ),
     "tables-diff": Described(
-        "tables diff", "What the last change did to them", profiling.TablesDiff, "changes", profiling.TablesChange
+        "tables diff",
+        "What the last change did to them",
+        profiling.TablesDiff,
+        "changes",
+        profiling.TablesChange,
     ),
     "ckpt-bench": Described(
-        "ckpt bench", "How long a save blocks training", profiling.Bench, "methods", profiling.Method, "method"
+        "ckpt bench",
+        "How long a save blocks training",
+        profiling.Bench,
+        "methods",
+        profiling.Method,
+        "method",
     ),
     "ckpt-bench-node": Described(
-        "ckpt bench --trainers", "How fast a memory node is", profiling.NodeBench, "rows", profiling.NodeBenchRow
+        "ckpt bench --trainers",
+        "How fast a memory node is",
+        profiling.NodeBench,
+        "rows",
+        profiling.NodeBenchRow,
     ),
-    "ckpt-ls": Described("ckpt ls", "Versions at a place", checkpoints.StoredVersions, row=checkpoints.StoredVersion),
-    "ckpt-verify": Described("ckpt verify", "Versions compared with their records", checkpoints.Verified),
+    "ckpt-ls": Described(
+        "ckpt ls", "Versions at a place", checkpoints.StoredVersions, row=checkpoints.StoredVersion
+    ),
+    "ckpt-verify": Described(
+        "ckpt verify", "Versions compared with their records", checkpoints.Verified
+    ),
     "memory-node": Described(
-        "memory-node status", "What a memory node holds", checkpoints.MemoryNode, "versions", checkpoints.HeldVersion
+        "memory-node status",
+        "What a memory node holds",
+        checkpoints.MemoryNode,
+        "versions",
+        checkpoints.HeldVersion,
     ),
-    "run": Described("run, jobs show, jobs resume", "A job of deepvm run", jobs.Run, "machines", jobs.RunMachine),
-    "run-plan": Described("run --dry-run", "What a job would rent", jobs.RunPlan, "machines", jobs.PlannedMachines),
+    "run": Described(
+        "run, jobs show, jobs resume", "A job of deepvm run", jobs.Run, "machines", jobs.RunMachine
+    ),
+    "run-plan": Described(
+        "run --dry-run", "What a job would rent", jobs.RunPlan, "machines", jobs.PlannedMachines
+    ),
     "jobs": Described("jobs ls", "Jobs in short", jobs.Jobs, "jobs", jobs.ListedJob),
-    "orphans": Described("jobs orphans", "Machines without a controller", jobs.Orphans, "orphans", jobs.OrphanMachine),
-    "pools": Described("history pools", "How long machines lived", jobs.Pools, "pools", jobs.Pool),
-    "audit": Described("audit", "Whether a script resumes right", audits.Audit, "gates", audits.AuditGate),
-    "history": Described("history export", "All machines", jobs.History, "machines", jobs.RecordedMachine),
-    "lab": Described("lab check", "Runs that fail, against the gates", lab.LabCheck, "failures", lab.GateFailure),
-    "lab-report": Described("lab run, lab report", "What failures have cost", lab.LabReport, "suites", lab.LabSuite),
-    "lab-list": Described("lab list", "What a matrix file can name", lab.LabList, "entries", lab.LabEntry),
-    "lab-selftest": Described(
-        "lab selftest", "Mistakes on purpose, at the gates", lab.LabSelftest, "controls", lab.TestedControl
+    "orphans": Described(
+        "jobs orphans", "Machines without a controller", jobs.Orphans, "orphans", jobs.OrphanMachine
     ),
-    "catalog": Validated("catalog show, a catalog file", "VM types of one region with prices", _catalog),
+    "pools": Described("history pools", "How long machines lived", jobs.Pools, "pools", jobs.Pool),
+    "audit": Described(
+        "audit", "Whether a script resumes right", audits.Audit, "gates", audits.AuditGate
+    ),
+    "history": Described(
+        "history export", "All machines", jobs.History, "machines", jobs.RecordedMachine
+    ),
+    "lab": Described(
+        "lab check", "Runs that fail, against the gates", lab.LabCheck, "failures", lab.GateFailure
+    ),
+    "lab-report": Described(
+        "lab run, lab report", "What failures have cost", lab.LabReport, "suites", lab.LabSuite
+    ),
+    "lab-list": Described(
+        "lab list", "What a matrix file can name", lab.LabList, "entries", lab.LabEntry
+    ),
+    "lab-selftest": Described(
+        "lab selftest",
+        "Mistakes on purpose, at the gates",
+        lab.LabSelftest,
+        "controls",
+        lab.TestedControl,
+    ),
+    "catalog": Validated(
+        "catalog show, a catalog file", "VM types of one region with prices", _catalog
+    ),
     "quotas": Validated("--quota FILE", "Limits of an account", _quotas),
     "matrix": Validated("lab run MATRIX.yaml", "Trainings that fail on purpose", _matrix),
-    "lab-suite": Described("*_publishable.json of lab", "One suite, to be published", lab.PublishedSuite),
-    "lab-run": Described("config.json of a run of lab", "What makes the run what it is", lab.LabRun),
-    "lab-supervisor": Described("supervisor.json beside it", "What happened to the run", lab.LabSupervisor),
+    "lab-suite": Described(
+        "*_publishable.json of lab", "One suite, to be published", lab.PublishedSuite
+    ),
+    "lab-run": Described(
+        "config.json of a run of lab", "What makes the run what it is", lab.LabRun
+    ),
+    "lab-supervisor": Described(
+        "supervisor.json beside it", "What happened to the run", lab.LabSupervisor
+    ),
     "lab-audit": Described("audit.json beside it", "What the gates said at its end", lab.LabAudit),
     "job": Described("--job FILE, as YAML", "A training job", simulation.Job, required=_JOB_NEEDS),
-    "model": Described("--model FILE, as YAML or JSON", "A model", performance.ModelFile, required=_MODEL_NEEDS),
-    "trace": Described("a file of traces", "A recorded trace of spot VMs", simulation.TraceFile, more=True),
-    "checkpoint": Described("beside the file of a version", "A commit record", checkpoints.CommitRecord),
-    "profile": Described("settings.json of profile all --out", "How parts were measured", profiling.Campaign),
+    "model": Described(
+        "--model FILE, as YAML or JSON", "A model", performance.ModelFile, required=_MODEL_NEEDS
+    ),
+    "trace": Described(
+        "a file of traces", "A recorded trace of spot VMs", simulation.TraceFile, more=True
+    ),
+    "checkpoint": Described(
+        "beside the file of a version", "A commit record", checkpoints.CommitRecord
+    ),
+    "profile": Described(
+        "settings.json of profile all --out", "How parts were measured", profiling.Campaign
+    ),
 }
 """By the name in ``schema_version``, ``deepvm.NAME/1``, where the document has one."""
 

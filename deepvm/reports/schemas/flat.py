@@ -1,7 +1,7 @@
 """Documents as tables: one row for each of what they list, a column for each value.
 
-The header follows from the type of a row, whatever the rows hold: values of objects have dotted names, such as
-``step_s.low``; lists, and objects whose keys vary, are in one field, as JSON in CSV.
+The header follows from the type of a row, whatever the rows hold: values of objects have dotted
+names, such as ``step_s.low``; lists, and objects whose keys vary, are in one field, as JSON in CSV.
 """
 
 from __future__ import annotations
@@ -21,10 +21,17 @@ def rows_of(document: Any, name: str = "") -> tuple[list[str], list[list[Any]]]:
     return rows_as(found.row or found.kind, _listed(document, found), found.key)
 
 
-def rows_as(kind: Any, rows: Iterable[Mapping[str, Any]], key: str = "") -> tuple[list[str], list[list[Any]]]:
+def rows_as(
+    kind: Any, rows: Iterable[Mapping[str, Any]], key: str = ""
+) -> tuple[list[str], list[list[Any]]]:
     """Header and rows of objects of a type; ``key``: of a column in front of what the type says."""
-    paths = [*([(key,)] if key else []), *(path for path in columns(kind) if path != ("schema_version",))]
-    return [".".join(path) for path in paths], [[_cell(row, path) for path in paths] for row in rows]
+    paths = [
+        *([(key,)] if key else []),
+        *(path for path in columns(kind) if path != ("schema_version",)),
+    ]
+    return [".".join(path) for path in paths], [
+        [_cell(row, path) for path in paths] for row in rows
+    ]
 
 
 def header_of(found: Described) -> list[str]:

@@ -13,7 +13,9 @@ Time = Annotated[str, "ISO 8601, UTC"]
 MaybeTime = Annotated[str | None, "ISO 8601, UTC, null if it has not happened"]
 Usd = Annotated[float, "US dollars"]
 EndReason = Annotated[
-    str, "released, preempted, lost, refused, or unready: ended before it could train; empty while it lives"
+    str,
+    "released, preempted, lost, refused, or unready: ended before it could train; empty while it"
+    " lives",
 ]
 Epoch = Annotated[float | None, "seconds since 1970, null if it has not happened"]
 
@@ -42,7 +44,9 @@ class RunParts(TypedDict):
     allocation: Annotated[float, "waiting for machines, seconds"]
     preparation: Annotated[float, "booting, loading, joining, seconds"]
     compute: Annotated[float, "steps that count, seconds; all training where progress is unknown"]
-    recompute: Annotated[float | None, "steps that were lost and done again, seconds, null if unknown"]
+    recompute: Annotated[
+        float | None, "steps that were lost and done again, seconds, null if unknown"
+    ]
     save: Annotated[float, "saves, while training stood still, seconds"]
 
 
@@ -58,7 +62,9 @@ class RunSpent(TypedDict):
     allocation: Annotated[Usd, "machines that waited for others"]
     preparation: Annotated[Usd, "booting, loading, joining"]
     compute: Annotated[Usd, "steps that count; all training where progress is unknown"]
-    recompute: Annotated[float | None, "steps that were lost and done again, US dollars, null if unknown"]
+    recompute: Annotated[
+        float | None, "steps that were lost and done again, US dollars, null if unknown"
+    ]
     save: Annotated[Usd, "saves, while training stood still"]
     hang: Annotated[Usd, "from the last sign of life until a hang was noticed"]
     downtime: Annotated[Usd, "machines that lived while there was no controller"]
@@ -99,12 +105,17 @@ class RunForecast(TypedDict):
     """What ``simulate`` says of the job by what was known before it began, but for the time of a step."""
 
     runs: Annotated[int, "simulated ones"]
-    steps: Annotated[int, "all of the job; of a job that is done, as many as it did if no number was given"]
+    steps: Annotated[
+        int, "all of the job; of a job that is done, as many as it did if no number was given"
+    ]
     steps_given: Annotated[bool, "whether the job file or --steps says so"]
     step_s: Annotated[float, "one step, as measured, seconds"]
-    start_s: Annotated[float, "from the request for a machine until it trains, as earlier ones took, seconds"]
+    start_s: Annotated[
+        float, "from the request for a machine until it trains, as earlier ones took, seconds"
+    ]
     mttp_s: Annotated[
-        float | None, "mean lifetime of a machine, by inject from its first training, seconds, null: no end"
+        float | None,
+        "mean lifetime of a machine, by inject from its first training, seconds, null: no end",
     ]
     total_s: Annotated[Spread, "from the submission to the last step, seconds"]
     cost_usd: Annotated[Spread, "of all machines, US dollars"]
@@ -166,19 +177,26 @@ class RunRestarts(TypedDict):
     waiting_s: Annotated[float, "waiting, loading and hangs since training first began, seconds"]
     waiting_usd: Annotated[Usd, "the same in money"]
     uncertain_s: Annotated[
-        float, "where progress is unknown, training before the last restart, which may have been done twice, seconds"
+        float,
+        "where progress is unknown, training before the last restart, which may have been done"
+        " twice, seconds",
     ]
     uncertain_usd: Annotated[Usd, "the same in money"]
 
 
 class RunPhases(TypedDict):
-    """What comes before the steps on a machine, on average, in seconds; null if no machine has said so."""
+    """What comes before the steps on a machine, on average, in seconds.
+
+    Null if no machine has said so.
+    """
 
     code: Annotated[float | None, "fetching the code"]
     setup: Annotated[float | None, "the job file's setup"]
     data: Annotated[float | None, "fetching its data"]
     load: Annotated[float | None, "until the first trainers could begin"]
-    first_step: Annotated[float | None, "from the start of a generation's trainers to its first step"]
+    first_step: Annotated[
+        float | None, "from the start of a generation's trainers to its first step"
+    ]
 
 
 class Run(TypedDict):
@@ -186,10 +204,13 @@ class Run(TypedDict):
 
     schema_version: Literal["deepvm.run/1"]
     name: Name
-    state: Annotated[str, "done, stopped or failed; before the end pending, forming, running or saving"]
+    state: Annotated[
+        str, "done, stopped or failed; before the end pending, forming, running or saving"
+    ]
     why: Annotated[str, "why it stopped or failed, empty otherwise"]
     exit_code: Annotated[
-        int | None, "of run: 0 done, 1 failed, 3 stopped, 4 its data cannot be had; null before the end"
+        int | None,
+        "of run: 0 done, 1 failed, 3 stopped, 4 its data cannot be had; null before the end",
     ]
     steps: Annotated[int | None, "steps done, null if unknown"]
     progress_unknown: Annotated[str, "why the number of steps is unknown, empty if it is known"]
@@ -202,20 +223,29 @@ class Run(TypedDict):
     saves: RunSaves
     failed_saves: RunFailedSaves
     version: Annotated[int, "steps of the newest version that is safe"]
-    total_s: Annotated[float, "from the submission to the end, but for the time in which it was stopped, seconds"]
+    total_s: Annotated[
+        float, "from the submission to the end, but for the time in which it was stopped, seconds"
+    ]
     breakdown_s: RunBreakdown
     phases_s: RunPhases
     between_steps: Annotated[
-        float | None, "share of the training that passes between steps, as for data, 0 to 1, null if unknown"
+        float | None,
+        "share of the training that passes between steps, as for data, 0 to 1, null if unknown",
     ]
-    downtime_s: Annotated[float, "without a controller, seconds; machines may have trained meanwhile"]
+    downtime_s: Annotated[
+        float, "without a controller, seconds; machines may have trained meanwhile"
+    ]
     cost_usd: Annotated[Usd, "what was paid"]
     head_usd: Annotated[Usd, "of that, for the machine that ran the controller of a detached job"]
-    on_demand_cost_usd: Annotated[float | None, "what on-demand machines would have cost, US dollars, null if unknown"]
+    on_demand_cost_usd: Annotated[
+        float | None, "what on-demand machines would have cost, US dollars, null if unknown"
+    ]
     same_work_on_demand_usd: Annotated[
         float | None, "the same steps on demand, undisturbed, US dollars, null if unknown"
     ]
-    unpriced_types: Annotated[list[str], "types whose on-demand price is not known: these two are null then"]
+    unpriced_types: Annotated[
+        list[str], "types whose on-demand price is not known: these two are null then"
+    ]
     spent_usd: RunSpent
     forecast: Annotated[RunForecast | None, "null before the end, and where there is none"]
     unforeseen: Annotated[str, "why there is no forecast, empty otherwise and before the end"]
@@ -259,15 +289,21 @@ class RunPlan(TypedDict):
 
     schema_version: Literal["deepvm.run-plan/1"]
     name: Name
-    usd_per_hour: Annotated[float, "with the most machines, in the dearest of the pools, US dollars an hour"]
+    usd_per_hour: Annotated[
+        float, "with the most machines, in the dearest of the pools, US dollars an hour"
+    ]
     total_usd: Annotated[float | None, "what may be paid in all, US dollars, null without a limit"]
     max_price: Annotated[
-        float | None, "what all machines may cost when prices rise, US dollars an hour, null if unsaid"
+        float | None,
+        "what all machines may cost when prices rise, US dollars an hour, null if unsaid",
     ]
     machines: list[PlannedMachines]
     pools: Annotated[list[AskedPool], "in the order in which they are asked"]
     bill: Annotated[Bill | None, "what comes besides machines, null where no rates are known"]
-    names: Annotated[list[MadeName], "of all that is made in the cloud; empty where machines are simulated or yours"]
+    names: Annotated[
+        list[MadeName],
+        "of all that is made in the cloud; empty where machines are simulated or yours",
+    ]
 
 
 class ListedJob(TypedDict):
@@ -275,7 +311,9 @@ class ListedJob(TypedDict):
 
     name: Name
     state: Annotated[str, "of the job"]
-    controller: Annotated[str, "alive, gone, elsewhere (its folder is not here), or over where none is needed"]
+    controller: Annotated[
+        str, "alive, gone, elsewhere (its folder is not here), or over where none is needed"
+    ]
     created: Annotated[Time, "when it was submitted"]
     steps: Annotated[int | None, "steps done, null if unknown"]
     preemptions: Annotated[int, "machines that were taken back or lost"]
@@ -318,8 +356,12 @@ class Pool(TypedDict):
     missed_notices: Annotated[int, "preemptions without a notice"]
     missed_low: Annotated[float, "lower end of the 80 % interval of the share without a notice"]
     missed_high: Annotated[float, "upper end"]
-    lead_s: Annotated[float | None, "from a notice to its preemption, mean, seconds, null without any"]
-    rebalances: Annotated[int, "machines that the cloud had recommended to replace, taken back or not"]
+    lead_s: Annotated[
+        float | None, "from a notice to its preemption, mean, seconds, null without any"
+    ]
+    rebalances: Annotated[
+        int, "machines that the cloud had recommended to replace, taken back or not"
+    ]
     mttp_s: Annotated[float | None, "mean time to preemption, seconds, null before the first"]
     mttp_low_s: Annotated[float, "lower end of its 80 % interval, seconds"]
     mttp_high_s: Annotated[float | None, "upper end, seconds, null before the first preemption"]

@@ -1,7 +1,8 @@
 """JSON Schemas (draft 2020-12) and columns of CSV, both of the types that describe documents.
 
-Types are TypedDicts, and what they are made of. A text in ``Annotated`` describes a value, its unit included; of nested
-ones the innermost comes last: ``Annotated[UsdPerHour, "spot price of one VM"]`` is "spot price of one VM, $/h".
+Types are TypedDicts, and what they are made of. A text in ``Annotated`` describes a value, its unit
+included; of nested ones the innermost comes last: ``Annotated[UsdPerHour, "spot price of one VM"]``
+is "spot price of one VM, $/h".
 """
 
 from __future__ import annotations
@@ -9,7 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from inspect import getdoc
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
@@ -20,8 +30,8 @@ def json_schema(
 ) -> dict[str, Any]:
     """The schema of a document.
 
-    ``required``: the keys that must be there; None for those that the type requires. ``more``: whether objects may hold
-    what their type does not say.
+    ``required``: the keys that must be there; None for those that the type requires. ``more``:
+    whether objects may hold what their type does not say.
     """
     writer = _Writer(more)
     found = writer.object_of(kind) if is_typeddict(kind) else writer.of(kind)
@@ -29,7 +39,14 @@ def json_schema(
         found["required"] = sorted(required)
     definitions = {"$defs": dict(sorted(writer.definitions.items()))} if writer.definitions else {}
     about = {"description": found.pop("description")} if "description" in found else {}
-    return {"$schema": DIALECT, "$id": f"{name}.schema.json", "title": title, **about, **found, **definitions}
+    return {
+        "$schema": DIALECT,
+        "$id": f"{name}.schema.json",
+        "title": title,
+        **about,
+        **found,
+        **definitions,
+    }
 
 
 class _Writer:

@@ -28,7 +28,9 @@ class LabCheck(TypedDict):
     schema_version: Literal["deepvm.lab/1"]
     runs: Annotated[int, "runs of the folder"]
     passed: Annotated[int, "of them that pass all gates"]
-    left_out: Annotated[list[str], "runs of the same matrices that nobody has asked for yet (--only)"]
+    left_out: Annotated[
+        list[str], "runs of the same matrices that nobody has asked for yet (--only)"
+    ]
     gates: Annotated[dict[str, GateCounts], "by name"]
     failures: list[GateFailure]
 
@@ -37,7 +39,9 @@ class MeanOfRuns(TypedDict):
     """A mean over the runs that pass all gates, one for each seed."""
 
     mean: Annotated[float | None, "null if no run passes"]
-    low: Annotated[float | None, "of the 95 % interval of Student's t; null with less than two runs"]
+    low: Annotated[
+        float | None, "of the 95 % interval of Student's t; null with less than two runs"
+    ]
     high: Annotated[float | None, "of the same"]
     n: Annotated[int, "runs that pass"]
 
@@ -46,7 +50,9 @@ class PairedRatio(TypedDict):
     """A ratio of goodputs of runs with the same seed: the geometric mean."""
 
     ratio: Annotated[float, "geometric mean"]
-    low: Annotated[float | None, "of the 95 % interval, of logarithms; null with less than two pairs"]
+    low: Annotated[
+        float | None, "of the 95 % interval, of logarithms; null with less than two pairs"
+    ]
     high: Annotated[float | None, "of the same"]
     n: Annotated[int, "pairs"]
 
@@ -55,7 +61,9 @@ class RecoveryParts(TypedDict):
     """What the recovery from all failures of a run took, a mean over runs."""
 
     detect: Annotated[float | None, "from the failure until the supervisor sees it, seconds"]
-    restart: Annotated[float | None, "until ranks are back, with data and model, and begin to restore, seconds"]
+    restart: Annotated[
+        float | None, "until ranks are back, with data and model, and begin to restore, seconds"
+    ]
     restore: Annotated[float | None, "reading the checkpoint, seconds"]
     replay: Annotated[float | None, "until training is where it was, seconds"]
 
@@ -71,12 +79,18 @@ class LabVariant(TypedDict):
     snapshot_s: Annotated[float | None, "for copies of the state, seconds"]
     write_s: Annotated[float | None, "for writing while training waited, seconds"]
     background_s: Annotated[float | None, "for writing beside the training, seconds"]
-    drain_s: Annotated[float | None, "after the last step, until the last write was done, seconds; not in stall_s"]
-    stall_s: Annotated[float | None, "held up by checkpoints, complete or not, until the last step, seconds"]
+    drain_s: Annotated[
+        float | None, "after the last step, until the last write was done, seconds; not in stall_s"
+    ]
+    stall_s: Annotated[
+        float | None, "held up by checkpoints, complete or not, until the last step, seconds"
+    ]
     checkpoints: Annotated[float | None, "that were made, a run"]
     skipped: Annotated[float | None, "checkpoints that were due, and skipped or given up, a run"]
     recovery_s: RecoveryParts
-    loss_difference: Annotated[float | None, "mean absolute difference of losses from an undisturbed run's"]
+    loss_difference: Annotated[
+        float | None, "mean absolute difference of losses from an undisturbed run's"
+    ]
     diverged: Annotated[int, "of the runs that pass, those with losses that are not numbers"]
     runs: Annotated[int, "all runs, those that do not pass included"]
     audit: Annotated[Verdict, "whether all runs pass all gates"]
@@ -88,8 +102,12 @@ class LabSuite(TypedDict):
     dataset: Annotated[str, "name of the data set"]
     model: Annotated[str, "name of the model"]
     failure: Annotated[str, "name of the failures in the matrix"]
-    variants: Annotated[dict[str, LabVariant], "by name; those without failures stand in each suite of their model"]
-    paired: Annotated[dict[str, PairedRatio], "goodput over that of another variant, such as ovl_over_blk"]
+    variants: Annotated[
+        dict[str, LabVariant], "by name; those without failures stand in each suite of their model"
+    ]
+    paired: Annotated[
+        dict[str, PairedRatio], "goodput over that of another variant, such as ovl_over_blk"
+    ]
 
 
 class LabReport(TypedDict):
@@ -135,7 +153,9 @@ class LabModel(TypedDict):
     """The model of a run."""
 
     name: str
-    width: Annotated[int | None, "channels of its first layer, or its hidden size; null for its default"]
+    width: Annotated[
+        int | None, "channels of its first layer, or its hidden size; null for its default"
+    ]
     norm: Annotated[Literal["batch", "group"], "kind of its normalisation"]
     dropout: Annotated[float, "from 0 to below 1"]
 
@@ -165,7 +185,9 @@ class SuiteRun(TypedDict):
     seed: Annotated[int, "of data order, weights and random numbers"]
     audit: Annotated[Verdict, "whether it passes all gates"]
     reason: str
-    final_sha256: Annotated[str | None, "hex SHA-256 of the final parameters; null if there are none"]
+    final_sha256: Annotated[
+        str | None, "hex SHA-256 of the final parameters; null if there are none"
+    ]
 
 
 class PublishedSuite(LabSuite):
@@ -227,14 +249,25 @@ class LabRun(TypedDict):
 
 
 class _MoreOfAttempt(TypedDict, total=False):
-    detect_s: Annotated[float | None, "from the failure until it was seen, seconds; of attempts that failed"]
-    restart_s: Annotated[float | None, "until ranks began to restore, seconds; as below behind a failure only"]
+    detect_s: Annotated[
+        float | None, "from the failure until it was seen, seconds; of attempts that failed"
+    ]
+    restart_s: Annotated[
+        float | None, "until ranks began to restore, seconds; as below behind a failure only"
+    ]
     restore_s: Annotated[float | None, "reading the checkpoint, seconds"]
     replay_s: Annotated[float | None, "until training was where it had been, seconds"]
-    last_lines: Annotated[list[str], "of the ranks' output, where nothing planned explains the failure"]
-    broken: Annotated[list[str], "files of checkpoints that were damaged, as planned, below the run's folder"]
+    last_lines: Annotated[
+        list[str], "of the ranks' output, where nothing planned explains the failure"
+    ]
+    broken: Annotated[
+        list[str], "files of checkpoints that were damaged, as planned, below the run's folder"
+    ]
     machines: Annotated[list[str], "of the ranks, of jobs of deepvm run"]
-    safe: Annotated[list[list[Any]], "versions that such a job called safe: step, reason, whether without an anchor"]
+    safe: Annotated[
+        list[list[Any]],
+        "versions that such a job called safe: step, reason, whether without an anchor",
+    ]
 
 
 class LabAttempt(_MoreOfAttempt):
@@ -242,14 +275,23 @@ class LabAttempt(_MoreOfAttempt):
 
     attempt: Annotated[int, "its number, from 0"]
     world: Annotated[int, "ranks"]
-    state: Annotated[str, "completed, failed or hung; of jobs of deepvm run also preempted or superseded"]
+    state: Annotated[
+        str, "completed, failed or hung; of jobs of deepvm run also preempted or superseded"
+    ]
     until: Annotated[int, "step at which it had to end"]
     began: Annotated[float, "seconds since the epoch"]
     detected: Annotated[float, "when its end was seen, seconds since the epoch"]
-    exits: Annotated[list[int | None], "exit codes of the ranks; below 0: minus a signal's number; null: not known"]
+    exits: Annotated[
+        list[int | None],
+        "exit codes of the ranks; below 0: minus a signal's number; null: not known",
+    ]
     causes: Annotated[list[str], "planned failures that ended it, or hang"]
-    struck: Annotated[dict[str, float], "planned failures with their times, seconds since the epoch"]
-    resumed_step: Annotated[int | None, "steps that were done when it went on; null if it never did"]
+    struck: Annotated[
+        dict[str, float], "planned failures with their times, seconds since the epoch"
+    ]
+    resumed_step: Annotated[
+        int | None, "steps that were done when it went on; null if it never did"
+    ]
     reached_step: Annotated[int, "steps that were done when it ended"]
     damaged: Annotated[int, "checkpoints that it found damaged"]
     disk_errors: Annotated[int, "writes that the disk refused, as planned"]

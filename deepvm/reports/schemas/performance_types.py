@@ -25,7 +25,9 @@ class Prediction(TypedDict):
     step_s: Annotated[Interval, "one step, seconds"]
     mfu: Annotated[float, "model FLOP utilisation, 0 to 1"]
     source: Annotated[Literal["measured", "published", "derived"], "where the speed comes from"]
-    measured: Annotated[str | None, "where, when and how often you measured it, null where you did not"]
+    measured: Annotated[
+        str | None, "where, when and how often you measured it, null where you did not"
+    ]
     doubts: Annotated[list[str], "what to doubt, the gravest first"]
     fits: Annotated[bool, "whether the model fits into the GPUs' memory"]
     model: Annotated[str, "name of the model"]
@@ -37,7 +39,9 @@ class Prediction(TypedDict):
     vm_count: Annotated[int, "number of VMs"]
     batch_per_gpu: Annotated[float, "samples of a step on each GPU"]
     micro_batch: Annotated[float, "of them computed at once"]
-    activation_checkpointing: Annotated[bool, "whether activations are computed again in the backward pass"]
+    activation_checkpointing: Annotated[
+        bool, "whether activations are computed again in the backward pass"
+    ]
     checkpoint_bytes: Annotated[int, "size of one checkpoint, bytes"]
 
 
@@ -56,9 +60,13 @@ class Gpu(TypedDict):
     gpu_memory_gib: Annotated[float | None, "memory of each GPU in GiB, null when unknown"]
     spot: Annotated[Offer | None, "the cheapest as spot VM, null if not sold"]
     on_demand: Annotated[Offer | None, "the cheapest on demand, null if not sold"]
-    throughput: Annotated[Interval | None, "of one VM, in unit, null when unknown or if the model does not fit"]
+    throughput: Annotated[
+        Interval | None, "of one VM, in unit, null when unknown or if the model does not fit"
+    ]
     waits_for_vcpus: Annotated[bool, "whether the GPUs may wait for the VM's vCPUs to read samples"]
-    units_per_usd: Annotated[float | None, "units that a US dollar trains at the lowest price, null when unknown"]
+    units_per_usd: Annotated[
+        float | None, "units that a US dollar trains at the lowest price, null when unknown"
+    ]
     source: Annotated[str | None, "measured, published or derived, null without a speed"]
     reason: Annotated[str | None, "why there is no speed, null when there is one"]
 
@@ -92,7 +100,9 @@ class ModelFile(TypedDict):
     """A model of one's own, in YAML or JSON: parameters, and layers and hidden or forward_flop and activation_bytes."""
 
     name: Annotated[str, "its name; default: the file's"]
-    family: Annotated[str, "what it is built of; default: transformer with layers, else convolution"]
+    family: Annotated[
+        str, "what it is built of; default: transformer with layers, else convolution"
+    ]
     unit: Annotated[Literal["tokens", "images", "samples"], "what throughput counts"]
     parameters: Annotated[float, "number of parameters"]
     sequence: Annotated[int, "tokens of a sample"]
@@ -101,8 +111,12 @@ class ModelFile(TypedDict):
     vocabulary: Annotated[int, "words that logits are over, 0 for none"]
     gated: Annotated[bool, "whether the MLP is SwiGLU or GeGLU; default: with tokens"]
     forward_flop: Annotated[float, "operations of the forward pass of one sample"]
-    activation_bytes: Annotated[float, "activations that the backward pass of one sample needs, bytes in 16 bits"]
-    traffic_bytes: Annotated[float, "read and written of the GPU's memory for one sample, bytes in 16 bits"]
+    activation_bytes: Annotated[
+        float, "activations that the backward pass of one sample needs, bytes in 16 bits"
+    ]
+    traffic_bytes: Annotated[
+        float, "read and written of the GPU's memory for one sample, bytes in 16 bits"
+    ]
     reads_per_vcpu: Annotated[float, "samples a second that one vCPU reads, decodes and prepares"]
     batch: Annotated[int, "samples of a step on each GPU"]
     source: Annotated[str, "where the figures come from"]
@@ -156,13 +170,17 @@ class PredictionCheck(TypedDict):
 class Tolerance(TypedDict):
     """How far a figure may be off and still be close."""
 
-    relative: Annotated[float | None, "as a share of the published value, null if in the printed unit"]
+    relative: Annotated[
+        float | None, "as a share of the published value, null if in the printed unit"
+    ]
     absolute: Annotated[float | None, "in the printed unit, seconds for times, null if relative"]
     reason: str
 
 
 # `from` is a keyword of Python.
-_From = TypedDict("_From", {"from": Annotated[str | None, "where in the paper, null where the part says so"]})
+_From = TypedDict(
+    "_From", {"from": Annotated[str | None, "where in the paper, null where the part says so"]}
+)
 
 
 class Figure(_From):
@@ -170,11 +188,15 @@ class Figure(_From):
 
     name: str
     published: Annotated[str, "as printed"]
-    published_value: Annotated[float | None, "as a number in the printed unit, seconds for times, null for a word"]
+    published_value: Annotated[
+        float | None, "as a number in the printed unit, seconds for times, null for a word"
+    ]
     ours: Annotated[float | str | None, "computed again, in the same unit"]
     ours_printed: Annotated[str, "the same with the printed digits"]
     difference: Annotated[float | None, "ours - published, in the same unit, null for words"]
-    relative_difference: Annotated[float | None, "the same as a share of the published value, null for words and at 0"]
+    relative_difference: Annotated[
+        float | None, "the same as a share of the published value, null for words and at 0"
+    ]
     tolerance: Annotated[Tolerance | None, "null where the figure must be the same"]
     verdict: Literal["same", "close", "differs"]
     expected: Annotated[bool, "whether this verdict is expected"]

@@ -62,7 +62,9 @@ class TrainedModel(TypedDict):
     scaling: Annotated[str, "weak: batch is that of each GPU; strong: of all GPUs together"]
     batch: Annotated[float, "samples of a step, see scaling"]
     samples: Annotated[float | None, "samples that the job trains on in all, null when unknown"]
-    activation_checkpointing: Annotated[bool | None, "as asked, null: as usual, and where memory needs it"]
+    activation_checkpointing: Annotated[
+        bool | None, "as asked, null: as usual, and where memory needs it"
+    ]
     software: Annotated[str | None, "eager, transformers, compiled or tuned"]
     placement_group: Annotated[bool | None, "whether the VMs are in a cluster placement group"]
 
@@ -75,17 +77,32 @@ class Work(TypedDict):
     step_s: Annotated[float | None, "one step on one VM of measured_on, seconds; null with a model"]
     save_s: Annotated[float | None, "how long a save blocks training, seconds; null with a model"]
     durable_s: Annotated[
-        float | None, "from the end of a save until the version is durable, seconds; null with a model"
+        float | None,
+        "from the end of a save until the version is durable, seconds; null with a model",
     ]
-    allocation_s: Annotated[float | None, "from the request for a VM until it runs, seconds; null with a model"]
+    allocation_s: Annotated[
+        float | None, "from the request for a VM until it runs, seconds; null with a model"
+    ]
     preparation_s: Annotated[float | None, "from then until it trains, seconds; null with a model"]
-    grace_s: Annotated[float | None, "from the notice of a preemption until the VM is gone, seconds; null with a model"]
+    grace_s: Annotated[
+        float | None,
+        "from the notice of a preemption until the VM is gone, seconds; null with a model",
+    ]
     measured_on: Annotated[str | None, "VM type that step_s is of, null when none of the catalog"]
-    mttp_s: Annotated[float | None, "mean time to preemption of one spot VM, seconds, null: by the bands of the types"]
-    interruption_rate: Annotated[float | None, "share of VMs preempted in a month, null: by the bands of the types"]
+    mttp_s: Annotated[
+        float | None,
+        "mean time to preemption of one spot VM, seconds, null: by the bands of the types",
+    ]
+    interruption_rate: Annotated[
+        float | None, "share of VMs preempted in a month, null: by the bands of the types"
+    ]
     save_policy: Annotated[str | None, "when the job saves; null with a model: at the best times"]
-    deadline_s: Annotated[float | None, "the longest that the job may take, seconds, null for no limit"]
-    total_budget_usd: Annotated[float | None, "the most that the job may cost, US dollars, null for no limit"]
+    deadline_s: Annotated[
+        float | None, "the longest that the job may take, seconds, null for no limit"
+    ]
+    total_budget_usd: Annotated[
+        float | None, "the most that the job may cost, US dollars, null for no limit"
+    ]
 
 
 class Extras(TypedDict):
@@ -116,9 +133,13 @@ class Request(_MoreOfRequest):
     buffers: Annotated[int, "checkpoints that memory nodes hold at once"]
     top: Annotated[int, "how many clusters to rank"]
     solver: Annotated[str, "who proves the best cluster"]
-    rank: Annotated[Literal["machines", "plans"], "whether rows differ in what trains, or in anything"]
+    rank: Annotated[
+        Literal["machines", "plans"], "whether rows differ in what trains, or in anything"
+    ]
     extrapolate: Annotated[bool, "whether clusters beyond what was checked may come first"]
-    mttp_s: Annotated[float | None, "mean time to preemption of a spot VM, as given for a model, seconds"]
+    mttp_s: Annotated[
+        float | None, "mean time to preemption of a spot VM, as given for a model, seconds"
+    ]
     architectures: Annotated[list[str], "only these, empty for all of the default"]
     gpus: Annotated[list[str], "globs of GPU models, empty for all"]
     instance_types: Annotated[list[str], "globs of VM types that train, empty for all"]
@@ -137,7 +158,10 @@ class Request(_MoreOfRequest):
 
 
 class _UndatedSignal(TypedDict, total=False):
-    dated: Annotated[Literal[False], "only where the source bears no date: observed_at is the earliest that it can be"]
+    dated: Annotated[
+        Literal[False],
+        "only where the source bears no date: observed_at is the earliest that it can be",
+    ]
 
 
 class Signal(_UndatedSignal):
@@ -171,7 +195,9 @@ class Source(_MoreOfSource):
 
     catalog: Annotated[str, "name of the catalog"]
     region: Annotated[str, "the provider's region, empty when there is none"]
-    prices_as_of: Annotated[str | None, "the day the oldest prices were true, YYYY-MM-DD, null when there is none"]
+    prices_as_of: Annotated[
+        str | None, "the day the oldest prices were true, YYYY-MM-DD, null when there is none"
+    ]
     kind: Annotated[str, "embedded, file, live, cache or mixed"]
     source: Annotated[str, "the publication or service, in words"]
     eflops_unit: Annotated[str, "what eflops and throughput count, in words"]
@@ -192,14 +218,18 @@ class PriceSource(TypedDict):
     """Where a price comes from."""
 
     kind: Annotated[str, "live, cache, expired, embedded or file"]
-    observed_at: Annotated[str | None, "when it was true, a day or ISO 8601 in UTC, null when unknown"]
+    observed_at: Annotated[
+        str | None, "when it was true, a day or ISO 8601 in UTC, null when unknown"
+    ]
 
 
 class ZonePrice(TypedDict):
     """The spot price in one zone."""
 
     zone: Annotated[str, "id of the zone, such as use1-az4"]
-    zone_name: Annotated[str | None, "what the account calls it, such as us-east-1a, null when unknown"]
+    zone_name: Annotated[
+        str | None, "what the account calls it, such as us-east-1a, null when unknown"
+    ]
     usd_per_hour: Annotated[UsdPerHour, "spot price of one VM"]
     since: Annotated[str | None, "since when this price holds, ISO 8601, UTC, null when unknown"]
 
@@ -207,12 +237,16 @@ class ZonePrice(TypedDict):
 class KnownLife(TypedDict):
     """How long spot VMs of the type live, by the user's own history."""
 
-    low_s: Annotated[float, "lower end of the 80 % interval of mean_s, with which plans count; seconds"]
+    low_s: Annotated[
+        float, "lower end of the 80 % interval of mean_s, with which plans count; seconds"
+    ]
     mean_s: Annotated[float, "mean life, seconds"]
     high_s: Annotated[float, "upper end of its interval, seconds"]
     preemptions: Annotated[int, "VMs that were taken back or lost"]
     machines: Annotated[int, "VMs that were launched"]
-    newest_s: Annotated[float, "when the newest of them ended, or was last alive, seconds since 1970"]
+    newest_s: Annotated[
+        float, "when the newest of them ended, or was last alive, seconds since 1970"
+    ]
 
 
 class Reservation(TypedDict):
@@ -228,9 +262,13 @@ class Reservation(TypedDict):
 
 class _MoreOfTrainers(TypedDict, total=False):
     reserved: Annotated[Reservation, "the pool that its VMs are of, with --reserved only"]
-    on_demand_discount: Annotated[float, "share of the list price that a savings plan saves, with one only"]
+    on_demand_discount: Annotated[
+        float, "share of the list price that a savings plan saves, with one only"
+    ]
     known_life: Annotated[KnownLife, "with --mttp history, where it says enough of the type"]
-    eflops_source: Annotated[str, "who measured eflops, where it was not the catalog's own source only"]
+    eflops_source: Annotated[
+        str, "who measured eflops, where it was not the catalog's own source only"
+    ]
 
 
 class Trainers(_MoreOfTrainers):
@@ -244,21 +282,32 @@ class Trainers(_MoreOfTrainers):
     gpu_name: Annotated[str | None, "GPU model, such as T4, null when unknown"]
     gpus_per_vm: Annotated[int | None, "GPUs in one VM, null when unknown"]
     cpu_architecture: Annotated[str | None, "x86_64 or arm64, null when unknown"]
-    eflops: Annotated[float | None, "operations a second of one VM in the catalog's eflops_unit, null when unprofiled"]
+    eflops: Annotated[
+        float | None,
+        "operations a second of one VM in the catalog's eflops_unit, null when unprofiled",
+    ]
     eflops_basis: Annotated[str, "how eflops was estimated, empty when it was measured"]
     interruption_band: Annotated[
-        int | None, "share of its VMs preempted in a month: 0 to 4 for < 5, 5-10, 10-15, 15-20, > 20 %, null unknown"
+        int | None,
+        "share of its VMs preempted in a month: 0 to 4 for < 5, 5-10, 10-15, 15-20, > 20 %, null"
+        " unknown",
     ]
-    spot_usd_per_hour: Annotated[float | None, "spot price of one VM, US dollars an hour, null if not sold"]
+    spot_usd_per_hour: Annotated[
+        float | None, "spot price of one VM, US dollars an hour, null if not sold"
+    ]
     spot_price: Annotated[PriceSource, "where the spot price comes from"]
-    on_demand_usd_per_hour: Annotated[float | None, "on-demand price of one VM, US dollars an hour, null if not sold"]
+    on_demand_usd_per_hour: Annotated[
+        float | None, "on-demand price of one VM, US dollars an hour, null if not sold"
+    ]
     on_demand_price: Annotated[PriceSource, "where the on-demand price comes from"]
     zones: Annotated[list[ZonePrice], "spot prices by zone, the cheapest first"]
 
 
 class _MoreOfMemoryNodes(TypedDict, total=False):
     reserved: Annotated[Reservation, "the pool that its VMs are of, with --reserved only"]
-    on_demand_discount: Annotated[float, "share of the list price that a savings plan saves, with one only"]
+    on_demand_discount: Annotated[
+        float, "share of the list price that a savings plan saves, with one only"
+    ]
 
 
 class MemoryNodes(_MoreOfMemoryNodes):
@@ -296,9 +345,13 @@ class Interruptions(TypedDict):
     vm_count: Annotated[VmCount, "spot VMs of the cluster"]
     independent: Annotated[bool, "whether preemptions of single VMs are taken as independent"]
     vm_monthly_share: Annotated[Range, "share of single VMs preempted in a month, 0 to 1"]
-    cluster_monthly_share: Annotated[Range, "share of months in which the cluster loses a VM, 0 to 1"]
+    cluster_monthly_share: Annotated[
+        Range, "share of months in which the cluster loses a VM, 0 to 1"
+    ]
     preemptions_per_month: Annotated[Range, "VMs that the cluster loses in a month"]
-    mean_time_between_preemptions_s: Annotated[Range, "from one preemption in the cluster to the next, seconds"]
+    mean_time_between_preemptions_s: Annotated[
+        Range, "from one preemption in the cluster to the next, seconds"
+    ]
 
 
 class PredictedTraining(TypedDict):
@@ -311,25 +364,34 @@ class PredictedTraining(TypedDict):
     precision: Annotated[str, "number format of a step"]
     batch_per_gpu: Annotated[float, "samples of a step on each GPU"]
     micro_batch: Annotated[float, "of them computed at once"]
-    activation_checkpointing: Annotated[bool, "whether activations are computed again in the backward pass"]
+    activation_checkpointing: Annotated[
+        bool, "whether activations are computed again in the backward pass"
+    ]
     checked_up_to_vms: Annotated[int, "the largest cluster that the source has seen, VMs"]
     state_bytes_per_gpu: Annotated[float, "weights, gradients and optimizer on each GPU, bytes"]
-    kept_share: Annotated[Interval, "share of the throughput that preemptions leave, 0 to 1; low: at a bad time"]
+    kept_share: Annotated[
+        Interval, "share of the throughput that preemptions leave, 0 to 1; low: at a bad time"
+    ]
     faster_than_first: Annotated[
-        float | None, "probability that it trains faster than the first plan, 0 to 1, null for that one"
+        float | None,
+        "probability that it trains faster than the first plan, 0 to 1, null for that one",
     ]
 
 
 class UsdRange(TypedDict):
     """A bill at both ends of what is known, US dollars."""
 
-    low: Annotated[float, "the speed's upper end, and spot VMs that live as long as the Spot Advisor has it"]
+    low: Annotated[
+        float, "the speed's upper end, and spot VMs that live as long as the Spot Advisor has it"
+    ]
     high: Annotated[float, "the speed's lower end, and spot VMs that live for hours"]
 
 
 class _MoreOfExpected(TypedDict, total=False):
     total_cost_range_usd: Annotated[UsdRange, "the bill at both ends, with a model only"]
-    late_probability: Annotated[float, "of missing the deadline, 0 to 1, by what is known of a model's speed"]
+    late_probability: Annotated[
+        float, "of missing the deadline, 0 to 1, by what is known of a model's speed"
+    ]
     runs: Annotated[int, "simulated runs, as the percentiles after simulation only"]
     makespan_p5_s: Annotated[Seconds, "5th percentile"]
     makespan_p50_s: Annotated[Seconds, "median"]
@@ -337,7 +399,9 @@ class _MoreOfExpected(TypedDict, total=False):
     total_cost_p5_usd: Annotated[Usd, "5th percentile"]
     total_cost_p50_usd: Annotated[Usd, "median"]
     total_cost_p95_usd: Annotated[Usd, "95th percentile"]
-    late_share: Annotated[float | None, "share of the runs that miss the deadline, 0 to 1, null without one"]
+    late_share: Annotated[
+        float | None, "share of the runs that miss the deadline, 0 to 1, null without one"
+    ]
 
 
 class Expected(_MoreOfExpected):
@@ -357,7 +421,9 @@ class BillItem(TypedDict):
     usd_per_hour: UsdPerHour
     usd_once: Usd
     counted: Annotated[str, "how it was counted, in words"]
-    source: Annotated[str | None, "who says what it costs, a URL; null where it follows from prices of VMs"]
+    source: Annotated[
+        str | None, "who says what it costs, a URL; null where it follows from prices of VMs"
+    ]
     as_of: Annotated[str | None, "the day of that figure, or when it was looked up"]
     official: Annotated[bool | None, "whether the cloud itself says so; null without a source"]
 
@@ -373,20 +439,30 @@ class Bill(TypedDict):
     """What a cluster costs besides its VMs."""
 
     in_budget: Annotated[
-        bool, "whether budgets, the ranking and the job's expected cost are of all of it, or of VMs alone"
+        bool,
+        "whether budgets, the ranking and the job's expected cost are of all of it, or of VMs"
+        " alone",
     ]
     items: Annotated[list[BillItem], "what was counted"]
     not_counted: Annotated[list[NotCounted], "what was not"]
     usd_per_hour: Annotated[UsdPerHour, "of all items by the hour, without the VMs"]
     usd_once: Annotated[Usd, "of all items that are paid once"]
     total_usd_per_hour: Annotated[UsdPerHour, "VMs and what comes beside them"]
-    total_usd: Annotated[float | None, "the expected bill of the job, US dollars, null without a job"]
-    rates_of_region: Annotated[str | None, "the region whose rates were taken, if it is another one"]
+    total_usd: Annotated[
+        float | None, "the expected bill of the job, US dollars, null without a job"
+    ]
+    rates_of_region: Annotated[
+        str | None, "the region whose rates were taken, if it is another one"
+    ]
 
 
 class _MoreOfConfiguration(TypedDict, total=False):
-    bill: Annotated[Bill, "what it costs besides its VMs, where the rates of the cloud are known only"]
-    training: Annotated[PredictedTraining, "how fast it trains the model, with --model or --params only"]
+    bill: Annotated[
+        Bill, "what it costs besides its VMs, where the rates of the cloud are known only"
+    ]
+    training: Annotated[
+        PredictedTraining, "how fast it trains the model, with --model or --params only"
+    ]
     expected: Annotated[Expected, "time and bill of the job, where one was given only"]
     cloud: Annotated[str, "the cloud, such as gcp, where several are compared only"]
 
@@ -406,15 +482,23 @@ class Configuration(_MoreOfConfiguration):
     scaling_factor: Annotated[float, "K(n) = S(n) / n, 0 to 1"]
     throughput: Annotated[float, "eFLOPS x n x K(n), in source.eflops_unit"]
     flopp_spot: Annotated[
-        float | None, "operations per US dollar of one spot VM, in source.eflops_unit x seconds, null if not sold"
+        float | None,
+        "operations per US dollar of one spot VM, in source.eflops_unit x seconds, null if not"
+        " sold",
     ]
     z: Annotated[float, "the paper's objective, with FLOPP = eFLOPS over US dollars an hour"]
-    usd_per_work: Annotated[float | None, "price over throughput, US dollars an hour per source.eflops_unit"]
+    usd_per_work: Annotated[
+        float | None, "price over throughput, US dollars an hour per source.eflops_unit"
+    ]
     speedup_kind: Annotated[str, "the curve that was used: hybrid, ring, measured or step-time"]
     estimated: Annotated[bool, "whether its eFLOPS are an estimate"]
     quotas: Annotated[list[QuotaNeed], "quotas that it counts against"]
-    interruptions: Annotated[Interruptions | None, "null without spot VMs, or when nothing is known"]
-    binding: Annotated[list[str], "constraints that keep a cluster of these types from being better"]
+    interruptions: Annotated[
+        Interruptions | None, "null without spot VMs, or when nothing is known"
+    ]
+    binding: Annotated[
+        list[str], "constraints that keep a cluster of these types from being better"
+    ]
     binding_reasons: Annotated[list[str], "the same in words, in this order"]
     warnings: Annotated[list[str], "reasons to doubt the figures"]
 
@@ -472,10 +556,13 @@ class Explanation(TypedDict):
 
     instance_type: InstanceType
     verdict: Annotated[str, "the answer in words"]
-    configuration: Annotated[Configuration | None, "its best cluster within the budget, null when there is none"]
+    configuration: Annotated[
+        Configuration | None, "its best cluster within the budget, null when there is none"
+    ]
     gap: Annotated[float | None, "how far that is below the winner as a share, null without one"]
     matches_at_usd_per_hour: Annotated[
-        float | None, "the lowest budget at which it would equal the winner, US dollars an hour, null if never"
+        float | None,
+        "the lowest budget at which it would equal the winner, US dollars an hour, null if never",
     ]
     rejection: Annotated[WhyRejected | None, "null when it is in a feasible cluster"]
 
@@ -511,10 +598,15 @@ class RegionAnswer(_MoreOfRegion):
 
 
 class _MoreOfRecommendation(TypedDict, total=False):
-    on_demand: Annotated[Configuration | None, "the best cluster without spot VMs, with a model or a job only"]
+    on_demand: Annotated[
+        Configuration | None, "the best cluster without spot VMs, with a model or a job only"
+    ]
     reason: Annotated[str, "why nothing is feasible, only then"]
     relax: Annotated[Relax, "what to change, where nothing is feasible only"]
-    cheapest: Annotated[Configuration | None, "the cheapest feasible cluster, where nothing is within the budget only"]
+    cheapest: Annotated[
+        Configuration | None,
+        "the cheapest feasible cluster, where nothing is within the budget only",
+    ]
     next_measurement: Annotated[NextMeasurement | None, "what to measure next, with a model only"]
     explanation: Annotated[Explanation, "with --explain only"]
     placement: Annotated[Placement, "with --placement only"]
@@ -529,10 +621,16 @@ class Recommendation(_MoreOfRecommendation):
     source: Source
     solution: Solution
     doubts: Annotated[list[str], "what to doubt, one sentence each"]
-    configurations: Annotated[list[Configuration], "the ranked clusters, empty when nothing is feasible"]
-    alternatives: Annotated[list[Alternative], "the best by other objectives, where they differ from the first"]
+    configurations: Annotated[
+        list[Configuration], "the ranked clusters, empty when nothing is feasible"
+    ]
+    alternatives: Annotated[
+        list[Alternative], "the best by other objectives, where they differ from the first"
+    ]
     next_change: Annotated[NextChange | None, "null when no budget buys a better cluster"]
-    nearly_as_good: Annotated[Configuration | None, "a cheaper cluster that is nearly as good, null without one"]
+    nearly_as_good: Annotated[
+        Configuration | None, "a cheaper cluster that is nearly as good, null without one"
+    ]
     rejected: list[Rejection]
 
 
@@ -546,7 +644,9 @@ class ExplanationDocument(Explanation):
 class _MoreOfSweepRow(TypedDict, total=False):
     makespan_s: Annotated[float | None, "expected time of the job, seconds, with a job only"]
     total_cost_usd: Annotated[float | None, "expected bill of the job, US dollars, with a job only"]
-    closed_form_holds: Annotated[bool | None, "whether the closed form is within 2 % here, with a job only"]
+    closed_form_holds: Annotated[
+        bool | None, "whether the closed form is within 2 % here, with a job only"
+    ]
     runs: Annotated[int | None, "simulated runs, as the percentiles after simulation only"]
     makespan_p5_s: Annotated[float | None, "5th percentile, seconds"]
     makespan_p50_s: Annotated[float | None, "median, seconds"]
@@ -554,9 +654,13 @@ class _MoreOfSweepRow(TypedDict, total=False):
     total_cost_p5_usd: Annotated[float | None, "5th percentile, US dollars"]
     total_cost_p50_usd: Annotated[float | None, "median, US dollars"]
     total_cost_p95_usd: Annotated[float | None, "95th percentile, US dollars"]
-    throughput_low: Annotated[float | None, "lower end of the throughput's 80 % interval, with a model only"]
+    throughput_low: Annotated[
+        float | None, "lower end of the throughput's 80 % interval, with a model only"
+    ]
     throughput_high: Annotated[float | None, "upper end, with a model only"]
-    source: Annotated[Literal["measured", "published", "derived"] | None, "of the throughput, with a model only"]
+    source: Annotated[
+        Literal["measured", "published", "derived"] | None, "of the throughput, with a model only"
+    ]
 
 
 class SweepRow(_MoreOfSweepRow):
@@ -565,10 +669,16 @@ class SweepRow(_MoreOfSweepRow):
     pw: Annotated[UsdPerHour, "the budget; kept for older readers, see pw_usd_per_hour"]
     policy: Annotated[str, "how clusters are ranked"]
     architecture: Annotated[str | None, "such as tiering or single-anchor"]
-    gpu_type: Annotated[str | None, "VM type that trains; kept for older readers, see instance_type"]
+    gpu_type: Annotated[
+        str | None, "VM type that trains; kept for older readers, see instance_type"
+    ]
     gpu_count: Annotated[int | None, "count of training VMs; kept for older readers, see vm_count"]
-    memory_type: Annotated[str | None, "VM type of the memory nodes; kept for older readers, see memory_instance_type"]
-    memory_count: Annotated[int | None, "count of memory nodes; kept for older readers, see memory_vm_count"]
+    memory_type: Annotated[
+        str | None, "VM type of the memory nodes; kept for older readers, see memory_instance_type"
+    ]
+    memory_count: Annotated[
+        int | None, "count of memory nodes; kept for older readers, see memory_vm_count"
+    ]
     usd_per_hour: Annotated[float | None, "price of all VMs, US dollars an hour"]
     throughput: Annotated[float | None, "units a second of a model, else eFLOPS x n x K(n)"]
     pw_usd_per_hour: Annotated[UsdPerHour, "the budget: the most that the cluster may cost"]

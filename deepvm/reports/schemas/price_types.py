@@ -6,7 +6,9 @@ from typing import Annotated, Literal, TypedDict
 
 InstanceType = Annotated[str, "the provider's name of a VM type, such as g4dn.xlarge"]
 Price = Annotated[float | None, "US dollars an hour, null if not sold"]
-Figure = Annotated[str | float | bool | None, "a figure, in words if it is no single one, null when unknown"]
+Figure = Annotated[
+    str | float | bool | None, "a figure, in words if it is no single one, null when unknown"
+]
 
 
 class EmbeddedCatalog(TypedDict):
@@ -16,7 +18,9 @@ class EmbeddedCatalog(TypedDict):
     gpu_type_count: Annotated[int, "VM types with GPUs"]
     cpu_type_count: Annotated[int, "VM types without"]
     region: Annotated[str | None, "the provider's region, null when there is none"]
-    prices_as_of: Annotated[str | None, "the day the prices were true, YYYY-MM-DD, null when there is none"]
+    prices_as_of: Annotated[
+        str | None, "the day the prices were true, YYYY-MM-DD, null when there is none"
+    ]
     description: Annotated[str, "what it is"]
 
 
@@ -32,7 +36,9 @@ class DiffSide(TypedDict):
 
     catalog: Annotated[str, "its name"]
     region: Annotated[str, "the provider's region, empty when there is none"]
-    prices_as_of: Annotated[str | None, "the day the prices were true, YYYY-MM-DD, null when there is none"]
+    prices_as_of: Annotated[
+        str | None, "the day the prices were true, YYYY-MM-DD, null when there is none"
+    ]
     kind: Annotated[str, "embedded, file, live, cache or mixed"]
     type_count: Annotated[int, "VM types"]
 
@@ -53,7 +59,9 @@ class PriceChange(TypedDict):
     zone: Annotated[str | None, "id of the zone, null for the region"]
     old_usd_per_hour: Price
     new_usd_per_hour: Price
-    change_usd_per_hour: Annotated[float | None, "new - old, US dollars an hour, null where one is missing"]
+    change_usd_per_hour: Annotated[
+        float | None, "new - old, US dollars an hour, null where one is missing"
+    ]
     change_percent: Annotated[float | None, "the same in per cent of the old price"]
 
 
@@ -111,8 +119,12 @@ class PublicFile(TypedDict):
     source: Annotated[str, "who publishes it, as in --source"]
     state: Annotated[Literal["fresh", "expired", "absent"], "whether it is past its time"]
     regions: Annotated[list[str], "regions that it held"]
-    observed_at: Annotated[str | None, "when it was written, ISO 8601, UTC; the earliest that can be unless dated"]
-    dated: Annotated[bool | None, "whether the file bears a date; else age_s is the most that its age can be"]
+    observed_at: Annotated[
+        str | None, "when it was written, ISO 8601, UTC; the earliest that can be unless dated"
+    ]
+    dated: Annotated[
+        bool | None, "whether the file bears a date; else age_s is the most that its age can be"
+    ]
     fetched_at: Annotated[str | None, "when it was fetched, ISO 8601, UTC"]
     expires_at: Annotated[str | None, "when it is fetched anew, ISO 8601, UTC"]
     age_s: Annotated[int | None, "age, seconds"]

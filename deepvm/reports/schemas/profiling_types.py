@@ -70,7 +70,9 @@ class Eflops(TypedDict):
     warnings: Annotated[list[str], "reasons to doubt it"]
 
 
-OneOrMoreEflops = Annotated[Eflops | list[Eflops], "The training speed of a machine; a list for several models."]
+OneOrMoreEflops = Annotated[
+    Eflops | list[Eflops], "The training speed of a machine; a list for several models."
+]
 
 
 class Plan(TypedDict):
@@ -95,7 +97,9 @@ class Point(TypedDict):
 
     n: Annotated[Vms, "VMs that trained"]
     seconds: Annotated[Seconds, "of a step over n, for the same images at all sizes"]
-    speedup: Annotated[float | None, "S(n) = seconds(1) / seconds(n), null while n = 1 is not measured"]
+    speedup: Annotated[
+        float | None, "S(n) = seconds(1) / seconds(n), null while n = 1 is not measured"
+    ]
 
 
 class RingParameters(TypedDict):
@@ -155,7 +159,9 @@ class Scaling(TypedDict):
     points: Annotated[list[Point], "the median of each size"]
     cells: Annotated[list[Cell], "each size with each batch"]
     fit: Annotated[SpeedupFit | None, "null with too few sizes"]
-    step_time: Annotated[dict[str, Any] | None, "the step-time law fitted to the runs, null with too few sizes"]
+    step_time: Annotated[
+        dict[str, Any] | None, "the step-time law fitted to the runs, null with too few sizes"
+    ]
     warnings: Annotated[list[str], "reasons to doubt it"]
     machine: Annotated[dict[str, Any], "the first VM, empty before it was asked"]
 
@@ -189,10 +195,16 @@ class Saturation(TypedDict):
     receiver_gbps: Annotated[float | None, "bandwidth of the receiver, Gbit/s, null when unknown"]
     gbps_measured: Annotated[list[str], "which of the two were measured here: sender, receiver"]
     times: list[Pushes]
-    n_sat_raw: Annotated[int | None, "senders at saturation by eq. 14 as it stands, VMs, null when none was seen"]
-    n_sat_knee: Annotated[int | None, "senders at saturation by the fit, VMs, null when none was seen"]
+    n_sat_raw: Annotated[
+        int | None, "senders at saturation by eq. 14 as it stands, VMs, null when none was seen"
+    ]
+    n_sat_knee: Annotated[
+        int | None, "senders at saturation by the fit, VMs, null when none was seen"
+    ]
     knee: Knee
-    interval: Annotated[list[int | None], "95 % interval of n_sat_knee, VMs, null at or beyond the largest n"]
+    interval: Annotated[
+        list[int | None], "95 % interval of n_sat_knee, VMs, null at or beyond the largest n"
+    ]
     warnings: Annotated[list[str], "reasons to doubt it"]
     machine: Annotated[Machine, "the receiver"]
 
@@ -315,7 +327,9 @@ class Method(TypedDict):
     """Medians of one way to save; ratios are over torch.save with fsync."""
 
     stall_s: Annotated[Seconds, "training waits"]
-    durable_s: Annotated[Seconds, "until the method's guarantee holds, on an otherwise idle machine"]
+    durable_s: Annotated[
+        Seconds, "until the method's guarantee holds, on an otherwise idle machine"
+    ]
     training_s: Annotated[Seconds, "the same while training goes on"]
     extra_s: Annotated[Seconds, "how much longer a loop takes with a checkpoint than without"]
     stall_ratio: Annotated[float, "of stall_s"]
@@ -339,7 +353,9 @@ class NodeBenchLimits(TypedDict):
     """What the machine can do."""
 
     memory_copy_bytes_s: Annotated[float, "copying memory, one thread, bytes/s"]
-    direct_write_bytes_s: Annotated[float | None, "writing to the disk by O_DIRECT, bytes/s; null where that fails"]
+    direct_write_bytes_s: Annotated[
+        float | None, "writing to the disk by O_DIRECT, bytes/s; null where that fails"
+    ]
 
 
 class NodeBenchRow(TypedDict):
@@ -353,7 +369,9 @@ class NodeBenchRow(TypedDict):
     plain_1_bytes_s: Annotated[float | None, "the same over one plain TCP connection each"]
     plain_2_bytes_s: Annotated[float | None, "over two each"]
     ratio: Annotated[float | None, "bytes_s over plain_2_bytes_s"]
-    fairness: Annotated[float | None, "time of the trainer served first over that of the last, median"]
+    fairness: Annotated[
+        float | None, "time of the trainer served first over that of the last, median"
+    ]
     problem: Annotated[str, "why it was not measured, empty if it was"]
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Literal, TypedDict
 
 Span = Annotated[float | list[float], "seconds, or [low, high] for any time between"]
-MaybeSpan = Annotated[float | list[float] | None, "seconds, or [low, high] for any time between, null for none"]
+MaybeSpan = Annotated[
+    float | list[float] | None, "seconds, or [low, high] for any time between, null for none"
+]
 Trace = Annotated[str, "its file, relative to the common folder"]
 
 
@@ -20,7 +22,9 @@ class Job(TypedDict):
     allocation_s: Annotated[Span, "from the request for a VM until it runs"]
     preparation_s: Annotated[Span, "from then until training resumes"]
     grace_s: Annotated[Span, "from the notice of a preemption until the VM is gone"]
-    mttp_s: Annotated[float | list[float] | None, "mean time to preemption of a VM, seconds, null for never"]
+    mttp_s: Annotated[
+        float | list[float] | None, "mean time to preemption of a VM, seconds, null for never"
+    ]
     save_every_steps: Annotated[int | None, "the user's own saves, null for none"]
     spot_usd_per_hour: Annotated[float, "price of one spot VM, US dollars an hour"]
     on_demand_usd_per_hour: Annotated[float, "price of one on-demand VM, US dollars an hour"]
@@ -76,14 +80,18 @@ class SimulationRow(_MoreOfSimulation):
     policy: Annotated[str, "when the job saves"]
     runs: Annotated[int, "simulated training runs"]
     seed: Annotated[int, "random seed"]
-    total_s: Annotated[Spread, "from the first request to the last step, seconds; called makespan_s in recommend"]
+    total_s: Annotated[
+        Spread, "from the first request to the last step, seconds; called makespan_s in recommend"
+    ]
     cost_usd: Annotated[Spread, "bill of all VMs, US dollars; called total_cost_usd in recommend"]
     preemptions: Annotated[Spread, "VMs lost"]
     breakdown_s: Breakdown
 
 
 class _MoreOfSwept(TypedDict, total=False):
-    sweep: Annotated[dict[str, float], "values of --sweep by key, seconds for times; with --sweep only"]
+    sweep: Annotated[
+        dict[str, float], "values of --sweep by key, seconds for times; with --sweep only"
+    ]
 
 
 class SweptRow(SimulationRow, _MoreOfSwept):
@@ -153,7 +161,9 @@ class StoredPrices(TypedDict):
     source: Annotated[str, "which catalog"]
     as_of: Annotated[str, "date of the newest version"]
     days: Annotated[int, "how far back they were read"]
-    limit_usd_per_hour: Annotated[float, "--max-price, else the on-demand price, US dollars an hour"]
+    limit_usd_per_hour: Annotated[
+        float, "--max-price, else the on-demand price, US dollars an hour"
+    ]
     limit_counts: Annotated[bool, "whether the limit is the user's, and is part of both"]
     zones: list[ZoneStoredPrices]
 
@@ -182,7 +192,9 @@ class Survive(TypedDict):
     both: Annotated[Probability, "both, and that the price stays below --max-price"]
     lasts_after_wait: Annotated[Probability, "that all live, if they came only after a wait"]
     lasts_if_independent: Annotated[float, "that all live, if losses did not come together, 0 to 1"]
-    life_for_work_s: Annotated[LifeForWork, "the mean time to preemption for --work at this number of VMs"]
+    life_for_work_s: Annotated[
+        LifeForWork, "the mean time to preemption for --work at this number of VMs"
+    ]
     evidence: SurviveEvidence
 
 
@@ -197,8 +209,12 @@ class TraceRow(TypedDict):
     lives: Annotated[int, "number of lifetimes that begin in it"]
     preemptions: Annotated[int, "of them ended"]
     machine_s: Annotated[float, "time that the VMs were there, seconds"]
-    mean_s: Annotated[float | None, "machine time for each life that ended, seconds, null when none did"]
-    median_s: Annotated[float | None, "median lifetime, seconds, null when more than half had not ended"]
+    mean_s: Annotated[
+        float | None, "machine time for each life that ended, seconds, null when none did"
+    ]
+    median_s: Annotated[
+        float | None, "median lifetime, seconds, null when more than half had not ended"
+    ]
 
 
 class Traces(TypedDict):
@@ -244,7 +260,9 @@ class TracesFit(_MoreOfTracesFit):
 
 
 class _MoreOfCost(TypedDict, total=False):
-    interval_s: Annotated[float | None, "of best-fixed, seconds, null for no saves; with that policy only"]
+    interval_s: Annotated[
+        float | None, "of best-fixed, seconds, null for no saves; with that policy only"
+    ]
 
 
 class Cost(_MoreOfCost):
@@ -276,7 +294,9 @@ class TracesReplay(TypedDict):
 
     schema_version: Literal["deepvm.traces-replay/1"]
     step_s: Annotated[float, "one training step, seconds"]
-    mttp_prior_s: Annotated[float, "mean time to preemption before a trace has shown its own, seconds"]
+    mttp_prior_s: Annotated[
+        float, "mean time to preemption before a trace has shown its own, seconds"
+    ]
     traces: list[Trace]
     rows: list[ReplayRow]
 
@@ -301,9 +321,13 @@ class DeadlineMean(TypedDict):
     missed: Annotated[int, "of them late"]
     cost_ratio: Annotated[float, "cost over that of on-demand alone, mean"]
     cost_ratio_p95: Annotated[float, "the same, 95th percentile of the starts"]
-    on_demand_share: Annotated[float | None, "share of on-demand VMs in the machine time, 0 to 1, null for foresight"]
+    on_demand_share: Annotated[
+        float | None, "share of on-demand VMs in the machine time, 0 to 1, null for foresight"
+    ]
     preemptions: Annotated[float | None, "mean, null for foresight"]
-    end_ratio: Annotated[float | None, "time from start to end over the deadline, mean, null for foresight"]
+    end_ratio: Annotated[
+        float | None, "time from start to end over the deadline, mean, null for foresight"
+    ]
 
 
 class DeadlineRow(DeadlineMean):

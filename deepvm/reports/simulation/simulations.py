@@ -34,7 +34,9 @@ def by_job(answers: Sequence[Answer]) -> dict[str, list[Answer]]:
 
 def comparison(answers: Sequence[Answer]) -> dict[str, Any]:
     """Several answers as plain data: ``rows`` of ``deepvm.simulate/1`` with the values of the sweep beside them."""
-    rows = [{**({"sweep": dict(a.values)} if a.values else {}), **a.results.document()} for a in answers]
+    rows = [
+        {**({"sweep": dict(a.values)} if a.values else {}), **a.results.document()} for a in answers
+    ]
     return {"schema_version": COMPARISON, "rows": rows}
 
 
@@ -76,7 +78,9 @@ def _row(answer: Answer, *, several: bool) -> dict[Column, str]:
         **{Column(name, "right"): value(name, v) for name, v in answer.values},
         Column("policy"): found.policy,
         Column("time", "right"): format_seconds(time.mean),
-        Column("time 5-95 %", "right", drop=6): f"{format_seconds(time.p5)} - {format_seconds(time.p95)}",
+        Column(
+            "time 5-95 %", "right", drop=6
+        ): f"{format_seconds(time.p5)} - {format_seconds(time.p95)}",
         Column("cost $", "right", drop=1): f"{cost.mean:.2f}",
         Column("cost 5-95 %", "right", drop=7): f"{cost.p5:.2f} - {cost.p95:.2f}",
         Column("lost VMs", "right", drop=5): f"{lost.mean:.1f}",
@@ -108,19 +112,26 @@ def shares(found: Results) -> dict[str, float]:
 
 
 def _remarks(answers: Sequence[Answer]) -> list[str]:
-    lines = ["Overhead and its parts: shares of the time for the steps alone, each done once. Time and cost: means."]
+    lines = [
+        "Overhead and its parts: shares of the time for the steps alone, each done once. Time and"
+        " cost: means."
+    ]
     deadline = answers[0].results.deadline
     if deadline is not None:
         policy = deadline.policy.name
         lines.append(
-            f"Deadline: {format_seconds(deadline.seconds)}, {policy}; on demand is a share of the machine time."
+            f"Deadline: {format_seconds(deadline.seconds)}, {policy}; on demand is a share of the"
+            " machine time."
         )
     jobs = by_job(answers)
     for name, group in jobs.items():
         whose = f", {name}" if len(jobs) > 1 else ""
         lines += [
             f"{head}{whose}{tail}"
-            for head, tail in (*_on_demand(group), *_counted_as_zero(group[0].results.job, deadline is not None))
+            for head, tail in (
+                *_on_demand(group),
+                *_counted_as_zero(group[0].results.job, deadline is not None),
+            )
         ]
     return lines
 
@@ -138,10 +149,19 @@ def _on_demand(answers: Sequence[Answer]) -> list[tuple[str, str]]:
     seconds, usd = _on_demand_bill(best.results.job)
     at = "".join(f" at {name} {value(name, v)}" for name, v in best.values)
     dearer = sum(share(answer) >= 1 for answer in answers)
-    saved = f"{best.results.policy}{at} costs {100 * (1 - share(best)):.0f} % less" if dearer < len(answers) else ""
+    saved = (
+        f"{best.results.policy}{at} costs {100 * (1 - share(best)):.0f} % less"
+        if dearer < len(answers)
+        else ""
+    )
     others = f", {dearer} of the rows no less" if 0 < dearer < len(answers) else ""
     text = f"{format_seconds(seconds)}, ${usd:.2f}"
-    return [("On demand", f": {text}; {saved}{others}." if saved else f": {text}; none of these is cheaper.")]
+    return [
+        (
+            "On demand",
+            f": {text}; {saved}{others}." if saved else f": {text}; none of these is cheaper.",
+        )
+    ]
 
 
 def _on_demand_bill(job: Job) -> tuple[float, float]:
@@ -155,11 +175,19 @@ def _on_demand_bill(job: Job) -> tuple[float, float]:
 def _counted_as_zero(job: Job, deadline: bool) -> list[tuple[str, str]]:
     """Parameters that were left out and count as 0, which makes the job look better than it is."""
     spot = job.market is Market.SPOT
-    times = {"save_s": job.save_s, "allocation_s": job.allocation_s, "preparation_s": job.preparation_s}
+    times = {
+        "save_s": job.save_s,
+        "allocation_s": job.allocation_s,
+        "preparation_s": job.preparation_s,
+    }
     missing = [key for key, span in times.items() if spot and not span.high]
     missing += ["backup_s"] if spot and not job.durable_s.high else []
     missing += ["spot_usd_per_hour"] if spot and not job.spot_usd_per_hour else []
-    missing += ["on_demand_usd_per_hour"] if (deadline or not spot) and not job.on_demand_usd_per_hour else []
+    missing += (
+        ["on_demand_usd_per_hour"]
+        if (deadline or not spot) and not job.on_demand_usd_per_hour
+        else []
+    )
     lines = [("Counted as 0", f": {', '.join(missing)}.")] if missing else []
     if spot and job.mttp_s[0] == math.inf:
         lines.append(("No preemptions", ": mttp_s is not given."))
@@ -173,7 +201,8 @@ def value(key: str, number: float) -> str:
     return f"{number:g}" if key == "missed" else format_seconds(number)
 
 
-# The palette of the other pictures, in the roles of the thesis's figures: red, green, blue, purple; and grey.
+# The palette of the other pictures, in the roles of the thesis's figures: red, green, blue, purple;
+# and grey.
 _COLORS = {
     "fewer VMs": "#666666",
     "recompute": "#D55E00",
@@ -193,10 +222,16 @@ def bars_figure(answers: Sequence[Answer]) -> Figure:
     """Stacked bars of the overhead over the steps alone (Spotify thesis, Figures 6.1 and 6.2), one for each answer."""
     names = [a.results.policy for a in answers]
     if answers[0].values:
-        names = ["\n".join([*(f"{k} {value(k, v)}" for k, v in a.values), a.results.policy]) for a in answers]
+        names = [
+            "\n".join([*(f"{k} {value(k, v)}" for k, v in a.values), a.results.policy])
+            for a in answers
+        ]
     jobs = by_job(answers)
     if len(jobs) > 1:
-        names = [f"{name}\n{short(a.results.job.name, 12)}" for name, a in zip(names, answers, strict=True)]
+        names = [
+            f"{name}\n{short(a.results.job.name, 12)}"
+            for name, a in zip(names, answers, strict=True)
+        ]
     steps = "" if len(jobs) > 1 else f"{answers[0].results.job.steps} steps, "
     with drawing(max(6.0, 2.2 + 1.1 * len(answers)), 4.6) as (figure, axes):
         base = np.zeros(len(answers))
@@ -206,11 +241,15 @@ def bars_figure(answers: Sequence[Answer]) -> Figure:
             axes.bar(range(len(answers)), share, 0.6, bottom=base, label=part, color=_COLORS[part])
             base += share
         for place, total in enumerate(base):
-            axes.annotate(f"{total:.1f} %", (place, total), (0, 3), textcoords="offset points", ha="center")
+            axes.annotate(
+                f"{total:.1f} %", (place, total), (0, 3), textcoords="offset points", ha="center"
+            )
         axes.set_xticks(range(len(answers)), names)
         axes.set_ylabel("overhead over the steps alone (%)")
         axes.margins(y=0.12)
-        axes.set_xlim(min(-0.5, len(answers) / 2 - 2.0), max(len(answers) - 0.5, len(answers) / 2 + 1.0))
+        axes.set_xlim(
+            min(-0.5, len(answers) / 2 - 2.0), max(len(answers) - 0.5, len(answers) / 2 + 1.0)
+        )
         figure.suptitle(f"What preemptions and saves cost: {short(', '.join(jobs), 30)}")
         axes.set_title(f"{steps}means of {answers[0].results.runs} runs", fontsize="small")
         legend(figure, 4, handlelength=None)
@@ -234,16 +273,29 @@ def lines_figure(answers: Sequence[Answer]) -> Figure:
             x = [a.values[0][1] / scale for a in own]
             # One and all shares over it are the total over the steps alone.
             alone = [a.results.total_s.mean() / (1 + sum(shares(a.results).values())) for a in own]
-            spreads = [Spread.of(100 * (a.results.total_s / s - 1)) for a, s in zip(own, alone, strict=True)]
+            spreads = [
+                Spread.of(100 * (a.results.total_s / s - 1))
+                for a, s in zip(own, alone, strict=True)
+            ]
             style = STYLES[index % len(STYLES)]
             axes.plot(x, [s.mean for s in spreads], label=policy, **style.marked)
-            axes.fill_between(x, [s.p5 for s in spreads], [s.p95 for s in spreads], color=style.color, alpha=0.15, lw=0)
+            axes.fill_between(
+                x,
+                [s.p5 for s in spreads],
+                [s.p95 for s in spreads],
+                color=style.color,
+                alpha=0.15,
+                lw=0,
+            )
         axes.set_xlabel(labels.get(key, f"{key} (s)"))
         axes.set_ylabel("overhead over the steps alone (%)")
         axes.set_ylim(bottom=0)
         if key == "vms":
             axes.locator_params(axis="x", integer=True)
         figure.suptitle(f"What preemptions cost: {short(job.name)}")
-        axes.set_title(f"{job.steps} steps; means and 5 to 95 % of {answers[0].results.runs} runs", fontsize="small")
+        axes.set_title(
+            f"{job.steps} steps; means and 5 to 95 % of {answers[0].results.runs} runs",
+            fontsize="small",
+        )
         legend(figure, len(policies), handlelength=None)
     return figure

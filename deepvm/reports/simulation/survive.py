@@ -1,4 +1,7 @@
-"""Whether spot VMs can be had and live: table, document; how forecasts came true: lines, a picture."""
+"""Whether spot VMs can be had and live: table, document.
+
+How forecasts came true: lines, a picture.
+"""
 
 from __future__ import annotations
 
@@ -50,15 +53,17 @@ def document(found: Answer) -> dict[str, Any]:
                 "source": prior.source,
                 "as_of": prior.as_of,
             },
-            "own_jobs": None
-            if own is None
-            else {
-                "machines": len(own.lives),
-                "preemptions": own.preemptions,
-                "machine_s": sum(life.seconds for life in own.lives),
-                "gang": own.gang,
-                "refused": own.refused,
-            },
+            "own_jobs": (
+                None
+                if own is None
+                else {
+                    "machines": len(own.lives),
+                    "preemptions": own.preemptions,
+                    "machine_s": sum(life.seconds for life in own.lives),
+                    "gang": own.gang,
+                    "refused": own.refused,
+                }
+            ),
             "prices": None if prices is None else _prices(prices),
         },
     }
@@ -93,10 +98,17 @@ def print_answer(found: Answer) -> None:
     time = format_seconds(forecast.for_s)
     where = found.region or "an unnamed region"
     where += f" ({found.zone})" if found.zone else ""
-    print_lines([f"{forecast.vms} x {found.instance_type} on the spot market of {where}, for {time}", ""])
-    rows = [("all can be had when they are asked for", forecast.had), (f"then all live for {time}", forecast.lasts)]
+    print_lines(
+        [f"{forecast.vms} x {found.instance_type} on the spot market of {where}, for {time}", ""]
+    )
+    rows = [
+        ("all can be had when they are asked for", forecast.had),
+        (f"then all live for {time}", forecast.lasts),
+    ]
     if found.prices is not None and found.prices.asked:
-        rows.append((f"the price stays at or below {_usd(found.prices)}", found.prices.zones[0].stays))
+        rows.append(
+            (f"the price stays at or below {_usd(found.prices)}", found.prices.zones[0].stays)
+        )
     rows.append(("all of this", found.both))
     print_items(
         [
@@ -109,10 +121,17 @@ def print_answer(found: Answer) -> None:
         ],
         also="-o json",
     )
-    lines = ["", f"If they come only after a wait, all live for {time} with {_percent(forecast.waited.value)}."]
+    lines = [
+        "",
+        (
+            f"If they come only after a wait, all live for {time} with"
+            f" {_percent(forecast.waited.value)}."
+        ),
+    ]
     if forecast.vms > 1:
         lines.append(
-            f"If losses were independent: {_percent(forecast.independent)}; in public traces VMs of a zone go together."
+            f"If losses were independent: {_percent(forecast.independent)}; in public traces VMs of"
+            " a zone go together."
         )
     print_lines([*lines, "", "This rests on:", *(f"- {line}" for line in _evidence(found))])
     if found.prices is not None:
@@ -131,14 +150,22 @@ def _evidence(found: Answer) -> Iterator[str]:
         yield "interruption band: unknown, so counted as the worst"
     else:
         low, high = BANDS[found.band]
-        share = f"above {100 * low:.0f} %" if high is None else f"{100 * low:.0f}-{100 * high:.0f} %"
-        yield f"interruption band: {share} a month; its rate beside the worst band's scales that of the traces"
+        share = (
+            f"above {100 * low:.0f} %" if high is None else f"{100 * low:.0f}-{100 * high:.0f} %"
+        )
+        yield (
+            f"interruption band: {share} a month; its rate beside the worst band's scales that of"
+            " the traces"
+        )
     if own is None:
         yield "your own jobs: none of this type"
     else:
         gang = f", {own.gang:.1f} together on average" if own.gang > 1 else ""
         hours = sum(life.seconds for life in own.lives) / 3600
-        lived = f"{counted(len(own.lives), 'VM')}, {hours:.1f} h, {counted(own.preemptions, 'preemption')}{gang}"
+        lived = (
+            f"{counted(len(own.lives), 'VM')}, {hours:.1f} h,"
+            f" {counted(own.preemptions, 'preemption')}{gang}"
+        )
         yield f"your own jobs: {lived}; {own.refused} asked for in vain"
     if found.score is None:
         yield "placement score: not asked, or none for this zone"
@@ -191,7 +218,10 @@ def judged_lines(judged: Sequence[Judged], prior: Prior) -> Iterator[str]:
     gangs = sorted({j.nodes for j in judged})
     total = sum(j.lasted.size for j in judged)
     traces = len({j.trace for j in judged})
-    yield f"{prior.as_of}: {total} forecasts on {traces} traces of {len({j.campaign for j in judged})} campaigns"
+    yield (
+        f"{prior.as_of}: {total} forecasts on {traces} traces of"
+        f" {len({j.campaign for j in judged})} campaigns"
+    )
     yield ""
     columns = ["all", *(f"{h} h" for h in hours), *(counted(n, "VM") for n in gangs), "had"]
     yield f"| Brier score | {' | '.join(columns)} |"
@@ -199,15 +229,24 @@ def judged_lines(judged: Sequence[Judged], prior: Prior) -> Iterator[str]:
     for way in WAYS:
         groups = [judged, *([j for j in judged if j.hours == h] for h in hours)]
         groups += [[j for j in judged if j.nodes == n] for n in gangs]
-        yield f"| {way} | {' | '.join(f'{brier(group, way):.3f}' for group in groups)} | {brier_had(judged, way):.3f} |"
+        yield (
+            f"| {way} | {' | '.join(f'{brier(group, way):.3f}' for group in groups)} |"
+            f" {brier_had(judged, way):.3f} |"
+        )
     yield ""
     for way in WAYS[1:]:
         low, high = brier_interval(judged, way, "band")
         yield f"{way} less band: 80 % of redrawn traces give {low:+.3f} to {high:+.3f}"
     lives, had, of = coverage(judged)
-    yield f"80 % intervals of 'prior' hold {lives} of {of} shares that lasted, {had} of {of} shares had"
+    yield (
+        f"80 % intervals of 'prior' hold {lives} of {of} shares that lasted, {had} of {of}"
+        " shares had"
+    )
     lasted, of_lasted, had, of_had = coverage_later(judged)
-    yield f"80 % intervals of 'history' hold {lasted} of {of_lasted} later shares that lasted, {had} of {of_had} had"
+    yield (
+        f"80 % intervals of 'history' hold {lasted} of {of_lasted} later shares that lasted, {had}"
+        f" of {of_had} had"
+    )
     yield ""
     yield "| way | said | came true | forecasts |"
     yield "|---|---:|---:|---:|"
@@ -225,7 +264,9 @@ def reliability_figure(judged: Sequence[Judged]) -> Figure:
         for way, style in zip(WAYS, STYLES, strict=True):
             bins = reliability(judged, way)
             said, seen = [b.said for b in bins], [b.seen for b in bins]
-            axes.plot(said, seen, label=f"{way} (Brier {brier(judged, way):.3f})", zorder=2, **style.line)
+            axes.plot(
+                said, seen, label=f"{way} (Brier {brier(judged, way):.3f})", zorder=2, **style.line
+            )
             sizes = [8 + 60 * b.count / max(one.count for one in bins) for b in bins]
             axes.scatter(said, seen, s=sizes, color=style.color, marker=style.marker, zorder=3)
         axes.set_xlim(-0.02, 1.02)

@@ -20,9 +20,22 @@ if TYPE_CHECKING:
     from deepvm.simulator.traces.replay import Cost, Replayed
     from deepvm.simulator.traces.trace import Trace, TraceLives
 
-SHOW_VERSION, FIT_VERSION, REPLAY_VERSION = "deepvm.traces/1", "deepvm.traces-fit/1", "deepvm.traces-replay/1"
+SHOW_VERSION, FIT_VERSION, REPLAY_VERSION = (
+    "deepvm.traces/1",
+    "deepvm.traces-fit/1",
+    "deepvm.traces-replay/1",
+)
 FIT_HEADER = ("trace", "law", "parameter", "value", "log_likelihood", "aic")
-REPLAY_HEADER = ("policy", "save_s", "trace", "machine_s", "saves_s", "lost_s", "preemptions", "cost_share")
+REPLAY_HEADER = (
+    "policy",
+    "save_s",
+    "trace",
+    "machine_s",
+    "saves_s",
+    "lost_s",
+    "preemptions",
+    "cost_share",
+)
 MOST = 40
 """Only the first traces are drawn; more would be too thin to see."""
 ALL = "all"
@@ -38,8 +51,8 @@ def names(paths: Sequence[str]) -> list[str]:
 def show_rows(traces: Sequence[Trace], nodes: int | None) -> list[dict[str, Any]]:
     """A row for each trace; None where there is no such thing.
 
-    ``available_share``: ticks with all nodes. The median is that of Kaplan and Meier's curve; there is none when more
-    than half of the lifetimes are censored.
+    ``available_share``: ticks with all nodes. The median is that of Kaplan and Meier's curve; there
+    is none when more than half of the lifetimes are censored.
     """
     from deepvm.simulator.traces.lifetime_fit import survival_curve
 
@@ -89,8 +102,10 @@ def print_show(rows: Sequence[Mapping[str, Any]]) -> None:
     print_lines(
         [
             "",
-            "there: share of the time with all nodes. Lives begin and end with that; the one at the beginning is left "
-            "out. mean: machine time for each that ended.",
+            (
+                "there: share of the time with all nodes. Lives begin and end with that; the one at"
+                " the beginning is left out. mean: machine time for each that ended."
+            ),
         ]
     )
 
@@ -120,7 +135,9 @@ def fit_document(
     return found
 
 
-def fit_rows(pools: Sequence[TraceLives], fits: Sequence[Fitted], each: Sequence[Sequence[Fitted]]) -> list[list[Any]]:
+def fit_rows(
+    pools: Sequence[TraceLives], fits: Sequence[Fitted], each: Sequence[Sequence[Fitted]]
+) -> list[list[Any]]:
     """A row of ``FIT_HEADER`` for each parameter."""
     sets = [(ALL, fits), *zip(names([p.name for p in pools]), each, strict=False)]
     return [
@@ -132,7 +149,11 @@ def fit_rows(pools: Sequence[TraceLives], fits: Sequence[Fitted], each: Sequence
 
 
 def print_fit(
-    pools: Sequence[TraceLives], fits: Sequence[Fitted], each: Sequence[Sequence[Fitted]], *, alone: bool
+    pools: Sequence[TraceLives],
+    fits: Sequence[Fitted],
+    each: Sequence[Sequence[Fitted]],
+    *,
+    alone: bool,
 ) -> None:
     """The four laws, the best first, a verdict, and what it rests on.
 
@@ -147,7 +168,8 @@ def print_fit(
             Column("worse by", "right"): f"{f.aic - fits[0].aic:.1f}",
             Column("mean h", "right"): _hours(f.mean_s),
             Column("parameters", drop=1): ", ".join(
-                f"{name} {value:.4g}" for name, value in zip(f.law.parameters, f.values, strict=True)
+                f"{name} {value:.4g}"
+                for name, value in zip(f.law.parameters, f.values, strict=True)
             ),
         }
         for f in fits
@@ -157,7 +179,8 @@ def print_fit(
     falls = "falls with a machine's age" if weibull < 1 else "does not fall with a machine's age"
     lines = ["", f"Weibull's shape is {weibull:.2f}: the risk of a preemption {falls}."]
     lines += [
-        f"Warning: the shape of {f.law.name} is at the edge of what is searched; the data do not say how far it goes."
+        f"Warning: the shape of {f.law.name} is at the edge of what is searched; the data do not"
+        " say how far it goes."
         for f in fits
         if f.at_bound
     ]
@@ -173,8 +196,9 @@ def _to_plan_with(fits: Sequence[Fitted]) -> list[str]:
     lasting = next(f for f in fits if math.isfinite(f.mean_s))
     law = ":".join([lasting.law.name, *(f"{shape:.4g}" for shape in lasting.values[1:])])
     return [
-        f"To plan with them: 'deepvm recommend --mttp {steady / 3600:.3g}h', which assumes exponential lifetimes; in a "
-        f"job file 'mttp_s: {lasting.mean_s:.0f}' and 'lifetime: {law}'."
+        f"To plan with them: 'deepvm recommend --mttp {steady / 3600:.3g}h', which assumes"
+        f" exponential lifetimes; in a job file 'mttp_s: {lasting.mean_s:.0f}' and 'lifetime:"
+        f" {law}'."
     ]
 
 
@@ -188,7 +212,9 @@ def _each(pools: Sequence[TraceLives], each: Sequence[Sequence[Fitted]]) -> list
             Column("Weibull shape", "right", drop=1): next(
                 (f"{f.values[1]:.2f}" for f in own if f.law.name == "weibull"), "-"
             ),
-            Column("mean h", "right"): _hours(pool.seen_s / pool.preemptions if pool.preemptions else None),
+            Column("mean h", "right"): _hours(
+                pool.seen_s / pool.preemptions if pool.preemptions else None
+            ),
         }
         for name, pool, own in zip(names([p.name for p in pools]), pools, each, strict=True)
     ]
@@ -197,7 +223,10 @@ def _each(pools: Sequence[TraceLives], each: Sequence[Sequence[Fitted]]) -> list
 def replay_document(
     pools: Sequence[TraceLives], found: Sequence[Replayed], *, step_s: float, mttp_s: float
 ) -> dict[str, Any]:
-    """JSON of ``deepvm traces replay``; shares are of the machine time, an interval without saves is null."""
+    """JSON of ``deepvm traces replay``.
+
+    Shares are of the machine time, an interval without saves is null.
+    """
     own = names([p.name for p in pools])
     return {
         "schema_version": REPLAY_VERSION,
@@ -207,7 +236,11 @@ def replay_document(
         "rows": [
             {"policy": r.policy, "save_s": r.save_s}
             | _cost(r.total)
-            | {"pools": [{"trace": name} | _cost(cost) for name, cost in zip(own, r.pools, strict=True)]}
+            | {
+                "pools": [
+                    {"trace": name} | _cost(cost) for name, cost in zip(own, r.pools, strict=True)
+                ]
+            }
             for r in found
         ],
     }
@@ -224,25 +257,41 @@ def replay_rows(pools: Sequence[TraceLives], found: Sequence[Replayed]) -> list[
 
 
 def print_replay(pools: Sequence[TraceLives], found: Sequence[Replayed]) -> None:
-    """A row for each policy, a column for each latency; then what is gained over the first policy."""
+    """A row for each policy, a column for each latency.
+
+    Then what is gained over the first policy.
+    """
     policies = list(dict.fromkeys(r.policy for r in found))
     saves = list(dict.fromkeys(r.save_s for r in found))
     share = {(r.policy, r.save_s): r.total.share for r in found}
-    print_lines([_about(pools), "", "Saves and lost work over machine time, for the time that a save takes:"])
+    print_lines(
+        [
+            _about(pools),
+            "",
+            "Saves and lost work over machine time, for the time that a save takes:",
+        ]
+    )
     rows = [[p, *(f"{100 * share[p, s]:.2f} %" for s in saves)] for p in policies]
-    columns = [Column("policy"), *(Column(f"{s:g} s", "right", drop=place) for place, s in enumerate(saves))]
+    columns = [
+        Column("policy"),
+        *(Column(f"{s:g} s", "right", drop=place) for place, s in enumerate(saves)),
+    ]
     print_table(columns, rows, also="-o csv")
     if len(policies) > 1:
         first = {s: share[policies[0], s] for s in saves}
         print_lines(["", f"Compared with {policies[0]}:"])
         for row, policy in zip(rows, policies, strict=True):
-            row[1:] = [f"{100 * (share[policy, s] / f - 1):+.1f} %" if f else "-" for s, f in first.items()]
+            row[1:] = [
+                f"{100 * (share[policy, s] / f - 1):+.1f} %" if f else "-" for s, f in first.items()
+            ]
         print_table(columns, rows[1:], also="-o csv")
 
 
 def _cost(cost: Cost) -> dict[str, Any]:
     plain = ("machine_s", "saves_s", "lost_s", "preemptions")
-    found: dict[str, Any] = {name: getattr(cost, name) for name in plain} | {"cost_share": cost.share}
+    found: dict[str, Any] = {name: getattr(cost, name) for name in plain} | {
+        "cost_share": cost.share
+    }
     if cost.interval_s is not None:
         found["interval_s"] = cost.interval_s if math.isfinite(cost.interval_s) else None
     return found
@@ -253,7 +302,10 @@ def _about(pools: Sequence[TraceLives]) -> str:
     what = own[0] if len(own) == 1 else f"{len(own)} traces"
     ended, seen = sum(p.preemptions for p in pools), sum(p.seen_s for p in pools)
     lives = sum(p.life_s.size for p in pools)
-    return f"{what}: {lives} lifetimes, {ended} of them ended, {seen / 86_400:.1f} days of machine time"
+    return (
+        f"{what}: {lives} lifetimes, {ended} of them ended, {seen / 86_400:.1f} days of machine"
+        " time"
+    )
 
 
 def _hours(seconds: float | None) -> str:
@@ -262,7 +314,9 @@ def _hours(seconds: float | None) -> str:
     return f"{seconds / 3600:.2f}" if math.isfinite(seconds) else "infinite"
 
 
-def traces_figure(traces: Sequence[Trace], pools: Sequence[TraceLives], fits: Sequence[Fitted]) -> Figure:
+def traces_figure(
+    traces: Sequence[Trace], pools: Sequence[TraceLives], fits: Sequence[Fitted]
+) -> Figure:
     """Availability of the first ``MOST`` traces over time, above the survival curve of all lifetimes with the fits.
 
     ``fits`` are in order, the best first; empty when there are too few lifetimes.
@@ -284,16 +338,27 @@ def _availability(axes: Axes, traces: Sequence[Trace]) -> None:
         day = np.append(change, trace.counts.size) * trace.gap_s / 86_400
         height = trace.counts[change] / max(trace.nodes, 1)
         bottom, colour = row + 0.4, STYLES[0].color
-        axes.fill_between(day, bottom, bottom - 0.8 * np.append(height, height[-1]), step="post", color=colour, lw=0)
+        axes.fill_between(
+            day,
+            bottom,
+            bottom - 0.8 * np.append(height, height[-1]),
+            step="post",
+            color=colour,
+            lw=0,
+        )
         axes.plot([0, day[-1]], [bottom, bottom], color="0.75", linewidth=0.6)
     unlike = len({t.path.stem for t in traces}) == len(traces)
-    own = [t.path.stem if unlike else f"{t.path.absolute().parent.name}/{t.path.stem}" for t in traces]
+    own = [
+        t.path.stem if unlike else f"{t.path.absolute().parent.name}/{t.path.stem}" for t in traces
+    ]
     labels = [f"{short(name)} ({t.nodes})" for name, t in zip(own, traces, strict=True)]
     axes.set_yticks(range(len(traces)), labels, fontsize="small")
     axes.set_ylim(len(traces) - 0.4, -0.6)
     axes.set_xlim(left=0)
     axes.set_xlabel("days from the beginning of each trace")
-    axes.set_title("machines that were there; in brackets, how many a full bar is", fontsize="small")
+    axes.set_title(
+        "machines that were there; in brackets, how many a full bar is", fontsize="small"
+    )
     axes.grid(visible=False, axis="y")
 
 
@@ -309,11 +374,22 @@ def _survival(axes: Axes, pools: Sequence[TraceLives], fits: Sequence[Fitted]) -
     seen = np.append(times, life.max())
     lasting = np.concatenate([[1.0], shares])
     x, y = np.concatenate([[t[0]], seen]), np.append(lasting, lasting[-1])
-    axes.step(x / 3600, y, where="post", color="black", linewidth=1.3, label="seen (Kaplan-Meier)", zorder=5)
+    axes.step(
+        x / 3600,
+        y,
+        where="post",
+        color="black",
+        linewidth=1.3,
+        label="seen (Kaplan-Meier)",
+        zorder=5,
+    )
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.set_ylim(0, 1.03)
     axes.set_xlabel("hours")
     axes.set_ylabel("share of lifetimes that last longer")
-    axes.set_title(f"{life.size} lifetimes, {sum(p.preemptions for p in pools)} of them ended", fontsize="small")
+    axes.set_title(
+        f"{life.size} lifetimes, {sum(p.preemptions for p in pools)} of them ended",
+        fontsize="small",
+    )
     axes.legend(loc="upper right", frameon=False, handlelength=4.2, fontsize="small")

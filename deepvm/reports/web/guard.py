@@ -33,8 +33,8 @@ def new_token() -> str:
 class Guard:
     """Stands before an application: what it does not let through gets a status and no content.
 
-    The token comes once in the address, is exchanged for a cookie that no script can read and no other site can send,
-    and the browser goes on to an address without it.
+    The token comes once in the address, is exchanged for a cookie that no script can read and no
+    other site can send, and the browser goes on to an address without it.
     """
 
     def __init__(self, app: ASGIApp, token: str, names: Collection[str] = ()) -> None:
@@ -79,11 +79,14 @@ class Guard:
     def _is_own(self, host: str) -> bool:
         """Whether a Host header names this server.
 
-        A page of another site can have its own name resolve to this machine, and read what it gets (DNS rebinding): so
-        only names count that nobody else can own. Ports do not matter, and may be forwarded.
+        A page of another site can have its own name resolve to this machine, and read what it gets
+        (DNS rebinding): so only names count that nobody else can own. Ports do not matter, and may
+        be forwarded.
         """
         name = host.lower()
-        name = name[1:].partition("]")[0] if name.startswith("[") else name.rpartition(":")[0] or name
+        name = (
+            name[1:].partition("]")[0] if name.startswith("[") else name.rpartition(":")[0] or name
+        )
         try:
             ipaddress.ip_address(name)
         except ValueError:

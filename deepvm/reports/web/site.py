@@ -63,7 +63,10 @@ class UnknownJobError(Exception):
 
 
 class Reader:
-    """Reads jobs; one at a time, from any thread. What has been read of a job's events is not read again."""
+    """Reads jobs; one at a time, from any thread.
+
+    What has been read of a job's events is not read again.
+    """
 
     def __init__(self, history: History, version: str) -> None:
         """Read nothing yet."""
@@ -74,7 +77,11 @@ class Reader:
     def look(self, name: str) -> Shown:
         """A page as it is now. Raises UnknownJobError, or what reading raises."""
         with self._lock:
-            return self._run(name) if name else _All(JobsPage(job_lines(self._history, time.time()), self._version))
+            return (
+                self._run(name)
+                if name
+                else _All(JobsPage(job_lines(self._history, time.time()), self._version))
+            )
 
     def knows(self, name: str) -> bool:
         """Whether there is a job of this name."""
@@ -95,7 +102,11 @@ class Reader:
         if known is not None and row == known.page.job.row:
             return known  # nothing happens to it any more
         job: Standing = standing_of(self._history, row, time.time(), self._events.get(name, ()))
-        self._events = {name: list(job.events)} if len(self._events) > 50 else {**self._events, name: list(job.events)}
+        self._events = (
+            {name: list(job.events)}
+            if len(self._events) > 50
+            else {**self._events, name: list(job.events)}
+        )
         found = _Run(RunPage(job, self._version))
         _ = found.parts  # made here, once for all who look
         self._over = {name: found} if job.over else {}
@@ -112,8 +123,8 @@ def application(reader: Reader, watching: Watching, token: str, names: list[str]
         except UnknownJobError:
             return Response("There is no such job.\n", 404, media_type="text/plain")
         policy = (
-            f"default-src 'none'; connect-src 'self'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; "
-            "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+            f"default-src 'none'; connect-src 'self'; script-src 'nonce-{nonce}'; style-src"
+            f" 'nonce-{nonce}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
         )
         return HTMLResponse(text, headers={"content-security-policy": policy})
 
@@ -143,8 +154,13 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def serve(history: History, version: str, token: str, host: str, port: int, ready: Callable[[int], None]) -> None:
-    """Serve until Ctrl-C or SIGTERM; ``ready`` is told the port. Raises OSError: it cannot listen there."""
+def serve(
+    history: History, version: str, token: str, host: str, port: int, ready: Callable[[int], None]
+) -> None:
+    """Serve until Ctrl-C or SIGTERM; ``ready`` is told the port.
+
+    Raises OSError: it cannot listen there.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, port), family=family, backlog=128) as listening:
 

@@ -1,4 +1,7 @@
-"""What browsers look at, read again and again, once for all of them; and the stream that tells each what is new."""
+"""What browsers look at, read again and again, once for all of them.
+
+And the stream that tells each what is new.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 BEAT_S, LOOK_S, SEND_S = 5.0, 1.0, 30.0
-"""Between signs of life; between looks at the history; how long a browser may take for what it was sent."""
+"""Between signs of life; between looks at the history.
+
+How long a browser may take for what it was sent.
+"""
 MOST_STREAMS = 200
 _SHARE = 4.0
 """Looks take at most one part in so many, and one, of the time."""
@@ -42,7 +48,11 @@ class _Topic:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def put(self, shown: Shown) -> None:
-        same = self.shown is not None and shown.last == self.shown.last and shown.parts == self.shown.parts
+        same = (
+            self.shown is not None
+            and shown.last == self.shown.last
+            and shown.parts == self.shown.parts
+        )
         self.shown = shown
         if not same:
             self.changed.set()
@@ -70,7 +80,8 @@ class Watching:
             self._first.clear()
             began_s = time.monotonic()
             for name, topic in list(self._topics.items()):
-                # A history that cannot be read now may be later; meanwhile pages say what they have, and how old it is.
+                # A history that cannot be read now may be later; meanwhile pages say what they
+                # have, and how old it is.
                 with contextlib.suppress(Exception):
                     topic.put(await asyncio.to_thread(self._look, name))
             pause_s = max(self._look_s, _SHARE * (time.monotonic() - began_s))
@@ -118,7 +129,9 @@ class EventStream(Response):
                 asyncio.ensure_future(self._watching.closing.wait()),
             ]
             try:
-                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                await send(
+                    {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+                )
                 await self._tell(topic, ends, send)
                 await send({"type": "http.response.body", "body": b""})
             except (OSError, asyncio.TimeoutError):
@@ -142,7 +155,9 @@ class EventStream(Response):
                     await _send(send, f"id: {shown.last}\nevent: state\ndata: {data}\n\n")
                 sent |= parts
                 after, told = shown.last, shown
-            done, _ = await asyncio.wait([changed, *ends], timeout=BEAT_S, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(
+                [changed, *ends], timeout=BEAT_S, return_when=asyncio.FIRST_COMPLETED
+            )
             changed.cancel()
             if not done:
                 await _send(send, "event: beat\ndata: {}\n\n")

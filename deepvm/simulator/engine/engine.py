@@ -1,14 +1,17 @@
 """The engine: training runs under preemption, event by event, many at once.
 
-One array step takes every run from one event to the next: a machine is preempted, arrives, gives notice, or a stretch
-of equal segments is done. A segment is some steps and the save after them; a whole lifetime with a constant interval is
-one stretch, so the work grows with preemptions, not with steps or saves. What a policy decides is in policy_adapter.py
-(intervals that grow with a machine's age: hazard_intervals.py), where a stretch is cut in stretch_cut.py, and which of
-its versions is durable by then in latencies.py.
+One array step takes every run from one event to the next: a machine is preempted, arrives, gives
+notice, or a stretch of equal segments is done. A segment is some steps and the save after them; a
+whole lifetime with a constant interval is one stretch, so the work grows with preemptions, not with
+steps or saves. What a policy decides is in policy_adapter.py (intervals that grow with a machine's
+age: hazard_intervals.py), where a stretch is cut in stretch_cut.py, and which of its versions is
+durable by then in latencies.py.
 
-Sums of n uniform latencies are drawn from the uniform law with the same mean and variance, exact for n = 1. In a
-cluster only the notice of the machine that goes first has training saved; but no training begins with a machine that is
-noticed: it is let go when another is gone, or at its notice while all wait, as by the controller of deepvm run.
+Sums of n uniform latencies are drawn from the uniform law with the same mean and variance, exact
+for n = 1. In a cluster only the notice of the machine that goes first has training saved; but no
+training begins with a machine that is
+noticed: it is let go when another is gone, or at its notice while all wait, as by the controller of
+deepvm run.
 """
 
 from __future__ import annotations
@@ -51,8 +54,9 @@ def run(
     Raises:
         SimulationError: the job makes no progress, or cannot meet the deadline even on demand.
     """
-    # Page faults took a third of the time. Freeing a block of this size once makes glibc's malloc keep the memory of
-    # smaller ones, up to twice as much in all (mallopt(3), M_MMAP_THRESHOLD); elsewhere it does nothing.
+    # Page faults took a third of the time. Freeing a block of this size once makes glibc's malloc
+    # keep the memory of smaller ones, up to twice as much in all (mallopt(3), M_MMAP_THRESHOLD);
+    # elsewhere it does nothing.
     np.empty(KEPT_BYTES, dtype=np.uint8)
     return _Engine(job, policy, lives, random, deadline).run(runs)
 
@@ -71,7 +75,12 @@ def _in_order(gone: list[tuple[Rows, Any, Array]], runs: int) -> Iterator[tuple[
 
 class _Engine:
     def __init__(
-        self, job: Job, policy: SavePolicy, lives: LifeSource, random: np.random.Generator, deadline: Deadline | None
+        self,
+        job: Job,
+        policy: SavePolicy,
+        lives: LifeSource,
+        random: np.random.Generator,
+        deadline: Deadline | None,
     ) -> None:
         self._job, self._lives, self._random = job, lives, random
         self._markets = None if deadline is None else Markets(job, policy, deadline)
@@ -83,7 +92,11 @@ class _Engine:
         self._backups = Backups(job.durable_s, behind)
         self._policy = PolicyAdapter(job, policy, behind.mean, deadline=deadline is not None)
         self._uneven = uneven(job.step_s) or uneven(job.blocked_s)
-        work = job.steps * (job.step_s.high + job.blocked_s.high) + job.allocation_s.high + job.preparation_s.high
+        work = (
+            job.steps * (job.step_s.high + job.blocked_s.high)
+            + job.allocation_s.high
+            + job.preparation_s.high
+        )
         self._hopeless_s = HOPELESS * work
 
     def run(self, runs: int) -> Outcome:
@@ -95,11 +108,13 @@ class _Engine:
             self._refuse_hopeless(r)
             if self._markets is not None:
                 moved = self._markets.keep(r)
-                # All machines stay until the version that was just made is durable, or lost with one of them; only then
-                # it is known where the next ones go on.
+                # All machines stay until the version that was just made is durable, or lost with
+                # one of them; only then it is known where the next ones go on.
                 left_s = r.death[moved].min(1) - r.now[moved]
                 backup_s = self._backups.draw(self._random, np.ones(len(moved), dtype=bool))
-                backup_s = np.where(r.durable[moved] < r.step[moved], left_s, np.minimum(backup_s, left_s))
+                backup_s = np.where(
+                    r.durable[moved] < r.step[moved], left_s, np.minimum(backup_s, left_s)
+                )
                 r.extra_s[moved] += backup_s * self._job.vms + self._ahead_s(r, moved)
                 r.on_demand_s[moved] += backup_s * r.on_demand[moved]
                 self._change(r, moved)
@@ -115,7 +130,9 @@ class _Engine:
                     parts[number, at] = getattr(r, part)[done]
                 r.keep(~done)
         vm_s = total * self._job.vms + extra
-        return Outcome(total, vm_s, on_demand * self._job.vms if self._spot else vm_s, preemptions, parts)
+        return Outcome(
+            total, vm_s, on_demand * self._job.vms if self._spot else vm_s, preemptions, parts
+        )
 
     def _refuse_hopeless(self, r: Runs) -> None:
         hopeless = (r.now > self._hopeless_s) | (r.preemptions > HOPELESS_LIVES * (1 + r.durable))
@@ -124,13 +141,20 @@ class _Engine:
         worst = hopeless.argmax()
         job, life, longer = self._job, min(self._job.mttp_s), "take machines that live longer"
         remedy = f"save more often (another policy), or {longer}"
-        trains_s, safe_s = job.allocation_s.mean + self._warm.mean, job.save_s.mean + job.durable_s.mean
+        trains_s, safe_s = (
+            job.allocation_s.mean + self._warm.mean,
+            job.save_s.mean + job.durable_s.mean,
+        )
         for what, needed in (("until a save is safe", safe_s), ("until it trains", trains_s)):
             if needed > life:
-                remedy = f"{longer} than {format_seconds(life)} on average: one takes {format_seconds(needed)} {what}"
+                remedy = (
+                    f"{longer} than {format_seconds(life)} on average: one takes"
+                    f" {format_seconds(needed)} {what}"
+                )
         raise SimulationError(
-            f"{job.name}: makes no progress: after {r.now[worst] / 3600:.0f} h and {r.preemptions[worst]:.0f} "
-            f"preemptions {r.durable[worst]:.0f} of {job.steps} steps are safe; {remedy}"
+            f"{job.name}: makes no progress: after {r.now[worst] / 3600:.0f} h and"
+            f" {r.preemptions[worst]:.0f} preemptions {r.durable[worst]:.0f} of {job.steps} steps"
+            f" are safe; {remedy}"
         )
 
     def _start(self, runs: int) -> Runs:
@@ -139,7 +163,10 @@ class _Engine:
         r = Runs(
             number=np.arange(runs),
             start=self._lives.starts(self._random, runs),
-            **{name: np.zeros(runs) for name in ("now", "durable", "step", "furthest", *PARTS, *sums)},
+            **{
+                name: np.zeros(runs)
+                for name in ("now", "durable", "step", "furthest", *PARTS, *sums)
+            },
             training=np.zeros(runs, dtype=bool),
             on_demand=np.full(runs, not self._spot),
             cap=np.full(runs, NEVER),
@@ -161,16 +188,24 @@ class _Engine:
         return r
 
     def _ask(self, r: Runs, rows: Rows | slice, machine: Rows | int, when: Array) -> None:
-        """Request one machine per row; elastic clusters request again what is lost before it arrives."""
+        """Request one machine per row.
+
+        Elastic clusters request again what is lost before it arrives.
+        """
         self._ask_once(r, rows, machine, when)
         while self._elastic:  # the others train on meanwhile
             death = r.death[rows, machine]
             again = np.flatnonzero(death <= r.ready[rows, machine])
             if not len(again):
                 return
-            rows, machine = np.arange(len(r.number))[rows][again], np.broadcast_to(machine, len(death))[again]
+            rows, machine = (
+                np.arange(len(r.number))[rows][again],
+                np.broadcast_to(machine, len(death))[again],
+            )
             death = death[again]
-            self._policy.learn(r, rows, death - r.asked[rows].max(1), death - r.notice[rows, machine])
+            self._policy.learn(
+                r, rows, death - r.asked[rows].max(1), death - r.notice[rows, machine]
+            )
             r.preemptions[rows] += 1
             self._refuse_hopeless(r)
             self._ask_once(r, rows, machine, death)
@@ -182,7 +217,11 @@ class _Engine:
         if not self._spot:
             return
         death = np.minimum(when + self._lives.draw(random, r.start[rows], r.lives[rows]), NEVER)
-        listed = self._lives.graces_s(r.lives[rows]) if isinstance(self._lives, ListedLifetimes) else None
+        listed = (
+            self._lives.graces_s(r.lives[rows])
+            if isinstance(self._lives, ListedLifetimes)
+            else None
+        )
         r.lives[rows] += ~r.on_demand[rows]
         notice = death - (job.grace_s.draw(random, count) if listed is None else listed)
         if job.missed_notice_rate:
@@ -193,10 +232,19 @@ class _Engine:
         r.death[rows, machine], r.notice[rows, machine] = death, notice
 
     def _lose(self, r: Runs, which: Rows, machine: Rows | int, when: Array) -> None:
-        """In the rows ``which`` a machine is lost or released at ``when``; observe it and replace it."""
+        """In the rows ``which`` a machine is lost or released at ``when``.
+
+        Observe it and replace it.
+        """
         rows = self._plain(which, len(r.number))
-        with_it = self._noticed(r, which, machine, when) if self._rigid and not isinstance(machine, int) else []
-        again = self._observe(r, rows, machine, when, r.asked[rows, 0] if self._job.vms == 1 else r.asked[rows].max(1))
+        with_it = (
+            self._noticed(r, which, machine, when)
+            if self._rigid and not isinstance(machine, int)
+            else []
+        )
+        again = self._observe(
+            r, rows, machine, when, r.asked[rows, 0] if self._job.vms == 1 else r.asked[rows].max(1)
+        )
         gone = [(which, machine, again)]
         r.now[rows] = np.maximum(when, r.now[rows])
         r.step[rows] = r.durable[rows]
@@ -213,9 +261,13 @@ class _Engine:
             self._change(r, np.flatnonzero(leaves))
         for rows, machine, again in _in_order(gone, len(r.number)):
             stay = ~leaves[rows]
-            self._ask(r, rows[stay], machine if isinstance(machine, int) else machine[stay], again[stay])
+            self._ask(
+                r, rows[stay], machine if isinstance(machine, int) else machine[stay], again[stay]
+            )
 
-    def _observe(self, r: Runs, rows: Rows | slice, machine: Rows | int, when: Array, newest: Array) -> Array:
+    def _observe(
+        self, r: Runs, rows: Rows | slice, machine: Rows | int, when: Array, newest: Array
+    ) -> Array:
         """Count a machine that is lost or released; returns when its replacement is asked for."""
         death, notice, asked = (a[rows, machine] for a in (r.death, r.notice, r.asked))
         before, until = r.now[rows] - when, np.maximum(when, r.now[rows])
@@ -225,7 +277,8 @@ class _Engine:
             return until
         again = np.minimum(np.maximum(notice, asked), until)
         r.extra_s[rows] += until - again
-        if not self._elastic:  # one that was lost while the one before it was still there was paid so long only
+        # One that was lost while the one before it was still there was paid so long only
+        if not self._elastic:
             r.extra_s[rows] -= np.maximum(before, 0.0)
         return again
 
@@ -312,7 +365,8 @@ class _Engine:
             joins = np.maximum(np.where(r.members, NEVER, r.ready).min(1), now)
             stop = np.minimum(stop, joins)
         told = stop is not death
-        if waits := not r.training.all():  # to rows whose machine was lost before it trained nothing happens here
+        # To rows whose machine was lost before it trained nothing happens here
+        if waits := not r.training.all():
             stop = np.where(r.training, stop, now)
 
         gaps = self._policy.growing_intervals(r, facts)
@@ -331,7 +385,13 @@ class _Engine:
         at_stop = Cut.even(stretch, left)
         if self._uneven:
             at_stop = Cut.uneven(stretch, left, job.step_s, job.blocked_s, slow, random)
-        cut, full, since, trained, each = at_stop.cut, at_stop.full, at_stop.since_s, at_stop.trained_s, at_stop.step_s
+        cut, full, since, trained, each = (
+            at_stop.cut,
+            at_stop.full,
+            at_stop.since_s,
+            at_stop.trained_s,
+            at_stop.step_s,
+        )
         if waits:
             cut = cut & r.training
         reached = step + full * steps + at_stop.done
@@ -341,16 +401,21 @@ class _Engine:
         end = np.where(cut, stop, now + full * segment_s)
 
         gone, grown, made = cut, None, None
-        if told:  # a notice, or a machine that joins: the step or the save is still brought to its end
+        # A notice, or a machine that joins: the step or the save is still brought to its end
+        if told:
             early = cut & (stop < death)
             ended = (since <= 0) & (full > 0)  # the save has just been made
             saving = at_stop.saving | ended
             rest = np.where(ended, 0.0, at_stop.rest_s)
             last = reached + ~saving
             joining = stop == joins if joins is not None else np.zeros(len(now), dtype=bool)
-            busy = np.where(saving, delay, total(random, job.save_s, cut) + total(random, job.durable_s, cut))
+            busy = np.where(
+                saving, delay, total(random, job.save_s, cut) + total(random, job.durable_s, cut)
+            )
             if joins is not None:  # those who go on have the state: nothing has to be brought away
-                busy = np.where(joining, np.where(saving, 0.0, total(random, job.blocked_s, cut)), busy)
+                busy = np.where(
+                    joining, np.where(saving, 0.0, total(random, job.blocked_s, cut)), busy
+                )
             busy = np.where(last >= job.steps, 0.0, busy)
             # Where training had not begun yet when the notice came, there is nothing to save.
             idle = left <= 0
@@ -358,7 +423,9 @@ class _Engine:
             rest = np.where(early & ~idle, np.minimum(rest, death - stop), 0.0)
             reached = np.where(made & ~idle, last, reached)
             trained = trained + np.where(saving, 0.0, rest)
-            each = np.where(made & (reached > step), trained / np.maximum(reached - step, 1.0), each)
+            each = np.where(
+                made & (reached > step), trained / np.maximum(reached - step, 1.0), each
+            )
             end = np.where(early, np.where(idle, stop, np.minimum(stop + rest + busy, death)), end)
             newest = newest - (early & ended)  # of that one it is known
             grown = made & joining

@@ -1,9 +1,10 @@
 """Save intervals that grow with the age of the machine, many saves at once.
 
-The interval of ``hazard`` is computed again at each save. Its square is linear in the machine's age (see ``Hazard`` in
-deepvm.core.preemption.savepolicy), so from save to save it grows by nearly as much each time, and sums over many
-saves are those of arithmetic series. Saves that are durable long before anything happens to the machine are skipped
-at once (:func:`pass_over`); what is left is a few intervals that hardly differ (:meth:`GrowingIntervals.alike`).
+The interval of ``hazard`` is computed again at each save. Its square is linear in the machine's age
+(see ``Hazard`` in deepvm.core.preemption.savepolicy), so from save to save it grows by nearly as
+much each time, and sums over many saves are those of arithmetic series. Saves that are durable long
+before anything happens to the machine are skipped at once (:func:`pass_over`); what is left is a
+few intervals that hardly differ (:meth:`GrowingIntervals.alike`).
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class GrowingIntervals:
     """Intervals from one save to the next, in steps; each is rounded down when its time comes.
 
     Attributes:
-        first: (R,) the one that comes next, from 1. growth: (R,) how much longer each is than the one before, above 0.
+        first: (R,) the one that comes next, from 1. growth: (R,) how much longer each is than the
+            one before, above 0.
     """
 
     first: Array
@@ -54,7 +56,8 @@ class GrowingIntervals:
     def alike(self, most: Array, random: np.random.Generator) -> tuple[Array, Array]:
         """One of the next intervals that hardly differ, of ``most`` at most, and how many they are.
 
-        Each is as likely: over many lives their mean and their spread are those of intervals that grow.
+        Each is as likely: over many lives their mean and their spread are those of intervals that
+        grow.
         """
         count = np.minimum(np.floor(1 + ALIKE * self.first / self.growth), np.floor(1 + most))
         return self.first + self.growth * np.floor(random.random(len(self.first)) * count), count
@@ -69,7 +72,9 @@ class GrowingIntervals:
         """How many intervals fit, not in whole numbers, if a step takes ``step`` of the room and a save ``save``."""
         room, half = np.maximum(room, 0.0), self.growth * step / 2
         rest = self.first * step + save - half
-        return np.asarray(2 * room / np.maximum(rest + np.sqrt(rest * rest + 4 * half * room), TINY))
+        return np.asarray(
+            2 * room / np.maximum(rest + np.sqrt(rest * rest + 4 * half * room), TINY)
+        )
 
 
 def _floors(to: Array) -> Array:
@@ -78,16 +83,21 @@ def _floors(to: Array) -> Array:
     return np.asarray(whole * (whole - 1) / 2 + whole * (to - whole))
 
 
-def pass_over(r: Runs, gaps: GrowingIntervals, end: Array, job: Job, slow: Number, random: np.random.Generator) -> None:
+def pass_over(
+    r: Runs, gaps: GrowingIntervals, end: Array, job: Job, slow: Number, random: np.random.Generator
+) -> None:
     """Train each row over the saves that are surely made before ``end`` (R,).
 
-    Rows that do not train have nothing left until then. ``slow``: how many times ``job.step_s`` a step takes.
+    Rows that do not train have nothing left until then. ``slow``: how many times ``job.step_s`` a
+    step takes.
     """
     own = job.save_every_steps or job.steps
     mark = np.minimum(own - rest_of(r.step, own), job.steps - r.step)
     step, save = job.step_s.mean * slow, job.blocked_s.mean
     saves = gaps.within(end - r.now, step, save)
-    saves = np.minimum(np.minimum(saves, gaps.within(mark, 1.0, 0.0)), 1 + LINEAR * gaps.first / gaps.growth)
+    saves = np.minimum(
+        np.minimum(saves, gaps.within(mark, 1.0, 0.0)), 1 + LINEAR * gaps.first / gaps.growth
+    )
     variance = (1 + LINEAR) * gaps.first * job.step_s.variance * slow**2 + job.blocked_s.variance
     unsure = DEVIATIONS * np.sqrt(saves * variance) / (gaps.first * step + save)
     saves = np.floor(saves - LEFT - unsure)

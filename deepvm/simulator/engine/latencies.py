@@ -1,9 +1,10 @@
 """Latencies of many segments at once: their sums, and which of several versions is the newest that is durable.
 
-Each version becomes durable after a latency of its own, so a later one may be durable first; at a loss the newest
-durable one counts. The version k back from the newest has existed for a known time, so it is durable with a known
-probability F_k, independently of the others. The number of versions back to the newest durable one is above k with
-probability (1 - F_0) ... (1 - F_k), and one uniform number draws it.
+Each version becomes durable after a latency of its own, so a later one may be durable first; at a
+loss the newest durable one counts. The version k back from the newest has existed for a known time,
+so it is durable with a known probability F_k, independently of the others. The number of versions
+back to the newest durable one is above k with probability (1 - F_0) ... (1 - F_k), and one uniform
+number draws it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from deepvm.core.preemption.job import Span
 from deepvm.simulator.engine.state import TINY, Array, Mask, Rows
 
 AT_ONCE = 4096
-"""Backups under way at once that are tracked singly; beyond, neighbours are merged, which bounds the look-back."""
+"""Backups under way at once that are tracked singly.
+
+Beyond, neighbours are merged, which bounds the look-back.
+"""
 GRID = 1000
 """Points of the numerical integral."""
 
@@ -74,12 +78,17 @@ class Backups:
         within = np.clip(x, 0.0, self._wide)
         return within * within / (2 * self._wide) + np.maximum(x - self._wide, 0.0)
 
-    def reorder(self, random: np.random.Generator, safe: Array, age: Array, apart: Array, made: Array) -> None:
-        """Correct the number of the newest durable version where a later one may be durable first; arrays (R,).
+    def reorder(
+        self, random: np.random.Generator, safe: Array, age: Array, apart: Array, made: Array
+    ) -> None:
+        """Correct the number of the newest durable version where a later one may be durable first.
 
-        ``safe`` is corrected: by one latency for all versions, right where the order is kept. ``age``: seconds from the
-        making of the newest version to the loss. ``apart``: seconds between two versions. ``made``: number of the
-        newest; below 1: none. ``random`` is drawn from only if there is such a row.
+        Arrays (R,).
+
+        ``safe`` is corrected: by one latency for all versions, right where the order is kept.
+        ``age``: seconds from the making of the newest version to the loss. ``apart``: seconds
+        between two versions. ``made``: number of the newest; below 1: none. ``random`` is drawn
+        from only if there is such a row.
         """
         width = self._narrow + self._wide
         overlap = apart < width
@@ -92,7 +101,8 @@ class Backups:
         safe[rows] = 0.0
         drawn, above = random.random(len(rows)), np.ones(len(rows))
         together = np.ceil(width / apart / AT_ONCE)
-        back = np.maximum(np.ceil((self._low - age) / apart), 0.0)  # younger ones cannot be durable yet
+        # Younger ones cannot be durable yet
+        back = np.maximum(np.ceil((self._low - age) / apart), 0.0)
         while True:
             middle = back + np.floor(together / 2)
             above = above * (1 - self.chance(age + middle * apart)) ** together

@@ -34,8 +34,9 @@ class DrawnLifetimes:
 
     Attributes:
         law: ``exponential``, ``weibull:SHAPE``, ``lomax:SHAPE`` or ``lognormal:SIGMA``.
-        mean_s: seconds; the first is that of the machines that begin, the next ones those of the replacements, one
-            after the other; the last holds from there on. Infinite: it never ends.
+        mean_s: seconds; the first is that of the machines that begin, the next ones those of the
+            replacements, one after the other; the last holds from there on. Infinite: it never
+            ends.
         vms: machines that begin together.
     """
 
@@ -55,8 +56,11 @@ class DrawnLifetimes:
             shape = float(text) if text else 0.0
         except ValueError:
             shape = math.nan
-        # A Lomax life has a mean only above a shape of 1; the means of very uneven lifetimes overflow.
-        least = {"exponential": -1.0, "weibull": 0.01, "lomax": 1.0, "lognormal": 0.0}.get(name, math.inf)
+        # A Lomax life has a mean only above a shape of 1; the means of very uneven lifetimes
+        # overflow.
+        least = {"exponential": -1.0, "weibull": 0.01, "lomax": 1.0, "lognormal": 0.0}.get(
+            name, math.inf
+        )
         most = 30.0 if name == "lognormal" else 1e6
         if not least < shape < most or (name == "exponential") == bool(text):
             raise RequestError("lifetime", self.law, f"{', '.join(LAWS)}; {SHAPES}")
@@ -86,11 +90,16 @@ class ObservedLifetimes:
     """Observed lifetimes: each run follows one pool in order from a random start, and wraps around at its end."""
 
     def __init__(self, pools: Sequence[Sequence[float]]) -> None:
-        """``pools``: lifetimes of each, seconds; RequestError if there is none at all, or one not above 0."""
+        """``pools``: lifetimes of each, seconds.
+
+        RequestError if there is none at all, or one not above 0.
+        """
         pools = [pool for pool in pools if len(pool)]
         self._lives = np.array([life for pool in pools for life in pool], dtype=float)
         if not len(self._lives) or not np.all((self._lives > 0) & np.isfinite(self._lives)):
-            raise RequestError("lives", self._lives[:5].tolist(), "at least one lifetime, each above 0 s")
+            raise RequestError(
+                "lives", self._lives[:5].tolist(), "at least one lifetime, each above 0 s"
+            )
         sizes = [len(pool) for pool in pools]
         self._first = np.repeat(np.cumsum([0, *sizes[:-1]]), sizes)
         self._size = np.repeat(sizes, sizes)
@@ -106,16 +115,26 @@ class ObservedLifetimes:
 
 
 class ListedLifetimes:
-    """Lives in the order in which machines are asked for, the same in each run; whoever comes later lives for ever."""
+    """Lives in the order in which machines are asked for, the same in each run.
+
+    Whoever comes later lives for ever.
+    """
 
     def __init__(self, lives: Sequence[float], graces_s: Sequence[float] | None = None) -> None:
-        """``lives``: seconds from the request; infinite: it was not taken back. ``graces_s``: 0 without a notice."""
+        """``lives``: seconds from the request; infinite: it was not taken back.
+
+        ``graces_s``: 0 without a notice.
+        """
         self._lives = np.array([*lives, math.inf], dtype=float)
         self._graces = None if graces_s is None else np.array([*graces_s, 0.0], dtype=float)
 
     def graces_s(self, numbers: Whole) -> Array | None:
         """(N,) seconds from the notice of each to its end; None: as the job says."""
-        return None if self._graces is None else self._graces[np.minimum(numbers, len(self._graces) - 1)]
+        return (
+            None
+            if self._graces is None
+            else self._graces[np.minimum(numbers, len(self._graces) - 1)]
+        )
 
     def starts(self, random: np.random.Generator, runs: int) -> Whole:
         """See :class:`LifeSource`."""

@@ -1,11 +1,13 @@
 """Spot or on demand: how a simulated job with a deadline meets it.
 
-All latencies count at their longest, so a deadline that on-demand VMs alone can meet is met. The rules are those of
-:mod:`deepvm.core.preemption.deadlines`; added here is when versions are made. Work counts only when it is durable, so a
-job that waited for its policy's next save might have to leave spot although it has got far: a version is made while it
-can still become durable before the policy forces a move. From the moment it is made its work counts as slack again: if
-its machine is lost first, the version before it still leaves the time to finish on demand. A job leaves spot when there
-is no time for a step and its version; the other machines resume when the newest version is durable, or lost.
+All latencies count at their longest, so a deadline that on-demand VMs alone can meet is met. The
+rules are those of :mod:`deepvm.core.preemption.deadlines`; added here is when versions are made.
+Work counts only when it is durable, so a job that waited for its policy's next save might have to
+leave spot although it has got far: a version is made while it can still become durable before the
+policy forces a move. From the moment it is made its work counts as slack again: if its machine is
+lost first, the version before it still leaves the time to finish on demand. A job leaves spot when
+there is no time for a step and its version; the other machines resume when the newest version is
+durable, or lost.
 """
 
 from __future__ import annotations
@@ -15,7 +17,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from deepvm.core.cluster.instances import Market
-from deepvm.core.preemption.deadlines import ON_DEMAND, SPOT, DeadlinePolicy, Standing, on_demand_next, steps_on_spot
+from deepvm.core.preemption.deadlines import (
+    ON_DEMAND,
+    SPOT,
+    DeadlinePolicy,
+    Standing,
+    on_demand_next,
+    steps_on_spot,
+)
 from deepvm.core.preemption.job import Job
 from deepvm.core.preemption.savepolicy import SaveFacts, SavePolicy, whole_steps
 from deepvm.core.units import format_seconds
@@ -37,7 +46,11 @@ class Markets:
     def __init__(self, job: Job, policy: SavePolicy, deadline: Deadline) -> None:
         """Raise RequestError for a job that is on demand or elastic, SimulationError if even on-demand is too late."""
         if job.market is not Market.SPOT or job.elastic:
-            raise RequestError("deadline", format_seconds(deadline.seconds), "jobs on spot VMs that are not elastic")
+            raise RequestError(
+                "deadline",
+                format_seconds(deadline.seconds),
+                "jobs on spot VMs that are not elastic",
+            )
         self._job, self._deadline = job, deadline
         every = job.save_every_steps or 0
         fixed = float(policy.fixed_steps or 0)
@@ -49,15 +62,16 @@ class Markets:
         warm = job.warm_preparation_s or job.preparation_s
         preparation_s = max(job.preparation_s.high, warm.high)
         self._restart_s = job.allocation_s.high + preparation_s
-        # Leaving on-demand waits until the version is durable; after a loss there is no version to wait for.
+        # Leaving on-demand waits until the version is durable; after a loss there is no version to
+        # wait for.
         behind_s = 0.0 if job.stall_s is None else job.save_s.high
         self._move_s = max(job.allocation_s.high, job.durable_s.high + behind_s) + preparation_s
         self._total_s = self._work_s(np.zeros(1))[0]
         needed = self._restart_s + self._total_s
         if needed > deadline.seconds:
             raise SimulationError(
-                f"{job.name}: takes up to {needed / 3600:.2f} h on demand, more than the deadline of "
-                f"{deadline.seconds / 3600:.2f} h; allow that time"
+                f"{job.name}: takes up to {needed / 3600:.2f} h on demand, more than the deadline"
+                f" of {deadline.seconds / 3600:.2f} h; allow that time"
             )
 
     def _work_s(self, step: Array) -> Array:
@@ -79,16 +93,23 @@ class Markets:
         return on_demand_next(self._deadline.policy, self._standing(r, rows))
 
     def keep(self, r: Runs) -> Rows:
-        """Set ``r.cap``, the steps until the next version at the latest; the rows that have to change the market."""
+        """Set ``r.cap``, the steps until the next version at the latest.
+
+        The rows that have to change the market.
+        """
         choice = np.where(r.on_demand, ON_DEMAND, SPOT).astype("int8")
         restart_s = np.where(r.on_demand, self._move_s, self._restart_s)
         standing = replace(self._standing(r, slice(None)), on=choice, restart_s=restart_s)
         stay = self._deadline.policy.stay_s(standing)
         on_spot = steps_on_spot(self._deadline.policy, standing, self._step_s, self._save_s)
-        # Before it leaves on-demand it makes a version, by which it falls back on its line; that is made good before.
+        # Before it leaves on-demand it makes a version, by which it falls back on its line; that is
+        # made good before.
         gain = max(self._deadline.seconds / self._total_s - 1, 1e-9)
-        on_demand = np.ceil((stay + (stay > 0) * self._save_s / gain) / max(self._job.step_s.low, 1e-9))
+        on_demand = np.ceil(
+            (stay + (stay > 0) * self._save_s / gain) / max(self._job.step_s.low, 1e-9)
+        )
         cap = np.minimum(np.where(r.on_demand, on_demand, on_spot), NEVER)
         moved = r.training & (cap < 1) & (r.step < self._job.steps)
-        r.cap = np.maximum(cap, 1.0)  # whoever moves, or waits already, does nothing in the next stretch
+        # Whoever moves, or waits already, does nothing in the next stretch
+        r.cap = np.maximum(cap, 1.0)
         return np.flatnonzero(moved)

@@ -26,7 +26,8 @@ class PolicyAdapter:
         self._job, self._deadline = job, deadline
         self._fixed = float(policy.fixed_steps) if policy.fixed_steps else None
         spot = job.market is Market.SPOT
-        # On demand no work is lost, so saves pay for nothing; an interval that the user asked for is kept all the same.
+        # On demand no work is lost, so saves pay for nothing; an interval that the user asked for
+        # is kept all the same.
         self._everywhere = policy.holds_on_demand
         self._weighing = policy if policy.has_interval and (spot or self._everywhere) else None
         self._prior_s = min(job.mttp_s[0], NEVER) / job.vms  # of the cluster
@@ -48,7 +49,9 @@ class PolicyAdapter:
             r.shape[:], r.scale[:] = self._history.most_probable()
 
     def learn(self, r: Runs, rows: Rows | slice, life_s: Array, grace_s: Array) -> None:
-        """Learn from a loss that is not counted yet, and from its grace period; too short for a save counts as missed.
+        """Learn from a loss that is not counted yet, and from its grace period.
+
+        Too short for a save counts as missed.
 
         A cluster counts as one machine that lives from the newest request to a loss.
         """
@@ -57,13 +60,17 @@ class PolicyAdapter:
         r.missed[rows] += self._measured.step_s + self._measured.emergency_s >= grace_s
         if self._history is None:
             return
-        logs = r.logs if isinstance(rows, slice) else r.logs.take(rows, axis=0)  # several times as fast as [rows]
+        # Several times as fast as [rows]
+        logs = r.logs if isinstance(rows, slice) else r.logs.take(rows, axis=0)
         known = replace(self._history, ended=r.preemptions[rows], logs=logs).after(life_s, True)
         r.logs[rows] = known.logs
         r.shape[rows], r.scale[rows] = known.most_probable()
 
     def facts(self, r: Runs, slow: Array | float) -> SaveFacts | None:
-        """What the policy may know now; None if it asks nothing. ``slow``: by how much steps are slower than usual."""
+        """What the policy may know now; None if it asks nothing.
+
+        ``slow``: by how much steps are slower than usual.
+        """
         if self._weighing is None:
             return None
         seen = Lifetimes(self._prior_s, seen_s=r.seen_s, preemptions=r.preemptions)
@@ -89,11 +96,17 @@ class PolicyAdapter:
         return saves if saves.any() else None
 
     def stretch(
-        self, r: Runs, facts: SaveFacts | None, gaps: GrowingIntervals | None, until: Array, random: np.random.Generator
+        self,
+        r: Runs,
+        facts: SaveFacts | None,
+        gaps: GrowingIntervals | None,
+        until: Array,
+        random: np.random.Generator,
     ) -> tuple[Array, Array, Mask]:
         """Steps of a segment, number of segments, and whether each ends with a save.
 
-        ``gaps``: of :meth:`growing_intervals`; ``until``: (R,) when something happens to the machine.
+        ``gaps``: of :meth:`growing_intervals`; ``until``: (R,) when something happens to the
+        machine.
         """
         interval, most = self._interval(r, facts, gaps, until, random)
         step = r.step
@@ -121,7 +134,12 @@ class PolicyAdapter:
         return steps, np.maximum(count, 1), saved
 
     def _interval(
-        self, r: Runs, facts: SaveFacts | None, gaps: GrowingIntervals | None, until: Array, random: np.random.Generator
+        self,
+        r: Runs,
+        facts: SaveFacts | None,
+        gaps: GrowingIntervals | None,
+        until: Array,
+        random: np.random.Generator,
     ) -> tuple[Array | float, Array | float]:
         """Steps between two saves, and for how many saves."""
         most: Array | float = 1.0 if self._deadline else NEVER  # another cap after each save
@@ -134,7 +152,9 @@ class PolicyAdapter:
         elif self._deadline:
             interval = np.asarray(rounded_down(gaps.first))
         else:
-            interval, most = gaps.alike(gaps.within(until - r.now, facts.step_s, facts.save_s), random)
+            interval, most = gaps.alike(
+                gaps.within(until - r.now, facts.step_s, facts.save_s), random
+            )
             interval = np.asarray(rounded_down(interval))
         interval = np.minimum(interval, NEVER)
         if self._deadline and not self._everywhere:

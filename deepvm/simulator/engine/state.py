@@ -23,7 +23,8 @@ class Outcome:
 
     Attributes:
         total_s: from the first request to the last step.
-        vm_s: machine time that is billed, seconds of one VM. on_demand_s: that part of it that is on demand.
+        vm_s: machine time that is billed, seconds of one VM. on_demand_s: that part of it that is
+            on demand.
         preemptions: machines lost.
         parts_s: (5, runs) ``PARTS``; they add up to ``total_s``.
     """

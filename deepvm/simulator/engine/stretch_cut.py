@@ -1,17 +1,20 @@
 """Where a stretch of segments is cut: by a preemption, a notice, or a machine that joins.
 
-A stretch is drawn as a whole: the time of all its steps and of all its saves, not of each. If all steps and all saves
-are equally long, the cut falls anywhere in one of them with equal probability. If they differ much, two things change
-(Cox, Renewal Theory, 1962, chapters 4 and 5). With the mean m and the variance v of one piece:
+A stretch is drawn as a whole: the time of all its steps and of all its saves, not of each. If all
+steps and all saves are equally long, the cut falls anywhere in one of them with equal probability.
+If they differ much, two things change (Cox, Renewal Theory, 1962, chapters 4 and 5). With the mean
+m and the variance v of one piece:
 
-* A cut falls into longer pieces more often: the piece that is cut began (m + v/m)/2 before on average, not m/2. If
-  pieces are uniform on m - h .. m + h, that time has the density P(piece > a)/m, which is what is drawn from here.
-* Less time is left for the whole pieces, and yet there are more of them, as they are the shorter ones:
-  t/m - 1/2 + v/(2 m^2) in a time t. The cut is looked up v/(2 m) further on than it is.
+* A cut falls into longer pieces more often: the piece that is cut began (m + v/m)/2 before on
+  average, not m/2. If pieces are uniform on m - h .. m + h, that time has the density P(piece >
+  a)/m, which is what is drawn from here.
+* Less time is left for the whole pieces, and yet there are more of them, as they are the shorter
+  ones: t/m - 1/2 + v/(2 m^2) in a time t. The cut is looked up v/(2 m) further on than it is.
 
-Both hold far from the beginning (see ``FEW``) for pieces of which nothing is known. Here the sums over the stretch are
-known: the variance of one given the sum of n is v (1 - 1/n), and by symmetry the shift goes from v/(2 m) at the
-beginning of the stretch through 0 in its middle to -v/(2 m) at its end.
+Both hold far from the beginning (see ``FEW``) for pieces of which nothing is known. Here the sums
+over the stretch are
+known: the variance of one given the sum of n is v (1 - 1/n), and by symmetry the shift goes from
+v/(2 m) at the beginning of the stretch through 0 in its middle to -v/(2 m) at its end.
 """
 
 from __future__ import annotations
@@ -29,8 +32,12 @@ if TYPE_CHECKING:
     from deepvm.simulator.engine.state import Array, Mask
 
 UNEVEN = 1.5
-"""Ratio of the longest latency to the shortest above which they are uneven. There v/m^2 is 0.013, which changes the
-cost of a preemption by less than 0.7 % of one step or save; the uneven timeline makes the engine half as fast."""
+"""Ratio of the longest latency to the shortest above which they are uneven.
+
+There v/m^2 is 0.013, which changes the
+cost of a preemption by less than 0.7 % of one step or save; the uneven timeline makes the engine
+half as fast.
+"""
 FEW = 12
 """Stretches of fewer uneven segments are simulated one by one, each drawn as it is."""
 
@@ -63,7 +70,8 @@ class Cut:
     Attributes:
         cut: whether it is left before its end. saving: whether a save is cut, not a step.
         full: segments that are done. done: steps that are done after them.
-        since_s: since the last segment was done. rest_s: until the step or save that is cut would be done.
+        since_s: since the last segment was done. rest_s: until the step or save that is cut would
+            be done.
         trained_s: of all steps, the one that is cut included. step_s: of one that is done.
     """
 
@@ -91,7 +99,15 @@ class Cut:
         return cls(cut, full, done, saving, since, rest, trained, of.step_s)
 
     @classmethod
-    def uneven(cls, of: Stretch, left: Array, step: Span, save: Span, slow: Number, random: np.random.Generator) -> Cut:
+    def uneven(
+        cls,
+        of: Stretch,
+        left: Array,
+        step: Span,
+        save: Span,
+        slow: Number,
+        random: np.random.Generator,
+    ) -> Cut:
         """Where steps and saves differ; ``slow``: how many times as long as ``step`` a step takes."""
         plain = cls.even(of, left)
         stall = np.maximum(of.segment_s - of.steps * of.step_s, 0.0)
@@ -100,12 +116,19 @@ class Cut:
         step_var = step.variance * slow**2 * (1 - 1 / (of.count * of.steps))
         save_var = save.variance * of.saved * (1 - 1 / of.count)
         segment_var = of.steps * step_var + save_var
-        near = np.minimum(left, whole - left) / of.segment_s  # within a segment of either end there is less to shift
-        further = left + segment_var / (2 * of.segment_s) * (1 - 2 * left / whole) * np.clip(near, 0.0, 1.0)
+        # Within a segment of either end there is less to shift
+        near = np.minimum(left, whole - left) / of.segment_s
+        further = left + segment_var / (2 * of.segment_s) * (1 - 2 * left / whole) * np.clip(
+            near, 0.0, 1.0
+        )
         at = cls.even(of, np.clip(further, 0.0, whole * (1 - 1e-12)))
-        too_many = _all_at(at, of, step.low * slow, save.low) > left  # steps differ less than saves, or the reverse
+        # Steps differ less than saves, or the reverse
+        too_many = _all_at(at, of, step.low * slow, save.low) > left
         at = _either(too_many, plain, at)
-        least, most = _all_at(at, of, step.low * slow, save.low), _all_at(at, of, step.high * slow, save.high)
+        least, most = (
+            _all_at(at, of, step.low * slow, save.low),
+            _all_at(at, of, step.high * slow, save.high),
+        )
         steps = at.full * of.steps + at.done
 
         # The piece that is cut: when it began, and when it would be done.
@@ -121,16 +144,22 @@ class Cut:
         length = np.minimum(length, np.where(at.saving, save.high, step.high * slow))
         length = np.maximum(length, np.where(at.saving, save.low, step.low * slow))
 
-        # Whole pieces took the time before. What that is off the even timeline is shared by variance.
+        # Whole pieces took the time before. What that is off the even timeline is shared by
+        # variance.
         before = left - age
         saves_s = at.full * stall
         saves_s += (before - steps * of.step_s - saves_s) * save_var / np.maximum(segment_var, TINY)
-        saves_s = np.clip(saves_s, before - steps * step.high * slow, before - steps * step.low * slow)
+        saves_s = np.clip(
+            saves_s, before - steps * step.high * slow, before - steps * step.low * slow
+        )
         saves_s = np.where(at.full > 0, saves_s, 0.0) * of.saved
         each = np.where(steps > 0, (before - saves_s) / np.maximum(steps, 1.0), of.step_s)
         trained = before - saves_s + np.where(at.saving, 0.0, age)
-        # The steps after the last segment that is done are some of all of them, and no more even than the others.
-        spread = np.sqrt(12 * step.variance * slow**2 * at.done * (1 - at.done / np.maximum(steps, 1.0)))
+        # The steps after the last segment that is done are some of all of them, and no more even
+        # than the others.
+        spread = np.sqrt(
+            12 * step.variance * slow**2 * at.done * (1 - at.done / np.maximum(steps, 1.0))
+        )
         done_s = np.clip(at.done * each + spread * (random.random(len(left)) - 0.5), 0.0, before)
 
         rest = np.maximum(length - age, 0.0)
@@ -144,4 +173,9 @@ def _all_at(at: Cut, of: Stretch, step_s: Number, save_s: float) -> Array:
 
 
 def _either(which: Mask, one: Cut, other: Cut) -> Cut:
-    return Cut(*(np.where(which, a, b) for a, b in zip(vars(one).values(), vars(other).values(), strict=True)))
+    return Cut(
+        *(
+            np.where(which, a, b)
+            for a, b in zip(vars(one).values(), vars(other).values(), strict=True)
+        )
+    )

@@ -1,17 +1,18 @@
 """Forecasts of gangs judged on traces that they have not seen: Brier scores and a reliability curve.
 
-The traces of one folder, recorded in one campaign, are left out in turn; what is believed is learnt from the others. At
-each full hour at which all machines of a held-out trace were there, it is forecast whether all stay for 1, 4, 12 and
-24 hours, in four ways:
+The traces of one folder, recorded in one campaign, are left out in turn; what is believed is learnt
+from the others. At each full hour at which all machines of a held-out trace were there, it is
+forecast whether all stay for 1, 4, 12 and 24 hours, in four ways:
 
-- ``band``: what the cloud's interruption band says, independent VMs, of the worst band (the true ones are not recorded;
-  a better one would be further off);
+- ``band``: what the cloud's interruption band says, independent VMs, of the worst band (the true
+  ones are not recorded; a better one would be further off);
 - ``independent``: by the other traces, as if VMs were lost independently;
 - ``prior``: by the other traces, as a new user is answered;
-- ``history``: with what a user had seen by then who asked for all machines every 12 hours and kept them until then.
+- ``history``: with what a user had seen by then who asked for all machines every 12 hours and kept
+  them until then.
 
-Whether all machines are there is judged likewise, at each full hour; bands say nothing of it, so plans by them take it
-for certain.
+Whether all machines are there is judged likewise, at each full hour; bands say nothing of it, so
+plans by them take it for certain.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class Later:
     """What a user with a history is told in the middle of a trace, and what came after it.
 
     Attributes:
-        had: share of the full hours with all machines. lasted: of these, with all of them for the time; None: of none.
+        had: share of the full hours with all machines. lasted: of these, with all of them for the
+            time; None: of none.
     """
 
     forecast: GangForecast
@@ -57,7 +59,8 @@ class Judged:
 
     Attributes:
         lasted: (n,) whether all machines stayed. said: by way, (n,) probabilities that they would.
-        forecast: of the prior, with its intervals. had: (m,) of each full hour, whether all machines were there.
+        forecast: of the prior, with its intervals. had: (m,) of each full hour, whether all
+            machines were there.
         said_had: by way, (m,) probabilities that they would be.
         later: of the history at a quarter, a half and three quarters of the trace.
     """
@@ -88,10 +91,15 @@ class Bin:
 
 
 def judge(traces: Sequence[Trace], hours: Sequence[int] = HOURS) -> tuple[Judged, ...]:
-    """Forecast each trace by those of other folders. Raises DataError: there are too few others to learn from."""
+    """Forecast each trace by those of other folders.
+
+    Raises DataError: there are too few others to learn from.
+    """
     campaigns = sorted({t.path.parent for t in traces})
     if len(campaigns) < 2:
-        raise DataError("the traces are of one folder; forecasts are judged on folders that are held out")
+        raise DataError(
+            "the traces are of one folder; forecasts are judged on folders that are held out"
+        )
     found = []
     for held_out in campaigns:
         belief = fit_prior([t for t in traces if t.path.parent != held_out]).belief
@@ -117,12 +125,22 @@ def _judged(trace: Trace, belief: Belief, hours: int) -> Judged | None:
     }
     said_had = {
         "band": np.ones(seen.had.size),
-        "independent": np.full(seen.had.size, float(np.mean(belief.availability.quantiles() ** trace.nodes))),
+        "independent": np.full(
+            seen.had.size, float(np.mean(belief.availability.quantiles() ** trace.nodes))
+        ),
         "prior": np.full(seen.had.size, new.had.value),
         "history": np.array([one.had.value for one in told]),
     }
     return Judged(
-        trace.path, trace.nodes, hours, seen.lasted[seen.had], said, new, seen.had, said_had, _later(seen, told)
+        trace.path,
+        trace.nodes,
+        hours,
+        seen.lasted[seen.had],
+        said,
+        new,
+        seen.had,
+        said_had,
+        _later(seen, told),
     )
 
 
@@ -130,11 +148,15 @@ def _later(seen: Windows, told: Sequence[GangForecast]) -> tuple[Later, ...]:
     found = []
     for place in (len(told) * quarter // 4 for quarter in (1, 2, 3)):
         had, lasted = seen.had[place:], seen.lasted[place:]
-        found.append(Later(told[place], float(had.mean()), float(lasted[had].mean()) if had.any() else None))
+        found.append(
+            Later(told[place], float(had.mean()), float(lasted[had].mean()) if had.any() else None)
+        )
     return tuple(found)
 
 
-def _with_history(trace: Trace, belief: Belief, ticks: npt.NDArray[np.int64], for_s: float) -> list[GangForecast]:
+def _with_history(
+    trace: Trace, belief: Belief, ticks: npt.NDArray[np.int64], for_s: float
+) -> list[GangForecast]:
     """What a user is told at each tick, who has asked for the machines before."""
     requests = asked(trace)
     known = np.searchsorted([one.known for one in requests], ticks, side="right").tolist()
@@ -171,7 +193,9 @@ def brier_interval(judged: Sequence[Judged], way: str, less: str) -> tuple[float
     for j in judged:
         errors = (j.said[way] - j.lasted) ** 2 - (j.said[less] - j.lasted) ** 2
         sums[paths.index(j.trace)] += float(errors.sum()), errors.size
-    drawn = sums[np.random.default_rng(0).integers(len(paths), size=(_REDRAWN, len(paths)))].sum(axis=1)
+    drawn = sums[np.random.default_rng(0).integers(len(paths), size=(_REDRAWN, len(paths)))].sum(
+        axis=1
+    )
     low, high = np.quantile(drawn[:, 0] / drawn[:, 1], [0.1, 0.9]).tolist()
     return float(low), float(high)
 
@@ -182,13 +206,16 @@ def reliability(judged: Sequence[Judged], way: str) -> tuple[Bin, ...]:
     lasted = np.concatenate([j.lasted for j in judged])
     place = np.minimum((said * _BINS).astype(int), _BINS - 1)
     chosen = [place == n for n in range(_BINS)]
-    return tuple(Bin(float(said[c].mean()), float(lasted[c].mean()), int(c.sum())) for c in chosen if c.any())
+    return tuple(
+        Bin(float(said[c].mean()), float(lasted[c].mean()), int(c.sum())) for c in chosen if c.any()
+    )
 
 
 def coverage(judged: Sequence[Judged]) -> tuple[int, int, int]:
     """How many of the held-out traces and times lie in the prior's 80 % interval: of lives, of shares had; and of all.
 
-    A trace's own probability is its share of windows; both are compared as whole percents, as they are printed.
+    A trace's own probability is its share of windows; both are compared as whole percents, as they
+    are printed.
     """
     lives = sum(_holds(j.forecast.lasts, float(j.lasted.mean())) for j in judged)
     had = sum(_holds(j.forecast.had, float(j.had.mean())) for j in judged)
@@ -196,7 +223,10 @@ def coverage(judged: Sequence[Judged]) -> tuple[int, int, int]:
 
 
 def coverage_later(judged: Sequence[Judged]) -> tuple[int, int, int, int]:
-    """How many shares of what came later the history's 80 % intervals hold: that lasted, of all; had, of all."""
+    """How many shares of what came later the history's 80 % intervals hold: that lasted, of all.
+
+    Had, of all.
+    """
     later = [one for j in judged for one in j.later]
     lasted = [_holds(one.forecast.lasts, one.lasted) for one in later if one.lasted is not None]
     had = [_holds(one.forecast.had, one.had) for one in later]

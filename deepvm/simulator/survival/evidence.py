@@ -22,9 +22,9 @@ class ZonePrices:
     """Stored spot prices of a type in a zone, $/h.
 
     Attributes:
-        newest: the last one. p95: the price that was not exceeded for 95 % of the time.
-        sold, versions: in how many of the stored versions it was sold.
-        kept, windows: in how many windows of the wanted length the price stayed at or below the limit, and of how many.
+        newest: the last one. p95: the price that was not exceeded for 95 % of the time. sold,
+        versions: in how many of the stored versions it was sold. kept, windows: in how many windows
+        of the wanted length the price stayed at or below the limit, and of how many.
     """
 
     zone: str
@@ -43,7 +43,10 @@ class ZonePrices:
 
 @dataclass(frozen=True)
 class PriceEvidence:
-    """What stored prices say; ``zones``: the best first. ``asked``: whether the limit is the user's own."""
+    """What stored prices say; ``zones``: the best first.
+
+    ``asked``: whether the limit is the user's own.
+    """
 
     zones: tuple[ZonePrices, ...]
     limit_usd_per_hour: Decimal
@@ -58,7 +61,8 @@ class Answer:
     """Whether VMs can be had and live.
 
     Attributes:
-        forecast: the probabilities. both: ``forecast.both``, times that of the price where the user has a limit.
+        forecast: the probabilities. both: ``forecast.both``, times that of the price where the user
+            has a limit.
         life_for_work_s: see :func:`deepvm.core.preemption.gang_survival.life_for_work`.
     """
 
@@ -88,7 +92,9 @@ def answer(
 ) -> Answer:
     """Forecast from all that is known. Raises RequestError for a count or a time that cannot be."""
     prior = public_prior()
-    belief = replace(prior.belief, rate=prior.belief.rate.of_band(kind.interruption_band), placement_score=score)
+    belief = replace(
+        prior.belief, rate=prior.belief.rate.of_band(kind.interruption_band), placement_score=score
+    )
     forecast = (belief.after(own) if own else belief).forecast(count, for_s)
     both = forecast.both
     if prices is not None and prices.asked:
@@ -96,28 +102,47 @@ def answer(
         both = Interval(both.low * stays.low, both.value * stays.value, both.high * stays.high)
     life = life_for_work(forecast.lasts, count, for_s)
     return Answer(
-        kind.name, catalog.region, zone, kind.interruption_band, forecast, both, life, prior, own, score, prices
+        kind.name,
+        catalog.region,
+        zone,
+        kind.interruption_band,
+        forecast,
+        both,
+        life,
+        prior,
+        own,
+        score,
+        prices,
     )
 
 
 def by_public_traces(kind: InstanceType, vms: int, for_s: float) -> tuple[Interval, Interval]:
-    """That all VMs live for a time, once they are had, by public traces and the band alone; and the same for --work."""
+    """That all VMs live for a time, once they are had, by public traces and the band alone.
+
+    And the same for --work.
+    """
     belief = public_prior().belief
-    lasts = replace(belief, rate=belief.rate.of_band(kind.interruption_band)).forecast(vms, for_s).lasts
+    lasts = (
+        replace(belief, rate=belief.rate.of_band(kind.interruption_band)).forecast(vms, for_s).lasts
+    )
     return lasts, life_for_work(lasts, vms, for_s)
 
 
 def price_evidence(
     stored: StoredPrices, kind: InstanceType, for_s: float, zone: str, most: Decimal | None
 ) -> PriceEvidence | None:
-    """Of one zone, or of all; None: none has sold the type. ``most``: the user's limit, else the on-demand price.
+    """Of one zone, or of all; None: none has sold the type.
+
+    ``most``: the user's limit, else the on-demand price.
 
     Raises:
         RequestError: there is neither a limit nor an on-demand price.
     """
     limit = kind.on_demand_usd_per_hour if most is None else most
     if limit is None:
-        raise RequestError("max_price", "", f"a price in $/h: no on-demand price of {kind.name} is known")
+        raise RequestError(
+            "max_price", "", f"a price in $/h: no on-demand price of {kind.name} is known"
+        )
     start_s, end_s = int(stored.first.timestamp()), int(stored.last.timestamp())
     found = []
     for name, changes in stored.signal.data.get(kind.name, {}).items():
@@ -128,11 +153,17 @@ def price_evidence(
         p95 = price_over_time(points, start_s, end_s + 1, PriceBasis.P95)
         assert p95 is not None  # it was sold
         # Where none is sold, no limit is high enough.
-        gone = [PricePoint(t, Decimal("Infinity")) for t in stored.gone.get(kind.name, {}).get(name, ())]
+        gone = [
+            PricePoint(t, Decimal("Infinity")) for t in stored.gone.get(kind.name, {}).get(name, ())
+        ]
         kept, windows = windows_below([*points, *gone], start_s, end_s + 1, for_s, limit)
-        found.append(ZonePrices(name, points[-1].usd_per_hour, p95, sold, stored.versions, kept, windows))
+        found.append(
+            ZonePrices(name, points[-1].usd_per_hour, p95, sold, stored.versions, kept, windows)
+        )
     if not found:
         return None
     found.sort(key=lambda z: (-z.stays.value, -z.sold, z.newest, z.zone))
     days = int(stored.signal.kind.partition(":")[2])
-    return PriceEvidence(tuple(found), limit, days, stored.signal.source, stored.last.date().isoformat())
+    return PriceEvidence(
+        tuple(found), limit, days, stored.signal.source, stored.last.date().isoformat()
+    )

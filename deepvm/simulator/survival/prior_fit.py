@@ -1,9 +1,10 @@
 """What pools of spot VMs have in common, learnt from traces: where nothing else is known of a pool, it is believed.
 
-Each pool has a rate of losses of its own, under which what happened after each full hour is the most probable. The
-Gamma distribution of these rates, by their mean and variance, is the prior. Its spread is that of pools, and holds
-what one law for all moments of a pool leaves out. Traces of one machine give the rates and the shares of
-time in which it was there; traces of several give the correlations, one for each trace.
+Each pool has a rate of losses of its own, under which what happened after each full hour is the
+most probable. The Gamma distribution of these rates, by their mean and variance, is the prior. Its
+spread is that of pools, and holds what one law for all moments of a pool leaves out. Traces of one
+machine give the rates and the shares of time in which it was there; traces of several give the
+correlations, one for each trace.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ _WITHIN_S = 4 * 3600.0
 """Losses within this time count as correlated; from 1 to 12 h the figures are much the same."""
 _SPREAD = 1.25
 """Pools of another campaign differ by more than those of the same few do: with this, 80 % intervals hold about 80 % of
-the pools of campaigns that were held out (docs/explain/survive.md)."""
+the pools of campaigns that were held out (docs/explain/survive.md).
+"""
 _UNKNOWN = 0.75
 """Correlation where no trace has several machines; the public ones have 0.4 to 1."""
 
@@ -39,8 +41,8 @@ _UNKNOWN = 0.75
 class Prior:
     """A belief, and which traces it is from.
 
-    ``pools``: traces of one machine with a life that began in them. ``gangs``: traces of several. ``lives``, ``days``:
-    of the pools.
+    ``pools``: traces of one machine with a life that began in them. ``gangs``: traces of several.
+    ``lives``, ``days``: of the pools.
     """
 
     belief: Belief
@@ -57,7 +59,10 @@ def fit_prior(traces: Sequence[Trace]) -> Prior:
     alone, gangs = [t for t in traces if t.nodes == 1], [t for t in traces if t.nodes > 1]
     lives = [found for t in alone if (found := t.lives()).life_s.size]
     if len(lives) < FEWEST_POOLS:
-        raise DataError(f"{len(lives)} traces of one machine have lives that begin in them; {FEWEST_POOLS} are needed")
+        raise DataError(
+            f"{len(lives)} traces of one machine have lives that begin in them; {FEWEST_POOLS} are"
+            " needed"
+        )
     rates = np.array([rate for t in alone if (rate := _rate_of(t)) is not None])
     belief = Belief(
         _rate(rates),
@@ -70,9 +75,12 @@ def fit_prior(traces: Sequence[Trace]) -> Prior:
 
 
 def _rate_of(trace: Trace) -> float | None:
-    """The rate of losses of a pool, 1/sqrt(h), by maximum likelihood; None where its machine was never watched.
+    """The rate of losses of a pool, 1/sqrt(h), by maximum likelihood.
 
-    Windows of several lengths, which overlap, count as if they did not: the maximum is the same, only its doubt is not.
+    None where its machine was never watched.
+
+    Windows of several lengths, which overlap, count as if they did not: the maximum is the same,
+    only its doubt is not.
     """
     from scipy.optimize import minimize_scalar
 
@@ -91,7 +99,9 @@ def _rate_of(trace: Trace) -> float | None:
         below = np.log1p(step) - step
         return -float(yes @ below + no @ np.log(-np.expm1(below)))
 
-    return math.exp(minimize_scalar(loss, bounds=(math.log(1e-3), math.log(1e2)), method="bounded").x)
+    return math.exp(
+        minimize_scalar(loss, bounds=(math.log(1e-3), math.log(1e2)), method="bounded").x
+    )
 
 
 def _rate(rates: npt.NDArray[np.float64]) -> LossRate:
@@ -118,7 +128,10 @@ def _had_correlation(trace: Trace) -> float | None:
 
 
 def _correlation(missing: npt.NDArray[np.int64], of: int) -> float | None:
-    """Of a Beta-binomial distribution by maximum likelihood; None where there is nothing to tell it by."""
+    """Of a Beta-binomial distribution by maximum likelihood.
+
+    None where there is nothing to tell it by.
+    """
     from scipy.optimize import minimize
     from scipy.special import betaln, expit
 
@@ -139,8 +152,11 @@ def to_text(prior: Prior) -> str:
     """The file of a prior, four digits each."""
     document: dict[str, Any] = {
         "schema_version": "deepvm.survival-prior/1",
-        "description": "What pools of spot VMs have in common (deepvm/core/preemption/gang_survival.py), learnt by "
-        "scripts/calibrate_survival.py. rate: Gamma, 1/sqrt(hour). availability: Beta.",
+        "description": (
+            "What pools of spot VMs have in common (deepvm/core/preemption/gang_survival.py),"
+            " learnt by scripts/calibrate_survival.py. rate: Gamma, 1/sqrt(hour). availability:"
+            " Beta."
+        ),
         **{key: value for key, value in asdict(prior).items() if key != "belief"},
         **{key: value for key, value in asdict(prior.belief).items() if key != "placement_score"},
     }

@@ -38,7 +38,9 @@ def windows(trace: Trace, for_s: float) -> Windows:
     length = max(round(for_s / trace.gap_s), 1)
     ticks = np.arange(0, max(trace.counts.size - length, 0), every(trace))
     if not ticks.size:
-        return Windows(ticks, np.zeros(0, dtype=bool), np.zeros(0, dtype=bool), np.zeros(0, dtype=np.int64))
+        return Windows(
+            ticks, np.zeros(0, dtype=bool), np.zeros(0, dtype=bool), np.zeros(0, dtype=np.int64)
+        )
     least = np.lib.stride_tricks.sliding_window_view(trace.counts, length + 1).min(axis=1)[ticks]
     had = trace.counts[ticks] >= trace.nodes
     return Windows(ticks, had, had & (least >= trace.nodes), trace.nodes - least)
@@ -51,7 +53,9 @@ def every(trace: Trace) -> int:
 
 @dataclass(frozen=True)
 class Asked:
-    """A request for all machines of a trace: those that came, until they were lost or given back; and the others.
+    """A request for all machines of a trace: those that came, until they were lost or given back.
+
+    And the others.
 
     ``known``: the tick at which the last of them was, or would have been, given back.
     """
@@ -72,6 +76,8 @@ def asked(trace: Trace) -> tuple[Asked, ...]:
         counts = trace.counts[begin : begin + length + 1]
         had = int(min(counts[0], trace.nodes))
         gone = [np.flatnonzero(counts < number) for number in range(1, had + 1)]
-        lives = tuple(Life(float(g[0] if g.size else length) * trace.gap_s, bool(g.size)) for g in gone)
+        lives = tuple(
+            Life(float(g[0] if g.size else length) * trace.gap_s, bool(g.size)) for g in gone
+        )
         found.append(Asked(begin + length, lives, trace.nodes - had))
     return tuple(found)

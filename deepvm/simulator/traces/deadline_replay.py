@@ -1,8 +1,11 @@
-"""Replay of jobs with a deadline on traces of spot machines; policies are in :mod:`deepvm.core.preemption.deadlines`.
+"""Replay of jobs with a deadline on traces of spot machines.
 
-At each tick of the trace the policy decides what the job runs on until the next one; a spot VM is lost at the tick at
-which the trace has none. Any change of machine takes the restart, which is paid for, and resumes from the newest
-durable version. All starts and deadlines are replayed at once: one array step for each tick.
+Policies are in :mod:`deepvm.core.preemption.deadlines`.
+
+At each tick of the trace the policy decides what the job runs on until the next one; a spot VM is
+lost at the tick at which the trace has none. Any change of machine takes the restart, which is paid
+for, and resumes from the newest durable version. All starts and deadlines are replayed at once: one
+array step for each tick.
 """
 
 from __future__ import annotations
@@ -70,9 +73,15 @@ class DeadlineJob:
             if not 0 <= (value := getattr(self, f"{option}_s")) < math.inf:
                 raise RequestError(option, value, "a time from 0 s")
         if not self.save_every_s and (self.save_s or self.backup_s):
-            raise RequestError("save_every", self.save_every_s, "a time above 0 s with --save or --backup")
+            raise RequestError(
+                "save_every", self.save_every_s, "a time above 0 s with --save or --backup"
+            )
         if not 0 < self.price_ratio <= 1:
-            raise RequestError("price_ratio", self.price_ratio, "above 0, at most 1: the spot over the on-demand price")
+            raise RequestError(
+                "price_ratio",
+                self.price_ratio,
+                "above 0, at most 1: the spot over the on-demand price",
+            )
 
     @property
     def cycle_s(self) -> float:
@@ -101,10 +110,14 @@ class DeadlineJob:
         deadline = (1 + slack) * self.work_s
         least = self.restart_s + self.total_s
         if not math.isfinite(slack):
-            raise RequestError("slack", slack, "numbers from 0, separated by commas, such as 0.1,0.5")
+            raise RequestError(
+                "slack", slack, "numbers from 0, separated by commas, such as 0.1,0.5"
+            )
         if not least <= deadline:
             needed = math.ceil(1e4 * (least / self.work_s - 1)) / 1e4
-            raise RequestError("slack", slack, f"from {needed:g}: on-demand needs that much for restart and saves")
+            raise RequestError(
+                "slack", slack, f"from {needed:g}: on-demand needs that much for restart and saves"
+            )
         return deadline
 
 
@@ -113,8 +126,8 @@ class Replayed:
     """Outcomes of N jobs, arrays (N,).
 
     Attributes:
-        took_s: from start to end. cost: relative to on-demand alone. late: whether after the deadline.
-        spot_s, on_demand_s: paid machine time. preemptions: spot VMs lost.
+        took_s: from start to end. cost: relative to on-demand alone. late: whether after the
+        deadline. spot_s, on_demand_s: paid machine time. preemptions: spot VMs lost.
     """
 
     took_s: Floats
@@ -136,8 +149,9 @@ def replay(
 ) -> Replayed:
     """Run N jobs on a trace, or on several with the same gap, one after the other.
 
-    ``up``: (ticks,) whether there is a spot VM. ``starts``, ``deadline_s``: (N,) the tick of each start, and the
-    seconds from there. ``ends``: (N,) the tick from which on there is no spot VM; by default the end of ``up``.
+    ``up``: (ticks,) whether there is a spot VM. ``starts``, ``deadline_s``: (N,) the tick of each
+    start, and the seconds from there. ``ends``: (N,) the tick from which on there is no spot VM; by
+    default the end of ``up``.
     """
     count = len(starts)
     total_s, cycle_s, restart_s = job.total_s, job.cycle_s, job.restart_s
@@ -181,7 +195,11 @@ def replay(
         took = np.where(finished, tick * gap_s + used, took)
         open_ &= ~finished
         done = done + run
-        kept = np.maximum(kept, np.floor((done - job.backup_s) / cycle_s) * cycle_s) if cycle_s else done
+        kept = (
+            np.maximum(kept, np.floor((done - job.backup_s) / cycle_s) * cycle_s)
+            if cycle_s
+            else done
+        )
         tick += 1
     spot_s, on_demand_s = paid.values()
     cost = (job.price_ratio * spot_s + on_demand_s) / job.on_demand_s
@@ -190,10 +208,13 @@ def replay(
 
 @dataclass(frozen=True)
 class DeadlineRow:
-    """One trace, one slack and one policy, over all starts; or a mean over traces, each of the same weight.
+    """One trace, one slack and one policy, over all starts.
+
+    Or a mean over traces, each of the same weight.
 
     Attributes:
-        trace: the file; None: all of them. slack: deadline = (1 + slack) work. policy: its name, or ``foresight``.
+        trace: the file; None: all of them. slack: deadline = (1 + slack) work. policy: its name, or
+            ``foresight``.
         starts: replayed jobs. missed: how many were late.
         cost, cost_p95: mean and 95th percentile, relative to on-demand alone.
         on_demand: mean share of on-demand in the machine time. preemptions: mean.
@@ -231,14 +252,16 @@ def replay_traces(
 ) -> tuple[DeadlineRow, ...]:
     """Replay a job on traces: rows by trace, slack and policy, then the means over the traces.
 
-    ``slacks``: see :meth:`DeadlineJob.deadline_s`; ``policies`` by name; ``say`` receives progress. Traces shorter
-    than the longest deadline are left out, and ``note`` told. ``nodes``: machines that the job needs at once; by
-    default the largest count in each trace. ``starts``: moments, evenly spread over each trace (fewer where it has
-    fewer ticks). ``foresight``: also the bound, which takes seconds for each start on traces with ticks of half a
-    minute; ``progress`` is told for how many more starts it is known, and for how many it is wanted.
+    ``slacks``: see :meth:`DeadlineJob.deadline_s`; ``policies`` by name; ``say`` receives progress.
+    Traces shorter than the longest deadline are left out, and ``note`` told. ``nodes``: machines
+    that the job needs at once; by default the largest count in each trace. ``starts``: moments,
+    evenly spread over each trace (fewer where it has fewer ticks). ``foresight``: also the bound,
+    which takes seconds for each start on traces with ticks of half a minute; ``progress`` is told
+    for how many more starts it is known, and for how many it is wanted.
 
     Raises:
-        RequestError: a slack that on-demand cannot meet, an unknown policy, no trace that is long enough.
+        RequestError: a slack that on-demand cannot meet, an unknown policy, no trace that is long
+            enough.
     """
     if not policies:
         raise RequestError("policies", "", f"one or more of {', '.join(DEADLINE_POLICIES)}")
@@ -260,7 +283,10 @@ def replay_traces(
             begin = np.unique(np.linspace(0, last, starts).astype(np.int64))
             pools.setdefault(trace.gap_s, []).append(_Pool(trace.path, trace.gap_s, up, begin))
         elif note:
-            note(f"{trace.path} is left out: {length / 3600:.1f} h, the longest deadline is {longest / 3600:.1f} h")
+            note(
+                f"{trace.path} is left out: {length / 3600:.1f} h, the longest deadline is"
+                f" {longest / 3600:.1f} h"
+            )
     if not pools:
         allowed = f"less: no trace is as long as the longest deadline, {format_seconds(longest)}"
         raise RequestError("work", format_seconds(job.work_s), allowed)
@@ -299,7 +325,11 @@ class _Pool:
 
 
 def _rows(
-    pools: Sequence[_Pool], job: DeadlineJob, deadlines: Mapping[float, float], name: str, policy: DeadlinePolicy
+    pools: Sequence[_Pool],
+    job: DeadlineJob,
+    deadlines: Mapping[float, float],
+    name: str,
+    policy: DeadlinePolicy,
 ) -> list[DeadlineRow]:
     """Replay all pools with the same tick at once."""
     ends = np.cumsum([len(p.up) for p in pools])
@@ -308,13 +338,21 @@ def _rows(
     deadline_s = np.repeat(list(deadlines.values()), len(starts))
     up = np.concatenate([p.up for p in pools])
     run = replay(policy, up, pools[0].gap_s, job, np.tile(starts, len(deadlines)), deadline_s, ends)
-    shares = (run.on_demand_s / (run.spot_s + run.on_demand_s), run.preemptions, run.took_s / deadline_s)
+    shares = (
+        run.on_demand_s / (run.spot_s + run.on_demand_s),
+        run.preemptions,
+        run.took_s / deadline_s,
+    )
     found, at = [], 0
     for slack in deadlines:
         for pool in pools:
             own = slice(at, at := at + len(pool.begin))
             late, means = int(run.late[own].sum()), (float(each[own].mean()) for each in shares)
-            found.append(DeadlineRow(pool.path, slack, name, len(pool.begin), late, *_cost(run.cost[own]), *means))
+            found.append(
+                DeadlineRow(
+                    pool.path, slack, name, len(pool.begin), late, *_cost(run.cost[own]), *means
+                )
+            )
     return found
 
 
@@ -323,11 +361,16 @@ def _cost(cost: Floats) -> tuple[float, float]:
 
 
 def _bounds(
-    pool: _Pool, job: DeadlineJob, deadlines: Mapping[float, float], progress: Callable[[int], object] | None
+    pool: _Pool,
+    job: DeadlineJob,
+    deadlines: Mapping[float, float],
+    progress: Callable[[int], object] | None,
 ) -> list[DeadlineRow]:
     found = []
     for slack, deadline_s in deadlines.items():
-        windows = pool.up[pool.begin[:, None] + np.arange(math.ceil(deadline_s / pool.gap_s - 1e-9))]
+        windows = pool.up[
+            pool.begin[:, None] + np.arange(math.ceil(deadline_s / pool.gap_s - 1e-9))
+        ]
         cost = least_cost(
             windows,
             pool.gap_s,
@@ -337,5 +380,7 @@ def _bounds(
             spot_price=job.price_ratio,
             progress=progress,
         )
-        found.append(DeadlineRow(pool.path, slack, FORESIGHT, len(cost), 0, *_cost(cost / job.on_demand_s)))
+        found.append(
+            DeadlineRow(pool.path, slack, FORESIGHT, len(cost), 0, *_cost(cost / job.on_demand_s))
+        )
     return found

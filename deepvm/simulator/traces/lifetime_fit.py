@@ -1,7 +1,8 @@
 """Lifetime laws fitted to interval-censored and right-censored lifetimes by maximum likelihood.
 
-A life that ended between ``low`` and ``high`` has the probability S(low) - S(high), one that was watched to ``low`` has
-S(low), S being the survival function. AIC = 2 k - 2 log-likelihood, with k parameters; the lowest is best.
+A life that ended between ``low`` and ``high`` has the probability S(low) - S(high), one that was
+watched to ``low`` has S(low), S being the survival function. AIC = 2 k - 2 log-likelihood, with k
+parameters; the lowest is best.
 
 =========== ==================== ========================
 law         S(t)                 hazard
@@ -44,8 +45,10 @@ class Law:
 
     Attributes:
         name: as in documents. parameters: their names; the first is a time in seconds.
-        log_survival: log S(t), of an array t and the parameters. mean_s: of the parameters; may be infinite.
-        shapes: starting points for the second parameter, if there is one. bounds: of that parameter.
+        log_survival: log S(t), of an array t and the parameters. mean_s: of the parameters; may be
+            infinite.
+        shapes: starting points for the second parameter, if there is one. bounds: of that
+            parameter.
     """
 
     name: str
@@ -62,7 +65,8 @@ class Fitted:
 
     Attributes:
         law: the family. values: its parameters. log_likelihood: of all lives.
-        at_bound: whether the shape is at a bound of the search: the data only say on which side it is.
+        at_bound: whether the shape is at a bound of the search: the data only say on which side it
+            is.
     """
 
     law: Law
@@ -106,21 +110,28 @@ def fit_lives(pools: Sequence[TraceLives]) -> tuple[Fitted, ...]:
     ended = sum(pool.preemptions for pool in pools)
     if ended < FEWEST:
         names = pools[0].name if len(pools) == 1 else f"{len(pools)} traces together"
-        raise DataError(f"{names}: {ended} lifetimes ended, a fit needs {FEWEST}; add traces of like machines")
+        raise DataError(
+            f"{names}: {ended} lifetimes ended, a fit needs {FEWEST}; add traces of like machines"
+        )
     low, high, times = _intervals(pools)
     unit = sum(pool.seen_s for pool in pools) / ended
     found = [_fit(law, low / unit, high / unit, times, unit) for law in LAWS]
     return tuple(sorted(found, key=lambda f: f.aic))
 
 
-def log_likelihood(law: Law, values: Sequence[float], low: Array, high: Array, times: Array) -> float:
-    """Of lives between ``low`` and ``high`` (infinite: only watched), each seen ``times`` times; arrays of one shape.
+def log_likelihood(
+    law: Law, values: Sequence[float], low: Array, high: Array, times: Array
+) -> float:
+    """Of lives between ``low`` and ``high`` (infinite: only watched), each seen ``times`` times.
+
+    Arrays of one shape.
 
     Minus infinity where the law cannot give such lives.
     """
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         above, beyond = law.log_survival(low, *values), law.log_survival(high, *values)
-        # log(S(low) - S(high)), without losing a small difference of two numbers next to 1, or next to 0.
+        # log(S(low) - S(high)), without losing a small difference of two numbers next to 1, or next
+        # to 0.
         own = above + np.where(np.isinf(high), 0.0, np.log(-np.expm1(beyond - above)))
         found = float(np.sum(times * own))
     return found if not math.isnan(found) else -math.inf
@@ -147,7 +158,10 @@ def _intervals(pools: Sequence[TraceLives]) -> tuple[Array, Array, Array]:
 
 
 def _fit(law: Law, low: Array, high: Array, times: Array, unit: float) -> Fitted:
-    """In units of the mean lifetime; the logarithms of the parameters are searched for, so none can be 0 or below."""
+    """In units of the mean lifetime.
+
+    The logarithms of the parameters are searched for, so none can be 0 or below.
+    """
     bounds = [_TIMES, *([tuple(map(math.log, law.bounds))] if law.shapes else [])]
 
     def loss(logs: Array) -> float:
@@ -157,9 +171,14 @@ def _fit(law: Law, low: Array, high: Array, times: Array, unit: float) -> Fitted
     best: Any = None
     for shape in law.shapes or (None,):
         start = [0.0] if shape is None else [0.0, math.log(shape)]
-        # It needs no derivatives, so it does not stop in the flat valley that Lomax has next to the exponential.
+        # It needs no derivatives, so it does not stop in the flat valley that Lomax has next to the
+        # exponential.
         found = minimize(
-            loss, start, method="Nelder-Mead", bounds=bounds, options={"xatol": 1e-7, "fatol": 1e-9, "maxiter": 2000}
+            loss,
+            start,
+            method="Nelder-Mead",
+            bounds=bounds,
+            options={"xatol": 1e-7, "fatol": 1e-9, "maxiter": 2000},
         )
         best = found if best is None or found.fun < best.fun else best
     logs = best.x
@@ -195,7 +214,8 @@ LAWS = (
         "lognormal",
         ("median_s", "sigma"),
         _lognormal_log,
-        lambda median, sigma: median * math.exp(sigma**2 / 2) if sigma < 37 else math.inf,  # beyond all floats
+        # Beyond all floats
+        lambda median, sigma: median * math.exp(sigma**2 / 2) if sigma < 37 else math.inf,
         shapes=(0.5, 1.5, 3.0),
         bounds=(0.02, 50.0),
     ),

@@ -1,15 +1,18 @@
 """What saves and lost work would have cost on machines whose lifetimes are known.
 
-A machine works, saves, works, ... from its start until it is preempted, which loses all work since the end of the last
-save, and a save under way. A censored lifetime loses nothing. Costs are shares of the machine time: (saves + lost work)
-/ time that the machines were there. Policies act at the ends of steps; how long to work is decided when a save ends.
+A machine works, saves, works, ... from its start until it is preempted, which loses all work since
+the end of the last save, and a save under way. A censored lifetime loses nothing. Costs are shares
+of the machine time: (saves + lost work) / time that the machines were there. Policies act at the
+ends of steps; how long to work is decided when a save ends.
 
-A policy knows a prior and the past lifetimes of its pool: nothing of the current one, nothing of other pools.
+A policy knows a prior and the past lifetimes of its pool: nothing of the current one, nothing of
+other pools.
 
-The end of a lifetime is known up to a tick of the trace, so a cost is the mean over an end that is uniform between half
-a gap before and half a gap after, in closed form. If all ends were in the middle of their intervals, lifetimes would be
-multiples of the gap, and the best interval in hindsight would end just before such a multiple: on the traces that we
-know it would seem to save a third of the cost.
+The end of a lifetime is known up to a tick of the trace, so a cost is the mean over an end that is
+uniform between half a gap before and half a gap after, in closed form. If all ends were in the
+middle of their intervals, lifetimes would be multiples of the gap, and the best interval in
+hindsight would end just before such a multiple: on the traces that we know it would seem to save a
+third of the cost.
 """
 
 from __future__ import annotations
@@ -50,7 +53,8 @@ class Cost:
     """Seconds of machine time, all means over the ends that the lifetimes may have had.
 
     Attributes:
-        machine_s: time that the machines were there. saves_s: of it, for saves. lost_s: of it, for work that was lost.
+        machine_s: time that the machines were there. saves_s: of it, for saves. lost_s: of it, for
+            work that was lost.
         preemptions: lifetimes that ended.
         interval_s: of ``best-fixed``; infinite: no saves.
     """
@@ -81,7 +85,8 @@ class Replayed:
     """What one policy costs at one latency.
 
     Attributes:
-        policy: its name. save_s: how long training stalls for a save. pools: the cost on each pool, in order.
+        policy: its name. save_s: how long training stalls for a save. pools: the cost on each pool,
+            in order.
     """
 
     policy: str
@@ -95,9 +100,16 @@ class Replayed:
 
 
 def replay(
-    pools: Sequence[TraceLives], policy: SavePolicy, save_s: float, *, step_s: float = STEP_S, mttp_s: float = MTTP_S
+    pools: Sequence[TraceLives],
+    policy: SavePolicy,
+    save_s: float,
+    *,
+    step_s: float = STEP_S,
+    mttp_s: float = MTTP_S,
 ) -> tuple[Cost, ...]:
-    """The cost on each pool of a policy that learns from the lifetimes of that pool as they end; there are no notices.
+    """The cost on each pool of a policy that learns from the lifetimes of that pool as they end.
+
+    There are no notices.
 
     ``save_s`` and ``step_s`` are above 0; ``mttp_s`` is the prior.
 
@@ -110,17 +122,24 @@ def replay(
     ended = np.concatenate([lives.ended for lives in pools])
     low, high = (np.concatenate(ends) for ends in zip(*map(_ends, pools), strict=True))
     saves, lost = np.zeros(low.size), np.zeros(low.size)
-    # All lifetimes advance from save to save together; one leaves when all of its possible ends are passed.
+    # All lifetimes advance from save to save together; one leaves when all of its possible ends are
+    # passed.
     at, begun, done = np.arange(low.size), np.zeros(low.size), 0
     while at.size:
         facts = SaveFacts(
-            save_s=save_s, step_s=step_s, mttp_s=mean[at], age_s=begun, shape=shape[at], scale_s=scale[at]
+            save_s=save_s,
+            step_s=step_s,
+            mttp_s=mean[at],
+            age_s=begun,
+            shape=shape[at],
+            scale_s=scale[at],
         )
         work = np.broadcast_to(whole_steps(policy, facts) * step_s, at.shape)
         durable = begun + work + save_s
         first, last = np.clip(low[at], begun, durable), np.clip(high[at], begun, durable)
-        # An end that is uniform on [first, last] of this cycle loses what lies between it and the last save. A life
-        # that was only watched has nothing to lose, but part of a save may be in what was seen of it.
+        # An end that is uniform on [first, last] of this cycle loses what lies between it and the
+        # last save. A life that was only watched has nothing to lose, but part of a save may be in
+        # what was seen of it.
         loses = (last - begun) ** 2 - (first - begun) ** 2
         part = np.maximum(last - begun - work, 0) ** 2 - np.maximum(first - begun - work, 0) ** 2
         lost[at] += np.where(ended[at], loses, 0) / 2
@@ -128,19 +147,24 @@ def replay(
         stays = durable < high[at]
         at, begun, done = at[stays], durable[stays], done + 1
         if done > MOST_CYCLES:
-            raise RequestError("policies", policy.name, f"policies with at most {MOST_CYCLES} saves in a life")
+            raise RequestError(
+                "policies", policy.name, f"policies with at most {MOST_CYCLES} saves in a life"
+            )
     width, begins = high - low, np.cumsum([0, *(lives.life_s.size for lives in pools)])[:-1]
-    sums = zip(np.add.reduceat(saves / width, begins), np.add.reduceat(lost / width, begins), strict=True)
+    sums = zip(
+        np.add.reduceat(saves / width, begins), np.add.reduceat(lost / width, begins), strict=True
+    )
     return tuple(
-        Cost(lives.seen_s, float(s), float(w), lives.preemptions) for lives, (s, w) in zip(pools, sums, strict=True)
+        Cost(lives.seen_s, float(s), float(w), lives.preemptions)
+        for lives, (s, w) in zip(pools, sums, strict=True)
     )
 
 
 def best_fixed(lives: TraceLives, save_s: float, *, step_s: float = STEP_S) -> Cost:
     """The cost of the best fixed interval for this pool in hindsight.
 
-    One of ``CANDIDATES`` intervals from a step to the longest life, or none (infinite). The sums of :func:`replay` over
-    equal cycles are those of arithmetic series.
+    One of ``CANDIDATES`` intervals from a step to the longest life, or none (infinite). The sums of
+    :func:`replay` over equal cycles are those of arithmetic series.
 
     Raises:
         RequestError: a time is not above 0.
@@ -152,7 +176,10 @@ def best_fixed(lives: TraceLives, save_s: float, *, step_s: float = STEP_S) -> C
     work = np.append(np.unique(work), 2 * longest)
 
     def up_to(end: Array) -> tuple[Array, Array]:
-        """Integrals over all ends from 0 to ``end``: of the time for saves, and of the work lost; (lives, work)."""
+        """Integrals over all ends from 0 to ``end``: of the time for saves, and of the work lost.
+
+        (lives, work).
+        """
         cycle, over = work + save_s, lives.ended[:, None]
         whole = np.floor(end[:, None] / cycle)
         rest = end[:, None] - whole * cycle
@@ -161,7 +188,9 @@ def best_fixed(lives: TraceLives, save_s: float, *, step_s: float = STEP_S) -> C
         return saves, np.where(over, whole * cycle**2 / 2 + rest**2 / 2, 0)
 
     width = (high - low)[:, None]
-    saves, lost = (np.sum((b - a) / width, axis=0) for a, b in zip(up_to(low), up_to(high), strict=True))
+    saves, lost = (
+        np.sum((b - a) / width, axis=0) for a, b in zip(up_to(low), up_to(high), strict=True)
+    )
     best = int(np.argmin(saves + lost))
     # An interval longer than every lifetime is none.
     interval = float(work[best]) if work[best] < high.max() else math.inf
@@ -171,8 +200,8 @@ def best_fixed(lives: TraceLives, save_s: float, *, step_s: float = STEP_S) -> C
 def emergency(lives: TraceLives, save_s: float, *, step_s: float = STEP_S) -> Cost:
     """The cost if every notice comes in time: one save at each preemption, no others.
 
-    It starts after the step under way and must be durable before the machine goes, so a step counts as lost (Spotify
-    thesis, Algorithm 1 (4): step + save < grace).
+    It starts after the step under way and must be durable before the machine goes, so a step counts
+    as lost (Spotify thesis, Algorithm 1 (4): step + save < grace).
 
     Raises:
         RequestError: a time is not above 0.
@@ -193,9 +222,12 @@ def replay_all(
     step_s: float = STEP_S,
     mttp_s: float = MTTP_S,
 ) -> tuple[Replayed, ...]:
-    """Replay each policy at each latency of a save on each pool; policies learn each pool from scratch.
+    """Replay each policy at each latency of a save on each pool.
 
-    ``policies``: names for :func:`deepvm.core.preemption.savepolicy.parse_policy`, ``best-fixed`` and ``emergency``.
+    Policies learn each pool from scratch.
+
+    ``policies``: names for :func:`deepvm.core.preemption.savepolicy.parse_policy`, ``best-fixed``
+    and ``emergency``.
 
     Raises:
         RequestError: an unknown policy, or a time that is not above 0.
@@ -221,7 +253,12 @@ def _known(lives: TraceLives, mttp_s: float) -> tuple[Array, Array, Array]:
     mean = Lifetimes(mttp_s).after(lives.life_s, lives.ended)
     law = LomaxHistory.around(mttp_s).after(lives.life_s, lives.ended)
     mean = replace(mean, seen_s=_before(mean.seen_s), preemptions=_before(mean.preemptions))
-    law = replace(law, ended=_before(law.ended), logs=_before(law.logs), watched_logs=_before(law.watched_logs))
+    law = replace(
+        law,
+        ended=_before(law.ended),
+        logs=_before(law.logs),
+        watched_logs=_before(law.watched_logs),
+    )
     return np.asarray(mean.mean_s), *law.most_probable()
 
 
@@ -243,7 +280,9 @@ def _policy(name: str) -> SavePolicy | None:
     try:
         return parse_policy(name)
     except RequestError as error:
-        raise RequestError("policies", name, f"{BEST_FIXED}, {EMERGENCY}, {error.allowed}") from None
+        raise RequestError(
+            "policies", name, f"{BEST_FIXED}, {EMERGENCY}, {error.allowed}"
+        ) from None
 
 
 def _check(**times: float) -> None:

@@ -18,16 +18,27 @@ Whole = npt.NDArray[np.int64]
 class ResampledLifetimes:
     """Independent lives, drawn from Kaplan and Meier's curve of those that were seen.
 
-    Where the longest were censored, the curve ends above 0: beyond it nothing was seen, and lives go on at the constant
-    rate of all preemptions over all lives.
+    Where the longest were censored, the curve ends above 0: beyond it nothing was seen, and lives
+    go on at the constant rate of all preemptions over all lives.
     """
 
     def __init__(self, lives: Sequence[tuple[float, bool]]) -> None:
-        """``lives``: (seconds, whether a preemption ended it). Raises DataError: none was ended by one."""
-        seen_s, ended = np.array([s for s, _ in lives], dtype=float), np.array([e for _, e in lives], dtype=bool)
+        """``lives``: (seconds, whether a preemption ended it).
+
+        Raises DataError: none was ended by one.
+        """
+        seen_s, ended = (
+            np.array([s for s, _ in lives], dtype=float),
+            np.array([e for _, e in lives], dtype=bool),
+        )
         if not ended.any():
-            raise DataError(f"none of {len(lives)} lives was ended by a preemption; name another pool, or an mttp_s")
-        self._times, self._above = survival_curve([TraceLives("history", 0.0, np.maximum(seen_s, 1e-3), ended)])
+            raise DataError(
+                f"none of {len(lives)} lives was ended by a preemption; name another pool, or an"
+                " mttp_s"
+            )
+        self._times, self._above = survival_curve(
+            [TraceLives("history", 0.0, np.maximum(seen_s, 1e-3), ended)]
+        )
         self.mean_s = float(seen_s.sum() / ended.sum())
 
     def starts(self, random: np.random.Generator, runs: int) -> Whole:
@@ -37,7 +48,10 @@ class ResampledLifetimes:
     def draw(self, random: np.random.Generator, starts: Whole, numbers: Whole) -> Array:
         """See :class:`deepvm.simulator.engine.lifetimes.LifeSource`."""
         share = random.random(len(numbers))
-        place = np.searchsorted(-self._above, -share)  # the first time that fewer than this share outlast
+        # The first time that fewer than this share outlast
+        place = np.searchsorted(-self._above, -share)
         beyond = place == len(self._times)
         life = self._times[np.minimum(place, len(self._times) - 1)]
-        return np.asarray(life + np.where(beyond, random.exponential(self.mean_s, len(numbers)), 0.0))
+        return np.asarray(
+            life + np.where(beyond, random.exponential(self.mean_s, len(numbers)), 0.0)
+        )

@@ -4,13 +4,14 @@
 
     {"metadata": {"gap_seconds": 600}, "data": [1, 1, 0, 0, 1]}
 
-``data`` counts machines: 0 or 1 when one was asked for, up to 4 or 16 when so many were. Availability traces ask each
-time whether a machine was available; preemption traces keep a machine until it is preempted. Other keys are not read.
+``data`` counts machines: 0 or 1 when one was asked for, up to 4 or 16 when so many were.
+Availability traces ask each time whether a machine was available; preemption traces keep a machine
+until it is preempted. Other keys are not read.
 
-A life is a run of ticks with all machines there, as a job that needs them all stalls without one. How many *all*
-are is the largest count in the file, unless the caller knows better. A run of n ticks is a life of n gaps, up to half a
-gap more or less. A run at the beginning of the trace is left out: such runs are longer than others, and of unknown age.
-A run at its end is a censored life.
+A life is a run of ticks with all machines there, as a job that needs them all stalls without one.
+How many *all* are is the largest count in the file, unless the caller knows better. A run of n
+ticks is a life of n gaps, up to half a gap more or less. A run at the beginning of the trace is
+left out: such runs are longer than others, and of unknown age. A run at its end is a censored life.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ SHOWN = 40
 
 _A_TRACE = 'allowed: a trace, {"metadata": {"gap_seconds": 600}, "data": [1, 1, 0, ...]}'
 _GAP = f"allowed: the seconds between two ticks, above 0 and at most {LONGEST_GAP_S:g}"
-_COUNTS = f"allowed: the numbers of machines at each tick, [1, 1, 0, ...], each a whole number from 0 to {MOST_NODES}"
+_COUNTS = (
+    "allowed: the numbers of machines at each tick, [1, 1, 0, ...], each a whole number from 0 to"
+    f" {MOST_NODES}"
+)
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,8 @@ class TraceLives:
 
     Attributes:
         name: where they come from. gap_s: seconds between two looks at the machines.
-        life_s: (n,) seconds, each up to half a gap. ended: (n,) whether a life ended; else it is censored.
+        life_s: (n,) seconds, each up to half a gap. ended: (n,) whether a life ended; else it is
+            censored.
     """
 
     name: str
@@ -103,7 +108,8 @@ class Trace:
         up = self.counts >= max(wanted, 1)
         change = np.diff(up.astype(np.int8))
         begins, ends = np.flatnonzero(change > 0) + 1, np.flatnonzero(change < 0) + 1
-        ends = ends[ends > begins[0]] if begins.size else ends[:0]  # the end of a run at the beginning is not ours
+        # The end of a run at the beginning is not ours
+        ends = ends[ends > begins[0]] if begins.size else ends[:0]
         ended = np.arange(begins.size) < ends.size
         life = np.append(ends, self.counts.size)[: begins.size] - begins
         return TraceLives(str(self.path), self.gap_s, np.asarray(life * self.gap_s), ended)
@@ -123,11 +129,17 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
     if not isinstance(raw, dict):
         raise CatalogFormatError(file, [Problem("file", f"holds {_shown(raw)}", _A_TRACE)])
     if isinstance(raw, RepeatedKeys):
-        raise CatalogFormatError(file, [Problem(raw.repeated[0], "occurs more than once", "leave one of them")])
+        raise CatalogFormatError(
+            file, [Problem(raw.repeated[0], "occurs more than once", "leave one of them")]
+        )
     place, gap, problems = "metadata", raw.get("metadata"), []
     if isinstance(gap, dict):
         place, gap = "metadata.gap_seconds", gap.get("gap_seconds")
-    gap_s = float(gap) if isinstance(gap, (int, float, Decimal)) and not isinstance(gap, bool) else math.nan
+    gap_s = (
+        float(gap)
+        if isinstance(gap, (int, float, Decimal)) and not isinstance(gap, bool)
+        else math.nan
+    )
     if place == "metadata" or not 0 < gap_s <= LONGEST_GAP_S:
         problems.append(Problem(place, _shown(gap), _GAP))
     data = raw.get("data")
@@ -146,16 +158,19 @@ def read_traces(
 ) -> tuple[Trace, ...]:
     """Read files, and all ``.json`` files of folders, sorted by name.
 
-    A copy of a file before it, of the same gap and counts, is left out, and ``say`` told: it would give one history
-    twice the weight.
+    A copy of a file before it, of the same gap and counts, is left out, and ``say`` told: it would
+    give one history twice the weight.
 
     Raises:
-        RequestError: there are no paths. CatalogFormatError: see :func:`read_trace`; a folder without traces.
+        RequestError: there are no paths. CatalogFormatError: see :func:`read_trace`; a folder
+            without traces.
     """
     if not paths:
         raise RequestError("FILE", list(paths), "one trace or more")
     found: dict[tuple[float, bytes], Trace] = {}
-    for file in (f for path in map(Path, paths) for f in (_inside(path) if path.is_dir() else [path])):
+    for file in (
+        f for path in map(Path, paths) for f in (_inside(path) if path.is_dir() else [path])
+    ):
         trace = read_trace(file)
         first = found.setdefault((trace.gap_s, trace.counts.tobytes()), trace)
         if first is not trace and say is not None:
@@ -164,7 +179,10 @@ def read_traces(
 
 
 def lives_of(
-    paths: Sequence[str | os.PathLike[str]], *, nodes: int | None = None, say: Callable[[str], object] | None = None
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    nodes: int | None = None,
+    say: Callable[[str], object] | None = None,
 ) -> tuple[TraceLives, ...]:
     """:func:`pools_of` the traces of :func:`read_traces`."""
     return pools_of(read_traces(paths, say), nodes=nodes, say=say)
@@ -173,9 +191,12 @@ def lives_of(
 def pools_of(
     traces: Sequence[Trace], *, nodes: int | None = None, say: Callable[[str], object] | None = None
 ) -> tuple[TraceLives, ...]:
-    """The lifetimes in traces: one pool each; those without a lifetime are left out, and ``say`` told.
+    """The lifetimes in traces: one pool each.
 
-    ``nodes``: machines that a job needs at once, 1 or more; by default the largest count in each file.
+    Those without a lifetime are left out, and ``say`` told.
+
+    ``nodes``: machines that a job needs at once, 1 or more; by default the largest count in each
+    file.
 
     Raises:
         RequestError: ``nodes`` is below 1. CatalogFormatError: there is no lifetime at all.
@@ -186,7 +207,9 @@ def pools_of(
     why = f"no life of {'all' if nodes is None else nodes} machines begins in it"
     if len(empty) == len(found):
         expected = "name another trace; 'deepvm traces' also counts fewer machines as all (--nodes)"
-        raise CatalogFormatError(empty[0].path, [Problem("data", f"{why}; at most {empty[0].nodes} at once", expected)])
+        raise CatalogFormatError(
+            empty[0].path, [Problem("data", f"{why}; at most {empty[0].nodes} at once", expected)]
+        )
     if say is not None:
         for trace in empty:
             say(f"{trace.path} is left out: {why}")
@@ -197,11 +220,14 @@ def lives_to_replay(paths: Sequence[str | os.PathLike[str]]) -> tuple[float, ...
     """The lives in traces that ended, seconds, in order: the first trace's, then the next one's.
 
     Raises:
-        CatalogFormatError: as :func:`read_traces` and :func:`pools_of`. DataError: no machine is preempted there.
+        CatalogFormatError: as :func:`read_traces` and :func:`pools_of`. DataError: no machine is
+            preempted there.
     """
     found = [life for pool in lives_of(paths) for life in whole_lives(pool.pairs)]
     if not found:
-        raise DataError(f"{', '.join(map(str, paths))}: no machine is preempted there; name another trace")
+        raise DataError(
+            f"{', '.join(map(str, paths))}: no machine is preempted there; name another trace"
+        )
     return tuple(found)
 
 
@@ -214,7 +240,9 @@ def check_nodes(nodes: int | None) -> None:
 def _inside(folder: Path) -> list[Path]:
     files = sorted(p for p in folder.rglob("*.json") if p.is_file())
     if not files:
-        raise CatalogFormatError(folder, [Problem("folder", "holds no .json file", "name a trace, or their folder")])
+        raise CatalogFormatError(
+            folder, [Problem("folder", "holds no .json file", "name a trace, or their folder")]
+        )
     return files
 
 

@@ -19,7 +19,9 @@ parser.add_argument("--out", type=Path, required=True)
 parser.add_argument("--epochs", type=int, default=3)
 parser.add_argument("--every", type=int, default=7, help="steps between checkpoints")
 parser.add_argument("--seedable", action="store_true", help="use_seedable_sampler")
-parser.add_argument("--late", action="store_true", help="restore torch's random state after the first batch")
+parser.add_argument(
+    "--late", action="store_true", help="restore torch's random state after the first batch"
+)
 options = parser.parse_args()
 
 torch.set_num_threads(1)
@@ -33,14 +35,19 @@ if options.seedable:
 accelerator = Accelerator(cpu=True, project_config=project, **more)
 inputs = torch.randn(640, 16, generator=torch.Generator().manual_seed(1))
 data = torch.utils.data.TensorDataset(inputs, inputs[:, :4].argmax(1), torch.arange(len(inputs)))
-model = nn.Sequential(nn.Linear(16, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 4))
+model = nn.Sequential(
+    nn.Linear(16, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 4)
+)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=30, gamma=0.5)
 loader = torch.utils.data.DataLoader(data, batch_size=16, shuffle=True)
 model, optimizer, scheduler, loader = accelerator.prepare(model, optimizer, scheduler, loader)
 
 step, late = 0, None
-saved = sorted((options.out / "checkpoints").glob("checkpoint_*"), key=lambda path: int(path.name.split("_")[1]))
+saved = sorted(
+    (options.out / "checkpoints").glob("checkpoint_*"),
+    key=lambda path: int(path.name.split("_")[1]),
+)
 if saved:
     accelerator.load_state(str(saved[-1]))
     accelerator.project_configuration.iteration = len(saved)

@@ -7,7 +7,14 @@ import argparse
 from pathlib import Path
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments, set_seed
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    set_seed,
+)
 from transformers.trainer_utils import get_last_checkpoint
 
 from deepvm.lab import SampleLog
@@ -19,8 +26,12 @@ parser.add_argument("--epochs", type=int, default=3)
 parser.add_argument("--every", type=int, default=7, help="steps between checkpoints")
 parser.add_argument("--accumulate", type=int, default=1)
 parser.add_argument("--loader-workers", type=int, default=0)
-parser.add_argument("--augment", action="store_true", help="samples with random changes, as augmentation makes them")
-parser.add_argument("--newest-whole", action="store_true", help="resume from the newest checkpoint that is complete")
+parser.add_argument(
+    "--augment", action="store_true", help="samples with random changes, as augmentation makes them"
+)
+parser.add_argument(
+    "--newest-whole", action="store_true", help="resume from the newest checkpoint that is complete"
+)
 options = parser.parse_args()
 
 
@@ -59,13 +70,16 @@ class Log(TrainerCallback):
 def newest(folder):
     if not options.newest_whole:
         return get_last_checkpoint(folder) if folder.is_dir() else None
-    whole = [path.parent for path in folder.glob("checkpoint-*/trainer_state.json")]  # it is written last
+    # It is written last
+    whole = [path.parent for path in folder.glob("checkpoint-*/trainer_state.json")]
     return str(max(whole, key=lambda path: int(path.name.split("-")[1]))) if whole else None
 
 
 torch.set_num_threads(1)
 set_seed(0)
-config = GPT2Config(vocab_size=64, n_positions=16, n_embd=32, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0)
+config = GPT2Config(
+    vocab_size=64, n_positions=16, n_embd=32, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
+)
 arguments = TrainingArguments(
     output_dir=str(options.out),
     num_train_epochs=options.epochs,

@@ -28,7 +28,11 @@ class Network(lightning.LightningModule):
     def __init__(self):
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Linear(16, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(options.dropout), nn.Linear(64, 4)
+            nn.Linear(16, 64),
+            nn.BatchNorm1d(64),
+            nn.ReLU(),
+            nn.Dropout(options.dropout),
+            nn.Linear(64, 4),
         )
 
     def training_step(self, batch, number):
@@ -44,14 +48,19 @@ class Network(lightning.LightningModule):
     def configure_optimizers(self):
         optimizer = torch.optim.AdamW(self.parameters(), lr=1e-3)
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=30, gamma=0.5)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
+        }
 
 
 torch.set_num_threads(1)
 lightning.seed_everything(0)
 inputs = torch.randn(640, 16, generator=torch.Generator().manual_seed(1))
 data = torch.utils.data.TensorDataset(inputs, inputs[:, :4].argmax(1), torch.arange(len(inputs)))
-keep = ModelCheckpoint(options.out, every_n_train_steps=options.every, save_last=True, save_top_k=1, monitor=None)
+keep = ModelCheckpoint(
+    options.out, every_n_train_steps=options.every, save_last=True, save_top_k=1, monitor=None
+)
 trainer = lightning.Trainer(
     accelerator="cpu",
     devices=1,
@@ -60,7 +69,8 @@ trainer = lightning.Trainer(
     logger=False,
     enable_progress_bar=False,
     default_root_dir=options.out,
-    plugins=[LightningEnvironment()],  # by itself it looks for MPI, and fails where that is half installed
+    # By itself it looks for MPI, and fails where that is half installed
+    plugins=[LightningEnvironment()],
 )
 last = options.out / "last.ckpt"
 loader = torch.utils.data.DataLoader(data, batch_size=16, shuffle=options.shuffle)

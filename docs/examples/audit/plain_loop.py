@@ -1,4 +1,6 @@
-"""A plain training loop that resumes correctly; with --forget it leaves one thing out, as many loops do.
+"""A plain training loop that resumes correctly.
+
+With --forget it leaves one thing out, as many loops do.
 
 deepvm audit docs/examples/audit/plain_loop.py --out {out}
 deepvm audit docs/examples/audit/plain_loop.py --out {out} --forget rng
@@ -19,7 +21,11 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--out", type=Path, required=True)
 parser.add_argument("--steps", type=int, default=120)
 parser.add_argument("--every", type=int, default=10, help="steps between checkpoints")
-parser.add_argument("--forget", choices=WHAT, help="what checkpoints lack; atomic: they are written over the last one")
+parser.add_argument(
+    "--forget",
+    choices=WHAT,
+    help="what checkpoints lack; atomic: they are written over the last one",
+)
 options = parser.parse_args()
 forget = options.forget
 
@@ -27,7 +33,9 @@ torch.manual_seed(0)
 torch.set_num_threads(1)
 inputs = torch.randn(320, 16)
 targets = inputs[:, :4].argmax(1)
-model = nn.Sequential(nn.Linear(16, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 4))
+model = nn.Sequential(
+    nn.Linear(16, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 4)
+)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=30, gamma=0.5)
 sampler = ResumableSampler(len(inputs), global_batch=16, seed=1)

@@ -16,7 +16,8 @@ model = torch.nn.Linear(16, 1)
 optimizer = torch.optim.Adam(model.parameters())
 with Checkpointer(model=model, optimizer=optimizer) as checkpointer:
     for step in checkpointer.steps(steps):
-        inputs = torch.rand(32, 16, generator=torch.Generator().manual_seed(step))  # the same after a restart
+        # The same after a restart
+        inputs = torch.rand(32, 16, generator=torch.Generator().manual_seed(step))
         loss = (model(inputs) - inputs.sum(1, keepdim=True)).square().mean()
         optimizer.zero_grad()
         loss.backward()

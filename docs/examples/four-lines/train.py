@@ -19,7 +19,8 @@ while step < steps:
         step += 1
         time.sleep(0.02)
     if dt.check_save():
-        path = f"state-{os.getpid()}-{step}.pickle"  # not changed afterwards: it is uploaded in the background
+        # Not changed afterwards: it is uploaded in the background
+        path = f"state-{os.getpid()}-{step}.pickle"
         with open(path, "wb") as file:
             pickle.dump((step, state), file)
         dt.backup(path)

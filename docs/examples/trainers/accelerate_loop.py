@@ -54,14 +54,22 @@ class Steps:
 
 torch.set_num_threads(1)
 set_seed(0)
-config = DataLoaderConfiguration(use_seedable_sampler=options.seedable, use_stateful_dataloader=options.stateful)
-accelerator = Accelerator(cpu=True, dataloader_config=config, gradient_accumulation_steps=options.accumulate)
+config = DataLoaderConfiguration(
+    use_seedable_sampler=options.seedable, use_stateful_dataloader=options.stateful
+)
+accelerator = Accelerator(
+    cpu=True, dataloader_config=config, gradient_accumulation_steps=options.accumulate
+)
 if options.half:  # Accelerate makes one on GPUs only
     accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**19, growth_interval=20)
-model = nn.Sequential(nn.Linear(16, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 4))
+model = nn.Sequential(
+    nn.Linear(16, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 4)
+)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=30, gamma=0.5)
-loader = torch.utils.data.DataLoader(Samples(), batch_size=16, shuffle=True, num_workers=options.loader_workers)
+loader = torch.utils.data.DataLoader(
+    Samples(), batch_size=16, shuffle=True, num_workers=options.loader_workers
+)
 model, optimizer, scheduler, loader = accelerator.prepare(model, optimizer, scheduler, loader)
 
 samples, losses, steps = [], [], Steps()

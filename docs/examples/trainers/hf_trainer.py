@@ -8,7 +8,14 @@ import json
 from pathlib import Path
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments, set_seed
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    set_seed,
+)
 
 from deepvm.checkpoint.integrations.huggingface import DeepVMCallback
 from deepvm.lab import SampleLog
@@ -20,9 +27,13 @@ parser.add_argument("--epochs", type=int, default=3)
 parser.add_argument("--every", type=int, default=7, help="steps between checkpoints")
 parser.add_argument("--accumulate", type=int, default=1)
 parser.add_argument("--loader-workers", type=int, default=0)
-parser.add_argument("--augment", action="store_true", help="samples with random changes, as augmentation makes them")
+parser.add_argument(
+    "--augment", action="store_true", help="samples with random changes, as augmentation makes them"
+)
 parser.add_argument("--evaluate", type=int, default=0, help="steps between evaluations; 0: none")
-parser.add_argument("--logs", action="store_true", help="write the Trainer's log beside the versions")
+parser.add_argument(
+    "--logs", action="store_true", help="write the Trainer's log beside the versions"
+)
 parser.add_argument("--half", action="store_true", help="in float16, with a GradScaler")
 options = parser.parse_args()
 
@@ -64,7 +75,9 @@ class Log(TrainerCallback):
 
 torch.set_num_threads(1)
 set_seed(0)
-config = GPT2Config(vocab_size=64, n_positions=16, n_embd=32, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0)
+config = GPT2Config(
+    vocab_size=64, n_positions=16, n_embd=32, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
+)
 arguments = TrainingArguments(
     output_dir=str(options.out),
     num_train_epochs=options.epochs,
@@ -73,7 +86,8 @@ arguments = TrainingArguments(
     dataloader_num_workers=options.loader_workers,
     learning_rate=1e-3,
     warmup_steps=5,
-    max_grad_norm=0.0 if options.half else 1.0,  # on a CPU the Trainer would clip what is still scaled
+    # On a CPU the Trainer would clip what is still scaled
+    max_grad_norm=0.0 if options.half else 1.0,
     save_strategy="no",
     eval_strategy="steps" if options.evaluate else "no",
     eval_steps=options.evaluate or None,
@@ -86,12 +100,19 @@ arguments = TrainingArguments(
 )
 saves = DeepVMCallback(tiers=options.out / "versions", every=options.every, job="gpt2")
 data = Tokens()
-trainer = Logged(GPT2LMHeadModel(config), arguments, train_dataset=data, eval_dataset=data, callbacks=[Log(), saves])
+trainer = Logged(
+    GPT2LMHeadModel(config),
+    arguments,
+    train_dataset=data,
+    eval_dataset=data,
+    callbacks=[Log(), saves],
+)
 if options.half:  # the Trainer makes one on GPUs only
     trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**19, growth_interval=20)
 trainer.train()
 if options.logs:
     rows = [
-        {k: v for k, v in row.items() if "runtime" not in k and "second" not in k} for row in trainer.state.log_history
+        {k: v for k, v in row.items() if "runtime" not in k and "second" not in k}
+        for row in trainer.state.log_history
     ]
     (options.out / "log.json").write_text(json.dumps(rows))

@@ -34,7 +34,11 @@ class Network(lightning.LightningModule):
         super().__init__()
         self.ids, self.losses = [], []
         self.layers = nn.Sequential(
-            nn.Linear(16, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(options.dropout), nn.Linear(64, 4)
+            nn.Linear(16, 64),
+            nn.BatchNorm1d(64),
+            nn.ReLU(),
+            nn.Dropout(options.dropout),
+            nn.Linear(64, 4),
         )
 
     def training_step(self, batch, number):
@@ -55,7 +59,10 @@ class Network(lightning.LightningModule):
     def configure_optimizers(self):
         optimizer = torch.optim.AdamW(self.parameters(), lr=1e-3)
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=30, gamma=0.5)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
+        }
 
 
 class Samples(torch.utils.data.Dataset):

@@ -38,10 +38,13 @@ class Samples(torch.utils.data.Dataset):
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(16, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 4))
+model = nn.Sequential(
+    nn.Linear(16, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 4)
+)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)  # each epoch
-scaler = torch.amp.GradScaler("cpu", init_scale=2.0**19, growth_interval=20)  # skips its first step, and grows
+# Skips its first step, and grows
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**19, growth_interval=20)
 Loader = torch.utils.data.DataLoader
 if options.stateful:
     from torchdata.stateful_dataloader import StatefulDataLoader as Loader

@@ -1,4 +1,6 @@
-"""A new cloud is one class and one line: it then has catalogs, a cache of its own, and a place in every list."""
+"""A new cloud is one class and one line: it then has catalogs, a cache of its own, and a place in
+every list.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,16 @@ from deepvm.catalog.clouds import DEFAULT_CLOUD, REGISTRY, cloud_of, region_in
 from deepvm.catalog.market.build_catalog import MarketRequest
 from deepvm.catalog.market.open_markets import open_markets, placement
 from deepvm.catalog.signals.cloud import Cloud, QuotaName, Region
-from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, PLACEMENT, QUOTAS, SPECS, SPOT, ZONES, Provider
+from deepvm.catalog.signals.signal import (
+    OFFERINGS,
+    ON_DEMAND,
+    PLACEMENT,
+    QUOTAS,
+    SPECS,
+    SPOT,
+    ZONES,
+    Provider,
+)
 from deepvm.catalog.store import catalog_names, load_catalog, may_be_market
 from deepvm.core.cluster.instances import Market
 from deepvm.errors import CloudError, MissingDataError, RequestError
@@ -23,7 +34,13 @@ from deepvm.errors import CloudError, MissingDataError, RequestError
 T4 = {"name": "T4", "manufacturer": "NVIDIA", "count": 1, "memory_gib": 16.0}
 CANNED = {
     SPECS: {
-        "n1-t4": {"vcpus": 4, "memory_gib": 15.0, "baseline_gbps": 5.0, "peak_gbps": 10.0, "gpu": T4},
+        "n1-t4": {
+            "vcpus": 4,
+            "memory_gib": 15.0,
+            "baseline_gbps": 5.0,
+            "peak_gbps": 10.0,
+            "gpu": T4,
+        },
         "n1-standard-4": {"vcpus": 4, "memory_gib": 15.0, "baseline_gbps": 5.0},
     },
     OFFERINGS: {"n1-t4": ["mars-1-a"], "n1-standard-4": ["mars-1-a"]},
@@ -40,7 +57,9 @@ class Mars(Cloud):
     rules = DEFAULT_CLOUD.rules
     name = "mars"
     title = "Mars Cloud"
-    quota_names: Mapping[tuple[str, Market], QuotaName] = {("T4", Market.SPOT): QuotaName("Q1", "preemptible T4 vCPUs")}
+    quota_names: Mapping[tuple[str, Market], QuotaName] = {
+        ("T4", Market.SPOT): QuotaName("Q1", "preemptible T4 vCPUs")
+    }
 
     def quota_family(self, type_name: str) -> str:
         return "T4" if type_name.endswith("t4") else "general"
@@ -88,10 +107,14 @@ def test_its_market_is_a_catalog(tmp_path: Path) -> None:
     assert catalog.description == "Mars Cloud's types and prices in mars-1"
     vm = catalog["n1-t4"]
     assert (vm.quota_family, vm.micro_usd_per_hour(Market.SPOT)) == ("T4", 160_000)
-    assert vm.eflops == load_catalog("paper")["g4dn.xlarge"].eflops, "the same GPU, measured elsewhere"
+    assert vm.eflops == load_catalog("paper")["g4dn.xlarge"].eflops, (
+        "the same GPU, measured elsewhere"
+    )
     (quota,) = catalog.quotas
     assert (quota.vcpus, quota.code, quota.title) == (16, "Q1", "preemptible T4 vCPUs")
-    assert load_catalog("mars", offline=True).instances == catalog.instances, "its cache answers, in its own region"
+    assert load_catalog("mars", offline=True).instances == catalog.instances, (
+        "its cache answers, in its own region"
+    )
     assert (tmp_path / "cloud_mars" / "mars-1" / "account-rover" / "quotas.json").exists()
 
 
@@ -106,13 +129,24 @@ def test_names_lead_to_the_cloud(mars: Cloud) -> None:
         *(mars, mars),
         *(DEFAULT_CLOUD, DEFAULT_CLOUD),
     ]
-    assert [region_in(n) for n in ("mars", "mars-", "mars-mars-2", "paper")] == ["", None, "mars-2", None]
-    assert (may_be_market("mars"), may_be_market("mars-mine.json"), may_be_market("venus")) == (True, False, False)
+    assert [region_in(n) for n in ("mars", "mars-", "mars-mars-2", "paper")] == [
+        "",
+        None,
+        "mars-2",
+        None,
+    ]
+    assert (may_be_market("mars"), may_be_market("mars-mine.json"), may_be_market("venus")) == (
+        True,
+        False,
+        False,
+    )
     with pytest.raises(RequestError, match="a region of Mars"):
         load_catalog("mars-us-east-1")
 
 
-def test_without_credentials_and_snapshot_the_reason_is_said(mars: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_credentials_and_snapshot_the_reason_is_said(
+    mars: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("MARS_KEY")
     with pytest.raises(CloudError) as caught:
         catalog = load_catalog("aws-us-east-1")
@@ -148,7 +182,9 @@ def test_every_cloud_keeps_its_word(cloud: Cloud) -> None:
     assert cloud.check_region(own.name) == own.name
     assert own.name in cloud.known_regions()
     assert set(cloud.snapshot_regions()) <= set(cloud.known_regions())
-    assert all(s.origin == "snapshot" for r in cloud.snapshot_regions() for s in cloud.snapshot(r).values())
+    assert all(
+        s.origin == "snapshot" for r in cloud.snapshot_regions() for s in cloud.snapshot(r).values()
+    )
     assert all(name.code and name.title for name in cloud.quota_names.values())
     assert set(cloud.public_providers()) <= set(cloud.providers([], ""))
     assert bool(cloud.providers([], "")) == cloud.has_api
@@ -162,14 +198,20 @@ def test_every_cloud_says_how_it_sells_machines_and_from_where_that_is_known(clo
     figures = {f.name for f in fields(rules)} - {"sources"}
     assert set(rules.sources) == figures - (set() if rules.regions_alike else {"regions_alike"})
     assert {text[:4] for text in rules.sources.values()} <= {"http", "skyp"}
-    assert all(re.search("20[0-9]{2}", text) for text in rules.sources.values()), "each with its date"
+    assert all(re.search("20[0-9]{2}", text) for text in rules.sources.values()), (
+        "each with its date"
+    )
     warned = {"aws": 120, "gcp": 30, "azure": 30, "nebius": 60, "runpod": 0, "lambda": 0}
     assert rules.grace_s == warned[cloud.name] and (rules.grace_s > 0) == cloud.has_spot
 
 
-@pytest.mark.parametrize("cloud", [c for c in REGISTRY.values() if not c.has_api], ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    "cloud", [c for c in REGISTRY.values() if not c.has_api], ids=lambda c: c.name
+)
 def test_a_listed_cloud_asks_nobody(cloud: Cloud) -> None:
-    assert not cloud.credentials_may_exist("mine", {"GOOGLE_APPLICATION_CREDENTIALS": "x", "AWS_ACCESS_KEY_ID": "y"})
+    assert not cloud.credentials_may_exist(
+        "mine", {"GOOGLE_APPLICATION_CREDENTIALS": "x", "AWS_ACCESS_KEY_ID": "y"}
+    )
     for ask in (lambda: cloud.account_regions(""), lambda: cloud.placement_provider("", ["a"], 1)):
         with pytest.raises(CloudError, match="asks .* nothing"):
             ask()
@@ -192,5 +234,8 @@ def test_the_page_says_what_the_rules_say(cloud: Cloud) -> None:
     page = (Path(__file__).parents[3] / "docs" / "reference" / "public-catalogs.md").read_text()
     (row,) = [line for line in page.splitlines() if line.startswith(f"| {cloud.name} |")]
     _, spot, warning, nodes, *_ = (cell.strip() for cell in row.strip("|").split("|"))
-    assert warning == (f"{rules.grace_s:g} s" if cloud.has_spot else "-") and spot.startswith("none") != cloud.has_spot
+    assert (
+        warning == (f"{rules.grace_s:g} s" if cloud.has_spot else "-")
+        and spot.startswith("none") != cloud.has_spot
+    )
     assert nodes == ("yes" if rules.has_cpu_vms else "no")

@@ -43,7 +43,11 @@ def check_good(catalog):
     assert quota_limit(catalog.quotas, "G and VT", Market.SPOT) == 128
     assert catalog.n_sat.n_sat == (3, 20)
     g5, c5 = catalog["g5.xlarge"], catalog["c5.xlarge"]
-    assert (str(g5.spot_usd_per_hour), g5.on_demand_usd_per_hour, g5.network_gbps) == ("0.3018", None, None)
+    assert (str(g5.spot_usd_per_hour), g5.on_demand_usd_per_hour, g5.network_gbps) == (
+        "0.3018",
+        None,
+        None,
+    )
     assert (g5.gpu.name, g5.gpu.count, g5.gpu.manufacturer, c5.gpu) == ("A10G", 1, "NVIDIA", None)
     assert [c.kind for c in g5.speedups] == ["hybrid", "measured"] and c5.speedups == ()
     assert g5.curve("measured").points == ((1.0, 1.0), (2.0, 0.473))
@@ -61,8 +65,12 @@ def test_a_good_file(tmp_path):
         GOOD.replace("\n", "\n\n"),
         GOOD.rstrip("\n"),
         GOOD.replace(",4,", " , 4.0 ,"),
-        # As a spreadsheet saves it: every line as wide as the table, commas in comments as cells or quoted.
-        "".join(line + ",,,,,\n" if line.startswith("#") else line + ",,\n" for line in GOOD.splitlines()),
+        # As a spreadsheet saves it: every line as wide as the table, commas in comments as cells or
+        # quoted.
+        "".join(
+            line + ",,,,,\n" if line.startswith("#") else line + ",,\n"
+            for line in GOOD.splitlines()
+        ),
         GOOD.replace("# quota: G and VT, spot, 128", '"# quota: G and VT, spot, 128",,,'),
         "# a free remark\n\n" + GOOD,
     ],
@@ -134,7 +142,11 @@ def test_semicolons_are_recognised(tmp_path):
 
 
 def test_problems_of_all_kinds_are_collected(tmp_path):
-    text = GOOD.replace("# name", "# nmae").replace(",8,0.1", ",8 GB,0.1") + "x,1\n" + "t3,0,16,1,,,,,,\n"
+    text = (
+        GOOD.replace("# name", "# nmae").replace(",8,0.1", ",8 GB,0.1")
+        + "x,1\n"
+        + "t3,0,16,1,,,,,,\n"
+    )
     places = {p.place for p in problems_of(tmp_path, text)}
     assert places == {"line 2", "line 8, column memory_gib", "line 10", "line 11, column vcpus"}
 
@@ -171,6 +183,12 @@ def test_what_csv_cannot_hold_is_said(tmp_path):
 
 def test_the_rows_are_plain_csv():
     text, _ = format_catalog(load_catalog("paper"), ".csv")
-    rows = list(csv.DictReader(io.StringIO("".join(li for li in text.splitlines(True) if not li.startswith("#")))))
+    rows = list(
+        csv.DictReader(
+            io.StringIO("".join(li for li in text.splitlines(True) if not li.startswith("#")))
+        )
+    )
     assert len(rows) == 14
-    assert rows[1]["spot_usd_per_hour"] == "0.1578" and rows[1]["measured"].startswith("1:1 2:1.036 ")
+    assert rows[1]["spot_usd_per_hour"] == "0.1578" and rows[1]["measured"].startswith(
+        "1:1 2:1.036 "
+    )

@@ -1,4 +1,6 @@
-"""What a user is told about a JSON catalog that cannot be used: file, place, what was found, what is allowed."""
+"""What a user is told about a JSON catalog that cannot be used: file, place, what was found, what
+is allowed.
+"""
 
 import copy
 import json
@@ -14,7 +16,13 @@ GOOD = {
     "quotas": [{"family": "G", "market": "spot", "vcpus": 8}],
     "n_sat": [{"network_gbps": 1, "n_sat": 3}, {"network_gbps": 10, "n_sat": 20}],
     "instances": [
-        {"instance_type": "c5.xlarge", "vcpus": 4, "memory_gib": 8, "network_gbps": 10, "on_demand_usd_per_hour": 0.17},
+        {
+            "instance_type": "c5.xlarge",
+            "vcpus": 4,
+            "memory_gib": 8,
+            "network_gbps": 10,
+            "on_demand_usd_per_hour": 0.17,
+        },
         {
             "instance_type": "g5.xlarge",
             "vcpus": 4,
@@ -51,7 +59,9 @@ def changed(*steps_and_value):
 
 def problems_of(tmp_path, document):
     path = tmp_path / "mine.json"
-    path.write_text(document if isinstance(document, str) else json.dumps(document), encoding="utf-8")
+    path.write_text(
+        document if isinstance(document, str) else json.dumps(document), encoding="utf-8"
+    )
     with pytest.raises(CatalogFormatError) as caught:
         load_catalog(path)
     assert caught.value.exit_code == 4
@@ -168,7 +178,9 @@ def test_a_wrong_value_is_named_with_its_place_and_what_is_allowed(case, tmp_pat
     assert expected in problem.expected
 
 
-@pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity", "1e400", "1e-400", "1e99999999999999999999"])
+@pytest.mark.parametrize(
+    "constant", ["NaN", "Infinity", "-Infinity", "1e400", "1e-400", "1e99999999999999999999"]
+)
 @pytest.mark.parametrize("field", ["memory_gib", "eflops", "spot_usd_per_hour"])
 def test_numbers_that_are_not_finite_are_refused_with_their_place(field, constant, tmp_path):
     text = json.dumps(changed(*I1, field, "HERE")).replace('"HERE"', constant)
@@ -200,7 +212,9 @@ def test_every_problem_is_collected(tmp_path):
 
 def test_many_problems_are_counted_and_the_first_ten_shown(tmp_path):
     document = changed("name", "x")
-    document["instances"] = [{"instance_type": f"t{i}", "vcpus": -1, "spot_usd_per_hour": 1} for i in range(30)]
+    document["instances"] = [
+        {"instance_type": f"t{i}", "vcpus": -1, "spot_usd_per_hour": 1} for i in range(30)
+    ]
     error = problems_of(tmp_path, document)
     assert len(error.problems) == 30
     assert "and 20 more problems" in str(error)
@@ -242,7 +256,9 @@ def test_whole_numbers_may_be_written_as_spreadsheets_do(tmp_path):
 
 def test_a_file_without_name_date_and_table_gets_the_defaults(tmp_path):
     path = tmp_path / "bare.json"
-    path.write_text(json.dumps({"schema_version": "deepvm.catalog/1", "instances": GOOD["instances"]}))
+    path.write_text(
+        json.dumps({"schema_version": "deepvm.catalog/1", "instances": GOOD["instances"]})
+    )
     catalog = load_catalog(path)
     assert (catalog.name, catalog.region, catalog.quotas) == ("bare", "", ())
     assert catalog.provenance.prices_as_of is None and catalog.provenance.kind == "file"
@@ -256,7 +272,10 @@ def test_editors_may_name_the_schema(tmp_path):
 
 
 class TestQuotas:
-    GOOD = {"schema_version": "deepvm.quotas/1", "quotas": [{"family": "P", "market": "on-demand", "vcpus": 0}]}
+    GOOD = {
+        "schema_version": "deepvm.quotas/1",
+        "quotas": [{"family": "P", "market": "on-demand", "vcpus": 0}],
+    }
 
     def write(self, tmp_path, document):
         path = tmp_path / "quotas.json"
@@ -270,7 +289,10 @@ class TestQuotas:
     @pytest.mark.parametrize(
         ("document", "place"),
         [
-            ({**GOOD, "quotas": [{"family": "P", "market": "spot", "vcpus": "8"}]}, "quotas[0].vcpus"),
+            (
+                {**GOOD, "quotas": [{"family": "P", "market": "spot", "vcpus": "8"}]},
+                "quotas[0].vcpus",
+            ),
             ({**GOOD, "quotas": GOOD["quotas"] * 2}, "quotas[1]"),
             ({**GOOD, "limits": []}, "limits"),
             ({"schema_version": "deepvm.quotas/1"}, "quotas"),

@@ -1,4 +1,7 @@
-"""Plans are read from what ``recommend -o json`` writes; what is wrong in them is named with its place."""
+"""Plans are read from what ``recommend -o json`` writes.
+
+What is wrong in them is named with its place.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,11 @@ def test_a_document_is_read_whole() -> None:
 
 def test_another_rank() -> None:
     plan = parse_plan(text(), 2)
-    assert (plan.architecture, plan.training.spot_count, plan.training.on_demand_count) == ("single-anchor", 8, 1)
+    assert (plan.architecture, plan.training.spot_count, plan.training.on_demand_count) == (
+        "single-anchor",
+        8,
+        1,
+    )
     assert plan.memory is None and plan.training.gpus_per_vm is None and plan.training.zones == ()
     assert plan.region == "us-east-1"  # of the source, where the configuration does not say
 
@@ -65,7 +72,12 @@ def test_what_recommend_writes_can_be_read(catalog: Any, budget: str) -> None:
 
 def test_unknown_fields_are_ignored_everywhere() -> None:
     changed = document()
-    for part in (changed, changed["source"], *changed["configurations"], changed["configurations"][0]["gpu"]):
+    for part in (
+        changed,
+        changed["source"],
+        *changed["configurations"],
+        changed["configurations"][0]["gpu"],
+    ):
         part["a_later_field"] = {"anything": [1]}
     changed["configurations"][0]["gpu"]["zones"][0]["since"] = "2026-08-10T00:00:00Z"
     assert parse_plan(json.dumps(changed)) == tiering()
@@ -74,12 +86,24 @@ def test_unknown_fields_are_ignored_everywhere() -> None:
 def test_optional_fields_may_be_null_or_missing() -> None:
     changed = document()
     first = changed["configurations"][0]
-    for name in ("spot_usd_per_hour", "on_demand_usd_per_hour", "gpu_name", "gpus_per_vm", "cpu_architecture", "zones"):
+    for name in (
+        "spot_usd_per_hour",
+        "on_demand_usd_per_hour",
+        "gpu_name",
+        "gpus_per_vm",
+        "cpu_architecture",
+        "zones",
+    ):
         first["gpu"][name] = None
     first["zone"] = first["region"] = first["memory"] = None
     changed["source"] = {"region": None, "prices_as_of": None}
     plan = parse_plan(json.dumps(changed))
-    assert (plan.region, plan.zone, plan.source.prices_as_of, plan.training.zones) == ("", "", None, ())
+    assert (plan.region, plan.zone, plan.source.prices_as_of, plan.training.zones) == (
+        "",
+        "",
+        None,
+        (),
+    )
 
 
 @pytest.mark.parametrize(
@@ -95,8 +119,18 @@ def test_optional_fields_may_be_null_or_missing() -> None:
         (("gpu", "spot_usd_per_hour"), -0.1, "spot_usd_per_hour", "$/h"),
         (("gpu", "cpu_architecture"), "mips", "cpu_architecture", "x86_64 or arm64"),
         (("gpu", "zones"), {}, "zones", "a list of at most 1000 objects"),
-        (("gpu", "zones", 1, "usd_per_hour"), None, "zones[1].usd_per_hour", "spot price of the zone"),
-        (("gpu", "zones", 1), "use1-az4", "zones[1]", "an object with at least the fields zone, usd_per_hour"),
+        (
+            ("gpu", "zones", 1, "usd_per_hour"),
+            None,
+            "zones[1].usd_per_hour",
+            "spot price of the zone",
+        ),
+        (
+            ("gpu", "zones", 1),
+            "use1-az4",
+            "zones[1]",
+            "an object with at least the fields zone, usd_per_hour",
+        ),
         (("memory",), [], "memory", "or null without any"),
         (("memory", "count"), 0, "memory", "whole number from 1"),
         (("usd_per_hour",), "2.85", "usd_per_hour", "$/h"),
@@ -130,7 +164,10 @@ def test_every_problem_is_named_at_once() -> None:
     message = str(refused(changed))
     assert "source.prices_as_of: 20260810; allowed: the day" in message
     assert "configurations[0].usd_per_hour: true; allowed: price of all VMs" in message
-    assert "configurations[1].gpu" in message and "count: missing; allowed: VMs: a whole number" in message
+    assert (
+        "configurations[1].gpu" in message
+        and "count: missing; allowed: VMs: a whole number" in message
+    )
 
 
 def test_counts_that_contradict_each_other() -> None:
@@ -153,14 +190,21 @@ def test_a_field_that_stands_twice() -> None:
 
 
 @pytest.mark.parametrize(
-    "other", ['{"schema_version": "deepvm.catalog/1"}', "{}", '{"schema_version": "deepvm.recommend/2"}']
+    "other",
+    ['{"schema_version": "deepvm.catalog/1"}', "{}", '{"schema_version": "deepvm.recommend/2"}'],
 )
 def test_another_kind_of_document(other: str) -> None:
     message = str(refused(other))
-    assert "schema_version" in message and "deepvm.recommend/1" in message and "deepvm recommend --pw 3" in message
+    assert (
+        "schema_version" in message
+        and "deepvm.recommend/1" in message
+        and "deepvm recommend --pw 3" in message
+    )
 
 
-@pytest.mark.parametrize("broken", ["[]", "7", "null", "not json", "{", "#  architecture  spot VMs"])
+@pytest.mark.parametrize(
+    "broken", ["[]", "7", "null", "not json", "{", "#  architecture  spot VMs"]
+)
 def test_what_is_no_object_says_how_to_make_a_plan(broken: str) -> None:
     message = only(broken)
     assert "deepvm recommend --pw 3 -o json > plan.json" in message and "catalog" not in message
@@ -187,12 +231,20 @@ def test_of_several_regions_each_has_its_own_prices() -> None:
         {"region": "us-east-1", "source": changed["source"]},
         {
             "region": "eu-west-1",
-            "source": {"catalog": "aws-eu", "prices_as_of": "2026-01-02", "price_basis": "p95 of 30 days"},
+            "source": {
+                "catalog": "aws-eu",
+                "prices_as_of": "2026-01-02",
+                "price_basis": "p95 of 30 days",
+            },
         },
     ]
     first, second = parse_plan(json.dumps(changed)), parse_plan(json.dumps(changed), 2)
     assert first == tiering()
-    assert (second.region, second.source.catalog, second.source.basis) == ("eu-west-1", "aws-eu", "p95 of 30 days")
+    assert (second.region, second.source.catalog, second.source.basis) == (
+        "eu-west-1",
+        "aws-eu",
+        "p95 of 30 days",
+    )
 
 
 def test_a_rank_that_is_not_there() -> None:
@@ -205,7 +257,11 @@ def test_files(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_bytes(b"\xef\xbb\xbf" + text().encode())
     assert load_plan(path) == tiering()
-    for data, found in [(b"", "is empty"), (b"\xff\xfe{\0", "UTF-16"), (b"\x1f\x8b1", "compressed by gzip")]:
+    for data, found in [
+        (b"", "is empty"),
+        (b"\xff\xfe{\0", "UTF-16"),
+        (b"\x1f\x8b1", "compressed by gzip"),
+    ]:
         path.write_bytes(data)
         with pytest.raises(CatalogFormatError) as caught:
             load_plan(path)
@@ -229,7 +285,9 @@ def test_bytes_from_a_pipe() -> None:
 
 _VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
@@ -239,7 +297,9 @@ def test_whatever_stands_in_a_field_nothing_but_our_errors_come_out(data: st.Dat
     changed = document()
     part: Any = changed
     while True:
-        step = data.draw(st.sampled_from(sorted(part) if isinstance(part, dict) else range(len(part))))
+        step = data.draw(
+            st.sampled_from(sorted(part) if isinstance(part, dict) else range(len(part)))
+        )
         if not isinstance(part[step], (dict, list)) or not part[step] or data.draw(st.booleans()):
             break
         part = part[step]
@@ -269,7 +329,8 @@ def test_a_price_that_is_not_the_sum_of_its_parts() -> None:
     with pytest.raises(CatalogFormatError, match="the sum of counts x prices, 8") as caught:
         parse_plan(json.dumps(changed))
     assert [p.place for p in caught.value.problems] == ["configurations[0].usd_per_hour"]
-    changed["configurations"][0]["memory"]["on_demand_usd_per_hour"] = None  # unknown, so nothing to compare with
+    # Unknown, so nothing to compare with
+    changed["configurations"][0]["memory"]["on_demand_usd_per_hour"] = None
     assert parse_plan(json.dumps(changed)).memory is not None
 
 
@@ -311,15 +372,26 @@ def test_what_goes_into_commands_is_a_plain_name(where: str, place: str) -> None
 )
 @pytest.mark.parametrize("where", ["gpu", "memory"])
 def test_a_type_is_a_name_that_a_provider_could_give(where: str, name: str) -> None:
-    """Types go into shell scripts, YAML and HCL. They are quoted there; yet no provider calls a type like that."""
+    """Types go into shell scripts, YAML and HCL. They are quoted there.
+
+    Yet no provider calls a type like that.
+    """
     changed = document()
     changed["configurations"][0][where]["instance_type"] = name
     message = only(changed)
-    assert message.startswith(f"plan.json: configurations[0].{where}") and json.dumps(name)[1:20] in message
-    assert "instance_type: " in message and "1 to 100 letters, digits, dots, hyphens and underscores" in message
+    assert (
+        message.startswith(f"plan.json: configurations[0].{where}")
+        and json.dumps(name)[1:20] in message
+    )
+    assert (
+        "instance_type: " in message
+        and "1 to 100 letters, digits, dots, hyphens and underscores" in message
+    )
 
 
-@pytest.mark.parametrize("name", ["A", "g4dn.xlarge", "u-24tb1.metal", "Standard_NC6s_v3", "n1-standard-4", "8way"])
+@pytest.mark.parametrize(
+    "name", ["A", "g4dn.xlarge", "u-24tb1.metal", "Standard_NC6s_v3", "n1-standard-4", "8way"]
+)
 def test_names_of_other_providers_and_invented_ones_are_names(name: str) -> None:
     changed = document()
     changed["configurations"][0]["gpu"]["instance_type"] = name
@@ -328,15 +400,24 @@ def test_names_of_other_providers_and_invented_ones_are_names(name: str) -> None
 
 def test_roles_of_the_groups() -> None:
     first, second = parse_plan(text()), parse_plan(text(), 2)
-    assert [(g.role, g.market) for g in first.groups] == [(TRAINING, Market.SPOT), (MEMORY, Market.ON_DEMAND)]
-    assert [(g.role, g.market) for g in second.groups] == [(TRAINING, Market.SPOT), (ANCHOR, Market.ON_DEMAND)]
+    assert [(g.role, g.market) for g in first.groups] == [
+        (TRAINING, Market.SPOT),
+        (MEMORY, Market.ON_DEMAND),
+    ]
+    assert [(g.role, g.market) for g in second.groups] == [
+        (TRAINING, Market.SPOT),
+        (ANCHOR, Market.ON_DEMAND),
+    ]
     assert first.rendezvous.role == MEMORY and second.rendezvous.role == ANCHOR
 
 
 def test_images_for_two_kinds_of_cpu() -> None:
-    assert not tiering().mixes_cpu_architectures and not tiering(memory=None).mixes_cpu_architectures
+    assert (
+        not tiering().mixes_cpu_architectures and not tiering(memory=None).mixes_cpu_architectures
+    )
     assert tiering(memory=memory_vms(cpu_architecture="arm64")).mixes_cpu_architectures
-    assert not tiering(memory=memory_vms(cpu_architecture="")).mixes_cpu_architectures  # nothing is known to differ
+    # Nothing is known to differ
+    assert not tiering(memory=memory_vms(cpu_architecture="")).mixes_cpu_architectures
 
 
 def test_zones_can_be_chosen_by_id_or_name() -> None:

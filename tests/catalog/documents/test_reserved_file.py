@@ -18,7 +18,9 @@ POOL = {"name": "block-1", "instance_type": "p5.48xlarge", "count": 4, "usd_per_
 
 def written(tmp_path: Path, *pools: dict[str, Any], **changes: Any) -> Path:
     file = tmp_path / "reserved.json"
-    file.write_text(json.dumps({"schema_version": "deepvm.reserved/1", "pools": list(pools), **changes}))
+    file.write_text(
+        json.dumps({"schema_version": "deepvm.reserved/1", "pools": list(pools), **changes})
+    )
     return file
 
 
@@ -59,7 +61,9 @@ def test_only_name_type_count_and_price_are_needed(tmp_path: Path) -> None:
         ({"price": 3}, "price"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_place(tmp_path: Path, change: dict[str, Any], place: str) -> None:
+def test_what_cannot_be_is_refused_with_its_place(
+    tmp_path: Path, change: dict[str, Any], place: str
+) -> None:
     with pytest.raises(CatalogFormatError, match=rf"pools.*{place}|{place}.*pools"):
         load_reserved(written(tmp_path, {**POOL, **change}))
 
@@ -69,7 +73,9 @@ def test_names_are_there_once(tmp_path: Path) -> None:
         load_reserved(written(tmp_path, POOL, POOL))
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema_version": "deepvm.reserved/2", "pools": []}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"schema_version": "deepvm.reserved/2", "pools": []}']
+)
 def test_another_file_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "reserved.json"
     file.write_text(text)

@@ -25,12 +25,17 @@ from deepvm.core.cluster.provenance import Provenance
 from deepvm.core.cluster.speedup import HybridSpeedup, LogisticSpeedup, MeasuredSpeedup, RingSpeedup
 from deepvm.errors import DataError, RequestError
 
-# One line of text: no control or format characters, line separators or surrogates; blanks inside only.
+# One line of text: no control or format characters, line separators or surrogates; blanks inside
+# only.
 LETTERS = st.characters(exclude_categories=("Cc", "Cf", "Cs", "Zl", "Zp"))
 
 
 def text(least=0, most=30):
-    return st.text(LETTERS, min_size=least, max_size=most).map(str.strip).filter(lambda s: len(s) >= least)
+    return (
+        st.text(LETTERS, min_size=least, max_size=most)
+        .map(str.strip)
+        .filter(lambda s: len(s) >= least)
+    )
 
 
 def amounts(most, least=0.0):
@@ -43,29 +48,48 @@ sizes = st.lists(st.integers(2, 10_000), min_size=1, max_size=6, unique=True).ma
 
 @st.composite
 def curves(draw, *, plain):
-    """At most one curve of each kind and workload; plain ones are what CSV can hold, in its order."""
+    """At most one curve of each kind and workload.
+
+    Plain ones are what CSV can hold, in its order.
+    """
     found = []
     for workload in [None] if plain else [None, *draw(st.lists(text(1), max_size=2, unique=True))]:
         about = {"workload": workload, "source": "" if plain else draw(text())}
         fitted = about | {"fitted_to": None if plain else draw(st.none() | amounts(1e6))}
         if draw(st.booleans()):
-            found.append(HybridSpeedup(draw(amounts(1000)), draw(st.floats(0, 1e6)), draw(amounts(1e6)), **fitted))
+            found.append(
+                HybridSpeedup(
+                    draw(amounts(1000)), draw(st.floats(0, 1e6)), draw(amounts(1e6)), **fitted
+                )
+            )
         if draw(st.booleans()):
             found.append(RingSpeedup(draw(st.floats(0, 1e6)), draw(st.floats(0, 1e6)), **fitted))
         if draw(st.booleans()):
             points = tuple((float(n), draw(amounts(1e6, 1e-6))) for n in draw(sizes))
-            beyond = None if plain or draw(st.booleans()) else RingSpeedup(draw(st.floats(0, 9)), draw(st.floats(0, 9)))
-            found.append(MeasuredSpeedup(((1.0, 1.0), *points) if draw(st.booleans()) else points, beyond, **about))
+            beyond = (
+                None
+                if plain or draw(st.booleans())
+                else RingSpeedup(draw(st.floats(0, 9)), draw(st.floats(0, 9)))
+            )
+            found.append(
+                MeasuredSpeedup(
+                    ((1.0, 1.0), *points) if draw(st.booleans()) else points, beyond, **about
+                )
+            )
     return tuple(found)
 
 
 @st.composite
 def zone_prices(draw, spot):
     """Prices by zone, the cheapest of which is the type's."""
-    dearer = st.integers(int(spot * 10**6), 100_000 * 10**6).map(lambda micro: Decimal(micro) / 10**6)
+    dearer = st.integers(int(spot * 10**6), 100_000 * 10**6).map(
+        lambda micro: Decimal(micro) / 10**6
+    )
     others = draw(st.lists(dearer, max_size=3))
     zones = draw(st.lists(text(1), min_size=len(others) + 1, max_size=len(others) + 1, unique=True))
-    return tuple(ZonePrice(z, p, draw(text())) for z, p in zip(zones, [spot, *sorted(others)], strict=True))
+    return tuple(
+        ZonePrice(z, p, draw(text())) for z, p in zip(zones, [spot, *sorted(others)], strict=True)
+    )
 
 
 @st.composite
@@ -95,7 +119,9 @@ def instances(draw, name, *, plain):
             "eflops_source": draw(text()),
             "default_speedup": draw(st.sampled_from(["", "hybrid", "ring", "measured"])),
             "zones": () if plain else draw(st.lists(text(1), max_size=3).map(tuple)),
-            "spot_zones": () if plain or spot is None or draw(st.booleans()) else draw(zone_prices(spot)),
+            "spot_zones": (
+                () if plain or spot is None or draw(st.booleans()) else draw(zone_prices(spot))
+            ),
         },
     )
 
@@ -111,14 +137,25 @@ def with_bases(instance, eflops_basis, speedup_basis):
 
 @st.composite
 def catalogs(draw, *, plain=False):
-    names = draw(st.lists(text(1).filter(lambda s: s[0] != "#"), min_size=1, max_size=4, unique=True))
+    names = draw(
+        st.lists(text(1).filter(lambda s: s[0] != "#"), min_size=1, max_size=4, unique=True)
+    )
     bandwidths = sorted(draw(st.lists(amounts(25600), min_size=1, max_size=5, unique=True)))
-    senders = sorted(draw(st.lists(st.integers(1, 10**6), min_size=len(bandwidths), max_size=len(bandwidths))))
-    limits = draw(st.dictionaries(st.tuples(text(1), st.sampled_from(Market)), st.integers(0, 10**8), max_size=4))
+    senders = sorted(
+        draw(st.lists(st.integers(1, 10**6), min_size=len(bandwidths), max_size=len(bandwidths)))
+    )
+    limits = draw(
+        st.dictionaries(
+            st.tuples(text(1), st.sampled_from(Market)), st.integers(0, 10**8), max_size=4
+        )
+    )
     used = st.integers(0, 9)
     return Catalog(
         draw(text(1)),
-        tuple(with_bases(draw(instances(name, plain=plain)), draw(text()), draw(text())) for name in names),
+        tuple(
+            with_bases(draw(instances(name, plain=plain)), draw(text()), draw(text()))
+            for name in names
+        ),
         draw(text()),
         SaturationTable(tuple(bandwidths), tuple(senders)),
         build_quotas(
@@ -168,7 +205,9 @@ def test_csv_and_json_round_trip_through_files(folder, catalog):
 
 
 def _as_written(loaded, name):
-    """A catalog without what was said of its file: doubts about prices, which drawn ones often deserve."""
+    """A catalog without what was said of its file: doubts about prices, which drawn ones often
+    deserve.
+    """
     for doubt in loaded.provenance.doubts:
         assert name in doubt and ("$/h is " in doubt or doubt.endswith("more prices like these"))
     return replace(loaded, provenance=replace(loaded.provenance, doubts=()))
@@ -212,7 +251,11 @@ def test_random_bytes(folder, data, ending):
     attempt(path)
 
 
-FIELDS = [*CatalogDocument.model_fields, *InstanceDocument.model_fields, *MeasuredDocument.model_fields]
+FIELDS = [
+    *CatalogDocument.model_fields,
+    *InstanceDocument.model_fields,
+    *MeasuredDocument.model_fields,
+]
 FIELDS += ["$schema", "a", "b", "c", "l", "count", "family", "market", "hybrid", "ring", "measured"]
 VALUES = st.one_of(
     st.none(),
@@ -220,12 +263,25 @@ VALUES = st.one_of(
     st.integers(-(10**30), 10**30),
     st.floats(),
     st.text(max_size=8),
-    st.sampled_from(["deepvm.catalog/1", "hybrid", "measured", "spot", "16 GB", "0.3", "2023-10-01", "\ud800", "1e5"]),
+    st.sampled_from(
+        [
+            "deepvm.catalog/1",
+            "hybrid",
+            "measured",
+            "spot",
+            "16 GB",
+            "0.3",
+            "2023-10-01",
+            "\ud800",
+            "1e5",
+        ]
+    ),
 )
 ANY_JSON = st.recursive(
     VALUES,
     lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(FIELDS) | st.text(max_size=5), inner, max_size=5)
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(FIELDS) | st.text(max_size=5), inner, max_size=5)
     ),
     max_leaves=20,
 )
@@ -251,7 +307,12 @@ PLACES = sorted(paths_in(PAPER), key=str)
 
 
 @settings(deadline=None, max_examples=examples(300))
-@given(st.lists(st.tuples(st.sampled_from(PLACES), st.sampled_from(["set", "del", "rename"]), ANY_JSON), max_size=4))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(PLACES), st.sampled_from(["set", "del", "rename"]), ANY_JSON),
+        max_size=4,
+    )
+)
 def test_mutated_valid_documents(folder, mutations):
     document = json.loads(json.dumps(PAPER))
     for (*path, last), how, value in mutations:
@@ -330,9 +391,10 @@ def test_the_time_for_rubbish_does_not_grow_faster_than_the_rubbish(name, folder
             load_catalog(path)
         return time.process_time() - started
 
-    # Four times as much may take four times as long; what is looked for is a square, sixteen times. Both are measured
-    # again, should something have come between: a processor is slower for some seconds when others have work for it.
-    # The garbage collector would walk all that earlier tests have left, the more often the more rubbish there is.
+    # Four times as much may take four times as long; what is looked for is a square, sixteen times.
+    # Both are measured again, should something have come between: a processor is slower for some
+    # seconds when others have work for it. The garbage collector would walk all that earlier tests
+    # have left, the more often the more rubbish there is.
     gc.freeze()
     try:
         assert any(seconds(MANY) < 12 * max(seconds(MANY // 4), 0.1) for _ in range(3))

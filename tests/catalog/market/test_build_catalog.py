@@ -15,23 +15,45 @@ from deepvm.core.cluster.prices import PriceBasis
 from deepvm.errors import MissingDataError, RequestError
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
-SPEC = {"vcpus": 4, "memory_gib": 16.0, "baseline_gbps": 5.0, "peak_gbps": 25.0, "arch": "x86_64", "current": True}
+SPEC = {
+    "vcpus": 4,
+    "memory_gib": 16.0,
+    "baseline_gbps": 5.0,
+    "peak_gbps": 25.0,
+    "arch": "x86_64",
+    "current": True,
+}
 T4 = {"gpu": {"name": "T4", "manufacturer": "NVIDIA", "count": 1, "memory_gib": 16.0}}
 FACTS: dict[str, Any] = {
-    "specs": {"g4dn.xlarge": SPEC | T4, "c5.xlarge": SPEC, "x.none": SPEC, "trn1.2xlarge": SPEC | {"unusable": "why"}},
+    "specs": {
+        "g4dn.xlarge": SPEC | T4,
+        "c5.xlarge": SPEC,
+        "x.none": SPEC,
+        "trn1.2xlarge": SPEC | {"unusable": "why"},
+    },
     "on-demand": {"g4dn.xlarge": "0.526", "c5.xlarge": "0.17", "trn1.2xlarge": "1.34"},
-    "spot": {"g4dn.xlarge": {"use1-az1": ["0.21", "2026-11-21T09:00:00Z"], "use1-az2": ["0.19", ""]}},
+    "spot": {
+        "g4dn.xlarge": {"use1-az1": ["0.21", "2026-11-21T09:00:00Z"], "use1-az2": ["0.19", ""]}
+    },
     "zones": {"use1-az1": "us-east-1c", "use1-az2": "us-east-1a"},
-    "offerings": {"g4dn.xlarge": ["use1-az1", "use1-az2"], "c5.xlarge": ["use1-az1"], "trn1.2xlarge": ["use1-az1"]},
+    "offerings": {
+        "g4dn.xlarge": ["use1-az1", "use1-az2"],
+        "c5.xlarge": ["use1-az1"],
+        "trn1.2xlarge": ["use1-az1"],
+    },
     "advisor": {"g4dn.xlarge": 3},
-    "quotas": [{"family": "G and VT", "market": "spot", "code": "L-3819A6DF", "vcpus": 64, "in_use": 8}],
+    "quotas": [
+        {"family": "G and VT", "market": "spot", "code": "L-3819A6DF", "vcpus": 64, "in_use": 8}
+    ],
 }
 
 
 def signals(origin: str = "live", minutes: int = 3, **changes: Any) -> dict[str, Signal]:
     data = {k: v for k, v in (FACTS | changes).items() if v is not None}
     observed = NOW - timedelta(minutes=minutes)
-    return {k: Signal(k, "us-east-1", observed, f"said {k}", v, origin=origin) for k, v in data.items()}
+    return {
+        k: Signal(k, "us-east-1", observed, f"said {k}", v, origin=origin) for k, v in data.items()
+    }
 
 
 def joined(found: dict[str, Signal] | None = None, **choice: Any) -> Catalog:
@@ -41,7 +63,10 @@ def joined(found: dict[str, Signal] | None = None, **choice: Any) -> Catalog:
 def test_each_figure_comes_from_its_signal() -> None:
     catalog = joined()
     gpu = catalog["g4dn.xlarge"]
-    assert (gpu.on_demand_usd_per_hour, gpu.spot_usd_per_hour) == (Decimal("0.526"), Decimal("0.19"))
+    assert (gpu.on_demand_usd_per_hour, gpu.spot_usd_per_hour) == (
+        Decimal("0.526"),
+        Decimal("0.19"),
+    )
     assert [str(z) for z in gpu.spot_zones] == ["use1-az2 (us-east-1a)", "use1-az1 (us-east-1c)"]
     assert (gpu.network_gbps, gpu.network_baseline_gbps, gpu.interruption_band) == (25, 5, 3)
     assert gpu.quota_family == "G and VT"
@@ -80,10 +105,17 @@ def test_an_unknown_zone_is_refused_with_the_known_ones() -> None:
 class TestPriceBasis:
     start = int((NOW - timedelta(days=10)).timestamp())
     week = 7 * 86_400
-    history = {"g4dn.xlarge": {"use1-az1": [[start - 5, "0.10"], [start + week, "0.90"]], "use1-az2": [[0, "0.5"]]}}
+    history = {
+        "g4dn.xlarge": {
+            "use1-az1": [[start - 5, "0.10"], [start + week, "0.90"]],
+            "use1-az2": [[0, "0.5"]],
+        }
+    }
 
     def catalog(self, basis: PriceBasis) -> Catalog:
-        found = signals() | {"history:10": Signal("history:10", "us-east-1", NOW, "said history", self.history)}
+        found = signals() | {
+            "history:10": Signal("history:10", "us-east-1", NOW, "said history", self.history)
+        }
         return joined(found, price_basis=basis, days=10)
 
     @pytest.mark.parametrize(
@@ -94,7 +126,9 @@ class TestPriceBasis:
             (PriceBasis.MAX, "0.5", "use1-az2"),
         ],
     )
-    def test_the_best_zone_is_the_best_by_that_basis(self, basis: PriceBasis, price: str, zone: str) -> None:
+    def test_the_best_zone_is_the_best_by_that_basis(
+        self, basis: PriceBasis, price: str, zone: str
+    ) -> None:
         gpu = self.catalog(basis)["g4dn.xlarge"]
         assert (gpu.spot_usd_per_hour, gpu.spot_zones[0].zone) == (Decimal(price), zone)
 
@@ -118,17 +152,22 @@ def test_provenance_names_the_oldest_price_and_mixed_sources() -> None:
     assert joined(old).provenance.kind == "embedded"
 
 
-@pytest.mark.parametrize("missing", ["zones", "offerings", "advisor", "quotas", "spot", "on-demand"])
+@pytest.mark.parametrize(
+    "missing", ["zones", "offerings", "advisor", "quotas", "spot", "on-demand"]
+)
 def test_one_missing_signal_never_fails_the_run(missing: str) -> None:
     catalog = joined(signals(**{missing: None}))
     assert len(catalog) >= 1
 
 
 @pytest.mark.parametrize(
-    ("missing", "what"), [({"specs": None}, "specifications"), ({"spot": None, "on-demand": None}, "prices")]
+    ("missing", "what"),
+    [({"specs": None}, "specifications"), ({"spot": None, "on-demand": None}, "prices")],
 )
 def test_without_the_essentials_the_next_step_is_named(missing: dict[str, None], what: str) -> None:
-    with pytest.raises(MissingDataError, match=f"no {what} of region us-east-1.*deepvm catalog refresh"):
+    with pytest.raises(
+        MissingDataError, match=f"no {what} of region us-east-1.*deepvm catalog refresh"
+    ):
         joined(signals(**missing))
 
 

@@ -62,8 +62,14 @@ def test_the_two_references_agree_within_the_stated_two_percent() -> None:
 
 
 def test_the_scaled_ring_gives_back_the_references_within_ten_percent() -> None:
-    """T4g has the bandwidth of a T4, so on g4dn.xlarge's network it must come out like one; the same for an A10G."""
-    for name, gpu, baseline in (("g4dn.xlarge", Gpu("T4g", 1, 16), 5.0), ("g5.xlarge", Gpu("L4", 1, 22.352), 2.5)):
+    """T4g has the bandwidth of a T4, so on g4dn.xlarge's network it must come out like one.
+
+    The same for an A10G.
+    """
+    for name, gpu, baseline in (
+        ("g4dn.xlarge", Gpu("T4g", 1, 16), 5.0),
+        ("g5.xlarge", Gpu("L4", 1, 22.352), 2.5),
+    ):
         scaled = next(c for c in TABLE.of("x", gpu, baseline).speedups)
         own = TABLE.measured[name].curve("ring")
         assert isinstance(scaled, RingSpeedup) and isinstance(own, RingSpeedup)
@@ -74,15 +80,21 @@ def test_the_scaled_ring_gives_back_the_references_within_ten_percent() -> None:
 
 
 def test_far_beyond_what_was_measured_it_is_called_a_guess() -> None:
-    near, far = (TABLE.of("x", Gpu(name, 1, memory), 10) for name, memory in (("L40S", 44.703), ("H100", 80)))
+    near, far = (
+        TABLE.of("x", Gpu(name, 1, memory), 10) for name, memory in (("L40S", 44.703), ("H100", 80))
+    )
     assert "guess" not in near.eflops_basis and "EFA" not in near.speedup_basis
-    assert "6 times as fast as any GPU that was measured, so take this for a guess" in far.eflops_basis
+    assert (
+        "6 times as fast as any GPU that was measured, so take this for a guess" in far.eflops_basis
+    )
     assert "EFA" in far.speedup_basis
 
 
 def test_a_faster_network_scales_better() -> None:
     n = np.arange(1.0, 33.0)
-    slow, fast = (TABLE.of("x", Gpu("H100", 8, 80), gbps).speedups[0].speedup(n) for gbps in (100.0, 3200.0))
+    slow, fast = (
+        TABLE.of("x", Gpu("H100", 8, 80), gbps).speedups[0].speedup(n) for gbps in (100.0, 3200.0)
+    )
     assert slow[0] == fast[0] == 1
     assert (fast[1:] > slow[1:]).all()
 

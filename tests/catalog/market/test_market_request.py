@@ -23,7 +23,10 @@ LIVE, SNAPSHOT = MarketRequest(prices="live"), MarketRequest(prices="snapshot")
         ("prices", {"prices": "live", "offline": True}),
         ("price_basis", {"price_basis": "mean"}),
         ("price_basis", {"price_basis": "P95"}),
-        *(("days", {"days": days}) for days in (0, 91, 1.5, True, False, -1, "", "seven", "1e1", "٣", 1000)),
+        *(
+            ("days", {"days": days})
+            for days in (0, 91, 1.5, True, False, -1, "", "seven", "1e1", "٣", 1000)
+        ),
         ("network", {"network": "fast"}),
         ("network", {"network": ""}),
     ],

@@ -1,4 +1,6 @@
-"""Today's market of regions: cache, AWS over HTTP or the snapshot, and what is said when some of it cannot be had."""
+"""Today's market of regions: cache, AWS over HTTP or the snapshot, and what is said when some of it
+cannot be had.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,13 @@ from deepvm.catalog.signals.cache import Cache, default_folder
 from deepvm.catalog.store import load_catalog, may_be_market, save_catalog
 from deepvm.core.cluster.instances import Catalog, Gpu
 from deepvm.core.cluster.prices import PriceBasis
-from deepvm.errors import CatalogNotFoundError, CloudError, DeepVMError, MissingDataError, RequestError
+from deepvm.errors import (
+    CatalogNotFoundError,
+    CloudError,
+    DeepVMError,
+    MissingDataError,
+    RequestError,
+)
 
 SECRET = "wJalrXUtnFEMIplantedSECRETbPxRfiCYEX"
 AUTO, OFFLINE, LIVE, SNAPSHOT = (
@@ -41,7 +49,10 @@ def open_market(region: str = "", request: MarketRequest = AUTO, now: datetime =
 
 @pytest.fixture(scope="module")
 def nobody() -> Iterator[str]:
-    """An address that refuses connections; it is taken, so that nobody else starts to listen there."""
+    """An address that refuses connections.
+
+    It is taken, so that nobody else starts to listen there.
+    """
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{taken.getsockname()[1]}"
@@ -69,7 +80,9 @@ def server() -> Iterator[FakeAws]:
     pytest.importorskip("moto.server")
     fake = FakeAws(
         on_demand={REGION: {"g4dn.xlarge": "0.6"}},
-        spot={REGION: {"g4dn.xlarge": {"us-east-1a": [(900, "0.35")], "us-east-1b": [(900, "0.25")]}}},
+        spot={
+            REGION: {"g4dn.xlarge": {"us-east-1a": [(900, "0.35")], "us-east-1b": [(900, "0.25")]}}
+        },
         scores={"use1-az6": 7, "use1-az4": 9, "use1-az2": 9, "use1-az1": 3},
     )
     with serving(fake):
@@ -87,7 +100,10 @@ def aws(server: FakeAws, keys: None, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 @pytest.fixture
 def no_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Opening a socket fails; the class stays, because modules that are loaded meanwhile may derive from it."""
+    """Opening a socket fails.
+
+    The class stays, because modules that are loaded meanwhile may derive from it.
+    """
 
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a socket was opened")
@@ -105,7 +121,9 @@ def test_a_socket_would_be_noticed(nobody: str) -> None:
 
 
 def facts(region: str) -> dict[str, Any]:
-    """What there is to know of a region: a GPU type in two zones, a CPU type in one, whose baseline nobody knows."""
+    """What there is to know of a region: a GPU type in two zones, a CPU type in one, whose baseline
+    nobody knows.
+    """
     one, two = zone_ids(region)
     gpu = {"name": "T4", "manufacturer": "NVIDIA", "count": 1, "memory_gib": 16.0}
     return {
@@ -118,7 +136,9 @@ def facts(region: str) -> dict[str, Any]:
         "on-demand": {"g4dn.xlarge": "0.526", "c5.xlarge": "0.17"},
         "spot": {"g4dn.xlarge": {one: ["0.2", ""], two: ["0.3", ""]}},
         "advisor": {"g4dn.xlarge": 2},
-        "quotas": [{"family": "G and VT", "market": "spot", "code": "L-3819A6DF", "vcpus": 64, "in_use": 8}],
+        "quotas": [
+            {"family": "G and VT", "market": "spot", "code": "L-3819A6DF", "vcpus": 64, "in_use": 8}
+        ],
     }
 
 
@@ -128,12 +148,16 @@ def zone_ids(region: str) -> tuple[str, str]:
     return f"{area}{side[0]}{number}-az4", f"{area}{side[0]}{number}-az6"
 
 
-def keep(region: str = REGION, changes: Mapping[str, Any] | None = None, *, expired: Collection[str] = ()) -> None:
+def keep(
+    region: str = REGION, changes: Mapping[str, Any] | None = None, *, expired: Collection[str] = ()
+) -> None:
     """Fill the cache of whoever asks; what is None in the changes is not in it."""
     cache = Cache(default_folder(os.environ), DEFAULT_CLOUD.account_tag("", os.environ))
     for kind, data in (facts(region) | dict(changes or {})).items():
         if data is not None:
-            assert cache.write(signal(kind, region, data=data), after(days=-30) if kind in expired else NOW)
+            assert cache.write(
+                signal(kind, region, data=data), after(days=-30) if kind in expired else NOW
+            )
 
 
 def regions_of(found: Collection[Catalog]) -> list[str]:
@@ -163,7 +187,10 @@ def test_names_of_the_market(name: str, maybe: bool, region: str | None) -> None
 
 
 _REGIONS = st.builds(
-    "aws-{}-{}-{}".format, st.sampled_from(["us", "eu", "us-gov"]), st.text("abz"), st.integers(-1, 120)
+    "aws-{}-{}-{}".format,
+    st.sampled_from(["us", "eu", "us-gov"]),
+    st.text("abz"),
+    st.integers(-1, 120),
 )
 
 
@@ -182,7 +209,9 @@ def test_a_name_is_a_region_or_none_or_an_error_that_quotes_it(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["aws-mine.json", "aws-MINE.JSON", "aws-us-east-1.csv"])
-def test_a_file_may_be_called_like_the_market(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_may_be_called_like_the_market(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     save_catalog(catalog(gpu_type("mine.xlarge"), cpu_type()), name)
     assert not may_be_market(name)
@@ -208,7 +237,9 @@ def test_names_that_mean_nothing(name: str, error: type[DeepVMError], said: str)
 
 @pytest.mark.usefixtures("keys")
 @pytest.mark.parametrize("regions", [["eu-north-1"], ["eu-north-1", "eu-west-3"]], ids=len)
-def test_a_region_of_which_nothing_can_be_had_is_an_error_with_the_cause(regions: list[str], nobody: str) -> None:
+def test_a_region_of_which_nothing_can_be_had_is_an_error_with_the_cause(
+    regions: list[str], nobody: str
+) -> None:
     if len(regions) > 1:
         for region in regions:
             keep(region, {"specs": None})  # everything else does not help
@@ -245,12 +276,18 @@ def test_live_asks_anew_and_its_answer_is_kept(aws: FakeAws) -> None:
     assert prices(AUTO) == ("cache", "0.2", "0.526")
     assert aws.asked == []
     assert prices(LIVE) == ("live", "0.25", "0.6")
-    assert set(aws.asked) == {"GetProducts", "DescribeSpotPriceHistory", "DescribeAvailabilityZones"}
+    assert set(aws.asked) == {
+        "GetProducts",
+        "DescribeSpotPriceHistory",
+        "DescribeAvailabilityZones",
+    }
     aws.asked.clear()
     assert prices(AUTO) == ("cache", "0.25", "0.6")
     assert aws.asked == []
     aws.denied = {"GetProducts"}
-    with pytest.raises(CloudError, match=f"^live prices of {REGION}: AWS does not permit it") as caught:
+    with pytest.raises(
+        CloudError, match=f"^live prices of {REGION}: AWS does not permit it"
+    ) as caught:
         prices(LIVE)
     assert (caught.value.exit_code, caught.value.why) == (5, "permission")
 
@@ -262,11 +299,17 @@ def test_of_several_regions_one_without_data_becomes_a_note_of_the_first_that_ha
     keep("us-west-2")
     found = open_markets(["eu-north-1", "us-west-2", REGION, "us-west-2"], OFFLINE, now=NOW)
     assert regions_of(found) == ["us-west-2", REGION]
-    assert [n for n in found[0].provenance.notes if n.startswith("no specifications of region eu-north-1: ")]
+    assert [
+        n
+        for n in found[0].provenance.notes
+        if n.startswith("no specifications of region eu-north-1: ")
+    ]
     assert "eu-north-1" not in str(found[1].provenance.notes)
 
 
-def test_of_several_regions_one_that_aws_refuses_becomes_a_note_with_the_cause(aws: FakeAws) -> None:
+def test_of_several_regions_one_that_aws_refuses_becomes_a_note_with_the_cause(
+    aws: FakeAws,
+) -> None:
     keep()
     keep("us-west-2", {"specs": None})
     aws.denied = {"DescribeInstanceTypes"}
@@ -284,8 +327,18 @@ def test_of_several_regions_one_that_aws_refuses_becomes_a_note_with_the_cause(a
 @pytest.mark.parametrize(
     ("regions", "request_", "error", "said"),
     [
-        (["eu-north-1", "eu-west-3"], OFFLINE, MissingDataError, "no specifications of region eu-north-1: "),
-        (["us-west-2", "eu-west-3"], replace(OFFLINE, zone="use1-az4"), RequestError, "zone: 'use1-az4'"),
+        (
+            ["eu-north-1", "eu-west-3"],
+            OFFLINE,
+            MissingDataError,
+            "no specifications of region eu-north-1: ",
+        ),
+        (
+            ["us-west-2", "eu-west-3"],
+            replace(OFFLINE, zone="use1-az4"),
+            RequestError,
+            "zone: 'use1-az4'",
+        ),
         ([REGION, "moon"], OFFLINE, RequestError, "region: 'moon'"),
         ([f"{REGION}a"], OFFLINE, RequestError, f"its region is {REGION}"),
     ],
@@ -309,7 +362,11 @@ def test_without_any_region_the_first_error_counts(
     ids=["offline", "snapshot", "no credentials"],
 )
 def test_all_regions_without_aws_are_those_at_hand(
-    request_: MarketRequest, has_keys: bool, expected: list[str], why: str, request: pytest.FixtureRequest
+    request_: MarketRequest,
+    has_keys: bool,
+    expected: list[str],
+    why: str,
+    request: pytest.FixtureRequest,
 ) -> None:
     if has_keys:
         request.getfixturevalue("keys")
@@ -351,8 +408,10 @@ def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_where_nothing_is_known_of_home_the_snapshot_stands_in(request_: MarketRequest) -> None:
     found = open_market(request=request_, now=NOW)
     assert found.region == REGION
-    assert found.provenance.notes[0] == (
-        f"AWS: nothing is known of eu-north-1 (environment variable AWS_REGION); these are prices of {REGION}"
+    assert (
+        found.provenance.notes[0]
+        == "AWS: nothing is known of eu-north-1 (environment variable AWS_REGION); these are"
+        f" prices of {REGION}"
     )
 
 
@@ -409,7 +468,9 @@ def test_one_zone_by_id_or_by_name(zone: str, price: str, types: set[str]) -> No
 
 def test_a_zone_that_is_not_there_is_refused_with_those_that_are() -> None:
     keep()
-    with pytest.raises(RequestError, match=r"use1-az4 \(us-east-1a\), use1-az6 \(us-east-1b\)") as caught:
+    with pytest.raises(
+        RequestError, match=r"use1-az4 \(us-east-1a\), use1-az6 \(us-east-1b\)"
+    ) as caught:
         open_market(REGION, replace(OFFLINE, zone="use1-az9"), now=NOW)
     assert (caught.value.option, caught.value.value) == ("zone", "use1-az9")
 
@@ -419,7 +480,10 @@ def test_a_zone_of_one_region_leaves_the_others_out() -> None:
         keep(region)
     (found,) = open_markets(["us-west-2", REGION], replace(OFFLINE, zone="us-east-1b"), now=NOW)
     assert found.region == REGION
-    assert "zone: 'us-east-1b' cannot be used; allowed: a zone of us-west-2" in found.provenance.notes[0]
+    assert (
+        "zone: 'us-east-1b' cannot be used; allowed: a zone of us-west-2"
+        in found.provenance.notes[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -430,21 +494,31 @@ def test_a_zone_of_one_region_leaves_the_others_out() -> None:
 def test_past_prices_count_only_where_there_is_one_today(
     expired: tuple[str, ...], zones: list[str], cpu: str | None
 ) -> None:
-    """A zone without a price today has no capacity; what old prices lack says nothing about today."""
+    """A zone without a price today has no capacity.
+
+    What old prices lack says nothing about today.
+    """
     past = {
         "g4dn.xlarge": {"use1-az4": [[0, "0.4"]], "use1-az6": [[0, "0.1"]]},
         "c5.xlarge": {"use1-az4": [[0, "0.05"]]},
     }
-    keep(changes={"spot": {"g4dn.xlarge": {"use1-az4": ["0.2", ""]}}, "history:30": past}, expired=expired)
+    keep(
+        changes={"spot": {"g4dn.xlarge": {"use1-az4": ["0.2", ""]}}, "history:30": past},
+        expired=expired,
+    )
     found = open_market(REGION, replace(OFFLINE, price_basis=PriceBasis.P95), now=NOW)
     assert [z.zone for z in found["g4dn.xlarge"].spot_zones] == zones
-    assert found["c5.xlarge"].spot_usd_per_hour == (cpu and found["c5.xlarge"].spot_zones[0].usd_per_hour)
+    assert found["c5.xlarge"].spot_usd_per_hour == (
+        cpu and found["c5.xlarge"].spot_zones[0].usd_per_hour
+    )
     assert str(found["c5.xlarge"].spot_usd_per_hour) == str(cpu)
     assert found.provenance.basis == "p95 of 30 days"
 
 
 @pytest.mark.usefixtures("no_sockets", "keys")
-@pytest.mark.parametrize("given", [{}, {"network": "baseline"}, {"profile": "work"}, {"offline": True}], ids=str)
+@pytest.mark.parametrize(
+    "given", [{}, {"network": "baseline"}, {"profile": "work"}, {"offline": True}], ids=str
+)
 def test_the_snapshot_opens_no_socket_and_reads_no_cache(given: dict[str, Any]) -> None:
     keep()
     found = load_catalog("aws-us-east-1", **{"prices": "snapshot"} | given)
@@ -453,15 +527,21 @@ def test_the_snapshot_opens_no_socket_and_reads_no_cache(given: dict[str, Any]) 
 
 @pytest.mark.usefixtures("no_sockets", "keys")
 def test_the_snapshot_has_no_history() -> None:
-    with pytest.raises(MissingDataError, match="p95 needs the spot prices of the last 30 days in us-east-1") as caught:
+    with pytest.raises(
+        MissingDataError, match="p95 needs the spot prices of the last 30 days in us-east-1"
+    ) as caught:
         load_catalog("aws-us-east-1", prices="snapshot", price_basis="p95")
     assert caught.value.exit_code == 4
     assert "'deepvm catalog refresh --region us-east-1 --days 30'" in str(caught.value)
 
 
 @pytest.mark.parametrize(("network", "gbps"), [("peak", (25, 10)), ("baseline", (5, None))])
-def test_the_bandwidth_that_counts(network: str, gbps: tuple[float, float | None], tmp_path: Path) -> None:
-    """A type of which only the peak is known has no bandwidth to count with where the baseline counts."""
+def test_the_bandwidth_that_counts(
+    network: str, gbps: tuple[float, float | None], tmp_path: Path
+) -> None:
+    """A type of which only the peak is known has no bandwidth to count with where the baseline
+    counts.
+    """
     keep()
     found = open_market(REGION, replace(OFFLINE, network=network), now=NOW)
     assert (found["g4dn.xlarge"].network_gbps, found["c5.xlarge"].network_gbps) == gbps
@@ -490,7 +570,11 @@ OFFER = catalog(*SIX, *OTHERS, region=REGION)
 @pytest.mark.usefixtures("no_sockets")
 @pytest.mark.parametrize(
     ("request_", "has_keys", "advice"),
-    [(OFFLINE, True, "--offline"), (SNAPSHOT, True, "--prices snapshot"), (AUTO, False, "deepvm doctor")],
+    [
+        (OFFLINE, True, "--offline"),
+        (SNAPSHOT, True, "--prices snapshot"),
+        (AUTO, False, "deepvm doctor"),
+    ],
     ids=["offline", "snapshot", "no credentials"],
 )
 def test_scores_where_aws_may_not_be_asked(
@@ -507,8 +591,14 @@ def test_scores_where_aws_may_not_be_asked(
 def test_scores_are_asked_for_once_and_sorted(aws: FakeAws) -> None:
     lines: list[str] = []
     found = placement(OFFER, SIX[0], 3, AUTO, now=NOW, progress=lines.append)
-    assert list(found.scores.items()) == [("use1-az2", 9), ("use1-az4", 9), ("use1-az6", 7), ("use1-az1", 3)]
-    # The wanted type, and the cheapest others with the same GPU that have a spot price; AWS wants at least three.
+    assert list(found.scores.items()) == [
+        ("use1-az2", 9),
+        ("use1-az4", 9),
+        ("use1-az6", 7),
+        ("use1-az1", 3),
+    ]
+    # The wanted type, and the cheapest others with the same GPU that have a spot price; AWS wants
+    # at least three.
     assert found.instance_types == ("g4dn.6", "g4dn.1", "g4dn.2", "g4dn.3", "g4dn.4")
     assert (found.region, found.count, found.observed_at) == (REGION, 3, NOW)
     assert lines == [f"asking AWS for spot placement scores in {REGION}"]
@@ -518,7 +608,9 @@ def test_scores_are_asked_for_once_and_sorted(aws: FakeAws) -> None:
 
 
 def test_another_question_and_an_old_answer_are_asked_again(aws: FakeAws) -> None:
-    for asked, (wanted, count, minutes) in enumerate([(0, 3, 0), (0, 4, 0), (5, 3, 0), (0, 3, 10)], 1):
+    for asked, (wanted, count, minutes) in enumerate(
+        [(0, 3, 0), (0, 4, 0), (5, 3, 0), (0, 3, 10)], 1
+    ):
         found = placement(OFFER, SIX[wanted], count, AUTO, now=after(minutes=minutes))
         assert (found.instance_types[0], found.count) == (SIX[wanted].name, count)
         assert aws.asked == ["GetSpotPlacementScores"] * asked
@@ -528,7 +620,9 @@ def test_another_question_and_an_old_answer_are_asked_again(aws: FakeAws) -> Non
 
 
 @pytest.mark.parametrize("broken", ["AWS_PROFILE", "AWS_CONFIG_FILE"])
-def test_settings_of_aws_do_not_matter_offline(broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_of_aws_do_not_matter_offline(
+    broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "config").write_text("[profile")
     monkeypatch.setenv(broken, "missing" if broken == "AWS_PROFILE" else str(tmp_path / "config"))
     with pytest.raises(MissingDataError, match=r"did you mean us-east-1\?$"):
@@ -538,7 +632,9 @@ def test_settings_of_aws_do_not_matter_offline(broken: str, tmp_path: Path, monk
 def test_a_refused_history_keeps_its_cause(aws: FakeAws) -> None:
     keep()
     aws.denied = {"DescribeSpotPriceHistory"}
-    with pytest.raises(CloudError, match="^--price-basis p95 needs the spot prices of the last 30 days") as caught:
+    with pytest.raises(
+        CloudError, match="^--price-basis p95 needs the spot prices of the last 30 days"
+    ) as caught:
         open_market(REGION, MarketRequest(price_basis="p95"), now=NOW)
     assert caught.value.why == "permission"
 
@@ -551,9 +647,14 @@ def test_what_only_the_choice_lacks_is_said_of_the_choice(given: dict[str, str])
 
 
 def test_a_region_without_baselines_becomes_a_note() -> None:
-    specs = {n: {k: v for k, v in s.items() if k != "baseline_gbps"} for n, s in facts("eu-north-1")["specs"].items()}
+    specs = {
+        n: {k: v for k, v in s.items() if k != "baseline_gbps"}
+        for n, s in facts("eu-north-1")["specs"].items()
+    }
     keep("eu-north-1", {"specs": specs})
-    (found,) = open_markets([REGION, "eu-north-1"], MarketRequest(offline=True, network="baseline"), now=NOW)
+    (found,) = open_markets(
+        [REGION, "eu-north-1"], MarketRequest(offline=True, network="baseline"), now=NOW
+    )
     assert found.region == REGION
     assert any("eu-north-1" in n and "network_baseline_gbps" in n for n in found.provenance.notes)
 

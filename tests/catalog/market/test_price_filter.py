@@ -27,8 +27,18 @@ ZONES = {"use1-az1": ["0.21", ""], "use1-az2": ["0.19", ""]}
 
 
 def _spec(vcpus: int, gpu: str = "") -> dict[str, Any]:
-    more = {"gpu": {"name": gpu, "manufacturer": "NVIDIA", "count": 1, "memory_gib": 16.0}} if gpu else {}
-    return {"vcpus": vcpus, "memory_gib": 16.0, "baseline_gbps": 5.0, "peak_gbps": 25.0, "arch": "x86_64"} | more
+    more = (
+        {"gpu": {"name": gpu, "manufacturer": "NVIDIA", "count": 1, "memory_gib": 16.0}}
+        if gpu
+        else {}
+    )
+    return {
+        "vcpus": vcpus,
+        "memory_gib": 16.0,
+        "baseline_gbps": 5.0,
+        "peak_gbps": 25.0,
+        "arch": "x86_64",
+    } | more
 
 
 SPECS = {
@@ -86,14 +96,17 @@ def test_one_bad_zone_costs_that_zone_alone(origin: str) -> None:
     (note,) = catalog.provenance.notes
     assert "spot prices of us-east-1: 2 prices left out that cannot be true: " in note
     assert (
-        "g4dn.xlarge on the spot market in use1-az4 at 0.000001 $/h is below 2 % of its on-demand price, 0.5260" in note
+        "g4dn.xlarge on the spot market in use1-az4 at 0.000001 $/h is below 2 % of its on-demand"
+        " price, 0.5260" in note
     )
     assert "use1-az5 at 999999.0000 $/h is above 10 times its on-demand price" in note
 
 
 def test_a_type_whose_spot_prices_are_all_bad_has_none() -> None:
     catalog = joined(signals(spot=SPOT | {"g4dn.xlarge": {"use1-az1": [TINY, ""]}}))
-    assert catalog["g4dn.xlarge"].spot_usd_per_hour is None and catalog["g4dn.xlarge"].spot_zones == ()
+    assert (
+        catalog["g4dn.xlarge"].spot_usd_per_hour is None and catalog["g4dn.xlarge"].spot_zones == ()
+    )
     assert catalog["g4dn.xlarge"].on_demand_usd_per_hour == Decimal("0.526")
 
 
@@ -102,18 +115,27 @@ def test_a_bad_on_demand_price_leaves_the_spot_price(price: str) -> None:
     catalog = joined(signals(on_demand=ON_DEMAND | {"g4dn.xlarge": price}))
     assert catalog["g4dn.xlarge"].on_demand_usd_per_hour is None
     assert catalog["g4dn.xlarge"].spot_usd_per_hour == Decimal("0.19")
-    assert refused(catalog, "on-demand") == 1 and "g4dn.xlarge on demand at" in catalog.provenance.notes[0]
+    assert (
+        refused(catalog, "on-demand") == 1
+        and "g4dn.xlarge on demand at" in catalog.provenance.notes[0]
+    )
 
 
 def test_a_type_without_any_price_left_is_absent_with_the_reason() -> None:
     catalog = joined(signals(on_demand=ON_DEMAND | {"c5.xlarge": TINY}))
     assert "c5.xlarge" not in catalog.by_name
-    why = "has no price in us-east-1 that can be true: c5.xlarge on demand at 0.000001 $/h is below 0.0005 $/h"
+    why = (
+        "has no price in us-east-1 that can be true: c5.xlarge on demand at 0.000001 $/h is below"
+        " 0.0005 $/h"
+    )
     assert why in catalog.absent["c5.xlarge"]
 
 
 def test_without_on_demand_prices_spot_prices_are_judged_by_each_other() -> None:
-    spot = {name: {"use1-az1": ["0.2", ""], "use1-az2": [TINY, ""], "use1-az3": ["50000", ""]} for name in SPECS}
+    spot = {
+        name: {"use1-az1": ["0.2", ""], "use1-az2": [TINY, ""], "use1-az3": ["50000", ""]}
+        for name in SPECS
+    }
     catalog = joined(signals(on_demand=None, spot=spot))
     assert {i.spot_usd_per_hour for i in catalog} == {Decimal("0.2")}
     assert refused(catalog, "spot") == 2 * len(SPECS)
@@ -130,7 +152,9 @@ def test_a_bad_change_of_a_history_is_as_if_it_had_not_been(basis: PriceBasis) -
     spoilt = {"g4dn.xlarge": {"use1-az1": sorted(good + bad), "use1-az2": bad}}
     prices = []
     for history in (kept, spoilt):
-        found = signals() | {"history:10": Signal("history:10", "us-east-1", NOW, "said history", history)}
+        found = signals() | {
+            "history:10": Signal("history:10", "us-east-1", NOW, "said history", history)
+        }
         catalog = joined(found, price_basis=basis, days=10)
         prices.append([(z.zone, z.usd_per_hour) for z in catalog["g4dn.xlarge"].spot_zones])
     assert prices[0] == prices[1] and len(prices[0]) == 1
@@ -142,9 +166,16 @@ def test_nothing_but_bad_prices_is_an_error_that_says_so() -> None:
     with pytest.raises(MissingDataError) as caught:
         joined(signals(spot=None, on_demand=dict.fromkeys(SPECS, TINY)))
     text = str(caught.value)
-    assert "no type has a price in region us-east-1 that can be true; on-demand prices of us-east-1:" in text
+    assert (
+        "no type has a price in region us-east-1 that can be true; on-demand prices of us-east-1:"
+        in text
+    )
     assert "at 0.000001 $/h is below 0.0005 $/h, less than any VM costs" in text
-    assert "AWS_ENDPOINT_URL" in text and "'--prices snapshot'" in text and "'--catalog mine.json'" in text
+    assert (
+        "AWS_ENDPOINT_URL" in text
+        and "'--prices snapshot'" in text
+        and "'--catalog mine.json'" in text
+    )
     assert "catalog refresh" not in text and caught.value.exit_code == 4
 
 
@@ -182,8 +213,12 @@ def written(folder: Path, ending: str, **prices: Any) -> Path:
     return folder / "mine.csv"
 
 
-@pytest.mark.parametrize(("ending", "place"), [(".json", "instances[1] (g4dn.xlarge)."), (".csv", "line ")])
-def test_a_users_own_price_is_kept_and_doubted_with_its_place(tmp_path: Path, ending: str, place: str) -> None:
+@pytest.mark.parametrize(
+    ("ending", "place"), [(".json", "instances[1] (g4dn.xlarge)."), (".csv", "line ")]
+)
+def test_a_users_own_price_is_kept_and_doubted_with_its_place(
+    tmp_path: Path, ending: str, place: str
+) -> None:
     path = written(tmp_path, ending, spot_usd_per_hour=0.000001)
     catalog = load_catalog(path)
     assert catalog["g4dn.xlarge"].spot_usd_per_hour == Decimal("0.000001")
@@ -230,10 +265,15 @@ def test_the_first_zone_has_the_type_s_price_and_is_not_doubted_again(tmp_path: 
 
 @pytest.mark.parametrize("name", ["g4dn.xlarge", "g5.xlarge"])
 def test_of_two_prices_that_disagree_the_one_that_is_like_its_peers_stays(name: str) -> None:
-    """The on-demand price is within the bounds of its peers, but a tenth of what the market asks on spot."""
+    """The on-demand price is within the bounds of its peers, but a tenth of what the market asks on
+    spot.
+    """
     spot = {name: {"use1-az1": ["0.21", ""], "use1-az2": ["0.19", ""], "use1-az3": ["9000", ""]}}
     catalog = joined(signals(spot=spot, on_demand=ON_DEMAND | {name: "0.018"}))
     assert catalog[name].on_demand_usd_per_hour is None
     assert [z.usd_per_hour for z in catalog[name].spot_zones] == [Decimal("0.19"), Decimal("0.21")]
     assert refused(catalog, "on-demand") == 1 and refused(catalog, "spot") == 1
-    assert f"{name} on demand at 0.0180 $/h is below 1/10 of its spot price, 0.2100 $/h" in catalog.provenance.notes[0]
+    assert (
+        f"{name} on demand at 0.0180 $/h is below 1/10 of its spot price, 0.2100 $/h"
+        in catalog.provenance.notes[0]
+    )

@@ -1,4 +1,6 @@
-"""Prices of public catalogs in a market: when they are asked for, what beats them, and what they are completed with."""
+"""Prices of public catalogs in a market: when they are asked for, what beats them, and what they
+are completed with.
+"""
 
 from __future__ import annotations
 
@@ -58,9 +60,13 @@ def no_sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert not opened
 
 
-def market(cloud: str = "aws", region: str = "", request: MarketRequest = AUTO, hours: float = 0) -> Catalog:
+def market(
+    cloud: str = "aws", region: str = "", request: MarketRequest = AUTO, hours: float = 0
+) -> Catalog:
     regions = [region] if region else []
-    return open_markets(regions, request, cloud=REGISTRY[cloud], now=NOW + timedelta(hours=hours))[0]
+    return open_markets(regions, request, cloud=REGISTRY[cloud], now=NOW + timedelta(hours=hours))[
+        0
+    ]
 
 
 def sources(catalog: Catalog) -> dict[str, tuple[str, str]]:
@@ -78,23 +84,37 @@ class TestWithoutCredentials:
         assert sources(catalog)[SPOT] == ("live", "skypilot-catalog")
         assert price(catalog) == "1.006" and str(catalog["g4dn.xlarge"].spot_zones[0]) == "use1-az4"
         assert catalog.provenance.prices_as_of == NOW.date()
-        assert "no AWS credentials were found; the skypilot-catalog of 0 s ago is used" in catalog.provenance.usual[1]
+        assert (
+            "no AWS credentials were found; the skypilot-catalog of 0 s ago is used"
+            in catalog.provenance.usual[1]
+        )
 
-    def test_what_it_lacks_of_a_type_comes_from_the_snapshot_or_the_name(self, server: PublicServer) -> None:
+    def test_what_it_lacks_of_a_type_comes_from_the_snapshot_or_the_name(
+        self, server: PublicServer
+    ) -> None:
         catalog = market()
-        assert (catalog["g4dn.xlarge"].network_gbps, catalog["g4dn.xlarge"].network_baseline_gbps) == (25, 5)
+        assert (
+            catalog["g4dn.xlarge"].network_gbps,
+            catalog["g4dn.xlarge"].network_baseline_gbps,
+        ) == (25, 5)
         assert catalog["c5.2xlarge"].network_baseline_gbps == 2.5
         assert catalog["t3.large"].burstable and not catalog["c5.2xlarge"].burstable
 
-    def test_networks_are_those_of_vendors_as_no_public_catalog_has_them(self, server: PublicServer) -> None:
+    def test_networks_are_those_of_vendors_as_no_public_catalog_has_them(
+        self, server: PublicServer
+    ) -> None:
         catalog = market("gcp")
         node, host = catalog["n2-standard-8"], catalog["a3-highgpu-8g"]
         assert (node.network_gbps, node.network_baseline_gbps) == (16, 16)
-        assert host.network_gbps == 200, "what is left for memory nodes, beside the cards of the GPUs"
+        assert host.network_gbps == 200, (
+            "what is left for memory nodes, beside the cards of the GPUs"
+        )
         assert market("lambda")["gpu_8x_h100_sxm5"].network_baseline_gbps == 3.7
         assert market("nebius")["gpu-l40s-a_1gpu-8vcpu-32gb"].network_gbps is None
 
-    def test_small_a3_types_of_google_cloud_are_not_sold_on_demand(self, server: PublicServer) -> None:
+    def test_small_a3_types_of_google_cloud_are_not_sold_on_demand(
+        self, server: PublicServer
+    ) -> None:
         more = (
             "a3-highgpu-1g,26.0,234.0,,,,us-east4,us-east4-a,1.18251,0.26996",
             f",,,H100,1,{gcp_info(81920)},us-east4,us-east4-a,9.79655,2.2356",
@@ -111,13 +131,17 @@ class TestWithoutCredentials:
         with pytest.raises(MissingDataError, match="no specifications of region eu-west-9"):
             market(region="eu-west-9")
 
-    def test_a_stalled_one_is_waited_for_two_seconds_and_then_the_snapshot_is_used(self, server: PublicServer) -> None:
+    def test_a_stalled_one_is_waited_for_two_seconds_and_then_the_snapshot_is_used(
+        self, server: PublicServer
+    ) -> None:
         server.answers[AWS] = lambda _: time.sleep(6)
         start = time.monotonic()
         catalog = market()
         assert 1.5 < time.monotonic() - start < 3.5
         assert {kind for kind, _ in sources(catalog).values()} == {"embedded"}
-        assert any("skypilot-catalog: no answer within 2 s" in note for note in catalog.provenance.notes)
+        assert any(
+            "skypilot-catalog: no answer within 2 s" in note for note in catalog.provenance.notes
+        )
         assert catalog.provenance.not_asked.endswith("and skypilot-catalog gave no answer")
 
     def test_then_the_cache_comes_before_the_snapshot(self, server: PublicServer) -> None:
@@ -125,10 +149,14 @@ class TestWithoutCredentials:
         server.answers[AWS] = say(b"", 500)
         catalog = market(hours=10)
         assert sources(catalog)[SPOT] == ("expired", "skypilot-catalog")
-        assert any("the skypilot-catalog of 10 h ago is used" in note for note in catalog.provenance.notes)
+        assert any(
+            "the skypilot-catalog of 10 h ago is used" in note for note in catalog.provenance.notes
+        )
 
     @pytest.mark.usefixtures("no_sockets")
-    @pytest.mark.parametrize("changes", [{"offline": True}, {"prices": "snapshot"}, {"source": "none"}])
+    @pytest.mark.parametrize(
+        "changes", [{"offline": True}, {"prices": "snapshot"}, {"source": "none"}]
+    )
     def test_where_no_socket_may_be_opened_none_is(
         self, changes: dict[str, object], monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -159,7 +187,10 @@ class TestWhatBeatsWhat:
     ) -> None:
         self.kept(monkeypatch, "1.5", hours=-20)
         catalog = market("aws", REGION)
-        assert price(catalog) == "1.5" and sources(catalog)[ON_DEMAND] == ("cache", "AWS price list")
+        assert price(catalog) == "1.5" and sources(catalog)[ON_DEMAND] == (
+            "cache",
+            "AWS price list",
+        )
 
     def test_nobody_is_asked_for_what_is_fresh(self, server: PublicServer) -> None:
         """Quotas, zones and interruption rates are missing, and no public catalog has them."""
@@ -174,14 +205,16 @@ class TestWhatBeatsWhat:
         self.kept(monkeypatch, "1.5", hours=-30)
         assert price(market("aws", REGION)) == "1.006"
 
-    def test_an_older_file_does_not_beat_it(self, server: PublicServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_older_file_does_not_beat_it(
+        self, server: PublicServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         old = f"{after(hours=-40):%a, %d %b %Y %H:%M:%S} GMT"
         server.answers[AWS] = say(skypilot_file("aws"), **{"Last-Modified": old})
         self.kept(monkeypatch, "1.5", hours=-30)
         assert price(market("aws", REGION)) == "1.5"
 
     def test_of_two_public_catalogs_the_newer_one(self, server: PublicServer) -> None:
-        (first, second) = public_markets(REGISTRY["aws"], "auto", NOW + timedelta(minutes=5))
+        first, second = public_markets(REGISTRY["aws"], "auto", NOW + timedelta(minutes=5))
         market()
         assert second.refresh().error is None and first.kept([REGION]).of(REGION, SPOT) is not None
         catalog = market(hours=0.1)
@@ -206,20 +239,32 @@ class TestWhatBeatsWhat:
 class TestNamed:
     def test_nothing_else_counts(self, server: PublicServer) -> None:
         catalog = market(request=MarketRequest(source="gpuhunt"))
-        assert {s for _, s in sources(catalog).values()} >= {"gpuhunt"} and price(catalog) == "1.006"
-        assert set(catalog.by_name) == {"g4dn.xlarge", "g5.xlarge", "g6e.xlarge", "p4d.24xlarge", "c7g.xlarge"}
+        assert {s for _, s in sources(catalog).values()} >= {"gpuhunt"} and price(
+            catalog
+        ) == "1.006"
+        assert set(catalog.by_name) == {
+            "g4dn.xlarge",
+            "g5.xlarge",
+            "g6e.xlarge",
+            "p4d.24xlarge",
+            "c7g.xlarge",
+        }
         assert server.asked == ["/aws/version", "/aws/20261127-12/catalog.zip"]
 
     def test_without_its_answer_there_is_none(self, server: PublicServer) -> None:
         server.answers[AWS] = say(b"<html>", 404)
-        with pytest.raises(CloudError, match="no specifications of region us-east-1: skypilot-catalog at .*404"):
+        with pytest.raises(
+            CloudError, match="no specifications of region us-east-1: skypilot-catalog at .*404"
+        ):
             market(request=MarketRequest(source="skypilot"))
 
     def test_live_means_that_it_must_answer(self, server: PublicServer) -> None:
         live = MarketRequest(source="skypilot", prices="live")
         assert price(market(request=live)) == "1.006"
         server.answers[GCP] = say(b"", 500)
-        with pytest.raises(CloudError, match="live prices of us-central1.*--prices auto goes on with older prices"):
+        with pytest.raises(
+            CloudError, match="live prices of us-central1.*--prices auto goes on with older prices"
+        ):
             market("gcp", request=MarketRequest(prices="live", source="auto"))
 
     def test_what_nobody_renews_is_asked_last(self, server: PublicServer) -> None:
@@ -233,7 +278,9 @@ class TestNamed:
             MarketRequest(source="azure-retail")
         assert (wanted_source(""), wanted_source("gpuhunt")) == ("auto", "gpuhunt")
 
-    def test_a_catalog_can_be_switched_off(self, server: PublicServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_catalog_can_be_switched_off(
+        self, server: PublicServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("DEEPVM_SKYPILOT_URL", "none")
         assert sources(market())[SPOT][1] == "gpuhunt"
         with pytest.raises(RequestError, match="not switched off, as DEEPVM_SKYPILOT_URL does"):
@@ -260,9 +307,14 @@ class TestOtherClouds:
         found = open_markets(["all"], AUTO, cloud=REGISTRY["gcp"], now=NOW)
         assert [c.region for c in found] == ["us-central1", "us-east4", "us-east5"]
 
-    def test_where_every_type_is_in_every_region_one_region_stands_for_all(self, server: PublicServer) -> None:
+    def test_where_every_type_is_in_every_region_one_region_stands_for_all(
+        self, server: PublicServer
+    ) -> None:
         (only,) = open_markets(["all"], AUTO, cloud=REGISTRY["lambda"], now=NOW)
-        assert only.region == "us-east-1" and "whether or not there are any" in only.provenance.notes[0]
+        assert (
+            only.region == "us-east-1"
+            and "whether or not there are any" in only.provenance.notes[0]
+        )
 
     def test_a_usual_region_that_the_file_lacks_gives_way(self, server: PublicServer) -> None:
         catalog = market("runpod")
@@ -274,5 +326,9 @@ class TestOtherClouds:
             market("gcp", request=MarketRequest(price_basis="p95", source="auto"))
 
     def test_each_source_has_its_own_cache(self) -> None:
-        folders = {str(cache_of(REGISTRY[c], s, 60).folder) for c in ("aws", "gcp") for s in ("skypilot", "gpuhunt")}
+        folders = {
+            str(cache_of(REGISTRY[c], s, 60).folder)
+            for c in ("aws", "gcp")
+            for s in ("skypilot", "gpuhunt")
+        }
         assert len(folders) == 4

@@ -34,7 +34,12 @@ def clone(tmp_path: Path) -> Clone:
 
 def test_versions_become_a_history(clone: Clone) -> None:
     clone.store(40, row("g4dn.xlarge", "0.15"))
-    clone.store(10, row("g4dn.xlarge", "0.16"), row("g4dn.xlarge", "0.21", "use1-az2"), row("p3.2xlarge", ""))
+    clone.store(
+        10,
+        row("g4dn.xlarge", "0.16"),
+        row("g4dn.xlarge", "0.21", "use1-az2"),
+        row("p3.2xlarge", ""),
+    )
     clone.store(5, row("g4dn.xlarge", "0.16"), row("g4dn.xlarge", "0.9", "usw2-az1", "us-west-2"))
     clone.store(1, row("g4dn.xlarge", "0.1234567"), row("g4dn.xlarge", "0.25", "use1-az2"))
     found = stored(clone.folder, "us-east-1")
@@ -95,7 +100,9 @@ def test_what_is_no_clone_or_too_old(clone: Clone, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="not a clone; .git clone https://github.com/skypilot-org"):
         stored(tmp_path / "plain", "us-east-1")
     clone.store(100, row("g4dn.xlarge", "0.15"))
-    with pytest.raises(MissingDataError, match=r"last 30 days: the newest is of 2026-08-12; 'git pull'"):
+    with pytest.raises(
+        MissingDataError, match=r"last 30 days: the newest is of 2026-08-12; 'git pull'"
+    ):
         stored(clone.folder, "us-east-1")
     with pytest.raises(MissingDataError, match=r"has no catalogs/v\*/gcp/vms.csv"):
         stored(clone.folder, "us-east1", cloud="gcp")
@@ -114,7 +121,14 @@ def test_a_partial_clone_fetches_nothing(clone: Clone, tmp_path: Path) -> None:
     clone.store(1, row("g4dn.xlarge", "0.15"))
     clone.git("config", "uploadpack.allowFilter", "true")
     partial = tmp_path / "partial"
-    clone.git("clone", "--quiet", "--no-checkout", "--filter=blob:none", f"file://{clone.folder}", str(partial))
+    clone.git(
+        "clone",
+        "--quiet",
+        "--no-checkout",
+        "--filter=blob:none",
+        f"file://{clone.folder}",
+        str(partial),
+    )
     with pytest.raises(DataError):
         stored(partial, "us-east-1")
 
@@ -132,7 +146,11 @@ def test_a_price_basis_over_it_without_an_account(clone: Clone) -> None:
         clone.store(days, row("g4dn.xlarge", price), row("g4dn.xlarge", "0.25", "use1-az2"))
     for basis, cheapest in (("p50", "0.22"), ("max", "0.25")):
         request = MarketRequest(
-            prices="snapshot", price_basis=basis, days=30, price_history=os.fspath(clone.folder), offline=True
+            prices="snapshot",
+            price_basis=basis,
+            days=30,
+            price_history=os.fspath(clone.folder),
+            offline=True,
         )
         (catalog,) = open_markets(["us-east-1"], request, now=NOW)
         kind = catalog.by_name["g4dn.xlarge"]
@@ -155,15 +173,40 @@ def test_settings_of_a_clone_run_nothing(clone: Clone, tmp_path: Path) -> None:
         "\n\n", "\ngpgsig -----BEGIN PGP SIGNATURE-----\n \n x\n -----END PGP SIGNATURE-----\n\n", 1
     )
     (tmp_path / "commit").write_text(text)
-    clone.git("reset", "--soft", clone.git("hash-object", "-w", "-t", "commit", str(tmp_path / "commit")).strip())
+    clone.git(
+        "reset",
+        "--soft",
+        clone.git("hash-object", "-w", "-t", "commit", str(tmp_path / "commit")).strip(),
+    )
     (clone.folder / ".gitattributes").write_text("*.csv diff=evil filter=evil\n")
     (clone.folder / ".git" / "info" / "attributes").write_text("*.csv diff=evil filter=evil\n")
-    programs = ("gpg.program", "core.fsmonitor", "core.pager", "pager.rev-list", "core.sshCommand", "diff.external")
-    for name in (*programs, "diff.evil.textconv", "diff.evil.command", "filter.evil.smudge", "alias.rev-list"):
+    programs = (
+        "gpg.program",
+        "core.fsmonitor",
+        "core.pager",
+        "pager.rev-list",
+        "core.sshCommand",
+        "diff.external",
+    )
+    for name in (
+        *programs,
+        "diff.evil.textconv",
+        "diff.evil.command",
+        "filter.evil.smudge",
+        "alias.rev-list",
+    ):
         clone.git("config", name, f"!{program}" if name.startswith("alias") else str(program))
-    for name, value in (("log.showSignature", "true"), ("log.showRoot", "false"), ("log.follow", "true")):
+    for name, value in (
+        ("log.showSignature", "true"),
+        ("log.showRoot", "false"),
+        ("log.follow", "true"),
+    ):
         clone.git("config", name, value)
-    for name, value in (("color.ui", "always"), ("diff.orderFile", "/none"), ("format.pretty", "oneline")):
+    for name, value in (
+        ("color.ui", "always"),
+        ("diff.orderFile", "/none"),
+        ("format.pretty", "oneline"),
+    ):
         clone.git("config", name, value)
     for hook in ("post-checkout", "pre-commit", "fsmonitor-watchman", "reference-transaction"):
         (clone.folder / ".git" / "hooks" / hook).write_bytes(program.read_bytes())
@@ -239,14 +282,17 @@ def test_a_schema_that_was_replaced_no_longer_counts(clone: Clone) -> None:
     clone.git("commit", "--quiet", "-m", "moved", at=NOW - timedelta(days=2))
     clone.store(1, row("g4dn.xlarge", "0.4"), path="catalogs/v10/aws/vms.csv")
     found = stored(clone.folder, "us-east-1")
-    assert [price for _, price in found.signal.data["g4dn.xlarge"]["use1-az1"]] == ["0.1", "0.2", "0.3", "0.4"]
+    assert [price for _, price in found.signal.data["g4dn.xlarge"]["use1-az1"]] == [
+        "0.1",
+        "0.2",
+        "0.3",
+        "0.4",
+    ]
     assert found.versions == 5
 
 
 def test_hosts_of_google_cost_what_their_gpus_cost_too(clone: Clone) -> None:
-    head = (
-        "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,GpuInfo,Price,SpotPrice,Region,AvailabilityZone"
-    )
+    head = "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,GpuInfo,Price,SpotPrice,Region,AvailabilityZone"
     host = "a2-highgpu-1g,,0,12,85,,0.73948,0.36975,us-central1,us-central1-a"
     gpu = ",A100,1,,,,2.9339,1.46,us-central1,us-central1-a"
     clone.store(1, text=f"{head}\n{host}\n{gpu}\n", path="catalogs/v8/gcp/vms.csv")
@@ -257,7 +303,12 @@ def test_hosts_of_google_cost_what_their_gpus_cost_too(clone: Clone) -> None:
 
 def test_when_it_was_not_sold(clone: Clone) -> None:
     for days, spot in ((9, "0.2"), (6, ""), (4, ""), (3, "0.2"), (1, "0.2")):
-        clone.store(days, row("g4dn.xlarge", spot), row("g4dn.xlarge", "0.3", "use1-az2"), row("t3.nano", str(days)))
+        clone.store(
+            days,
+            row("g4dn.xlarge", spot),
+            row("g4dn.xlarge", "0.3", "use1-az2"),
+            row("t3.nano", str(days)),
+        )
     found = stored(clone.folder, "us-east-1")
 
     def at(days: float) -> int:
@@ -267,7 +318,9 @@ def test_when_it_was_not_sold(clone: Clone) -> None:
     assert found.gone == {"g4dn.xlarge": {"use1-az1": [at(6)]}}
     assert found.sold_now == found.signal
     clone.store(0.5, row("g4dn.xlarge", ""), row("g4dn.xlarge", "0.31", "use1-az2"))
-    request = MarketRequest(prices="snapshot", price_basis="p50", price_history=os.fspath(clone.folder), offline=True)
+    request = MarketRequest(
+        prices="snapshot", price_basis="p50", price_history=os.fspath(clone.folder), offline=True
+    )
     (catalog,) = open_markets(["us-east-1"], request, now=NOW)
     assert [z.zone for z in catalog.by_name["g4dn.xlarge"].spot_zones] == ["use1-az2"]
     assert any("of the last 9.0 days, not 30" in text for text in catalog.provenance.notes)
@@ -283,7 +336,9 @@ def test_a_folder_within_a_bare_or_an_empty_clone(clone: Clone, tmp_path: Path) 
         assert stored(folder, "us-east-1").versions == 1
 
 
-def test_a_clone_that_git_cannot_read_in_time(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clone_that_git_cannot_read_in_time(
+    clone: Clone, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clone.store(1, row("g4dn.xlarge", "0.15"))
     monkeypatch.setattr(stored_prices, "_LIMIT_S", 0.0)
     with pytest.raises(DataError, match="has not read it within"):
@@ -309,19 +364,27 @@ def test_damaged_objects(clone: Clone) -> None:
         stored(clone.folder, "us-east-1")
 
 
-def test_several_regions_are_read_from_each_version_once(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_regions_are_read_from_each_version_once(
+    clone: Clone, monkeypatch: pytest.MonkeyPatch
+) -> None:
     west = {"zone": "usw2-az1", "region": "us-west-2"}
     for days, price in ((5, "0.2"), (1, "0.21")):
-        clone.store(days, row("g4dn.xlarge", price), row("g4dn.xlarge", "0.3", **west), "far,from,all")
+        clone.store(
+            days, row("g4dn.xlarge", price), row("g4dn.xlarge", "0.3", **west), "far,from,all"
+        )
     regions = ["us-east-1", "us-west-2", "eu-west-1"]
     alone = {region: stored(clone.folder, region) for region in regions[:2]}
     read = list[str]()
     content = stored_prices._Clone.content
-    monkeypatch.setattr(stored_prices._Clone, "content", lambda self, v: read.append(v.name) or content(self, v))
+    monkeypatch.setattr(
+        stored_prices._Clone, "content", lambda self, v: read.append(v.name) or content(self, v)
+    )
     found = read_stored_prices(clone.folder, "aws", regions, 30, NOW)
     assert len(read) == 2
     none = found.pop("eu-west-1")
-    assert isinstance(none, MissingDataError) and "2 versions of aws/vms.csv have no spot prices" in str(none)
+    assert isinstance(
+        none, MissingDataError
+    ) and "2 versions of aws/vms.csv have no spot prices" in str(none)
     assert found == alone
 
 

@@ -1,4 +1,6 @@
-"""Measured figures in a catalog: above all that figures of two workloads never stand in one ranking."""
+"""Measured figures in a catalog: above all that figures of two workloads never stand in one
+ranking.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +36,18 @@ def paper_gpus() -> Catalog:
     """The paper's types, each with its own GPU."""
     models = {"g3s.xlarge": "M60", "g4dn.xlarge": "T4", "g5.xlarge": "A10G"}
     own = paper()
-    return replace(own, instances=tuple(replace(i, gpu=Gpu(models[i.name])) if i.gpu else i for i in own))
+    return replace(
+        own, instances=tuple(replace(i, gpu=Gpu(models[i.name])) if i.gpu else i for i in own)
+    )
 
 
 PAPER = paper_gpus()
 OTHER = {**WORKLOAD, "model": "resnet18"}
 
 
-def apply(tables: Tables, catalog: Catalog, workload: str = "", *, among: Sequence[Catalog] = ()) -> Catalog:
+def apply(
+    tables: Tables, catalog: Catalog, workload: str = "", *, among: Sequence[Catalog] = ()
+) -> Catalog:
     return tables.apply(catalog, workload, among=among)
 
 
@@ -64,7 +70,9 @@ def test_one_type_alone_says_nothing_about_which_is_faster() -> None:
 
 @settings(max_examples=examples(100))
 @given(st.dictionaries(st.sampled_from(NAMES), SPEEDS, min_size=1), st.floats(1e-6, 1e6))
-def test_the_unit_of_the_measurements_does_not_matter(measured: dict[str, float], unit: float) -> None:
+def test_the_unit_of_the_measurements_does_not_matter(
+    measured: dict[str, float], unit: float
+) -> None:
     """Ranking a paper figure beside a FLOP/s would make it matter."""
     one = apply(tables(*(eflops(n, v) for n, v in measured.items())), PAPER)
     two = apply(tables(*(eflops(n, v * unit) for n, v in measured.items())), PAPER)
@@ -78,15 +86,22 @@ def test_the_unit_of_the_measurements_does_not_matter(measured: dict[str, float]
 def test_measured_types_stand_to_each_other_as_measured(measured: dict[str, float]) -> None:
     found = apply(tables(*(eflops(n, v) for n, v in measured.items())), PAPER)
     for a, b in combinations(measured, 2):
-        assert found[a].eflops / found[b].eflops == pytest.approx(measured[a] / measured[b], rel=1e-5)  # type: ignore[operator]
-    # Put on the catalog's scale by the geometric mean: the others are neither favoured nor harmed as a whole.
+        assert found[a].eflops / found[b].eflops == pytest.approx(
+            measured[a] / measured[b], rel=1e-5
+        )  # type: ignore[operator]
+    # Put on the catalog's scale by the geometric mean: the others are neither favoured nor harmed
+    # as a whole.
     before = math.prod(PAPER[n].eflops or 0 for n in measured)
     assert math.prod(found[n].eflops or 0 for n in measured) == pytest.approx(before, rel=1e-4)
     assert all(found[n].eflops == PAPER[n].eflops for n in NAMES if n not in measured)
 
 
-@pytest.mark.parametrize(("ratio", "estimate"), [(696 / 377, False), (696 / 377 * 1.2, False), (696 / 377 * 1.3, True)])
-def test_links_that_contradict_each_other_make_the_rest_estimates(ratio: float, estimate: bool) -> None:
+@pytest.mark.parametrize(
+    ("ratio", "estimate"), [(696 / 377, False), (696 / 377 * 1.2, False), (696 / 377 * 1.3, True)]
+)
+def test_links_that_contradict_each_other_make_the_rest_estimates(
+    ratio: float, estimate: bool
+) -> None:
     found = apply(tables(eflops("g4dn.xlarge", 1e12), eflops("g5.xlarge", ratio * 1e12)), PAPER)
     assert bool(found["g3s.xlarge"].eflops_basis) is estimate
     assert not found["g4dn.xlarge"].eflops_basis and not found["g5.xlarge"].eflops_basis
@@ -111,8 +126,8 @@ def test_without_a_link_only_what_was_measured_may_train() -> None:
     (left_out,) = (r for r in answer.rejections if r.instance_type == "g5.xlarge")
     assert left_out.reason == "unprofiled"
     assert (
-        "its eFLOPS (696, published for another workload) compare with nothing that was measured here"
-        in left_out.detail
+        "its eFLOPS (696, published for another workload) compare with nothing that was measured"
+        " here" in left_out.detail
     )
     (doubt,) = found.provenance.doubts
     assert "3 other types" in doubt and "measure g3s.xlarge or g4dn.xlarge or g5.xlarge" in doubt
@@ -120,7 +135,9 @@ def test_without_a_link_only_what_was_measured_may_train() -> None:
 
 def test_an_estimate_links_only_where_estimates_are_allowed() -> None:
     guessed = replace(unlinked()["new.xlarge"], eflops=300.0, eflops_basis="guessed")
-    found = apply(tables(eflops("new.xlarge", 3e12)), replace(PAPER, instances=(*PAPER.instances, guessed)))
+    found = apply(
+        tables(eflops("new.xlarge", 3e12)), replace(PAPER, instances=(*PAPER.instances, guessed))
+    )
     assert found["new.xlarge"].eflops == 3e12 and not found["new.xlarge"].eflops_basis
     assert found["g5.xlarge"].eflops == pytest.approx(696e10)
     assert "estimates of new.xlarge" in found["g5.xlarge"].eflops_basis
@@ -144,34 +161,57 @@ def test_types_with_the_same_gpu_follow() -> None:
     assert small is not None and small != 100
     assert found["a.large"].eflops == small == found["a.unknown"].eflops
     assert not found["a.large"].eflops_basis and "same GPU" in found["a.large"].eflops_source
-    assert found["a.four"].eflops == pytest.approx(4 * small, rel=1e-5) and found["a.four"].eflops_basis
+    assert (
+        found["a.four"].eflops == pytest.approx(4 * small, rel=1e-5)
+        and found["a.four"].eflops_basis
+    )
 
 
 def test_the_embedded_market_follows_too() -> None:
     aws = load_catalog("aws-us-east-1", prices="snapshot")
     points = list(zip(SIZES, FIGURE_5["g4dn.xlarge"], strict=True))
-    found = apply(tables(eflops("g4dn.xlarge"), eflops("g5.xlarge", 2.4e12), scaling("g4dn.xlarge", points)), aws)
+    found = apply(
+        tables(eflops("g4dn.xlarge"), eflops("g5.xlarge", 2.4e12), scaling("g4dn.xlarge", points)),
+        aws,
+    )
     small, large = found["g4dn.xlarge"], found["g4dn.2xlarge"]
     assert small.eflops == large.eflops != 377
-    assert small.curve("measured") == large.curve("measured") and large.default_speedup == "measured"
+    assert (
+        small.curve("measured") == large.curve("measured") and large.default_speedup == "measured"
+    )
     assert small.speedup_basis == "" and large.speedup_basis == "those of g4dn.xlarge, the same GPU"
 
 
 def test_figures_of_two_workloads_are_not_compared() -> None:
     found = apply(tables(eflops("g4dn.xlarge"), eflops("g5.xlarge", 9e12, workload=OTHER)), PAPER)
-    later = apply(tables(eflops("g4dn.xlarge"), eflops("g5.xlarge", 9e12, DAY + timedelta(1), workload=OTHER)), PAPER)
+    later = apply(
+        tables(
+            eflops("g4dn.xlarge"), eflops("g5.xlarge", 9e12, DAY + timedelta(1), workload=OTHER)
+        ),
+        PAPER,
+    )
     # Of equals the last counts: by name here, by day there.
     assert [len(c.provenance.measured) for c in (found, later)] == [1, 1]
     assert later.provenance.measured[0].subject == "g5.xlarge"
-    assert any("eFLOPS of g4dn.xlarge were measured, but not with resnet18" in n for n in later.provenance.notes)
-    asked = apply(tables(eflops("g4dn.xlarge"), eflops("g5.xlarge", workload=OTHER)), PAPER, "resnet50")
+    assert any(
+        "eFLOPS of g4dn.xlarge were measured, but not with resnet18" in n
+        for n in later.provenance.notes
+    )
+    asked = apply(
+        tables(eflops("g4dn.xlarge"), eflops("g5.xlarge", workload=OTHER)), PAPER, "resnet50"
+    )
     assert [m.subject for m in asked.provenance.measured] == ["g4dn.xlarge"]
 
 
 def test_the_workload_of_most_types_counts() -> None:
     late = DAY + timedelta(9)
     found = apply(
-        tables(eflops("g3s.xlarge"), eflops("g4dn.xlarge"), eflops("g4dn.xlarge", 5e12, late, workload=OTHER)), PAPER
+        tables(
+            eflops("g3s.xlarge"),
+            eflops("g4dn.xlarge"),
+            eflops("g4dn.xlarge", 5e12, late, workload=OTHER),
+        ),
+        PAPER,
     )
     assert {m.workload for m in found.provenance.measured} == {"resnet50/224px/b64/float32/adam"}
 
@@ -191,15 +231,22 @@ def test_processors_do_not_stand_for_a_gpu(says: dict[str, object]) -> None:
 
 
 def test_processors_take_nothing_from_a_gpu() -> None:
-    """Neither its place in the tables nor its say in which workload counts, though they were measured later."""
+    """Neither its place in the tables nor its say in which workload counts, though they were
+    measured later.
+    """
     gpu, late = eflops("g4dn.xlarge", 1e12, device="cuda"), DAY + timedelta(9)
     same = apply(tables(gpu, eflops("g4dn.xlarge", 1e9, late, device="cpu")), PAPER)
-    other = apply(tables(gpu, eflops("g4dn.xlarge", 1e9, late, device="cpu", workload=OTHER)), PAPER)
+    other = apply(
+        tables(gpu, eflops("g4dn.xlarge", 1e9, late, device="cpu", workload=OTHER)), PAPER
+    )
     for found in (same, other):
         assert [m.value for m in found.provenance.measured] == [gpu.value]
         assert "measured on its processors" in found.provenance.notes[0]
     name = eflops("g4dn.xlarge", 1e9, late, device="cpu").name
-    assert [e.name for e in tables(gpu, eflops("g4dn.xlarge", 1e9, late, device="cpu"))] == [gpu.name, name]
+    assert [e.name for e in tables(gpu, eflops("g4dn.xlarge", 1e9, late, device="cpu"))] == [
+        gpu.name,
+        name,
+    ]
 
 
 def test_a_curve_of_processors_is_not_used_for_gpus() -> None:
@@ -210,7 +257,9 @@ def test_a_curve_of_processors_is_not_used_for_gpus() -> None:
 
 
 def test_some_of_the_gpus_are_not_the_machine() -> None:
-    eight = replace(PAPER, instances=(*PAPER, replace(PAPER["g4dn.xlarge"], name="big", gpu=Gpu("T4", 8, 16))))
+    eight = replace(
+        PAPER, instances=(*PAPER, replace(PAPER["g4dn.xlarge"], name="big", gpu=Gpu("T4", 8, 16)))
+    )
     seen = {"machine": {"gpus": ["Tesla T4"] * 8}}
     found = apply(tables(eflops("big", device="cuda", processes=1, **seen)), eight)
     assert found.instances == eight.instances and "on 1 of its 8 GPUs" in found.provenance.notes[0]
@@ -227,7 +276,8 @@ def test_another_gpu_than_the_type_has_is_doubted(measure: Callable[..., Entry])
         doubts = apply(tables(measure(name, machine={"gpus": [machine]})), PAPER).provenance.doubts
         gpu = PAPER[name].gpu
         assert gpu and any(
-            d.startswith(f"{name} has {gpu.name} GPUs") and f"measured on {machine}: if" in d for d in doubts
+            d.startswith(f"{name} has {gpu.name} GPUs") and f"measured on {machine}: if" in d
+            for d in doubts
         )
 
 
@@ -285,12 +335,18 @@ def test_two_sizes_are_too_few_to_go_by() -> None:
 
 def test_the_curve_of_the_eflops_workload_counts() -> None:
     slow, fast = ((2, 1.1), (4, 1.2), (8, 1.3)), ((2, 1.9), (4, 3.8), (8, 7.5))
-    curves = (scaling("g4dn.xlarge", slow), scaling("g4dn.xlarge", fast, DAY + timedelta(1), workload=OTHER))
+    curves = (
+        scaling("g4dn.xlarge", slow),
+        scaling("g4dn.xlarge", fast, DAY + timedelta(1), workload=OTHER),
+    )
     last = apply(tables(*curves), PAPER)["g4dn.xlarge"]
     same = apply(tables(*curves, eflops("g4dn.xlarge")), PAPER)["g4dn.xlarge"]
     asked = apply(tables(*curves), PAPER, "resnet50")["g4dn.xlarge"]
     assert [i.curve("measured").points[-1][1] for i in (last, same, asked)] == [7.5, 1.3, 1.3]  # type: ignore[union-attr]
-    assert {c.workload for c in last.speedups if c.kind == "measured"} >= {None, "resnet18/224px/b64/float32/adam"}
+    assert {c.workload for c in last.speedups if c.kind == "measured"} >= {
+        None,
+        "resnet18/224px/b64/float32/adam",
+    }
 
 
 def test_a_local_run_is_doubted() -> None:
@@ -308,7 +364,9 @@ def test_a_curve_beside_the_catalogs_is_doubted() -> None:
     curves, speeds = found.provenance.doubts
     name = "efficientnet_v2_m/224px/b64/float32/adam"
     assert curves.startswith(f"the speed-up of g5.xlarge was measured here with {name}, and ")
-    assert "g3s.xlarge, g4dn.xlarge go by the catalog's" in curves.replace("g4dn.xlarge, g3s", "g3s")
+    assert "g3s.xlarge, g4dn.xlarge go by the catalog's" in curves.replace(
+        "g4dn.xlarge, g3s", "g3s"
+    )
     assert f"'deepvm profile scaling' with {name} on g3s.xlarge, g4dn.xlarge too" in curves
     assert "eFLOPS of g5.xlarge are the catalog's" in speeds and "'deepvm profile eflops'" in speeds
     asked = apply(tables(scaling("g5.xlarge", STEEP, workload=EFFICIENT)), PAPER, "efficientnet")
@@ -324,7 +382,10 @@ def test_what_is_measured_whole_with_one_workload_is_not_doubted() -> None:
 
 
 def test_curves_of_two_workloads_do_not_count_together() -> None:
-    curves = scaling("g4dn.xlarge"), scaling("g5.xlarge", STEEP, DAY + timedelta(1), workload=EFFICIENT)
+    curves = (
+        scaling("g4dn.xlarge"),
+        scaling("g5.xlarge", STEEP, DAY + timedelta(1), workload=EFFICIENT),
+    )
     last = apply(tables(*curves), PAPER)
     assert [m.subject for m in last.provenance.measured] == ["g5.xlarge"]
     assert last["g4dn.xlarge"].curve("measured") == PAPER["g4dn.xlarge"].curve("measured")
@@ -338,18 +399,26 @@ def test_curves_of_two_workloads_do_not_count_together() -> None:
         ("scaling", "g4dn.xlarge"),
     }
     asked = apply(tables(*curves), PAPER, "resnet50")
-    assert [m.subject for m in asked.provenance.measured] == ["g4dn.xlarge"] and not asked.provenance.notes
+    assert [m.subject for m in asked.provenance.measured] == [
+        "g4dn.xlarge"
+    ] and not asked.provenance.notes
 
 
 def test_a_curve_of_two_sizes_does_not_choose_the_workload() -> None:
-    short = [scaling(n, ((1, 1), (2, 1.9)), DAY + timedelta(1), workload=OTHER) for n in ("g3s.xlarge", "g5.xlarge")]
+    short = [
+        scaling(n, ((1, 1), (2, 1.9)), DAY + timedelta(1), workload=OTHER)
+        for n in ("g3s.xlarge", "g5.xlarge")
+    ]
     found = apply(tables(scaling("g4dn.xlarge"), *short), PAPER)
     assert [m.subject for m in found.provenance.measured] == ["g4dn.xlarge"]
 
 
 def test_a_csv_that_names_the_model_alone_is_of_its_workload() -> None:
     of_csv = scaling("g5.xlarge", workload={"model": "resnet50"})
-    found = apply(tables(scaling("g4dn.xlarge"), of_csv, eflops("g4dn.xlarge"), eflops("g5.xlarge", 2e12)), PAPER)
+    found = apply(
+        tables(scaling("g4dn.xlarge"), of_csv, eflops("g4dn.xlarge"), eflops("g5.xlarge", 2e12)),
+        PAPER,
+    )
     assert len(found.provenance.measured) == 4
     assert not any("was measured with" in d for d in found.provenance.doubts)
 
@@ -358,7 +427,8 @@ def test_a_curve_without_measured_speeds_of_its_workload_counts_with_a_doubt() -
     found = apply(tables(eflops("g4dn.xlarge"), scaling("g4dn.xlarge", workload=OTHER)), PAPER)
     assert found["g4dn.xlarge"].default_speedup == "measured"
     assert any(
-        "measured with resnet18/224px" in d and "its eFLOPS with resnet50/" in d for d in found.provenance.doubts
+        "measured with resnet18/224px" in d and "its eFLOPS with resnet50/" in d
+        for d in found.provenance.doubts
     )
 
 
@@ -375,9 +445,18 @@ def test_every_entry_that_is_not_used_has_a_reason() -> None:
         "": [eflops("g4dn.xlarge"), scaling("g4dn.xlarge"), saturation(18, 10)],
         "no type z9.huge": [eflops("z9.huge"), scaling("z9.huge")],
         "neither a type a nor b": [saturation(2, 10, sender="a", receiver="b")],
-        "on its processors": [eflops("g4dn.xlarge", 1e9, device="cpu"), scaling("g3s.xlarge", device="cpu")],
-        "c5.xlarge has no GPU": [eflops("c5.xlarge"), scaling("c5.xlarge", machine={"gpus": ["T4"]})],
-        "do not compare": [eflops("g5.xlarge", workload=OTHER), scaling("g5.xlarge", workload=OTHER)],
+        "on its processors": [
+            eflops("g4dn.xlarge", 1e9, device="cpu"),
+            scaling("g3s.xlarge", device="cpu"),
+        ],
+        "c5.xlarge has no GPU": [
+            eflops("c5.xlarge"),
+            scaling("c5.xlarge", machine={"gpus": ["T4"]}),
+        ],
+        "do not compare": [
+            eflops("g5.xlarge", workload=OTHER),
+            scaling("g5.xlarge", workload=OTHER),
+        ],
         "resnet50/224px/b64/float32/adam counts for g4dn": [scaling("g4dn.xlarge", workload=OTHER)],
         "no saturation was seen up to 3": [saturation(None, 10, upto=3, transport="mpi")],
     }
@@ -403,7 +482,9 @@ def test_a_measured_pair_replaces_the_row_of_its_bandwidth() -> None:
 def test_rows_that_contradict_give_way_and_it_is_said() -> None:
     found = apply(tables(saturation(13, 10)), PAPER)
     assert rows(found.n_sat) == {**rows(PAPER_TABLE), 5: 13, 10: 13}
-    assert found.provenance.notes == ("n_sat at 5 Gbit/s comes down from 16 to 13, measured here at more bandwidth",)
+    assert found.provenance.notes == (
+        "n_sat at 5 Gbit/s comes down from 16 to 13, measured here at more bandwidth",
+    )
     more = apply(tables(saturation(26, 10)), PAPER)
     assert rows(more.n_sat) == {0.3: 3, 1.7: 12, 5: 16, 10: 26, 25: 28, 30: 32}
     assert len(more.provenance.notes) == 2
@@ -412,9 +493,12 @@ def test_rows_that_contradict_give_way_and_it_is_said() -> None:
 def test_the_smaller_bandwidth_of_a_pair_counts_and_the_catalog_knows_it() -> None:
     ends = {"sender_gbps": 25, "receiver_gbps": 10}
     assert rows(apply(tables(saturation(18, **ends)), PAPER).n_sat)[10] == 18
-    assert rows(apply(tables(saturation(18, None)), PAPER).n_sat)[10] == 18  # g4dn.xlarge 25, c5.xlarge 10
+    # G4dn.xlarge 25, c5.xlarge 10
+    assert rows(apply(tables(saturation(18, None)), PAPER).n_sat)[10] == 18
     unknown = apply(tables(saturation(18, None, receiver="z9.huge")), PAPER)
-    assert unknown.n_sat == PAPER_TABLE and "nobody knows the bandwidth" in unknown.provenance.notes[0]
+    assert (
+        unknown.n_sat == PAPER_TABLE and "nobody knows the bandwidth" in unknown.provenance.notes[0]
+    )
 
 
 def test_the_row_stands_where_the_planner_looks() -> None:
@@ -423,20 +507,29 @@ def test_the_row_stands_where_the_planner_looks() -> None:
     assert rows(found.n_sat) == {**rows(PAPER_TABLE), 10: 18}
     elsewhere = replace(PAPER, instances=tuple(i for i in PAPER if i.name != "c5.xlarge"))
     lone = tables(saturation(18, None, sender_gbps=4.6, receiver_gbps=9.4))
-    assert apply(lone, elsewhere, among=(PAPER, elsewhere)).n_sat == found.n_sat  # another region knows the type
+    # Another region knows the type
+    assert apply(lone, elsewhere, among=(PAPER, elsewhere)).n_sat == found.n_sat
     assert rows(apply(lone, elsewhere).n_sat)[9.4] == 18
 
 
 def test_a_row_of_a_memory_node_stands_at_what_its_network_sustains() -> None:
-    """Where that is what the planner looks up; the senders count with the bandwidth that they are given."""
+    """Where that is what the planner looks up.
+
+    The senders count with the bandwidth that they are given.
+    """
     node = cpu_type("node", network_gbps=12.5, network_baseline_gbps=0.937)
     entry = tables(saturation(9, None, sender="gpu.xlarge", receiver="node"))
     for rule, gbps in ((REAL_NODES, 0.937), (PAPER_NODES, 12.5)):
         found = apply(entry, catalog(gpu_type(), node, memory_nodes=rule))
         assert rows(found.n_sat)[gbps] == 9
         for trainers, nodes in ((8, 1), (9, 2)):
-            best = deepvm.recommend(found, 100, architecture="tiering", max_nodes=trainers)[0].cluster
-            assert best.memory is not None and (best.gpu_count, best.memory.count) == (trainers, nodes)
+            best = deepvm.recommend(found, 100, architecture="tiering", max_nodes=trainers)[
+                0
+            ].cluster
+            assert best.memory is not None and (best.gpu_count, best.memory.count) == (
+                trainers,
+                nodes,
+            )
 
 
 def test_a_pair_of_unknown_types_changes_nothing() -> None:
@@ -444,17 +537,22 @@ def test_a_pair_of_unknown_types_changes_nothing() -> None:
 
 
 def test_no_saturation_seen_is_no_upper_bound() -> None:
-    """Three senders that do not saturate the receiver speak for no more memory nodes than the paper's 20 do."""
+    """Three senders that do not saturate the receiver speak for no more memory nodes than the
+    paper's 20 do.
+    """
     few = apply(tables(saturation(None, 10, upto=3)), PAPER)
     assert few.n_sat == PAPER_TABLE and not few.provenance.measured
     assert few.provenance.notes == (
-        "n_sat of g4dn.xlarge to c5.xlarge stays 20: no saturation was seen up to 3 senders; "
-        "measure with more to know it",
+        (
+            "n_sat of g4dn.xlarge to c5.xlarge stays 20: no saturation was seen up to 3 senders; "
+            "measure with more to know it"
+        ),
     )
     many = apply(tables(saturation(None, 10, upto=26)), PAPER)
     assert rows(many.n_sat) == {0.3: 3, 1.7: 12, 5: 16, 10: 26, 25: 28, 30: 32}
     both = (saturation(None, 10, upto=26), saturation(None, 5, upto=40, receiver="unknown"))
-    assert rows(apply(tables(*both), PAPER).n_sat) == {0.3: 3, 1.7: 12, 5: 40}  # one bound does not limit another
+    # One bound does not limit another
+    assert rows(apply(tables(*both), PAPER).n_sat) == {0.3: 3, 1.7: 12, 5: 40}
     knee = apply(tables(saturation(7, 10), saturation(None, 10, upto=26, transport="mpi")), PAPER)
     assert rows(knee.n_sat)[10] == 7
 
@@ -462,15 +560,24 @@ def test_no_saturation_seen_is_no_upper_bound() -> None:
 @settings(max_examples=examples(100))
 @given(
     st.lists(
-        st.tuples(st.sampled_from([1.0, 5.0, 10.0, 25.0]), st.integers(2, 40), st.booleans()), min_size=1, max_size=4
+        st.tuples(st.sampled_from([1.0, 5.0, 10.0, 25.0]), st.integers(2, 40), st.booleans()),
+        min_size=1,
+        max_size=4,
     ),
 )
 def test_bounds_lift_up_to_the_knees(pairs: list[tuple[float, int, bool]]) -> None:
     known = Catalog(
-        "r", tuple(replace(PAPER["c5.xlarge"], name=f"r{i}", network_gbps=p[0]) for i, p in enumerate(pairs))
+        "r",
+        tuple(
+            replace(PAPER["c5.xlarge"], name=f"r{i}", network_gbps=p[0])
+            for i, p in enumerate(pairs)
+        ),
     )
     among = (replace(PAPER, instances=(*PAPER, *known)),)
-    entries = [saturation(n if seen else None, None, receiver=f"r{i}", upto=n) for i, (_, n, seen) in enumerate(pairs)]
+    entries = [
+        saturation(n if seen else None, None, receiver=f"r{i}", upto=n)
+        for i, (_, n, seen) in enumerate(pairs)
+    ]
     found = apply(tables(*entries), PAPER, among=among).n_sat
     only_knees = apply(tables(*(e for e in entries if e.senders[1])), PAPER, among=among).n_sat
     for gbps, n, seen in pairs:
@@ -481,14 +588,18 @@ def test_bounds_lift_up_to_the_knees(pairs: list[tuple[float, int, bool]]) -> No
 
 
 PAIRS = st.lists(
-    st.tuples(st.sampled_from([0.2, 0.3, 1.0, 5.0, 10.0, 11.0, 25.0, 40.0]), st.integers(1, 40)), max_size=5
+    st.tuples(st.sampled_from([0.2, 0.3, 1.0, 5.0, 10.0, 11.0, 25.0, 40.0]), st.integers(1, 40)),
+    max_size=5,
 )
 
 
 @settings(max_examples=examples(150))
 @given(PAIRS)
-def test_the_table_keeps_its_order_and_never_promises_more_than_was_measured(pairs: list[tuple[float, int]]) -> None:
-    # The sender has more than any of them, so the bandwidth of the receiver, which nobody knows, is the pair's.
+def test_the_table_keeps_its_order_and_never_promises_more_than_was_measured(
+    pairs: list[tuple[float, int]],
+) -> None:
+    # The sender has more than any of them, so the bandwidth of the receiver, which nobody knows, is
+    # the pair's.
     fast = replace(PAPER, instances=tuple(replace(i, network_gbps=100.0) for i in PAPER))
     entries = [saturation(n, g, receiver=f"r{i}") for i, (g, n) in enumerate(pairs)]
     found = apply(tables(*entries), fast).n_sat

@@ -46,7 +46,13 @@ def steps(kind: str = "g4dn.xlarge", when: Any = DAY, **changes: Any) -> Entry:
 def law_entry(kind: str = "p4d.24xlarge", **workload: Any) -> Entry:
     clusters = [(1, 8), (2, 16), (4, 32)]
     found = fit_step_time(steps_of(LAW, clusters, (2, 4, 8), noise=0.01))
-    about = {"model": "llama-8b", "method": "fsdp", "precision": "bf16", "sequence": 2048, "software": "eager"}
+    about = {
+        "model": "llama-8b",
+        "method": "fsdp",
+        "precision": "bf16",
+        "sequence": 2048,
+        "software": "eager",
+    }
     document = found.saved(about | workload, {"gpus": ["A100 40GB"]})
     return entry_of("steptime", document, measured_at=DAY, instance_type=kind)
 
@@ -57,7 +63,9 @@ def only(entry: Entry, aws: Catalog) -> StepTimes:
     return found
 
 
-def speed(own: list[Entry], aws: Catalog, kind: str, vms: list[int], workload: Workload = RESNET) -> TrainingSpeed:
+def speed(
+    own: list[Entry], aws: Catalog, kind: str, vms: list[int], workload: Workload = RESNET
+) -> TrainingSpeed:
     source = tables(*own).speeds(PublishedPerformance(), aws.by_name)
     found = source.speed(aws[kind], workload, np.array(vms, dtype=np.float64))
     assert isinstance(found, TrainingSpeed)
@@ -84,7 +92,9 @@ def test_what_profile_scaling_trained_in_the_words_of_recommend(aws: Catalog) ->
         ({"sequence": "long"}, "how large sequences of 'long' are"),
     ],
 )
-def test_what_the_planner_cannot_know_is_named(changes: dict[str, Any], why: str, aws: Catalog) -> None:
+def test_what_the_planner_cannot_know_is_named(
+    changes: dict[str, Any], why: str, aws: Catalog
+) -> None:
     entry = steps(**changes)
     said = trained_as(entry)
     assert isinstance(said, str) and why in said
@@ -99,7 +109,9 @@ def test_what_the_planner_cannot_know_is_named(changes: dict[str, Any], why: str
         ({"method": "fsdp"}, "measured with ddp, and fsdp is trained"),
     ],
 )
-def test_steps_of_another_workload_say_nothing(asked: dict[str, str], why: str, aws: Catalog) -> None:
+def test_steps_of_another_workload_say_nothing(
+    asked: dict[str, str], why: str, aws: Catalog
+) -> None:
     found, workload = only(steps(), aws), read_workload(**{"model": "resnet50", **asked})
     assert found.gpu is not None and found.trained.differs(workload, found.gpu, "eager") == why
     published = PublishedPerformance().speed(aws["g4dn.xlarge"], workload, np.ones(1))
@@ -114,8 +126,13 @@ def test_steps_of_other_software_sequences_or_checkpointing_say_nothing() -> Non
     assert gpu is not None and not isinstance(found, str)
     llama = read_workload(model="llama-8b", method="fsdp")
     assert not found.differs(llama, gpu, "eager")
-    assert found.differs(llama, gpu, "compiled") == "measured with software eager, and software compiled is trained"
-    assert "sequences of 2048" in found.differs(read_workload(model="llama-8b", method="fsdp", seq=4096), gpu, "eager")
+    assert (
+        found.differs(llama, gpu, "compiled")
+        == "measured with software eager, and software compiled is trained"
+    )
+    assert "sequences of 2048" in found.differs(
+        read_workload(model="llama-8b", method="fsdp", seq=4096), gpu, "eager"
+    )
     without = replace(llama, checkpointing=False)
     assert found.differs(without, gpu, "eager") == "measured with activation checkpointing"
 
@@ -128,7 +145,9 @@ def test_float32_of_convolutions_is_tf32_where_the_gpu_has_it() -> None:
     assert not found.differs(read_workload(model="resnet50", precision="tf32"), ampere, "eager")
     assert found.differs(read_workload(model="resnet50", precision="fp32"), ampere, "eager")
     assert not found.differs(read_workload(model="resnet50", precision="fp32"), turing, "eager")
-    text = trained_as(steps(model="mine:net", trains="gpt2", sequence=1024, resolution=None, dtype="float32"))
+    text = trained_as(
+        steps(model="mine:net", trains="gpt2", sequence=1024, resolution=None, dtype="float32")
+    )
     assert not isinstance(text, str)
     assert not text.differs(read_workload(model="gpt2", precision="fp32"), ampere, "eager")
 
@@ -143,7 +162,9 @@ def test_a_model_of_ones_own_is_known_by_its_name(aws: Catalog) -> None:
 
 
 def test_processes_of_one_machine_say_nothing_of_several_vms(aws: Catalog) -> None:
-    entry = entry_of("scaling", scaling_runs() | {"local": True}, measured_at=DAY, instance_type="g4dn.xlarge")
+    entry = entry_of(
+        "scaling", scaling_runs() | {"local": True}, measured_at=DAY, instance_type="g4dn.xlarge"
+    )
     assert {n for n, *_ in entry.steps} == {1}
     assert only(entry, aws).own.measured.several == 0
 
@@ -152,12 +173,16 @@ def test_steps_of_processors_and_of_unknown_types(aws: Catalog) -> None:
     slow, cpu, moon = steps(device="cpu"), steps("c5.large"), steps("moon.1")
     found, unused = step_times([slow, cpu, moon], aws.by_name)
     assert [f.instance_type for f in found] == ["moon.1"] and found[0].gpu == find_accelerator("T4")
-    assert "on the processors of g4dn.xlarge" in unused[slow.name] and "has no GPU" in unused[cpu.name]
+    assert (
+        "on the processors of g4dn.xlarge" in unused[slow.name] and "has no GPU" in unused[cpu.name]
+    )
 
 
 def test_too_few_steps_are_named(aws: Catalog) -> None:
     few = steps(sizes=(1, 2), batches=(64,), repeats=1)
-    assert step_times([few], aws.by_name)[1][few.name].startswith("2 steps of 2 clusters and batches: a law of them")
+    assert step_times([few], aws.by_name)[1][few.name].startswith(
+        "2 steps of 2 clusters and batches: a law of them"
+    )
     assert reasons(tables(few), aws)[few.name] == ""  # its curve may still count
 
 
@@ -192,7 +217,9 @@ def test_a_law_that_was_saved_with_a_scaling_is_the_one_that_plans(aws: Catalog)
     own = scaling_runs()
     plain = entry_of("scaling", own, measured_at=DAY, instance_type="g4dn.xlarge")
     fitted = fit_steps(only(plain, aws).steps).as_document()
-    saved = entry_of("scaling", own | {"step_time": fitted}, measured_at=DAY, instance_type="g4dn.xlarge")
+    saved = entry_of(
+        "scaling", own | {"step_time": fitted}, measured_at=DAY, instance_type="g4dn.xlarge"
+    )
     assert only(saved, aws).fit == only(plain, aws).fit
 
 
@@ -208,7 +235,10 @@ def test_measured_beats_published_and_derived(aws: Catalog) -> None:
 def test_other_types_with_the_gpu_take_its_gradients_and_others_nothing(aws: Catalog) -> None:
     published = PublishedPerformance()
     for kind, changed in (("g4dn.12xlarge", True), ("g5.xlarge", False)):
-        own, known = speed([steps()], aws, kind, [1]), published.speed(aws[kind], RESNET, np.ones(1))
+        own, known = (
+            speed([steps()], aws, kind, [1]),
+            published.speed(aws[kind], RESNET, np.ones(1)),
+        )
         assert isinstance(known, TrainingSpeed)
         assert bool(own.step_s[0] != known.step_s[0]) is changed and own.source is known.source
 
@@ -216,7 +246,9 @@ def test_other_types_with_the_gpu_take_its_gradients_and_others_nothing(aws: Cat
 def test_of_several_measured_types_the_nearest_in_size_speaks_for_another(aws: Catalog) -> None:
     slow = replace(LAW, grad_per_sample=0.04)
     small, big = steps(), steps("g4dn.metal", law=slow, per_vm=8, sizes=(1, 2))
-    one, twelve = (speed([small, big], aws, kind, [1]) for kind in ("g4dn.2xlarge", "g4dn.12xlarge"))
+    one, twelve = (
+        speed([small, big], aws, kind, [1]) for kind in ("g4dn.2xlarge", "g4dn.12xlarge")
+    )
     assert one.step_s[0] == pytest.approx(seconds(LAW, 1, 1, 128), rel=0.05)
     assert next(one.doubts(0)).startswith("gradients are those measured on g4dn.xlarge")
     assert next(twelve.doubts(0)).startswith("gradients are those measured on g4dn.metal")
@@ -245,9 +277,12 @@ def test_types_without_speed_stay_without(aws: Catalog) -> None:
 
 @pytest.mark.parametrize("most", [1, 4])
 def test_single_vms_and_the_published_network_hold_what_they_promise(most: int) -> None:
-    """Published steps on T4: laws of single GPUs, or of single VMs, say what larger clusters take; four of five within.
+    """Published steps on T4: laws of single GPUs, or of single VMs, say what larger clusters take.
 
-    The published network has seen these steps, so this is the doubt that was chosen, not a proof of it.
+    Four of five within.
+
+    The published network has seen these steps, so this is the doubt that was chosen, not a proof of
+    it.
     """
     from deepvm.catalog.published.rows import published
 
@@ -256,8 +291,13 @@ def test_single_vms_and_the_published_network_hold_what_they_promise(most: int) 
     for name in ("bert-base", "resnet50", "yolov3"):
         own = [r for r in rows if r.workload.model.name == name]
         small = [r for r in own if r.vms == 1 and r.machine.gpus <= most]
-        times = [(1, r.machine.gpus, r.workload.batch, r.machine.gpus * r.workload.batch / r.throughput) for r in small]
-        law = OwnSteps("g4dn.12xlarge", fit_steps(Steps(*np.array(times, dtype=np.float64).T)), reads=True)
+        times = [
+            (1, r.machine.gpus, r.workload.batch, r.machine.gpus * r.workload.batch / r.throughput)
+            for r in small
+        ]
+        law = OwnSteps(
+            "g4dn.12xlarge", fit_steps(Steps(*np.array(times, dtype=np.float64).T)), reads=True
+        )
         for row in [r for r in own if r not in small][::6]:
             vms, asked = np.array([float(row.vms)]), replace(row.workload, precision=row.precision)
             base = source.of_machine(row.machine, asked, vms)
@@ -291,7 +331,10 @@ def test_steps_of_this_model_that_are_not_used_are_named(aws: Catalog) -> None:
 
 def test_another_gpu_than_the_types_is_doubted(aws: Catalog) -> None:
     odd = entry_of(
-        "scaling", scaling_runs() | {"machine": {"gpus": ["NVIDIA A10G"]}}, measured_at=DAY, instance_type="g4dn.xlarge"
+        "scaling",
+        scaling_runs() | {"machine": {"gpus": ["NVIDIA A10G"]}},
+        measured_at=DAY,
+        instance_type="g4dn.xlarge",
     )
     (doubt,) = apply_steps([odd], aws, RESNET, "eager").doubts
     assert doubt.startswith("g4dn.xlarge has T4 GPUs, but its curve was measured on NVIDIA A10G")

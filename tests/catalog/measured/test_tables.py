@@ -1,4 +1,6 @@
-"""The file of measured tables: whatever happens while it is written, and whatever stands in it when it is read."""
+"""The file of measured tables: whatever happens while it is written, and whatever stands in it when
+it is read.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,11 @@ FORK = multiprocessing.get_context("fork")
 def test_saved_and_loaded(tmp_path: Path) -> None:
     entries = (eflops("g4dn.xlarge"), scaling("g4dn.xlarge"), saturation())
     before, after = save_entries(tmp_path / "new" / "folder", entries)
-    assert load_tables(tmp_path / "new" / "folder").entries == after.entries == tables(*entries).entries
+    assert (
+        load_tables(tmp_path / "new" / "folder").entries
+        == after.entries
+        == tables(*entries).entries
+    )
     assert not before and Path(after.path).name == CURRENT
 
 
@@ -110,7 +116,9 @@ def test_a_damaged_first_file_gives_way_and_is_kept(tmp_path: Path) -> None:
     assert load_tables(tmp_path).entries == (eflops("g4dn.xlarge"),)
 
 
-def test_no_room_for_the_previous_version_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_room_for_the_previous_version_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(path: Path, data: bytes) -> None:
         if path.name == PREVIOUS:
             raise DataError(f"{path}: cannot be written: No space left on device")
@@ -204,13 +212,17 @@ def save_many(folder: str, name: str, count: int, start: Any) -> None:
 
 def test_saves_at_once_lose_nothing(tmp_path: Path) -> None:
     start, count = FORK.Barrier(3), 12
-    processes = [FORK.Process(target=save_many, args=(str(tmp_path), name, count, start)) for name in "abc"]
+    processes = [
+        FORK.Process(target=save_many, args=(str(tmp_path), name, count, start)) for name in "abc"
+    ]
     for process in processes:
         process.start()
     for process in processes:
         process.join(120)
     assert [p.exitcode for p in processes] == [0, 0, 0]
-    assert {e.instance_type for e in load_tables(tmp_path)} == {f"{n}{i}.xlarge" for n in "abc" for i in range(count)}
+    assert {e.instance_type for e in load_tables(tmp_path)} == {
+        f"{n}{i}.xlarge" for n in "abc" for i in range(count)
+    }
 
 
 def test_a_lock_that_nobody_lets_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +232,9 @@ def test_a_lock_that_nobody_lets_go(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     save_entries(tmp_path, [eflops("g4dn.xlarge")])
     with open(tmp_path / storage.LOCK) as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(DataError, match=r"another deepvm has held .*; nothing was saved, try again"):
+        with pytest.raises(
+            DataError, match=r"another deepvm has held .*; nothing was saved, try again"
+        ):
             save_entries(tmp_path, [eflops("g5.xlarge")])
     assert len(load_tables(tmp_path)) == 1
 
@@ -288,26 +302,56 @@ BAD: dict[str, tuple[str | bytes, str]] = {
         changed((*EFLOPS, "document", "x"), json.loads("[" * 300 + "]" * 300)),
         "nested too deeply",
     ),
-    "no version": (changed(("schema_version",), ...), "schema_version: missing; allowed: deepvm.tables/1"),
-    "another kind": (changed(("schema_version",), "deepvm.catalog/1"), '"deepvm.catalog/1"; allowed: deepvm.tables/1'),
-    "unknown field": (changed(("extra",), 1), "extra: unknown field; allowed fields: schema_version, deepvm, entries"),
-    "entries are no list": (changed(("entries",), {}), "entries: an object; allowed: measurements: a list"),
+    "no version": (
+        changed(("schema_version",), ...),
+        "schema_version: missing; allowed: deepvm.tables/1",
+    ),
+    "another kind": (
+        changed(("schema_version",), "deepvm.catalog/1"),
+        '"deepvm.catalog/1"; allowed: deepvm.tables/1',
+    ),
+    "unknown field": (
+        changed(("extra",), 1),
+        "extra: unknown field; allowed fields: schema_version, deepvm, entries",
+    ),
+    "entries are no list": (
+        changed(("entries",), {}),
+        "entries: an object; allowed: measurements: a list",
+    ),
     "no entries": (changed(("entries",), ...), "entries: missing"),
     "entry is no object": (changed(EFLOPS, 7), "entries[0]: 7; allowed"),
-    "kind": (changed((*EFLOPS, "kind"), "speed"), 'entries[0] (g4dn.xlarge).kind: "speed"; allowed: eflops, scaling'),
-    "no type": (changed((*EFLOPS, "instance_type"), ...), "instance_type: missing; allowed: the provider's name"),
+    "kind": (
+        changed((*EFLOPS, "kind"), "speed"),
+        'entries[0] (g4dn.xlarge).kind: "speed"; allowed: eflops, scaling',
+    ),
+    "no type": (
+        changed((*EFLOPS, "instance_type"), ...),
+        "instance_type: missing; allowed: the provider's name",
+    ),
     "one end": (changed((*SATURATION, "receiver_type"), ...), "entries[1].receiver_type: missing"),
     "type on two lines": (changed((*EFLOPS, "instance_type"), "a\nb"), 'instance_type: "a\\nb"'),
-    "no time": (changed((*EFLOPS, "measured_at"), "yesterday"), 'measured_at: "yesterday"; allowed: when, in ISO 8601'),
-    "time without a zone": (changed((*EFLOPS, "measured_at"), "2026-03-01T12:00:00"), "with a time zone"),
+    "no time": (
+        changed((*EFLOPS, "measured_at"), "yesterday"),
+        'measured_at: "yesterday"; allowed: when, in ISO 8601',
+    ),
+    "time without a zone": (
+        changed((*EFLOPS, "measured_at"), "2026-03-01T12:00:00"),
+        "with a time zone",
+    ),
     "year 9999": (changed((*EFLOPS, "measured_at"), "9999-12-31T23:59:59-12:00"), "measured_at"),
     "no document": (changed((*EFLOPS, "document"), None), "document: null; allowed"),
     "document of another version": (
         changed((*EFLOPS, "document", "schema_version"), "deepvm.eflops/3"),
-        'entries[0] (g4dn.xlarge).document.schema_version: "deepvm.eflops/3"; allowed: deepvm.eflops/1; '
-        "this file needs a newer deepvm, this is 0.1.0: pip install --upgrade deepvm",
+        (
+            'entries[0] (g4dn.xlarge).document.schema_version: "deepvm.eflops/3"; allowed:'
+            " deepvm.eflops/1; this file needs a newer deepvm, this is 0.1.0: pip install --upgrade"
+            " deepvm"
+        ),
     ),
-    "eflops 0": (changed((*EFLOPS, "document", "eflops"), 0), "document.eflops: 0; allowed: operations per second"),
+    "eflops 0": (
+        changed((*EFLOPS, "document", "eflops"), 0),
+        "document.eflops: 0; allowed: operations per second",
+    ),
     "eflops as text": (changed((*EFLOPS, "document", "eflops"), "1e12"), 'document.eflops: "1e12"'),
     "eflops true": (changed((*EFLOPS, "document", "eflops"), True), "document.eflops: true"),
     "infinite": (
@@ -320,27 +364,63 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     ),
     "too long a number": (changed((*EFLOPS, "document", "x"), 10**400), "document.x: Infinity"),
     "half a character": (changed((*EFLOPS, "document", "x"), "\ud800"), "half of a character"),
-    "workload without model": (changed((*EFLOPS, "document", "workload"), {}), "document.workload.model: missing"),
+    "workload without model": (
+        changed((*EFLOPS, "document", "workload"), {}),
+        "document.workload.model: missing",
+    ),
     "a long workload": (
         changed((*EFLOPS, "document", "workload", "model"), "x" * 95),
         "at most 100 characters together",
     ),
-    "workload of lists": (changed((*EFLOPS, "document", "workload", "batch"), [1]), "document.workload.batch: a list"),
-    "no points": (changed((*SCALING, "document", "points"), []), "document.points: a list of 0; allowed: measured"),
-    "a size twice": (changed((*SCALING, "document", "points", 2, "n"), 2), "points[2].n: 2 appears twice"),
-    "half a VM": (changed((*SCALING, "document", "points", 1, "n"), 1.5), "points[1].n: 1.5; allowed: VMs: a whole"),
-    "no speed": (changed((*SCALING, "document", "points", 1, "speedup"), 0), "points[1].speedup: 0; allowed"),
+    "workload of lists": (
+        changed((*EFLOPS, "document", "workload", "batch"), [1]),
+        "document.workload.batch: a list",
+    ),
+    "no points": (
+        changed((*SCALING, "document", "points"), []),
+        "document.points: a list of 0; allowed: measured",
+    ),
+    "a size twice": (
+        changed((*SCALING, "document", "points", 2, "n"), 2),
+        "points[2].n: 2 appears twice",
+    ),
+    "half a VM": (
+        changed((*SCALING, "document", "points", 1, "n"), 1.5),
+        "points[1].n: 1.5; allowed: VMs: a whole",
+    ),
+    "no speed": (
+        changed((*SCALING, "document", "points", 1, "speedup"), 0),
+        "points[1].speedup: 0; allowed",
+    ),
     "two for one": (
         changed((*SCALING, "document", "points", 0, "speedup"), 2),
         "points[0].speedup: 2; allowed: exactly 1",
     ),
-    "only one VM": (changed((*SCALING, "document", "points"), [{"n": 1, "speedup": 1}]), "no n above 1"),
-    "local in words": (changed((*SCALING, "document", "local"), "yes"), 'document.local: "yes"; allowed'),
-    "knee 0": (changed((*SATURATION, "document", "n_sat_knee"), 0), "document.n_sat_knee: 0; allowed"),
+    "only one VM": (
+        changed((*SCALING, "document", "points"), [{"n": 1, "speedup": 1}]),
+        "no n above 1",
+    ),
+    "local in words": (
+        changed((*SCALING, "document", "local"), "yes"),
+        'document.local: "yes"; allowed',
+    ),
+    "knee 0": (
+        changed((*SATURATION, "document", "n_sat_knee"), 0),
+        "document.n_sat_knee: 0; allowed",
+    ),
     "no times": (changed((*SATURATION, "document", "times"), ...), "document.times: missing"),
-    "negative bandwidth": (changed((*SATURATION, "document", "sender_gbps"), -1), "document.sender_gbps: -1; allowed"),
-    "twice the same": (changed(SCALING, good()["entries"][0]), "entries[2] (g4dn.xlarge): a second"),
-    "a key twice": (json.dumps(good()).replace('"kind"', '"kind": "eflops", "kind"', 1), "appears twice in its object"),
+    "negative bandwidth": (
+        changed((*SATURATION, "document", "sender_gbps"), -1),
+        "document.sender_gbps: -1; allowed",
+    ),
+    "twice the same": (
+        changed(SCALING, good()["entries"][0]),
+        "entries[2] (g4dn.xlarge): a second",
+    ),
+    "a key twice": (
+        json.dumps(good()).replace('"kind"', '"kind": "eflops", "kind"', 1),
+        "appears twice in its object",
+    ),
 }
 
 
@@ -364,9 +444,14 @@ def test_a_good_file_is_good(tmp_path: Path) -> None:
 
 def test_a_newer_file_says_which_deepvm_it_needs(tmp_path: Path) -> None:
     file = tmp_path / CURRENT
-    file.write_text(json.dumps({"schema_version": "deepvm.tables/2", "deepvm": "0.7.0", "entries": {"new": "form"}}))
+    file.write_text(
+        json.dumps(
+            {"schema_version": "deepvm.tables/2", "deepvm": "0.7.0", "entries": {"new": "form"}}
+        )
+    )
     with pytest.raises(
-        CatalogFormatError, match=r"needs deepvm 0\.7\.0 or newer, this is 0\.1\.0: pip install --upgrade"
+        CatalogFormatError,
+        match=r"needs deepvm 0\.7\.0 or newer, this is 0\.1\.0: pip install --upgrade",
     ):
         load_tables(tmp_path)
     file.write_text(json.dumps({"schema_version": "deepvm.tables/2"}))
@@ -402,7 +487,9 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         ("saturation", saturation_document(), {"sender_type": "a"}, "receiver_type: ''"),
     ],
 )
-def test_entries_need_a_kind_and_their_types(kind: str, document: Any, types: dict[str, str], error: str) -> None:
+def test_entries_need_a_kind_and_their_types(
+    kind: str, document: Any, types: dict[str, str], error: str
+) -> None:
     with pytest.raises(RequestError) as refused:
         entry_of(kind, document, measured_at=DAY, **types)
     assert error in str(refused.value)
@@ -410,23 +497,35 @@ def test_entries_need_a_kind_and_their_types(kind: str, document: Any, types: di
 
 def test_a_document_that_is_not_valid_is_named() -> None:
     with pytest.raises(CatalogFormatError, match=r"^my\.json: points: no n above 1"):
-        entry_of("scaling", scaling_document(((1, 1),)), measured_at=DAY, instance_type="a", name="my.json")
+        entry_of(
+            "scaling",
+            scaling_document(((1, 1),)),
+            measured_at=DAY,
+            instance_type="a",
+            name="my.json",
+        )
 
 
 # --- any tables, there and back ---
 
 WORDS = st.text(
-    st.characters(codec="utf-8", exclude_categories=["Cc", "Cf", "Cs", "Zl", "Zp"]), min_size=1, max_size=12
+    st.characters(codec="utf-8", exclude_categories=["Cc", "Cf", "Cs", "Zl", "Zp"]),
+    min_size=1,
+    max_size=12,
 ).filter(lambda s: s == s.strip() and not s.startswith("#"))
 NUMBERS = st.floats(1e-6, 1e20)
 EXTRAS = st.dictionaries(
     WORDS,
-    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | WORDS,
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | WORDS,
     max_size=3,
 ).map(lambda d: {"extra": d})
-MOMENTS = st.datetimes(datetime(2001, 1, 1), datetime(2199, 1, 1), timezones=st.just(timezone.utc)).map(
-    lambda d: d.replace(microsecond=0)
-)
+MOMENTS = st.datetimes(
+    datetime(2001, 1, 1), datetime(2199, 1, 1), timezones=st.just(timezone.utc)
+).map(lambda d: d.replace(microsecond=0))
 
 
 @st.composite
@@ -442,7 +541,9 @@ def entries(draw: st.DrawFn) -> Entry:
         document = scaling_document(zip(sizes, speedups, strict=True), workload=workload, **extra)
     else:
         knee = draw(st.none() | st.floats(1, 1000))
-        document = saturation_document(knee, draw(st.none() | st.floats(0.001, 1000)), transport=draw(WORDS), **extra)
+        document = saturation_document(
+            knee, draw(st.none() | st.floats(0.001, 1000)), transport=draw(WORDS), **extra
+        )
     types = ("sender_type", "receiver_type") if kind == "saturation" else ("instance_type",)
     return entry_of(kind, document, measured_at=draw(MOMENTS), **{t: draw(WORDS) for t in types})
 
@@ -450,7 +551,10 @@ def entries(draw: st.DrawFn) -> Entry:
 @settings(max_examples=examples(100))
 @given(st.lists(entries(), max_size=5), st.lists(entries(), max_size=3))
 def test_there_and_back(first: list[Entry], second: list[Entry]) -> None:
-    """Saved, exported, imported elsewhere: the same; and in whatever order, of different moments, the same."""
+    """Saved, exported, imported elsewhere: the same.
+
+    And in whatever order, of different moments, the same.
+    """
     with tempfile.TemporaryDirectory() as name:
         here, there = Path(name) / "here", Path(name) / "there"
         save_entries(here, first)
@@ -478,9 +582,18 @@ def test_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_a_file_nothing_slow_is_loaded(tmp_path: Path) -> None:
-    script = "import sys; from deepvm.catalog.measured.tables import load_tables; load_tables(); print(*sys.modules)"
-    environment = {**os.environ, "DEEPVM_DATA_DIR": str(tmp_path)}
-    out = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
-    assert not {"pydantic", "pydantic.main", "pandas", "scipy", "deepvm.catalog.measured.apply"} & set(
-        out.stdout.split()
+    script = (
+        "import sys; from deepvm.catalog.measured.tables import load_tables; load_tables();"
+        " print(*sys.modules)"
     )
+    environment = {**os.environ, "DEEPVM_DATA_DIR": str(tmp_path)}
+    out = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+    )
+    assert not {
+        "pydantic",
+        "pydantic.main",
+        "pandas",
+        "scipy",
+        "deepvm.catalog.measured.apply",
+    } & set(out.stdout.split())

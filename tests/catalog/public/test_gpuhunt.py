@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from support.public_catalogs import HUNT_HEAD, HUNT_ROWS, csv_file, gpuhunt_csv, public_server, zipped
+from support.public_catalogs import (
+    HUNT_HEAD,
+    HUNT_ROWS,
+    csv_file,
+    gpuhunt_csv,
+    public_server,
+    zipped,
+)
 from support.spot_advisor import say
 
 from deepvm.catalog.public import gpuhunt
@@ -24,10 +31,24 @@ BY_HAND = {
         ("c7g.xlarge", "us-east-1", ""): ("", 0, None, "arm64", "0.145", None),
     },
     "gcp": {
-        ("a2-highgpu-1g", "us-central1", "us-central1-a"): ("A100", 1, 40, "x86_64", "3.673385", "1.80385"),
+        ("a2-highgpu-1g", "us-central1", "us-central1-a"): (
+            "A100",
+            1,
+            40,
+            "x86_64",
+            "3.673385",
+            "1.80385",
+        ),
         ("a3-highgpu-8g", "us-east4", "us-east4-a"): ("H100", 8, 80, "x86_64", "88.25", None),
         ("g2-standard-4", "us-central1", "us-central1-a"): ("L4", 1, 24, "x86_64", "0.70674", None),
-        ("g2-standard-48", "us-central1", "us-central1-a"): ("L4", 4, 24, "x86_64", "4.000704", None),
+        ("g2-standard-48", "us-central1", "us-central1-a"): (
+            "L4",
+            4,
+            24,
+            "x86_64",
+            "4.000704",
+            None,
+        ),
         ("e2-standard-4", "us-central1", "us-central1-a"): ("", 0, None, "x86_64", "0.134", None),
     },
     "lambda": {
@@ -45,9 +66,30 @@ BY_HAND = {
         ("Standard_D8s_v5", "eastus", ""): ("", 0, None, "x86_64", "0.384", None),
     },
     "nebius": {
-        ("gpu-h100-sxm_8gpu-128vcpu-1600gb", "eu-north1", ""): ("H100", 8, 80, "x86_64", "23.6", "10"),
-        ("gpu-h100-sxm_1gpu-16vcpu-200gb", "eu-north1", ""): ("H100", 1, 80, "x86_64", "2.95", None),
-        ("gpu-h200-sxm_8gpu-128vcpu-1600gb", "eu-west1", ""): ("H200", 8, 141, "x86_64", "28", None),
+        ("gpu-h100-sxm_8gpu-128vcpu-1600gb", "eu-north1", ""): (
+            "H100",
+            8,
+            80,
+            "x86_64",
+            "23.6",
+            "10",
+        ),
+        ("gpu-h100-sxm_1gpu-16vcpu-200gb", "eu-north1", ""): (
+            "H100",
+            1,
+            80,
+            "x86_64",
+            "2.95",
+            None,
+        ),
+        ("gpu-h200-sxm_8gpu-128vcpu-1600gb", "eu-west1", ""): (
+            "H200",
+            8,
+            141,
+            "x86_64",
+            "28",
+            None,
+        ),
         ("gpu-l40s-a_1gpu-8vcpu-32gb", "eu-north1", ""): ("L40S", 1, 48, "x86_64", "1.5484", None),
         ("cpu-d3_4vcpu-16gb", "eu-north1", ""): ("", 0, None, "x86_64", "0.0992", None),
     },
@@ -72,7 +114,10 @@ def offers(cloud: str, body: bytes) -> list[Offer]:
 @pytest.mark.parametrize("cloud", BY_HAND)
 def test_figures_are_those_worked_out_by_hand(cloud: str) -> None:
     found = {(o.instance_type, o.region, o.zone): o for o in offers(cloud, gpuhunt_csv(cloud))}
-    said = {k: (o.gpu, o.gpu_count, o.gpu_memory_gib, o.arch, o.on_demand, o.spot) for k, o in found.items()}
+    said = {
+        k: (o.gpu, o.gpu_count, o.gpu_memory_gib, o.arch, o.on_demand, o.spot)
+        for k, o in found.items()
+    }
     assert said == BY_HAND[cloud] and len(said) >= 5
 
 
@@ -81,7 +126,9 @@ def test_every_cloud_has_a_sample_and_a_calculation() -> None:
 
 
 def test_what_is_left_out_of_gcp_is_counted() -> None:
-    """43.79 $/h for 8 x H100 in us-central1 is half of what us-east4 asks: another rate, flagged or not."""
+    """43.79 $/h for 8 x H100 in us-central1 is half of what us-east4 asks: another rate, flagged or
+    not.
+    """
     assert check(source("gpuhunt").parse(gpuhunt_csv("gcp"), "gcp")).foreign == {
         "a price of reserved GPUs, not on demand": 2,
         "GPUs that are attached to a type": 1,
@@ -92,11 +139,17 @@ def test_what_is_left_out_of_gcp_is_counted() -> None:
 def test_runpods_clusters_and_community_are_no_pods_of_its_data_centres() -> None:
     checked = check(source("gpuhunt").parse(gpuhunt_csv("runpod"), "runpod"))
     assert checked.broken == 0
-    assert checked.foreign == {"a cluster, not a VM": 1, "machines of others, known by their country": 1}
+    assert checked.foreign == {
+        "a cluster, not a VM": 1,
+        "machines of others, known by their country": 1,
+    }
 
 
 def test_a_market_that_is_neither_breaks_the_row() -> None:
-    rows = (*HUNT_ROWS["aws"], "g5.2xlarge,us-east-1,1.212,8,32.0,1,A10G,24.0,perhaps,,nvidia,,x86,")
+    rows = (
+        *HUNT_ROWS["aws"],
+        "g5.2xlarge,us-east-1,1.212,8,32.0,1,A10G,24.0,perhaps,,nvidia,,x86,",
+    )
     assert check(source("gpuhunt").parse(csv_file(HUNT_HEAD, rows), "aws")).broken == 1
 
 
@@ -114,7 +167,9 @@ def test_the_newest_version_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("version", [b"", b"../../secret", b"<html>", b"x" * 100, b"a b"])
-def test_another_version_than_a_name_is_not_asked_for(monkeypatch: pytest.MonkeyPatch, version: bytes) -> None:
+def test_another_version_than_a_name_is_not_asked_for(
+    monkeypatch: pytest.MonkeyPatch, version: bytes
+) -> None:
     with pytest.raises(CloudError, match="names no version"):
         fetched(monkeypatch, "/aws/version", say(version))
 
@@ -129,7 +184,9 @@ def test_another_version_than_a_name_is_not_asked_for(monkeypatch: pytest.Monkey
         (zipped(bytes(2**21)), "larger than 1 MiB"),
     ],
 )
-def test_another_archive_is_refused(monkeypatch: pytest.MonkeyPatch, archive: bytes, said: str) -> None:
+def test_another_archive_is_refused(
+    monkeypatch: pytest.MonkeyPatch, archive: bytes, said: str
+) -> None:
     monkeypatch.setattr(gpuhunt, "_MOST_UNPACKED", 2**20)
     with pytest.raises(CloudError, match=said):
         fetched(monkeypatch, "/aws/20261127-12/catalog.zip", say(archive))

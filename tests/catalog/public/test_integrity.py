@@ -66,7 +66,14 @@ def of(found: Checked, zone: str) -> Offer | None:
 class TestPrices:
     @pytest.mark.parametrize(
         ("text", "exact"),
-        [("0.526", "0.526"), ("10.00", "10"), ("0.1234561", "0.123457"), (" 1 ", "1"), ("100", "100"), ("", None)],
+        [
+            ("0.526", "0.526"),
+            ("10.00", "10"),
+            ("0.1234561", "0.123457"),
+            (" 1 ", "1"),
+            ("100", "100"),
+            ("", None),
+        ],
     )
     def test_are_exact_and_rounded_up(self, text: str, exact: str | None) -> None:
         assert price(text) == exact
@@ -77,12 +84,20 @@ class TestPrices:
             price(text)
 
     def test_are_added_without_rounding(self) -> None:
-        assert (total("0.73948", "2.93391"), total("1", None), total("0.1", "0.2")) == ("3.67339", None, "0.3")
+        assert (total("0.73948", "2.93391"), total("1", None), total("0.1", "0.2")) == (
+            "3.67339",
+            None,
+            "0.3",
+        )
 
 
 class TestFamilies:
-    @pytest.mark.parametrize(("on_demand", "stays"), [("0.11", True), ("0.10", False), ("2.6", True), ("2.7", False)])
-    def test_a_price_is_between_a_fifth_and_five_times_the_median(self, on_demand: str, stays: bool) -> None:
+    @pytest.mark.parametrize(
+        ("on_demand", "stays"), [("0.11", True), ("0.10", False), ("2.6", True), ("2.7", False)]
+    )
+    def test_a_price_is_between_a_fifth_and_five_times_the_median(
+        self, on_demand: str, stays: bool
+    ) -> None:
         found = checked(offer(zone="odd", on_demand=on_demand))
         left = of(found, "odd")
         assert left is not None and (left.on_demand == on_demand) == stays
@@ -111,13 +126,19 @@ class TestFamilies:
                 on_demand=p,
                 spot=None,
             )
-            for n, gib, p in (("nano", 0.5, "0.0052"), ("large", 8.0, "0.0832"), ("2xlarge", 32.0, "0.3328"))
+            for n, gib, p in (
+                ("nano", 0.5, "0.0052"),
+                ("large", 8.0, "0.0832"),
+                ("2xlarge", 32.0, "0.3328"),
+            )
         ]
         assert reasons(checked(*sizes)) == {}
         odd = offer(**_CPU, instance_type="t3.odd", on_demand="83.2")
         assert reasons(checked(*sizes, odd)) == {FAR: 1}
 
-    @pytest.mark.parametrize(("spot", "stays"), [("0.036", True), ("0.035", False), ("0.89", True), ("0.91", False)])
+    @pytest.mark.parametrize(
+        ("spot", "stays"), [("0.036", True), ("0.035", False), ("0.89", True), ("0.91", False)]
+    )
     def test_a_spot_price_is_compared_with_the_types_others(self, spot: str, stays: bool) -> None:
         found = checked(offer(zone="odd", spot=spot))
         left = of(found, "odd")
@@ -148,14 +169,36 @@ class TestRows:
     @pytest.mark.parametrize(
         ("gpu", "gib", "stays"),
         [
-            *(("T4", 16.0, True), ("T4", 14.7, True), ("T4", 24.0, False), ("A100", 40.0, True), ("A100", 80.0, True)),
-            *(("A100", 60.0, False), ("A10G", 22.352, True), ("H200", 141.0, True), ("H200", 0.08, False)),
-            *(("B200", 180.0, True), ("H100", 94.0, True), ("Unheard-of", 33.0, True), ("T4", None, True)),
+            *(
+                ("T4", 16.0, True),
+                ("T4", 14.7, True),
+                ("T4", 24.0, False),
+                ("A100", 40.0, True),
+                ("A100", 80.0, True),
+            ),
+            *(
+                ("A100", 60.0, False),
+                ("A10G", 22.352, True),
+                ("H200", 141.0, True),
+                ("H200", 0.08, False),
+            ),
+            *(
+                ("B200", 180.0, True),
+                ("H100", 94.0, True),
+                ("Unheard-of", 33.0, True),
+                ("T4", None, True),
+            ),
         ],
     )
-    def test_a_gpu_has_the_memory_of_its_model(self, gpu: str, gib: float | None, stays: bool) -> None:
-        found = checked(offer(zone="z", instance_type="x.y", gpu=gpu, gpu_memory_gib=gib, spot=None))
-        assert (of(found, "z") is not None) == stays and reasons(found) == ({} if stays else {WRONG_MEMORY: 1})
+    def test_a_gpu_has_the_memory_of_its_model(
+        self, gpu: str, gib: float | None, stays: bool
+    ) -> None:
+        found = checked(
+            offer(zone="z", instance_type="x.y", gpu=gpu, gpu_memory_gib=gib, spot=None)
+        )
+        assert (of(found, "z") is not None) == stays and reasons(found) == (
+            {} if stays else {WRONG_MEMORY: 1}
+        )
 
     @pytest.mark.parametrize(
         "changes",
@@ -186,7 +229,9 @@ class TestFiles:
         found = checked(*[Refused("TPU", foreign=True)] * 500)
         assert (found.foreign, found.broken) == ({"TPU": 500}, 0)
 
-    @pytest.mark.parametrize("rows", [[], [Refused("unreadable price")], [Refused("TPU", foreign=True)]])
+    @pytest.mark.parametrize(
+        "rows", [[], [Refused("unreadable price")], [Refused("TPU", foreign=True)]]
+    )
     def test_a_file_without_offers_is_refused(self, rows: list[Row]) -> None:
         with pytest.raises(DataError, match="no offer that can be used"):
             check(rows)
@@ -197,17 +242,23 @@ class TestFiles:
 
 def test_offers_become_signals_of_each_region() -> None:
     other = offer(region="us-west-2", zone="usw2-az1", spot=None)
-    said = readings(checked(other, Refused("unreadable price", "us-west-2"), offer(zone="far", on_demand="99")))
+    said = readings(
+        checked(other, Refused("unreadable price", "us-west-2"), offer(zone="far", on_demand="99"))
+    )
     assert {r: sorted(kinds) for r, kinds in said.items()} == {
         "us-east-1": sorted([SPECS, OFFERINGS, ON_DEMAND, SPOT]),
         "us-west-2": sorted([SPECS, OFFERINGS, ON_DEMAND]),
     }
-    assert all(not form_problem(kind, r.data) for kinds in said.values() for kind, r in kinds.items())
+    assert all(
+        not form_problem(kind, r.data) for kinds in said.values() for kind, r in kinds.items()
+    )
     assert said["us-west-2"][ON_DEMAND].data == {"g4dn.xlarge": "0.526"}
     assert said["us-west-2"][SPECS].refused == {"unreadable price": 1}
     assert said["us-east-1"][ON_DEMAND].refused == {FAR: 1}
     assert said["us-east-1"][SPOT].data["g4dn.xlarge"]["use1-az1"] == ["0.18", ""]
-    assert "far" in said["us-east-1"][SPOT].data["g4dn.xlarge"], "its spot price is as good as others"
+    assert "far" in said["us-east-1"][SPOT].data["g4dn.xlarge"], (
+        "its spot price is as good as others"
+    )
 
 
 def test_of_different_prices_in_the_zones_of_a_region_the_higher_counts() -> None:
@@ -220,9 +271,15 @@ def test_counts_name_the_region() -> None:
 
 
 def test_rates_of_reserved_gpus_are_told_from_those_on_demand() -> None:
-    h100 = {"us-east4": 9.79655, "us-east5": 11.03385, "europe-west4": 12.73552, "us-central1": 4.20076}
+    h100 = {
+        "us-east4": 9.79655,
+        "us-east5": 11.03385,
+        "europe-west4": 12.73552,
+        "us-central1": 4.20076,
+    }
     assert other_rates(h100) == {"us-central1"}
-    l4 = {"us-east4": 0.55821, "asia-south1": 0.58298, "me-central2": 0.89606}  # true prices, far apart
+    # True prices, far apart
+    l4 = {"us-east4": 0.55821, "asia-south1": 0.58298, "me-central2": 0.89606}
     assert other_rates(l4) == set()
     assert other_rates({"a": 1.0, "b": 1.0, "c": 99.0}) == set(), "an absurd price is no measure"
     assert other_rates({}) == set()

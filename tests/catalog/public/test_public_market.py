@@ -1,4 +1,6 @@
-"""A source's cache and its file over local HTTP: patience, faults, refreshes that are killed, no credentials."""
+"""A source's cache and its file over local HTTP: patience, faults, refreshes that are killed, no
+credentials.
+"""
 
 from __future__ import annotations
 
@@ -60,9 +62,13 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[PublicServer]:
         yield found
 
 
-def market(tmp_path: Path, now: datetime = NOW, name: str = "skypilot", cloud: str = "aws") -> PublicMarket:
+def market(
+    tmp_path: Path, now: datetime = NOW, name: str = "skypilot", cloud: str = "aws"
+) -> PublicMarket:
     found = source(name)
-    return PublicMarket(found, cloud, Cache(tmp_path / f"source_{name}", "public", found.period_s), now)
+    return PublicMarket(
+        found, cloud, Cache(tmp_path / f"source_{name}", "public", found.period_s), now
+    )
 
 
 def prices(found: Found, region: str = "us-east-1") -> Any:
@@ -76,7 +82,11 @@ class TestAnAnswer:
         assert prices(found)["g5.xlarge"] == "1.006" and found.error is None
         signal = found.of("us-east-1", SPOT)
         assert signal is not None
-        assert (signal.origin, signal.source, signal.observed_at) == ("live", "skypilot-catalog", NOW)
+        assert (signal.origin, signal.source, signal.observed_at) == (
+            "live",
+            "skypilot-catalog",
+            NOW,
+        )
         kept = market(tmp_path, NOW + timedelta(hours=1)).kept(["us-east-1", "us-west-2"])
         assert prices(kept) == prices(found) and prices(kept, "us-west-2") == {
             "g4dn.xlarge": "0.526",
@@ -85,12 +95,16 @@ class TestAnAnswer:
         }
         assert market(tmp_path).regions() == ("us-east-1", "us-west-2")
 
-    def test_it_is_asked_once_in_its_publishers_period(self, server: PublicServer, tmp_path: Path) -> None:
+    def test_it_is_asked_once_in_its_publishers_period(
+        self, server: PublicServer, tmp_path: Path
+    ) -> None:
         for hours, asked in ((0, 1), (1, 1), (6, 1), (8, 2)):
             found = market(tmp_path, NOW + timedelta(hours=hours)).latest(["us-east-1"], 30)
             assert prices(found) and len(server.asked) == asked
 
-    def test_a_region_that_the_file_lacks_does_not_ask_again(self, server: PublicServer, tmp_path: Path) -> None:
+    def test_a_region_that_the_file_lacks_does_not_ask_again(
+        self, server: PublicServer, tmp_path: Path
+    ) -> None:
         for _ in range(3):
             assert prices(market(tmp_path).latest(["eu-west-9"], 30), "eu-west-9") is None
         assert len(server.asked) == 1
@@ -101,7 +115,9 @@ class TestAnAnswer:
         found = market(tmp_path).latest(["us-east-1"], 30)
         assert found.of("us-east-1", SPECS) is not None and len(server.asked) == 2
 
-    def test_the_server_says_when_the_file_was_written(self, server: PublicServer, tmp_path: Path) -> None:
+    def test_the_server_says_when_the_file_was_written(
+        self, server: PublicServer, tmp_path: Path
+    ) -> None:
         server.answers[PATH] = say(FILE, **{"Last-Modified": "Thu, 26 Nov 2026 20:00:00 GMT"})
         written = datetime(2026, 11, 26, 20, tzinfo=timezone.utc)
         signal = market(tmp_path).refresh().of("us-east-1", SPOT)
@@ -113,31 +129,47 @@ class TestAnAnswer:
     def test_a_file_that_bears_no_date_may_be_as_old_as_its_publisher_lets_it_get(
         self, server: PublicServer, tmp_path: Path
     ) -> None:
-        """GitHub's raw files have no Last-Modified: prices that may be of seven hours ago are not called today's."""
+        """GitHub's raw files have no Last-Modified: prices that may be of seven hours ago are not
+        called today's.
+        """
         server.answers[PATH] = say(FILE)
         signal = market(tmp_path).refresh().of("us-east-1", SPOT)
-        assert signal is not None and signal.observed_at == NOW - timedelta(hours=7) and not signal.dated
+        assert (
+            signal is not None
+            and signal.observed_at == NOW - timedelta(hours=7)
+            and not signal.dated
+        )
         kept = market(tmp_path).kept(["us-east-1"]).of("us-east-1", SPOT)
         assert kept is not None and not kept.dated, "the cache knows, too"
         assert age(kept.observed_at, NOW + timedelta(hours=2), kept.dated) == "at most 9 h"
 
-    def test_a_file_that_nobody_renews_is_as_old_as_its_end(self, server: PublicServer, tmp_path: Path) -> None:
+    def test_a_file_that_nobody_renews_is_as_old_as_its_end(
+        self, server: PublicServer, tmp_path: Path
+    ) -> None:
         server.answers["/v6/azure/vms.csv"] = say(skypilot_file("azure"))
         signal = market(tmp_path, cloud="azure").refresh().of("eastus", SPOT)
-        assert signal is not None and signal.observed_at.date().isoformat() == "2025-04-28" and signal.dated
+        assert (
+            signal is not None
+            and signal.observed_at.date().isoformat() == "2025-04-28"
+            and signal.dated
+        )
 
     def test_packed_files_are_unpacked(self, server: PublicServer, tmp_path: Path) -> None:
         server.answers[PATH] = say(gzip.compress(FILE), **{"Content-Encoding": "gzip"})
         assert prices(market(tmp_path).refresh())
         assert "gzip" in server.headers[0]
 
-    def test_both_sources_are_kept_and_the_newer_one_wins(self, server: PublicServer, tmp_path: Path) -> None:
+    def test_both_sources_are_kept_and_the_newer_one_wins(
+        self, server: PublicServer, tmp_path: Path
+    ) -> None:
         later = NOW + timedelta(minutes=10)
         first = market(tmp_path).refresh().of("us-east-1", SPOT)
         second = market(tmp_path, later, "gpuhunt").refresh().of("us-east-1", SPOT)
         assert newest([first, second], later) is second and newest([first, None], later) is first
         assert prices(market(tmp_path, later).kept(["us-east-1"]))["g4dn.12xlarge"] == "3.912"
-        assert prices(market(tmp_path, later, "gpuhunt").kept(["us-east-1"]))["g6e.xlarge"] == "1.861"
+        assert (
+            prices(market(tmp_path, later, "gpuhunt").kept(["us-east-1"]))["g6e.xlarge"] == "1.861"
+        )
         assert newest([None, None], later) is None
 
 
@@ -145,7 +177,12 @@ def test_every_source_says_what_it_must(monkeypatch: pytest.MonkeyPatch) -> None
     for name in SOURCES:
         found = source(name)
         monkeypatch.delenv(found.variable, raising=False)
-        assert found.name == name and found.title == SOURCES[name].title and found.licence and found.period_s >= 3600
+        assert (
+            found.name == name
+            and found.title == SOURCES[name].title
+            and found.licence
+            and found.period_s >= 3600
+        )
         assert found.address.startswith("https://") and found.variable.startswith("DEEPVM_")
         assert all(found.url(cloud).startswith(found.address) for cloud in found.clouds)
 
@@ -160,7 +197,9 @@ def test_an_address_that_is_none_of_the_web_is_a_wrong_setting(
     assert "s3cr3t" not in str(caught.value)
 
 
-def test_no_credential_is_sent(server: PublicServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_credential_is_sent(
+    server: PublicServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     secrets = {
         "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",
         "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI-K7MDENG",
@@ -180,7 +219,11 @@ def test_no_credential_is_sent(server: PublicServer, tmp_path: Path, monkeypatch
     sent = "\n".join((*server.headers, *server.asked))
     assert len(server.asked) == 3 and "deepvm" in sent
     assert not [v for v in (*secrets.values(), "netrc-s3cr3t", "joe") if v in sent]
-    assert not [line for line in sent.lower().splitlines() if line.startswith(("authorization", "cookie", "proxy-"))]
+    assert not [
+        line
+        for line in sent.lower().splitlines()
+        if line.startswith(("authorization", "cookie", "proxy-"))
+    ]
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -209,7 +252,9 @@ def test_a_proxys_password_goes_to_the_proxy_alone(
     assert not [s for s in seen["source"] if "authorization" in s.lower() or "joe" in s]
 
 
-def pieces(body: bytes, pause_s: float, size: int = 100, length: bool = False) -> Callable[[Any], None]:
+def pieces(
+    body: bytes, pause_s: float, size: int = 100, length: bool = False
+) -> Callable[[Any], None]:
     def answer(handler: Any) -> None:
         handler.send_response(200)
         if length:
@@ -263,7 +308,11 @@ class Form:
         handler.wfile.write(b"%x\r\n" % len(self.file) + self.file[:100])
 
 
-HUNTED = [row.replace("us-east-1", region) for region in ("us-west-2", "eu-west-1") for row in HUNT_ROWS["aws"]]
+HUNTED = [
+    row.replace("us-east-1", region)
+    for region in ("us-west-2", "eu-west-1")
+    for row in HUNT_ROWS["aws"]
+]
 FORMS = {
     "skypilot": Form(PATH, FILE, AWS_HEAD),
     "gpuhunt": Form("/aws/20261127-12/catalog.zip", gpuhunt_csv("aws", *HUNTED), HUNT_HEAD, zipped),
@@ -292,14 +341,20 @@ FAULTS: dict[str, tuple[Callable[[Form], Callable[[Any], None]], str]] = {
     "is a web page": (lambda f: say(b"<html><body>Sign in to the WiFi</body></html>\n"), "reply"),
     "is JSON": (lambda f: say(f.pack(b'{"message": "API rate limit exceeded"}\n')), "reply"),
     "is binary": (lambda f: say(f.pack(bytes(range(256)) * 50)), "reply"),
-    "has other columns": (lambda f: say(f.pack(b"type,cost\n" + b"g5.xlarge,1.006\n" * 50)), "reply"),
+    "has other columns": (
+        lambda f: say(f.pack(b"type,cost\n" + b"g5.xlarge,1.006\n" * 50)),
+        "reply",
+    ),
     "has a renamed column": (
         lambda f: f.edited("SpotPrice", "Spot") if f.text is FILE else f.edited("spot", "s"),
         "reply",
     ),
     "has shifted cells": (lambda f: f.edited("us-east-1,", "us-east-1,,"), "reply"),
     "has no rows": (lambda f: f.of_rows([]), "reply"),
-    "has zero prices": (lambda f: f.of_rows(ZERO["skypilot" if f.text is FILE else "gpuhunt"]), "reply"),
+    "has zero prices": (
+        lambda f: f.of_rows(ZERO["skypilot" if f.text is FILE else "gpuhunt"]),
+        "reply",
+    ),
     "has negative prices": (lambda f: f.edited(",0.", ",-0."), "reply"),
     "has prices in words": (lambda f: f.edited(",0.", ",USD 0."), "reply"),
     "says 403": (lambda f: say(b"<Error/>", 403), "reply"),
@@ -354,7 +409,9 @@ def test_two_seconds_are_the_patience(server: PublicServer, tmp_path: Path, faul
     assert time.monotonic() - start < 0.5, "it is not waited for again within five minutes"
 
 
-def test_an_answer_that_comes_late_is_kept_for_the_next_command(server: PublicServer, tmp_path: Path) -> None:
+def test_an_answer_that_comes_late_is_kept_for_the_next_command(
+    server: PublicServer, tmp_path: Path
+) -> None:
     server.answers[PATH] = pieces(FILE, 0.4, len(FILE) // 2)
     assert market(tmp_path).latest(["us-east-1"], 0.1).error is not None
     with soon(10):
@@ -366,14 +423,18 @@ def test_an_answer_that_comes_late_is_kept_for_the_next_command(server: PublicSe
 def test_reading_a_file_that_is_here_is_not_counted(
     server: PublicServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A large file, on a slow machine: giving it up would mean to download it with every command, never to use it."""
+    """A large file, on a slow machine: giving it up would mean to download it with every command,
+    never to use it.
+    """
     check = integrity.check
     monkeypatch.setattr(integrity, "check", lambda rows: (time.sleep(1), check(rows))[1])
     found = market(tmp_path).latest(["us-east-1"], 0.5)
     assert found.error is None and prices(found)
 
 
-def test_a_bug_in_a_reader_costs_its_source_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_in_a_reader_costs_its_source_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: object) -> object:
         raise KeyError("s3cr3t")
 
@@ -381,7 +442,11 @@ def test_a_bug_in_a_reader_costs_its_source_only(tmp_path: Path, monkeypatch: py
     found = PublicMarket(
         source("skypilot"), "aws", Cache(tmp_path, "public"), NOW, get=lambda _: Downloaded(FILE)
     ).refresh()
-    assert found.error is not None and "KeyError" in str(found.error) and "s3cr3t" not in str(found.error)
+    assert (
+        found.error is not None
+        and "KeyError" in str(found.error)
+        and "s3cr3t" not in str(found.error)
+    )
 
 
 def test_what_fails_at_once_is_asked_again(server: PublicServer, tmp_path: Path) -> None:
@@ -416,7 +481,9 @@ def test_a_refresh_killed_at_any_moment_leaves_whole_files(tmp_path: Path) -> No
     file = tmp_path / "vms.csv"
     file.write_bytes(csv_file(AWS_HEAD, rows))
     for moment in range(20):
-        process = subprocess.Popen([sys.executable, "-c", REFRESH, str(tmp_path), str(file)], stdout=subprocess.PIPE)
+        process = subprocess.Popen(
+            [sys.executable, "-c", REFRESH, str(tmp_path), str(file)], stdout=subprocess.PIPE
+        )
         assert process.stdout is not None and process.stdout.readline() == b"ready\n"
         time.sleep(0.004 * moment)
         os.kill(process.pid, signals.SIGKILL)
@@ -426,7 +493,9 @@ def test_a_refresh_killed_at_any_moment_leaves_whole_files(tmp_path: Path) -> No
         cache = Cache(tmp_path / "source_skypilot", "public", 3600)
         entries = [e for e in cache.entries(now) if e.kind != FAILURES]
         assert all(e.state == "fresh" for e in entries), [e for e in entries if e.state != "fresh"]
-        kept = PublicMarket(source("skypilot"), "aws", cache, now).kept([f"r-{n}" for n in range(20)])
+        kept = PublicMarket(source("skypilot"), "aws", cache, now).kept(
+            [f"r-{n}" for n in range(20)]
+        )
         assert all(prices(kept, r) in (None, prices(kept, "r-0")) for r in kept.signals)
         about = cache.read("all-regions", REGIONS, now)
         assert about is None or len([r for r in kept.signals if prices(kept, r)]) == 20

@@ -15,7 +15,8 @@ from deepvm.errors import DataError
 
 RECORDED = SHARED / "data" / "perf" / "catalog_samples.csv"
 BY_HAND = {
-    # cloud: type, place: (vCPUs, GiB, GPU, how many, GiB of each, on demand, spot), from the rows of the sample
+    # cloud: type, place: (vCPUs, GiB, GPU, how many, GiB of each, on demand, spot), from the rows
+    # of the sample
     "aws": {
         ("g4dn.xlarge", "use1-az4"): (4, 16, "T4", 1, 16, "0.526", "0.1712"),
         ("g4dn.12xlarge", "use1-az4"): (48, 192, "T4", 4, 16, "3.912", "1.4021"),
@@ -34,12 +35,14 @@ BY_HAND = {
         ("a2-highgpu-8g", "us-central1-a"): (96, 680, "A100", 8, 40, "29.38708", "14.4308"),
         # 1.09962 + 4.4242, 0.31193 + 1.3356
         ("a2-ultragpu-1g", "us-east5-a"): (12, 170, "A100", 1, 80, "5.52382", "1.64753"),
-        # 1.8462 is no price on demand: 0.42 of what the same GPU costs in us-east5; spot is 0.54978 + 1.964
+        # 1.8462 is no price on demand: 0.42 of what the same GPU costs in us-east5; spot is 0.54978
+        # + 1.964
         ("a2-ultragpu-1g", "us-central1-a"): (12, 170, "A100", 1, 80, None, "2.51378"),
         # 9.46006 + 78.37239, 2.15966 + 17.8848
         ("a3-highgpu-8g", "us-east4-a"): (208, 1872, "H100", 8, 80, "87.83245", "20.04446"),
         ("a3-highgpu-8g", "us-central1-a"): (208, 1872, "H100", 8, 80, None, "26.83013"),
-        # the host costs 0, so the price is that of the GPUs (what may be sold on demand is another question)
+        # the host costs 0, so the price is that of the GPUs (what may be sold on demand is another
+        # question)
         ("a4-highgpu-8g", "us-central1-b"): (224, 3968, "B200", 8, 180, "90.216", "32.6064"),
         # 0.1467 + 0.56004, 0.05842 + 0.2231
         ("g2-standard-4", "us-central1-a"): (4, 16, "L4", 1, 24, "0.70674", "0.28152"),
@@ -69,7 +72,8 @@ BY_HAND = {
         ("cpu-d3_16vcpu-64gb", ""): (16, 64, "", 0, None, "0.3968", None),
     },
     "runpod": {
-        # memory is in GiB in a column of MiB; spot equal to on demand says nothing of the spot market
+        # memory is in GiB in a column of MiB; spot equal to on demand says nothing of the spot
+        # market
         ("1x_A100-80GB_SECURE", ""): (8, 117, "A100", 1, 80, "1.39", None),
         ("2x_A100-80GB_SECURE", ""): (16, 234, "A100", 2, 80, "2.78", None),
         ("8x_H100-SXM_SECURE", ""): (160, 1000, "H100", 8, 80, "21.52", None),
@@ -80,7 +84,11 @@ BY_HAND = {
 
 
 def offers(cloud: str, body: bytes | None = None) -> list[Offer]:
-    return list(check(source("skypilot").parse(skypilot_file(cloud) if body is None else body, cloud)).offers)
+    return list(
+        check(
+            source("skypilot").parse(skypilot_file(cloud) if body is None else body, cloud)
+        ).offers
+    )
 
 
 @pytest.mark.parametrize("cloud", BY_HAND)
@@ -104,11 +112,14 @@ def test_the_samples_are_as_the_files_were_recorded() -> None:
             gpu, count = ("", "") if row["gpu"].startswith("(") else (row["gpu"], row["gpu_count"])
             for cells in csv.DictReader([head, *rows]):
                 here = cells.get("AvailabilityZone") or cells["Region"]
-                same_gpus = cells["AcceleratorName"] == gpu and float(cells["AcceleratorCount"] or 0) == float(
-                    count or 0
-                )
+                same_gpus = cells["AcceleratorName"] == gpu and float(
+                    cells["AcceleratorCount"] or 0
+                ) == float(count or 0)
                 if cells["InstanceType"] == row["instance_type"] and here == place and same_gpus:
-                    for column, recorded in (("Price", "on_demand_usd_h"), ("SpotPrice", "spot_usd_h")):
+                    for column, recorded in (
+                        ("Price", "on_demand_usd_h"),
+                        ("SpotPrice", "spot_usd_h"),
+                    ):
                         assert float(cells[column] or 0) == float(row[recorded] or 0), row
                     compared.add((row["cloud"], row["instance_type"] or gpu))
     assert len(compared) >= 16 and {cloud for cloud, _ in compared} == {*SKYPILOT} - {"azure"}
@@ -130,10 +141,15 @@ def test_what_is_no_vm_with_whole_gpus_of_nvidia_is_left_out_and_counted() -> No
 def test_a_host_of_gcp_without_a_price_of_its_gpus_is_no_offer() -> None:
     """Zone b sells the host of a2-highgpu-1g, and no row says what its GPU costs there."""
     found = {(o.instance_type, o.zone) for o in offers("gcp")}
-    assert ("a2-highgpu-1g", "us-central1-b") not in found and ("a2-highgpu-1g", "us-central1-a") in found
+    assert ("a2-highgpu-1g", "us-central1-b") not in found and (
+        "a2-highgpu-1g",
+        "us-central1-a",
+    ) in found
 
 
-@pytest.mark.parametrize("name", ["a3-ultragpu-8g-nolssd", "a3-edgegpu-8g-nolssd", "a4x-highgpu-4g", "a5-highgpu-8g"])
+@pytest.mark.parametrize(
+    "name", ["a3-ultragpu-8g-nolssd", "a3-edgegpu-8g-nolssd", "a4x-highgpu-4g", "a5-highgpu-8g"]
+)
 def test_a_type_with_unknown_gpus_is_not_sold_at_the_price_of_its_host(name: str) -> None:
     """It would be the cheapest of all CPU types."""
     row = f"{name},224.0,2952.0,,,,us-central1,us-central1-a,12.266,3.74713"
@@ -144,7 +160,9 @@ def test_a_doubled_row_of_gcp_is_one_offer() -> None:
     host = "a2-highgpu-1g,12.0,85.0,,,,us-central1,us-central1-a,0.73948,0.36975"
     gpu = f",,,A100,1,{gcp_info(40960)},us-central1,us-central1-a,2.93391,1.4341"
     checked = check(source("skypilot").parse(skypilot_file("gcp", host, gpu), "gcp"))
-    found = [o for o in checked.offers if (o.instance_type, o.zone) == ("a2-highgpu-1g", "us-central1-a")]
+    found = [
+        o for o in checked.offers if (o.instance_type, o.zone) == ("a2-highgpu-1g", "us-central1-a")
+    ]
     assert [(o.on_demand, o.spot) for o in found] == [("3.67339", "1.80385")]
 
 
@@ -156,14 +174,18 @@ def test_an_h200_at_price_0_is_not_for_nothing() -> None:
 
 def test_a_price_of_700_stands_for_none() -> None:
     more = f",,,L4,2,{gcp_info(24576)},us-central1,us-central1-a,700.0,0.4462"
-    body = skypilot_file("gcp", more, "g2-standard-24,24.0,96.0,,,,us-central1,us-central1-a,0.8802,0.35052")
+    body = skypilot_file(
+        "gcp", more, "g2-standard-24,24.0,96.0,,,,us-central1,us-central1-a,0.8802,0.35052"
+    )
     (found,) = [o for o in offers("gcp", body) if o.instance_type == "g2-standard-24"]
     assert (found.on_demand, found.spot) == (None, "0.79672")
 
 
 def test_all_of_lambdas_types_are_in_all_regions() -> None:
     regions = {o.region for o in offers("lambda")}
-    assert {o.region for o in offers("lambda") if o.instance_type == "gpu_1x_a10"} == regions and len(regions) == 3
+    assert {
+        o.region for o in offers("lambda") if o.instance_type == "gpu_1x_a10"
+    } == regions and len(regions) == 3
 
 
 def test_a_region_of_runpod_is_a_data_centre() -> None:
@@ -173,12 +195,40 @@ def test_a_region_of_runpod_is_a_data_centre() -> None:
 @pytest.mark.parametrize(
     ("column", "value"),
     [
-        *((3, "many"), (3, "0"), (3, "1.5"), (3, "-4"), (4, "nan"), (5, "\"{'Gpus': []}\""), (5, '"{"')),
-        *((6, "zero"), (6, "nan"), (6, "inf"), (6, "1e400"), (2, "two"), (8, "../../etc"), (9, "az\x1b[31m")),
+        *(
+            (3, "many"),
+            (3, "0"),
+            (3, "1.5"),
+            (3, "-4"),
+            (4, "nan"),
+            (5, "\"{'Gpus': []}\""),
+            (5, '"{"'),
+        ),
+        *(
+            (6, "zero"),
+            (6, "nan"),
+            (6, "inf"),
+            (6, "1e400"),
+            (2, "two"),
+            (8, "../../etc"),
+            (9, "az\x1b[31m"),
+        ),
     ],
 )
 def test_an_unreadable_cell_costs_its_row(column: int, value: str) -> None:
-    cells = ["g4dn.2xlarge", "T4", "1.0", "8.0", "32.0", "", "0.752", "0.27", "us-east-1", "use1-az1", "x86_64"]
+    cells = [
+        "g4dn.2xlarge",
+        "T4",
+        "1.0",
+        "8.0",
+        "32.0",
+        "",
+        "0.752",
+        "0.27",
+        "us-east-1",
+        "use1-az1",
+        "x86_64",
+    ]
     cells[column] = value
     checked = check(source("skypilot").parse(skypilot_file("aws", ",".join(cells)), "aws"))
     assert checked.broken == 1

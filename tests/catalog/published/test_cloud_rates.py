@@ -55,15 +55,21 @@ def test_each_rate_says_where_it_was_read_and_when(file: Any) -> None:
     for rate in found:
         assert rate["source"].startswith("https://") and rate["says"]
         assert rate["as_of"] is None or _DATE.fullmatch(rate["as_of"])
-        assert rate["official"] == rate["source"].removeprefix("https://").startswith(OWN_PAGES[file.stem])
+        assert rate["official"] == rate["source"].removeprefix("https://").startswith(
+            OWN_PAGES[file.stem]
+        )
 
 
 def test_what_others_say_is_shown_as_doubtful_and_what_a_cloud_says_is_not() -> None:
     rates = rates_of("aws", "us-east-1")
     assert rates is not None
-    blog = bill_of(RentedVms(1, 0, Decimal(1)), rates, Extras.parse(disk="1GB", disk_type="gp3", egress="1GB"))
+    blog = bill_of(
+        RentedVms(1, 0, Decimal(1)), rates, Extras.parse(disk="1GB", disk_type="gp3", egress="1GB")
+    )
     assert "disk" not in blog.doubtful and "egress" in blog.doubtful
-    own = bill_of(RentedVms(1, 0, Decimal(1)), rates, Extras.parse(disk="1GB", exclude_cost="addresses"))
+    own = bill_of(
+        RentedVms(1, 0, Decimal(1)), rates, Extras.parse(disk="1GB", exclude_cost="addresses")
+    )
     assert own.items and own.doubtful == ()
 
 
@@ -81,7 +87,11 @@ def test_rates_are_plausible(file: Any) -> None:
     if rates.egress is not None:
         *bounded, last = rates.egress.tiers
         ends = [t.up_to_gb for t in bounded]
-        assert last.up_to_gb is None and None not in ends and ends == sorted(ends, key=lambda e: e or 0)
+        assert (
+            last.up_to_gb is None
+            and None not in ends
+            and ends == sorted(ends, key=lambda e: e or 0)
+        )
         prices = [t.usd_per_gb for t in rates.egress.tiers]
         assert prices == sorted(prices, reverse=True) and prices[0] <= Decimal("0.2")
 
@@ -97,7 +107,10 @@ def test_the_page_has_every_rate_with_its_source() -> None:
             figures = [v for k, v in rate.items() if k.startswith("usd") and v != "0"]
             figures += [t["usd_per_gb"] for t in rate.get("tiers", ())]
             by = "| the cloud |" if rate["official"] else "| others |"
-            assert any(rate["source"] in row and by in row and all(f in row for f in figures) for row in rows), rate
+            assert any(
+                rate["source"] in row and by in row and all(f in row for f in figures)
+                for row in rows
+            ), rate
 
 
 def test_a_cloud_without_a_file_has_no_rates() -> None:
@@ -109,7 +122,8 @@ def test_a_bill_of_aws_by_hand() -> None:
     assert rates is not None
     vms = RentedVms(8, 1, Decimal(10), hours=73)
     found = {i.name: i for i in items_for(vms, rates, Extras.parse(disk="200GB", egress="50GB"))}
-    assert found["disk"].usd_per_hour == Decimal("0.197262")  # 9 x 200 x 0.08 / 730, in whole micro-dollars for each
+    # 9 x 200 x 0.08 / 730, in whole micro-dollars for each
+    assert found["disk"].usd_per_hour == Decimal("0.197262")
     assert found["addresses"].usd_per_hour == Decimal("0.045")  # 9 x 0.005
     assert found["egress"].usd_once == Decimal("4.5")  # 50 x 0.09
     assert all(item.source for item in found.values())

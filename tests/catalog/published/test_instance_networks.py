@@ -1,4 +1,6 @@
-"""The table of networks against its schema, AWS's own replies, the embedded snapshot and ``networks.json``."""
+"""The table of networks against its schema, AWS's own replies, the embedded snapshot and
+``networks.json``.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,10 @@ SCHEMA = {
                 "properties": {
                     "title": {"type": "string", "minLength": 5},
                     "url": {"type": "string", "pattern": r"^https://[^\s]+$"},
-                    "also": {"type": "array", "items": {"type": "string", "pattern": r"^https://[^\s]+$"}},
+                    "also": {
+                        "type": "array",
+                        "items": {"type": "string", "pattern": r"^https://[^\s]+$"},
+                    },
                     "as_of": {"type": "string", "pattern": r"^20\d\d-\d\d-\d\d$"},
                 },
             },
@@ -53,10 +58,23 @@ SCHEMA = {
             "items": {
                 "type": "object",
                 "additionalProperties": False,
-                "required": ["cloud", "types", "kind", "nominal_gbps", "gpu_link", "local_disk_gb", "source", "says"],
+                "required": [
+                    "cloud",
+                    "types",
+                    "kind",
+                    "nominal_gbps",
+                    "gpu_link",
+                    "local_disk_gb",
+                    "source",
+                    "says",
+                ],
                 "properties": {
                     "cloud": {"enum": CLOUDS},
-                    "types": {"type": "array", "minItems": 1, "items": {"type": "string", "pattern": r"^\S+$"}},
+                    "types": {
+                        "type": "array",
+                        "minItems": 1,
+                        "items": {"type": "string", "pattern": r"^\S+$"},
+                    },
                     "kind": {"enum": ["efa", "rdma", "ethernet"]},
                     "nominal_gbps": {"anyOf": [GBPS, {"type": "null"}]},
                     "baseline_gbps": GBPS,
@@ -92,7 +110,8 @@ def test_no_type_is_named_twice() -> None:
     keys = Counter((row["cloud"], name) for row in ROWS for name in row["types"])
     assert [key for key, times in keys.items() if times > 1] == []
     patterns = [key for key in keys if set("*?[") & set(key[1])]
-    assert {cloud for cloud, _ in patterns} == {"runpod"}  # whose names are made of number and kind of the GPUs
+    # Whose names are made of number and kind of the GPUs
+    assert {cloud for cloud, _ in patterns} == {"runpod"}
     runpod = [
         "1x_L4_SECURE",
         "2x_A100-80GB_SECURE",
@@ -111,7 +130,8 @@ def test_figures_can_be_true() -> None:
         nominal, kind = row["nominal_gbps"], row["kind"]
         for less in ("baseline_gbps", "ethernet_gbps"):
             assert less not in row or row[less] < nominal, row
-        # Cards that reach GPU memory come with GPUs; an InfiniBand of its own is no use to a VM without an Ethernet.
+        # Cards that reach GPU memory come with GPUs; an InfiniBand of its own is no use to a VM
+        # without an Ethernet.
         assert kind == "ethernet" or row["cloud"] in ("aws", "azure", "gcp", "nebius"), row
         assert kind != "rdma" or row["gpu_link"] == "nvlink", row
         assert kind != "rdma" or "ethernet_gbps" in row or row["types"] == ["a3-edgegpu-8g"], row
@@ -119,7 +139,10 @@ def test_figures_can_be_true() -> None:
 
 @pytest.mark.parametrize("path", SNAPSHOTS, ids=lambda p: p.stem)
 def test_it_agrees_with_the_snapshot(path: Any) -> None:
-    """Within 1 %. The snapshot counts Ethernet alone, AWS's description of p6-b200 EFA, which is more."""
+    """Within 1 %.
+
+    The snapshot counts Ethernet alone, AWS's description of p6-b200 EFA, which is more.
+    """
     (specs,) = [s["data"] for s in json.loads(path.read_text())["signals"] if s["kind"] == "specs"]
     for name, spec in specs.items():
         network = known("aws", name)
@@ -129,7 +152,10 @@ def test_it_agrees_with_the_snapshot(path: Any) -> None:
 
 
 def test_it_agrees_with_aws() -> None:
-    """moto holds AWS's own replies; types it does not hold any more are of the source that says so."""
+    """moto holds AWS's own replies.
+
+    Types it does not hold any more are of the source that says so.
+    """
     from moto.ec2.models.instance_types import INSTANCE_TYPES
 
     seen = 0
@@ -142,8 +168,12 @@ def test_it_agrees_with_aws() -> None:
             seen += 1
             spec, network = read_specs([reply]).data[name], known("aws", name)
             assert near(network.ethernet_gbps or network.nominal_gbps, spec["peak_gbps"]), name
-            assert network.kind == ("efa" if reply["NetworkInfo"]["EfaSupported"] else "ethernet"), name
-            assert network.local_disk_gb == reply.get("InstanceStorageInfo", {}).get("TotalSizeInGB", 0), name
+            assert network.kind == (
+                "efa" if reply["NetworkInfo"]["EfaSupported"] else "ethernet"
+            ), name
+            assert network.local_disk_gb == reply.get("InstanceStorageInfo", {}).get(
+                "TotalSizeInGB", 0
+            ), name
             gpus = spec.get("gpu", {"count": 0})
             assert (network.gpu_link == "none") == (gpus["count"] < 2), name
             known_gpu = find_accelerator(gpus.get("name", ""), gpus.get("memory_gib"))
@@ -153,13 +183,17 @@ def test_it_agrees_with_aws() -> None:
 
 
 def test_effective_bandwidths_are_those_of_the_same_networks() -> None:
-    """``networks.json`` lists g4dn.metal, with 100 Gbit/s, beside types with 50: one flow limits both."""
+    """``networks.json`` lists g4dn.metal, with 100 Gbit/s, beside types with 50: one flow limits
+    both.
+    """
     for entry in EFFECTIVE:
         for machine in entry["machines"]:
             for row in ROWS:
                 for name in row["types"]:
                     if fnmatchcase(name, machine) and name != "g4dn.metal":
-                        assert row["nominal_gbps"] == entry["nominal_gbps"] > 8 * entry["gb_per_s"], name
+                        assert (
+                            row["nominal_gbps"] == entry["nominal_gbps"] > 8 * entry["gb_per_s"]
+                        ), name
                         assert row["kind"] == entry["kind"] or name.startswith("g4dn."), name
 
 
@@ -185,7 +219,14 @@ def test_effective_bandwidths_are_those_of_the_same_networks() -> None:
     ],
 )
 def test_figures_read_in_the_sources(
-    cloud: str, name: str, nominal: Any, baseline: Any, ethernet: Any, kind: str, link: Any, disk: Any
+    cloud: str,
+    name: str,
+    nominal: Any,
+    baseline: Any,
+    ethernet: Any,
+    kind: str,
+    link: Any,
+    disk: Any,
 ) -> None:
     n = known(cloud, name)
     assert (n.nominal_gbps, n.baseline_gbps, n.ethernet_gbps) == (nominal, baseline, ethernet)
@@ -208,9 +249,16 @@ def test_what_is_not_known_is_none() -> None:
 
 @pytest.mark.skipif(not SAMPLES.exists(), reason="needs shared/ beside the checkout")
 def test_types_of_the_catalogs_are_in_it() -> None:
-    """All GPU types of the recorded rows; CPU types of Nebius and Lambda, and c3 and a1 of AWS, are not."""
+    """All GPU types of the recorded rows.
+
+    CPU types of Nebius and Lambda, and c3 and a1 of AWS, are not.
+    """
     with SAMPLES.open() as file:
-        rows = [(row["cloud"], row["instance_type"]) for row in csv.DictReader(file) if row["instance_type"]]
+        rows = [
+            (row["cloud"], row["instance_type"])
+            for row in csv.DictReader(file)
+            if row["instance_type"]
+        ]
     missing = {key for key in rows if network_of(*key) is None}
     assert len(rows) > 25
     assert missing <= {
@@ -228,17 +276,31 @@ HEADS = ("cloud", "types", "kind", "Gbit/s", "sustained", "beside GPUs", "GPU li
 
 
 def test_the_page_has_the_gpu_types() -> None:
-    """``WRITE_GOLDEN=1`` writes the table anew. GPU types: those whose names AWS or a GPU says are so."""
+    """``WRITE_GOLDEN=1`` writes the table anew.
+
+    GPU types: those whose names AWS or a GPU says are so.
+    """
 
     def cell(figure: Any) -> str:
-        return "not said" if figure is None else f"{figure:g}" if isinstance(figure, float) else str(figure)
+        return (
+            "not said"
+            if figure is None
+            else f"{figure:g}"
+            if isinstance(figure, float)
+            else str(figure)
+        )
 
     lines = [f"| {' | '.join(HEADS)} |", "|" + "---|" * len(HEADS)]
     for row in ROWS:
         if _has_gpus(row):
             less = [str(row.get(key, "")) for key in ("baseline_gbps", "ethernet_gbps")]
             types = ", ".join(f"`{name}`" for name in row["types"])
-            figures = [cell(row["nominal_gbps"]), *less, cell(row["gpu_link"]), cell(row["local_disk_gb"])]
+            figures = [
+                cell(row["nominal_gbps"]),
+                *less,
+                cell(row["gpu_link"]),
+                cell(row["local_disk_gb"]),
+            ]
             lines.append(f"| {row['cloud']} | {types} | {row['kind']} | {' | '.join(figures)} |")
     before, rest = PAGE.read_text().split(BEGIN)
     written = before + BEGIN + "\n" + "\n".join(lines) + "\n\n" + END + rest.split(END)[1]
@@ -256,5 +318,9 @@ def test_the_example_of_the_page_is_true() -> None:
 
 def _has_gpus(row: dict[str, Any]) -> bool:
     first: str = row["types"][0]
-    families = {"aws": ("p", "g"), "gcp": ("a2-", "a3-", "a4-", "g2-", "g4-"), "azure": ("Standard_N",)}
+    families = {
+        "aws": ("p", "g"),
+        "gcp": ("a2-", "a3-", "a4-", "g2-", "g4-"),
+        "azure": ("Standard_N",),
+    }
     return first.startswith(families.get(row["cloud"], ("gpu", "1x", "[")))

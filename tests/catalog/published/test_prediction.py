@@ -19,10 +19,15 @@ def test_gpus_are_in_vms_as_they_are_rented() -> None:
 
 
 def test_software_and_memory() -> None:
-    eager, tuned = (predict("A100", 8, gpu_memory="80GB", software=name, **LLAMA) for name in ("eager", "tuned"))
+    eager, tuned = (
+        predict("A100", 8, gpu_memory="80GB", software=name, **LLAMA) for name in ("eager", "tuned")
+    )
     assert tuned.throughput[0] > eager.throughput[0]
     # In fp8 casts that are not fused cost more than they save: nobody trains so without a compiler.
-    fp8 = [predict("H100", 8, software=name, **LLAMA | {"precision": "fp8"}) for name in ("transformers", "compiled")]
+    fp8 = [
+        predict("H100", 8, software=name, **LLAMA | {"precision": "fp8"})
+        for name in ("transformers", "compiled")
+    ]
     assert fp8[0].throughput[0] == fp8[1].throughput[0]
     assert predict("A100", 8, gpu_memory="40GB", **LLAMA).machine.accelerator.memory_gib < 60
 

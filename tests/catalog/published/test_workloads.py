@@ -45,8 +45,12 @@ def test_one_size_in_many_spellings(size: str | float) -> None:
 
 def test_amounts_of_work() -> None:
     assert read_workload(model="resnet50", samples="1.2M").samples == 1.2e6
-    assert read_workload(model="resnet50", epochs=90, dataset_size="1281167").samples == pytest.approx(90 * 1281167)
-    assert read_workload(model="llama-8b", epochs="1", dataset_size="2.048B").samples == pytest.approx(1e6)
+    assert read_workload(
+        model="resnet50", epochs=90, dataset_size="1281167"
+    ).samples == pytest.approx(90 * 1281167)
+    assert read_workload(
+        model="llama-8b", epochs="1", dataset_size="2.048B"
+    ).samples == pytest.approx(1e6)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +93,11 @@ def test_a_count_that_is_nearly_right_is_named(typed: str, meant: str) -> None:
         ({"model": "gpt2", "batch_per_gpu": "8", "global_batch": "64"}, "global_batch", "either"),
         ({"model": "gpt2", "batch_per_gpu": "-8"}, "batch_per_gpu", "a whole number"),
         ({"model": "resnet50", "tokens": "1B"}, "tokens", "trained on images"),
-        ({"model": "gpt2", "tokens": "1B", "samples": "3"}, "samples", "either --tokens or --samples"),
+        (
+            {"model": "gpt2", "tokens": "1B", "samples": "3"},
+            "samples",
+            "either --tokens or --samples",
+        ),
         ({"model": "gpt2", "epochs": "3"}, "epochs", "together"),
         ({"model": "gpt2", "dataset_size": "3"}, "dataset_size", "together"),
         ({"model": "gpt2", "tokens": "nan"}, "tokens", "a number above 0"),
@@ -105,7 +113,12 @@ def test_a_model_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("parameters: 1.5B\nlayers: 24\nhidden: 2048\nvocabulary: 50000\n")
     found = read_workload(model=str(file)).model
-    assert (found.name, found.unit, found.sequence, found.parameters) == ("mine", "tokens", 2048, 1.5e9)
+    assert (found.name, found.unit, found.sequence, found.parameters) == (
+        "mine",
+        "tokens",
+        2048,
+        1.5e9,
+    )
     file.write_text("parameters: 5e6\nforward_flop: 4.1e9\nactivation_bytes: 2e7\n")
     assert read_workload(model=str(file)).model.unit == "images"
 

@@ -1,4 +1,6 @@
-"""The cache gives back what was put in, or nothing: never something else, never an error, never a hang."""
+"""The cache gives back what was put in, or nothing: never something else, never an error, never a
+hang.
+"""
 
 import json
 import os
@@ -183,12 +185,17 @@ big = one("specs", data={{f"type{{i}}": {{"vcpus": i}} for i in range(20000)}})
 def python(code, *arguments, **options):
     script = SCRIPT.format(root=str(TESTS)) + code
     return subprocess.Popen(
-        [sys.executable, "-c", script, *map(str, arguments)], text=True, stdout=subprocess.PIPE, **options
+        [sys.executable, "-c", script, *map(str, arguments)],
+        text=True,
+        stdout=subprocess.PIPE,
+        **options,
     )
 
 
 def test_a_full_disk(tmp_path):
-    """The limit on the size of a file stands for the disk: the write stops half-way with an error of the kernel."""
+    """The limit on the size of a file stands for the disk: the write stops half-way with an error
+    of the kernel.
+    """
     cache = Cache(tmp_path / "cache", "me")
     cache.write(signal("specs"), NOW)
     code = """
@@ -207,7 +214,9 @@ def test_a_really_full_disk_and_a_read_only_one(tmp_path):
     with small_disk(tmp_path / "disk", "64k") as disk:
         cache = Cache(disk / "cache", "me")
         assert cache.write(signal(), NOW)
-        assert not cache.write(signal("specs", data={f"t{i}": {"vcpus": i} for i in range(9999)}), NOW)
+        assert not cache.write(
+            signal("specs", data={f"t{i}": {"vcpus": i} for i in range(9999)}), NOW
+        )
         (note,) = cache.take_notes()
         assert "No space left on device" in note and "DEEPVM_CACHE_DIR" in note
         assert not list(file_of(cache).parent.glob(".*.tmp"))
@@ -404,12 +413,17 @@ def test_a_relative_home_is_none():
 
 def test_prices_of_a_test_server_never_mix_with_real_ones(tmp_path):
     real = default_folder({"DEEPVM_CACHE_DIR": str(tmp_path)})
-    named = {"DEEPVM_CACHE_DIR": str(tmp_path), "AWS_ENDPOINT_URL": "http://user:hunter2@localhost:5000"}
+    named = {
+        "DEEPVM_CACHE_DIR": str(tmp_path),
+        "AWS_ENDPOINT_URL": "http://user:hunter2@localhost:5000",
+    }
     fakes = [
         default_folder(named),
         default_folder(named | {"AWS_ENDPOINT_URL": "http://localhost:5001"}),
         default_folder(named | {"AWS_ENDPOINT_URL_EC2": "http://localhost:5002"}),
-        default_folder({"DEEPVM_CACHE_DIR": str(tmp_path), "DEEPVM_ADVISOR_URL": "http://localhost/x"}),
+        default_folder(
+            {"DEEPVM_CACHE_DIR": str(tmp_path), "DEEPVM_ADVISOR_URL": "http://localhost/x"}
+        ),
     ]
     assert len({real, *fakes}) == 5 and all(f.parent == real for f in fakes)
     assert "hunter2" not in "".join(map(str, fakes))
@@ -426,11 +440,19 @@ def test_a_warm_read_is_fast_and_loads_nothing_heavy(tmp_path):
     cache = Cache(tmp_path, "me")
     types = [f"t{i}.xlarge" for i in range(1400)]
     cache.write(
-        signal("spot", data={t: {f"use1-az{z}": ["0.1578", "2026-11-21T09:00:00Z"] for z in range(6)} for t in types}),
+        signal(
+            "spot",
+            data={
+                t: {f"use1-az{z}": ["0.1578", "2026-11-21T09:00:00Z"] for z in range(6)}
+                for t in types
+            },
+        ),
         NOW,
     )
     cache.write(signal("specs", data={t: dict.fromkeys("abcdefghijkl", 16.0) for t in types}), NOW)
-    cache.write(signal("offerings", data={t: [f"use1-az{z}" for z in range(6)] for t in types}), NOW)
+    cache.write(
+        signal("offerings", data={t: [f"use1-az{z}" for z in range(6)] for t in types}), NOW
+    )
     cache.write(signal("on-demand", data=dict.fromkeys(types, "0.526")), NOW)
     code = """
 import json, time

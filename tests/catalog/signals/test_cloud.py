@@ -44,7 +44,8 @@ def no_sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-# Read off the table by eye: vCPUs, GiB, peak and baseline Gbit/s, on-demand $/h, spot $/h, GPU, how many, GiB of each.
+# Read off the table by eye: vCPUs, GiB, peak and baseline Gbit/s, on-demand $/h, spot $/h, GPU, how
+# many, GiB of each.
 BY_HAND = {
     "g4dn.xlarge": (4, 16, 25, 5, "0.526", "0.3196", "T4", 1, 16),
     "g5.xlarge": (4, 16, 10, 2.5, "1.006", "0.5089", "A10G", 1, 22.352),
@@ -68,7 +69,11 @@ def facts(i: InstanceType) -> tuple[object, ...]:
     return (i.vcpus, i.memory_gib, i.network_gbps, i.network_baseline_gbps, *prices, *gpu)
 
 
-SUMMED_TWICE = {"g6e.24xlarge": (200, 200), "g6e.48xlarge": (400, 400), "p6-b300.48xlarge": (6400, 6400)}
+SUMMED_TWICE = {
+    "g6e.24xlarge": (200, 200),
+    "g6e.48xlarge": (400, 400),
+    "p6-b300.48xlarge": (6400, 6400),
+}
 """Types whose table has more Gbit/s than AWS's words, as it sums over cards that share them."""
 
 
@@ -85,8 +90,12 @@ def test_every_type_equals_the_table(catalog: Catalog) -> None:
         gbps = (float(row["network_peak_gbps"]), float(row["network_baseline_gbps"]))
         assert (i.network_gbps, i.network_baseline_gbps) == SUMMED_TWICE.get(name, gbps)
         assert i.on_demand_usd_per_hour == Decimal(row["on_demand_usd_per_hour"])
-        assert i.spot_usd_per_hour == (Decimal(row["spot_usd_per_hour"]) if row["spot_usd_per_hour"] else None)
-        assert i.interruption_band == (int(float(row["interruption_band"])) if row["interruption_band"] else None)
+        assert i.spot_usd_per_hour == (
+            Decimal(row["spot_usd_per_hour"]) if row["spot_usd_per_hour"] else None
+        )
+        assert i.interruption_band == (
+            int(float(row["interruption_band"])) if row["interruption_band"] else None
+        )
         assert (i.cpu_architecture, str(i.burstable), str(i.current_generation)) == (
             row["arch"],
             row["burstable"],
@@ -97,9 +106,12 @@ def test_every_type_equals_the_table(catalog: Catalog) -> None:
 
 
 def test_previous_generations_are_those_that_aws_calls_so(catalog: Catalog) -> None:
-    """Names do not tell (c5 and r7g are previous, c5n and m7g are not); moto holds AWS's own replies for all types.
+    """Names do not tell (c5 and r7g are previous, c5n and m7g are not).
 
-    Time only goes one way: what was current when the snapshot was made may be previous in moto's newer replies.
+    Moto holds AWS's own replies for all types.
+
+    Time only goes one way: what was current when the snapshot was made may be previous in moto's
+    newer replies.
     """
     from moto.ec2.models.instance_types import INSTANCE_TYPES
 
@@ -108,7 +120,18 @@ def test_previous_generations_are_those_that_aws_calls_so(catalog: Catalog) -> N
     assert len(catalog.by_name.keys() & aws.keys()) > 140
     assert [i.name for i in catalog if not i.current_generation and aws.get(i.name)] == []
     assert {"g4dn.xlarge", "c5n.large", "m7g.large", "c6i.large", "p3dn.24xlarge"} <= current
-    assert not {"g5.xlarge", "c5.large", "m5.large", "m6i.large", "r6i.large", "r7g.large", "c6gn.large"} & current
+    assert (
+        not {
+            "g5.xlarge",
+            "c5.large",
+            "m5.large",
+            "m6i.large",
+            "r6i.large",
+            "r7g.large",
+            "c6gn.large",
+        }
+        & current
+    )
 
 
 @needs_table
@@ -116,7 +139,9 @@ def test_the_script_makes_the_embedded_file(tmp_path: Path) -> None:
     made = tmp_path / "made.json"
     script = ROOT / "scripts" / "build_snapshot.py"
     days = ["--on-demand-of", "2026-07-20", "--spot-of", "2026-08-10", "--output", str(made)]
-    subprocess.run([sys.executable, script, SHARED, *days], check=True, capture_output=True, timeout=60)
+    subprocess.run(
+        [sys.executable, script, SHARED, *days], check=True, capture_output=True, timeout=60
+    )
     assert made.read_bytes() == (data_folder() / "aws" / "regions" / "us-east-1.json").read_bytes()
 
 
@@ -145,7 +170,9 @@ def test_unprofiled_types_wait_for_estimates(catalog: Catalog) -> None:
     plain, estimated = recommend(catalog, 3), recommend(catalog, 3, estimates=True)
     assert plain[0].cluster.gpu.gpu.name in ("T4", "A10G")  # type: ignore[union-attr]
     assert not plain[0].estimated
-    assert "deepvm profile eflops" in next(r.detail for r in plain.rejections if r.reason == "unprofiled")
+    assert "deepvm profile eflops" in next(
+        r.detail for r in plain.rejections if r.reason == "unprofiled"
+    )
     assert estimated[0].estimated
 
 
@@ -185,7 +212,10 @@ def test_the_program_opens_no_socket_and_loads_no_boto3() -> None:
         "finally:\n"
         "    sys.stderr.write('BOTO' if 'botocore' in sys.modules else '')\n"
     )
-    secret = {"AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE", "AWS_SECRET_ACCESS_KEY": "planted-secret"}
+    secret = {
+        "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",
+        "AWS_SECRET_ACCESS_KEY": "planted-secret",
+    }
     for words in (["--offline"], ["--prices", "snapshot"]):
         ended = subprocess.run(
             [sys.executable, "-c", code, "recommend", "--pw", "3", *words],
@@ -203,15 +233,22 @@ def test_the_program_opens_no_socket_and_loads_no_boto3() -> None:
 def test_other_regions_are_not_made_up() -> None:
     assert DEFAULT_CLOUD.snapshot_regions() == ("us-east-1",)
     assert DEFAULT_CLOUD.snapshot("eu-west-1") == {}
-    with pytest.raises(MissingDataError, match="of region eu-west-1: .*deepvm catalog refresh --region eu-west-1"):
+    with pytest.raises(
+        MissingDataError, match="of region eu-west-1: .*deepvm catalog refresh --region eu-west-1"
+    ):
         load_catalog("aws-eu-west-1", prices="snapshot")
 
 
-def test_a_region_of_the_environment_falls_back_to_the_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_region_of_the_environment_falls_back_to_the_snapshot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
     found = load_catalog()
     assert found.region == "us-east-1"
-    assert "nothing is known of eu-west-1 (environment variable AWS_REGION)" in found.provenance.notes[0]
+    assert (
+        "nothing is known of eu-west-1 (environment variable AWS_REGION)"
+        in found.provenance.notes[0]
+    )
 
 
 def test_names_that_are_no_region_are_refused() -> None:
@@ -245,7 +282,13 @@ def test_bad_values_are_named(given: dict[str, object], named: str) -> None:
 def test_the_sustained_network_counts_when_asked(catalog: Catalog) -> None:
     slow = load_catalog("aws-us-east-1", prices="snapshot", network="baseline")
     assert (slow["g4dn.xlarge"].network_gbps, slow["g5.xlarge"].network_gbps) == (5, 2.5)
-    needs = {c.region: recommend(c, 30, architecture="tiering", gpu="T4", top=1)[0].cluster for c in (catalog,)}
+    needs = {
+        c.region: recommend(c, 30, architecture="tiering", gpu="T4", top=1)[0].cluster
+        for c in (catalog,)
+    }
     many = recommend(slow, 30, architecture="tiering", gpu="T4", top=1)[0].cluster
     assert many.memory is not None and needs["us-east-1"].memory is not None
-    assert many.memory.count / many.gpu_count >= needs["us-east-1"].memory.count / needs["us-east-1"].gpu_count
+    assert (
+        many.memory.count / many.gpu_count
+        >= needs["us-east-1"].memory.count / needs["us-east-1"].gpu_count
+    )

@@ -1,4 +1,6 @@
-"""The pool bounds its threads, hands over results and errors, and begins nothing that was cancelled."""
+"""The pool bounds its threads, hands over results and errors, and begins nothing that was
+cancelled.
+"""
 
 from __future__ import annotations
 
@@ -41,5 +43,7 @@ def test_python_exits_while_work_is_stuck() -> None:
         "import threading; from deepvm.catalog.signals.daemon_pool import run_in_daemons;"
         "run_in_daemons(lambda _: threading.Event().wait(), [1, 2], 2, 'stuck'); print('over')"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
     assert done.stdout.strip() == "over"

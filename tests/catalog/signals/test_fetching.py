@@ -14,7 +14,12 @@ from support.catalog_signals import KINDS, NOW, REGION, Cloud, denied, resolve
 
 from deepvm.catalog.signals import fetching, signal
 from deepvm.catalog.signals.cache import Cache
-from deepvm.catalog.signals.fetching import Outcome, SignalRequest, recent_failures, remember_failures
+from deepvm.catalog.signals.fetching import (
+    Outcome,
+    SignalRequest,
+    recent_failures,
+    remember_failures,
+)
 from deepvm.catalog.signals.resolve import PATIENCE_S, Resolved
 
 
@@ -39,7 +44,9 @@ def test_what_failed_is_not_asked_again_for_five_minutes(cache: Cache, why: str)
     assert cloud.fakes["quotas"].calls == [REGION, REGION]
 
 
-@pytest.mark.parametrize("why", ["credentials", "expired", "clock", "permission", "region", "reply"])
+@pytest.mark.parametrize(
+    "why", ["credentials", "expired", "clock", "permission", "region", "reply"]
+)
 def test_what_is_refused_at_once_is_tried_at_once_again(cache: Cache, why: str) -> None:
     signals(cache, Cloud(quotas=denied(why)))
     mended = Cloud()
@@ -70,7 +77,11 @@ def test_one_failure_does_not_prolong_another(cache: Cache) -> None:
 
 
 def test_accounts_fail_each_on_their_own(tmp_path: Path) -> None:
-    remember_failures(Cache(tmp_path, "one"), [Outcome(SignalRequest(REGION, "spot"), None, denied("network"))], NOW)
+    remember_failures(
+        Cache(tmp_path, "one"),
+        [Outcome(SignalRequest(REGION, "spot"), None, denied("network"))],
+        NOW,
+    )
     assert not recent_failures(Cache(tmp_path, "two"), REGION, NOW)
 
 
@@ -89,8 +100,22 @@ def test_auto_loses_patience_sooner_than_refresh() -> None:
 
 
 def test_boto3_is_not_loaded_by_any_of_this() -> None:
-    code = "import deepvm.catalog.signals.resolve, sys, json; print(json.dumps(sorted(sys.modules)))"
+    code = (
+        "import deepvm.catalog.signals.resolve, sys, json; print(json.dumps(sorted(sys.modules)))"
+    )
     out = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=dict(os.environ)
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=dict(os.environ),
     ).stdout
-    assert not {"boto3", "botocore", "pydantic", "pandas", "numpy", "platformdirs", "asyncio"} & set(json.loads(out))
+    assert not {
+        "boto3",
+        "botocore",
+        "pydantic",
+        "pandas",
+        "numpy",
+        "platformdirs",
+        "asyncio",
+    } & set(json.loads(out))

@@ -44,7 +44,9 @@ def test_an_empty_cache_is_filled_from_the_source(cache):
     assert origins(found) == all_from("live") and found.notes == ()
     assert cloud.calls == dict.fromkeys(KINDS, 1)
     assert {k: s.data for k, s in found.signals.items()} == {k: DATA[k] for k in KINDS}
-    assert lines[0].startswith("us-east-1: fetching specifications, offerings") and len(lines) == 1 + 7
+    assert (
+        lines[0].startswith("us-east-1: fetching specifications, offerings") and len(lines) == 1 + 7
+    )
     assert sorted(e.kind for e in cache.entries(NOW)) == sorted(KINDS)
 
 
@@ -72,15 +74,20 @@ def test_a_signal_that_fails_costs_that_signal(cache):
     found = get(cache, Cloud(spot=denied()), now=after(hours=2))
     assert origins(found) == all_from("cache") | {"spot": "expired"}
     (note,) = found.notes
-    assert note == (
-        "spot prices of us-east-1: no answer in time (ec2 DescribeThings in us-east-1: no answer within 30 s); "
-        "the cache of 2 h ago is used"
+    assert (
+        note
+        == "spot prices of us-east-1: no answer in time (ec2 DescribeThings in us-east-1: no answer"
+        " within 30 s); the cache of 2 h ago is used"
     )
 
 
 def test_without_a_cache_the_snapshot_stands_in(cache):
     found = get(
-        cache, Cloud(spot=denied(), quotas=denied("permission", "not allowed", "allow servicequotas:GetServiceQuota"))
+        cache,
+        Cloud(
+            spot=denied(),
+            quotas=denied("permission", "not allowed", "allow servicequotas:GetServiceQuota"),
+        ),
     )
     assert found.signals["spot"].origin == "snapshot" and "quotas" not in found.signals
     spot, quotas = found.notes
@@ -95,7 +102,9 @@ def test_an_expired_cache_that_is_older_than_the_snapshot_is_not_used(cache):
     assert origins(found) == {"spot": "snapshot"}
     # A snapshot "of the future" only shows that the clock is wrong.
     tomorrow = {"spot": signal(observed_at=after(days=1), origin="snapshot")}
-    assert origins(get(cache, Cloud(spot=denied()), kinds=["spot"], snapshot=tomorrow)) == {"spot": "expired"}
+    assert origins(get(cache, Cloud(spot=denied()), kinds=["spot"], snapshot=tomorrow)) == {
+        "spot": "expired"
+    }
 
 
 def test_nobody_to_ask(cache):
@@ -103,34 +112,52 @@ def test_nobody_to_ask(cache):
     assert origins(found) == all_from("snapshot", SNAPSHOT) and found.notes == ()
     cache.write(signal(), after(hours=-3))
     cache.write(signal("zones"), NOW)
-    found = get(cache, None, not_asked="no AWS credentials were found", kinds=[*KINDS, "history:30"])
-    assert origins(found) == {"specs": "snapshot", "on-demand": "snapshot", "spot": "expired", "zones": "cache"}
-    (note,) = found.notes
-    assert note == (
-        "specifications, on-demand prices and spot prices of us-east-1: no AWS credentials were found; the snapshot of "
-        "2026-08-13 is used for specifications and on-demand prices of us-east-1; the cache of 0 s ago is used for "
-        "spot prices of us-east-1"
+    found = get(
+        cache, None, not_asked="no AWS credentials were found", kinds=[*KINDS, "history:30"]
     )
-    (note,) = get(cache, None, snapshot={}, not_asked="offline", kinds=["specs", "spot", "quotas"]).notes
+    assert origins(found) == {
+        "specs": "snapshot",
+        "on-demand": "snapshot",
+        "spot": "expired",
+        "zones": "cache",
+    }
+    (note,) = found.notes
+    assert (
+        note
+        == "specifications, on-demand prices and spot prices of us-east-1: no AWS credentials were"
+        " found; the snapshot of 2026-08-13 is used for specifications and on-demand prices of"
+        " us-east-1; the cache of 0 s ago is used for spot prices of us-east-1"
+    )
+    (note,) = get(
+        cache, None, snapshot={}, not_asked="offline", kinds=["specs", "spot", "quotas"]
+    ).notes
     assert note.endswith("; going on without specifications of us-east-1")
     (note,) = get(cache, None, snapshot={}, not_asked="offline", kinds=["specs", "quotas"]).notes
     assert note == "specifications of us-east-1: offline; going on without them"
 
 
 def test_each_note_names_its_signals(cache):
-    """The prices are from the cache; 'offline; the snapshot is used' beside that would be about what?"""
+    """The prices are from the cache; 'offline.
+
+    The snapshot is used' beside that would be about what?
+    """
     for kind in ("specs", "on-demand", "spot"):
         cache.write(signal(kind), NOW)
     rates = {"advisor": signal("advisor", observed_at=after(days=-100), origin="snapshot")}
     (note,) = get(cache, None, snapshot=rates, not_asked="offline").notes
     assert note == "interruption rates of us-east-1: offline; the snapshot of 2026-08-13 is used"
     found = several(
-        cache, None, [REGION, "eu-west-1"], kinds=["spot", "quotas"], now=after(hours=9), not_asked="offline"
+        cache,
+        None,
+        [REGION, "eu-west-1"],
+        kinds=["spot", "quotas"],
+        now=after(hours=9),
+        not_asked="offline",
     )
     notes = [n for r in found.values() for n in r.notes]
     assert notes == [
-        "spot prices of us-east-1 and eu-west-1: offline; the cache of 9 h ago is used for spot prices of us-east-1; "
-        "going on without spot prices of eu-west-1"
+        "spot prices of us-east-1 and eu-west-1: offline; the cache of 9 h ago is used for spot"
+        " prices of us-east-1; going on without spot prices of eu-west-1"
     ]
 
 
@@ -148,9 +175,9 @@ def test_snapshot_touches_nothing_else(cache):
     found = get(cache, cloud, "snapshot")
     assert found == Resolved(SNAPSHOT, ()) and cloud.made == 0
     assert [(p, p.stat().st_mtime_ns) for p in sorted(cache.folder.rglob("*"))] == before
-    assert get(Cache(Path("/nowhere/at/all"), "me"), None, "snapshot", kinds=["spot", "quotas"]).signals.keys() == {
-        "spot"
-    }
+    assert get(
+        Cache(Path("/nowhere/at/all"), "me"), None, "snapshot", kinds=["spot", "quotas"]
+    ).signals.keys() == {"spot"}
 
 
 def test_a_damaged_file_is_fetched_anew_and_said(cache):
@@ -184,18 +211,27 @@ def test_live_fetches_prices_anew_and_the_rest_if_stale(cache):
 
 def test_live_survives_a_signal_that_is_no_price(cache):
     get(cache, Cloud())
-    found = get(cache, Cloud(quotas=denied("network", "no route", "check")), "live", now=after(days=30))
+    found = get(
+        cache, Cloud(quotas=denied("network", "no route", "check")), "live", now=after(days=30)
+    )
     assert {k for k, o in origins(found).items() if o != "live"} == {"quotas"}
     assert origins(found)["quotas"] == "expired"
     (note,) = found.notes
-    assert note.endswith("(ec2 DescribeThings in us-east-1: no route); the cache of 30 d ago is used")
+    assert note.endswith(
+        "(ec2 DescribeThings in us-east-1: no route); the cache of 30 d ago is used"
+    )
 
 
 @pytest.mark.parametrize("lost", ["on_demand", "spot"])
 def test_live_keeps_its_word_about_every_price(lost, cache):
     get(cache, Cloud())
     with pytest.raises(CloudError) as caught:
-        get(cache, Cloud(**{lost: denied("network", "no route", "check")}), "live", now=after(minutes=5))
+        get(
+            cache,
+            Cloud(**{lost: denied("network", "no route", "check")}),
+            "live",
+            now=after(minutes=5),
+        )
     assert caught.value.why == "network" and "no route" in str(caught.value)
 
 
@@ -223,7 +259,9 @@ def test_live_without_anybody_to_ask(cache):
     for cloud in (None, Cloud([])):
         with pytest.raises(CloudError) as caught:
             get(cache, cloud, "live", not_asked="no AWS credentials were found")
-        assert caught.value.why == "credentials" and "no AWS credentials were found" in str(caught.value)
+        assert caught.value.why == "credentials" and "no AWS credentials were found" in str(
+            caught.value
+        )
 
 
 def test_live_of_what_is_no_price_uses_a_fresh_cache(cache):
@@ -241,7 +279,8 @@ def test_credentials_that_fail_are_said_once(cache):
     (note,) = found.notes
     assert note.count("token has expired") == 1 and note.count("run aws sso login") == 1
     assert note.startswith(
-        "specifications, offerings, zones, on-demand prices, spot prices, interruption rates and quotas"
+        "specifications, offerings, zones, on-demand prices, spot prices, interruption rates and"
+        " quotas"
     )
     assert note.endswith("the cache of 8 d ago is used; run aws sso login")
 
@@ -256,19 +295,27 @@ def test_after_a_refusal_the_rest_is_not_tried(cache, monkeypatch):
 
 def test_permissions_are_said_one_by_one(cache):
     cloud = Cloud(
-        spot=denied("permission", "ec2:DescribeSpotPriceHistory", "allow ec2:DescribeSpotPriceHistory"),
-        quotas=denied("permission", "servicequotas:GetServiceQuota", "allow servicequotas:GetServiceQuota"),
+        spot=denied(
+            "permission", "ec2:DescribeSpotPriceHistory", "allow ec2:DescribeSpotPriceHistory"
+        ),
+        quotas=denied(
+            "permission", "servicequotas:GetServiceQuota", "allow servicequotas:GetServiceQuota"
+        ),
         specs=denied("timeout", "30 s"),
         zones=denied("timeout", "31 s"),
     )
     notes = get(cache, cloud).notes
     assert len(notes) == 3 and sum("allow ec2:DescribeSpotPriceHistory" in n for n in notes) == 1
-    assert any(n.startswith("specifications and zones of us-east-1: no answer in time") for n in notes)
+    assert any(
+        n.startswith("specifications and zones of us-east-1: no answer in time") for n in notes
+    )
 
 
 def test_a_provider_that_breaks_costs_its_signal_and_shows_nothing(cache):
     secret = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
-    cloud = Cloud(spot=KeyError(secret), quotas=RequestError("region", "x", "y"), specs=MemoryError(secret))
+    cloud = Cloud(
+        spot=KeyError(secret), quotas=RequestError("region", "x", "y"), specs=MemoryError(secret)
+    )
     found = get(cache, cloud, kinds=["specs", "spot", "quotas", "zones"])
     assert origins(found) == {"specs": "snapshot", "spot": "snapshot", "zones": "live"}
     assert any("internal error while reading the answer: KeyError" in n for n in found.notes)
@@ -276,7 +323,9 @@ def test_a_provider_that_breaks_costs_its_signal_and_shows_nothing(cache):
     assert secret not in repr(found) and secret.encode() not in kept
 
 
-@pytest.mark.parametrize("data", [[], {}, {"g4dn.xlarge": "0.1"}, {"g4dn.xlarge": []}, {3: {}}, "text", 5], ids=repr)
+@pytest.mark.parametrize(
+    "data", [[], {}, {"g4dn.xlarge": "0.1"}, {"g4dn.xlarge": []}, {3: {}}, "text", 5], ids=repr
+)
 def test_an_answer_of_another_form_is_no_answer(data, cache):
     found = get(cache, Cloud(spot=Fake("spot", data=data)), kinds=["spot", "zones"])
     assert origins(found) == {"spot": "snapshot", "zones": "live"}
@@ -319,7 +368,10 @@ WHERE = st.sampled_from(["nothing", "fresh", "expired"])
 @settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.fixed_dictionaries(
-        {k: st.tuples(WHERE, st.booleans(), st.booleans()) for k in ("specs", "on-demand", "spot", "zones")}
+        {
+            k: st.tuples(WHERE, st.booleans(), st.booleans())
+            for k in ("specs", "on-demand", "spot", "zones")
+        }
     ),
     st.sampled_from(["auto", "live", "snapshot"]),
     st.booleans(),

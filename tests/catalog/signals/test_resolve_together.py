@@ -78,7 +78,10 @@ def test_one_region_fails_the_other_does_not(cache):
     cloud = Cloud()
     cloud.fakes = {k: Closed(k) for k in KINDS}
     found = several(cache, cloud, ["us-east-1", "ap-east-1"])
-    assert found["us-east-1"] == Resolved(found["us-east-1"].signals, ()) and found["ap-east-1"].signals == {}
+    assert (
+        found["us-east-1"] == Resolved(found["us-east-1"].signals, ())
+        and found["ap-east-1"].signals == {}
+    )
     (note,) = found["ap-east-1"].notes
     assert "enable ap-east-1" in note
     live = several(cache, cloud, ["us-east-1", "ap-east-1"], "live")
@@ -136,7 +139,9 @@ except KeyboardInterrupt:
 
 def test_an_interrupt_ends_at_once(cache):
     script = INTERRUPTED.format(root=str(TESTS))
-    process = subprocess.Popen([sys.executable, "-c", script, str(cache.folder)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(cache.folder)], stdout=subprocess.PIPE, text=True
+    )
     lines = [process.stdout.readline() for _ in range(1 + 5)]  # the start, and what does not stall
     assert all("fetch" in line for line in lines)
     with soon(5):
@@ -144,7 +149,8 @@ def test_an_interrupt_ends_at_once(cache):
         out, _ = process.communicate(timeout=55)
     assert process.returncode == 130 and out == "interrupted\n"
     entries = cache.entries(NOW)
-    assert len(entries) == 5 and all(e.state == "fresh" for e in entries)  # what had come is kept, whole
+    # What had come is kept, whole
+    assert len(entries) == 5 and all(e.state == "fresh" for e in entries)
     assert not list(cache.folder.rglob("*.tmp")) and cache.lock(REGION, 0)
 
 
@@ -194,7 +200,9 @@ def test_two_processes_do_the_work_once(mode, cache):
     start = str(time.time() + 1.5)
     two = [
         subprocess.Popen(
-            [sys.executable, "-c", script, str(cache.folder), mode, start], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", script, str(cache.folder), mode, start],
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for _ in range(2)
     ]
@@ -220,7 +228,9 @@ def test_a_region_that_is_done_lets_others_in(cache):
 
     done, cloud = threading.Event(), Cloud([])
     cloud.fakes["spot"] = SlowAbroad("spot")
-    thread = threading.Thread(target=lambda: several(cache, cloud, ["eu-west-1", "us-east-1"], kinds=["spot"]))
+    thread = threading.Thread(
+        target=lambda: several(cache, cloud, ["eu-west-1", "us-east-1"], kinds=["spot"])
+    )
     thread.start()
     try:
         while cache.stamp("us-east-1", "spot") is None:

@@ -28,7 +28,7 @@ def test_ages():
 
 
 def test_rows():
-    assert {k: Signal(k, REGION, NOW, "", d).rows for k, d in DATA.items()} == dict.fromkeys(DATA, 1) | {
-        "history:30": 2
-    }
+    assert {k: Signal(k, REGION, NOW, "", d).rows for k, d in DATA.items()} == dict.fromkeys(
+        DATA, 1
+    ) | {"history:30": 2}
     assert signal("spot", data={"a": {"x": [], "y": []}, "b": {"x": []}}).rows == 3

@@ -1,4 +1,6 @@
-"""A file holds what was written, or is seen to be damaged: cut off, flipped, forged, of another version, or no file."""
+"""A file holds what was written, or is seen to be damaged: cut off, flipped, forged, of another
+version, or no file.
+"""
 
 import hashlib
 import json
@@ -30,9 +32,15 @@ TIMES = st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1), timezones=st.ju
 SOME_DATA = st.one_of(
     st.tuples(st.just("on-demand"), st.dictionaries(NAMES, PRICES, min_size=1)),
     st.tuples(
-        st.just("spot"), st.dictionaries(NAMES, st.dictionaries(NAMES, st.tuples(PRICES, NAMES).map(list)), min_size=1)
+        st.just("spot"),
+        st.dictionaries(
+            NAMES, st.dictionaries(NAMES, st.tuples(PRICES, NAMES).map(list)), min_size=1
+        ),
     ),
-    st.tuples(st.just("history:7"), st.dictionaries(NAMES, st.dictionaries(NAMES, st.lists(st.lists(PRICES))))),
+    st.tuples(
+        st.just("history:7"),
+        st.dictionaries(NAMES, st.dictionaries(NAMES, st.lists(st.lists(PRICES)))),
+    ),
     st.tuples(st.just("advisor"), st.dictionaries(NAMES, st.integers(0, 4))),
     st.tuples(
         st.just("specs"),
@@ -41,7 +49,11 @@ SOME_DATA = st.one_of(
             st.dictionaries(
                 NAMES,
                 st.one_of(
-                    st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), NAMES
+                    st.none(),
+                    st.booleans(),
+                    st.integers(),
+                    st.floats(allow_nan=False, allow_infinity=False),
+                    NAMES,
                 ),
             ),
             min_size=1,
@@ -64,7 +76,8 @@ def damaged(cache, kind="spot"):
     assert cache.read(REGION, kind, NOW) is None
     (note,) = cache.take_notes()
     assert str(file_of(cache, kind)) in note
-    assert cache.read(REGION, kind, NOW) is None and cache.take_notes() == ()  # out of the way, said once
+    # Out of the way, said once
+    assert cache.read(REGION, kind, NOW) is None and cache.take_notes() == ()
     return note
 
 
@@ -162,7 +175,9 @@ def test_a_right_hash_is_not_enough(change, cache):
 @pytest.mark.parametrize("missing", HEAD)
 def test_a_head_without_something(missing, cache):
     file_of(cache).parent.mkdir(parents=True)
-    file_of(cache).write_text(sealed(json.dumps({k: v for k, v in HEAD.items() if k != missing})[1:]))
+    file_of(cache).write_text(
+        sealed(json.dumps({k: v for k, v in HEAD.items() if k != missing})[1:])
+    )
     damaged(cache)
 
 

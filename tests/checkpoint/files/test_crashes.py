@@ -1,4 +1,6 @@
-"""Machines that lose power at any moment: what was acknowledged is on the disk, and nothing half is ever shown."""
+"""Machines that lose power at any moment: what was acknowledged is on the disk, and nothing half is
+ever shown.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def write_earlier(folder: Path, *versions: int) -> None:
         write_to_folder(VersionFolder(folder), data, manifest_of(data, version=version))
 
 
-def record(folder: Path, patch: pytest.MonkeyPatch, lost: Filter = lambda call, kind: False) -> Recorder:
+def record(
+    folder: Path, patch: pytest.MonkeyPatch, lost: Filter = lambda call, kind: False
+) -> Recorder:
     folder.mkdir(exist_ok=True)
     recorder = Recorder(folder, patch, lost)
     for found in VersionFolder(folder).manifests("job"):
@@ -70,7 +74,9 @@ def new_versions(home: Path, patch: pytest.MonkeyPatch, lost: Filter) -> tuple[R
     return recorder, 2
 
 
-def the_same_version_again(home: Path, patch: pytest.MonkeyPatch, lost: Filter) -> tuple[Recorder, int]:
+def the_same_version_again(
+    home: Path, patch: pytest.MonkeyPatch, lost: Filter
+) -> tuple[Recorder, int]:
     """A run that began anew from an older version comes to the numbers of the earlier one."""
     write_earlier(home / "versions", 2, 3)
     recorder = record(home / "versions", patch, lost)
@@ -106,7 +112,9 @@ def two_ranks(home: Path, patch: pytest.MonkeyPatch, lost: Filter) -> tuple[Reco
 WAYS = (new_versions, the_same_version_again, two_ranks)
 
 
-def crash(way: Way, home: Path, patch: pytest.MonkeyPatch, lost: Filter = lambda call, kind: False) -> int:
+def crash(
+    way: Way, home: Path, patch: pytest.MonkeyPatch, lost: Filter = lambda call, kind: False
+) -> int:
     with patch.context() as context:
         recorder, keep = way(home, context, lost)
     assert recorder.promised
@@ -114,13 +122,17 @@ def crash(way: Way, home: Path, patch: pytest.MonkeyPatch, lost: Filter = lambda
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_no_crash_breaks_a_promise(way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_crash_breaks_a_promise(
+    way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert crash(way, tmp_path, monkeypatch) >= 50
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", ["data", "record", "folder"])
-def test_every_fsync_is_needed(kind: str, way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_fsync_is_needed(
+    kind: str, way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(Broken):
         crash(way, tmp_path, monkeypatch, lambda call, what: what == kind)
 
@@ -211,7 +223,10 @@ def a_spare_keeps_its_record(patch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_wrong_order_is_seen(
-    mutation: Callable[[pytest.MonkeyPatch], None], way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mutation: Callable[[pytest.MonkeyPatch], None],
+    way: Way,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with monkeypatch.context() as patch:
         mutation(patch)

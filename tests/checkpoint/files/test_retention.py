@@ -10,7 +10,11 @@ from deepvm.checkpoint.files.retention import kept
 from deepvm.errors import RequestError
 
 VERSIONS = st.lists(st.integers(0, 10_000), max_size=40)
-POLICY = {"keep": st.integers(1, 10), "every": st.integers(0, 3000), "best": st.sets(st.integers(0, 10_000))}
+POLICY = {
+    "keep": st.integers(1, 10),
+    "every": st.integers(0, 3000),
+    "best": st.sets(st.integers(0, 10_000)),
+}
 
 
 def test_examples() -> None:
@@ -23,7 +27,9 @@ def test_examples() -> None:
 
 
 @given(versions=VERSIONS, **POLICY)
-def test_the_newest_and_the_best_stay(versions: list[int], keep: int, every: int, best: set[int]) -> None:
+def test_the_newest_and_the_best_stay(
+    versions: list[int], keep: int, every: int, best: set[int]
+) -> None:
     stay = kept(versions, keep, every, best)
     assert stay <= set(versions)
     assert set(sorted(set(versions))[-keep:]) <= stay
@@ -33,13 +39,17 @@ def test_the_newest_and_the_best_stay(versions: list[int], keep: int, every: int
 
 
 @given(versions=VERSIONS, **POLICY)
-def test_asking_again_lets_nothing_more_go(versions: list[int], keep: int, every: int, best: set[int]) -> None:
+def test_asking_again_lets_nothing_more_go(
+    versions: list[int], keep: int, every: int, best: set[int]
+) -> None:
     stay = kept(versions, keep, every, best)
     assert kept(sorted(stay), keep, every, best) == stay
 
 
 @given(versions=VERSIONS, more=st.integers(1, 5000), **POLICY)
-def test_what_went_is_never_missed(versions: list[int], more: int, keep: int, every: int, best: set[int]) -> None:
+def test_what_went_is_never_missed(
+    versions: list[int], more: int, keep: int, every: int, best: set[int]
+) -> None:
     stay = kept(versions, keep, every, best)
     newer = max(versions, default=0) + more
     assert kept([*versions, newer], keep, every, best) - {newer} <= stay

@@ -29,7 +29,13 @@ def layout_of(world: int) -> Layout:
 
 
 def put(
-    folder: Path, version: int, parts: list[bytearray], layout: Layout, ranks: list[int], session: str, attempt: int = 0
+    folder: Path,
+    version: int,
+    parts: list[bytearray],
+    layout: Layout,
+    ranks: list[int],
+    session: str,
+    attempt: int = 0,
 ) -> list[object]:
     """What each rank got: its levels, or why not."""
     found: list[object] = [None] * len(ranks)
@@ -38,7 +44,10 @@ def put(
         levels: list[Level] = []
         tier = FileTier(folder, keep=2, session=session)
         try:
-            tier.put(Shard("job", version, rank, layout, memoryview(parts[rank]), attempt=attempt), levels.append)
+            tier.put(
+                Shard("job", version, rank, layout, memoryview(parts[rank]), attempt=attempt),
+                levels.append,
+            )
             found[place] = levels
         except CheckpointError as error:
             found[place] = error
@@ -56,7 +65,10 @@ def test_ranks_write_one_file(world: int, tmp_path: Path) -> None:
     layout = layout_of(world)
     for version in (1, 2, 3):
         whole, parts = joint_images(layout, version)
-        assert put(tmp_path, version, parts, layout, list(range(world)), "s") == [[Level.DURABLE]] * world
+        assert (
+            put(tmp_path, version, parts, layout, list(range(world)), "s")
+            == [[Level.DURABLE]] * world
+        )
         path = VersionFolder(tmp_path).file("job", version)
         assert path.read_bytes() == whole
         assert verify(path).world == world
@@ -75,15 +87,20 @@ def test_a_rank_that_never_comes_leaves_the_version_before_it(
     (error,) = put(tmp_path, 2, parts, layout, [1 - missing], "s")
     assert isinstance(error, CheckpointError) and "in time" in str(error)
     assert [m.version for m in VersionFolder(tmp_path).manifests("job")] == [1]
-    assert [n for n in names(tmp_path) if n.startswith(".job")] == []  # as large as a version, and nobody's
+    # As large as a version, and nobody's
+    assert [n for n in names(tmp_path) if n.startswith(".job")] == []
     # The next run takes nothing of what was left.
     whole, parts = joint_images(layout, 2)
     assert put(tmp_path, 2, parts, layout, [0, 1], "next") == [[Level.DURABLE]] * 2
     assert VersionFolder(tmp_path).file("job", 2).read_bytes() == whole
 
 
-def test_ranks_have_time_for_the_bytes_of_a_large_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank 0 reads all of it before it commits: the others wait longer for that than for anything else."""
+def test_ranks_have_time_for_the_bytes_of_a_large_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 reads all of it before it commits: the others wait longer for that than for anything
+    else.
+    """
     layout = layout_of(2)
     whole, parts = joint_images(layout, 1)
     honest = shared_file_write._complete
@@ -99,7 +116,9 @@ def test_ranks_have_time_for_the_bytes_of_a_large_version(tmp_path: Path, monkey
     assert VersionFolder(tmp_path).file("job", 1).read_bytes() == whole
 
 
-def test_two_saves_of_a_number_have_files_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_saves_of_a_number_have_files_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A rank that gives the first up, when others are at the second, takes nothing of that away."""
     layout = layout_of(2)
     whole, parts = joint_images(layout, 2)
@@ -118,7 +137,9 @@ def test_two_saves_of_a_number_have_files_of_their_own(tmp_path: Path, monkeypat
     assert VersionFolder(tmp_path).file("job", 1).read_bytes() == whole
 
 
-def test_a_rank_that_gave_up_does_not_undo_the_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_gave_up_does_not_undo_the_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It takes its own word away while rank 0 commits: the version is there, and rank 0 says so."""
     layout = layout_of(2)
     _, parts = joint_images(layout, 1)
@@ -137,7 +158,9 @@ def test_bytes_that_changed_on_their_way(tmp_path: Path, monkeypatch: pytest.Mon
     layout = layout_of(2)
     _, parts = joint_images(layout, 1)
     honest = shared_file_write._checksums
-    monkeypatch.setattr(shared_file_write, "_checksums", lambda shard: [crc ^ shard.rank for crc in honest(shard)])
+    monkeypatch.setattr(
+        shared_file_write, "_checksums", lambda shard: [crc ^ shard.rank for crc in honest(shard)]
+    )
     monkeypatch.setattr(shared_file_write.put_part, "__defaults__", (0.5,))
     errors = put(tmp_path, 1, parts, layout, [0, 1], "s")
     assert all(isinstance(e, CheckpointError) for e in errors) and "rank 1" in str(errors[0])
@@ -145,7 +168,8 @@ def test_bytes_that_changed_on_their_way(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("where", "which"), [("_write_part", 0), ("_write_part", 1), ("_write_part", 2), ("_complete", 0)]
+    ("where", "which"),
+    [("_write_part", 0), ("_write_part", 1), ("_write_part", 2), ("_complete", 0)],
 )
 def test_a_rank_that_cannot_write_keeps_nobody_waiting(
     where: str, which: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -183,7 +207,10 @@ def test_a_rank_says_nothing_of_an_older_version_that_is_being_removed(
     VersionFolder(tmp_path).file("job", 1).write_bytes(b"its record is gone")
     tiers = [FileTier(tmp_path, keep=0, session="s") for _ in range(2)]
     threads = [
-        threading.Thread(target=tier.put, args=(Shard("job", 2, rank, layout, memoryview(parts[rank])), lambda _: None))
+        threading.Thread(
+            target=tier.put,
+            args=(Shard("job", 2, rank, layout, memoryview(parts[rank])), lambda _: None),
+        )
         for rank, tier in enumerate(tiers)
     ]
     for thread in threads:

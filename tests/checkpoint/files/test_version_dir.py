@@ -33,7 +33,9 @@ JOBS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True)
 VERSIONS = st.integers(0, 2**63 - 1)
 
 
-def write(folder: VersionFolder, data: bytes | bytearray, job: str = "job", version: int = 1) -> Path:
+def write(
+    folder: VersionFolder, data: bytes | bytearray, job: str = "job", version: int = 1
+) -> Path:
     return write_to_folder(folder, data, manifest_of(data, job, version))
 
 
@@ -50,15 +52,20 @@ def versions(folder: VersionFolder, job: str = "job") -> list[int]:
 @settings(max_examples=25)
 @given(
     st.dictionaries(
-        st.tuples(st.sampled_from(["a", "a-b", "a-000000000001"]), st.integers(0, 9)), st.binary(min_size=1)
+        st.tuples(st.sampled_from(["a", "a-b", "a-000000000001"]), st.integers(0, 9)),
+        st.binary(min_size=1),
     )
 )
-def test_what_is_written_is_listed_and_read(tmp_path_factory: pytest.TempPathFactory, images: dict) -> None:
+def test_what_is_written_is_listed_and_read(
+    tmp_path_factory: pytest.TempPathFactory, images: dict
+) -> None:
     folder = VersionFolder(tmp_path_factory.mktemp("v"))
     for (job, version), data in images.items():
         path = write(folder, data, job, version)
         assert verify(path) == manifest_of(data, job, version)
-    assert [(f.job, f.version) for f in folder.found()] == sorted(images, key=lambda key: (key[0], -key[1]))
+    assert [(f.job, f.version) for f in folder.found()] == sorted(
+        images, key=lambda key: (key[0], -key[1])
+    )
     for (job, version), data in images.items():
         assert folder.file(job, version).read_bytes() == data
         assert version in versions(folder, job)
@@ -88,7 +95,9 @@ SIZES = [1, 4095, 4096, 4097, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE + 5000, 20 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("direct", [True, False])
 @pytest.mark.parametrize("shift", [0, 1, 512])
-def test_every_size_wherever_it_lies_in_memory(tmp_path: Path, size: int, direct: bool, shift: int) -> None:
+def test_every_size_wherever_it_lies_in_memory(
+    tmp_path: Path, size: int, direct: bool, shift: int
+) -> None:
     memory = mmap.mmap(-1, size + shift)
     memory[shift:] = bytes(noise(size))
     image = memoryview(memory)[shift:]
@@ -100,14 +109,18 @@ def test_every_size_wherever_it_lies_in_memory(tmp_path: Path, size: int, direct
 
 def test_other_numbers_than_bytes(tmp_path: Path) -> None:
     data = noise(4000)
-    VersionFolder(tmp_path).write(memoryview(data).cast("i"), "job", 1, [4000], lambda: manifest_of(data))
+    VersionFolder(tmp_path).write(
+        memoryview(data).cast("i"), "job", 1, [4000], lambda: manifest_of(data)
+    )
     assert verify(tmp_path / "job-000000000001.pt")
 
 
 def test_an_image_that_is_not_filled_to_its_end(tmp_path: Path) -> None:
     data = noise(2 * PIECE)
     with pytest.raises(ValueError, match="filled"):
-        VersionFolder(tmp_path).write(memoryview(data), "job", 1, [PIECE], lambda: manifest_of(data))
+        VersionFolder(tmp_path).write(
+            memoryview(data), "job", 1, [PIECE], lambda: manifest_of(data)
+        )
     assert not names(tmp_path)
 
 
@@ -153,7 +166,9 @@ def test_a_version_that_is_being_removed_is_no_damaged_one(
     path.with_name(path.name + SUFFIX).unlink()  # its record goes first
     timer = threading.Timer(0.02, path.unlink)
     timer.start()
-    assert [found.version for found in getattr(folder, question)("job")] == ([1] if question == "manifests" else [])
+    assert [found.version for found in getattr(folder, question)("job")] == (
+        [1] if question == "manifests" else []
+    )
     assert caplog.text == ""
     timer.join()
 
@@ -175,7 +190,9 @@ class TestSpares:
     ) -> None:
         # Its number alone says little: file systems give those of removed files to new ones.
         inode, answers, real = folder.file("job", 1).stat().st_ino, [], durable_write.is_unused
-        monkeypatch.setattr(durable_write, "is_unused", lambda path: answers.append(real(path)) or answers[-1])
+        monkeypatch.setattr(
+            durable_write, "is_unused", lambda path: answers.append(real(path)) or answers[-1]
+        )
         folder.delete("job", 1, spare=True)
         assert not folder.found()
         write(folder, b"2" * size, version=2)
@@ -196,11 +213,19 @@ class TestSpares:
         folder.delete("job", 1, spare=True)
         write(folder, b"2" * 10_000, version=2)
         verify(folder.file("job", 2))
-        old = seen[:] if seen else (folder.path / "mine").read_bytes() if how == "linked" else stream.read()
+        old = (
+            seen[:]
+            if seen
+            else (folder.path / "mine").read_bytes()
+            if how == "linked"
+            else stream.read()
+        )
         assert old == b"1" * 10_000
         stream.close()
 
-    def test_a_link_in_its_place_is_not_followed(self, folder: VersionFolder, tmp_path: Path) -> None:
+    def test_a_link_in_its_place_is_not_followed(
+        self, folder: VersionFolder, tmp_path: Path
+    ) -> None:
         other = tmp_path / "other"
         other.write_bytes(b"keep me")
         (folder.path / ".job.spare.tmp").symlink_to(other)
@@ -208,7 +233,9 @@ class TestSpares:
         assert other.read_bytes() == b"keep me"
         verify(folder.file("job", 2))
 
-    def test_only_where_leases_tell(self, folder: VersionFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_only_where_leases_tell(
+        self, folder: VersionFolder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(durable_write, "can_reuse", lambda _: False)
         other = VersionFolder(folder.path)
         other.delete("job", 1, spare=True)
@@ -247,11 +274,17 @@ def test_what_claims_a_version_and_is_no_file_is_damaged(tmp_path: Path) -> None
     os.mkfifo(tmp_path / "a-000000000002.pt")
     (tmp_path / "a-000000000003.pt").symlink_to(tmp_path / "elsewhere.pt")
     found = {f.version: f.problem for f in folder.found("a")}
-    assert "a folder in place" in found[1] and "a pipe in place" in found[2] and "a symbolic link in place" in found[3]
+    assert (
+        "a folder in place" in found[1]
+        and "a pipe in place" in found[2]
+        and "a symbolic link in place" in found[3]
+    )
     assert [d.version for d in folder.damaged("a")] == [3, 2, 1]
 
 
-def test_versions_that_are_not_complete_say_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_versions_that_are_not_complete_say_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = VersionFolder(tmp_path)
     for version in range(1, 7):
         write(folder, b"x" * 100, version=version)
@@ -262,7 +295,12 @@ def test_versions_that_are_not_complete_say_why(tmp_path: Path, caplog: pytest.L
     folder.file("job", 5).write_bytes(b"x" * 99)
     found = {f.version: f for f in folder.found()}
     assert [v for v, f in found.items() if not f.problem] == [6, 4]
-    for version, word in {1: "no commit record", 2: "commit record", 3: "version 4", 5: "99 bytes"}.items():
+    for version, word in {
+        1: "no commit record",
+        2: "commit record",
+        3: "version 4",
+        5: "99 bytes",
+    }.items():
         assert word in found[version].problem
     assert versions(folder) == [6, 4]
     assert versions(folder) == [6, 4]
@@ -282,7 +320,11 @@ def test_what_is_no_file_does_not_stop_us(tmp_path: Path, what: str, kind: str) 
     path = write(folder, b"x" * 100)
     victim = path if what == "data" else path.with_name(path.name + SUFFIX)
     victim.unlink()
-    {"folder": victim.mkdir, "fifo": lambda: os.mkfifo(victim), "loop": lambda: victim.symlink_to(victim)}[kind]()
+    {
+        "folder": victim.mkdir,
+        "fifo": lambda: os.mkfifo(victim),
+        "loop": lambda: victim.symlink_to(victim),
+    }[kind]()
     assert versions(folder) == []
     with pytest.raises(DamagedError):
         verify(path)
@@ -297,7 +339,9 @@ def test_verify_names_the_bytes(tmp_path: Path) -> None:
         damaged[bit // 8] ^= 1 << bit % 8
         path.write_bytes(damaged)
         start = bit // 8 // 30 * 30
-        with pytest.raises(DamagedError, match=f"bytes {start} to {min(start + 30, 100) - 1} are damaged"):
+        with pytest.raises(
+            DamagedError, match=f"bytes {start} to {min(start + 30, 100) - 1} are damaged"
+        ):
             verify(path)
 
 
@@ -311,7 +355,11 @@ def test_a_folder_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_leftovers_by_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = VersionFolder(tmp_path)
-    hidden = [".job-000000000001.pt.0123abcd.tmp", ".job-000000000001.pt.json.0123abcd.tmp", ".job.spare.tmp"]
+    hidden = [
+        ".job-000000000001.pt.0123abcd.tmp",
+        ".job-000000000001.pt.json.0123abcd.tmp",
+        ".job.spare.tmp",
+    ]
     for name in [*hidden, ".job.tmp", ".job-000000000001.pt.tmp", "job.tmp"]:
         (tmp_path / name).write_bytes(b"")
     assert [p.name for p in folder.leftovers()] == sorted(hidden)

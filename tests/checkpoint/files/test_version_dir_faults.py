@@ -1,4 +1,6 @@
-"""Disks that fail and processes that are killed: what was acknowledged is there, what is half is never listed."""
+"""Disks that fail and processes that are killed: what was acknowledged is there, what is half is
+never listed.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.checkpoint.images import FOLDER_LABELS, REPLACED, aligned, manifest_of, names, noise, write_to_folder
+from support.checkpoint.images import (
+    FOLDER_LABELS,
+    REPLACED,
+    aligned,
+    manifest_of,
+    names,
+    noise,
+    write_to_folder,
+)
 from support.checkpoint.killed_writers import PIECE, WRITER, killed_writer
 from support.small_disk import small_disk
 
@@ -41,11 +51,13 @@ def check(path: Path, acknowledged: list[int], tried: int, size: int) -> None:
         verify(folder.file("job", manifest.version), manifest)
         assert manifest.crcs == manifest_of(noise(manifest.size, manifest.version)).crcs
     numbers = [m.version for m in listed]
-    # The newest two that were acknowledged, but an older one may go as soon as a newer one is there.
+    # The newest two that were acknowledged, but an older one may go as soon as a newer one is
+    # there.
     newest = acknowledged[-1:] if tried in numbers else acknowledged[-2:]
     assert set(newest) <= set(numbers), (acknowledged, numbers)
     assert set(numbers) <= {*acknowledged, tried}
-    # The folder can be written to as if nothing had been, by somebody who cleans up and by somebody who does not.
+    # The folder can be written to as if nothing had been, by somebody who cleans up and by somebody
+    # who does not.
     if size % 2:
         folder.sweep()
     again = noise(size, tried)
@@ -81,7 +93,9 @@ def test_a_writer_killed_at_a_point(tmp_path: Path, label: str, count: int) -> N
 
 @pytest.mark.parametrize("label", FOLDER_LABELS)
 def test_a_writer_killed_while_it_replaces_a_version(tmp_path: Path, label: str) -> None:
-    """A job that was started anew writes a version that an earlier run has written with other bytes."""
+    """A job that was started anew writes a version that an earlier run has written with other
+    bytes.
+    """
     size = 5 * PIECE
     folder = VersionFolder(tmp_path)
     for version in (2, 3):
@@ -92,8 +106,13 @@ def test_a_writer_killed_while_it_replaces_a_version(tmp_path: Path, label: str)
 
     def check() -> None:
         """At each moment the one or the other is complete."""
-        listed = {m.version: verify(folder.file("job", m.version), m).crcs for m in folder.manifests("job")}
-        assert listed == {v: manifest_of(noise(size, s)).crcs for v, s in ((2, 102), (3, 3 if new else 103))}
+        listed = {
+            m.version: verify(folder.file("job", m.version), m).crcs
+            for m in folder.manifests("job")
+        }
+        assert listed == {
+            v: manifest_of(noise(size, s)).crcs for v, s in ((2, 102), (3, 3 if new else 103))
+        }
         verify(folder.file("job", 3))
 
     check()
@@ -105,22 +124,30 @@ def test_a_writer_killed_while_it_replaces_a_version(tmp_path: Path, label: str)
     check()
 
 
-@pytest.mark.parametrize("label", ["data.before-rename", "data.before-folder-sync", "replaced.before-rename"])
+@pytest.mark.parametrize(
+    "label", ["data.before-rename", "data.before-folder-sync", "replaced.before-rename"]
+)
 def test_a_writer_killed_while_it_replaces_and_no_one_cleans_up(tmp_path: Path, label: str) -> None:
     folder, size = VersionFolder(tmp_path), 5 * PIECE
     old = noise(size, 103)
     write_to_folder(folder, old, manifest_of(old, version=3))
     for _ in range(2):
         assert killed_writer(tmp_path, label, 3, 1, size) == []
-        assert [verify(folder.file("job", m.version), m).version for m in folder.manifests("job")] == [3]
+        assert [
+            verify(folder.file("job", m.version), m).version for m in folder.manifests("job")
+        ] == [3]
     folder.delete("job", 3)
     assert folder.found() == ()
     assert killed_writer(tmp_path, "", 3, 1, size) == [3]
     assert verify(folder.file("job", 3)).crcs == manifest_of(noise(size, 3)).crcs
 
 
-def test_what_reaches_the_disk_in_which_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A killed process shows nothing of what a machine without power forgets: here only the order can be seen."""
+def test_what_reaches_the_disk_in_which_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed process shows nothing of what a machine without power forgets: here only the order
+    can be seen.
+    """
     folder = VersionFolder(tmp_path)
     data = noise(6 * PIECE, 1)
     write_to_folder(folder, data, manifest_of(data))
@@ -128,7 +155,9 @@ def test_what_reaches_the_disk_in_which_order(tmp_path: Path, monkeypatch: pytes
     fsync, replace, unlink, write = os.fsync, os.replace, os.unlink, os.pwrite
 
     def name(path: Any) -> str:
-        text = os.path.basename(os.readlink(f"/proc/self/fd/{path}") if isinstance(path, int) else path)
+        text = os.path.basename(
+            os.readlink(f"/proc/self/fd/{path}") if isinstance(path, int) else path
+        )
         kind = "record" if SUFFIX in text else "data" if ".pt" in text else "folder"
         return f"hidden {kind}" if text.startswith(".") else kind
 
@@ -148,7 +177,12 @@ def test_what_reaches_the_disk_in_which_order(tmp_path: Path, monkeypatch: pytes
     write_to_folder(folder, data, manifest_of(data))
     once = [e for i, e in enumerate(events) if i == 0 or events[i - 1] != e]
     data_steps = ["write hidden data", "sync hidden data"]
-    record_steps = ["write hidden record", "sync hidden record", "rename hidden record", "sync folder"]
+    record_steps = [
+        "write hidden record",
+        "sync hidden record",
+        "rename hidden record",
+        "sync folder",
+    ]
     promotion = ["rename hidden record", "sync folder"]
     assert once == [*data_steps, *record_steps, "rename hidden data", "sync folder", *promotion]
     events.clear()
@@ -156,7 +190,9 @@ def test_what_reaches_the_disk_in_which_order(tmp_path: Path, monkeypatch: pytes
     assert events == ["remove record", "sync folder", "remove data"]
     events.clear()
     write_to_folder(folder, data, manifest_of(data))
-    assert [e for i, e in enumerate(events) if i == 0 or events[i - 1] != e] == once, "a new one goes the same way"
+    assert [e for i, e in enumerate(events) if i == 0 or events[i - 1] != e] == once, (
+        "a new one goes the same way"
+    )
 
 
 @pytest.mark.slow
@@ -235,11 +271,14 @@ def must_fail(folder: VersionFolder, version: int = 2, match: str = "cannot be w
         assert names(folder.path) == before, "something was left"
 
 
-# How often a write of a version makes them: data and record, and the folder is synchronised for each of three names.
+# How often a write of a version makes them: data and record, and the folder is synchronised for
+# each of three names.
 CALLS = {"pwrite": 8, "fsync": 5, "ftruncate": 2, "replace": 3}
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EROFS, errno.ENODEV])
+@pytest.mark.parametrize(
+    "number", [errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EROFS, errno.ENODEV]
+)
 @pytest.mark.parametrize(
     ("call", "nth"),
     [(call, nth) for call, times in CALLS.items() for nth in range(1, times + 1)],
@@ -326,7 +365,9 @@ def test_file_systems_without_direct_writes(
 
 @pytest.mark.parametrize("most", [1, 511, 4095, 4096, 4097, 8192, 50_000])
 @pytest.mark.parametrize("direct", [True, False])
-def test_short_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, direct: bool) -> None:
+def test_short_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, direct: bool
+) -> None:
     real = os.pwrite
     data = noise(2 * PIECE + 77 if most > 1 else 5000, 2)
     straight = []
@@ -340,9 +381,13 @@ def test_short_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", short)
-        path = write_to_folder(VersionFolder(tmp_path, direct=direct), aligned(data), manifest_of(data))
+        path = write_to_folder(
+            VersionFolder(tmp_path, direct=direct), aligned(data), manifest_of(data)
+        )
     verify(path)
-    assert len(straight) <= 2 * PIECE // max(4096, most // 4096 * 4096) + 2, "after part of a block it goes on without"
+    assert len(straight) <= 2 * PIECE // max(4096, most // 4096 * 4096) + 2, (
+        "after part of a block it goes on without"
+    )
     assert direct or not straight
 
 
@@ -393,7 +438,9 @@ def test_cut_anywhere(tmp_path: Path) -> None:
 
 
 @given(st.data())
-def test_random_bytes_anywhere(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_random_bytes_anywhere(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
     folder, path, manifest = small(tmp_path_factory.mktemp("v"))
     victim = data.draw(st.sampled_from([path, path.with_name(path.name + SUFFIX)]))
     whole = victim.read_bytes()

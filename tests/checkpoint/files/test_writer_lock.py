@@ -1,4 +1,6 @@
-"""Several processes and one folder: nobody takes what another is writing for what a killed one left."""
+"""Several processes and one folder: nobody takes what another is writing for what a killed one
+left.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def put(tier: FileTier, version: int, seed: int = 0) -> list[Level]:
 
 
 class TestLocks:
-    def test_a_regular_file_that_may_be_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_regular_file_that_may_be_written(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """NFS locks nothing else exclusively."""
         locked: list[Path] = []
         real = fcntl.flock
@@ -103,7 +107,9 @@ class TestLocks:
 
 
 class TestSweeping:
-    def test_a_node_that_starts_beside_a_trainer(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_node_that_starts_beside_a_trainer(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         tier, starts = FileTier(tmp_path), []
         put(tier, 1)
 
@@ -139,7 +145,10 @@ class TestSweeping:
     def test_what_lost_its_record_stays_as_long_as_it_would_have(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who: str
     ) -> None:
-        """No writer leaves it so, so somebody was promised it; a removal that was interrupted leaves old ones."""
+        """No writer leaves it so, so somebody was promised it.
+
+        A removal that was interrupted leaves old ones.
+        """
         folder = VersionFolder(tmp_path)
         for version in (1, 2, 3, 9):
             data = noise(1000, version)
@@ -160,7 +169,9 @@ class TestSweeping:
                 with running(persist=tmp_path, keep=2) as node:
                     trainer = node_tier(node)
                     layout = make_layout(1000)
-                    assert node_put(trainer, version, layout, make_image(layout, version)).wait(Level.DURABLE)
+                    assert node_put(trainer, version, layout, make_image(layout, version)).wait(
+                        Level.DURABLE
+                    )
                     trainer.close()
             else:
                 tier = FileTier(tmp_path, keep=2)
@@ -194,7 +205,9 @@ class TestSweeping:
 
 @pytest.mark.parametrize("other", ["begins", "ends"])
 @pytest.mark.parametrize("label", ["data.before-rename", "replaced.before-rename"])
-def test_two_writers_of_one_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, label: str, other: str) -> None:
+def test_two_writers_of_one_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, label: str, other: str
+) -> None:
     """The second takes the record that the first has ready for what a killed writer left."""
     tier, second = FileTier(tmp_path), FileTier(tmp_path)
     put(tier, 1)
@@ -211,7 +224,8 @@ def test_two_writers_of_one_number(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with monkeypatch.context() as patch:
         patch.setattr(folder_module, "point", between)
         assert put(tier, 1, seed=2) == [tier._level]
-    stays = 3 if (label, other) == ("replaced.before-rename", "ends") else 2  # the last to give its file the name
+    # The last to give its file the name
+    stays = 3 if (label, other) == ("replaced.before-rename", "ends") else 2
     assert verify(tier.folder.file("job", 1)).crcs == manifest_of(noise(1000, stays)).crcs
     assert [m.version for m in tier.versions("job")] == [1]
     assert names(tmp_path) == ["job-000000000001.pt", "job-000000000001.pt.json"]
@@ -221,11 +235,17 @@ def test_two_writers_of_one_number(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 class TestOtherTrainings:
     def warnings(self, caplog: pytest.LogCaptureFixture) -> list[str]:
-        found = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING and "DEEPVM_JOB" in r.message]
+        found = [
+            r.getMessage()
+            for r in caplog.records
+            if r.levelno >= logging.WARNING and "DEEPVM_JOB" in r.message
+        ]
         caplog.clear()
         return found
 
-    def test_two_under_one_name_are_told(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def test_two_under_one_name_are_told(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
         one, other = FileTier(tmp_path, keep=2), FileTier(tmp_path, keep=2)
         put(one, 10)
         put(one, 20)
@@ -239,7 +259,9 @@ class TestOtherTrainings:
         for tier in (one, other):
             tier.close()
 
-    def test_newer_ones_at_the_start(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def test_newer_ones_at_the_start(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
         one, other = FileTier(tmp_path, keep=2), FileTier(tmp_path, keep=2)
         put(one, 5000)
         assert self.warnings(caplog) == []
@@ -248,7 +270,9 @@ class TestOtherTrainings:
         for tier in (one, other):
             tier.close()
 
-    def test_one_training_alone_is_not(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def test_one_training_alone_is_not(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
         for first in (1, 7):
             tier = FileTier(tmp_path, keep=2, every=3)
             for version in range(first, first + 6):

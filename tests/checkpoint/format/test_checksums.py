@@ -27,7 +27,9 @@ def test_the_fast_crc_is_that_of_zip_files(one: bytes, other: bytes) -> None:
 def test_a_zip_file_gets_its_checksums(records: tuple[int, ...], chunk_bytes: int) -> None:
     shard, other = zip_shard(3, records), zip_shard(3, records)
     if any(records):
-        assert zipfile.ZipFile(io.BytesIO(bytes(shard.image))).testzip() is not None or not any(records)
+        assert zipfile.ZipFile(io.BytesIO(bytes(shard.image))).testzip() is not None or not any(
+            records
+        )
     finish(shard.image, shard.layout)
     assert zipfile.ZipFile(io.BytesIO(bytes(shard.image))).testzip() is None
     once = bytes(shard.image)
@@ -62,4 +64,6 @@ def test_a_checksum_over_the_border_of_two_chunks(monkeypatch: pytest.MonkeyPatc
 def test_one_checksum_for_each_chunk(size: int) -> None:
     data = noise(size)
     starts = range(0, size, CHUNK_BYTES)
-    assert chunk_crcs(memoryview(data)) == tuple(zlib.crc32(data[s : s + CHUNK_BYTES]) for s in starts)
+    assert chunk_crcs(memoryview(data)) == tuple(
+        zlib.crc32(data[s : s + CHUNK_BYTES]) for s in starts
+    )

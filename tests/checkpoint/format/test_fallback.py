@@ -28,7 +28,9 @@ def _unknown_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_zip, "_warned", set())
 
 
-def test_an_interrupted_run_goes_on_bit_by_bit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_interrupted_run_goes_on_bit_by_bit(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     whole = Job(tmp_path / "whole", every=None)
     whole.train(30)
     first = Job(tmp_path / "cut", every=1, keep=100)
@@ -43,7 +45,8 @@ def test_an_interrupted_run_goes_on_bit_by_bit(tmp_path: Path, caplog: pytest.Lo
     assert second.bits() == whole.bits()
     second.saver.close()
     assert [r.message for r in caplog.records if "torch.save" in r.message] == [
-        "torch loads another state than the one it laid out; each version is saved by torch.save while training stalls"
+        "torch loads another state than the one it laid out; each version is saved by torch.save"
+        " while training stalls"
     ]
 
 

@@ -1,4 +1,6 @@
-"""Tensors of rarer kinds: saved with the values that they show, or refused in words that say what is wrong."""
+"""Tensors of rarer kinds: saved with the values that they show, or refused in words that say what
+is wrong.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from deepvm.checkpoint.format.layout import Layout, Segment  # noqa: E402
 from deepvm.errors import RequestError  # noqa: E402
 
 
-def test_conjugate_and_negative_views_are_saved_with_the_values_that_they_show(tmp_path: Path) -> None:
+def test_conjugate_and_negative_views_are_saved_with_the_values_that_they_show(
+    tmp_path: Path,
+) -> None:
     values = torch.tensor([1 + 2j, 3 - 4j])
     tree = {
         "plain": values,
@@ -46,19 +50,26 @@ def quantised() -> Any:
     [
         (lambda: torch.eye(3).to_sparse(), ("torch.sparse_coo", ".to_dense()")),
         (lambda: torch.eye(3).to_sparse_csr(), ("torch.sparse_csr", ".to_dense()")),
-        (lambda: torch.empty(2, device="meta"), ("on the device meta", "to_empty", "persistent=False")),
+        (
+            lambda: torch.empty(2, device="meta"),
+            ("on the device meta", "to_empty", "persistent=False"),
+        ),
         (quantised, ("torch.qint8", ".int_repr()")),
         (lambda: torch._efficientzerotensor((3,)), ("zeros without memory", "torch.zeros(...)")),
     ],
     ids=["coo", "csr", "meta", "quantised", "zeros"],
 )
-def test_what_cannot_be_saved_is_named_with_a_next_step(make: Any, words: tuple[str, ...], tmp_path: Path) -> None:
+def test_what_cannot_be_saved_is_named_with_a_next_step(
+    make: Any, words: tuple[str, ...], tmp_path: Path
+) -> None:
     model = torch.nn.Linear(2, 2)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own about csr
         model.register_buffer("odd", make())
     with pytest.raises(RequestError) as caught:
-        Checkpointer(model=model, optimizer=torch.optim.SGD(model.parameters()), tiers=[tmp_path.as_uri()])
+        Checkpointer(
+            model=model, optimizer=torch.optim.SGD(model.parameters()), tiers=[tmp_path.as_uri()]
+        )
     for word in ("state['model']['odd']", *words):
         assert word in str(caught.value)
 

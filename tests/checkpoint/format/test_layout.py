@@ -24,7 +24,9 @@ def layouts(draw: st.DrawFn) -> Layout:
     for length in lengths:
         shards[draw(st.integers(0, world - 1))].append(Segment(offset, length))
         if length > 8 and draw(st.booleans()):
-            fields.append(ChecksumField(offset + length - 4, offset, length - draw(st.integers(4, 8))))
+            fields.append(
+                ChecksumField(offset + length - 4, offset, length - draw(st.integers(4, 8)))
+            )
         offset += length
     return Layout(offset, tuple(map(tuple, shards)), tuple(fields))
 
@@ -66,7 +68,8 @@ WHOLE = ((Segment(0, 100),),)
         (100, WHOLE, (ChecksumField(0, 10, -1),)),
         (100, WHOLE, (ChecksumField(10, 13, 10),)),  # its last byte is in its range
         (100, WHOLE, (ChecksumField(10, 0, 11),)),  # its first byte is in its range
-        (100, WHOLE, (ChecksumField(0, 10, 20), ChecksumField(15, 40, 20))),  # inside another's range
+        # Inside another's range
+        (100, WHOLE, (ChecksumField(0, 10, 20), ChecksumField(15, 40, 20))),
         (100, WHOLE, (ChecksumField(0, 10, 20), ChecksumField(2, 40, 20))),  # over another
         (100, WHOLE, (ChecksumField(0, 10, 20), ChecksumField(0, 40, 20))),  # in the same place
         (100, WHOLE, tuple(ChecksumField(0, 10 + i, 80) for i in range(5))),  # much work
@@ -85,7 +88,9 @@ DOCUMENT = json.loads(Layout(100, WHOLE, (ChecksumField(0, 4, 20),)).to_json())
 
 
 @pytest.mark.parametrize("key", list(DOCUMENT))
-@pytest.mark.parametrize("value", [None, "x", 1.5, True, [], {}, [[]], [[[1]]], [["a", "b"]], [[[0, 1.0]]], -1])
+@pytest.mark.parametrize(
+    "value", [None, "x", 1.5, True, [], {}, [[]], [[[1]]], [["a", "b"]], [[[0, 1.0]]], -1]
+)
 def test_documents_of_others_are_refused(key: str, value: object) -> None:
     if (key, value) == ("fields", []):
         return
@@ -101,7 +106,12 @@ def test_what_is_no_document_is_refused(data: bytes) -> None:
         Layout.from_json(data)
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=3), lambda s: st.lists(s, max_size=4)))
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+        lambda s: st.lists(s, max_size=4),
+    )
+)
 def test_any_json_is_a_layout_or_refused(value: object) -> None:
     for key in DOCUMENT:
         with contextlib.suppress(RequestError):

@@ -14,7 +14,9 @@ from support.checkpoint.images import manifest_of, noise
 from deepvm.checkpoint.format.manifest import CommitRecord
 from deepvm.errors import RequestError
 
-RECORD = replace(manifest_of(noise(100), chunk_bytes=30), layout="ab" * 32, created="2026-01-02T03:04:05+00:00")
+RECORD = replace(
+    manifest_of(noise(100), chunk_bytes=30), layout="ab" * 32, created="2026-01-02T03:04:05+00:00"
+)
 
 
 @given(
@@ -24,7 +26,9 @@ RECORD = replace(manifest_of(noise(100), chunk_bytes=30), layout="ab" * 32, crea
     st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=20),
     st.integers(1, 2**30),
 )
-def test_a_record_survives_json(job: str, version: int, world: int, crcs: list[int], chunk_bytes: int) -> None:
+def test_a_record_survives_json(
+    job: str, version: int, world: int, crcs: list[int], chunk_bytes: int
+) -> None:
     size = (len(crcs) - 1) * chunk_bytes + 1
     manifest = CommitRecord(job, version, world, size, tuple(crcs), chunk_bytes)
     assert CommitRecord.from_json(manifest.to_json()) == manifest
@@ -71,7 +75,9 @@ def test_figures_that_do_not_belong_together_are_refused(change: dict[str, Any])
         replace(RECORD, **change)
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"null", b"\xff\xfe", b"[" * 100_000, b'{"schema_version": "other/1"}'])
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b"null", b"\xff\xfe", b"[" * 100_000, b'{"schema_version": "other/1"}']
+)
 def test_what_is_no_record_is_refused(data: bytes) -> None:
     with pytest.raises(RequestError):
         CommitRecord.from_json(data)

@@ -1,4 +1,7 @@
-"""A layout is tested without a folder; where there is no place at all, versions are slower or the error names it."""
+"""A layout is tested without a folder.
+
+Where there is no place at all, versions are slower or the error names it.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,9 @@ def test_no_folder_is_needed(nowhere: Path, tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_folder_serves_where_there_are_no_files_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_serves_where_there_are_no_files_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "memfd_create", refused, raising=False)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert plan_image(TREE).size > 4000
@@ -81,7 +86,10 @@ except Exception as error:
 def test_a_limit_for_files_is_told(tmp_path: Path) -> None:
     """The layout falls back on torch.save, and then the folder says what it cannot do."""
     ended = subprocess.run(
-        [sys.executable, "-c", SCRIPT, tmp_path.as_uri()], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", SCRIPT, tmp_path.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert ended.returncode == 0, ended.stderr
     assert "Traceback" not in ended.stderr

@@ -37,7 +37,10 @@ from deepvm.errors import CheckpointError, RequestError  # noqa: E402
 
 @pytest.fixture
 def rank() -> Iterator[int]:
-    """One of four ranks, always the same, as torch remembers what it worked out; no data is exchanged."""
+    """One of four ranks, always the same, as torch remembers what it worked out.
+
+    No data is exchanged.
+    """
     torch.distributed.init_process_group("fake", rank=3, world_size=4, store=FakeStore())
     yield 3
     torch.distributed.destroy_process_group()
@@ -62,7 +65,9 @@ PLACEMENTS = [
 
 @pytest.mark.parametrize("place", range(4))
 @pytest.mark.parametrize("placements", PLACEMENTS, ids=str)
-def test_the_runs_of_a_part_are_what_torch_gave_this_rank(rank: int, place: int, placements: list[Any]) -> None:
+def test_the_runs_of_a_part_are_what_torch_gave_this_rank(
+    rank: int, place: int, placements: list[Any]
+) -> None:
     others = [0, 1, 2]
     others.insert(place, rank)
     mesh = DeviceMesh("cpu", torch.tensor(others).reshape(2, 2))
@@ -70,14 +75,18 @@ def test_the_runs_of_a_part_are_what_torch_gave_this_rank(rank: int, place: int,
         whole = torch.arange(math.prod(shape)).reshape(shape)
         part = distribute_tensor(whole, mesh, placements, src_data_rank=None)
         held, region = local(part), region_of(part)
-        assert sum(run.length for run in region.runs()) == held.nbytes and region.run_count == len([*region.runs()])
+        assert sum(run.length for run in region.runs()) == held.nbytes and region.run_count == len(
+            [*region.runs()]
+        )
         blank = torch.full_like(whole, -1)
         put(blank.view(-1).view(torch.uint8), region, held)
         found = blank[blank >= 0]
         assert torch.equal(found, held.flatten().sort().values)  # each number is its own position
         assert torch.equal(found, whole[blank >= 0])
         again = part_for(whole, part)
-        assert torch.equal(local(again), held) and storage_of(again)._cdata != storage_of(part)._cdata
+        assert (
+            torch.equal(local(again), held) and storage_of(again)._cdata != storage_of(part)._cdata
+        )
 
 
 @settings(max_examples=60, deadline=None)
@@ -92,14 +101,20 @@ def test_parts_that_cover_a_tensor_cover_its_bytes_once(data: st.DataObject) -> 
     parts = [Region(shape, tuple(a for a, _ in g), tuple(b - a for a, b in g), 8) for g in grids]
     blank = torch.zeros_like(whole)
     for region, grid in zip(parts, grids, strict=True):
-        put(blank.view(-1).view(torch.uint8), region, whole[tuple(slice(*pair) for pair in grid)].clone())
+        put(
+            blank.view(-1).view(torch.uint8),
+            region,
+            whole[tuple(slice(*pair) for pair in grid)].clone(),
+        )
     assert torch.equal(blank, whole)
     copies = data.draw(st.integers(1, 3))
     held = [parts_of({4: region}) for region in parts for _ in range(copies)]
     owned = writers({4: parts[0]}, [0, 0, 0, 0, 16], held)
-    Layout(16 + whole.nbytes, shards(16 + whole.nbytes, len(held), [(Segment(0, 16), 0), *owned]))  # no gap, no overlap
+    # No gap, no overlap
+    Layout(16 + whole.nbytes, shards(16 + whole.nbytes, len(held), [(Segment(0, 16), 0), *owned]))
     rows = [sum(s.length for s, r in owned if r == rank) for rank in range(len(held))]
-    assert sorted(n for n in rows if n) == sorted(math.prod(p.sizes) * 8 for p in parts)  # one writer for each part
+    # One writer for each part
+    assert sorted(n for n in rows if n) == sorted(math.prod(p.sizes) * 8 for p in parts)
 
 
 def test_parts_that_are_not_all_of_it_are_refused() -> None:
@@ -110,7 +125,9 @@ def test_parts_that_are_not_all_of_it_are_refused() -> None:
         writers({0: region}, [0], [parts_of({0: region}), {}])
 
 
-def test_what_cannot_be_saved_is_refused_by_name(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_saved_is_refused_by_name(
+    rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mesh = init_device_mesh("cpu", (4,))
     wrong = {
         "a sum": DTensor.from_local(torch.ones(3), mesh, [Partial()], run_check=False),
@@ -134,7 +151,9 @@ def test_what_cannot_be_saved_is_refused_by_name(rank: int, monkeypatch: pytest.
 
 
 def test_a_file_describes_whole_tensors(rank: int) -> None:
-    part = distribute_tensor(torch.ones(10, 3), init_device_mesh("cpu", (4,)), [Shard(0)], src_data_rank=None)
+    part = distribute_tensor(
+        torch.ones(10, 3), init_device_mesh("cpu", (4,)), [Shard(0)], src_data_rank=None
+    )
     sharded, plain = flatten({"w": part}), flatten({"w": torch.ones(10, 3)})
     assert sharded.structure == plain.structure and sharded.sizes == plain.sizes == [120]
     assert sharded.regions and not plain.regions and sharded.storages[0].nbytes() < 120
@@ -142,12 +161,16 @@ def test_a_file_describes_whole_tensors(rank: int) -> None:
 
 def test_a_state_is_sharded_like_the_present_one(rank: int) -> None:
     mesh = init_device_mesh("cpu", (4,))
-    present = {"a": distribute_tensor(torch.zeros(8, 2), mesh, [Shard(0)], src_data_rank=None), "b": torch.zeros(2)}
+    present = {
+        "a": distribute_tensor(torch.zeros(8, 2), mesh, [Shard(0)], src_data_rank=None),
+        "b": torch.zeros(2),
+    }
     saved = {"a": torch.arange(16.0).reshape(8, 2), "b": torch.ones(2), "c": [torch.ones(1), 5]}
     found = sharded_as(saved, {**present, "c": [None, None]})
     assert torch.equal(local(found["a"]), saved["a"][2 * rank : 2 * rank + 2])
     assert found["b"] is saved["b"] and found["c"][1] == 5
-    other = sharded_as({"a": torch.ones(3)}, present)  # load_state_dict is to say that the sizes differ
+    # Load_state_dict is to say that the sizes differ
+    other = sharded_as({"a": torch.ones(3)}, present)
     assert other["a"].shape == (3,)
 
 
@@ -157,7 +180,9 @@ def test_address_space_for_more_than_the_memory_there_is() -> None:
     image = Image(size, (), (0,), (size,), (), (), Segment(0, 0), (), regions={0: region})
     own = Segment(2**41, 2**20)
     end = own.offset + own.length
-    slot = Slot(image, Layout(size, ((Segment(0, own.offset), Segment(end, size - end)), (own,))), 1)
+    slot = Slot(
+        image, Layout(size, ((Segment(0, own.offset), Segment(end, size - end)), (own,))), 1
+    )
     slot.copy([torch.full((2**20,), 7, dtype=torch.uint8)], range(len(slot.pieces)))
     assert bytes(slot.view[own.offset - 1 : own.offset + 1]) == b"\0\7" and slot.view[end - 1] == 7
     slot.release()

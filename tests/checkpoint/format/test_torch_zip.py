@@ -1,4 +1,6 @@
-"""The file image: plain torch reads it, zip's own test passes, and every kind of tensor comes back bit by bit."""
+"""The file image: plain torch reads it, zip's own test passes, and every kind of tensor comes back
+bit by bit.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def same(one: Any, other: Any) -> bool:
         if not isinstance(other, torch.Tensor):
             return False
         about = [(t.dtype, t.shape, t.stride(), t.storage_offset()) for t in (one, other)]
-        return about[0] == about[1] and bytes(one.untyped_storage()) == bytes(other.untyped_storage())
+        return about[0] == about[1] and bytes(one.untyped_storage()) == bytes(
+            other.untyped_storage()
+        )
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):
@@ -54,19 +58,29 @@ def loads(path: Path) -> list[Any]:
 
 
 def test_a_model_and_its_optimizer(tmp_path: Path) -> None:
-    model = torch.nn.Sequential(torch.nn.Linear(30, 20), torch.nn.BatchNorm1d(20), torch.nn.Embedding(5, 20))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(30, 20), torch.nn.BatchNorm1d(20), torch.nn.Embedding(5, 20)
+    )
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
     for parameter in model.parameters():
         parameter.grad = torch.randn_like(parameter)
     optimizer.step()
-    tree = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "extra": {}, "version": 7}
+    tree = {
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "extra": {},
+        "version": 7,
+    }
     write(tree, tmp_path / "x.pt")
     with zipfile.ZipFile(tmp_path / "x.pt") as archive:
         assert archive.testzip() is None
     for loaded in loads(tmp_path / "x.pt"):
         assert same(loaded, tree)
         assert loaded["model"]._metadata == model.state_dict()._metadata
-        assert all(t.data_ptr() % 128 == 0 for t in loaded["model"].values()) or loaded["model"]["0.weight"].is_pinned
+        assert (
+            all(t.data_ptr() % 128 == 0 for t in loaded["model"].values())
+            or loaded["model"]["0.weight"].is_pinned
+        )
         model.load_state_dict(loaded["model"])
         optimizer.load_state_dict(loaded["optimizer"])
 
@@ -123,7 +137,11 @@ leaves = (
     | st.text(max_size=5)
     | st.none()
     | st.booleans()
-    | st.builds(lambda n, d: torch.arange(n).to(d), st.integers(0, 40), st.sampled_from([torch.float32, torch.int64]))
+    | st.builds(
+        lambda n, d: torch.arange(n).to(d),
+        st.integers(0, 40),
+        st.sampled_from([torch.float32, torch.int64]),
+    )
 )
 trees = st.recursive(
     leaves,
@@ -136,14 +154,22 @@ trees = st.recursive(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(trees, st.data())
-def test_any_state_and_then_other_values_in_the_same_layout(tmp_path: Path, tree: Any, data: st.DataObject) -> None:
+def test_any_state_and_then_other_values_in_the_same_layout(
+    tmp_path: Path, tree: Any, data: st.DataObject
+) -> None:
     write(tree, tmp_path / "x.pt")
     assert all(same(loaded, tree) for loaded in loads(tmp_path / "x.pt"))
 
     def other(value: float) -> float:
-        kinds = st.floats(allow_nan=True) if isinstance(value, float) else st.integers(-(2**63), 2**63 - 1)
+        kinds = (
+            st.floats(allow_nan=True)
+            if isinstance(value, float)
+            else st.integers(-(2**63), 2**63 - 1)
+        )
         return data.draw(kinds)
 
     changed = map_leaves(tree, lambda t: (t + 1).to(t.dtype), other)
@@ -163,7 +189,10 @@ class Strange:
         ({1, 2}, "set"),
         (torch.eye(3).to_sparse(), "torch.sparse_coo"),
         (torch.empty(3, device="meta"), "device meta"),
-        ([torch.ones(3), (memory := torch.ones(3)), memory.view(torch.int32)][1:], "one type for one memory"),
+        (
+            [torch.ones(3), (memory := torch.ones(3)), memory.view(torch.int32)][1:],
+            "one type for one memory",
+        ),
         ({2.5: 1}, "keys that are strings or whole numbers"),
     ],
     ids=["object", "set", "sparse", "meta", "two types", "key"],
@@ -195,10 +224,19 @@ def test_beyond_four_gigabytes(tmp_path: Path) -> None:
             memory[offset : offset + len(data)] = data
         with memoryview(memory) as view:
             image.write_numbers(view, parts.numbers)
-        for storage, offset in ((b"end", image.storages[0] + size - 3), (bytes(parts.storages[1]), image.storages[1])):
+        for storage, offset in (
+            (b"end", image.storages[0] + size - 3),
+            (bytes(parts.storages[1]), image.storages[1]),
+        ):
             memory[offset : offset + len(storage)] = storage
     loaded = torch.load(path, weights_only=True, mmap=True)
-    assert bytes(loaded["big"][-3:].tolist()) == b"end" and loaded["after"].tolist() == [0, 1, 2, 3, 4]
+    assert bytes(loaded["big"][-3:].tolist()) == b"end" and loaded["after"].tolist() == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]
     with zipfile.ZipFile(path) as archive:
         assert {i.filename: i.file_size for i in archive.infolist()}["archive/data/0"] == size
     assert max(f.offset + f.length for f in image.fields) <= image.size
@@ -235,7 +273,13 @@ def test_a_version_beyond_four_gigabytes_on_a_disk(tmp_path: Path, several: bool
     path = folder.file("job", 3)
     verify(path)
     loaded = torch.load(path, weights_only=True, mmap=True)
-    assert bytes(loaded["big"][-3:].tolist()) == b"end" and loaded["after"].tolist() == [0, 1, 2, 3, 4]
+    assert bytes(loaded["big"][-3:].tolist()) == b"end" and loaded["after"].tolist() == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]
     with zipfile.ZipFile(path) as archive:
         assert archive.testzip() is None
     path.unlink()

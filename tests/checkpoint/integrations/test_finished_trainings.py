@@ -1,4 +1,6 @@
-"""A training that has ended does no step when it is started again, and goes on when it is to do more."""
+"""A training that has ended does no step when it is started again, and goes on when it is to do
+more.
+"""
 
 from __future__ import annotations
 
@@ -37,14 +39,21 @@ def hugging_face(
     class Model(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.layers = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1))
+            self.layers = torch.nn.Sequential(
+                torch.nn.Linear(4, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1)
+            )
 
         def forward(self, inputs: Any, labels: Any) -> dict[str, Any]:
             found = self.layers(inputs)
             return {"loss": (found - labels).square().mean(), "logits": found}
 
     transformers.set_seed(0)
-    stops = {"eval_strategy": "steps", "eval_steps": 2, "save_steps": 2, "load_best_model_at_end": True}
+    stops = {
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "save_steps": 2,
+        "load_best_model_at_end": True,
+    }
     arguments = transformers.TrainingArguments(
         output_dir=str(folder / "own"),
         per_device_train_batch_size=8,
@@ -61,13 +70,20 @@ def hugging_face(
     saves = DeepVMCallback(tiers=folder / "versions", every=4, job="finished")
     callbacks: list[Any] = [saves]
     if patience:  # nothing is better by that much
-        callbacks.append(transformers.EarlyStoppingCallback(patience, early_stopping_threshold=100.0))
+        callbacks.append(
+            transformers.EarlyStoppingCallback(patience, early_stopping_threshold=100.0)
+        )
     model = Model()
     data = Samples()
-    trainer = transformers.Trainer(model, arguments, train_dataset=data, eval_dataset=data, callbacks=callbacks)
+    trainer = transformers.Trainer(
+        model, arguments, train_dataset=data, eval_dataset=data, callbacks=callbacks
+    )
     trainer.train()
     changing = ("runtime", "second")
-    log = [{k: v for k, v in row.items() if not any(w in k for w in changing)} for row in trainer.state.log_history]
+    log = [
+        {k: v for k, v in row.items() if not any(w in k for w in changing)}
+        for row in trainer.state.log_history
+    ]
     return trainer.state.global_step, bits(model), log
 
 
@@ -80,7 +96,9 @@ def lightning(
     class Model(pl.LightningModule):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             super().__init__()
-            self.layers = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1))
+            self.layers = torch.nn.Sequential(
+                torch.nn.Linear(4, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1)
+            )
 
         def training_step(self, batch: Any, number: int) -> Any:
             return (self.layers(batch["inputs"]) - batch["labels"]).square().mean()
@@ -104,7 +122,9 @@ def lightning(
     limits = {"max_epochs": epochs, "max_steps": steps, "accelerator": "cpu", "devices": 1}
     trainer = pl.Trainer(callbacks=callbacks, **limits, **quiet)
     model = Model()
-    loaders = [torch.utils.data.DataLoader(Samples(), 8, shuffle=shuffle) for shuffle in (True, False)]
+    loaders = [
+        torch.utils.data.DataLoader(Samples(), 8, shuffle=shuffle) for shuffle in (True, False)
+    ]
     trainer.fit(model, *loaders)
     return trainer.global_step, bits(model), []
 
@@ -113,8 +133,12 @@ KINDS = [hugging_face, lightning]
 
 
 @pytest.mark.parametrize("train", KINDS)
-@pytest.mark.parametrize(("options", "done"), [({"steps": 9}, 9), ({"patience": 1}, None), ({}, 24)])
-def test_it_does_no_more(train: Any, options: dict[str, int], done: int | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "done"), [({"steps": 9}, 9), ({"patience": 1}, None), ({}, 24)]
+)
+def test_it_does_no_more(
+    train: Any, options: dict[str, int], done: int | None, tmp_path: Path
+) -> None:
     """At a number of steps within an epoch, by early stopping, after all epochs."""
     first = train(tmp_path, **options)
     assert first[0] == (done or first[0]) and (done or 0 < first[0] < 24)

@@ -20,7 +20,8 @@ from deepvm.checkpoint import Checkpointer, ResumableLoader, training_run  # noq
 from deepvm.checkpoint.integrations.session import PackedState, Session  # noqa: E402
 from deepvm.errors import CheckpointError, RequestError  # noqa: E402
 
-# Of torch, after a resume at the end of the first epoch: it has not seen the steps of another process.
+# Of torch, after a resume at the end of the first epoch: it has not seen the steps of another
+# process.
 pytestmark = pytest.mark.filterwarnings("ignore:Detected call of .lr_scheduler.step")
 
 
@@ -31,7 +32,12 @@ class Left(Exception):
 def run_of(parts: Parts, folder: Path, **more: Any) -> Any:
     options: dict[str, Any] = {"every": 2, "job": "loop", "keep": 100, "extra": parts.extra, **more}
     return training_run(
-        model=parts.model, optimizer=parts.optimizer, loader=parts.loader, epochs=EPOCHS, tiers=folder, **options
+        model=parts.model,
+        optimizer=parts.optimizer,
+        loader=parts.loader,
+        epochs=EPOCHS,
+        tiers=folder,
+        **options,
     )
 
 
@@ -44,7 +50,8 @@ def trained(folder: Path, leave_at: int = 0, workers: int = 0) -> tuple[list[flo
                 for batch in run.loader:
                     losses.append(parts.step(batch))
                     for handle in run.checkpointer.handles[-1:]:
-                        handle.local_done.exception(30)  # on a slow disk the next one would be skipped
+                        # On a slow disk the next one would be skipped
+                        handle.local_done.exception(30)
                     if len(losses) == leave_at:
                         raise Left
                 parts.after_epoch()
@@ -64,7 +71,8 @@ def test_nothing_changes_if_nothing_happens(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "leave_at", [1, 6, 8, *(pytest.param(at, marks=pytest.mark.slow) for at in (2, 3, 5, 7, 12, 17))]
+    "leave_at",
+    [1, 6, 8, *(pytest.param(at, marks=pytest.mark.slow) for at in (2, 3, 5, 7, 12, 17))],
 )
 def test_left_after_any_batch(tmp_path: Path, leave_at: int) -> None:
     expected, final = undisturbed()
@@ -72,7 +80,8 @@ def test_left_after_any_batch(tmp_path: Path, leave_at: int) -> None:
     rest, end = trained(tmp_path)
     assert first == expected[:leave_at]
     assert rest == expected[len(expected) - len(rest) :]
-    assert len(first) + len(rest) <= len(expected) + 2 + (leave_at <= 3)  # the scaler skips the first step
+    # The scaler skips the first step
+    assert len(first) + len(rest) <= len(expected) + 2 + (leave_at <= 3)
     assert equal(end, final)
 
 
@@ -120,7 +129,11 @@ def test_the_version_of_a_step_is_taken_before_the_next_batch(tmp_path: Path) ->
     parts = Parts()
     loader = ResumableLoader(parts.loader)
     saver = Checkpointer(
-        model=parts.model, optimizer=parts.optimizer, extra={**parts.extra, "loader": loader}, tiers=tmp_path, job="a"
+        model=parts.model,
+        optimizer=parts.optimizer,
+        extra={**parts.extra, "loader": loader},
+        tiers=tmp_path,
+        job="a",
     )
     batches = iter(loader)
     parts.step(next(batches))  # skipped by the scaler
@@ -146,7 +159,13 @@ def test_several_steps_of_one_batch(tmp_path: Path) -> None:
     parts = Parts()
     loader = ResumableLoader(parts.loader)
     with Checkpointer(
-        model=parts.model, optimizer=parts.optimizer, extra={"loader": loader}, tiers=tmp_path, job="a", every=1, keep=9
+        model=parts.model,
+        optimizer=parts.optimizer,
+        extra={"loader": loader},
+        tiers=tmp_path,
+        job="a",
+        every=1,
+        keep=9,
     ) as saver:
         for _, batch in zip(range(4), loader, strict=False):
             for _ in range(3):
@@ -159,7 +178,9 @@ def test_several_steps_of_one_batch(tmp_path: Path) -> None:
     assert saver.metrics["failed"] == 0
 
 
-def test_another_loader_than_that_in_extra_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_loader_than_that_in_extra_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     parts = Parts()
     with Checkpointer(
         model=parts.model,
@@ -180,7 +201,12 @@ def test_what_is_due_at_the_end_is_saved(tmp_path: Path) -> None:
     parts = Parts()
     loader = ResumableLoader(parts.loader)
     saver = Checkpointer(
-        model=parts.model, optimizer=parts.optimizer, extra={"loader": loader}, tiers=tmp_path, job="a", every=1
+        model=parts.model,
+        optimizer=parts.optimizer,
+        extra={"loader": loader},
+        tiers=tmp_path,
+        job="a",
+        every=1,
     )
     parts.optimizer.zero_grad()
     parts.model(torch.rand(4, 2)).sum().backward()
@@ -197,13 +223,20 @@ def test_what_was_due_is_not_saved_with_a_state_that_was_changed_since(
     parts = Parts()
     loader = ResumableLoader(parts.loader)
     saver = Checkpointer(
-        model=parts.model, optimizer=parts.optimizer, extra={"loader": loader}, tiers=tmp_path, job="a", every=10
+        model=parts.model,
+        optimizer=parts.optimizer,
+        extra={"loader": loader},
+        tiers=tmp_path,
+        job="a",
+        every=10,
     )
     parts.model(torch.rand(4, 2)).sum().backward()
     handle = saver.request_save()
     parts.optimizer.step()
     if changed == "by loading":
-        parts.model.load_state_dict({k: torch.zeros_like(v) for k, v in parts.model.state_dict().items()})
+        parts.model.load_state_dict(
+            {k: torch.zeros_like(v) for k, v in parts.model.state_dict().items()}
+        )
     else:
         saver.wait()
     saver.close()
@@ -212,7 +245,9 @@ def test_what_was_due_is_not_saved_with_a_state_that_was_changed_since(
 
 
 @pytest.mark.parametrize("saved_by_hand", [False, True])
-def test_sigterm_ends_the_training_however_the_version_is_taken(tmp_path: Path, saved_by_hand: bool) -> None:
+def test_sigterm_ends_the_training_however_the_version_is_taken(
+    tmp_path: Path, saved_by_hand: bool
+) -> None:
     parts, steps = Parts(), 0
     with pytest.raises(SystemExit) as ended, run_of(parts, tmp_path, every=1000) as run:
         for batch in run:
@@ -263,14 +298,28 @@ def test_what_becomes_unreadable_later_is_refused_then() -> None:
 
 def test_a_trainers_own_names_are_taken(tmp_path: Path) -> None:
     parts = Parts()
-    options: dict[str, Any] = {"model": parts.model, "optimizer": parts.optimizer, "tiers": tmp_path, "job": "a"}
+    options: dict[str, Any] = {
+        "model": parts.model,
+        "optimizer": parts.optimizer,
+        "tiers": tmp_path,
+        "job": "a",
+    }
     with pytest.raises(RequestError, match="other names than scheduler, loader, which are taken"):
-        Session(ResumableLoader(parts.loader), {"scheduler": Keeps(1)}, own={"scheduler": Keeps(2)}, **options)
+        Session(
+            ResumableLoader(parts.loader),
+            {"scheduler": Keeps(1)},
+            own={"scheduler": Keeps(2)},
+            **options,
+        )
 
 
 @pytest.mark.parametrize(
     ("more", "word"),
-    [({"epochs": -1}, "epochs"), ({"extra": {"loader": None}}, "loader"), ({"strategy": "layerwise"}, "strategy")],
+    [
+        ({"epochs": -1}, "epochs"),
+        ({"extra": {"loader": None}}, "loader"),
+        ({"strategy": "layerwise"}, "strategy"),
+    ],
 )
 def test_bad_arguments(tmp_path: Path, more: dict[str, Any], word: str) -> None:
     parts = Parts()
@@ -315,7 +364,9 @@ torch.save((losses, parts.final()), sys.argv[3])
 @pytest.mark.slow
 @pytest.mark.parametrize("at", [5, 6, 10])
 def test_sigterm_saves_and_ends(tmp_path: Path, at: int) -> None:
-    """With nothing that is due otherwise: the version of the next step is saved, and the process ends with 143."""
+    """With nothing that is due otherwise: the version of the next step is saved, and the process
+    ends with 143.
+    """
     expected, final = undisturbed()
     words = [sys.executable, "-c", SCRIPT, str(tmp_path / "versions")]
     first = subprocess.Popen([*words, str(at), "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-accelerate = pytest.importorskip("accelerate", reason="needs accelerate: pip install 'deepvm[trainers]'")
+accelerate = pytest.importorskip(
+    "accelerate", reason="needs accelerate: pip install 'deepvm[trainers]'"
+)
 
 from support.checkpoint.cut_loaders import seed  # noqa: E402
 from support.checkpoint.loaders import EPOCHS, KINDS, Items, noise, step  # noqa: E402
@@ -27,13 +29,24 @@ class Cut(Exception):
     """The place was reached."""
 
 
-def through(kind: str, seedable: bool, at: int, state: Any = None, **more: Any) -> tuple[list[Any], Any]:
-    """What a training sees, until a place where a version may be taken; with a position from where it was cut."""
+def through(
+    kind: str, seedable: bool, at: int, state: Any = None, **more: Any
+) -> tuple[list[Any], Any]:
+    """What a training sees, until a place where a version may be taken.
+
+    With a position from where it was cut.
+    """
     accelerator = accelerate.Accelerator(
-        cpu=True, dataloader_config=accelerate.utils.DataLoaderConfiguration(use_seedable_sampler=seedable)
+        cpu=True,
+        dataloader_config=accelerate.utils.DataLoaderConfiguration(use_seedable_sampler=seedable),
     )
     loader = accelerator.prepare(KINDS[kind](**more))
-    found, counts, seen, places = prepared(loader), AccelerateState(accelerator, loader), list[Any](), [0]
+    found, counts, seen, places = (
+        prepared(loader),
+        AccelerateState(accelerator, loader),
+        list[Any](),
+        [0],
+    )
 
     def here() -> None:
         places[0] += 1

@@ -1,4 +1,6 @@
-"""Shuffled streams of datasets in stateful loaders, as trainers use them: cut anywhere, each row comes once."""
+"""Shuffled streams of datasets in stateful loaders, as trainers use them: cut anywhere, each row
+comes once.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class Regression(torch.nn.Module):
     def __init__(self, cut_at: int) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.layers = torch.nn.Sequential(torch.nn.Linear(1, 4), torch.nn.Dropout(0.2), torch.nn.Linear(4, 1))
+        self.layers = torch.nn.Sequential(
+            torch.nn.Linear(1, 4), torch.nn.Dropout(0.2), torch.nn.Linear(4, 1)
+        )
         self.cut_at, self.rows = cut_at, list[tuple[int, ...]]()
 
     def forward(self, n: Any) -> dict[str, Any]:
@@ -50,7 +54,9 @@ def loader_of(shuffled: bool) -> Any:
 def plain(model: Regression, loader: Any, folder: Path) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     options: dict[str, Any] = {"tiers": folder, "every": 3, "job": "stream"}
-    with training_run(model=model, optimizer=optimizer, loader=loader, epochs=EPOCHS, **options) as run:
+    with training_run(
+        model=model, optimizer=optimizer, loader=loader, epochs=EPOCHS, **options
+    ) as run:
         for batch in run:
             optimizer.zero_grad()
             model(**batch)["loss"].backward()
@@ -64,9 +70,13 @@ def with_accelerate(model: Regression, loader: Any, folder: Path) -> None:
 
     config = accelerate.utils.DataLoaderConfiguration(use_stateful_dataloader=True)
     accelerator = accelerate.Accelerator(cpu=True, dataloader_config=config)
-    model, optimizer, loader = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), loader)
+    model, optimizer, loader = accelerator.prepare(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), loader
+    )
     options: dict[str, Any] = {"tiers": folder, "every": 3, "job": "stream"}
-    with checkpointed(accelerator, model=model, optimizer=optimizer, loader=loader, epochs=EPOCHS, **options) as run:
+    with checkpointed(
+        accelerator, model=model, optimizer=optimizer, loader=loader, epochs=EPOCHS, **options
+    ) as run:
         for _ in run.epochs():
             for batch in loader:
                 optimizer.zero_grad()
@@ -122,7 +132,11 @@ def with_lightning(model: Regression, loader: Any, folder: Path) -> None:
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
     saves = DeepVMCallback(tiers=folder / "versions", every=3, job="stream")
-    options: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    options: dict[str, Any] = {
+        "logger": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
     options |= {"accelerator": "cpu", "enable_checkpointing": False, "default_root_dir": folder}
     pl.Trainer(max_epochs=EPOCHS, callbacks=[saves], **options).fit(Module(), loader)
 

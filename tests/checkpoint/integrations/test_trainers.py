@@ -1,6 +1,8 @@
-"""Runs of other people's trainers are killed by SIGKILL at random steps, and end as if nothing had happened.
+"""Runs of other people's trainers are killed by SIGKILL at random steps, and end as if nothing had
+happened.
 
-The oracle is ``deepvm audit``: two undisturbed runs of the same script, compared bit for bit at every step.
+The oracle is ``deepvm audit``: two undisturbed runs of the same script, compared bit for bit at
+every step.
 """
 
 from __future__ import annotations
@@ -34,7 +36,10 @@ RUNS = {
     "plain_loop.py --loader-workers 2 --accumulate 3 --epochs 4": [],
     "plain_loop.py --loader-workers 2 --stateful": ["torchdata"],
     "hf_trainer.py --augment": ["transformers", "accelerate"],
-    "hf_trainer.py --augment --loader-workers 2 --accumulate 3 --epochs 6 --evaluate 7": ["transformers", "accelerate"],
+    "hf_trainer.py --augment --loader-workers 2 --accumulate 3 --epochs 6 --evaluate 7": [
+        "transformers",
+        "accelerate",
+    ],
     "hf_trainer.py --half --accumulate 2": ["transformers", "accelerate"],
     "lightning_loop.py": ["lightning"],
     "lightning_loop.py --loader-workers 2 --accumulate 3 --epochs 5 --validate 9": ["lightning"],
@@ -67,7 +72,9 @@ def audited(words: str) -> Certificate:
 def test_killed_at_random_steps(words: str) -> None:
     needs(RUNS[words])
     found = audited(words)
-    assert [(gate.name, gate.state, gate.reason) for gate in found.gates if gate.state != "passed"] == []
+    assert [
+        (gate.name, gate.state, gate.reason) for gate in found.gates if gate.state != "passed"
+    ] == []
     # With every version skipped it would begin at 0 each time, and pass as well.
     assert sum(bool(kill.resumed) for kill in found.kills) > KILLS // 2
 
@@ -82,12 +89,16 @@ def test_killed_at_random_steps(words: str) -> None:
     ],
     ids=["plain", "huggingface", "accelerate", "lightning"],
 )
-def test_two_ranks(script: Path, words: str, libraries: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_ranks(
+    script: Path, words: str, libraries: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     needs(libraries)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests")]))
     found = certify(Subject(script, ["--out", "{out}", *words.split()], processes=2), kills=KILLS)
     assert found.processes == 2
-    assert [(gate.name, gate.state, gate.reason) for gate in found.gates if gate.state != "passed"] == []
+    assert [
+        (gate.name, gate.state, gate.reason) for gate in found.gates if gate.state != "passed"
+    ] == []
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
@@ -97,8 +108,16 @@ def test_a_sharded_model_in_a_training_run(workers: str, tmp_path: Path) -> None
     def run(name: str, *more: str) -> int:
         (tmp_path / name).mkdir(exist_ok=True)
         words = ["--out", str(tmp_path / name), "--sharded", "--loader-workers", workers, *more]
-        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-        return subprocess.run([*launcher, two_rank_loop.__file__, *words], stderr=subprocess.DEVNULL).returncode
+        launcher = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node=2",
+        ]
+        return subprocess.run(
+            [*launcher, two_rank_loop.__file__, *words], stderr=subprocess.DEVNULL
+        ).returncode
 
     assert run("undisturbed") == 0
     for step in ("7", "18"):
@@ -115,7 +134,9 @@ def test_sigterm_of_one_rank_ends_all(tmp_path: Path) -> None:
     env = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
     words = [two_rank_loop.__file__, "--out", str(tmp_path), "--sleep", "0.2", "--every", "1000"]
     ranks = [
-        subprocess.Popen([sys.executable, *words], env={**env, "RANK": str(rank)}, stderr=subprocess.PIPE)
+        subprocess.Popen(
+            [sys.executable, *words], env={**env, "RANK": str(rank)}, stderr=subprocess.PIPE
+        )
         for rank in range(2)
     ]
     assert ranks[0].stderr is not None
@@ -143,7 +164,10 @@ def ended(process: subprocess.Popen[bytes], code: int = 0) -> None:
 
 def await_version(out: Path, version: int) -> None:
     deadline = time.monotonic() + 120
-    while not any(int(file.stem.split("-")[-1].split(".")[0]) >= version for file in out.glob("versions/*.json")):
+    while not any(
+        int(file.stem.split("-")[-1].split(".")[0]) >= version
+        for file in out.glob("versions/*.json")
+    ):
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -158,7 +182,9 @@ def test_the_log_of_a_trainer_is_whole(tmp_path: Path) -> None:
     process.kill()
     process.communicate()
     ended(started(words, tmp_path / "killed"))
-    rows = [json.loads((tmp_path / name / "log.json").read_text()) for name in ("undisturbed", "killed")]
+    rows = [
+        json.loads((tmp_path / name / "log.json").read_text()) for name in ("undisturbed", "killed")
+    ]
     assert rows[0] == rows[1] and len(rows[0]) > 25
     ended(started(words, tmp_path / "killed"))  # there is nothing left to do
     assert json.loads((tmp_path / "killed" / "log.json").read_text()) == rows[0]
@@ -212,7 +238,9 @@ def check_scaler(words: str, folder: Path, change: str = "") -> None:
     assert len(rest) <= len(undisturbed) - 25, "it was not resumed"
     assert undisturbed[-len(rest) :] == rest
     scales = [float(line.split()[0]) for line in undisturbed]
-    assert scales[0] < 2.0**19 and scales.count(2.0**17) and scales.count(2.0**18), "no step was skipped"
+    assert scales[0] < 2.0**19 and scales.count(2.0**17) and scales.count(2.0**18), (
+        "no step was skipped"
+    )
 
 
 @pytest.mark.parametrize("words", MIXED_PRECISION)
@@ -238,7 +266,9 @@ def test_a_scaler_that_is_forgotten_is_seen(words: str, tmp_path: Path) -> None:
         ("accelerate_loop.py --every 1000 --epochs 40", 143, ["accelerate"]),
     ],
 )
-def test_sigterm_saves_and_ends(words: str, code: int, libraries: list[str], tmp_path: Path) -> None:
+def test_sigterm_saves_and_ends(
+    words: str, code: int, libraries: list[str], tmp_path: Path
+) -> None:
     needs(libraries)
     process = started(words, tmp_path / "out")
     assert process.stderr is not None
@@ -264,7 +294,9 @@ def test_sigterm_saves_and_ends(words: str, code: int, libraries: list[str], tmp
         ("lightning", "lightning_loop.py", ("callbacks=[Deep", "callbacks=[] and [Deep")),
     ],
 )
-def test_a_callback_changes_nothing(library: str, script: str, change: tuple[str, str], tmp_path: Path) -> None:
+def test_a_callback_changes_nothing(
+    library: str, script: str, change: tuple[str, str], tmp_path: Path
+) -> None:
     """The same script without it has the same parameters at each step, and the same random numbers."""
     needs([library])
     text = (EXAMPLES / script).read_text()
@@ -274,7 +306,9 @@ def test_a_callback_changes_nothing(library: str, script: str, change: tuple[str
     rows = []
     for name in ("with", "without"):
         out = tmp_path / name
-        certify(Subject(tmp_path / f"{name}.py", ["--out", "{out}"]), kills=1, write_kills=0, out=out)
+        certify(
+            Subject(tmp_path / f"{name}.py", ["--out", "{out}"]), kills=1, write_kills=0, out=out
+        )
         logs = sorted((out / "undisturbed-1" / "log-0").glob("*"))
         rows.append([digests(log) for log in logs])
     assert rows[0] == rows[1] and rows[0]
@@ -285,7 +319,9 @@ def digests(log: Path) -> list[object]:
     for line in log.read_text().splitlines():
         row = json.loads(line)
         if row["kind"] in ("samples", "step"):
-            found.append({name: value for name, value in row.items() if name not in ("time", "key", "n")})
+            found.append(
+                {name: value for name, value in row.items() if name not in ("time", "key", "n")}
+            )
     return found
 
 

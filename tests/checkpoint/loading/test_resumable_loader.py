@@ -1,4 +1,6 @@
-"""A training that is cut anywhere and goes on with new objects sees what it would have seen with torch's loader."""
+"""A training that is cut anywhere and goes on with new objects sees what it would have seen with
+torch's loader.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,11 @@ FEW = [0, 2, 8, 10]
 
 
 @pytest.mark.parametrize(
-    "kind", ["shuffled", *(pytest.param(k, marks=pytest.mark.slow) for k in ("stream", "weighted", "eager sampler"))]
+    "kind",
+    [
+        "shuffled",
+        *(pytest.param(k, marks=pytest.mark.slow) for k in ("stream", "weighted", "eager sampler")),
+    ],
 )
 def test_cut_anywhere_without_workers(kind: str) -> None:
     check(KINDS[kind], FEW)
@@ -53,7 +59,9 @@ def test_cut_with_a_batch_fetched_ahead(kind: str) -> None:
 @pytest.mark.parametrize("ahead", [0, 1])
 @pytest.mark.parametrize("kind", KINDS)
 def test_cut_anywhere_with_workers(kind: str, workers: str, ahead: int) -> None:
-    check(lambda: KINDS[kind](**WORKERS[workers]), [0, 1, 2, 3, 4, 6, 7, 8, 9, 11, 14, 17, 20], ahead)
+    check(
+        lambda: KINDS[kind](**WORKERS[workers]), [0, 1, 2, 3, 4, 6, 7, 8, 9, 11, 14, 17, 20], ahead
+    )
 
 
 @pytest.mark.parametrize("workers", ["2", pytest.param("2, kept", marks=pytest.mark.slow)])
@@ -197,7 +205,9 @@ def test_more_ranks_go_on_with_the_samples_that_are_left_and_their_own_random_nu
         monkeypatch.setattr(resumable_loader, "_world", lambda: world)
         torch.manual_seed(100 + rank)
         data = TensorDataset(torch.arange(64))
-        return ResumableLoader(DataLoader(data, size, sampler=DistributedSampler(data, world, rank, shuffle=True)))
+        return ResumableLoader(
+            DataLoader(data, size, sampler=DistributedSampler(data, world, rank, shuffle=True))
+        )
 
     seen: list[int] = []
     states = []
@@ -217,7 +227,9 @@ def test_more_ranks_go_on_with_the_samples_that_are_left_and_their_own_random_nu
     assert sorted(seen) == [*range(64)] and len(draws) == 4
 
 
-def test_another_batch_size_of_the_same_ranks_goes_on_at_the_same_sample(caplog: pytest.LogCaptureFixture) -> None:
+def test_another_batch_size_of_the_same_ranks_goes_on_at_the_same_sample(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     first = ResumableLoader(DataLoader(range(40), 2))  # type: ignore[arg-type]
     for _ in zip(range(6), first, strict=False):
         pass
@@ -237,7 +249,9 @@ def test_batches_in_no_order_are_refused() -> None:
         ResumableLoader(DataLoader(range(4), num_workers=2, in_order=False))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("state", [{}, {"epoch": 1, "batch": 2, "record": torch.zeros(9, dtype=torch.uint8)}])
+@pytest.mark.parametrize(
+    "state", [{}, {"epoch": 1, "batch": 2, "record": torch.zeros(9, dtype=torch.uint8)}]
+)
 def test_what_is_no_position_is_refused(state: dict[str, Any]) -> None:
     with pytest.raises(CheckpointError, match="no position"):
         ResumableLoader(DataLoader(range(4))).load_state_dict(state)  # type: ignore[arg-type]
@@ -277,7 +291,9 @@ def test_a_sampler_that_counts_its_passes(sampler: str) -> None:
             return DataLoader(Items(), batch_sampler=CountingSampler())
         if sampler == "torchdata":
             stateful = pytest.importorskip("torchdata.stateful_dataloader.sampler")
-            return DataLoader(Items(), 4, sampler=stateful.StatefulDistributedSampler(Items(), 1, 0))
+            return DataLoader(
+                Items(), 4, sampler=stateful.StatefulDistributedSampler(Items(), 1, 0)
+            )
         return DataLoader(Items(), 4, sampler=DistributedSampler(Items(), 1, 0))
 
     check(made, [3, 8, 9, 11])
@@ -287,7 +303,9 @@ def test_a_sampler_goes_back_in_the_same_process() -> None:
     def numbers(rows: Any) -> list[int]:
         return [number for number, _ in rows]
 
-    loader = ResumableLoader(DataLoader(Items(), batch_sampler=CountingSampler(), collate_fn=numbers))
+    loader = ResumableLoader(
+        DataLoader(Items(), batch_sampler=CountingSampler(), collate_fn=numbers)
+    )
     state = loader.state_dict()
     first, second = [*loader], [*loader]
     loader.load_state_dict(state)
@@ -303,10 +321,17 @@ def test_a_sampler_of_another_number_of_ranks_keeps_its_own_rank() -> None:
     assert (sampler.epoch, sampler.rank, sampler.num_replicas) == (5, 0, 1)
 
 
-def test_a_dataset_with_a_generator_that_is_not_saved_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_dataset_with_a_generator_that_is_not_saved_is_reported(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     class Augmented(Items):
         def __init__(self) -> None:
-            self.rng, self.rows, self.transform, self.module = random.Random(0), [1, 2], torch.nn.Dropout(), random
+            self.rng, self.rows, self.transform, self.module = (
+                random.Random(0),
+                [1, 2],
+                torch.nn.Dropout(),
+                random,
+            )
 
     with caplog.at_level(logging.WARNING):
         for dataset in (Items(), Augmented(), Remembering()):

@@ -1,4 +1,6 @@
-"""Streams: what their own state cannot bring back is read again, and what comes in another order is reported."""
+"""Streams: what their own state cannot bring back is read again, and what comes in another order is
+reported.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
     pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
 ]
-needs_torchdata = pytest.mark.skipif(importlib.util.find_spec("torchdata") is None, reason="needs torchdata")
+needs_torchdata = pytest.mark.skipif(
+    importlib.util.find_spec("torchdata") is None, reason="needs torchdata"
+)
 ROWS = 24
 
 
@@ -64,7 +68,9 @@ def rows_of(batches: Any) -> list[int]:
 
 
 def resumed(first: Any, second: Any, at: int) -> tuple[list[int], list[int]]:
-    """The rows of an epoch that is cut after so many batches, and those that another loader continues with."""
+    """The rows of an epoch that is cut after so many batches, and those that another loader
+    continues with.
+    """
     seed(1)
     before, after = ResumableLoader(first), ResumableLoader(second)
     rows = rows_of(islice(iter(before), at))
@@ -78,7 +84,9 @@ def hugging_face(name: str) -> Any:
     datasets = pytest.importorskip("datasets")
 
     def rows(start: int, count: int = ROWS) -> Any:
-        return datasets.Dataset.from_dict({"n": [*range(start, start + count)]}).to_iterable_dataset(num_shards=4)
+        return datasets.Dataset.from_dict(
+            {"n": [*range(start, start + count)]}
+        ).to_iterable_dataset(num_shards=4)
 
     def shuffled() -> Any:
         return rows(0).shuffle(seed=3, buffer_size=7)
@@ -88,7 +96,9 @@ def hugging_face(name: str) -> Any:
         "plain": lambda: rows(0),
         "shuffled": shuffled,
         "shuffled, mapped": lambda: shuffled().map(lambda row: {"n": row["n"] + 1}),
-        "shuffled, batched": lambda: shuffled().map(lambda part: {"n": part["n"]}, batched=True, batch_size=5),
+        "shuffled, batched": (
+            lambda: shuffled().map(lambda part: {"n": part["n"]}, batched=True, batch_size=5)
+        ),
         "filtered": lambda: rows(0).filter(lambda row: row["n"] % 3),
         "mapped": lambda: rows(0).map(lambda row: {"n": row["n"] + 1}),
         "skipped": lambda: rows(0).skip(3).take(20),
@@ -117,7 +127,9 @@ def test_a_resumed_shuffled_stream_has_all_rows(buffer: int) -> None:
 
     def loader() -> Any:
         rows = datasets.Dataset.from_dict({"n": [*range(1000)]}).to_iterable_dataset()
-        return stateful(rows.with_format("torch").shuffle(seed=3, buffer_size=buffer), 10, collate_fn=_numbers)
+        return stateful(
+            rows.with_format("torch").shuffle(seed=3, buffer_size=buffer), 10, collate_fn=_numbers
+        )
 
     before, after = resumed(loader(), loader(), 40)
     assert Counter(before + after) == Counter(range(1000))
@@ -156,10 +168,13 @@ class CountingPasses(Counting):
 
 @needs_torchdata
 @pytest.mark.parametrize(
-    "dataset", [Rewound, *(pytest.param(d, marks=pytest.mark.slow) for d in (Counting, CountingPasses))]
+    "dataset",
+    [Rewound, *(pytest.param(d, marks=pytest.mark.slow) for d in (Counting, CountingPasses))],
 )
 @pytest.mark.parametrize(
-    ("cuts", "ahead"), [([3, 8, 9], 0), pytest.param([*range(18)], 1, marks=pytest.mark.slow)], ids=["few", "ahead"]
+    ("cuts", "ahead"),
+    [([3, 8, 9], 0), pytest.param([*range(18)], 1, marks=pytest.mark.slow)],
+    ids=["few", "ahead"],
 )
 def test_cut_streams_with_state(dataset: type[Counting], cuts: list[int], ahead: int) -> None:
     """In a pass, between two, and where one has started and has no batch yet."""
@@ -167,10 +182,14 @@ def test_cut_streams_with_state(dataset: type[Counting], cuts: list[int], ahead:
 
 
 @needs_torchdata
-@pytest.mark.parametrize("name", ["plain", *(pytest.param(n, marks=pytest.mark.slow) for n in STREAMS[1:])])
+@pytest.mark.parametrize(
+    "name", ["plain", *(pytest.param(n, marks=pytest.mark.slow) for n in STREAMS[1:])]
+)
 @pytest.mark.parametrize("loader", [stateful, pytest.param(DataLoader, marks=pytest.mark.slow)])
 def test_cut_streams_of_datasets(name: str, loader: Callable[..., Any]) -> None:
-    """Bit for bit, in later passes too: what brought one pass back must not start the next ones in the middle."""
+    """Bit for bit, in later passes too: what brought one pass back must not start the next ones in
+    the middle.
+    """
     check(lambda: loader(hugging_face(name), 4, collate_fn=_numbers), [3, 8, 9])
 
 
@@ -179,8 +198,12 @@ def test_cut_streams_of_datasets(name: str, loader: Callable[..., Any]) -> None:
 @pytest.mark.parametrize("name", STREAMS)
 @pytest.mark.parametrize("workers", ["2", "2, kept"])
 @pytest.mark.parametrize("loader", [stateful, DataLoader])
-def test_cut_streams_of_datasets_with_workers(name: str, workers: str, loader: Callable[..., Any]) -> None:
-    check(lambda: loader(hugging_face(name), 4, collate_fn=_numbers, **WORKERS[workers]), [1, 3, 8, 9])
+def test_cut_streams_of_datasets_with_workers(
+    name: str, workers: str, loader: Callable[..., Any]
+) -> None:
+    check(
+        lambda: loader(hugging_face(name), 4, collate_fn=_numbers, **WORKERS[workers]), [1, 3, 8, 9]
+    )
 
 
 class Wrapper(IterableDataset[Any]):
@@ -209,7 +232,9 @@ def test_a_stream_in_a_dataset_of_the_user(name: str) -> None:
 @needs_torchdata
 def test_what_is_read_again_has_a_line_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        resumed(*(stateful(hugging_face("shuffled"), 4, collate_fn=_numbers) for _ in range(2)), at=3)
+        resumed(
+            *(stateful(hugging_face("shuffled"), 4, collate_fn=_numbers) for _ in range(2)), at=3
+        )
     assert "epoch 0: 3 batches are read again" in caplog.text
     assert "shuffle buffer" in caplog.text
     caplog.clear()
@@ -221,19 +246,25 @@ def test_what_is_read_again_has_a_line_with_the_reason(caplog: pytest.LogCapture
 @needs_torchdata
 @pytest.mark.parametrize("loader", [stateful, DataLoader])
 @pytest.mark.parametrize("epoch", [0, 2])
-def test_a_stream_in_the_wrong_epoch_is_reported(loader: Any, epoch: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stream_in_the_wrong_epoch_is_reported(
+    loader: Any, epoch: int, caplog: pytest.LogCaptureFixture
+) -> None:
     first, second = (loader(hugging_face("plain"), 4, collate_fn=_numbers) for _ in range(2))
     first.dataset.set_epoch(2)
     second.dataset.set_epoch(epoch)
     with caplog.at_level(logging.WARNING):
         before, after = resumed(first, second, 3)
-    assert ("set_epoch" in caplog.text) is (sorted(before + after) != [*range(ROWS)]) is (epoch != 2)
+    assert (
+        ("set_epoch" in caplog.text) is (sorted(before + after) != [*range(ROWS)]) is (epoch != 2)
+    )
 
 
 @needs_torchdata
 @pytest.mark.parametrize("first", [stateful, DataLoader])
 @pytest.mark.parametrize("size", [2, 3, 4])
-def test_a_stream_with_state_continues_with_another_batch_size_or_loader(first: Any, size: int) -> None:
+def test_a_stream_with_state_continues_with_another_batch_size_or_loader(
+    first: Any, size: int
+) -> None:
     before, after = resumed(first(Counting(), 4), stateful(Counting(), size), 3)
     assert before + after == [*range(ROWS)]
 
@@ -252,7 +283,10 @@ def test_other_numbers_of_workers_of_a_stream_are_reported(
 ) -> None:
     with caplog.at_level(logging.WARNING):
         resumed(*(loader(Counting(), 2, num_workers=number) for number in workers), at=3)
-    assert f"workers: {workers[0]}, ranks: 1, batch size: 2; now with workers: {workers[1]}, ranks: 1" in caplog.text
+    assert (
+        f"workers: {workers[0]}, ranks: 1, batch size: 2; now with workers: {workers[1]}, ranks: 1"
+        in caplog.text
+    )
 
 
 def test_a_stream_of_another_number_of_ranks_is_reported(
@@ -282,11 +316,15 @@ class Unseeded(IterableDataset[int]):
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("order", "rows", "same"), [(1, ROWS, True), (2, ROWS, False), (1, 6, False)])
+@pytest.mark.parametrize(
+    ("order", "rows", "same"), [(1, ROWS, True), (2, ROWS, False), (1, 6, False)]
+)
 def test_a_stream_in_another_order_is_reported(
     order: int, rows: int, same: bool, workers: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first, second = (DataLoader(each, 4, num_workers=workers) for each in (Unseeded(1), Unseeded(order, rows)))
+    first, second = (
+        DataLoader(each, 4, num_workers=workers) for each in (Unseeded(1), Unseeded(order, rows))
+    )
     with caplog.at_level(logging.WARNING):
         resumed(first, second, at=3)
     assert ("the dataset does not yield the same batches again" in caplog.text) is not same
@@ -370,7 +408,9 @@ def test_digests_of_what_cannot_be_compared_are_the_same() -> None:
 
 
 @needs_torchdata
-def test_a_stateful_loader_by_its_own_state_is_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stateful_loader_by_its_own_state_is_warned_about(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """In ``extra`` as it is: what is in its shuffle buffer would be lost."""
     datasets = pytest.importorskip("datasets")
     rows = datasets.Dataset.from_dict({"row": range(ROWS)}).to_iterable_dataset()
@@ -379,5 +419,9 @@ def test_a_stateful_loader_by_its_own_state_is_warned_about(tmp_path: Path, capl
     for stream, loses in ((rows, False), (rows.shuffle(seed=1, buffer_size=8), True)):
         caplog.clear()
         extra = {"data": stateful(stream, 2)}
-        Checkpointer(model=model, optimizer=optimizer, extra=extra, tiers=tmp_path, job="job").close()
-        assert ("extra['data']" in caplog.text and "the rows in its shuffle buffer" in caplog.text) == loses
+        Checkpointer(
+            model=model, optimizer=optimizer, extra=extra, tiers=tmp_path, job="job"
+        ).close()
+        assert (
+            "extra['data']" in caplog.text and "the rows in its shuffle buffer" in caplog.text
+        ) == loses

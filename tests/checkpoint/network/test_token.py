@@ -36,7 +36,10 @@ def test_tokens_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         token_from_environment()
 
 
-@given(job=st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True), secret=st.binary(min_size=16))
+@given(
+    job=st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True),
+    secret=st.binary(min_size=16),
+)
 def test_a_jobs_token_comes_back_from_its_file(
     tmp_path_factory: pytest.TempPathFactory, job: str, secret: bytes
 ) -> None:
@@ -53,7 +56,9 @@ class TestJobs:
     def test_each_has_its_own_versions(self, tmp_path: Path) -> None:
         layout = make_layout(10_000)
         with running(persist=tmp_path) as node:
-            one, two, both = (tier(node, token=t) for t in (MASTER.of_job("one"), MASTER.of_job("two"), MASTER))  # type: ignore[arg-type]
+            one, two, both = (
+                tier(node, token=t) for t in (MASTER.of_job("one"), MASTER.of_job("two"), MASTER)
+            )  # type: ignore[arg-type]
             for to, job in ((one, "one"), (two, "two")):
                 assert put(to, 1, layout, make_image(layout, 1), job=job).wait(Level.DURABLE)
                 (manifest,) = to.versions(job)

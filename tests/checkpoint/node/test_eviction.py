@@ -1,4 +1,6 @@
-"""What a node promises, and to whom it gives room: promises are of bytes, not of numbers, and nobody starves."""
+"""What a node promises, and to whom it gives room: promises are of bytes, not of numbers, and
+nobody starves.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,12 @@ from deepvm.checkpoint.network.protocol import Kind
 from deepvm.checkpoint.node import version_registry
 from deepvm.errors import CheckpointError, TierBusyError
 
-# --- promises ----------------------------------------------------------------------------------------------------
+# --- promises -------------------------------------------------------------------------------------
 
 
-def test_a_number_put_again_is_not_durable_because_the_first_was(tmp_path: Path, node_disk: NodeDisk) -> None:
+def test_a_number_put_again_is_not_durable_because_the_first_was(
+    tmp_path: Path, node_disk: NodeDisk
+) -> None:
     layout = make_layout(100_000)
     first, second = make_image(layout, 1), make_image(layout, 2)
     with running(persist=tmp_path) as node:
@@ -50,13 +54,16 @@ def test_a_number_put_again_is_not_durable_because_the_first_was(tmp_path: Path,
 
 
 def test_a_late_disk_makes_nothing_else_durable(tmp_path: Path, node_disk: NodeDisk) -> None:
-    """The first of two versions of one number reaches the disk while the second is on its way, or was given up."""
+    """The first of two versions of one number reaches the disk while the second is on its way, or
+    was given up.
+    """
     layout = make_layout(100_000, world=2)
     with running(persist=tmp_path) as node:
         tiers = [tier(node), tier(node)]
         node_disk.hang()
         assert all(
-            isinstance(a, Acks) and a.wait(Level.REMOTE) for a in put_all(tiers, 5, layout, make_image(layout, 1))
+            isinstance(a, Acks) and a.wait(Level.REMOTE)
+            for a in put_all(tiers, 5, layout, make_image(layout, 1))
         )
         again = put(tiers[0], 5, layout, make_image(layout, 2), rank=0)
         node_disk.work()
@@ -69,13 +76,16 @@ def test_a_late_disk_makes_nothing_else_durable(tmp_path: Path, node_disk: NodeD
             one.close()
 
 
-def test_one_rank_alone_is_not_told_of_the_other_ranks_earlier_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_rank_alone_is_not_told_of_the_other_ranks_earlier_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(ack_poller, "_POLL_S", 0.2)
     layout = make_layout(100_000, world=2)
     with running() as node:
         tiers = [tier(node), tier(node)]
         assert all(
-            isinstance(a, Acks) and a.wait(Level.REMOTE) for a in put_all(tiers, 200, layout, make_image(layout, 1))
+            isinstance(a, Acks) and a.wait(Level.REMOTE)
+            for a in put_all(tiers, 200, layout, make_image(layout, 1))
         )
         again = put(tiers[0], 200, layout, make_image(layout, 2), rank=0)
         assert not again.wait(Level.REMOTE, 1)
@@ -110,12 +120,16 @@ def test_a_callback_that_fails_is_logged_and_costs_no_other_version(
     with running(2 * MIB, tmp_path) as node:
         one = tier(node)
         one.put(Shard("job", 1, 0, layout, make_image(layout, 1)), fails)
-        assert until(lambda: "version 1: a callback failed" in caplog.text and "of the trainer" in caplog.text)
+        assert until(
+            lambda: (
+                "version 1: a callback failed" in caplog.text and "of the trainer" in caplog.text
+            )
+        )
         assert put(one, 2, layout, make_image(layout, 2)).wait(Level.DURABLE)
         one.close()
 
 
-# --- room --------------------------------------------------------------------------------------------------------
+# --- room -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("persists", [True, False])
@@ -124,7 +138,10 @@ def test_a_run_that_begins_below_the_old_maximum_has_room(tmp_path: Path, persis
     layout = make_layout(MIB)
     level = Level.DURABLE if persists else Level.REMOTE
     with running(2 * MIB, tmp_path / "p" if persists else None) as node:
-        for session, versions in (("one", (100, 200, 300)), ("two", (110, 120, 130, 300, 310, 320, 130, 140, 150))):
+        for session, versions in (
+            ("one", (100, 200, 300)),
+            ("two", (110, 120, 130, 300, 310, 320, 130, 140, 150)),
+        ):
             to = tier(node, session)
             for version in versions:
                 assert put(to, version, layout, make_image(layout, version)).wait(level), version
@@ -132,7 +149,9 @@ def test_a_run_that_begins_below_the_old_maximum_has_room(tmp_path: Path, persis
             to.close()
 
 
-def test_what_a_run_before_completed_stays_until_this_one_has_completed_something(tmp_path: Path) -> None:
+def test_what_a_run_before_completed_stays_until_this_one_has_completed_something(
+    tmp_path: Path,
+) -> None:
     layout = make_layout(MIB, world=2)
     with running(2 * MIB) as node:
         tiers = [tier(node, "one"), tier(node, "one")]
@@ -158,10 +177,14 @@ def test_living_jobs_do_not_starve_each_other(tmp_path: Path) -> None:
         tiers = {job: tier(node, job) for job in "abc"}
         for version in range(1, 5):
             for job, to in tiers.items():
-                assert put(to, version, layout, make_image(layout, version), job=job).wait(Level.DURABLE)
+                assert put(to, version, layout, make_image(layout, version), job=job).wait(
+                    Level.DURABLE
+                )
         for job, to in tiers.items():
             newest = to.versions(job)[0]
-            assert to.fetch(newest, tmp_path / job).read_bytes() == finished(make_image(layout, 4), layout)
+            assert to.fetch(newest, tmp_path / job).read_bytes() == finished(
+                make_image(layout, 4), layout
+            )
             to.close()
 
 
@@ -171,7 +194,9 @@ def test_the_own_newest_goes_before_that_of_others(tmp_path: Path) -> None:
         one, two = tier(node, "one"), tier(node, "two")
         assert put(one, 1, layout, make_image(layout, 1), job="a").wait(Level.DURABLE)
         for version in (1, 2, 3):
-            assert put(two, version, layout, make_image(layout, version), job="b").wait(Level.DURABLE)
+            assert put(two, version, layout, make_image(layout, version), job="b").wait(
+                Level.DURABLE
+            )
             newest = node.registry.jobs["b"].complete[version]
             assert until(lambda v=newest: not v.used)  # type: ignore[misc]
         assert list(node.registry.complete("a")) == [1]
@@ -185,18 +210,24 @@ def test_no_room_names_the_option() -> None:
         to = tier(node)
         for job in "ab":
             put(to, 1, layout, make_image(layout, 1), job=job)
-        with pytest.raises(TierBusyError, match=r"no room for version 1: all 2097152 bytes .*--memory"):
+        with pytest.raises(
+            TierBusyError, match=r"no room for version 1: all 2097152 bytes .*--memory"
+        ):
             put(to, 1, layout, make_image(layout, 1), job="c")
         to.close()
 
 
-def test_jobs_that_are_over_make_room_for_new_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_that_are_over_make_room_for_new_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(version_registry, "_MOST_JOBS", 5)
     layout = make_layout(1000)
     with running(persist=tmp_path) as node:
         for number in range(12):
             to = tier(node, f"s{number}")
-            assert put(to, 1, layout, make_image(layout, number), job=f"job-{number}").wait(Level.DURABLE)
+            assert put(to, 1, layout, make_image(layout, number), job=f"job-{number}").wait(
+                Level.DURABLE
+            )
             to.close()
         assert len(node.registry.jobs) <= 5
         for job in ("job-0", "job-11"):
@@ -206,7 +237,8 @@ def test_jobs_that_are_over_make_room_for_new_names(tmp_path: Path, monkeypatch:
         for number, to in enumerate(tiers[:5]):
             put(to, 1, layout, make_image(layout, number), job=f"job-{number}")
             to.close()
-        with pytest.raises(CheckpointError, match="knows 5 jobs already"):  # their versions are nowhere else
+        # Their versions are nowhere else
+        with pytest.raises(CheckpointError, match="knows 5 jobs already"):
             put(tiers[5], 1, layout, make_image(layout, 1), job="job-5")
 
 
@@ -240,11 +272,13 @@ def test_a_slow_reader_keeps_no_slot(tmp_path: Path, keep: int) -> None:
         to.close()
 
 
-# --- the disk ----------------------------------------------------------------------------------------------------
+# --- the disk -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("node_disk", ["complete", "early"], indirect=True)
-def test_a_version_that_cannot_be_written_stops_no_other_job(tmp_path: Path, node_disk: NodeDisk) -> None:
+def test_a_version_that_cannot_be_written_stops_no_other_job(
+    tmp_path: Path, node_disk: NodeDisk
+) -> None:
     layout = make_layout(100_000)
     (tmp_path / "bad-000000000001.pt").mkdir()
     with running(persist=tmp_path) as node:
@@ -254,18 +288,30 @@ def test_a_version_that_cannot_be_written_stops_no_other_job(tmp_path: Path, nod
         assert until(lambda: node.metrics()["flush"]["failed"] == 3)  # the pause after that is 2 s
         with soon(1.5):
             for version in range(1, 6):
-                assert put(good, version, layout, make_image(layout, version), job="good").wait(Level.DURABLE)
-        assert until(lambda: bool(node.registry.jobs["bad"].trouble)) and not node.registry.jobs["good"].trouble
+                assert put(good, version, layout, make_image(layout, version), job="good").wait(
+                    Level.DURABLE
+                )
+        assert (
+            until(lambda: bool(node.registry.jobs["bad"].trouble))
+            and not node.registry.jobs["good"].trouble
+        )
         assert stuck.levels == behind.levels == [Level.REMOTE]  # one after the other, as they came
         (tmp_path / "bad-000000000001.pt").rmdir()
-        assert until(lambda: [v["durable"] for v in node.metrics()["versions"] if v["job"] == "bad"] == [True, True])
+        assert until(
+            lambda: (
+                [v["durable"] for v in node.metrics()["versions"] if v["job"] == "bad"]
+                == [True, True]
+            )
+        )
         assert not node.registry.jobs["bad"].trouble
         bad.close()
         good.close()
 
 
 @pytest.mark.parametrize("node_disk", ["complete", "early"], indirect=True)
-def test_a_job_that_cannot_be_written_does_not_fill_the_memory(tmp_path: Path, node_disk: NodeDisk) -> None:
+def test_a_job_that_cannot_be_written_does_not_fill_the_memory(
+    tmp_path: Path, node_disk: NodeDisk
+) -> None:
     """Whoever waited for its disk was told; what it has completed last stays."""
     layout = make_layout(100_000)
     (tmp_path / "bad-000000000001.pt").mkdir()
@@ -277,7 +323,9 @@ def test_a_job_that_cannot_be_written_does_not_fill_the_memory(tmp_path: Path, n
             put(good, 1, layout, make_image(layout, 1), job="good")
         assert until(lambda: bool(node.registry.jobs["bad"].trouble))
         for version in (2, 3, 4):
-            assert put(good, version, layout, make_image(layout, version), job="good").wait(Level.DURABLE)
+            assert put(good, version, layout, make_image(layout, version), job="good").wait(
+                Level.DURABLE
+            )
         assert 3 in [m.version for m in bad.versions("bad")]
         bad.close()
         good.close()

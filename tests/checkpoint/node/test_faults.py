@@ -1,4 +1,7 @@
-"""What goes wrong: cut connections, full disks, killed nodes and senders. Acknowledged is restorable."""
+"""What goes wrong: cut connections, full disks, killed nodes and senders.
+
+Acknowledged is restorable.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,12 @@ def _no_threads_stay() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
     # A peer that did not close is let go when the idle limit comes; all of ours close.
-    assert until(lambda: not [t for t in set(threading.enumerate()) - before if "deepvm-tcp-poller" in t.name], 5)
+    assert until(
+        lambda: (
+            not [t for t in set(threading.enumerate()) - before if "deepvm-tcp-poller" in t.name]
+        ),
+        5,
+    )
 
 
 @pytest.mark.parametrize("size", [4 * MIB, pytest.param(20 * MIB, marks=pytest.mark.slow)])
@@ -98,9 +106,12 @@ def test_a_disk_that_fails_is_waited_for(
         assert acks.levels == [Level.REMOTE]
         why = f"{tmp_path}/p/job-000000000001.pt: cannot be written: {os.strerror(error)}"
         assert node.metrics()["flush"]["last_error"] == why
-        assert until(lambda: f"version 1 of job stays in memory: {why}" in caplog.messages)  # counted, then logged
+        # Counted, then logged
+        assert until(lambda: f"version 1 of job stays in memory: {why}" in caplog.messages)
         assert [v["durable"] for v in node.metrics()["versions"]] == [False]
-        assert not [p.name for p in (tmp_path / "p").iterdir() if "000000000001" in p.name], "half of it is left"
+        assert not [p.name for p in (tmp_path / "p").iterdir() if "000000000001" in p.name], (
+            "half of it is left"
+        )
         node_disk.work()
         assert acks.wait(Level.DURABLE)
         assert [v["durable"] for v in node.metrics()["versions"]] == [True]
@@ -124,7 +135,9 @@ def test_what_was_acknowledged_can_be_restored_whatever_the_disk_does(
             assert until(lambda: node.metrics()["flush"]["failed"] == 1)
         newest = to.versions("job")[0]
         assert newest.version == 2
-        assert to.fetch(newest, tmp_path / "f").read_bytes() == finished(make_image(layout, 2), layout)
+        assert to.fetch(newest, tmp_path / "f").read_bytes() == finished(
+            make_image(layout, 2), layout
+        )
         assert not acks.wait(Level.DURABLE, 0.2)
         to.close()
         # What the disk has now is what another node finds there after the end of this machine.
@@ -136,7 +149,9 @@ def test_what_was_acknowledged_can_be_restored_whatever_the_disk_does(
         to = tier(node, "later")
         (manifest,) = to.versions("job")
         assert manifest.version == 1
-        assert to.fetch(manifest, tmp_path / "g").read_bytes() == finished(make_image(layout, 1), layout)
+        assert to.fetch(manifest, tmp_path / "g").read_bytes() == finished(
+            make_image(layout, 1), layout
+        )
         to.close()
 
 
@@ -165,10 +180,19 @@ def test_who_proves_the_token_when_the_node_has_ended_is_sent_away() -> None:
 
 def slowly(version: int, layout: Layout, pause_s: float) -> Shard:
     """A version that is copied more slowly than a tier would wait for anything else."""
-    return Shard("job", version, 0, layout, make_image(layout, version), ready=lambda end: time.sleep(pause_s))
+    return Shard(
+        "job",
+        version,
+        0,
+        layout,
+        make_image(layout, version),
+        ready=lambda end: time.sleep(pause_s),
+    )
 
 
-def test_a_version_that_takes_longer_than_any_other_wait_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_version_that_takes_longer_than_any_other_wait_arrives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Of hundreds of gigabytes none would, if the limit were one for all sizes."""
     layout = make_layout(8 * MIB)
     with running() as node:
@@ -194,7 +218,8 @@ def test_a_node_that_stops_reading_costs_put_no_more_than_its_limit(tmp_path: Pa
         versions = iter(range(3, 1000))
 
         def taken() -> bool:
-            with contextlib.suppress(TierBusyError):  # until the node has seen that nobody sends version 2 any more
+            # Until the node has seen that nobody sends version 2 any more
+            with contextlib.suppress(TierBusyError):
                 return put(to, next(versions), layout, image).wait(Level.DURABLE)
             return False
 
@@ -202,10 +227,17 @@ def test_a_node_that_stops_reading_costs_put_no_more_than_its_limit(tmp_path: Pa
         to.close()
 
 
-# --- killed nodes and senders --------------------------------------------------------------------------------------
+# --- killed nodes and senders ---------------------------------------------------------------------
 
 NODE = ["node.before-credit", "node.mid-chunk", "node.before-ack", "node.after-ack"]
-WRITES = ["before-write", "before-sync", "after-sync", "before-rename", "before-folder-sync", "after-folder-sync"]
+WRITES = [
+    "before-write",
+    "before-sync",
+    "after-sync",
+    "before-rename",
+    "before-folder-sync",
+    "after-folder-sync",
+]
 FOLDER = [f"{what}.{at}" for what in ("data", "record") for at in WRITES]
 SENDER = ["sender.before-reserve", "sender.mid-chunk", "sender.before-commit"]
 
@@ -217,7 +249,12 @@ def durable_until_killed(node: Process, layout: Layout, versions: range) -> list
         acks[version] = Acks()
         with contextlib.suppress(CheckpointError):
             acks[version] = put(to, version, layout, make_image(layout, version))
-            until(lambda v=version: Level.DURABLE in acks[v].levels or node.process.poll() is not None, 5)  # type: ignore[misc]
+            until(
+                lambda v=version: (
+                    Level.DURABLE in acks[v].levels or node.process.poll() is not None
+                ),
+                5,
+            )  # type: ignore[misc]
         if node.process.poll() is not None:
             break
     to.close()
@@ -244,7 +281,9 @@ def kill_node(folder: Path, label: str, times: int) -> None:
     check_restorable(folder, layout, durable)
 
 
-@pytest.mark.parametrize("label", [*NODE, "data.before-rename", "record.before-rename", "record.after-folder-sync"])
+@pytest.mark.parametrize(
+    "label", [*NODE, "data.before-rename", "record.before-rename", "record.after-folder-sync"]
+)
 def test_a_killed_node_has_what_it_acknowledged(tmp_path: Path, label: str) -> None:
     kill_node(tmp_path, label, 4 if label == "node.mid-chunk" else 2)
 
@@ -268,7 +307,9 @@ for version in range(2, 5):
 
 
 @pytest.mark.parametrize(("label", "times"), [(s, n) for s in SENDER for n in (1, 3)])
-def test_a_killed_sender_leaves_the_version_before_it(tmp_path: Path, label: str, times: int) -> None:
+def test_a_killed_sender_leaves_the_version_before_it(
+    tmp_path: Path, label: str, times: int
+) -> None:
     layout = make_layout(4 * MIB)
     with running(persist=tmp_path / "p", keep=9) as node:
         to = tier(node)
@@ -276,7 +317,9 @@ def test_a_killed_sender_leaves_the_version_before_it(tmp_path: Path, label: str
         to.close()
         code = SENDING.format(here=str(TESTS), url=node.url)  # type: ignore[attr-defined]
         environment = {"DEEPVM_CHECKPOINT_KILL_AT": f"{label}:{times}", "PATH": "/usr/bin:/bin"}
-        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, timeout=60)
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, timeout=60
+        )
         assert done.returncode == -signal.SIGKILL, done.stderr
         to = tier(node, "next")
         versions = to.versions("job")
@@ -285,7 +328,8 @@ def test_a_killed_sender_leaves_the_version_before_it(tmp_path: Path, label: str
         for manifest in versions:
             expected = finished(make_image(layout, manifest.version), layout)
             assert to.fetch(manifest, tmp_path / "f").read_bytes() == expected
-        assert put(to, 9, layout, make_image(layout, 9)).wait(Level.DURABLE)  # its name is free again at once
+        # Its name is free again at once
+        assert put(to, 9, layout, make_image(layout, 9)).wait(Level.DURABLE)
         to.close()
 
 
@@ -298,13 +342,19 @@ def test_the_term_signal_drains_the_queue(tmp_path: Path) -> None:
         remote = [m.version for m in to.versions("job")]
         assert node.end(signal.SIGTERM) == 0
         to.close()
-    assert {m.version for m in VersionFolder(node.persist).manifests("job")} == set(remote) == {1, 2, 3, 4}
+    assert (
+        {m.version for m in VersionFolder(node.persist).manifests("job")}
+        == set(remote)
+        == {1, 2, 3, 4}
+    )
     assert node.process.stdout is not None
     for file in VersionFolder(node.persist).found():
         verify(file.path)
 
 
-def test_a_stopping_node_takes_nothing_new_and_gives_up_in_time(tmp_path: Path, node_disk: NodeDisk) -> None:
+def test_a_stopping_node_takes_nothing_new_and_gives_up_in_time(
+    tmp_path: Path, node_disk: NodeDisk
+) -> None:
     layout = make_layout(MIB)
     node_disk.hang()
     with running(8 * MIB, tmp_path / "p", drain_s=0.6) as node:

@@ -49,7 +49,8 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checksums, "CHUNK_BYTES", 4096)
     monkeypatch.setattr(durable_write, "PIECE", 8192)
     monkeypatch.setattr(rules, "LEAST_PIECE", 1)
-    monkeypatch.setattr(flusher, "_SILENCE_S", 3.0)  # under load the test must see what is written before it goes
+    # Under load the test must see what is written before it goes
+    monkeypatch.setattr(flusher, "_SILENCE_S", 3.0)
 
 
 @pytest.mark.parametrize("combines", [True, False])
@@ -64,8 +65,14 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_final_does_not_change(
     combines: bool, size: int, world: int, records: int, chunk: int, order: random.Random
 ) -> None:
-    """Whatever the order in which pieces come, and whenever somebody looks; with short chunks sums lie across them."""
-    with mock.patch.object(checksums, "CHUNK_BYTES", chunk), pytest.MonkeyPatch.context() as changed:
+    """Whatever the order in which pieces come, and whenever somebody looks.
+
+    With short chunks sums lie across them.
+    """
+    with (
+        mock.patch.object(checksums, "CHUNK_BYTES", chunk),
+        pytest.MonkeyPatch.context() as changed,
+    ):
         if not combines:
             changed.setattr(crc_combine, "_combine", None)
         look_while_it_comes(size, world, records, order)
@@ -127,12 +134,16 @@ def test_a_checksum_across_a_border(tmp_path: Path) -> None:
         assert until(lambda: hidden(tmp_path / "kept"))
         time.sleep(0.1)
         slow.end()
-        assert slow.acks.wait(Level.DURABLE) and is_there(tmp_path / "kept", "slow", finished(source, layout))
+        assert slow.acks.wait(Level.DURABLE) and is_there(
+            tmp_path / "kept", "slow", finished(source, layout)
+        )
 
 
 @pytest.mark.parametrize("ending", ["lease", "closed"])
 def test_a_commit_that_never_comes(ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All bytes are here, but nobody says so: the slot is not held longer than by a version that nobody writes."""
+    """All bytes are here, but nobody says so: the slot is not held longer than by a version that
+    nobody writes.
+    """
     monkeypatch.setattr(flusher, "_SILENCE_S", 0.05)
     layout, now = make_layout(20_000), [0.0]
     registry, peer = (
@@ -258,7 +269,9 @@ def test_the_disk_has_what_has_come(begun: tuple[Node, Slow, Path]) -> None:
     assert is_there(folder, "slow", DONE)
 
 
-def test_a_complete_version_goes_first(begun: tuple[Node, Slow, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_complete_version_goes_first(
+    begun: tuple[Node, Slow, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(flusher, "_SILENCE_S", 60.0)
     node, slow, folder = begun
     other = make_layout(20_000)
@@ -277,8 +290,12 @@ def test_what_stands_still_is_given_up(begun: tuple[Node, Slow, Path]) -> None:
     assert slow.acks.wait(Level.DURABLE) and is_there(folder, "slow", DONE)
 
 
-def test_a_trainer_that_begins_anew(begun: tuple[Node, Slow, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other bytes under the same number: none of those that were written first may be left among them."""
+def test_a_trainer_that_begins_anew(
+    begun: tuple[Node, Slow, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other bytes under the same number: none of those that were written first may be left among
+    them.
+    """
     node, slow, folder = begun
     monkeypatch.setattr(flusher, "_SILENCE_S", 30.0)
     other = make_image(LAYOUT, 5)
@@ -299,7 +316,9 @@ def test_a_node_that_stops_leaves_nothing_hidden(
     assert slow.error and not slow.acks.levels
 
 
-def test_a_disk_that_fails_early_may_work_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fails_early_may_work_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(flusher, "_FIRST_RETRY_S", 0.01)
     write, tried = VersionFolder.write, []
 
@@ -318,7 +337,9 @@ def test_a_disk_that_fails_early_may_work_later(tmp_path: Path, monkeypatch: pyt
         assert node.metrics()["flush"]["failed"] == 0  # it was a favour
 
 
-def test_small_versions_are_not_written_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_versions_are_not_written_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(flusher, "LEAST_BYTES", LAYOUT.size + 1)
     with running(64 * MIB, tmp_path / "kept") as node:
         slow = Slow(node, LAYOUT, SOURCE)

@@ -44,7 +44,10 @@ def test_a_node_that_is_started_again_remembers(tmp_path: Path) -> None:
 
 
 def fenced() -> None:
-    """A machine that was thought lost saves on after the next generation has begun; also under its own name again."""
+    """A machine that was thought lost saves on after the next generation has begun.
+
+    Also under its own name again.
+    """
     layout = make_layout(MIB)
     with running() as node:
         old, new = tier(node, "one"), tier(node, "two")
@@ -58,7 +61,9 @@ def fenced() -> None:
             with contextlib.suppress(CheckpointError):
                 put(late, 3, layout, make_image(layout, 3))
             late.close()
-        assert {m.version for m in new.versions("job")} == found, "a version of an older generation is visible"
+        assert {m.version for m in new.versions("job")} == found, (
+            "a version of an older generation is visible"
+        )
         new.close()
 
 
@@ -70,7 +75,9 @@ def test_without_the_fence_it_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_older_generation_that_was_about_to_enter_does_not_keep_the_newer_one_out() -> None:
-    """Between its word and its entry the newer one has begun: it would be a living run of the name, for a lease."""
+    """Between its word and its entry the newer one has begun: it would be a living run of the name,
+    for a lease.
+    """
     with running() as node:
         old, new = (Peer(session=f"s{n}", epoch=n) for n in (1, 2))
         node.registry.begin("job", 1)

@@ -1,4 +1,7 @@
-"""Peers that break the rules: strangers, garbage, bytes of others, layouts too large. The node lives all the same."""
+"""Peers that break the rules: strangers, garbage, bytes of others, layouts too large.
+
+The node lives all the same.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,12 @@ def _no_threads_stay() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
     # A peer that did not close is let go when the idle limit comes; all of ours close.
-    assert until(lambda: not [t for t in set(threading.enumerate()) - before if "deepvm-tcp-poller" in t.name], 5)
+    assert until(
+        lambda: (
+            not [t for t in set(threading.enumerate()) - before if "deepvm-tcp-poller" in t.name]
+        ),
+        5,
+    )
 
 
 def test_a_wrong_token_is_said_and_not_tried_again() -> None:
@@ -78,7 +86,10 @@ def test_a_wrong_token_is_said_and_not_tried_again() -> None:
 def test_garbage_of_a_stranger(data: bytes) -> None:
     with running() as node:
         address = node.address  # type: ignore[attr-defined]
-        with socket.create_connection((address.host, address.port)) as stranger, contextlib.suppress(OSError):
+        with (
+            socket.create_connection((address.host, address.port)) as stranger,
+            contextlib.suppress(OSError),
+        ):
             stranger.sendall(data)
             stranger.shutdown(socket.SHUT_WR)
             stranger.settimeout(5)
@@ -123,7 +134,10 @@ def test_a_stranger_for_whom_there_is_no_thread_is_forgotten(
         address = node.address  # type: ignore[attr-defined]
         with socket.create_connection((address.host, address.port), timeout=5) as stranger:
             assert stranger.recv(1) == b""
-        assert until(lambda: node.metrics()["refused"] == {"unproven": 1}) and node.metrics()["unproven"] == 0
+        assert (
+            until(lambda: node.metrics()["refused"] == {"unproven": 1})
+            and node.metrics()["unproven"] == 0
+        )
 
 
 def test_a_silent_stranger_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +165,10 @@ def test_too_many_connections() -> None:
         assert until(lambda: node.metrics()["connections"] == 2)
         late = Link(node.address, TOKEN)  # type: ignore[attr-defined]
         with pytest.raises(
-            (Refused, OSError), match="2 connections already.*--connections N, 3 for each rank|closed|reset|Broken pipe"
+            (Refused, OSError),
+            match=(
+                "2 connections already.*--connections N, 3 for each rank|closed|reset|Broken pipe"
+            ),
         ):
             late.hello({"role": "status"})
         late.close()
@@ -164,7 +181,9 @@ def test_too_many_connections() -> None:
 
 
 def test_many_ranks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each with three connections, as many as a rank ever has, and with the settings that nobody gave."""
+    """Each with three connections, as many as a rank ever has, and with the settings that nobody
+    gave.
+    """
     monkeypatch.setattr(tcp, "_WORTH_TWO", 1)
     world = 40
     layout = make_layout(400 * 1024, world)
@@ -185,7 +204,9 @@ def sender(node: object, layout: Layout, version: int = 1) -> Link:
 
 
 @pytest.mark.parametrize(
-    ("offset", "length"), [(MIB, 10), (MIB - 5, 10), (2**63, 10), (0, MIB + 1)], ids=["behind", "over", "far", "long"]
+    ("offset", "length"),
+    [(MIB, 10), (MIB - 5, 10), (2**63, 10), (0, MIB + 1)],
+    ids=["behind", "over", "far", "long"],
 )
 def test_data_outside_the_part_is_refused(offset: int, length: int) -> None:
     layout = make_layout(MIB)
@@ -215,7 +236,8 @@ def test_duplicates_are_thrown_away_and_overlaps_refused() -> None:
     with running() as node:
         link = sender(node, layout)
         link.channel.send_data(0, image[: MIB // 2], label="test")
-        link.channel.send_data(100, memoryview(bytes(1000)), label="test")  # other bytes, at a place that is verified
+        # Other bytes, at a place that is verified
+        link.channel.send_data(100, memoryview(bytes(1000)), label="test")
         link.channel.send_data(MIB // 2, image[MIB // 2 :], label="test")
         answer = link.call(Kind.COMMIT, {"version": 1}).body
         assert answer["complete"] and node.metrics()["counts"]["duplicates"] == 1
@@ -287,7 +309,14 @@ def test_damaged_bytes_are_asked_for_again(tmp_path: Path, monkeypatch: pytest.M
     ],
 )
 def test_a_strange_hello(change: dict[str, object], words: str) -> None:
-    body = {"role": "sender", "job": "job", "session": "s", "world": 1, "rank": 0, "layout": "0" * 64}
+    body = {
+        "role": "sender",
+        "job": "job",
+        "session": "s",
+        "world": 1,
+        "rank": 0,
+        "layout": "0" * 64,
+    }
     with running() as node:
         link = Link(node.address, TOKEN)  # type: ignore[attr-defined]
         with pytest.raises(Refused, match=words):
@@ -298,13 +327,27 @@ def test_a_strange_hello(change: dict[str, object], words: str) -> None:
 
 @pytest.mark.parametrize(
     "raw",
-    [b"", b"{}", b"[" * 100_000, b"\xff\xfe", make_layout(999).to_json(), b'{"schema_version": "deepvm.layout/1"}'],
+    [
+        b"",
+        b"{}",
+        b"[" * 100_000,
+        b"\xff\xfe",
+        make_layout(999).to_json(),
+        b'{"schema_version": "deepvm.layout/1"}',
+    ],
 )
 def test_a_strange_layout(raw: bytes) -> None:
     layout = make_layout(MIB)
     with running() as node:
         link = Link(node.address, TOKEN)  # type: ignore[attr-defined]
-        body = {"role": "sender", "job": "job", "session": "s", "world": 1, "rank": 0, "layout": layout.digest}
+        body = {
+            "role": "sender",
+            "job": "job",
+            "session": "s",
+            "world": 1,
+            "rank": 0,
+            "layout": layout.digest,
+        }
         assert not link.hello(body)["layout"]
         with pytest.raises(Refused):
             link.call(Kind.LAYOUT, raw)
@@ -327,7 +370,9 @@ OTHER = make_layout(1000)
     ],
 )
 def test_a_node_that_talks_nonsense(count: object, manifest: bytes, words: str) -> None:
-    """Whoever knows the token may still be wrong: the trainer gets an error that it knows, and goes on without."""
+    """Whoever knows the token may still be wrong: the trainer gets an error that it knows, and goes
+    on without.
+    """
 
     def serve(listening: socket.socket) -> None:
         channel = Channel(listening.accept()[0])
@@ -388,7 +433,11 @@ def test_random_bytes_after_the_proof() -> None:
             channel = Channel(sock)
             introduce(channel, TOKEN)
             kind = rng.choice(list(Kind))
-            body = rng.randbytes(rng.randrange(200)) if rng.random() < 0.5 else b'{"role": "sender", "version": 1}'
+            body = (
+                rng.randbytes(rng.randrange(200))
+                if rng.random() < 0.5
+                else b'{"role": "sender", "version": 1}'
+            )
             lie = rng.choice([0, 0, 1, -1, 2**31])
             with contextlib.suppress(OSError):
                 sock.sendall(HEAD.pack(b"DVM1", kind, max(len(body) + lie, 0)) + body)
@@ -404,7 +453,10 @@ def test_random_bytes_after_the_proof() -> None:
 
 @pytest.mark.parametrize("same_attempt", [True, False])
 def test_a_dead_connection_does_not_hold_the_bytes_of_a_new_one(same_attempt: bool) -> None:
-    """Half of a piece came, then the line went dead; the sender comes back on another connection."""
+    """Half of a piece came, then the line went dead.
+
+    The sender comes back on another connection.
+    """
     layout = make_layout(MIB, records=0)
     image = make_image(layout, 1)
     with running() as node:
@@ -437,7 +489,16 @@ def test_a_layout_costs_little_beside_the_memory(tmp_path: Path) -> None:
         assert 2**19 < len(layout.to_json()) < 2**20
         links = [raw_sender(node, layout, job=f"job{number}") for number in range(2)]
         links.append(Link(node.address, TOKEN))
-        links[-1].hello({"role": "sender", "job": "c", "session": "s", "world": 1, "rank": 0, "layout": layout.digest})
+        links[-1].hello(
+            {
+                "role": "sender",
+                "job": "c",
+                "session": "s",
+                "world": 1,
+                "rank": 0,
+                "layout": layout.digest,
+            }
+        )
         with pytest.raises(Refused, match="more --memory"):
             links[-1].call(Kind.LAYOUT, layout.to_json())
         assert node.rss - before < 64 * MIB, (node.rss - before) / MIB
@@ -446,9 +507,18 @@ def test_a_layout_costs_little_beside_the_memory(tmp_path: Path) -> None:
         assert until(lambda: node.status()["connections"] == 1)
         raw_sender(node, layout).close()
         link = Link(node.address, TOKEN)
-        greeting = {"role": "sender", "job": "job", "session": "s", "world": 1, "rank": 0, "layout": "0" * 64}
+        greeting = {
+            "role": "sender",
+            "job": "job",
+            "session": "s",
+            "world": 1,
+            "rank": 0,
+            "layout": "0" * 64,
+        }
         link.hello(greeting)
-        with pytest.raises(Refused, match="a layout of 1048577 bytes; with its memory the node reads 1048576"):
+        with pytest.raises(
+            Refused, match="a layout of 1048577 bytes; with its memory the node reads 1048576"
+        ):
             link.call(Kind.LAYOUT, bytes(2**20 + 1))
         link.close()
 

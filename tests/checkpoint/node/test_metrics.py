@@ -1,4 +1,6 @@
-"""What Prometheus reads of a node: the format, that the numbers are the node's, and that a stranger can do no harm."""
+"""What Prometheus reads of a node: the format, that the numbers are the node's, and that a stranger
+can do no harm.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,17 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
-from support.checkpoint.memory_nodes import HERE, MIB, Process, make_image, make_layout, put, running, tier, until
+from support.checkpoint.memory_nodes import (
+    HERE,
+    MIB,
+    Process,
+    make_image,
+    make_layout,
+    put,
+    running,
+    tier,
+    until,
+)
 
 from deepvm.checkpoint.format.shard import Level
 from deepvm.checkpoint.network.endpoint import Address
@@ -21,12 +33,17 @@ from deepvm.checkpoint.node.metrics_text import CONTENT_TYPE, METRICS, metrics_t
 from deepvm.checkpoint.node.server import Node, NodeSettings
 from deepvm.errors import CheckpointError
 
-LINE = re.compile(r'([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)+)\})? (-?[0-9.e+-]+)')
+LINE = re.compile(
+    r'([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)+)\})? (-?[0-9.e+-]+)'
+)
 GUIDE = Path(__file__).parents[3] / "docs" / "guide" / "memory-node.md"
 
 
 def parse(text: str) -> dict[tuple[str, str], float]:
-    """Samples by name and labels; every line must be one, or the HELP and TYPE of those that follow."""
+    """Samples by name and labels.
+
+    Every line must be one, or the HELP and TYPE of those that follow.
+    """
     found: dict[tuple[str, str], float] = {}
     described: list[str] = []
     assert text.endswith("\n")
@@ -66,21 +83,32 @@ def test_the_numbers_are_the_nodes(tmp_path: Path) -> None:
     layout = make_layout(2 * MIB)
     with running(persist=tmp_path / "p", metrics=HERE) as node:
         before = read(address_of(node))
-        assert before["versions_complete_total", ""] == 0 and before["memory_limit_bytes", ""] == 64 * MIB
+        assert (
+            before["versions_complete_total", ""] == 0
+            and before["memory_limit_bytes", ""] == 64 * MIB
+        )
         sender = tier(node)
         for version in (3, 7):
-            assert put(sender, version, layout, make_image(layout, version), job="resnet-7").wait(Level.DURABLE)
+            assert put(sender, version, layout, make_image(layout, version), job="resnet-7").wait(
+                Level.DURABLE
+            )
         after = read(address_of(node))
         sender.close()
     assert after["newest_complete_version", 'job="resnet-7"'] == 7
     assert after["newest_durable_version", 'job="resnet-7"'] == 7
-    age_s = datetime.now(timezone.utc).timestamp() - after["newest_complete_timestamp_seconds", 'job="resnet-7"']
+    age_s = (
+        datetime.now(timezone.utc).timestamp()
+        - after["newest_complete_timestamp_seconds", 'job="resnet-7"']
+    )
     assert -1 < age_s < 60
     assert after["versions_complete_total", ""] == after["flushed_total", ""] == 2
     assert after["versions", 'job="resnet-7",state="complete"'] == 2
     assert after["received_bytes_total", ""] == 2 * layout.size
     assert after["slots", 'state="used"'] == 2 and after["flush_seconds_total", ""] > 0
-    assert after["connections_total", ""] >= 2 and after["connections_refused_total", 'reason="full"'] == 0
+    assert (
+        after["connections_total", ""] >= 2
+        and after["connections_refused_total", 'reason="full"'] == 0
+    )
 
 
 def test_a_node_without_a_disk_has_no_numbers_of_one() -> None:
@@ -103,7 +131,14 @@ def test_a_version_that_arrives_has_no_time_yet() -> None:
 def test_labels_are_escaped() -> None:
     with running() as node:
         status = dict(node.metrics())
-    row = {"job": 'a"b\\c\nd', "version": 1, "state": "receiving", "bytes": 1, "received_bytes": 0, "durable": False}
+    row = {
+        "job": 'a"b\\c\nd',
+        "version": 1,
+        "state": "receiving",
+        "bytes": 1,
+        "received_bytes": 0,
+        "durable": False,
+    }
     text = metrics_text({**status, "versions": [{**row, "created_at": None}]})
     assert ("versions", r'job="a\"b\\c\nd",state="receiving"') in parse(text)
 
@@ -112,14 +147,22 @@ def test_other_paths_and_methods() -> None:
     with running(metrics=HERE) as node:
         place = address_of(node)
         connection = http.client.HTTPConnection(place.host, place.port, timeout=10)
-        for method, path, code in (("GET", "/", 404), ("POST", "/metrics", 501), ("GET", "/metrics?x=1", 200)):
+        for method, path, code in (
+            ("GET", "/", 404),
+            ("POST", "/metrics", 501),
+            ("GET", "/metrics?x=1", 200),
+        ):
             connection.request(method, path)
             reply = connection.getresponse()
             body = reply.read()
             assert reply.status == code
         connection.request("HEAD", "/metrics")
         reply = connection.getresponse()
-        assert (reply.status, reply.read()) == (200, b"") and int(reply.headers["Content-Length"]) > 0 and body
+        assert (
+            (reply.status, reply.read()) == (200, b"")
+            and int(reply.headers["Content-Length"]) > 0
+            and body
+        )
 
 
 def test_silent_strangers_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +201,9 @@ def test_a_port_in_use_is_said_and_nothing_stays_open(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         place = Address("127.0.0.1", taken.getsockname()[1])
         node = Node(NodeSettings(HERE, b"a token that is long enough", 64 * MIB, metrics=place))
-        with pytest.raises(CheckpointError, match="cannot listen there for --metrics: Address already in use"):
+        with pytest.raises(
+            CheckpointError, match="cannot listen there for --metrics: Address already in use"
+        ):
             node.start()
     assert node.metrics_server is None
 

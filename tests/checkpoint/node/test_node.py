@@ -1,4 +1,6 @@
-"""A memory node and its tier, over real sockets: what is sent comes back, within its room, its addresses and TLS."""
+"""A memory node and its tier, over real sockets: what is sent comes back, within its room, its
+addresses and TLS.
+"""
 
 from __future__ import annotations
 
@@ -55,12 +57,22 @@ def test_what_is_sent_comes_back(tmp_path: Path, world: int, persists: bool) -> 
             acks = put_all(tiers, version, layout, image)
             last = Level.DURABLE if persists else Level.REMOTE
             assert all(isinstance(a, Acks) and a.wait(last) for a in acks)
-            assert all(a.levels == [Level.REMOTE, Level.DURABLE][: 1 + persists] for a in acks if isinstance(a, Acks))
+            assert all(
+                a.levels == [Level.REMOTE, Level.DURABLE][: 1 + persists]
+                for a in acks
+                if isinstance(a, Acks)
+            )
             manifest = tiers[0].versions("job")[0]
-            assert (manifest.version, manifest.world, manifest.layout) == (version, world, layout.digest)
+            assert (manifest.version, manifest.world, manifest.layout) == (
+                version,
+                world,
+                layout.digest,
+            )
             path = tiers[0].fetch(manifest, tmp_path / "fetched")
             expected = finished(image, layout)
-            assert path.read_bytes() == expected and manifest.crcs == chunk_crcs(memoryview(expected))
+            assert path.read_bytes() == expected and manifest.crcs == chunk_crcs(
+                memoryview(expected)
+            )
             if persists:
                 file = VersionFolder(tmp_path / "persist").file("job", version)
                 assert file.read_bytes() == expected and verify(file) == manifest
@@ -73,10 +85,15 @@ def test_what_is_sent_comes_back(tmp_path: Path, world: int, persists: bool) -> 
 
 
 @given(
-    size=st.integers(1, 300_000), world=st.integers(1, 5), seed=st.integers(0, 2**20), wire=st.integers(4096, 90_000)
+    size=st.integers(1, 300_000),
+    world=st.integers(1, 5),
+    seed=st.integers(0, 2**20),
+    wire=st.integers(4096, 90_000),
 )
 @settings(max_examples=25)
-def test_any_layout(tmp_path_factory: pytest.TempPathFactory, size: int, world: int, seed: int, wire: int) -> None:
+def test_any_layout(
+    tmp_path_factory: pytest.TempPathFactory, size: int, world: int, seed: int, wire: int
+) -> None:
     layout = make_layout(size, world, seed, records=seed % 5)
     image = make_image(layout, seed)
     with running() as node:
@@ -95,7 +112,9 @@ def test_any_layout(tmp_path_factory: pytest.TempPathFactory, size: int, world: 
     records=st.integers(0, 9),
     chunk=st.sampled_from([1000, 4096, CHUNK_BYTES]),
 )
-def test_checksums_of_parts_are_those_of_the_whole(size: int, seed: int, records: int, chunk: int) -> None:
+def test_checksums_of_parts_are_those_of_the_whole(
+    size: int, seed: int, records: int, chunk: int
+) -> None:
     layout = make_layout(size, 1, seed, records)
     image, rng = make_image(layout, seed), random.Random(seed)
     expected = finished(image, layout)
@@ -112,7 +131,10 @@ def test_checksums_of_parts_are_those_of_the_whole(size: int, seed: int, records
         assert not cuts.usable or total(sorted(pieces)) == chunk_crcs(copy, size)[0]
         rng.shuffle(pieces)
         each = chunk if cuts.usable else CHUNK_BYTES
-        assert seal_by_parts(copy, layout, cuts, pieces) == chunk_crcs(memoryview(expected), each) and copy == expected
+        assert (
+            seal_by_parts(copy, layout, cuts, pieces) == chunk_crcs(memoryview(expected), each)
+            and copy == expected
+        )
 
 
 def test_without_a_library_that_combines(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +142,9 @@ def test_without_a_library_that_combines(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not CrcBoundaries.of(make_layout(50_000)).usable
 
 
-@pytest.mark.skipif(not hasattr(socket, "TCP_CONGESTION"), reason="this system has no congestion control to choose")
+@pytest.mark.skipif(
+    not hasattr(socket, "TCP_CONGESTION"), reason="this system has no congestion control to choose"
+)
 def test_connections_inside_a_machine_are_not_paced() -> None:
     with socket.create_server(("127.0.0.1", 0)) as door:
         usual = door.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
@@ -132,7 +156,9 @@ def test_connections_inside_a_machine_are_not_paced() -> None:
                 assert found.rstrip(b"\0") == (b"reno" if near else usual.rstrip(b"\0"))
 
 
-@pytest.mark.parametrize(("cores", "near", "connections"), [(2, True, 2), (2, False, 3), (4, True, 3)])
+@pytest.mark.parametrize(
+    ("cores", "near", "connections"), [(2, True, 2), (2, False, 3), (4, True, 3)]
+)
 def test_a_second_flow_where_it_helps(
     cores: int, near: bool, connections: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,11 +183,14 @@ def test_two_flows_and_more_than_a_chunk(tmp_path: Path) -> None:
         assert put(to, 1, layout, image).levels == [Level.REMOTE]
         assert to.fetch(to.versions("job")[0], tmp_path).read_bytes() == finished(image, layout)
         assert node.metrics()["counts"]["duplicates"] == 0
-        assert until(lambda: node.metrics()["connections"] == 3)  # two flows and the one that watches
+        # Two flows and the one that watches
+        assert until(lambda: node.metrics()["connections"] == 3)
         to.close()
 
 
-def test_no_room_is_said_and_the_next_version_has_room_again(tmp_path: Path, node_disk: NodeDisk) -> None:
+def test_no_room_is_said_and_the_next_version_has_room_again(
+    tmp_path: Path, node_disk: NodeDisk
+) -> None:
     layout = make_layout(MIB)
     node_disk.hang()
     with running(3 * MIB, tmp_path / "p", keep=9) as node:
@@ -169,11 +198,16 @@ def test_no_room_is_said_and_the_next_version_has_room_again(tmp_path: Path, nod
         # One is being written, one only waits for that, one is the newest: none of them may go.
         acks = [put(to, v, layout, make_image(layout, v)) for v in (1, 2, 3)]
         assert [a.levels for a in acks] == [[Level.REMOTE]] * 3
-        with soon(2), pytest.raises(TierBusyError, match="no room for version 4.*3 complete versions wait"):
+        with (
+            soon(2),
+            pytest.raises(TierBusyError, match="no room for version 4.*3 complete versions wait"),
+        ):
             put(to, 4, layout, make_image(layout, 4))  # the disk stands still, the trainer does not
         assert [m.version for m in to.versions("job")] == [3, 2, 1]
         node_disk.work()
-        assert all(a.wait(Level.DURABLE) and a.levels == [Level.REMOTE, Level.DURABLE] for a in acks)
+        assert all(
+            a.wait(Level.DURABLE) and a.levels == [Level.REMOTE, Level.DURABLE] for a in acks
+        )
         assert put(to, 5, layout, make_image(layout, 5)).wait(Level.DURABLE)
         assert node.metrics()["counts"]["busy"] == 1
         assert [m.version for m in VersionFolder(tmp_path / "p").manifests("job")] == [5, 3, 2, 1]
@@ -185,7 +219,8 @@ def test_too_little_memory_names_the_numbers() -> None:
     with running(2 * MIB - 1) as node:
         to = tier(node)
         with pytest.raises(
-            CheckpointError, match=r"1048576 bytes .* 2097151 bytes holds 1 .*room for 2.*--memory 2MiB"
+            CheckpointError,
+            match=r"1048576 bytes .* 2097151 bytes holds 1 .*room for 2.*--memory 2MiB",
         ):
             put(to, 1, layout, make_image(layout, 1))
         to.close()
@@ -218,13 +253,17 @@ def test_a_restart_finds_what_is_on_disk(tmp_path: Path) -> None:
         to = tier(node)
         found = to.versions("job")
         assert [m.version for m in found] == [3, 2] and to.versions("other") == ()
-        assert to.fetch(found[1], tmp_path / "f").read_bytes() == finished(make_image(layout, 2), layout)
+        assert to.fetch(found[1], tmp_path / "f").read_bytes() == finished(
+            make_image(layout, 2), layout
+        )
         with pytest.raises(CheckpointError, match="version 1 of 'job' is not here|another"):
             to.fetch(type(found[1])(**{**found[1].__dict__, "version": 1}), tmp_path / "f")
         to.close()
 
 
-def test_acknowledgements_are_received_again_when_the_node_is_back(caplog: pytest.LogCaptureFixture) -> None:
+def test_acknowledgements_are_received_again_when_the_node_is_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     layout = make_layout(1000)
     with running() as node:
         address = node.address  # type: ignore[attr-defined]
@@ -252,7 +291,9 @@ def test_damage_on_the_nodes_disk_is_found(tmp_path: Path) -> None:
         stream.write(bytes([byte ^ 4]))
     with running(persist=tmp_path / "p") as node:
         to = tier(node)
-        with pytest.raises(DamagedError, match=f"bytes {CHUNK_BYTES} to {layout.size - 1} are damaged"):
+        with pytest.raises(
+            DamagedError, match=f"bytes {CHUNK_BYTES} to {layout.size - 1} are damaged"
+        ):
             to.fetch(to.versions("job")[0], tmp_path / "f")
         assert list((tmp_path / "f").iterdir()) == []
         to.close()
@@ -274,12 +315,26 @@ def test_who_asks_again_after_no_room_gets_room() -> None:
 
 def test_addresses_and_tokens(tmp_path: Path) -> None:
     assert Address.parse("tcps://[::1]:70") == Address("::1", 70, True)
-    assert str(Address.parse("[::1]:70")) == "[::1]:70" and Address.parse("tcp://a.b:7070/").url == "tcp://a.b:7070"
-    for text in ("", "host", "host:", "host:99999", "http://host:1", "tcp://u@host:1", "tcp://host:1/x", ":1", "a b:1"):
+    assert (
+        str(Address.parse("[::1]:70")) == "[::1]:70"
+        and Address.parse("tcp://a.b:7070/").url == "tcp://a.b:7070"
+    )
+    for text in (
+        "",
+        "host",
+        "host:",
+        "host:99999",
+        "http://host:1",
+        "tcp://u@host:1",
+        "tcp://host:1/x",
+        ":1",
+        "a b:1",
+    ):
         with pytest.raises(RequestError):
             Address.parse(text)
     for text in ("tcp://node..example:7070", f"tcp://{'a' * 64}.example:7070", ".example:1"):
-        with pytest.raises(RequestError, match="HOST:PORT"):  # no DNS name: looking it up would be no OSError
+        # No DNS name: looking it up would be no OSError
+        with pytest.raises(RequestError, match="HOST:PORT"):
             Address.parse(text)
     assert Address.parse(f"{'a' * 63}.example.:1").host == f"{'a' * 63}.example."
 
@@ -300,7 +355,10 @@ def test_nobody_listens() -> None:
 
 
 def test_one_folder_has_one_node(tmp_path: Path) -> None:
-    with running(persist=tmp_path) as node, pytest.raises(CheckpointError, match="another memory node writes there"):
+    with (
+        running(persist=tmp_path) as node,
+        pytest.raises(CheckpointError, match="another memory node writes there"),
+    ):
         Node(node.settings).start()
 
 
@@ -316,7 +374,9 @@ def test_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("DEEPVM_TLS_CA", str(certificate))
         to = tier(node)
         assert put(to, 1, layout, image).levels == [Level.REMOTE]
-        assert to.fetch(to.versions("job")[0], tmp_path / "f").read_bytes() == finished(image, layout)
+        assert to.fetch(to.versions("job")[0], tmp_path / "f").read_bytes() == finished(
+            image, layout
+        )
         plain = node.url.replace("tcps", "tcp")  # type: ignore[attr-defined]
         with pytest.raises(CheckpointError, match=f"if it speaks TLS, it is {node.url}"):  # type: ignore[attr-defined]
             put(tier(plain, limit_s=2), 2, layout, image)

@@ -1,6 +1,8 @@
-"""A memory node of the size that a plan recommends takes what the plan promises: f x s, from all its senders at once.
+"""A memory node of the size that a plan recommends takes what the plan promises: f x s, from all
+its senders at once.
 
-Small checkpoints are the hard case: what the system and the node need is the same, so there is little memory beside it.
+Small checkpoints are the hard case: what the system and the node need is the same, so there is
+little memory beside it.
 """
 
 from __future__ import annotations
@@ -14,7 +16,17 @@ import pytest
 from support.builders import catalog, cpu_type, gpu_type
 from support.cgroups import limited
 from support.checkpoint import object_store
-from support.checkpoint.memory_nodes import MIB, Acks, Process, finished, make_image, make_layout, put_all, tier, until
+from support.checkpoint.memory_nodes import (
+    MIB,
+    Acks,
+    Process,
+    finished,
+    make_image,
+    make_layout,
+    put_all,
+    tier,
+    until,
+)
 
 from deepvm.checkpoint.format.shard import Level
 from deepvm.core.cluster.cluster import Cluster
@@ -40,7 +52,9 @@ LADDER = (0.125, 0.25, 0.5, 1.0, 1.125, 1.25, 1.5, 2.0, 4.0)
 
 def recommended(rule: MemoryNodeRule) -> Cluster:
     """The best cluster of nine trainers, with the smallest node that the rule allows."""
-    nodes = [cpu_type(f"node{gib:g}", memory_gib=gib, on_demand_usd_per_hour=str(gib)) for gib in LADDER]
+    nodes = [
+        cpu_type(f"node{gib:g}", memory_gib=gib, on_demand_usd_per_hour=str(gib)) for gib in LADDER
+    ]
     answer = recommend(
         catalog(gpu_type(), *nodes, memory_nodes=rule),
         1000,
@@ -75,7 +89,9 @@ def node_within(folder: Path, memory_bytes: int, words: list[str], stack: ExitSt
     """``memory-node serve`` with room for what was promised, on a machine with so much memory."""
     within = stack.enter_context(limited(memory_bytes))
     memory = f"{BUFFERS * SIZE // MIB}MiB"
-    return stack.enter_context(Process(folder, *words, memory=memory, persist=not words, within=within))
+    return stack.enter_context(
+        Process(folder, *words, memory=memory, persist=not words, within=within)
+    )
 
 
 def test_it_takes_what_the_plan_promises(tmp_path: Path, persist: list[str]) -> None:
@@ -96,7 +112,8 @@ def test_it_takes_what_the_plan_promises(tmp_path: Path, persist: list[str]) -> 
             answers = put_all(tiers, version, layout, images[version % 2])
             acks = [a for a in answers if isinstance(a, Acks)]
             if not acks and all(isinstance(a, TierBusyError) for a in answers):
-                continue  # the flusher had the slot for another moment; a trainer skips the version as well
+                # The flusher had the slot for another moment; a trainer skips the version as well
+                continue
             assert len(acks) == SENDERS, (version, answers, node.log.read_text())
             assert all(a.wait(Level.REMOTE, 60) for a in acks), node.log.read_text()
             taken.append(version)

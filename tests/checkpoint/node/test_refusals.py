@@ -36,7 +36,9 @@ def test_strangers_do_not_fill_it(caplog: pytest.LogCaptureFixture) -> None:
         with pytest.raises(Refused):
             link.call(Kind.COMMIT, {"version": 1}, Kind.PONG)
         link.close()
-        assert until(lambda: len(lines(caplog)) == 2) and "is not being received" in lines(caplog)[1]
+        assert (
+            until(lambda: len(lines(caplog)) == 2) and "is not being received" in lines(caplog)[1]
+        )
     assert len(lines(caplog)) == 3 and "299 more were refused" in lines(caplog)[2]
 
 
@@ -60,7 +62,9 @@ def test_a_flood_that_ends_is_counted_without_another_one(caplog: pytest.LogCapt
     for _ in range(5):
         refusals.tell("unproven", "peer", "why")
     assert until(lambda: sum(int(x.split()[0]) for x in lines(caplog) if "more" in x) >= 3)
-    threads = [t for t in threading.enumerate() if isinstance(t, threading.Timer) and t not in others]
+    threads = [
+        t for t in threading.enumerate() if isinstance(t, threading.Timer) and t not in others
+    ]
     assert until(lambda: not any(t.is_alive() for t in threads)), "nothing is left running"
 
 

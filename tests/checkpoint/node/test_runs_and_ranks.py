@@ -1,4 +1,6 @@
-"""Who sends to a memory node: runs of one name, attempts at one version, and ranks that belong together."""
+"""Who sends to a memory node: runs of one name, attempts at one version, and ranks that belong
+together.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +101,9 @@ def test_a_commit_twice_is_one(tmp_path: Path) -> None:
                 link.channel.send_data(start, image[start:end], label="test")
         for _ in range(2):
             assert link.call(Kind.COMMIT, {"version": 2}).body["complete"]
-            assert link.call(Kind.RESERVE, {"version": 2, "put": "p"}).body["received"] == [[0, layout.size]]
+            assert link.call(Kind.RESERVE, {"version": 2, "put": "p"}).body["received"] == [
+                [0, layout.size]
+            ]
         assert node.metrics()["counts"]["received_bytes"] == 2 * layout.size
         assert node.metrics()["counts"]["complete"] == 2
         link.close()
@@ -116,7 +120,8 @@ def test_a_version_put_again_is_the_new_one(tmp_path: Path, size: int) -> None:
         put_all(tiers, 1, other, make_image(other, 2))
         path = tiers[0].fetch(tiers[0].versions("job")[0], tmp_path)
         assert path.read_bytes() == finished(make_image(other, 2), other)
-        put(tiers[0], 2, layout, make_image(layout, 1), 0)  # the other rank's part never came; then all again
+        # The other rank's part never came; then all again
+        put(tiers[0], 2, layout, make_image(layout, 1), 0)
         put(tiers[1], 2, layout, make_image(layout, 2), 1)
         put(tiers[0], 3, layout, make_image(layout, 1), 0)
         put(tiers[0], 3, layout, make_image(layout, 2), 0)
@@ -128,7 +133,9 @@ def test_a_version_put_again_is_the_new_one(tmp_path: Path, size: int) -> None:
 
 
 def test_parts_of_two_saves_of_a_number_are_no_version(tmp_path: Path) -> None:
-    """The ranks are not equally fast: one sends the second save while another is still at the first."""
+    """The ranks are not equally fast: one sends the second save while another is still at the
+    first.
+    """
     layout = make_layout(MIB, 2, seed=3)
     first, second = make_image(layout, 1), make_image(layout, 2)
     with running() as node:
@@ -226,7 +233,8 @@ def test_a_version_that_the_others_left_makes_room() -> None:
         put(tiers[0], 2, layout, make_image(layout, 2), 0)  # rank 1 never sends its part ...
         with pytest.raises(TierBusyError):
             put(tiers[0], 3, layout, make_image(layout, 3), 0)
-        assert isinstance(put(tiers[1], 4, layout, make_image(layout, 4), 1), Acks)  # ... and goes on to a newer one
+        # ... and goes on to a newer one
+        assert isinstance(put(tiers[1], 4, layout, make_image(layout, 4), 1), Acks)
         put(tiers[0], 4, layout, make_image(layout, 4), 0)
         assert tiers[0].versions("job")[0].version == 4
         put(tiers[0], 5, layout, make_image(layout, 5), 0)
@@ -256,10 +264,16 @@ def test_a_run_that_starts_again_from_an_earlier_version(tmp_path: Path) -> None
             for version in versions:
                 image = make_image(layout, version + len(session))
                 assert put(to, version, layout, image).wait(Level.DURABLE)
-                assert version in [m.version for m in VersionFolder(tmp_path / "p").manifests("job")]
+                assert version in [
+                    m.version for m in VersionFolder(tmp_path / "p").manifests("job")
+                ]
             to.close()
         to = tier(node, "three")
-        assert until(lambda: {m.version for m in VersionFolder(tmp_path / "p").manifests("job")} == {30, 20, 7})
+        assert until(
+            lambda: (
+                {m.version for m in VersionFolder(tmp_path / "p").manifests("job")} == {30, 20, 7}
+            )
+        )
         manifest = next(m for m in to.versions("job") if m.version == 20)
         assert to.fetch(manifest, tmp_path / "f").read_bytes() == finished(image, layout)
         to.close()

@@ -27,7 +27,8 @@ def _nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flusher, "time", CLOCK)
     monkeypatch.setattr(image, "CHUNK_BYTES", 300)
     monkeypatch.setattr(rules, "LEAST_PIECE", 1)
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # no machine crashes here, and most time would go there
+    # No machine crashes here, and most time would go there
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 MACHINES = [Protocol, OneRank, MemoryOnly, ThreeRanks]
@@ -37,7 +38,8 @@ HEALTH = [HealthCheck.too_slow]
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_protocol(machine: type[Protocol]) -> None:
     run_state_machine_as_test(
-        machine, settings=settings(max_examples=25, stateful_step_count=50, suppress_health_check=HEALTH)
+        machine,
+        settings=settings(max_examples=25, stateful_step_count=50, suppress_health_check=HEALTH),
     )
 
 
@@ -45,7 +47,8 @@ def test_the_protocol(machine: type[Protocol]) -> None:
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_protocol_for_long(machine: type[Protocol]) -> None:
     run_state_machine_as_test(
-        machine, settings=settings(max_examples=600, stateful_step_count=80, suppress_health_check=HEALTH)
+        machine,
+        settings=settings(max_examples=600, stateful_step_count=80, suppress_health_check=HEALTH),
     )
 
 
@@ -58,7 +61,9 @@ def unverified_counts(self: VersionRegistry, claim: Claim, verified: object) -> 
     settle(self, claim, claim.version.index.cuts.pieces(claim.view, claim.start))
 
 
-def unpinned(self: VersionMemory, limit_s: float, resting: Container[str], early_bytes: int | None) -> object:
+def unpinned(
+    self: VersionMemory, limit_s: float, resting: Container[str], early_bytes: int | None
+) -> object:
     version = next_flush(self, limit_s, resting, early_bytes)
     if version is not None and version.state is State.RECEIVING:
         version.pins -= 1
@@ -94,10 +99,18 @@ MUTATIONS = {
     "bytes of an earlier attempt count": (Version, "forget", lambda self, rank: None),
     "bytes that were not verified count": (VersionRegistry, "settle", unverified_counts),
     "a living run is pushed aside": (Session, "alive", lambda self, now, lease_s: False),
-    "a slot that is read is used again": (Version, "used", property(lambda self: bool(self.claims))),
+    "a slot that is read is used again": (
+        Version,
+        "used",
+        property(lambda self: bool(self.claims)),
+    ),
     "a slot that is written is used again": (Version, "used", property(lambda self: self.pins > 0)),
     "the disk keeps the newest only": (Flusher, "_retain", newest_only),
-    "a word on an earlier attempt stands for the next": (Session, "save_again", lambda self, number: None),
+    "a word on an earlier attempt stands for the next": (
+        Session,
+        "save_again",
+        lambda self, number: None,
+    ),
     "a slot that is written early is used again": (VersionMemory, "next_flush", unpinned),
     "what came anew is not noticed by who writes early": (Version, "forget", unnoticed),
     "what failed early is on the disk": (Flusher, "_put", said_too_soon),
@@ -120,7 +133,9 @@ RARE = (
 )
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in RARE else n for n in MUTATIONS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in RARE else n for n in MUTATIONS]
+)
 def test_a_broken_rule_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(*MUTATIONS[name])
     # Without shrinking: that it is seen is all that counts here.

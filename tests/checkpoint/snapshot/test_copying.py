@@ -1,4 +1,6 @@
-"""Copies beside the training, on a device that does its work late: what is not waited for has not happened."""
+"""Copies beside the training, on a device that does its work late: what is not waited for has not
+happened.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ class LateStream:
 
 
 class Now:
-    """The stream of the training: on this device work is done at once, so whoever waits stands still."""
+    """The stream of the training: on this device work is done at once, so whoever waits stands
+    still.
+    """
 
     def record_event(self, event: Any = None) -> LateEvent:
         made = LateEvent()
@@ -118,12 +122,15 @@ def fill_and_save(folder: Path, strategy: Strategy, steps: int = 30) -> dict[int
     model = model_of(8)
     model.register_buffer("seen", torch.zeros(5000))
     optimizer = Fill(model.parameters())
-    saver = Checkpointer(model=model, optimizer=optimizer, tiers=[folder.as_uri()], every=3, keep=1000)
+    saver = Checkpointer(
+        model=model, optimizer=optimizer, tiers=[folder.as_uri()], every=3, keep=1000
+    )
     saver._layers.strategy = strategy
     with saver:
         for step in range(1, steps + 1):
             saver._before_forward()
-            model.seen.fill_(step)  # as a forward does: the buffer of the version before must be in its copy by now
+            # As a forward does: the buffer of the version before must be in its copy by now
+            model.seen.fill_(step)
             optimizer.step()
         saver.save(block=True)
     return contents(folder)
@@ -145,7 +152,9 @@ def test_a_version_holds_the_numbers_of_one_step(
 def test_without_waiting_for_events_that_test_fails(
     kind: type[Strategy], missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The mutations: the stream of the training waits for no event at the gate, or for none of the buffers' copies."""
+    """The mutations: the stream of the training waits for no event at the gate, or for none of the
+    buffers' copies.
+    """
     wait = Now.wait_event
 
     def sometimes(self: Now, event: Any) -> None:
@@ -187,7 +196,11 @@ def test_progress_is_told_when_the_device_has_come_by(monkeypatch: pytest.Monkey
         told.append(end)
         for number, offset in enumerate(image.storages):
             if offset + 400 <= end:
-                assert torch.frombuffer(slot.view, dtype=torch.float32, count=100, offset=offset).eq(number + 1).all()
+                assert (
+                    torch.frombuffer(slot.view, dtype=torch.float32, count=100, offset=offset)
+                    .eq(number + 1)
+                    .all()
+                )
 
     copying.run(reached)
     assert told == sorted(told) and len(told) == 10 and told[-1] == image.size - 1
@@ -195,15 +208,26 @@ def test_progress_is_told_when_the_device_has_come_by(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_the_end_of_a_ranks_part_waits_until_the_copy_is_known_to_be_right(rank: int) -> None:
-    """Not only the end of the file, which one rank has: the others' parts would be whole at the node before that."""
+    """Not only the end of the file, which one rank has: the others' parts would be whole at the
+    node before that.
+    """
     tree = {"model": {str(n): torch.full((100,), float(n + 1)) for n in range(20)}}
     parts = flatten(tree)
     image = plan_image(tree, parts)
     middle = image.storages[10]
-    layout = Layout(image.size, ((Segment(0, middle),), (Segment(middle, image.size - middle),)), image.fields)
+    layout = Layout(
+        image.size, ((Segment(0, middle),), (Segment(middle, image.size - middle),)), image.fields
+    )
     strategy = Strategy()
     slot = strategy.slot(image, layout, rank)
-    copying = Copying(strategy, slot, [as_bytes(s) for s in parts.storages], range(len(slot.pieces)), (), hold=False)
+    copying = Copying(
+        strategy,
+        slot,
+        [as_bytes(s) for s in parts.storages],
+        range(len(slot.pieces)),
+        (),
+        hold=False,
+    )
     copying.watch(lambda: "a tensor was changed")
     told: list[int] = []
     with pytest.raises(CheckpointError, match="a tensor was changed"):
@@ -211,9 +235,16 @@ def test_the_end_of_a_ranks_part_waits_until_the_copy_is_known_to_be_right(rank:
     assert told and max(told) == (middle, image.size)[rank] - 1
 
 
-@pytest.mark.parametrize("numbers", [[250] * 47, [130] * 46, [100 + 300 * (n % 7 == 0) for n in range(500)], [5000]])
-def test_a_copy_is_queued_with_few_events(numbers: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """CUDA makes the thread that queues more than 56 of them wait for the device; there are two such queues."""
+@pytest.mark.parametrize(
+    "numbers", [[250] * 47, [130] * 46, [100 + 300 * (n % 7 == 0) for n in range(500)], [5000]]
+)
+def test_a_copy_is_queued_with_few_events(
+    numbers: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CUDA makes the thread that queues more than 56 of them wait for the device.
+
+    There are two such queues.
+    """
     monkeypatch.setattr(host_buffer, "GROUP_BYTES", 1000)
     tree = {"model": {str(n): torch.full((count,), float(n)) for n, count in enumerate(numbers)}}
     parts = flatten(tree)

@@ -28,15 +28,25 @@ def busy(cycles: int = 20_000_000) -> None:
 
 
 def model_of(count: int = 8, width: int = 1024, devices: int = 1) -> torch.nn.Module:
-    layers = [torch.nn.Linear(width, width, bias=False, device=f"cuda:{n % devices}") for n in range(count)]
+    layers = [
+        torch.nn.Linear(width, width, bias=False, device=f"cuda:{n % devices}")
+        for n in range(count)
+    ]
     return torch.nn.Sequential(*layers)
 
 
-def fill_and_save(folder: Path, strategy: str, devices: int = 1, steps: int = 40) -> dict[int, set[float]]:
+def fill_and_save(
+    folder: Path, strategy: str, devices: int = 1, steps: int = 40
+) -> dict[int, set[float]]:
     model = model_of(devices=devices)
     optimizer = Fill(model.parameters())
     with Checkpointer(
-        model=model, optimizer=optimizer, tiers=[folder.as_uri()], every=3, keep=1000, strategy=strategy
+        model=model,
+        optimizer=optimizer,
+        tiers=[folder.as_uri()],
+        every=3,
+        keep=1000,
+        strategy=strategy,
     ) as saver:
         for _ in range(steps):
             busy(2_000_000)
@@ -53,8 +63,13 @@ def test_a_version_holds_the_numbers_of_one_step(strategy: str, mappable: Path) 
 
 
 @pytest.mark.parametrize("strategy", ["C", "G"])
-def test_without_the_gate_that_test_fails(strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mutation; the copy is held back on its own stream, so that the next steps come meanwhile."""
+def test_without_the_gate_that_test_fails(
+    strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mutation.
+
+    The copy is held back on its own stream, so that the next steps come meanwhile.
+    """
     from deepvm.checkpoint.snapshot.strategies import Cuda
 
     copy = Cuda.copy
@@ -79,7 +94,9 @@ def test_layers_on_several_devices(strategy: str, mappable: Path) -> None:
 
 
 def test_the_processor_does_not_wait_for_the_copy(tmp_path: Path) -> None:
-    """The gate is an event in the stream of the training: steps are queued while the device still copies."""
+    """The gate is an event in the stream of the training: steps are queued while the device still
+    copies.
+    """
     model = model_of(16, 2048)
     optimizer = Fill(model.parameters())
     saver = Checkpointer(model=model, optimizer=optimizer, tiers=[tmp_path.as_uri()])
@@ -130,12 +147,18 @@ def test_layer_by_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         if saver is not None:
             saver.save(block=True)
             saver.close()
-    assert all(torch.equal(v, found["layerwise"][n][k]) for n, s in found["plain"].items() for k, v in s.items())
+    assert all(
+        torch.equal(v, found["layerwise"][n][k])
+        for n, s in found["plain"].items()
+        for k, v in s.items()
+    )
     paths = sorted(tmp_path.glob("*.pt"))
     assert len(paths) >= 3
     for path in paths:
         tree = torch.load(path, weights_only=True, map_location="cpu")
-        assert all(torch.equal(v, found["plain"][tree["version"]][k]) for k, v in tree["model"].items())
+        assert all(
+            torch.equal(v, found["plain"][tree["version"]][k]) for k, v in tree["model"].items()
+        )
 
 
 class Job:
@@ -144,7 +167,10 @@ class Job:
     def __init__(self, folder: Path, options: dict[str, Any], strategy: str) -> None:
         torch.manual_seed(0)
         self.model = torch.nn.Sequential(
-            torch.nn.Linear(256, 512), torch.nn.BatchNorm1d(512), torch.nn.Dropout(0.2), torch.nn.Linear(512, 10)
+            torch.nn.Linear(256, 512),
+            torch.nn.BatchNorm1d(512),
+            torch.nn.Dropout(0.2),
+            torch.nn.Linear(512, 10),
         ).cuda()
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-3, **options)
         self.scaler = torch.amp.GradScaler("cuda", init_scale=2.0**10)
@@ -174,8 +200,12 @@ class Job:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("options", [{}, {"fused": True}, {"capturable": True}, {"foreach": False}], ids=str)
-def test_an_interrupted_run_goes_on_bit_by_bit(options: dict[str, Any], strategy: str, mappable: Path) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"fused": True}, {"capturable": True}, {"foreach": False}], ids=str
+)
+def test_an_interrupted_run_goes_on_bit_by_bit(
+    options: dict[str, Any], strategy: str, mappable: Path
+) -> None:
     whole = Job(mappable / "whole", options, strategy)
     whole.train(20)
     cut = Job(mappable / "cut", options, strategy)
@@ -191,7 +221,10 @@ def test_an_interrupted_run_goes_on_bit_by_bit(options: dict[str, Any], strategy
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_stall_is_small(strategy: str, mappable: Path) -> None:
-    """Against torch.save, in one run, medians; the time of a step includes what the GPU's stream waits."""
+    """Against torch.save, in one run, medians.
+
+    The time of a step includes what the GPU's stream waits.
+    """
     model = model_of(24, 2048)
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
     x = torch.randn(4096, 2048, device="cuda")
@@ -210,10 +243,15 @@ def test_the_stall_is_small(strategy: str, mappable: Path) -> None:
         return time.perf_counter() - start
 
     steps()
-    saver = Checkpointer(model=model, optimizer=optimizer, tiers=[mappable.as_uri()], strategy=strategy)
+    saver = Checkpointer(
+        model=model, optimizer=optimizer, tiers=[mappable.as_uri()], strategy=strategy
+    )
 
     def blocking() -> None:
-        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, mappable / "plain.pt")
+        torch.save(
+            {"model": model.state_dict(), "optimizer": optimizer.state_dict()},
+            mappable / "plain.pt",
+        )
         steps()
 
     def ours() -> None:
@@ -250,8 +288,12 @@ def test_g_without_room_is_c(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
     free, _ = torch.cuda.mem_get_info()
     taken = torch.empty(max(free - 2**28, 0), dtype=torch.uint8, device="cuda")
     model = model_of(24, 2048)
-    optimizer = Fill(model.parameters()) if free > 2**31 else pytest.skip("too little memory for this test")
-    with Checkpointer(model=model, optimizer=optimizer, tiers=[tmp_path.as_uri()], strategy="G") as saver:
+    optimizer = (
+        Fill(model.parameters()) if free > 2**31 else pytest.skip("too little memory for this test")
+    )
+    with Checkpointer(
+        model=model, optimizer=optimizer, tiers=[tmp_path.as_uri()], strategy="G"
+    ) as saver:
         optimizer.step()
         saver.save(block=True)
     del taken

@@ -1,4 +1,6 @@
-"""Versions that a tier reads in the training's memory: they are of one step, and no step waits for a node."""
+"""Versions that a tier reads in the training's memory: they are of one step, and no step waits for
+a node.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,12 @@ SIZE = 2 * 8 * MIB
 def slot_of(sizes: list[int], seed: int = 0) -> tuple[Slot, Sources]:
     """A slot for tensors of so many bytes, and their memory."""
     random.seed(seed)
-    tree = {"model": {str(n): torch.randint(0, 255, (size,), dtype=torch.uint8) for n, size in enumerate(sizes)}}
+    tree = {
+        "model": {
+            str(n): torch.randint(0, 255, (size,), dtype=torch.uint8)
+            for n, size in enumerate(sizes)
+        }
+    }
     parts = flatten(tree)
     return Slot(plan_image(tree, parts)), [as_bytes(storage) for storage in parts.storages]
 
@@ -79,7 +86,9 @@ def test_readers_see_one_state_only(seed: int) -> None:
         assert source is not None
         source.fill_(1)
     starts = [slot.offset(number) for number in range(len(slot.pieces))]
-    copying = Copying(Strategy(), slot, sources, range(len(slot.pieces)), (), hold=False, lend_s=LIMIT_S)
+    copying = Copying(
+        Strategy(), slot, sources, range(len(slot.pieces)), (), hold=False, lend_s=LIMIT_S
+    )
     loan, may_read = copying.loan, threading.Event()
     assert loan is not None
     thread = threading.Thread(target=copying.run, args=(lambda end: may_read.set(),))
@@ -116,7 +125,10 @@ def test_readers_see_one_state_only(seed: int) -> None:
 
 
 class Training:
-    """A small training that saves to a node through a proxy, with version 1 there; it lends for ``lend_s``."""
+    """A small training that saves to a node through a proxy, with version 1 there.
+
+    It lends for ``lend_s``.
+    """
 
     def __init__(self, node: Any, folder: Path, lend_s: float = LIMIT_S, width: int = 512) -> None:
         self.proxy = Proxy((node.address.host, node.address.port))
@@ -124,7 +136,9 @@ class Training:
         self.optimizer = Fill(self.model.parameters())
         self.tier = tier(self.proxy, limit_s=20.0)
         self.folder = folder
-        self.saver = Checkpointer(model=self.model, optimizer=self.optimizer, tiers=[self.tier], job="job")
+        self.saver = Checkpointer(
+            model=self.model, optimizer=self.optimizer, tiers=[self.tier], job="job"
+        )
         self.saver._snapshotter._lend_s = lambda: lend_s  # type: ignore[method-assign]
         self.optimizer.step()
         self.save().remote_done.result(LIMIT_S)
@@ -166,7 +180,9 @@ def training(tmp_path: Path) -> Iterator[Training]:
         made.close()
 
 
-def test_nothing_is_copied_while_the_node_is_faster(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_copied_while_the_node_is_faster(
+    training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
     copied: list[int] = []
     copy = Slot.copy
 
@@ -196,7 +212,9 @@ def test_training_waits_for_a_copy_and_not_for_the_node(training: Training) -> N
 
 
 def test_it_is_copied_in_time_for_the_gate(tmp_path: Path) -> None:
-    """A training whose gate is wanted two seconds after a save: a copy has ended by then, if it is needed at all."""
+    """A training whose gate is wanted two seconds after a save: a copy has ended by then, if it is
+    needed at all.
+    """
     with running(256 * MIB) as node:
         training = Training(node, tmp_path)
         del training.saver._snapshotter._lend_s  # type: ignore[attr-defined]
@@ -240,7 +258,9 @@ def test_before_anything_is_known_it_is_copied_at_once(training: Training) -> No
 
 @pytest.mark.parametrize("steps_on", [False, True])
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.99])
-def test_a_broken_connection_costs_no_version(training: Training, share: float, steps_on: bool) -> None:
+def test_a_broken_connection_costs_no_version(
+    training: Training, share: float, steps_on: bool
+) -> None:
     training.proxy.cut_after(int(share * SIZE))
     handle = training.save()
     if steps_on:
@@ -292,7 +312,10 @@ def test_memory_that_moves_is_followed(tmp_path: Path, width: int) -> None:
     with running(256 * MIB) as node:
         training = Training(node, tmp_path, width=width)
         handle = training.held()
-        for tensor in [*training.model.parameters(), *(s["m"] for s in training.optimizer.state.values())]:
+        for tensor in [
+            *training.model.parameters(),
+            *(s["m"] for s in training.optimizer.state.values()),
+        ]:
             tensor.share_memory_()
         fresh = [torch.full((width, width), 7.0) for _ in range(20)]  # where it was
         training.proxy.flowing.set()
@@ -302,7 +325,9 @@ def test_memory_that_moves_is_followed(tmp_path: Path, width: int) -> None:
         training.close()
 
 
-def test_a_read_during_which_memory_moves_does_not_count(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_during_which_memory_moves_does_not_count(
+    training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
     places, tensor = loans.Loan._places, training.model[5].weight
 
     def moving(loan: loans.Loan, start: int, end: int, read: Any) -> Iterator[memoryview]:
@@ -318,7 +343,9 @@ def test_a_read_during_which_memory_moves_does_not_count(training: Training, mon
     assert [m.version for m in training.tier.versions("job")] == [1]
 
 
-def test_what_happens_after_the_node_has_it_is_of_no_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_happens_after_the_node_has_it_is_of_no_account(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither a change by hand nor a copy that fails makes a committed version a failed one."""
     over, go = loans.Loan.over, threading.Event()
 
@@ -345,7 +372,9 @@ def test_what_happens_after_the_node_has_it_is_of_no_account(tmp_path: Path, mon
         training.close()
 
 
-def test_a_copy_that_fails_does_not_count(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_that_fails_does_not_count(
+    training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
     handle = training.held()
 
     def fails(*_: Any) -> None:
@@ -370,7 +399,8 @@ def test_a_node_that_is_gone_holds_nobody(tmp_path: Path) -> None:
         training = Training(node, tmp_path)
         handle = training.held()
         training.proxy.close()
-    for future in (handle.remote_done, handle.snapshot_done):  # there is no copy, and none is needed
+    # There is no copy, and none is needed
+    for future in (handle.remote_done, handle.snapshot_done):
         with pytest.raises(CheckpointError, match=r"tcp://127.0.0.1"):
             future.result(LIMIT_S)
     with soon(5):

@@ -1,4 +1,6 @@
-"""Strategies: whichever way a version leaves the memory, it holds one step's numbers, and the gate opens in time."""
+"""Strategies: whichever way a version leaves the memory, it holds one step's numbers, and the gate
+opens in time.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ from deepvm.errors import CheckpointError, RequestError  # noqa: E402
 
 @pytest.mark.parametrize("strategy", ["C", "G", "D"])
 @pytest.mark.parametrize(("every", "slots"), [(1, 2), (4, 1)])
-def test_a_version_holds_the_numbers_of_one_step(strategy: str, every: int, slots: int, mappable: Path) -> None:
+def test_a_version_holds_the_numbers_of_one_step(
+    strategy: str, every: int, slots: int, mappable: Path
+) -> None:
     found = fill_and_save(mappable, 60, every, pause=True, slots=slots, strategy=strategy)
     assert 60 in found and len(found) >= 2
     assert all(values == {version} for version, values in found.items()), found
@@ -45,7 +49,9 @@ def test_a_version_holds_the_numbers_of_one_step(strategy: str, every: int, slot
     assert not VersionFolder(mappable).leftovers()
 
 
-def test_without_the_gate_a_clone_mixes_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_gate_a_clone_mixes_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The mutation: nobody waits for the clones, which are slowed down."""
     clone = Copying._clone
 
@@ -63,7 +69,9 @@ def test_without_the_gate_a_clone_mixes_steps(tmp_path: Path, monkeypatch: pytes
     assert any(values != {version} for version, values in found.items())
 
 
-def test_with_g_training_goes_on_while_the_clone_drains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_g_training_goes_on_while_the_clone_drains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     go, copy = threading.Event(), Slot.copy
 
     def drain(self: Slot, sources: Any, which: Any, *reached: Any) -> None:
@@ -101,7 +109,9 @@ def test_g_without_room_is_c(
     saver.close()
     found = contents(tmp_path)
     assert 5 in found and all(values == {version} for version, values in found.items())
-    assert [r.message for r in caplog.records].count(caplog.messages[0]) == 1 and "C is used" in caplog.messages[0]
+    assert [r.message for r in caplog.records].count(
+        caplog.messages[0]
+    ) == 1 and "C is used" in caplog.messages[0]
 
 
 def test_d_uses_the_files_of_deleted_versions_again(mappable: Path) -> None:
@@ -114,7 +124,8 @@ def test_d_uses_the_files_of_deleted_versions_again(mappable: Path) -> None:
         inodes |= {p.stat().st_ino for p in mappable.iterdir() if not p.name.endswith(".json")}
         assert set(contents(mappable)) == {v for v in (version - 1, version) if v}
     saver.close()
-    assert len(inodes) <= 4  # two that are kept, one that is written, and one more where a spare waits
+    # Two that are kept, one that is written, and one more where a spare waits
+    assert len(inodes) <= 4
     assert not VersionFolder(mappable).leftovers()
 
 
@@ -135,7 +146,9 @@ def test_d_gives_other_tiers_the_same_bytes(mappable: Path, tmp_path: Path) -> N
     model = model_of(4)
     optimizer = Fill(model.parameters())
     places = [mappable / "a", tmp_path / "b"]
-    with Checkpointer(model=model, optimizer=optimizer, tiers=[p.as_uri() for p in places], strategy="D") as saver:
+    with Checkpointer(
+        model=model, optimizer=optimizer, tiers=[p.as_uri() for p in places], strategy="D"
+    ) as saver:
         optimizer.step()
         handle = saver.save(block=True)
         handle.snapshot_done.result(30)
@@ -161,7 +174,10 @@ for version in range(1, 4):
 @pytest.mark.parametrize(
     "label",
     [
-        *(pytest.param(p, marks=pytest.mark.slow) for p in ("snapshot.after-copy", "home.before-sync")),
+        *(
+            pytest.param(p, marks=pytest.mark.slow)
+            for p in ("snapshot.after-copy", "home.before-sync")
+        ),
         *("home.after-sync", "data.before-rename"),
         pytest.param("record.before-rename", marks=pytest.mark.slow),
     ],
@@ -170,7 +186,10 @@ def test_d_killed_anywhere_keeps_what_it_acknowledged(label: str, mappable: Path
     environ = {**os.environ, "DEEPVM_CHECKPOINT_KILL_AT": f"{label}:2"}
     root = str(TESTS)
     ended = subprocess.run(
-        [sys.executable, "-c", KILLED, str(mappable), root], env=environ, capture_output=True, text=True
+        [sys.executable, "-c", KILLED, str(mappable), root],
+        env=environ,
+        capture_output=True,
+        text=True,
     )
     assert ended.returncode == -signal.SIGKILL and ended.stdout.split() == ["1"], ended.stderr
     folder = VersionFolder(mappable)
@@ -203,7 +222,9 @@ def test_d_without_space_skips_and_training_goes_on(
     saver.close()
 
 
-def test_d_whose_disk_fails_loses_that_version_only(mappable: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_d_whose_disk_fails_loses_that_version_only(
+    mappable: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     optimizer, saver = small(mappable, strategy="D", keep=9)
 
     def broken(path: Path) -> None:
@@ -261,7 +282,9 @@ def test_a_folder_in_memory_promises_no_more_than_it_keeps(
         (Medium(), "unknown", False),
     ],
 )
-def test_a_medium_has_an_honest_name(medium: Medium, told: str, mappable: bool, monkeypatch: Any) -> None:
+def test_a_medium_has_an_honest_name(
+    medium: Medium, told: str, mappable: bool, monkeypatch: Any
+) -> None:
     monkeypatch.undo()
     assert told in str(medium) and medium.mappable is mappable
 
@@ -270,7 +293,9 @@ def test_the_medium_of_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
     assert durable_write.medium(tmp_path / "a" / "b") == durable_write.medium(tmp_path) != Medium()
 
 
-def test_memory_is_found_before_the_first_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_found_before_the_first_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     touched, touch = threading.Event(), Slot.touch
 
     def noted(self: Slot) -> None:
@@ -305,4 +330,6 @@ def test_storages_that_are_replaced_or_grow_are_not_mistaken_for_others(tmp_path
         saver.save(block=True)
     saver.close()
     found = contents(tmp_path)
-    assert sorted(found) == [1, 2, 3, 4, 5, 6] and all(values == {version} for version, values in found.items())
+    assert sorted(found) == [1, 2, 3, 4, 5, 6] and all(
+        values == {version} for version, values in found.items()
+    )

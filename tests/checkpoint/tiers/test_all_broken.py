@@ -1,4 +1,6 @@
-"""Every committed version is broken: a training must not begin at 0 as if there had been none, wherever they are."""
+"""Every committed version is broken: a training must not begin at 0 as if there had been none,
+wherever they are.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ from deepvm.errors import CheckpointError  # noqa: E402
 
 @dataclass
 class Place:
-    """A kind of tiers. ``open``: as after a restart of trainer and nodes, whose memory is empty; ``disks``: behind."""
+    """A kind of tiers. ``open``: as after a restart of trainer and nodes, whose memory is empty;
+    ``disks``: behind.
+    """
 
     open: Callable[[], AbstractContextManager[list[Tier]]]
     disks: list[Disk]
@@ -91,8 +95,17 @@ def node_place(
             made = [stack.enter_context(running(persist=path, listen=where())) for path in folders]
             session = f"run {next(starts)}"
             tiers = [TcpTier(node.address, session, TOKEN) for node in made]  # type: ignore[attr-defined]
-            yield [ReplicatedTier(tiers, replicas) if replicas else tiers[0] if nodes == 1 else StripedTier(tiers)]
-            assert until(lambda: not any(node.registry.queue for node in made))  # durable is what one disk has
+            yield [
+                (
+                    ReplicatedTier(tiers, replicas)
+                    if replicas
+                    else tiers[0]
+                    if nodes == 1
+                    else StripedTier(tiers)
+                )
+            ]
+            # Durable is what one disk has
+            assert until(lambda: not any(node.registry.queue for node in made))
 
     yield Place(open_tiers, [Folder(path) for path in folders])
 
@@ -166,7 +179,9 @@ BROKEN: dict[str, Callable[[Disk], None]] = {
 
 def saver_of(tiers: list[Tier], job: str = "job") -> Checkpointer:
     model = torch.nn.Linear(64, 64)
-    return Checkpointer(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), tiers=tiers, job=job)
+    return Checkpointer(
+        model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), tiers=tiers, job=job
+    )
 
 
 def save(place: Place, *versions: int, job: str = "job") -> None:
@@ -186,7 +201,9 @@ def restore(place: Place, **options: Any) -> int:
 
 
 def contents(place: Place) -> set[bytes]:
-    return {disk.read(name) for disk in place.disks for name in disk.names() if not name.startswith(".")}
+    return {
+        disk.read(name) for disk in place.disks for name in disk.names() if not name.startswith(".")
+    }
 
 
 def test_an_empty_place_starts_at_0(place: Place) -> None:
@@ -210,7 +227,9 @@ def test_a_run_does_not_begin_anew(place: Place, how: str) -> None:
         restore(place)
     for word in ("version 5", "version 3", "allow_fresh=True", "DEEPVM_JOB", "deepvm ckpt verify"):
         assert word in str(told.value)
-    assert len(str(told.value)) < 2000 and contents(place) == left, "nobody but the user gives up what is there"
+    assert len(str(told.value)) < 2000 and contents(place) == left, (
+        "nobody but the user gives up what is there"
+    )
 
 
 @pytest.mark.parametrize("how", sampled(["cut", "removed", "flipped", "records gone"]))

@@ -1,7 +1,8 @@
-"""Generations in a bucket: nothing of an older one becomes visible once a newer one has begun, whenever it arrives.
+"""Generations in a bucket: nothing of an older one becomes visible once a newer one has begun,
+whenever it arrives.
 
-Two writers meet at every single request of the older one: the newer begins before it, after it, or the request is
-carried out long after its sender was told that it failed.
+Two writers meet at every single request of the older one: the newer begins before it, after it, or
+the request is carried out long after its sender was told that it failed.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ def put(to: S3Tier, version: int, seed: int) -> None:
 
 
 def seeds(store: Store, folder: Path) -> dict[int, int]:
-    """The versions that a reader finds, each by the seed of its bytes; all of them can be fetched."""
+    """The versions that a reader finds, each by the seed of its bytes.
+
+    All of them can be fetched.
+    """
     reader, found = tier(store), {}
     for manifest in reader.versions("job"):
         data = reader.fetch(manifest, folder).read_bytes()
@@ -70,7 +74,10 @@ class OlderWriter:
         put(self.tier, 1, 11)
 
     def save(self, at: Callable[[int], str | None]) -> bool:
-        """Save; ``at`` is asked at each request for trouble with it. Returns whether it was acknowledged."""
+        """Save; ``at`` is asked at each request for trouble with it.
+
+        Returns whether it was acknowledged.
+        """
         count = 0
 
         def trouble(method: str, path: str) -> str | None:
@@ -104,13 +111,18 @@ def requests_of_a_save(store: Store) -> int:
 
 @pytest.mark.slow
 def test_a_newer_generation_begins_before_each_request(store: Store, tmp_path: Path) -> None:
-    """What the older one is told is true: acknowledged, and the newer one found it; or refused, and nobody does."""
+    """What the older one is told is true: acknowledged, and the newer one found it.
+
+    Or refused, and nobody does.
+    """
     outcomes = set()
     for number in range(1, requests_of_a_save(store) + 1):
         store.begin()
         writer, found, left = OlderWriter(store), dict[int, int](), [number]
 
-        def meet(method: str, path: str, found: dict[int, int] = found, left: list[int] = left) -> None:
+        def meet(
+            method: str, path: str, found: dict[int, int] = found, left: list[int] = left
+        ) -> None:
             left[0] -= 1
             if not left[0]:
                 newer(store)
@@ -131,7 +143,9 @@ def test_a_newer_generation_begins_before_each_request(store: Store, tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fate", ["late", "lost"])
-def test_each_request_arrives_late_or_its_reply_is_lost(store: Store, tmp_path: Path, fate: str) -> None:
+def test_each_request_arrives_late_or_its_reply_is_lost(
+    store: Store, tmp_path: Path, fate: str
+) -> None:
     for number in range(1, requests_of_a_save(store) + 1):
         store.begin()
         writer = OlderWriter(store)
@@ -141,7 +155,9 @@ def test_each_request_arrives_late_or_its_reply_is_lost(store: Store, tmp_path: 
         assert 1 in before and (2 in before or not said), f"at request {number}"
         put(new, 3, 23)
         store.deliver()
-        assert seeds(store, tmp_path) == {**before, 3: 23} or seeds(store, tmp_path) == _pruned(before), (fate, number)
+        assert seeds(store, tmp_path) == {**before, 3: 23} or seeds(store, tmp_path) == _pruned(
+            before
+        ), (fate, number)
         put(new, 2, 22)
         assert seeds(store, tmp_path)[2] == 22
         assert not (writer.save(lambda now: None) or 12 in seeds(store, tmp_path).values())
@@ -183,7 +199,9 @@ def test_random_orders_of_three_generations(store: Store, tmp_path: Path, seed: 
                 before = seeds(store, tmp_path)
                 store.trouble = trouble
                 for version, numbers in accepted.items():
-                    assert before.get(version) in numbers or _doubtful(before.get(version), numbers), (before, accepted)
+                    assert before.get(version) in numbers or _doubtful(
+                        before.get(version), numbers
+                    ), (before, accepted)
                 with lock:  # what it finds is what counts from now on
                     accepted.clear()
                     accepted.update({v: {n} for v, n in before.items()})
@@ -202,7 +220,11 @@ def test_random_orders_of_three_generations(store: Store, tmp_path: Path, seed: 
     store.deliver()
     final = seeds(store, tmp_path)
     for version, number in final.items():
-        assert number // 10 == begun or number in accepted.get(version, ()), (final, accepted, begun)
+        assert number // 10 == begun or number in accepted.get(version, ()), (
+            final,
+            accepted,
+            begun,
+        )
     for version in accepted:
         assert version in final
 
@@ -212,15 +234,21 @@ def _doubtful(found: int | None, numbers: set[int]) -> bool:
     return found is not None and found // 10 >= max(numbers) // 10
 
 
-def test_without_the_fence_it_is_seen(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests above are tested: a ledger that is written without a condition, and one that is not asked."""
+def test_without_the_fence_it_is_seen(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tests above are tested: a ledger that is written without a condition, and one that is not
+    asked.
+    """
     with monkeypatch.context() as patch:
         honest = S3Tier(BUCKET, endpoint=store.url)._bucket.__class__
         patch.setattr(LedgerFile, "_prove", lambda self: None)
         patch.setattr(
             honest,
             "put_if",
-            lambda self, key, data, etag: bool(self.s3.put_object(Bucket=self.name, Key=key, Body=data)),
+            lambda self, key, data, etag: bool(
+                self.s3.put_object(Bucket=self.name, Key=key, Body=data)
+            ),
         )
         with pytest.raises(AssertionError):
             test_a_newer_generation_begins_before_each_request(store, tmp_path)
@@ -331,8 +359,12 @@ def test_what_older_generations_left_is_removed(store: Store, tmp_path: Path) ->
     assert seeds(store, tmp_path) == {1: 11, 3: 23}
 
 
-def test_memory_nodes_that_persist_to_a_bucket(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The node of an older generation, cut off and alive, flushes what it still has after another one took over."""
+def test_memory_nodes_that_persist_to_a_bucket(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node of an older generation, cut off and alive, flushes what it still has after another
+    one took over.
+    """
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", store.url)
     layout, place = nodes.make_layout(nodes.MIB), f"s3://{BUCKET}/run"
     with nodes.running(persist=place) as cut_off, nodes.running(persist=place) as taking_over:
@@ -344,7 +376,10 @@ def test_memory_nodes_that_persist_to_a_bucket(store: Store, monkeypatch: pytest
         assert [m.version for m in new.versions("job")] == [1]
         acks = nodes.put(old, 2, layout, nodes.make_image(layout, 2))
         assert nodes.until(lambda: cut_off.flusher.times["failed"] > 0)
-        assert Level.DURABLE not in acks.levels and "generation 1 is over" in cut_off.flusher.times["last_error"]
+        assert (
+            Level.DURABLE not in acks.levels
+            and "generation 1 is over" in cut_off.flusher.times["last_error"]
+        )
         nodes.put(new, 3, layout, nodes.make_image(layout, 3))
         assert nodes.until(lambda: [m.version for m in tier(store).versions("job")] == [3, 1])
         old.close()

@@ -41,13 +41,19 @@ class Run:
 
     def __init__(self, store: Store, session: str, world: int = 2, *, epoch: int = 0) -> None:
         self.tiers = [
-            S3Tier(BUCKET, "run", keep=2, endpoint=store.url, attempts=2, session=session) for _ in range(world)
+            S3Tier(BUCKET, "run", keep=2, endpoint=store.url, attempts=2, session=session)
+            for _ in range(world)
         ]
         for tier in self.tiers if epoch else ():
             tier.begin("job", epoch)
 
     def put(
-        self, version: int, parts: list[bytearray], layout: Layout, ranks: Sequence[int], attempt: int = 0
+        self,
+        version: int,
+        parts: list[bytearray],
+        layout: Layout,
+        ranks: Sequence[int],
+        attempt: int = 0,
     ) -> list[object]:
         """What each rank got: its levels, or why not."""
         found: list[object] = [None] * len(ranks)
@@ -123,7 +129,9 @@ def test_a_rank_that_never_comes_leaves_the_version_before_it(
     assert complete(store, tmp_path)[2] == second
 
 
-def test_a_part_that_is_not_what_was_sent(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_that_is_not_what_was_sent(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     layout, run = layout_of(2), Run(store, "s")
     _, parts = joint_images(layout, 1)
     honest = run.tiers[0]._bucket._read
@@ -151,7 +159,9 @@ def test_a_newer_version_overtakes(store: Store) -> None:
             raise TierBusyError("a newer version is saved before a preemption")
 
     with pytest.raises(TierBusyError):
-        run.tiers[0].put(Shard("job", 1, 0, layout, memoryview(parts[0]), ready=ready), lambda level: None)
+        run.tiers[0].put(
+            Shard("job", 1, 0, layout, memoryview(parts[0]), ready=ready), lambda level: None
+        )
 
 
 def test_generations(store: Store, tmp_path: Path) -> None:
@@ -171,7 +181,7 @@ def test_generations(store: Store, tmp_path: Path) -> None:
     assert fresh.fetch(found, tmp_path / "other").read_bytes() == whole
 
 
-# --- kills -----------------------------------------------------------------------------------------------------------
+# --- kills ----------------------------------------------------------------------------------------
 
 CHILD = """
 import sys
@@ -189,13 +199,16 @@ tier.put(Shard("job", 2, rank, layout, memoryview(parts[rank])), lambda level: N
 
 
 def killed_with(store: Store, rank: int, after: int, run: Run) -> tuple[bool, object]:
-    """Version 2 of two ranks, one of which is killed when the store has had so many requests that are its alone.
+    """Version 2 of two ranks, one of which is killed when the store has had so many requests that
+    are its alone.
 
     Returns whether it was, and what the other one got.
     """
     path = {"PYTHONPATH": os.pathsep.join([str(TESTS), str(Path(__file__).parent), *sys.path])}
     words = [sys.executable, "-c", CHILD, BUCKET, store.url, str(rank)]
-    child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **path})
+    child = subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **path}
+    )
     assert child.stdin is not None and child.stdout is not None
     with child:
         assert child.stdout.readline() == b"ready\n"
@@ -203,7 +216,11 @@ def killed_with(store: Store, rank: int, after: int, run: Run) -> tuple[bool, ob
         theirs = f"/{BUCKET}/run/.parts/job/2.0." if rank else ""
 
         def trouble(method: str, path: str) -> str | None:
-            if threading.current_thread().name == "other" or not path.startswith(theirs) or next(count) < after:
+            if (
+                threading.current_thread().name == "other"
+                or not path.startswith(theirs)
+                or next(count) < after
+            ):
                 return None
             child.kill()
             return "503 Slow Down"
@@ -223,7 +240,10 @@ def killed_with(store: Store, rank: int, after: int, run: Run) -> tuple[bool, ob
 def test_a_rank_that_is_killed_at_any_request(
     rank: int, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Version 2 is there or not, never in part; the one before it stays, and the next run leaves nothing of it."""
+    """Version 2 is there or not, never in part.
+
+    The one before it stays, and the next run leaves nothing of it.
+    """
     layout = layout_of(2)
     first, (second, _) = joint_images(layout, 1)[0], joint_images(layout, 2)
     kills = 0
@@ -232,7 +252,10 @@ def test_a_rank_that_is_killed_at_any_request(
         for tier in run.tiers[:1]:
             for version in (1, 2):
                 tier.delete("job", version)
-        assert run.put(1, joint_images(layout, 1)[1], layout, [0, 1], attempt=1) == [[Level.DURABLE]] * 2
+        assert (
+            run.put(1, joint_images(layout, 1)[1], layout, [0, 1], attempt=1)
+            == [[Level.DURABLE]] * 2
+        )
         with monkeypatch.context() as patch:
             patch.setattr(bucket_parts, "LIMIT_S", 2.0)
             was_killed, got = killed_with(store, rank, after, run)

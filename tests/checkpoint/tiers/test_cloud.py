@@ -1,6 +1,8 @@
-"""``gs://`` and ``az://``: whatever request fails, is lost, late or the last one, what was acknowledged is there.
+"""``gs://`` and ``az://``: whatever request fails, is lost, late or the last one, what was
+acknowledged is there.
 
-The stores are fsspec's file systems in memory and on disk. A writer meets trouble at every single request of a save.
+The stores are fsspec's file systems in memory and on disk. A writer meets trouble at every single
+request of a save.
 """
 
 from __future__ import annotations
@@ -52,7 +54,10 @@ def put(to: CloudTier, version: int, seed: int) -> None:
 
 
 def seeds(store: CloudStore, folder: Path) -> dict[int, int]:
-    """The versions that a reader finds, each by the seed of its bytes; all of them can be fetched."""
+    """The versions that a reader finds, each by the seed of its bytes.
+
+    All of them can be fetched.
+    """
     store.trouble = lambda request, path: None
     reader, found = store.tier(), {}
     for manifest in reader.versions("job"):
@@ -62,8 +67,13 @@ def seeds(store: CloudStore, folder: Path) -> dict[int, int]:
     return found
 
 
-def at_request(number: int, what: Any, requests: tuple[str, ...] = ()) -> tuple[Callable[[str, str], Any], list[str]]:
-    """Trouble at this request, of all or of these kinds; and what was asked. Who is killed asks for nothing more."""
+def at_request(
+    number: int, what: Any, requests: tuple[str, ...] = ()
+) -> tuple[Callable[[str, str], Any], list[str]]:
+    """Trouble at this request, of all or of these kinds; and what was asked.
+
+    Who is killed asks for nothing more.
+    """
     asked: list[str] = []
 
     def trouble(request: str, path: str) -> Any:
@@ -78,8 +88,13 @@ def at_request(number: int, what: Any, requests: tuple[str, ...] = ()) -> tuple[
     return trouble, asked
 
 
-def each_request(what: Any, kinds: tuple[str, ...] = ()) -> Iterator[tuple[Callable[[str, str], Any], list[str]]]:
-    """Trouble at the first request, at the second, ...; ends when there was no such request any more."""
+def each_request(
+    what: Any, kinds: tuple[str, ...] = ()
+) -> Iterator[tuple[Callable[[str, str], Any], list[str]]]:
+    """Trouble at the first request, at the second, ....
+
+    Ends when there was no such request any more.
+    """
     for number in range(1, _MOST_REQUESTS):
         trouble, asked = at_request(number, what, kinds)
         yield trouble, asked
@@ -90,10 +105,13 @@ def each_request(what: Any, kinds: tuple[str, ...] = ()) -> Iterator[tuple[Calla
 
 
 @pytest.mark.parametrize(
-    "before", ["nothing", pytest.param("another version", marks=pytest.mark.slow), "the same version"]
+    "before",
+    ["nothing", pytest.param("another version", marks=pytest.mark.slow), "the same version"],
 )
 @pytest.mark.parametrize("what", ["fail", "lost", "late", Killed], ids=str)
-def test_trouble_at_every_request_of_a_save(store: CloudStore, tmp_path: Path, before: str, what: Any) -> None:
+def test_trouble_at_every_request_of_a_save(
+    store: CloudStore, tmp_path: Path, before: str, what: Any
+) -> None:
     version = 2 if before == "another version" else 1
     for number, (trouble, _) in enumerate(each_request(what)):
         own = CloudStore(tmp_path / str(number) if store.root.startswith(str(tmp_path)) else None)
@@ -203,8 +221,13 @@ def test_a_late_request_of_an_older_generation_never_counts(tmp_path: Path) -> N
 def test_a_stale_writer_of_a_removed_state_is_told(store: CloudStore) -> None:
     """The state that it makes is lower than the newest: it must not believe that it counts."""
     objects = store.tier()._cloud
-    assert [objects.put_if(".job.ledger", b"x", None if n == 0 else str(n)) for n in range(6)] == [True] * 6
-    assert [n for n in store.names() if "ledger" in n] == [".job.ledger.000000000005", ".job.ledger.000000000006"]
+    assert [objects.put_if(".job.ledger", b"x", None if n == 0 else str(n)) for n in range(6)] == [
+        True
+    ] * 6
+    assert [n for n in store.names() if "ledger" in n] == [
+        ".job.ledger.000000000005",
+        ".job.ledger.000000000006",
+    ]
     assert objects.put_if(".job.ledger", b"late", "2") is False
     assert objects.put_if(".job.ledger", b"late", None) is False
     assert objects.get(".job.ledger") == (b"x", "6")
@@ -229,7 +252,9 @@ def test_two_who_change_a_ledger_at_once(store: CloudStore) -> None:
     for thread in threads:
         thread.join(60)
     assert not failed
-    assert {m.version for m in store.tier().versions("job")} == {100 * n + s for n in range(4) for s in range(8)}
+    assert {m.version for m in store.tier().versions("job")} == {
+        100 * n + s for n in range(4) for s in range(8)
+    }
 
 
 def test_a_store_without_exclusive_creation_is_refused(store: CloudStore) -> None:
@@ -286,7 +311,9 @@ def test_a_store_that_lists_what_it_does_not_give(store: CloudStore) -> None:
     put(store.tier(), 1, 1)
     reader = store.tier()
     store.trouble = lambda request, path: FileNotFoundError(path) if path.endswith(SUFFIX) else None
-    with pytest.raises(CheckpointError, match=r"job-0*1\..*json is listed, and was not there .* 5 times"):
+    with pytest.raises(
+        CheckpointError, match=r"job-0*1\..*json is listed, and was not there .* 5 times"
+    ):
         reader.versions("job")
 
 
@@ -322,7 +349,9 @@ def test_an_upload_that_arrives_short_is_no_version(store: CloudStore) -> None:
     assert [n for n in store.names() if n.endswith(".pt")] == [] and tier.versions("job") == ()
 
 
-def test_reading_is_tried_again(store: CloudStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_is_tried_again(
+    store: CloudStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = noise(3 * CHUNK_BYTES + 5, 1)
     store.tier().put(plain_shard(data, 1), lambda level: None)
     reader = store.tier()
@@ -337,7 +366,9 @@ def test_reading_is_tried_again(store: CloudStore, tmp_path: Path, monkeypatch: 
 
     store.trouble = trouble
     assert reader.fetch(manifest, tmp_path).read_bytes() == data and len(once) == 2
-    store.trouble = lambda request, path: "fail" if request == "cat_file" and path.endswith(".pt") else None
+    store.trouble = lambda request, path: (
+        "fail" if request == "cat_file" and path.endswith(".pt") else None
+    )
     with pytest.raises(CheckpointError, match="cannot read .*Trouble: 503"):
         reader.fetch(manifest, tmp_path / "other")
 
@@ -408,7 +439,9 @@ def test_a_training_goes_on_there(as_gs: CloudStore) -> None:
         torch.manual_seed(1)
         model = torch.nn.Linear(4, 4)
         optimizer = torch.optim.Adam(model.parameters())
-        with Checkpointer(model=model, optimizer=optimizer, tiers="gs://bucket/run", job="mine", every=2) as saver:
+        with Checkpointer(
+            model=model, optimizer=optimizer, tiers="gs://bucket/run", job="mine", every=2
+        ) as saver:
             for _ in range(saver.restore_latest(), steps):
                 optimizer.zero_grad()
                 model(torch.ones(1, 4)).square().sum().backward()
@@ -429,7 +462,9 @@ def test_urls() -> None:
 
 
 def test_a_library_that_is_missing_is_named(as_gs: CloudStore) -> None:
-    with pytest.raises(MissingExtraError, match=r"tiers with az:// needs no_such_library.*deepvm\[az\]"):
+    with pytest.raises(
+        MissingExtraError, match=r"tiers with az:// needs no_such_library.*deepvm\[az\]"
+    ):
         open_tier("az://container/run", "s")
     with pytest.raises(MissingExtraError, match="persist with az://"):
         open_store("az://container/run")
@@ -437,7 +472,9 @@ def test_a_library_that_is_missing_is_named(as_gs: CloudStore) -> None:
 
 def test_a_place_that_cannot_be_written_is_said_at_once(as_gs: CloudStore) -> None:
     as_gs.trouble = lambda request, path: PermissionError("403") if request == "pipe_file" else None
-    told = pytest.raises(CheckpointError, match="gs://bucket/run: cannot write there: PermissionError: 403")
+    told = pytest.raises(
+        CheckpointError, match="gs://bucket/run: cannot write there: PermissionError: 403"
+    )
     with told, running(persist="gs://bucket/run"):
         pass
 
@@ -457,13 +494,25 @@ def test_the_adapters_need_nothing_but_what_fsspec_has() -> None:
     from fsspec import AbstractFileSystem
 
     called = set(re.findall(r"\bfs\.(\w+)\(", Path(cloud_objects.__file__).read_text()))
-    assert called == {"ls", "cat_file", "pipe_file", "open", "rm_file", "mv", "exists", "invalidate_cache"}
+    assert called == {
+        "ls",
+        "cat_file",
+        "pipe_file",
+        "open",
+        "rm_file",
+        "mv",
+        "exists",
+        "invalidate_cache",
+    }
     for name in called:
         assert callable(getattr(AbstractFileSystem, name))
 
 
 def test_ranks_that_start_together_prove_the_store_apart() -> None:
-    """Each creates an object twice; had all one name, the removal of one would look like a store without conditions."""
+    """Each creates an object twice.
+
+    Had all one name, the removal of one would look like a store without conditions.
+    """
     for _ in range(5):
         store = CloudStore()
         store.trouble = lambda request, path: time.sleep(random.uniform(0.001, 0.01))
@@ -483,7 +532,7 @@ def test_ranks_that_start_together_prove_the_store_apart() -> None:
         assert not errors, errors[0]
 
 
-# --- the campaigns find what is broken on purpose --------------------------------------------------------------------
+# --- the campaigns find what is broken on purpose -------------------------------------------------
 
 
 def states_replace_each_other(patch: pytest.MonkeyPatch) -> None:
@@ -564,13 +613,17 @@ def an_upload_is_not_measured(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         CloudObjects,
         "sizes",
-        lambda self, prefix: {k: BIG if k.endswith(".pt") else n for k, n in sizes(self, prefix).items()},
+        lambda self, prefix: {
+            k: BIG if k.endswith(".pt") else n for k, n in sizes(self, prefix).items()
+        },
     )
 
 
 SEEN: dict[Callable[[pytest.MonkeyPatch], None], Callable[[Path], None]] = {
     states_replace_each_other: test_a_newer_generation_begins_before_every_request_of_an_older_one,
-    lower_states_are_believed: lambda folder: test_a_stale_writer_of_a_removed_state_is_told(CloudStore()),
+    lower_states_are_believed: lambda folder: test_a_stale_writer_of_a_removed_state_is_told(
+        CloudStore()
+    ),
     the_ledger_is_not_asked: test_a_newer_generation_begins_before_every_request_of_an_older_one,
     the_entry_comes_first: lambda folder: test_trouble_at_every_request_of_a_save(
         CloudStore(), folder, "another version", Killed
@@ -578,8 +631,12 @@ SEEN: dict[Callable[[pytest.MonkeyPatch], None], Callable[[Path], None]] = {
     an_entry_that_fails_is_acknowledged: lambda folder: test_trouble_at_every_request_of_a_save(
         CloudStore(), folder, "nothing", "fail"
     ),
-    nothing_is_cleared: lambda folder: test_trouble_at_every_request_of_a_save(CloudStore(), folder, "nothing", Killed),
-    an_upload_is_not_measured: lambda folder: test_an_upload_that_arrives_short_is_no_version(CloudStore()),
+    nothing_is_cleared: lambda folder: test_trouble_at_every_request_of_a_save(
+        CloudStore(), folder, "nothing", Killed
+    ),
+    an_upload_is_not_measured: lambda folder: test_an_upload_that_arrives_short_is_no_version(
+        CloudStore()
+    ),
 }
 
 
@@ -589,11 +646,14 @@ def test_what_is_broken_is_seen(
 ) -> None:
     SEEN[change](tmp_path / "as it is")
     change(monkeypatch)
-    with pytest.raises((AssertionError, pytest.fail.Exception, StopIteration)):  # of bytes that nobody sent
+    # Of bytes that nobody sent
+    with pytest.raises((AssertionError, pytest.fail.Exception, StopIteration)):
         SEEN[change](tmp_path / "broken")
 
 
-def test_without_the_fence_late_requests_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_fence_late_requests_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     the_ledger_is_not_asked(monkeypatch)
     with pytest.raises((AssertionError, pytest.fail.Exception)):
         test_a_late_request_of_an_older_generation_never_counts(tmp_path)

@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.checkpoint.memory_nodes import Acks, NodeDisk, make_image, make_layout, running, tier, until
+from support.checkpoint.memory_nodes import (
+    Acks,
+    NodeDisk,
+    make_image,
+    make_layout,
+    running,
+    tier,
+    until,
+)
 
 torch = pytest.importorskip("torch")
 
@@ -33,7 +41,9 @@ SOON_S = 10.0
 
 def saver_of(*tiers: Tier) -> Checkpointer:
     model = torch.nn.Linear(64, 64)
-    return Checkpointer(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), tiers=tiers)
+    return Checkpointer(
+        model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), tiers=tiers
+    )
 
 
 def why_not_durable(handle: Handle) -> str:
@@ -43,7 +53,9 @@ def why_not_durable(handle: Handle) -> str:
 
 
 def test_a_promise_that_does_not_come_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until Python 3.10 the futures' own TimeoutError was another class than the one that ``except`` names."""
+    """Until Python 3.10 the futures' own TimeoutError was another class than the one that
+    ``except`` names.
+    """
 
     class Late(Exception):
         pass
@@ -59,16 +71,33 @@ def test_a_promise_that_does_not_come_in_time(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize(
     ("disks", "count", "folder", "warned"),
-    [(False, 1, False, True), (False, 2, False, True), (True, 1, False, False), (False, 1, True, False)],
+    [
+        (False, 1, False, True),
+        (False, 2, False, True),
+        (True, 1, False, False),
+        (False, 1, True, False),
+    ],
     ids=["no disk", "no disk, replicas", "a node with a disk", "a folder, too"],
 )
 def test_a_training_in_the_memory_of_nodes_only_is_warned_once(
-    disks: bool, count: int, folder: bool, warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    disks: bool,
+    count: int,
+    folder: bool,
+    warned: bool,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     with ExitStack() as stack:
-        nodes = [stack.enter_context(running(persist=tmp_path / f"p{n}" if disks else None)) for n in range(count)]
-        places: list[Tier] = [tier(nodes[0]) if count == 1 else ReplicatedTier([tier(node) for node in nodes], count)]
-        saver = stack.enter_context(saver_of(*places, *([FileTier(tmp_path / "f")] if folder else [])))
+        nodes = [
+            stack.enter_context(running(persist=tmp_path / f"p{n}" if disks else None))
+            for n in range(count)
+        ]
+        places: list[Tier] = [
+            tier(nodes[0]) if count == 1 else ReplicatedTier([tier(node) for node in nodes], count)
+        ]
+        saver = stack.enter_context(
+            saver_of(*places, *([FileTier(tmp_path / "f")] if folder else []))
+        )
         for version in range(2):
             saver._version = version
             handle = saver.save(block=True)
@@ -85,7 +114,9 @@ def test_a_node_whose_folder_is_in_memory(memory_folder: Path) -> None:
     with running(persist=memory_folder) as node, saver_of(tier(node)) as saver:
         handle = saver.save(block=True)
         assert handle.remote_done.result(0) == 0
-        assert re.search(f"{memory_folder} lies in that machine's memory too.*--persist", why_not_durable(handle))
+        assert re.search(
+            f"{memory_folder} lies in that machine's memory too.*--persist", why_not_durable(handle)
+        )
         assert until(lambda: node.metrics()["flush"]["flushed"] == 1)
         assert node.metrics()["volatile"] and not node.metrics()["versions"][0]["durable"]
         link = tier(node)  # and who asks late is told no more
@@ -122,7 +153,9 @@ class Held(Tier):
 
 
 def test_a_disk_of_this_machine_does_not_make_it_remote(tmp_path: Path) -> None:
-    """The disk may go with the machine: who saves because that is about to be taken waits for the other place."""
+    """The disk may go with the machine: who saves because that is about to be taken waits for the
+    other place.
+    """
     place = Held()
     with saver_of(place, FileTier(tmp_path)) as saver:
         handle = saver.save()
@@ -179,7 +212,9 @@ def test_a_disk_that_takes_nothing(
 
 def lost(put: Callable[[Shard, Acks], None], world: int = 1) -> tuple[Acks, list[str]]:
     layout, reasons, acks = make_layout(10_000, world), list[str](), Acks()
-    shard = Shard("job", 1, 0, layout, make_image(layout, 1), lost=lambda reason: reasons.append(str(reason)))
+    shard = Shard(
+        "job", 1, 0, layout, make_image(layout, 1), lost=lambda reason: reasons.append(str(reason))
+    )
     put(shard, acks)
     return acks, reasons
 
@@ -216,7 +251,9 @@ def test_a_version_with_all_its_levels_loses_nothing(tmp_path: Path) -> None:
         to.close()
 
 
-@pytest.mark.parametrize("body", [{}, {"sequence": 1, "receiving": 5, "complete": [], "durable": []}])
+@pytest.mark.parametrize(
+    "body", [{}, {"sequence": 1, "receiving": 5, "complete": [], "durable": []}]
+)
 def test_a_node_that_says_nonsense_of_its_versions(
     body: dict[str, object], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -79,18 +79,22 @@ def test_the_command_lists_it(drawer: str, capsys: pytest.CaptureFixture[str]) -
         main(["ckpt", "ls", drawer, "--job", "new", "-o", "json"])
     assert end.value.code == 0
     rows = json.loads(capsys.readouterr().out)
-    assert [(r["job"], r["complete"]) for r in rows] == [("new", True)] and rows[0]["path"].startswith(drawer)
+    assert [(r["job"], r["complete"]) for r in rows] == [("new", True)] and rows[0][
+        "path"
+    ].startswith(drawer)
 
 
 def test_errors_name_it_where_it_can_be_used(drawer: str) -> None:
     with pytest.raises(RequestError, match="file:///folder, .* or drawer://NAME"):
         open_tier("http://x", "s")
     with pytest.raises(
-        RequestError, match="allowed: file:///folder, s3://bucket/prefix or gs://bucket/prefix, az://container/prefix$"
+        RequestError,
+        match="allowed: file:///folder, s3://bucket/prefix or gs://bucket/prefix, az://container/prefix$",
     ):
         open_store(drawer)
     with pytest.raises(
-        RequestError, match="allowed: a folder, file:///folder, .*, az://container/prefix or drawer://NAME$"
+        RequestError,
+        match="allowed: a folder, file:///folder, .*, az://container/prefix or drawer://NAME$",
     ):
         open_place("mpi://0")
 
@@ -103,15 +107,25 @@ def test_every_line_leads_to_a_tier(scheme: str) -> None:
 
 def test_what_nodes_can_write_to() -> None:
     kinds = {scheme: find_tier(f"{scheme}:") for scheme in TIERS}
-    assert {scheme for scheme, kind in kinds.items() if kind and issubclass(kind, Store)} == {"file", "s3", "gs", "az"}
+    assert {scheme for scheme, kind in kinds.items() if kind and issubclass(kind, Store)} == {
+        "file",
+        "s3",
+        "gs",
+        "az",
+    }
     assert {scheme for scheme, kind in kinds.items() if kind and not kind.listed} == {"mpi"}
     assert registry.find_tier("folder") is None
 
 
 def test_the_rooms_have_a_direction() -> None:
-    """Nodes use tiers, which use the network, which uses files; none of them looks up, not even in a function."""
+    """Nodes use tiers, which use the network, which uses files.
+
+    None of them looks up, not even in a function.
+    """
     root = Path(registry.__file__).parents[1]
     above = {"files": "network|tiers|node", "network": "tiers|node", "tiers": "node"}
     for room, others in above.items():
         arrow = re.compile(rf"^\s*(from|import) deepvm\.checkpoint\.({others})\b", re.MULTILINE)
-        assert not [str(path) for path in (root / room).rglob("*.py") if arrow.search(path.read_text())]
+        assert not [
+            str(path) for path in (root / room).rglob("*.py") if arrow.search(path.read_text())
+        ]

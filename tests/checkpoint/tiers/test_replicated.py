@@ -1,4 +1,6 @@
-"""Several memory nodes keep each version: what was acknowledged outlives all but one of those that keep it."""
+"""Several memory nodes keep each version: what was acknowledged outlives all but one of those that
+keep it.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,24 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 from support.checkpoint.images import noise, plain_shard
-from support.checkpoint.memory_nodes import MIB, TOKEN, Acks, NodeDisk, finished, make_image, make_layout, until
+from support.checkpoint.memory_nodes import (
+    MIB,
+    TOKEN,
+    Acks,
+    NodeDisk,
+    finished,
+    make_image,
+    make_layout,
+    until,
+)
 from support.checkpoint.replicas import Machine, holders, machines, mirrored, put, read
 
 from deepvm.checkpoint.format.shard import Level, Shard
@@ -94,7 +111,9 @@ def test_durable_when_one_disk_has_it(tmp_path: Path) -> None:
 def test_what_cannot_be_durable_is_told_once() -> None:
     told: list[CheckpointError] = []
     with machines(2) as places, mirrored(places) as tier:
-        shard = Shard("job", 1, 0, make_layout(5000), make_image(make_layout(5000), 1), lost=told.append)
+        shard = Shard(
+            "job", 1, 0, make_layout(5000), make_image(make_layout(5000), 1), lost=told.append
+        )
         acks = Acks()
         tier.put(shard, acks)
         assert until(lambda: told) and acks.levels == [Level.REMOTE]
@@ -114,7 +133,8 @@ def test_ranks_that_choose_differently_come_together_again(tmp_path: Path, world
             acks = [Acks() for _ in tiers]
             threads = [
                 threading.Thread(
-                    target=t.put, args=(Shard("job", version, r, layout, make_image(layout, version)), acks[r])
+                    target=t.put,
+                    args=(Shard("job", version, r, layout, make_image(layout, version)), acks[r]),
                 )
                 for r, t in enumerate(tiers)
             ]
@@ -135,8 +155,13 @@ def test_ranks_that_choose_differently_come_together_again(tmp_path: Path, world
         assert len(holders(places, 2)) >= 2
 
 
-def test_a_version_that_a_node_took_with_it_is_told_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other rank has not sent its part yet when the node dies; nobody waits for the acknowledgement for minutes."""
+def test_a_version_that_a_node_took_with_it_is_told_as_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The other rank has not sent its part yet when the node dies.
+
+    Nobody waits for the acknowledgement for minutes.
+    """
     monkeypatch.setattr(replicated, "_OVERDUE_S", 0.05)
     told: list[CheckpointError] = []
     layout = make_layout(50_000, 2, seed=3)
@@ -181,7 +206,9 @@ def test_one_node_without_room_is_no_failure() -> None:
         for _ in range(3):  # as a sharded save does, which waits for room
             with pytest.raises(TierBusyError):
                 tier.put(shard, acks)
-        assert acks.levels == [] and places[0].node.registry.counts["received_bytes"] < 1.1 * MIB, "sent once"
+        assert acks.levels == [] and places[0].node.registry.counts["received_bytes"] < 1.1 * MIB, (
+            "sent once"
+        )
         places[1].node.registry.stopping = False
         tier.put(shard, acks)
         assert acks.levels == [Level.REMOTE] and holders(places, 2) == [0, 1]
@@ -189,7 +216,9 @@ def test_one_node_without_room_is_no_failure() -> None:
         assert put(tier, 3, noise(1000)).levels == [Level.REMOTE]
 
 
-def test_a_part_that_was_lost_while_another_node_had_no_room_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_that_was_lost_while_another_node_had_no_room_is_sent_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     layout = make_layout(50_000, 2, seed=3)
     with machines(2) as places, mirrored(places) as tier, mirrored(places) as second:
         ranks = [Shard("job", 1, rank, layout, make_image(layout, 1)) for rank in range(2)]
@@ -234,7 +263,9 @@ def test_a_node_that_had_no_room_is_waited_for_when_it_has(monkeypatch: pytest.M
 def test_a_copy_that_was_lost_before_the_others_came_does_not_count(
     disks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a disk the first node has said its last word, and nobody tells that it has been started again."""
+    """Without a disk the first node has said its last word, and nobody tells that it has been
+    started again.
+    """
     monkeypatch.setattr(replicated, "_STALE_S", 0.2)
     told: list[CheckpointError] = []
     with machines(2, tmp_path if disks else None) as places, mirrored(places) as tier:
@@ -264,7 +295,10 @@ def test_a_copy_that_was_lost_before_the_others_came_does_not_count(
 def test_two_names_of_one_node_are_one_copy() -> None:
     with machines(1) as places:
         port = places[0].port
-        nodes = [TcpTier(f"tcp://{host}:{port}", "s1", TOKEN, limit_s=5.0) for host in ("127.0.0.1", "localhost")]
+        nodes = [
+            TcpTier(f"tcp://{host}:{port}", "s1", TOKEN, limit_s=5.0)
+            for host in ("127.0.0.1", "localhost")
+        ]
         tier = ReplicatedTier(nodes, 2)
         acks = Acks()
         with pytest.raises(CheckpointError, match="same memory node"):
@@ -274,7 +308,9 @@ def test_two_names_of_one_node_are_one_copy() -> None:
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_two_names_of_one_node_that_are_asked_at_once_are_one_copy(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_names_of_one_node_that_are_asked_at_once_are_one_copy(
+    first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Either name may be the first to hear who is there."""
     greet, asked = TcpTier.greet, threading.Event()
 
@@ -286,7 +322,9 @@ def test_two_names_of_one_node_that_are_asked_at_once_are_one_copy(first: int, m
     monkeypatch.setattr(TcpTier, "greet", late)
     with machines(1) as places:
         hosts = ("127.0.0.1", "localhost")
-        nodes = [TcpTier(f"tcp://{host}:{places[0].port}", "s1", TOKEN, limit_s=5.0) for host in hosts]
+        nodes = [
+            TcpTier(f"tcp://{host}:{places[0].port}", "s1", TOKEN, limit_s=5.0) for host in hosts
+        ]
         tier, acks = ReplicatedTier(nodes, 2), Acks()
         with pytest.raises(CheckpointError, match="same memory node"):
             tier.put(plain_shard(noise(1000)), acks)
@@ -314,7 +352,12 @@ def test_too_many_silent_nodes_are_no_reason_to_go_back(tmp_path: Path) -> None:
         places[2].lose()
         assert read(places, tmp_path)[0] == 1
         places[1].lose()
-        for ask in (tier.versions, tier.damaged, lambda job: tier.set_aside(job, {1}), lambda job: tier.begin(job, 3)):
+        for ask in (
+            tier.versions,
+            tier.damaged,
+            lambda job: tier.set_aside(job, {1}),
+            lambda job: tier.begin(job, 3),
+        ):
             with pytest.raises(CheckpointError, match="2 of 3 nodes do not answer"):
                 ask("job")
 
@@ -325,20 +368,33 @@ def test_urls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     token.chmod(0o600)
     monkeypatch.setenv("DEEPVM_TOKEN_FILE", str(token))
     tier = open_tier("tcp://a:1,b:2,c:3?replicas=2", "s1")
-    assert isinstance(tier, ReplicatedTier) and tier.url == "tcp://a:1,b:2,c:3?replicas=2" and tier.shared
+    assert (
+        isinstance(tier, ReplicatedTier)
+        and tier.url == "tcp://a:1,b:2,c:3?replicas=2"
+        and tier.shared
+    )
     assert without_secrets(tier.url) == tier.url
-    for bad in ("a:1,b:2?replicas=1", "a:1,b:2?replicas=3", "a:1?replicas=2", "a:1,a:1?replicas=2", "a:1,b:2?copies=2"):
+    for bad in (
+        "a:1,b:2?replicas=1",
+        "a:1,b:2?replicas=3",
+        "a:1?replicas=2",
+        "a:1,a:1?replicas=2",
+        "a:1,b:2?copies=2",
+    ):
         with pytest.raises(RequestError):
             open_tier(f"tcp://{bad}", "s1")
 
 
 class Losses(RuleBasedStateMachine):
-    """Saves of one or two ranks; nodes that lose all they have, are cut off for a while, are slow, or whose memory has
+    """Saves of one or two ranks.
+
+    Nodes that lose all they have, are cut off for a while, are slow, or whose memory has
     a flipped bit; runs that begin again.
 
-    A version, or a newer one, must be found as long as one of the nodes that had it when it was acknowledged answers
-    and has not lost or damaged it since; so fewer than ``replicas`` losses have no effect, whatever their order. Where
-    ``replicas`` nodes are silent, nobody may say what the newest is.
+    A version, or a newer one, must be found as long as one of the nodes that had it when it was
+    acknowledged answers and has not lost or damaged it since; so fewer than ``replicas`` losses
+    have no effect, whatever their order. Where ``replicas`` nodes are silent, nobody may say what
+    the newest is.
     """
 
     count, replicas = 3, 2
@@ -385,7 +441,9 @@ class Losses(RuleBasedStateMachine):
 
         def work(rank: int) -> None:
             try:
-                self.tiers[rank].put(Shard("job", self.version, rank, self.layout, image), acks[rank])
+                self.tiers[rank].put(
+                    Shard("job", self.version, rank, self.layout, image), acks[rank]
+                )
             except CheckpointError:
                 return
 
@@ -450,7 +508,9 @@ class Losses(RuleBasedStateMachine):
         time.sleep(0.6 if self.runs % 3 == 0 else 0)  # the lease of the old run, now and then
         self.run()
         try:
-            self.version = max([*(r.version for r in self.tiers[0].versions("job")), *self.kept()], default=0)
+            self.version = max(
+                [*(r.version for r in self.tiers[0].versions("job")), *self.kept()], default=0
+            )
         except CheckpointError:
             return
 
@@ -464,7 +524,8 @@ class Losses(RuleBasedStateMachine):
             return
         reader = self.tier("reader", 60)
         try:
-            if sum(p.node is None or p.cut for p in self.places) >= self.replicas:  # not knowing is no going back
+            # Not knowing is no going back
+            if sum(p.node is None or p.cut for p in self.places) >= self.replicas:
                 with pytest.raises(CheckpointError, match="do not answer"):
                     reader.versions("job")
                 return
@@ -478,7 +539,9 @@ class Losses(RuleBasedStateMachine):
         """The newest version that is undamaged, as a new run finds it; 0 for none."""
         for record in reader.versions("job"):
             with suppress(DamagedError):
-                assert reader.fetch(record, self.folder).read_bytes() in self.truth[record.version], "other bytes"
+                assert (
+                    reader.fetch(record, self.folder).read_bytes() in self.truth[record.version]
+                ), "other bytes"
                 return record.version
         return 0
 
@@ -490,7 +553,11 @@ class Losses(RuleBasedStateMachine):
 
 
 FEW = settings(
-    max_examples=12, stateful_step_count=15, deadline=None, suppress_health_check=[*HealthCheck], database=None
+    max_examples=12,
+    stateful_step_count=15,
+    deadline=None,
+    suppress_health_check=[*HealthCheck],
+    database=None,
 )
 
 
@@ -500,13 +567,17 @@ def test_any_order_of_saves_losses_and_restarts() -> None:
 
 @pytest.mark.slow
 def test_any_order_of_saves_losses_and_restarts_at_length() -> None:
-    run_state_machine_as_test(Losses, settings=settings(FEW, max_examples=120, stateful_step_count=30))
+    run_state_machine_as_test(
+        Losses, settings=settings(FEW, max_examples=120, stateful_step_count=30)
+    )
 
 
 def acknowledges_the_first_copy(patch: pytest.MonkeyPatch) -> None:
     real = replicated._Copies.__init__
     patch.setattr(
-        replicated._Copies, "__init__", lambda self, shard, told, needed, *more: real(self, shard, told, 1, *more)
+        replicated._Copies,
+        "__init__",
+        lambda self, shard, told, needed, *more: real(self, shard, told, 1, *more),
     )
 
 
@@ -563,12 +634,20 @@ SEEN: dict[Callable[[pytest.MonkeyPatch], None], tuple[int, list[Step]]] = {
     checks_no_bytes: (1, [lambda run: run.save(None), lambda run: run.damage(0, 5000)]),
     acknowledges_the_first_copy: (
         1,
-        [lambda run: run.cut_off(0, True), lambda run: run.cut_off(1, True), lambda run: run.save(None)],
+        [
+            lambda run: run.cut_off(0, True),
+            lambda run: run.cut_off(1, True),
+            lambda run: run.save(None),
+        ],
     ),
     acknowledges_what_is_only_sent: (2, [lambda run: run.save(0)]),
     reads_the_first_node_alone: (
         1,
-        [lambda run: run.cut_off(0, True), lambda run: run.save(None), lambda run: run.cut_off(0, False)],
+        [
+            lambda run: run.cut_off(0, True),
+            lambda run: run.save(None),
+            lambda run: run.cut_off(0, False),
+        ],
     ),
     takes_silence_for_emptiness: (1, [lambda run: run.lose(0), lambda run: run.lose(1)]),
     restores_the_oldest_first: (1, [lambda run: run.save(None), lambda run: run.save(None)]),

@@ -1,4 +1,7 @@
-"""Replicas and generations of a job: nodes miss the newer one, an older one goes on; versions kept in another way."""
+"""Replicas and generations of a job: nodes miss the newer one, an older one goes on.
+
+Versions kept in another way.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +38,15 @@ def test_an_older_generation_gets_too_few_nodes_even_if_one_missed_the_newer() -
 
 
 def test_what_an_older_generation_goes_on_with_is_never_restored(tmp_path: Path) -> None:
-    """A node that missed the newer one takes it all the same; the version there has a higher number."""
-    with machines(3, tmp_path / "disks") as places, mirrored(places) as old, mirrored(places, session="s2") as new:
+    """A node that missed the newer one takes it all the same.
+
+    The version there has a higher number.
+    """
+    with (
+        machines(3, tmp_path / "disks") as places,
+        mirrored(places) as old,
+        mirrored(places, session="s2") as new,
+    ):
         old.begin("job", 1)
         put(old, 1, noise(1000, 1))
 
@@ -51,7 +61,9 @@ def test_what_an_older_generation_goes_on_with_is_never_restored(tmp_path: Path)
             with suppress(CheckpointError):
                 put(old, version, noise(1000, version))
         with mirrored(places, session="s3") as third:
-            assert [r.version for r in third._nodes[2].versions("job")][0] == 6, "the node has taken it"
+            assert [r.version for r in third._nodes[2].versions("job")][0] == 6, (
+                "the node has taken it"
+            )
             third.begin("job", 3)
             assert [record.version for record in third.versions("job")] == [3, 2, 1]
             newest = third.fetch(third.versions("job")[0], tmp_path)
@@ -85,7 +97,9 @@ def node_of(place: Machine, session: str) -> Iterator[TcpTier]:
 
 
 def test_a_refusal_is_no_silence() -> None:
-    """Else a machine that was thought lost would begin again, where one node has not heard of the newer generation."""
+    """Else a machine that was thought lost would begin again, where one node has not heard of the
+    newer generation.
+    """
     with machines(2) as places, mirrored(places) as tier:
         with node_of(places[0], "s2") as new:
             new.begin("job", 2)
@@ -121,7 +135,11 @@ def test_other_lists_of_the_same_nodes_are_no_reason_to_start_over(
     with ExitStack() as stack:
         if store == "s3":
             monkeypatch.setenv("AWS_ENDPOINT_URL", stack.enter_context(bucket_running()).url)
-        kept = {"": [None] * 3, "file": [tmp_path / n for n in "abc"], "s3": [f"s3://{BUCKET}/{n}" for n in "abc"]}
+        kept = {
+            "": [None] * 3,
+            "file": [tmp_path / n for n in "abc"],
+            "s3": [f"s3://{BUCKET}/{n}" for n in "abc"],
+        }
         places = [Machine(persist) for persist in kept[store]]
         for place in places:
             stack.callback(place.lose)
@@ -147,7 +165,9 @@ def test_other_lists_of_the_same_nodes_are_no_reason_to_start_over(
 
 
 def test_a_run_without_a_number_is_no_older_generation() -> None:
-    """What it saved, on the two nodes that answered, is the newest when the first one answers again."""
+    """What it saved, on the two nodes that answered, is the newest when the first one answers
+    again.
+    """
     with machines(3) as places:
         with mirrored(places) as run:
             run.begin("job", 3)

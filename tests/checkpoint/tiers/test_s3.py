@@ -74,7 +74,9 @@ def test_it_is_loaded_when_it_is_used() -> None:
         "import sys; from deepvm.checkpoint.tiers.s3 import S3Tier; S3Tier('b', 'p');"
         "print(sorted({'boto3', 'botocore', 'torch', 'numpy'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
     assert done.stdout.strip() == "[]"
 
 
@@ -91,10 +93,14 @@ def test_the_record_comes_last(tier: S3Tier, store: Store) -> None:
     assert len(writes) == 7
 
 
-def test_the_store_compares_each_part(tier: S3Tier, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_store_compares_each_part(
+    tier: S3Tier, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = tier._bucket.s3.upload_part
     sent = []
-    monkeypatch.setattr(tier._bucket.s3, "upload_part", lambda **words: sent.append(words) or real(**words))
+    monkeypatch.setattr(
+        tier._bucket.s3, "upload_part", lambda **words: sent.append(words) or real(**words)
+    )
     data = noise(BIG, 1)
     put(tier, BIG)
     checksums = {w["PartNumber"]: w["ChecksumCRC32"] for w in sent}
@@ -111,7 +117,9 @@ def test_prefixes(store: Store, prefix: str) -> None:
     assert len(tier.versions("job")) == 1
 
 
-def test_many_parts_become_larger_parts(tier: S3Tier, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_parts_become_larger_parts(
+    tier: S3Tier, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(bucket, "_MOST_PARTS", 2)
     put(tier, BIG)
     assert sum("partNumber" in path for _, path in store.seen) == 2
@@ -120,7 +128,9 @@ def test_many_parts_become_larger_parts(tier: S3Tier, store: Store, monkeypatch:
 
 
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("answer", ["503 Slow Down", pytest.param("500 Internal Error", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "answer", ["503 Slow Down", pytest.param("500 Internal Error", marks=pytest.mark.slow)]
+)
 def test_an_error_that_passes_is_not_noticed(
     tier: S3Tier, store: Store, tmp_path: Path, step: str, answer: str
 ) -> None:
@@ -132,8 +142,12 @@ def test_an_error_that_passes_is_not_noticed(
 
 
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("answer", ["503 Slow Down", pytest.param("403 Access Denied", marks=pytest.mark.slow)])
-def test_an_error_that_stays_leaves_nothing_behind(store: Store, tmp_path: Path, step: str, answer: str) -> None:
+@pytest.mark.parametrize(
+    "answer", ["503 Slow Down", pytest.param("403 Access Denied", marks=pytest.mark.slow)]
+)
+def test_an_error_that_stays_leaves_nothing_behind(
+    store: Store, tmp_path: Path, step: str, answer: str
+) -> None:
     tier = S3Tier(BUCKET, "run", endpoint=store.url, attempts=1)
     put(tier, 1000, 0)
     store.trouble = lambda method, path: answer if STEPS[step](method, path) else None
@@ -148,9 +162,13 @@ def test_an_error_that_stays_leaves_nothing_behind(store: Store, tmp_path: Path,
     assert [m.version for m in tier.versions("job")] == [1, 0]
 
 
-def test_parts_that_cannot_be_aborted_are_told_of(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_parts_that_cannot_be_aborted_are_told_of(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
     tier = S3Tier(BUCKET, "run", endpoint=store.url, attempts=1)
-    store.trouble = lambda method, path: "503 Slow Down" if is_part(method, path) or method == "DELETE" else None
+    store.trouble = lambda method, path: (
+        "503 Slow Down" if is_part(method, path) or method == "DELETE" else None
+    )
     with pytest.raises(CheckpointError, match="SlowDown"):
         put(tier, BIG)
     assert "parts of run/job-000000000001.pt stay behind" in caplog.text
@@ -174,7 +192,9 @@ def test_an_upload_that_somebody_aborts(store: Store) -> None:
     assert store.keys() == []
 
 
-def test_a_failure_in_the_trainer_aborts_too(tier: S3Tier, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_in_the_trainer_aborts_too(
+    tier: S3Tier, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: object, **__: object) -> Iterator[int]:
         yield CHUNK_BYTES
         raise KeyboardInterrupt
@@ -185,10 +205,14 @@ def test_a_failure_in_the_trainer_aborts_too(tier: S3Tier, store: Store, monkeyp
     assert store.uploads() == store.keys() == []
 
 
-def test_a_reply_that_breaks_off_is_asked_for_again(tier: S3Tier, store: Store, tmp_path: Path) -> None:
+def test_a_reply_that_breaks_off_is_asked_for_again(
+    tier: S3Tier, store: Store, tmp_path: Path
+) -> None:
     put(tier, BIG)
     (manifest,) = tier.versions("job")
-    store.trouble = only_once(lambda method, path: method == "GET" and "list-type" not in path, "cut")
+    store.trouble = only_once(
+        lambda method, path: method == "GET" and "list-type" not in path, "cut"
+    )
     assert tier.fetch(manifest, tmp_path).read_bytes() == noise(BIG, 1)
     store.trouble = lambda method, path: "cut" if method == "GET" else None
     with pytest.raises(CheckpointError, match="cannot read"):
@@ -196,7 +220,9 @@ def test_a_reply_that_breaks_off_is_asked_for_again(tier: S3Tier, store: Store, 
     assert os.listdir(tmp_path / "other") == []
 
 
-def test_an_object_that_changes_while_it_is_read(tier: S3Tier, store: Store, tmp_path: Path) -> None:
+def test_an_object_that_changes_while_it_is_read(
+    tier: S3Tier, store: Store, tmp_path: Path
+) -> None:
     put(tier, BIG)
     (manifest,) = tier.versions("job")
     client = store.client()
@@ -214,7 +240,9 @@ def test_an_object_that_changes_while_it_is_read(tier: S3Tier, store: Store, tmp
     assert os.listdir(tmp_path) == []
 
 
-def test_what_is_not_complete_is_not_listed(tier: S3Tier, store: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_not_complete_is_not_listed(
+    tier: S3Tier, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
     for version in range(1, 7):
         put(tier, 100, version)
     client = store.client()
@@ -238,7 +266,9 @@ def test_what_is_not_complete_is_not_listed(tier: S3Tier, store: Store, caplog: 
         4: "5 bytes in place of 100",
         5: "version 9",
     }
-    assert list(found) == [5, 4, 3, 2, 1] and all(word in found[version] for version, word in said.items())
+    assert list(found) == [5, 4, 3, 2, 1] and all(
+        word in found[version] for version, word in said.items()
+    )
     assert tier.unrecorded("job") == {2}
     for version, word in said.items():
         with pytest.raises(DamagedError, match=word):
@@ -263,7 +293,9 @@ def test_a_folder_that_cannot_be_written(tier: S3Tier, tmp_path: Path) -> None:
         tier.fetch(manifest, tmp_path / "file")
 
 
-def test_old_versions_that_cannot_be_removed_stay(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_old_versions_that_cannot_be_removed_stay(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
     tier = S3Tier(BUCKET, endpoint=store.url, attempts=1, keep=1)
     put(tier, version=1)
     store.trouble = lambda method, path: "403 Access Denied" if method == "DELETE" else None
@@ -275,9 +307,12 @@ def test_old_versions_that_cannot_be_removed_stay(store: Store, caplog: pytest.L
 def test_what_a_user_has_to_do(store: Store) -> None:
     with pytest.raises(CheckpointError, match="NoSuchBucket.*make the bucket first"):
         put(S3Tier("nowhere", endpoint=store.url))
-    with pytest.raises(CheckpointError, match="s3://bucket: cannot list its objects: .*127.0.0.1:1/"):
+    with pytest.raises(
+        CheckpointError, match="s3://bucket: cannot list its objects: .*127.0.0.1:1/"
+    ):
         S3Tier(BUCKET, endpoint="http://127.0.0.1:1", attempts=1).versions("job")
-    with pytest.MonkeyPatch.context() as patch:  # the fixture of this name may be put back after the store's own
+    # The fixture of this name may be put back after the store's own
+    with pytest.MonkeyPatch.context() as patch:
         patch.delenv("AWS_ACCESS_KEY_ID")
         patch.delenv("AWS_SECRET_ACCESS_KEY")
         with pytest.raises(CheckpointError, match="set AWS_ACCESS_KEY_ID"):
@@ -299,7 +334,9 @@ def test_the_last_save_of_a_program_that_forgets_to_close(store: Store) -> None:
     )
     words = [sys.executable, "-c", code, BUCKET, store.url]
     path = {"PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
-    ended = subprocess.run(words, capture_output=True, text=True, env={**os.environ, **path}, timeout=120)
+    ended = subprocess.run(
+        words, capture_output=True, text=True, env={**os.environ, **path}, timeout=120
+    )
     assert (ended.stdout, ended.returncode) == ("[2]\n", 0), ended.stderr
 
 
@@ -338,10 +375,14 @@ def once(store: Store) -> S3Tier:
 
 
 class TestTheSameNumberAgain:
-    """At every moment the old version or the new one is there and complete: never none, never a mixture."""
+    """At every moment the old version or the new one is there and complete: never none, never a
+    mixture.
+    """
 
     @pytest.mark.parametrize("step", AGAIN)
-    @pytest.mark.parametrize("answer", ["503 Slow Down", pytest.param("cut", marks=pytest.mark.slow)])
+    @pytest.mark.parametrize(
+        "answer", ["503 Slow Down", pytest.param("cut", marks=pytest.mark.slow)]
+    )
     @pytest.mark.parametrize(
         "data",
         [NEW, pytest.param(OLD, marks=pytest.mark.slow), noise(2000, 3)],
@@ -366,7 +407,9 @@ class TestTheSameNumberAgain:
             assert store.keys() == [NAME, NAME + SUFFIX]
 
     @pytest.mark.slow
-    def test_a_trainer_that_is_killed_at_any_request(self, store: Store, once: S3Tier, tmp_path: Path) -> None:
+    def test_a_trainer_that_is_killed_at_any_request(
+        self, store: Store, once: S3Tier, tmp_path: Path
+    ) -> None:
         """Of two chunks only the second is another one: the first tells nothing."""
         old, new = (bytes(CHUNK_BYTES) + noise(SIZE, seed) for seed in (1, 2))
         found = []
@@ -387,34 +430,50 @@ class TestTheSameNumberAgain:
     def test_a_writer_that_was_killed_and_one_that_fails_after_it(
         self, store: Store, once: S3Tier, tmp_path: Path
     ) -> None:
-        """The upcoming record of the first one is the only one that fits when the second one begins."""
+        """The upcoming record of the first one is the only one that fits when the second one
+        begins.
+        """
         write(once, OLD)
-        store.trouble = lambda method, path: "503 Slow Down" if AGAIN["record"](method, path) else None
+        store.trouble = lambda method, path: (
+            "503 Slow Down" if AGAIN["record"](method, path) else None
+        )
         write(once, NEW)
         assert there(once, tmp_path) == NEW
         for step in AGAIN:
-            store.trouble = lambda method, path, step=step: "503 No" if AGAIN[step](method, path) else None  # type: ignore[misc]
+            store.trouble = lambda method, path, step=step: (
+                "503 No" if AGAIN[step](method, path) else None
+            )  # type: ignore[misc]
             with contextlib.suppress(CheckpointError):
                 write(once, noise(SIZE, 5))
             store.trouble = lambda method, path: None
             assert there(once, tmp_path) in (NEW, noise(SIZE, 5))
 
-    def test_the_same_bytes_leave_the_object_alone(self, store: Store, once: S3Tier, tmp_path: Path) -> None:
+    def test_the_same_bytes_leave_the_object_alone(
+        self, store: Store, once: S3Tier, tmp_path: Path
+    ) -> None:
         write(once, OLD)
-        before, record = store.client().head_object(Bucket=BUCKET, Key=NAME), store.read(NAME + SUFFIX)
+        before, record = (
+            store.client().head_object(Bucket=BUCKET, Key=NAME),
+            store.read(NAME + SUFFIX),
+        )
         store.seen.clear()
         write(once, OLD)
         assert not any(is_end(*request) or is_record(*request) for request in store.seen)
         assert store.read(NAME + SUFFIX) == record
         write(once, OLD, best=True)
-        assert store.client().head_object(Bucket=BUCKET, Key=NAME)["LastModified"] == before["LastModified"]
+        assert (
+            store.client().head_object(Bucket=BUCKET, Key=NAME)["LastModified"]
+            == before["LastModified"]
+        )
         assert store.uploads() == []
         assert [m.best for m in once.versions("job")] == [True]
         write(once, OLD)  # they were called the best, and still are what they were
         assert [m.best for m in once.versions("job")] == [True]
         assert there(once, tmp_path) == OLD
 
-    def test_an_object_that_somebody_damaged_is_made_anew(self, store: Store, once: S3Tier, tmp_path: Path) -> None:
+    def test_an_object_that_somebody_damaged_is_made_anew(
+        self, store: Store, once: S3Tier, tmp_path: Path
+    ) -> None:
         """Its record says that the bytes are there already; the store's own checksum does not."""
         write(once, OLD)
         store.client().put_object(Bucket=BUCKET, Key=NAME, Body=bytes(noise(SIZE, 9)))
@@ -425,7 +484,9 @@ class TestTheSameNumberAgain:
         self, store: Store, once: S3Tier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         real = once._bucket.s3.head_object
-        monkeypatch.setattr(once._bucket.s3, "head_object", lambda ChecksumMode="", **words: real(**words))
+        monkeypatch.setattr(
+            once._bucket.s3, "head_object", lambda ChecksumMode="", **words: real(**words)
+        )
         for _ in range(2):
             write(once, OLD)
             assert there(once, tmp_path) == OLD
@@ -433,7 +494,9 @@ class TestTheSameNumberAgain:
 
     def test_removal_in_the_middle_of_a_replacement(self, store: Store, once: S3Tier) -> None:
         write(once, OLD)
-        store.trouble = lambda method, path: "503 No" if is_end(method, path) or method == "DELETE" else None
+        store.trouble = lambda method, path: (
+            "503 No" if is_end(method, path) or method == "DELETE" else None
+        )
         with pytest.raises(CheckpointError):
             write(once, NEW)
         assert store.keys() == [NAME, NAME + SUFFIX, f"{NAME}{SUFFIX}.next"]
@@ -446,8 +509,12 @@ class TestTheSameNumberAgain:
         once.delete("job", 1)
         assert store.keys() == []
 
-    def test_a_training_that_saves_what_it_began_from(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The notice of an interruption comes before the first step: the same number, and the same bytes."""
+    def test_a_training_that_saves_what_it_began_from(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The notice of an interruption comes before the first step: the same number, and the same
+        bytes.
+        """
         torch = pytest.importorskip("torch")
         from deepvm.checkpoint import Checkpointer
 
@@ -457,7 +524,9 @@ class TestTheSameNumberAgain:
             torch.manual_seed(0)
             model = torch.nn.Linear(30, 30)
             optimizer = torch.optim.Adam(model.parameters())
-            with Checkpointer(model=model, optimizer=optimizer, tiers=[f"s3://{BUCKET}/run"], every=100) as saver:
+            with Checkpointer(
+                model=model, optimizer=optimizer, tiers=[f"s3://{BUCKET}/run"], every=100
+            ) as saver:
                 start = saver.restore_latest()
                 for _ in range(steps):
                     model(torch.randn(4, 30)).square().mean().backward()
@@ -474,11 +543,16 @@ class TestTheSameNumberAgain:
 def fail_at(wanted: str, number: int) -> Callable[[str, str], str | None]:
     """Trouble for the request of a method with this number, from 1, and those behind it."""
     count = itertools.count(1)
-    return lambda method, path: "503 Slow Down" if method == wanted and next(count) >= number else None
+    return lambda method, path: (
+        "503 Slow Down" if method == wanted and next(count) >= number else None
+    )
 
 
 def killed(store: Store, after: int) -> bool:
-    """Another trainer saves version 1; it is killed when the store has done so many requests. Whether it was."""
+    """Another trainer saves version 1; it is killed when the store has done so many requests.
+
+    Whether it was.
+    """
     code = (
         "import sys\n"
         "from support.checkpoint.images import noise, plain_shard\n"
@@ -490,7 +564,9 @@ def killed(store: Store, after: int) -> bool:
     )
     path = {"PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
     words = [sys.executable, "-c", code, BUCKET, store.url]
-    child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **path})
+    child = subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **path}
+    )
     assert child.stdin is not None and child.stdout is not None
     with child:
         assert child.stdout.readline() == b"ready\n"
@@ -508,13 +584,19 @@ def killed(store: Store, after: int) -> bool:
     return child.returncode == -signal.SIGKILL
 
 
-def test_many_readers_share_the_memory_of_one(tier: S3Tier, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_readers_share_the_memory_of_one(
+    tier: S3Tier, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All ranks of a training restore at once from a node that has just started."""
     image = noise(40 * 100)
     manifest = manifest_of(image, chunk_bytes=100)
     tier.write(memoryview(image), "job", 1, [len(image)], lambda: manifest)
     asked, honest = [], tier._bucket.chunk
-    monkeypatch.setattr(tier._bucket, "chunk", lambda *given, **more: (asked.append(given), honest(*given, **more))[1])
+    monkeypatch.setattr(
+        tier._bucket,
+        "chunk",
+        lambda *given, **more: (asked.append(given), honest(*given, **more))[1],
+    )
     alone = tier.chunks(manifest)
     next(alone)
     assert len(asked) <= 9  # eight ahead

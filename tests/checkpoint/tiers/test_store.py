@@ -65,7 +65,10 @@ def test_a_version_comes_back(place: str) -> None:
 
 
 def test_the_next_version_overwrites_what_retention_let_go(tmp_path: Path) -> None:
-    """No blocks to free and to find, which takes half as long as the write; one spare in all, none in the end."""
+    """No blocks to free and to find, which takes half as long as the write.
+
+    One spare in all, none in the end.
+    """
     store, where = store_at(tmp_path.as_uri()), {}
     for job, version in (("job", 1), ("job", 2), ("job", 3), ("other", 1)):
         data = noise(CHUNK_BYTES + version, version)
@@ -85,7 +88,9 @@ def test_the_next_version_overwrites_what_retention_let_go(tmp_path: Path) -> No
 
 
 def test_a_spare_takes_no_room_from_another_job(tmp_path: Path) -> None:
-    """A job that has ended would keep it, and where it took the last room no version of another could be written."""
+    """A job that has ended would keep it, and where it took the last room no version of another
+    could be written.
+    """
     store = store_at(tmp_path.as_uri())
     for version in (1, 2):
         write_version(store, noise(1000), manifest_of(noise(1000), version=version))
@@ -110,7 +115,9 @@ def test_a_reader_of_a_folder_costs_little_memory(tmp_path: Path) -> None:
     assert max(map(len, pieces)) == MIB and b"".join(pieces) == image
 
 
-def test_a_disk_that_fails_is_an_error_of_ours(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_disk_that_fails_is_an_error_of_ours(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Of the store and its iterator, and so the node refuses the reader, and says why in its log."""
     store, path = store_at(tmp_path.as_uri()), tmp_path / "job-000000000001.pt"
     write_version(store, noise(100), manifest_of(noise(100)))
@@ -156,7 +163,10 @@ def test_what_stays(place: str) -> None:
         for version in (3, 6, 9, 12, 15, 18, 21):
             acks: list[Level] = []
             best = version in (3, 9)
-            to.put(Shard("job", version, 0, layout, make_image(layout, version), best=best), acks.append)
+            to.put(
+                Shard("job", version, 0, layout, make_image(layout, version), best=best),
+                acks.append,
+            )
             assert to.settle(30)
             assert acks == [Level.REMOTE, Level.DURABLE]
         assert node.store is not None
@@ -192,7 +202,10 @@ def test_a_flush_that_fails_is_tried_again() -> None:
 def test_a_bucket_that_is_not_there_is_said_at_the_start() -> None:
     with object_store.running() as server, pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_ENDPOINT_URL", server.url)
-        with pytest.raises(CheckpointError, match="make the bucket first"), running(persist="s3://nobodys-bucket/x"):
+        with (
+            pytest.raises(CheckpointError, match="make the bucket first"),
+            running(persist="s3://nobodys-bucket/x"),
+        ):
             pass
 
 
@@ -235,7 +248,16 @@ def test_trainers_and_nodes_read_urls_alike(url: str, where: str) -> None:
             "s3://bucket#",
             "s3:///x",
         ),
-        *("s3://", "file://", "file://host/x", "file:relative", "file:///a%00", "/mnt/x", "http://x/y", ""),
+        *(
+            "s3://",
+            "file://",
+            "file://host/x",
+            "file:relative",
+            "file:///a%00",
+            "/mnt/x",
+            "http://x/y",
+            "",
+        ),
     ],
 )
 def test_urls_that_mean_no_place(url: str) -> None:
@@ -250,11 +272,17 @@ def test_the_command_with_a_bucket(tmp_path: Path) -> None:
     layout = make_layout(MIB)
     with object_store.running() as server, pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_ENDPOINT_URL", server.url)
-        with Process(tmp_path, "--persist", f"s3://{object_store.BUCKET}/run", persist=False) as node:
+        with Process(
+            tmp_path, "--persist", f"s3://{object_store.BUCKET}/run", persist=False
+        ) as node:
             to = tier(node)
             assert put(to, 5, layout, make_image(layout, 5)).wait(Level.DURABLE, 30)
             assert node.status()["persist"] == f"s3://{object_store.BUCKET}/run"
             to.close()
         assert sorted(server.keys()) == ["run/job-000000000005.pt", "run/job-000000000005.pt.json"]
-        data = server.client().get_object(Bucket=object_store.BUCKET, Key="run/job-000000000005.pt.json")["Body"].read()
+        data = (
+            server.client()
+            .get_object(Bucket=object_store.BUCKET, Key="run/job-000000000005.pt.json")["Body"]
+            .read()
+        )
         assert CommitRecord.from_json(data).version == 5

@@ -1,4 +1,6 @@
-"""Several memory nodes share each version: parts that are files of their own, joined bit by bit, or not at all."""
+"""Several memory nodes share each version: parts that are files of their own, joined bit by bit, or
+not at all.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,14 @@ from support.checkpoint.memory_nodes import (  # noqa: E402
 from deepvm.checkpoint import Checkpointer  # noqa: E402
 from deepvm.checkpoint.files.commit_record import verify  # noqa: E402
 from deepvm.checkpoint.files.file_names import part_job, whole_job  # noqa: E402
-from deepvm.checkpoint.files.stripe import belong_together, join, mark_of, plan_part, read_part, read_part_file  # noqa: E402
+from deepvm.checkpoint.files.stripe import (  # noqa: E402
+    belong_together,
+    join,
+    mark_of,
+    plan_part,
+    read_part,
+    read_part_file,
+)
 from deepvm.checkpoint.files.version_dir import VersionFolder  # noqa: E402
 from deepvm.checkpoint.format.layout import Layout, Segment  # noqa: E402
 from deepvm.checkpoint.format.manifest import CommitRecord  # noqa: E402
@@ -50,7 +59,9 @@ from deepvm.errors import CheckpointError, DamagedError, RequestError, TierBusyE
 
 
 @contextmanager
-def nodes(*folders: Path | None, memory: int = 64 * MIB, **settings: object) -> Iterator[list[Node]]:
+def nodes(
+    *folders: Path | None, memory: int = 64 * MIB, **settings: object
+) -> Iterator[list[Node]]:
     with ExitStack() as stack:
         yield [stack.enter_context(running(memory, folder, **settings)) for folder in folders]
 
@@ -98,14 +109,19 @@ def test_parts_are_torch_files_and_outlive_the_nodes(tmp_path: Path, shared: boo
         assert newest(tier, tmp_path / "restored") == (7, finished_file)
         assert [p.name for p in (tmp_path / "restored").iterdir()] == ["job-000000000007.pt"]
     if shared:  # whoever is started again there has the part of the other one
-        with nodes(folders[0], folders[0], folders[0], shared=True) as three, split(*three[::-1]) as tier:
+        with (
+            nodes(folders[0], folders[0], folders[0], shared=True) as three,
+            split(*three[::-1]) as tier,
+        ):
             assert newest(tier, tmp_path / "restored") == (7, finished_file)
 
 
 def test_a_version_that_goes_while_versions_are_listed_keeps_no_training_from_its_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last run's versions are still being flushed, and old ones removed, when the next one looks for the newest."""
+    """The last run's versions are still being flushed, and old ones removed, when the next one
+    looks for the newest.
+    """
     files = {version: bytearray(noise(100_000, version)) for version in (1, 2)}
     with nodes(tmp_path / "a", tmp_path / "b") as two, split(*two) as tier:
         assert all(put(tier, version, data).wait(Level.DURABLE) for version, data in files.items())
@@ -123,7 +139,10 @@ def test_a_version_that_goes_while_versions_are_listed_keeps_no_training_from_it
 
 def test_a_shared_folder_must_be_said_to_be_one(tmp_path: Path) -> None:
     for first, second in ((False, True), (True, False)):
-        with running(persist=tmp_path, shared=first) as node, pytest.raises(CheckpointError, match="--shared-folder"):
+        with (
+            running(persist=tmp_path, shared=first) as node,
+            pytest.raises(CheckpointError, match="--shared-folder"),
+        ):
             Node(type(node.settings)(**{**vars(node.settings), "shared": second})).start()
 
 
@@ -145,7 +164,9 @@ def test_saved_by_several_ranks_and_restored_by_one(tmp_path: Path, world: int) 
         for version in (1, 2):
             acks = [Acks() for _ in range(world)]
             threads = [
-                threading.Thread(target=tiers[r].put, args=(Shard("job", version, r, layout, image), acks[r]))
+                threading.Thread(
+                    target=tiers[r].put, args=(Shard("job", version, r, layout, image), acks[r])
+                )
                 for r in range(world)
             ]
             for thread in threads:
@@ -154,10 +175,12 @@ def test_saved_by_several_ranks_and_restored_by_one(tmp_path: Path, world: int) 
                 thread.join(30)
             assert all(a.wait(Level.DURABLE) for a in acks)
         with split(*two, session="s2") as reader:
-            (manifest, older) = reader.versions("job")
+            manifest, older = reader.versions("job")
             assert (manifest.version, manifest.world, manifest.size) == (2, world, layout.size)
             assert older.version == 1
-            assert reader.fetch(manifest, tmp_path / "restored").read_bytes() == finished(image, layout)
+            assert reader.fetch(manifest, tmp_path / "restored").read_bytes() == finished(
+                image, layout
+            )
 
 
 def test_a_rank_alone_completes_nothing(tmp_path: Path) -> None:
@@ -181,7 +204,8 @@ def test_when_one_has_no_room_the_others_keep_what_they_have(tmp_path: Path) -> 
         for version in range(3, 7):
             with pytest.raises(TierBusyError):
                 put(tier, version, data[version])
-            assert two[0].metrics()["counts"]["received_bytes"] == received  # nothing is sent in vain
+            # Nothing is sent in vain
+            assert two[0].metrics()["counts"]["received_bytes"] == received
             assert newest(tier, tmp_path / "restored") == (2, bytes(data[2]))
         for each in kept:
             registry.unpin(each)
@@ -190,7 +214,10 @@ def test_when_one_has_no_room_the_others_keep_what_they_have(tmp_path: Path) -> 
 
 
 def test_what_is_durable_everywhere_stays_until_something_newer_is(tmp_path: Path) -> None:
-    """One node's disk hangs while the other's goes on, far past what it would keep; then both lose their memory."""
+    """One node's disk hangs while the other's goes on, far past what it would keep.
+
+    Then both lose their memory.
+    """
     folders = tmp_path / "a", tmp_path / "b"
     with nodes(*folders, memory=64 * MIB) as two, split(*two) as tier:
         assert put(tier, 1, noise(MIB, 1)).wait(Level.DURABLE)
@@ -206,7 +233,10 @@ def test_what_is_durable_everywhere_stays_until_something_newer_is(tmp_path: Pat
         assert until(lambda: on_disk.manifests("job.part-1-of-2")[0].version == 6)
         assert not any(Level.DURABLE in acks.levels for acks in later)
         # As they would be after a crash: what is in memory only does not count.
-        with nodes(*(link(folder) for folder in folders)) as others, split(*others, session="s2") as after:
+        with (
+            nodes(*(link(folder) for folder in folders)) as others,
+            split(*others, session="s2") as after,
+        ):
             assert newest(after, tmp_path / "restored") == (1, bytes(noise(MIB, 1)))
         two[1].store.write = write  # type: ignore[union-attr,method-assign]
         assert later[-1].wait(Level.DURABLE)
@@ -215,8 +245,13 @@ def test_what_is_durable_everywhere_stays_until_something_newer_is(tmp_path: Pat
         assert until(lambda: [m.version for m in on_disk.manifests("job.part-1-of-2")] == [8, 7])
 
 
-def test_a_part_goes_to_the_disk_when_it_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not while it comes, however large it is: its first bytes come last. So the tests here need one way only."""
+def test_a_part_goes_to_the_disk_when_it_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not while it comes, however large it is: its first bytes come last.
+
+    So the tests here need one way only.
+    """
     monkeypatch.setattr(flusher, "LEAST_BYTES", 0)
     early: list[object] = []
     monkeypatch.setattr(flusher.PartialVersion, "__init__", lambda *words: early.append(words))
@@ -227,7 +262,10 @@ def test_a_part_goes_to_the_disk_when_it_is_complete(tmp_path: Path, monkeypatch
 
 
 def test_the_same_version_again_while_one_disk_hangs(tmp_path: Path) -> None:
-    """A run saves what it began from; one node's part is replaced on its disk, the other's is not; memory is lost."""
+    """A run saves what it began from; one node's part is replaced on its disk, the other's is not.
+
+    Memory is lost.
+    """
     folders = tmp_path / "a", tmp_path / "b"
     data = noise(3 * MIB, 5)
     with nodes(*folders) as two, split(*two) as tier:
@@ -245,10 +283,17 @@ def test_the_same_version_again_while_one_disk_hangs(tmp_path: Path) -> None:
         assert again.wait(Level.REMOTE)
         assert until(lambda: two[0].flusher.times["flushed"] == 1)  # type: ignore[union-attr]
         assert Level.DURABLE not in again.levels
-        with nodes(*(link(folder) for folder in folders)) as others, split(*others, session="s3") as after:
+        with (
+            nodes(*(link(folder) for folder in folders)) as others,
+            split(*others, session="s3") as after,
+        ):
             assert newest(after, tmp_path / "restored") == (5, bytes(data))
-        with nodes(folders[1].with_name("b-copy")) as (other,), split(two[0], other, session="s2") as after:
-            assert newest(after, tmp_path / "restored") == (5, bytes(data))  # one node's new part, another's old one
+        with (
+            nodes(folders[1].with_name("b-copy")) as (other,),
+            split(two[0], other, session="s2") as after,
+        ):
+            # One node's new part, another's old one
+            assert newest(after, tmp_path / "restored") == (5, bytes(data))
         hanging = False
         assert again.wait(Level.DURABLE)
 
@@ -285,7 +330,9 @@ def test_all_but_the_mark_is_sent_while_the_rest_is_copied() -> None:
 
     with nodes(None, None) as two, split(*two, wire_bytes=MIB) as tier:
         acks = Acks()
-        thread = threading.Thread(target=tier.put, args=(replace(plain_shard(data), ready=ready), acks))
+        thread = threading.Thread(
+            target=tier.put, args=(replace(plain_shard(data), ready=ready), acks)
+        )
         thread.start()
         try:
             received = lambda: two[0].metrics()["counts"]["received_bytes"]  # noqa: E731
@@ -334,12 +381,19 @@ def test_a_later_run_does_not_let_go_of_what_it_began_from(tmp_path: Path) -> No
         assert VersionFolder(folders[0]).manifests("job.part-1-of-2")[-1].version == 5
 
 
-def test_parts_of_two_attempts_are_never_joined(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Version 1 again, with other bytes; one node gets it, and its counterpart goes with the other node."""
+def test_parts_of_two_attempts_are_never_joined(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Version 1 again, with other bytes.
+
+    One node gets it, and its counterpart goes with the other node.
+    """
     one, two = noise(MIB, 1), noise(MIB, 2)
     with nodes(None, None) as pair, split(*pair) as tier:
         assert put(tier, 1, one).wait(Level.REMOTE)
-        half = plan_part(plain_shard(two).layout, 1, 2).shard(plain_shard(two), lambda: b"another mark 16b")
+        half = plan_part(plain_shard(two).layout, 1, 2).shard(
+            plain_shard(two), lambda: b"another mark 16b"
+        )
         tier._nodes[0].put(half, Acks())
         assert tier.versions("job") == ()
         assert "not sent together" in caplog.text
@@ -347,7 +401,9 @@ def test_parts_of_two_attempts_are_never_joined(tmp_path: Path, caplog: pytest.L
 
 @pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.slow), 1])
 @pytest.mark.parametrize("place", ["node.mid-chunk", "node.before-ack"])
-def test_a_node_killed_in_mid_transfer_costs_that_version_alone(tmp_path: Path, victim: int, place: str) -> None:
+def test_a_node_killed_in_mid_transfer_costs_that_version_alone(
+    tmp_path: Path, victim: int, place: str
+) -> None:
     folders = [tmp_path / "0", tmp_path / "1"]
     for folder in folders:
         folder.mkdir()
@@ -360,7 +416,8 @@ def test_a_node_killed_in_mid_transfer_costs_that_version_alone(tmp_path: Path, 
         with split(a, b, session="s2", limit_s=2.0) as tier, pytest.raises(CheckpointError):
             put(tier, 2, second)
         assert (a, b)[victim].process.wait(10) == -signal.SIGKILL
-        if place == "node.mid-chunk":  # the other one has all of its part, and does not complete it alone
+        # The other one has all of its part, and does not complete it alone
+        if place == "node.mid-chunk":
             assert (a, b)[1 - victim].status()["counts"]["complete"] == 0  # type: ignore[index]
         with split(a, b, session="s3") as reader, pytest.raises(CheckpointError):
             reader.versions("job")
@@ -382,8 +439,13 @@ def test_memory_that_is_lost_is_lost_and_the_disk_stays(tmp_path: Path) -> None:
             assert newest(later, tmp_path / "restored") == (1, bytes(noise(MIB, 1)))
 
 
-def test_a_node_that_will_promise_no_more_does_not_speak_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a disk its last word is that the part is in its memory; the version is remote when all have said so."""
+def test_a_node_that_will_promise_no_more_does_not_speak_for_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without a disk its last word is that the part is in its memory.
+
+    The version is remote when all have said so.
+    """
     told: list[object] = []
     with nodes(None, None) as both, split(*both) as tier:
         commit = VersionRegistry.commit
@@ -394,7 +456,9 @@ def test_a_node_that_will_promise_no_more_does_not_speak_for_the_others(monkeypa
             return commit(registry, reservation)
 
         monkeypatch.setattr(VersionRegistry, "commit", late)
-        shard = replace(plain_shard(noise(2 * MIB), 1), lost=lambda reason: told.append(str(reason)))
+        shard = replace(
+            plain_shard(noise(2 * MIB), 1), lost=lambda reason: told.append(str(reason))
+        )
         tier.put(shard, told.append)
         assert until(lambda: len(told) > 1)
     assert told[0] is Level.REMOTE and "memory only" in str(told[1])
@@ -460,7 +524,10 @@ def test_any_file_any_ranks_any_parts(size: int, world: int, of: int, seed: int)
     whole, parts = bytearray(), []
     for number in range(1, of + 1):
         plan = plan_part(layout, number, of)
-        ranks = [plan.shard(Shard("job", 1, r, layout, image), lambda r=r: bytes([r] * 16)) for r in range(world)]
+        ranks = [
+            plan.shard(Shard("job", 1, r, layout, image), lambda r=r: bytes([r] * 16))
+            for r in range(world)
+        ]
         data = bytearray(plan.layout.size)
         for rank, shard in enumerate(ranks):
             assert len(shard.image) == plan.layout.size
@@ -479,7 +546,13 @@ def test_a_part_waits_for_what_it_reads_and_no_more() -> None:
     shard = Shard("job", 1, 0, layout, memoryview(bytearray(1000)), asked.append)
     plan = plan_part(layout, 2, 4)
     part = plan.shard(shard, lambda: bytes(16))
-    for end in (1, plan.part.offset, plan.part.offset + 1, plan.part.offset + 250, plan.layout.size):
+    for end in (
+        1,
+        plan.part.offset,
+        plan.part.offset + 1,
+        plan.part.offset + 250,
+        plan.layout.size,
+    ):
         part.ready(end)
     assert asked == [251, 500, 500]
 
@@ -490,14 +563,25 @@ class TestJoin:
         for number in range(1, of + 1):
             plan = plan_part(plain_shard(data).layout, number, of)
             made.append(folder / f"{number}-{mark[0]}")
-            made[-1].write_bytes(plan.shard(plain_shard(data), lambda: mark).image[0 : plan.layout.size])
+            made[-1].write_bytes(
+                plan.shard(plain_shard(data), lambda: mark).image[0 : plan.layout.size]
+            )
         return made
 
     def test_what_does_not_belong_together(self, tmp_path: Path) -> None:
-        good, other = self.files(tmp_path, noise(5000), 3), self.files(tmp_path, noise(5000), 3, b"1" * 16)
+        good, other = (
+            self.files(tmp_path, noise(5000), 3),
+            self.files(tmp_path, noise(5000), 3, b"1" * 16),
+        )
         join(good, tmp_path / "whole")
         assert (tmp_path / "whole").read_bytes() == noise(5000)
-        for wrong in ([*good[:2], other[2]], good[:2], good[1:], good[::-1], [good[0], good[1], good[1]]):
+        for wrong in (
+            [*good[:2], other[2]],
+            good[:2],
+            good[1:],
+            good[::-1],
+            [good[0], good[1], good[1]],
+        ):
             with pytest.raises(CheckpointError):
                 join(wrong, tmp_path / "wrong")
             assert not (tmp_path / "wrong").exists()
@@ -505,7 +589,13 @@ class TestJoin:
     def test_what_is_no_part(self, tmp_path: Path) -> None:
         (path,) = self.files(tmp_path, noise(100_000), 1)
         data = path.read_bytes()
-        for wrong in (b"", b"x" * 100, bytes(10**6), data[:700], data.replace(b"part/1", b"part/2")):
+        for wrong in (
+            b"",
+            b"x" * 100,
+            bytes(10**6),
+            data[:700],
+            data.replace(b"part/1", b"part/2"),
+        ):
             path.write_bytes(wrong)
             with pytest.raises(DamagedError):
                 read_part_file(path)
@@ -517,7 +607,9 @@ class TestJoin:
         file = bytearray(plan.head)
         at = bytes(file).find(b'{"schema')
         for _ in range(data.draw(st.integers(1, 4))):
-            file[at + data.draw(st.integers(32, 300))] = data.draw(st.sampled_from(b'0123456789-"{}:, '))
+            file[at + data.draw(st.integers(32, 300))] = data.draw(
+                st.sampled_from(b'0123456789-"{}:, ')
+            )
         try:
             part = read_part(file)
         except DamagedError:

@@ -47,8 +47,8 @@ class Bench:
         damage: change one byte of a version where it is kept, given job, version and offset.
         breaking: while this context lasts, every put fails.
         levels: what is acknowledged, in order.
-        most: how many versions can be put at once without waiting; one more is refused with ``TierBusyError``. None
-            where every put waits for its turn.
+        most: how many versions can be put at once without waiting; one more is refused with
+            ``TierBusyError``. None where every put waits for its turn.
         own_checksums: manifests have those of the whole file, not only of its parts.
     """
 
@@ -95,10 +95,15 @@ def s3_bench(folder: Path) -> Iterator[Bench]:
     with object_store.running() as store:
 
         def make() -> Tier:
-            return S3Tier(object_store.BUCKET, "runs/one", endpoint=store.url, attempts=1, threads=3)
+            return S3Tier(
+                object_store.BUCKET, "runs/one", endpoint=store.url, attempts=1, threads=3
+            )
 
         def damage(job: str, version: int, offset: int) -> None:
-            s3, where = store.client(), {"Bucket": object_store.BUCKET, "Key": f"runs/one/{job}-{version:012d}.pt"}
+            s3, where = (
+                store.client(),
+                {"Bucket": object_store.BUCKET, "Key": f"runs/one/{job}-{version:012d}.pt"},
+            )
             data = bytearray(s3.get_object(**where)["Body"].read())
             data[offset] ^= 1
             s3.put_object(**where, Body=bytes(data))
@@ -117,7 +122,9 @@ def cloud_bench(folder: Path | None) -> Iterator[Bench]:
     store = CloudStore(folder)
 
     def damage(job: str, version: int, offset: int) -> None:
-        (name,) = (n for n in store.names() if n.startswith(f"{job}-{version:012d}.") and n.endswith(".pt"))
+        (name,) = (
+            n for n in store.names() if n.startswith(f"{job}-{version:012d}.") and n.endswith(".pt")
+        )
         data = bytearray(store.read(name))
         data[offset] ^= 1
         store.write(name, bytes(data))
@@ -138,18 +145,27 @@ def node_bench(
     made: list[Tier] = []
     with ExitStack() as stack:
         running_nodes = [
-            stack.enter_context(running(256 * 2**20, folder / f"persist-{n}", keep=10, listen=where()))
+            stack.enter_context(
+                running(256 * 2**20, folder / f"persist-{n}", keep=10, listen=where())
+            )
             for n in range(nodes)
         ]
 
         def make() -> Tier:
             tiers = [TcpTier(node.address, f"run {len(made)}", TOKEN) for node in running_nodes]  # type: ignore[attr-defined]
-            made.append(ReplicatedTier(tiers, replicas) if replicas else tiers[0] if nodes == 1 else StripedTier(tiers))
+            made.append(
+                ReplicatedTier(tiers, replicas)
+                if replicas
+                else tiers[0]
+                if nodes == 1
+                else StripedTier(tiers)
+            )
             return made[-1]
 
         def damage(job: str, version: int, offset: int) -> None:
             """In memory, from where it is served, and on disk, from where it would be."""
-            assert until(lambda: not any(node.registry.queue for node in running_nodes))  # durable: on one of them
+            # Durable: on one of them
+            assert until(lambda: not any(node.registry.queue for node in running_nodes))
             for number, node in enumerate(running_nodes, start=1):
                 name = job if nodes == 1 or replicas else part_job(job, number, nodes)
                 path, at = folder / f"persist-{number - 1}" / f"{name}-{version:012d}.pt", offset
@@ -172,7 +188,9 @@ def node_bench(
                 yield
 
         levels = (Level.REMOTE, Level.DURABLE)
-        yield Bench(make(), make, damage, breaking, levels, own_checksums=nodes == 1 or bool(replicas))
+        yield Bench(
+            make(), make, damage, breaking, levels, own_checksums=nodes == 1 or bool(replicas)
+        )
         for tier in made:
             tier.close()
 
@@ -193,7 +211,10 @@ if "OMPI_COMM_WORLD_RANK" in os.environ:  # test_mpi_streams.py runs these tests
 BORROWERS = ["tcp"]
 """The tiers that read a version where the training has it."""
 ELSEWHERE = {"mpi", "tcps"}
-"""Schemes of other tests: mpi has these under mpirun (test_mpi_streams.py); tcps is tcp in TLS (test_node.py)."""
+"""Schemes of other tests: mpi has these under mpirun (test_mpi_streams.py).
+
+Tcps is tcp in TLS (test_node.py).
+"""
 
 
 def test_every_scheme_is_under_contract() -> None:
@@ -266,7 +287,9 @@ def test_the_bytes_come_back(bench: Bench, tmp_path: Path, size: int) -> None:
 
 
 @pytest.mark.parametrize("records", [(1000,), (3, 0, 200_000), (100, CHUNK_BYTES, 5_000_000)])
-def test_zip_files_get_their_checksums(bench: Bench, tmp_path: Path, records: tuple[int, ...]) -> None:
+def test_zip_files_get_their_checksums(
+    bench: Bench, tmp_path: Path, records: tuple[int, ...]
+) -> None:
     shard, wanted = zip_shard(5, records), zip_shard(5, records)
     finish(wanted.image, wanted.layout)
     put(bench.tier, shard)
@@ -285,7 +308,9 @@ def test_damaged_bytes_are_refused(bench: Bench, tmp_path: Path, offset: int) ->
     newest, older = bench.again().versions("job")
     with pytest.raises(DamagedError, match="damaged"):
         bench.again().fetch(newest, tmp_path / "restored")
-    assert bench.again().fetch(older, tmp_path / "restored").read_bytes() == noise(CHUNK_BYTES + 1000, 1)
+    assert bench.again().fetch(older, tmp_path / "restored").read_bytes() == noise(
+        CHUNK_BYTES + 1000, 1
+    )
 
 
 def test_a_version_that_is_gone(bench: Bench, tmp_path: Path) -> None:
@@ -436,7 +461,9 @@ def test_two_at_once(bench: Bench, tmp_path: Path) -> None:
 
     def work(version: int) -> None:
         try:
-            bench.tier.put(plain_shard(noise(2 * CHUNK_BYTES, version), version), levels[version].append)
+            bench.tier.put(
+                plain_shard(noise(2 * CHUNK_BYTES, version), version), levels[version].append
+            )
         except TierBusyError:
             busy.append(version)
 
@@ -477,7 +504,9 @@ class TestRetention:
         assert versions(tier) == [900, 800, 600, 300]
         assert versions(tier, "other") == [1]
         for manifest in tier.versions("job"):
-            assert tier.fetch(manifest, tmp_path / "restored").read_bytes() == noise(1000, manifest.version)
+            assert tier.fetch(manifest, tmp_path / "restored").read_bytes() == noise(
+                1000, manifest.version
+            )
         tier.close()
         tier.close()
 

@@ -1,4 +1,6 @@
-"""Gradients that are added up over iterations: a version waits for the step that uses them, or warns."""
+"""Gradients that are added up over iterations: a version waits for the step that uses them, or
+warns.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ TOTAL = 16
 class Training:
     """A model whose optimizer steps in every fourth iteration, next to one that steps in each."""
 
-    def __init__(self, folder: Path, cut: int | None, *, loader: bool, second: bool, asks: bool) -> None:
+    def __init__(
+        self, folder: Path, cut: int | None, *, loader: bool, second: bool, asks: bool
+    ) -> None:
         torch.manual_seed(3)
         self.model = torch.nn.ModuleDict({"a": torch.nn.Linear(4, 4), "b": torch.nn.Linear(4, 1)})
         slow = torch.optim.Adam((self.model["a"] if second else self.model).parameters(), lr=0.1)
@@ -77,11 +81,16 @@ def test_a_training_resumes_with_all_gradients(kind: str, cut: int, tmp_path: Pa
 def test_nothing_waits_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A training that updates its parameters by hand never steps; an urgent request has no time to wait."""
+    """A training that updates its parameters by hand never steps.
+
+    An urgent request has no time to wait.
+    """
     monkeypatch.setattr(accumulation, "MAX_ITERATIONS", 4)
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with Checkpointer(model=model, optimizer=optimizer, tiers=tmp_path, every=1, job="job", slots=9, keep=9) as ck:
+    with Checkpointer(
+        model=model, optimizer=optimizer, tiers=tmp_path, every=1, job="job", slots=9, keep=9
+    ) as ck:
         for step in ck.steps(8):
             model(torch.ones(1, 4)).sum().backward()
             if step == 1:
@@ -96,7 +105,9 @@ def test_gradients_that_are_only_zeroed_keep_nothing_waiting(tmp_path: Path) -> 
     """Iterations without a backward, as those that collect data."""
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with Checkpointer(model=model, optimizer=optimizer, tiers=tmp_path, every=2, job="job", slots=9) as ck:
+    with Checkpointer(
+        model=model, optimizer=optimizer, tiers=tmp_path, every=2, job="job", slots=9
+    ) as ck:
         for step in ck.steps(8):
             if step % 5 == 0:
                 model(torch.ones(1, 4)).sum().backward()

@@ -1,4 +1,6 @@
-"""Saves before a preemption: they need no free slot, older versions give way, and training holds until it may go on."""
+"""Saves before a preemption: they need no free slot, older versions give way, and training holds
+until it may go on.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ class Memory(Slow):
         shard.lost(CheckpointError("it is in memory only"))
 
 
-def saver_of(tier: Tier | Path | list[Tier | Path], **options: Any) -> tuple[Callable[[], None], Checkpointer]:
+def saver_of(
+    tier: Tier | Path | list[Tier | Path], **options: Any
+) -> tuple[Callable[[], None], Checkpointer]:
     """A step of a small training, forward and all, and its checkpointer."""
     model = model_of(2, 64)
     optimizer = Fill(model.parameters())
@@ -69,7 +73,10 @@ def saver_of(tier: Tier | Path | list[Tier | Path], **options: Any) -> tuple[Cal
         optimizer.step()
 
     return step, Checkpointer(
-        model=model, optimizer=optimizer, tiers=tier if isinstance(tier, list) else [tier], **options
+        model=model,
+        optimizer=optimizer,
+        tiers=tier if isinstance(tier, list) else [tier],
+        **options,
     )
 
 
@@ -134,7 +141,10 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BareAgent
 
 
 def test_what_passes_between_steps_is_on_the_board(tmp_path: Path, agent: BareAgent) -> None:
-    """From the end of a step until the model is used, for an evaluation too; without saves and the first step."""
+    """From the end of a step until the model is used, for an evaluation too.
+
+    Without saves and the first step.
+    """
     step, saver = saver_of(tmp_path)
     with saver:
         time.sleep(0.05)
@@ -145,7 +155,9 @@ def test_what_passes_between_steps_is_on_the_board(tmp_path: Path, agent: BareAg
                 saver._state.model.eval()(torch.zeros(1, 64))
                 saver._state.model.train()
                 time.sleep(0.2)
-        between_s, of_s = (agent.board.of_rank(0, word) / 1e9 for word in (RankWord.BETWEEN_NS, RankWord.OF_NS))
+        between_s, of_s = (
+            agent.board.of_rank(0, word) / 1e9 for word in (RankWord.BETWEEN_NS, RankWord.OF_NS)
+        )
     assert 4 * 0.03 <= between_s < 0.22 and between_s + 0.2 <= of_s < 0.5
 
 
@@ -165,7 +177,9 @@ def test_training_holds_after_a_save_before_a_preemption(agent: BareAgent, tmp_p
     thread = threading.Thread(target=train)
     thread.start()
     (told,) = until(lambda: agent.told("saved"))
-    assert told["version"] == 2 and told["save"][0] == SaveReason.EMERGENCY and told["error"] is None
+    assert (
+        told["version"] == 2 and told["save"][0] == SaveReason.EMERGENCY and told["error"] is None
+    )
     assert contents(tmp_path / "versions") == {2: {2.0}}
     assert not done.wait(0.2) and agent.board.of_rank(0, RankWord.HELD) == 2
     agent.board.words[Word.RESUMED] = 1
@@ -174,7 +188,9 @@ def test_training_holds_after_a_save_before_a_preemption(agent: BareAgent, tmp_p
     saver.close()
 
 
-def test_a_version_that_a_newer_urgent_one_replaces_is_not_reported_as_failed(agent: BareAgent) -> None:
+def test_a_version_that_a_newer_urgent_one_replaces_is_not_reported_as_failed(
+    agent: BareAgent,
+) -> None:
     tier = Slow()
     step, saver = saver_of(tier, slots=1)
     saver.restore_latest()
@@ -194,7 +210,9 @@ def test_a_version_that_a_newer_urgent_one_replaces_is_not_reported_as_failed(ag
 
 
 class Evaluated:
-    """A training that is evaluated for ever by another thread than the test's, once ``steps`` are done."""
+    """A training that is evaluated for ever by another thread than the test's, once ``steps`` are
+    done.
+    """
 
     def __init__(
         self,
@@ -243,14 +261,18 @@ class Evaluated:
 def test_an_evaluation_does_not_keep_a_notice_waiting(
     agent: BareAgent, tmp_path: Path, *, pending: bool, loader: bool
 ) -> None:
-    """Also where the last step's version is not sent yet, because schedulers follow the step, or a batch is awaited."""
+    """Also where the last step's version is not sent yet, because schedulers follow the step, or a
+    batch is awaited.
+    """
     agent.board.words[Word.DUE] = 3 if pending else 0
     extra = {"loader": ResumableLoader(torch.utils.data.DataLoader(range(3)))} if loader else {}  # type: ignore[arg-type]
     training = Evaluated(tmp_path / "versions", 3, extra=extra)
     assert not contents(tmp_path / "versions")
     agent.board.request(SaveReason.EMERGENCY, int((time.time() + 20) * 1000))
     until(lambda: agent.board.of_rank(0, RankWord.HELD) == 3)
-    (told,) = until(lambda: [m for m in agent.told("saved") if m["save"][0] == SaveReason.EMERGENCY])
+    (told,) = until(
+        lambda: [m for m in agent.told("saved") if m["save"][0] == SaveReason.EMERGENCY]
+    )
     assert (told["version"], told["error"]) == (3, None)
     assert contents(tmp_path / "versions") == {3: {3.0}}
     passes = training.passes
@@ -279,7 +301,11 @@ def swapped(model: torch.nn.Module) -> None:
     ids=["before-the-first-step", "half-a-step", "other-weights", "in-time"],
 )
 def test_an_evaluation_in_which_the_state_is_not_that_of_the_last_step_or_time_is_left(
-    agent: BareAgent, tmp_path: Path, steps: int, before: Callable[[torch.nn.Module], object], left_s: float
+    agent: BareAgent,
+    tmp_path: Path,
+    steps: int,
+    before: Callable[[torch.nn.Module], object],
+    left_s: float,
 ) -> None:
     training = Evaluated(tmp_path / "versions", steps, before)
     agent.board.words[Word.RESUMED] = 1
@@ -289,11 +315,15 @@ def test_an_evaluation_in_which_the_state_is_not_that_of_the_last_step_or_time_i
     assert not agent.told("saved")
     training.end()
     (told,) = agent.told("saved")
-    assert told["version"] == steps + 1 and contents(tmp_path / "versions") == {steps + 1: {steps + 1.0}}
+    assert told["version"] == steps + 1 and contents(tmp_path / "versions") == {
+        steps + 1: {steps + 1.0}
+    }
 
 
 @pytest.mark.parametrize("by_steps", [False, True])
-def test_a_notice_in_a_validation_within_an_iteration(agent: BareAgent, tmp_path: Path, *, by_steps: bool) -> None:
+def test_a_notice_in_a_validation_within_an_iteration(
+    agent: BareAgent, tmp_path: Path, *, by_steps: bool
+) -> None:
     """What the last step left is saved with the number of the iteration, which counts as done."""
     model = model_of(2, 64)
     optimizer = Fill(model.parameters())
@@ -329,7 +359,9 @@ def test_a_notice_in_a_validation_within_an_iteration(agent: BareAgent, tmp_path
 def test_another_module_that_runs_with_gradients_does_not_keep_a_notice_waiting(
     agent: BareAgent, tmp_path: Path, *, own_part: bool
 ) -> None:
-    """A part of the model itself may be the start of the next step: it is not saved in the middle of that."""
+    """A part of the model itself may be the start of the next step: it is not saved in the middle
+    of that.
+    """
     step, saver = saver_of(tmp_path / "versions")
     saver.restore_latest()
     other = saver._state.model[0] if own_part else model_of(1, 64)
@@ -368,7 +400,9 @@ def test_a_save_before_the_end_waits_until_it_outlives_the_anchor(
     thread.start()
     until(
         lambda: (
-            saver.handles and saver.handles[-1].remote_done.done() and (not beside or saver.handles[-1].durable.done())
+            saver.handles
+            and saver.handles[-1].remote_done.done()
+            and (not beside or saver.handles[-1].durable.done())
         )
     )
     time.sleep(0.3)
@@ -384,7 +418,9 @@ def test_a_save_before_the_end_waits_until_it_outlives_the_anchor(
 
 
 @pytest.mark.parametrize("reason", [SaveReason.EMERGENCY, SaveReason.STOP])
-def test_a_save_that_is_given_up_is_waited_for_no_more(agent: BareAgent, reason: SaveReason) -> None:
+def test_a_save_that_is_given_up_is_waited_for_no_more(
+    agent: BareAgent, reason: SaveReason
+) -> None:
     """Where rank 1 waited on, rank 0 waited for it in the next step's collective."""
     bucket = Slow()
     step, saver = saver_of([bucket])
@@ -502,7 +538,9 @@ def test_keep_and_steps_of_the_environment(tmp_path: Path, monkeypatch: pytest.M
     for variable in ("DEEPVM_KEEP", "DEEPVM_SAVE_EVERY"):
         with monkeypatch.context() as patch:
             patch.setenv(variable, "many")
-            with pytest.raises(RequestError, match=f"{variable}: 'many' cannot be used; allowed: a whole number"):
+            with pytest.raises(
+                RequestError, match=f"{variable}: 'many' cannot be used; allowed: a whole number"
+            ):
                 saver_of(tmp_path / "bad")
 
 
@@ -518,7 +556,9 @@ def test_steps_of_the_job_file_are_periodic_saves(
     assert told == {5: SaveReason.NONE, 10: SaveReason.NONE}
 
 
-def test_a_trainer_of_an_older_generation_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trainer_of_an_older_generation_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = model_of(1, 8)
     monkeypatch.setenv("DEEPVM_EPOCH", "2")
     with Checkpointer(model=model, optimizer=Fill(model.parameters()), tiers=tmp_path) as newer:

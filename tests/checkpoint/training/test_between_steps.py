@@ -1,4 +1,7 @@
-"""What hooks alone cannot assign to an iteration is warned about, once, by name; usual loops warn of nothing."""
+"""What hooks alone cannot assign to an iteration is warned about, once, by name.
+
+Usual loops warn of nothing.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,10 @@ class Position:
 
 
 class Loop:
-    """A small training of which hooks save every second step; what a test adds stands before or after the step."""
+    """A small training of which hooks save every second step.
+
+    What a test adds stands before or after the step.
+    """
 
     def __init__(self, folder: Path, **extra: Any) -> None:
         self.model = model_of(2, 8)
@@ -42,7 +48,12 @@ class Loop:
         self.average = torch.optim.swa_utils.AveragedModel(self.model)
         self.scaler = torch.amp.GradScaler("cpu")
         self.position = Position()
-        extra = {"scheduler": self.scheduler, "average": self.average, "scaler": self.scaler, **extra}
+        extra = {
+            "scheduler": self.scheduler,
+            "average": self.average,
+            "scaler": self.scaler,
+            **extra,
+        }
         self.saver = Checkpointer(
             model=self.model,
             optimizer=self.optimizer,
@@ -55,7 +66,9 @@ class Loop:
         )
         self.step = 0
 
-    def run(self, *, top: Change = lambda _: None, bottom: Change = lambda _: None, steps: int = 12) -> None:
+    def run(
+        self, *, top: Change = lambda _: None, bottom: Change = lambda _: None, steps: int = 12
+    ) -> None:
         self.saver.restore_latest()
         for self.step in range(steps):
             top(self)
@@ -78,11 +91,16 @@ def loop(tmp_path: Path) -> Iterator[Loop]:
 def positions(folder: Path) -> dict[int, int]:
     """The saved position, by version."""
     files = {int(path.stem.rpartition("-")[2]): path for path in folder.glob("*.pt")}
-    return {n: torch.load(path, weights_only=True)["extra"]["position"]["position"] for n, path in files.items()}
+    return {
+        n: torch.load(path, weights_only=True)["extra"]["position"]["position"]
+        for n, path in files.items()
+    }
 
 
 def test_a_usual_loop_warns_of_nothing(loop: Loop, caplog: pytest.LogCaptureFixture) -> None:
-    """A GradScaler, a scheduler, an average, a counter after the step, and weights that are clipped after it."""
+    """A GradScaler, a scheduler, an average, a counter after the step, and weights that are clipped
+    after it.
+    """
 
     def bottom(loop: Loop) -> None:
         loop.position.advance()
@@ -133,9 +151,19 @@ def validate(loop: Loop) -> None:
         ({"bottom": reset}, "parameter '0.weight'"),
         ({"top": noise}, "parameter '0.weight'"),
         ({"top": lambda loop: loop.scheduler.step()}, "extra['scheduler']"),
-        ({"bottom": lambda loop: loop.position.advance() if loop.step % 3 == 0 else None}, "extra['position']"),
+        (
+            {"bottom": lambda loop: loop.position.advance() if loop.step % 3 == 0 else None},
+            "extra['position']",
+        ),
     ],
-    ids=["noise-after", "validation", "reset-layer", "noise-before", "scheduler-first", "now-and-then"],
+    ids=[
+        "noise-after",
+        "validation",
+        "reset-layer",
+        "noise-before",
+        "scheduler-first",
+        "now-and-then",
+    ],
 )
 @pytest.mark.filterwarnings("ignore:Detected call of")
 def test_what_may_belong_to_either_iteration_is_warned_about(
@@ -148,10 +176,16 @@ def test_what_may_belong_to_either_iteration_is_warned_about(
     assert len(messages) == len(set(messages)) <= 2
 
 
-def test_the_optimizer_that_steps_last_is_to_be_given(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_optimizer_that_steps_last_is_to_be_given(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Also for a container of two models, whose own forward is never called."""
-    models = torch.nn.ModuleDict({"generator": torch.nn.Linear(4, 4), "critic": torch.nn.Linear(4, 1)})
-    optimizers = {name: torch.optim.SGD(model.parameters(), lr=0.01) for name, model in models.items()}
+    models = torch.nn.ModuleDict(
+        {"generator": torch.nn.Linear(4, 4), "critic": torch.nn.Linear(4, 1)}
+    )
+    optimizers = {
+        name: torch.optim.SGD(model.parameters(), lr=0.01) for name, model in models.items()
+    }
     for last in ("generator", "critic"):
         (other,) = optimizers.keys() - {last}
         with Checkpointer(
@@ -172,7 +206,10 @@ def test_the_optimizer_that_steps_last_is_to_be_given(tmp_path: Path, caplog: py
         if last == "generator":
             assert not caplog.records
     (record,) = caplog.records
-    assert "extra['generator'] changed in a step that follows the step of the optimizer given" in record.message
+    assert (
+        "extra['generator'] changed in a step that follows the step of the optimizer given"
+        in record.message
+    )
 
 
 def test_weights_changed_through_data_after_a_step_are_those_of_the_version(tmp_path: Path) -> None:
@@ -180,7 +217,9 @@ def test_weights_changed_through_data_after_a_step_are_those_of_the_version(tmp_
     torch.manual_seed(0)
     model = torch.nn.Linear(256, 256)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    with Checkpointer(model=model, optimizer=optimizer, tiers=tmp_path, every=1, job="job", keep=9, slots=9) as saver:
+    with Checkpointer(
+        model=model, optimizer=optimizer, tiers=tmp_path, every=1, job="job", keep=9, slots=9
+    ) as saver:
         saver.restore_latest()
         for number in range(1, 6):
             model(torch.ones(1, 256)).sum().backward()

@@ -1,4 +1,6 @@
-"""Hooks without ``steps``: what changes between the step and the next forward is saved right, or warned of."""
+"""Hooks without ``steps``: what changes between the step and the next forward is saved right, or
+warned of.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +94,9 @@ def test_a_version_is_right_or_one_warning_names_what_changed(
     assert all("changed" in text and name in text for text in texts)
 
 
-def test_an_ordinary_loop_is_not_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_ordinary_loop_is_not_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Schedulers, scalers and averages that follow the step, and an evaluation that draws nothing."""
     training = Training(
         tmp_path,

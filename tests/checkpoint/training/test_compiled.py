@@ -24,18 +24,27 @@ STEPS, EVERY = 16, 3
 
 
 class Filled:
-    """A training after whose step v every parameter is v: the gradient of their sum is 1 everywhere."""
+    """A training after whose step v every parameter is v: the gradient of their sum is 1
+    everywhere.
+    """
 
     def __init__(self, folder: Path, **options: Any) -> None:
         self.model = torch.nn.Sequential(*[torch.nn.Linear(64, 64, bias=False) for _ in range(12)])
         for p in self.model.parameters():
             torch.nn.init.zeros_(p)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1.0, maximize=True, foreach=False)
+        self.optimizer = torch.optim.SGD(
+            self.model.parameters(), lr=1.0, maximize=True, foreach=False
+        )
         self.folder, self.options = folder, options
         self.stored = self.optimizer.step
 
     def saver(self, optimizer: Any = None) -> Checkpointer:
-        given = {"model": self.model, "optimizer": optimizer or self.optimizer, "every": EVERY, "keep": 100}
+        given = {
+            "model": self.model,
+            "optimizer": optimizer or self.optimizer,
+            "every": EVERY,
+            "keep": 100,
+        }
         return Checkpointer(**given, tiers=[self.folder.as_uri()], **self.options)
 
     def backward(self) -> None:
@@ -47,7 +56,9 @@ class Filled:
         for manifest in VersionFolder(self.folder).manifests("job"):
             path = VersionFolder(self.folder).file("job", manifest.version)
             tree = torch.load(path, weights_only=True)
-            found[tree["version"]] = set().union(*(set(t.unique().tolist()) for t in tree["model"].values()))
+            found[tree["version"]] = set().union(
+                *(set(t.unique().tolist()) for t in tree["model"].values())
+            )
         return found
 
 
@@ -102,7 +113,9 @@ def nothing_compiled() -> None:
     torch._dynamo.reset()
 
 
-def train(run: Filled, way: str, backend: str = "eager", *, compiled_before: bool = False) -> dict[int, set[float]]:
+def train(
+    run: Filled, way: str, backend: str = "eager", *, compiled_before: bool = False
+) -> dict[int, set[float]]:
     step = WAYS[way](run, backend)
     before = 0
     if compiled_before:
@@ -115,7 +128,9 @@ def train(run: Filled, way: str, backend: str = "eager", *, compiled_before: boo
         saver.wait()
         assert saver.version == STEPS
         saver.save(block=True)
-    return {version: {value - before for value in values} for version, values in run.contents().items()}
+    return {
+        version: {value - before for value in values} for version, values in run.contents().items()
+    }
 
 
 @pytest.mark.parametrize("way", sampled(WAYS))
@@ -126,7 +141,9 @@ def test_a_version_holds_the_numbers_of_one_step(way: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)], ids=["aot", "inductor"]
+    "backend",
+    ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)],
+    ids=["aot", "inductor"],
 )
 @pytest.mark.parametrize("compiled_before", [False, True], ids=["after", "before"])
 def test_as_a_backend_runs_it(backend: str, compiled_before: bool, tmp_path: Path) -> None:
@@ -137,9 +154,14 @@ def test_as_a_backend_runs_it(backend: str, compiled_before: bool, tmp_path: Pat
 
 
 def test_without_the_gate_that_test_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mutation: copies are slow, so that the next compiled steps come meanwhile, and nobody waits for them."""
+    """The mutation: copies are slow, so that the next compiled steps come meanwhile, and nobody
+    waits for them.
+    """
     monkeypatch.setattr(Slot, "copy", slow_copy(0.001))
-    assert all(values == {version} for version, values in train(Filled(tmp_path / "gate"), "compiled").items())
+    assert all(
+        values == {version}
+        for version, values in train(Filled(tmp_path / "gate"), "compiled").items()
+    )
     monkeypatch.setattr(Checkpointer, "_before_step", Checkpointer._before_forward)
     notice_no_change(monkeypatch)
     found = train(Filled(tmp_path / "none"), "compiled")
@@ -158,12 +180,16 @@ def test_a_compiled_step_within_a_step_is_one(tmp_path: Path) -> None:
     assert all(values == {version} for version, values in found.items()), found
 
 
-def test_other_compiled_optimizers_wait_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_compiled_optimizers_wait_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of two optimizers one is an extra: its step must wait for the copy as well."""
     monkeypatch.setattr(Slot, "copy", slow_copy(0.001))
     run = Filled(tmp_path)
     halves = [*run.model.parameters()]
-    run.optimizer, other = (torch.optim.SGD(h, lr=1.0, maximize=True, foreach=False) for h in (halves[:6], halves[6:]))
+    run.optimizer, other = (
+        torch.optim.SGD(h, lr=1.0, maximize=True, foreach=False) for h in (halves[:6], halves[6:])
+    )
     run.options["extra"] = {"other": other}
     steps = [torch.compile(o.step, backend="eager") for o in (other, run.optimizer)]
     with run.saver() as saver:
@@ -188,7 +214,9 @@ def test_a_graph_that_must_be_whole_is_refused_with_the_reason(tmp_path: Path) -
 
 
 class Wrapper(torch.optim.Optimizer):
-    """What Accelerate's AcceleratedOptimizer is: an optimizer by its class, without hooks of its own."""
+    """What Accelerate's AcceleratedOptimizer is: an optimizer by its class, without hooks of its
+    own.
+    """
 
     def __init__(self, optimizer: Any) -> None:
         self.optimizer = optimizer
@@ -235,7 +263,9 @@ def test_a_wrapped_optimizer(tmp_path: Path) -> None:
         assert saver.restore_latest() == STEPS
 
 
-@pytest.mark.parametrize("wrong", [None, [1], torch.nn.Linear(1, 1)], ids=["none", "list", "module"])
+@pytest.mark.parametrize(
+    "wrong", [None, [1], torch.nn.Linear(1, 1)], ids=["none", "list", "module"]
+)
 def test_what_is_no_optimizer_is_refused(wrong: Any, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"optimizer: .* a torch.optim.Optimizer"):
         Checkpointer(model=torch.nn.Linear(1, 1), optimizer=wrong, tiers=[tmp_path.as_uri()])

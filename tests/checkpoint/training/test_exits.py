@@ -1,4 +1,6 @@
-"""How a checkpointer ends: in the time it was given, never in a forked child, and with a journal that nobody blocks."""
+"""How a checkpointer ends: in the time it was given, never in a forked child, and with a journal
+that nobody blocks.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ def test_the_time_to_close_is_one_for_all_tiers() -> None:
     saver = Checkpointer(model=model, optimizer=torch.optim.SGD(model.parameters()), tiers=tiers)
     saver.save()
     start = time.monotonic()
-    with soon(3), pytest.raises(CheckpointError, match="not finished in 1 s"):  # four tiers, each twice: 8 seconds
+    # Four tiers, each twice: 8 seconds
+    with soon(3), pytest.raises(CheckpointError, match="not finished in 1 s"):
         saver.close(1.0)
     assert time.monotonic() - start > 0.9
     for tier in tiers:
@@ -80,21 +83,30 @@ def test_a_forked_child_leaves_its_parents_files_alone(
     monkeypatch.setattr(hooks.atexit, "register", lambda *call: registered.append(call))
     model = torch.nn.Linear(64, 64)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    saver = Checkpointer(model=model, optimizer=optimizer, tiers=[mappable.as_uri()], strategy=strategy, every=1)
+    saver = Checkpointer(
+        model=model, optimizer=optimizer, tiers=[mappable.as_uri()], strategy=strategy, every=1
+    )
     optimizer.step()
     saver.save(block=True)
     # Nothing is under way any more; in D these are files that are not yet versions.
-    slots = [slot for slot in (saver._pipeline.take(30.0), saver._pipeline.take(30.0)) if slot is not None]
+    slots = [
+        slot
+        for slot in (saver._pipeline.take(30.0), saver._pipeline.take(30.0))
+        if slot is not None
+    ]
     assert len(slots) == 2
     before = sorted(mappable.iterdir())
-    ((call, *arguments),) = [r for r in registered if r[0] is hooks._close]  # torch registers its own, too
+    # Torch registers its own, too
+    ((call, *arguments),) = [r for r in registered if r[0] is hooks._close]
 
     def end() -> None:
         call(*arguments)
         assert not saver._closed
 
     assert in_child(end) == 0
-    assert sorted(mappable.iterdir()) == before and (strategy == "C" or {s.home for s in slots} <= {*before})
+    assert sorted(mappable.iterdir()) == before and (
+        strategy == "C" or {s.home for s in slots} <= {*before}
+    )
     for slot in slots:
         saver._pipeline.give_back(slot)
     optimizer.step()
@@ -103,7 +115,9 @@ def test_a_forked_child_leaves_its_parents_files_alone(
     assert saver._closed and sorted(p.suffix for p in mappable.glob("*.pt")) == [".pt", ".pt"]
 
 
-def test_a_signal_that_logs_does_not_block_who_was_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_that_logs_does_not_block_who_was_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     journal = Journal([tmp_path / "journal"], "mine")
     write, inside = os.write, []
 

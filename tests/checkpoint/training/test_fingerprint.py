@@ -17,7 +17,9 @@ from deepvm.errors import CheckpointError  # noqa: E402
 nn, optim = torch.nn, torch.optim
 
 
-def state(*layers: Any, lr: float = 0.1, kind: Any = optim.Adam, order: int = 1, extra: Any = None) -> TrainingState:
+def state(
+    *layers: Any, lr: float = 0.1, kind: Any = optim.Adam, order: int = 1, extra: Any = None
+) -> TrainingState:
     model = nn.Sequential(*(layers or (nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))))
     optimizer = kind([*model.parameters()][::order], lr=lr)
     return TrainingState(model, optimizer, extra(optimizer) if extra else None)
@@ -36,8 +38,16 @@ def one_cycle(steps: int) -> Any:
     [
         (state, lambda: state(lr=0.2), "optimizer.param_groups[0]['lr']: 0.1 -> 0.2"),
         (state, lambda: state(kind=optim.NAdam), "class of optimizer: Adam -> NAdam"),
-        (state, lambda: state(nn.Linear(2, 2), nn.GELU(), nn.Linear(2, 2)), "model.1: ReLU() -> GELU(approximate='"),
-        (lambda: state(extra=one_cycle(9)), lambda: state(extra=one_cycle(8)), "extra['s'].total_steps: 9 -> 8"),
+        (
+            state,
+            lambda: state(nn.Linear(2, 2), nn.GELU(), nn.Linear(2, 2)),
+            "model.1: ReLU() -> GELU(approximate='",
+        ),
+        (
+            lambda: state(extra=one_cycle(9)),
+            lambda: state(extra=one_cycle(8)),
+            "extra['s'].total_steps: 9 -> 8",
+        ),
     ],
 )
 def test_another_setting_is_named(one: Any, other: Any, change: str) -> None:
@@ -80,7 +90,10 @@ def test_wrapped_and_renamed_modules_are_the_same() -> None:
     ("other", "words"),
     [
         (lambda: state(order=-1), "in another order, 0.weight where 2.bias is here"),
-        (lambda: state(nn.Linear(2, 2).double(), nn.ReLU(), nn.Linear(2, 2)), "float32, here of torch.float64"),
+        (
+            lambda: state(nn.Linear(2, 2).double(), nn.ReLU(), nn.Linear(2, 2)),
+            "float32, here of torch.float64",
+        ),
     ],
 )
 def test_a_model_that_would_be_loaded_wrongly_is_refused(other: Any, words: str) -> None:
@@ -98,7 +111,9 @@ def tied(really: bool) -> TrainingState:
 
 
 def test_weights_that_are_no_longer_tied_are_refused() -> None:
-    with pytest.raises(CheckpointError, match=r"0\.weight and 1\.weight are tied in the checkpoint, not here"):
+    with pytest.raises(
+        CheckpointError, match=r"0\.weight and 1\.weight are tied in the checkpoint, not here"
+    ):
         tied(False).restore(saved(tied(True)))
     with pytest.raises(CheckpointError, match="are tied here, not in the checkpoint"):
         tied(True).restore(saved(tied(False)))
@@ -111,7 +126,9 @@ class Sharing(optim.SGD):
     def step(self, closure: Any = None) -> None:
         for group in self.param_groups:
             for parameter in group["params"]:
-                self.state[parameter].setdefault("count", self.__dict__.setdefault("count", torch.zeros(())))
+                self.state[parameter].setdefault(
+                    "count", self.__dict__.setdefault("count", torch.zeros(()))
+                )
         next(iter(self.state.values()))["count"].add_(1)
 
 
@@ -130,7 +147,10 @@ def test_another_learning_rate_is_refused_without_a_name_and_warned_of_with_one(
     monkeypatch.delenv("DEEPVM_JOB")
 
     def run(lr: float, job: str | None = None) -> tuple[int, float, str]:
-        """The step that was restored, the learning rate in force, and the job's name; saves one more step."""
+        """The step that was restored, the learning rate in force, and the job's name.
+
+        Saves one more step.
+        """
         caplog.clear()
         model = nn.Linear(2, 2)
         optimizer = optim.SGD(model.parameters(), lr=lr)
@@ -144,9 +164,13 @@ def test_another_learning_rate_is_refused_without_a_name_and_warned_of_with_one(
     assert run(0.1)[:2] == (0, 0.1)
     start, _, name = run(0.1)
     assert start == 1 and "settings" not in caplog.text
-    with pytest.raises(CheckpointError, match=rf"0\.1 -> 0\.2\..*another name.*set DEEPVM_JOB={name}"):
+    with pytest.raises(
+        CheckpointError, match=rf"0\.1 -> 0\.2\..*another name.*set DEEPVM_JOB={name}"
+    ):
         run(0.2)
     assert run(0.2, name)[:2] == (2, 0.1)
-    assert "['lr']: 0.1 -> 0.2" in caplog.text and "old values, which are in force now" in caplog.text
+    assert (
+        "['lr']: 0.1 -> 0.2" in caplog.text and "old values, which are in force now" in caplog.text
+    )
     assert run(0.2, name)[:2] == (3, 0.1) and "settings" not in caplog.text
     assert run(0.2, "other")[:2] == (0, 0.2)

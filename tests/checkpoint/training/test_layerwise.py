@@ -1,4 +1,6 @@
-"""Layer by layer: the same training bit by bit, whole versions, and each layer waits for its own copy only."""
+"""Layer by layer: the same training bit by bit, whole versions, and each layer waits for its own
+copy only.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ SCRIPT = TESTS / "support" / "checkpoint" / "train_layers.py"
 
 
 class Net(torch.nn.Module):
-    """Convolution, BatchNorm, dropout, a tied weight, a layer used twice, one that no step reaches, and one frozen."""
+    """Convolution, BatchNorm, dropout, a tied weight, a layer used twice, one that no step reaches,
+    and one frozen.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,13 +65,19 @@ def adamw(groups: Any) -> Any:
 
 
 class Job:
-    """A training with two groups of parameters and a scheduler; layer by layer where there is a folder."""
+    """A training with two groups of parameters and a scheduler.
+
+    Layer by layer where there is a folder.
+    """
 
     def __init__(self, make: Any, folder: Path | None = None, **options: Any) -> None:
         torch.manual_seed(0)
         self.model = Net()
         trainable = [p for p in self.model.parameters() if p.requires_grad]
-        groups = [{"params": [p for p in trainable if p.dim() > 1]}, {"params": [p for p in trainable if p.dim() < 2]}]
+        groups = [
+            {"params": [p for p in trainable if p.dim() > 1]},
+            {"params": [p for p in trainable if p.dim() < 2]},
+        ]
         groups[1]["weight_decay"] = 0.0  # type: ignore[assignment]
         self.optimizer = make(groups)
         self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 2, 0.9)
@@ -121,7 +131,10 @@ def test_training_is_the_same_bit_by_bit_and_so_is_every_version(make: Any, tmp_
             json.loads(json.dumps(whole.optimizer.state_dict()["param_groups"])),
             {k: v.clone() for k, v in whole.model.state_dict().items()},
         )
-        grads = [(p.grad, q.grad) for p, q in zip(whole.model.parameters(), layers.model.parameters(), strict=True)]
+        grads = [
+            (p.grad, q.grad)
+            for p, q in zip(whole.model.parameters(), layers.model.parameters(), strict=True)
+        ]
         assert all((a is None and b is None) or torch.equal(a, b) for a, b in grads)  # for logs
     layers.saver.save(block=True)
     layers.saver.close()
@@ -177,10 +190,14 @@ class FillLayers(Fill):
 
 class Filling:
     def __init__(self, folder: Path, layers: int = 8, **options: Any) -> None:
-        self.model = torch.nn.Sequential(*[torch.nn.Linear(128, 128, bias=False) for _ in range(layers)])
+        self.model = torch.nn.Sequential(
+            *[torch.nn.Linear(128, 128, bias=False) for _ in range(layers)]
+        )
         self.optimizer = FillLayers(self.model.parameters())
         options = {"every": 1, "keep": 1000, "strategy": "layerwise", **options}
-        self.saver = Checkpointer(model=self.model, optimizer=self.optimizer, tiers=[folder.as_uri()], **options)
+        self.saver = Checkpointer(
+            model=self.model, optimizer=self.optimizer, tiers=[folder.as_uri()], **options
+        )
 
     def backward(self) -> None:
         self.optimizer.zero_grad()
@@ -208,15 +225,21 @@ def test_a_version_holds_the_numbers_of_one_step(
     for _ in range(24):
         job.step()
         made = job.saver._snapshotter
-        if made.last is not None:  # a machine under load may need long to write one, and no slot is free then
+        # A machine under load may need long to write one, and no slot is free then
+        if made.last is not None:
             made.finish()
             made.last.local_done.exception(60)
             time.sleep(0.03)
     job.saver.save(block=True)
     job.saver.close()
     found = contents(tmp_path)
-    assert 24 in found and len(found) >= 4 and all(values == {version} for version, values in found.items()), found
-    assert copied[0] >= 16  # a whole version at the least, parameters and state of 8 layers, during backward
+    assert (
+        24 in found
+        and len(found) >= 4
+        and all(values == {version} for version, values in found.items())
+    ), found
+    # A whole version at the least, parameters and state of 8 layers, during backward
+    assert copied[0] >= 16
 
 
 def test_without_the_gate_that_test_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +253,9 @@ def test_without_the_gate_that_test_fails(tmp_path: Path, monkeypatch: pytest.Mo
     assert any(values != {version} for version, values in contents(tmp_path).items())
 
 
-def test_a_layer_waits_for_its_own_copy_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layer_waits_for_its_own_copy_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = Filling(tmp_path, every=2)
     for _ in range(3):
         job.step()  # version 2 showed where everything is; the layers of version 4 are copied ahead
@@ -271,7 +296,9 @@ def test_what_is_changed_behind_its_copy_is_copied_again(tmp_path: Path) -> None
             job.model[5].weight.data = torch.full_like(job.model[5].weight, 77.0)
     job.saver.save(block=True)
     job.saver.close()
-    trees = {int(p.stem[-12:]): torch.load(p, weights_only=True)["model"] for p in tmp_path.glob("*.pt")}
+    trees = {
+        int(p.stem[-12:]): torch.load(p, weights_only=True)["model"] for p in tmp_path.glob("*.pt")
+    }
     assert float(trees[4]["3.weight"].max()) == 104 and float(trees[4]["5.weight"].max()) == 77
     assert float(trees[6]["3.weight"].max()) == 106 and float(trees[6]["2.weight"].max()) == 6
 
@@ -344,7 +371,9 @@ def add_parameters(job: Filling) -> None:
         (add_parameters, "parameters that were added"),
     ],
 )
-def test_what_needs_all_gradients_is_refused(work: Callable[[Filling], None], named: str, tmp_path: Path) -> None:
+def test_what_needs_all_gradients_is_refused(
+    work: Callable[[Filling], None], named: str, tmp_path: Path
+) -> None:
     job = Filling(tmp_path)
     job.step()
     with pytest.raises(RequestError, match="'layerwise' cannot be used.*strategy=\"C\"") as error:
@@ -357,7 +386,11 @@ def test_what_cannot_be_divided_is_refused_at_once(tmp_path: Path) -> None:
     def make(optimizer: Callable[[Any], Any], **options: Any) -> None:
         model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
         Checkpointer(
-            model=model, optimizer=optimizer(model), tiers=[tmp_path.as_uri()], strategy="layerwise", **options
+            model=model,
+            optimizer=optimizer(model),
+            tiers=[tmp_path.as_uri()],
+            strategy="layerwise",
+            **options,
         )
 
     more = torch.nn.Parameter(torch.ones(3))
@@ -370,12 +403,17 @@ def test_what_cannot_be_divided_is_refused_at_once(tmp_path: Path) -> None:
         with pytest.raises(RequestError, match=named):
             make(optimizer)
     with pytest.raises(RequestError, match="GradScaler"):
-        make(lambda m: torch.optim.SGD(m.parameters(), lr=1), extra={"scaler": torch.amp.GradScaler("cpu")})
+        make(
+            lambda m: torch.optim.SGD(m.parameters(), lr=1),
+            extra={"scaler": torch.amp.GradScaler("cpu")},
+        )
 
 
 def test_a_refused_training_goes_on_as_usual() -> None:
     """In DistributedDataParallel with a communication hook of its own."""
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    torch.distributed.init_process_group(
+        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+    )
     try:
         model = DistributedDataParallel(torch.nn.Linear(3, 3))
         model.register_comm_hook(None, lambda state, bucket: averaged(bucket))
@@ -413,9 +451,18 @@ def test_after_close_the_training_goes_on_as_usual(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_ranks_layer_by_layer(tmp_path: Path) -> None:
-    """The same numbers as DistributedDataParallel alone, whole versions, and the refusals that need ranks."""
+    """The same numbers as DistributedDataParallel alone, whole versions, and the refusals that need
+    ranks.
+    """
     out = tmp_path / "found"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(SCRIPT)]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        str(SCRIPT),
+    ]
     command += [(tmp_path / "versions").as_uri(), str(out)]
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}
     ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
@@ -436,7 +483,9 @@ def test_two_ranks_layer_by_layer(tmp_path: Path) -> None:
 
 
 def test_the_whole_optimizer_is_what_is_divided() -> None:
-    """An attribute that a scheduler puts on the instance must not come into the parts: it would step the whole."""
+    """An attribute that a scheduler puts on the instance must not come into the parts: it would
+    step the whole.
+    """
     model = torch.nn.Linear(3, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     torch.optim.lr_scheduler.ConstantLR(optimizer)
@@ -446,12 +495,16 @@ def test_the_whole_optimizer_is_what_is_divided() -> None:
     assert not torch.equal(before, model.weight) and updates.ahead
     optimizer.step()
     assert not updates.ahead
-    assert torch.allclose(before - model.weight, torch.full((3, 3), optimizer.param_groups[0]["lr"]))
+    assert torch.allclose(
+        before - model.weight, torch.full((3, 3), optimizer.param_groups[0]["lr"])
+    )
 
 
 @pytest.mark.parametrize("failure", ["backward", "clip"])
 def test_an_unfinished_step_can_be_forgotten(failure: str) -> None:
-    """As when a version was restored behind an error: the next step is a whole one, of the restored numbers."""
+    """As when a version was restored behind an error: the next step is a whole one, of the restored
+    numbers.
+    """
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)

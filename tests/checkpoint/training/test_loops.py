@@ -1,6 +1,7 @@
 """Training loops of many shapes, killed at random places and resumed: bit for bit, or warned of.
 
-The shapes and the campaign are in tests/support/checkpoint/loops/. KILLS sets how often each is killed (slow ring).
+The shapes and the campaign are in tests/support/checkpoint/loops/. KILLS sets how often each is
+killed (slow ring).
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ def test_steps_resume_bit_for_bit(name: str, tmp_path: Path) -> None:
     assert not verdict(SHAPES[name], outcome), str(outcome)
 
 
-@pytest.mark.parametrize("name", ["averaged_model", "next_batch_before_the_forward", "momentum_encoder_at_the_top"])
+@pytest.mark.parametrize(
+    "name", ["averaged_model", "next_batch_before_the_forward", "momentum_encoder_at_the_top"]
+)
 def test_hooks_resume_bit_for_bit_or_warn(name: str, tmp_path: Path) -> None:
     outcome = quick(name, "hooks", tmp_path)
     assert not verdict(SHAPES[name], outcome), str(outcome)
@@ -77,7 +80,9 @@ def test_a_campaign_sees_what_is_not_restored(tmp_path: Path) -> None:
             optimizer.step()
             forgetful.position += 1
 
-    outcome = Campaign(Shape("forgetful", loop, Hooks.SILENT, Steps.EQUAL), "hooks", tmp_path, total=16).run(1)
+    outcome = Campaign(
+        Shape("forgetful", loop, Hooks.SILENT, Steps.EQUAL), "hooks", tmp_path, total=16
+    ).run(1)
     assert not outcome.error and any(outcome.starts)
     assert {"model", "optimizer"} <= set(outcome.different) and "forgetful" not in outcome.different
 

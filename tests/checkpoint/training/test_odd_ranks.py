@@ -1,4 +1,6 @@
-"""What is wrong on several ranks is told on all of them, when it can be told, and none waits for another in vain."""
+"""What is wrong on several ranks is told on all of them, when it can be told, and none waits for
+another in vain.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,13 @@ def test_what_one_rank_refuses_all_refuse_at_once(said: dict[str, list[str]]) ->
     assert "CheckpointError: rank 1: ['extra']['odd']['value']: 'set' cannot be used" in first
 
 
-def test_an_optimizer_of_the_parameters_before_they_were_sharded(said: dict[str, list[str]]) -> None:
+def test_an_optimizer_of_the_parameters_before_they_were_sharded(
+    said: dict[str, list[str]],
+) -> None:
     for each in said["an_optimizer_made_too_early"]:
-        assert "optimizer: 'SGD' cannot be used; allowed: one made after the model was sharded" in each
+        assert (
+            "optimizer: 'SGD' cannot be used; allowed: one made after the model was sharded" in each
+        )
 
 
 def test_steps_of_a_sharded_model_that_are_not_seen(said: dict[str, list[str]]) -> None:
@@ -42,16 +48,27 @@ def test_steps_of_a_sharded_model_that_are_not_seen(said: dict[str, list[str]]) 
     assert "nothing is saved automatically" in said["steps_of_another_optimizer"][0]
 
 
-def test_sharded_states_of_which_nothing_tells_how_to_shard_them_again(said: dict[str, list[str]]) -> None:
+def test_sharded_states_of_which_nothing_tells_how_to_shard_them_again(
+    said: dict[str, list[str]],
+) -> None:
     """Nothing is saved, which is an error at the end, too."""
     for each in said["states_that_could_not_be_restored"]:
-        assert "CheckpointError: version 2 was due and is not safe" in each and "'nested'" in each, each
+        assert (
+            "CheckpointError: version 2 was due and is not safe" in each and "'nested'" in each
+        ), each
 
 
-def test_a_model_that_is_sharded_too_finely_for_what_its_optimizer_will_keep(said: dict[str, list[str]]) -> None:
-    assert all("sharded into 120003 runs of bytes on this rank" in each for each in said["sharded_too_finely"])
+def test_a_model_that_is_sharded_too_finely_for_what_its_optimizer_will_keep(
+    said: dict[str, list[str]],
+) -> None:
+    assert all(
+        "sharded into 120003 runs of bytes on this rank" in each
+        for each in said["sharded_too_finely"]
+    )
     assert all("ended" in each for each in said["sharded_as_finely_as_may_be"])
 
 
-def test_a_fetch_may_take_longer_than_ranks_wait_for_one_another(said: dict[str, list[str]]) -> None:
+def test_a_fetch_may_take_longer_than_ranks_wait_for_one_another(
+    said: dict[str, list[str]],
+) -> None:
     assert all("restored 1" in each for each in said["a_version_that_one_rank_fetches_for_long"])

@@ -29,7 +29,9 @@ def test_draws_are_counted_for_each_generator(seed: int, skipped: int, drawn: in
         random.random()
     numpy.random.random(drawn // 3)
     counts = {"torch": drawn, "python": 2 * (drawn // 7), "numpy": 2 * (drawn // 3)}
-    assert draws_between(before, random_state()) == {name: count for name, count in counts.items() if count}
+    assert draws_between(before, random_state()) == {
+        name: count for name, count in counts.items() if count
+    }
 
 
 def test_a_generator_that_was_seeded_is_unknown() -> None:

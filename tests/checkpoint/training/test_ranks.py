@@ -1,4 +1,6 @@
-"""Several ranks: they share the bytes out, save the same version or none, and another number of ranks can go on."""
+"""Several ranks: they share the bytes out, save the same version or none, and another number of
+ranks can go on.
+"""
 
 from __future__ import annotations
 
@@ -46,15 +48,21 @@ SCRIPT = TESTS / "support" / "checkpoint" / "train_ranks.py"
 
 
 @given(st.integers(1, 5000), st.integers(1, 9), st.data())
-def test_every_byte_has_one_sender_and_the_shares_are_even(size: int, world: int, data: st.DataObject) -> None:
+def test_every_byte_has_one_sender_and_the_shares_are_even(
+    size: int, world: int, data: st.DataObject
+) -> None:
     cuts = sorted(data.draw(st.sets(st.integers(0, size), max_size=8)))
-    pairs = [(Segment(a, b - a), data.draw(st.integers(0, world - 1))) for a, b in zip(cuts, cuts[1:], strict=False)]
+    pairs = [
+        (Segment(a, b - a), data.draw(st.integers(0, world - 1)))
+        for a, b in zip(cuts, cuts[1:], strict=False)
+    ]
     owned = pairs[::2]
     found = shards(size, world, owned)
     Layout(size, found)  # refuses gaps and overlaps
     for segment, rank in owned:
         assert any(
-            s.offset <= segment.offset and segment.offset + segment.length <= s.offset + s.length for s in found[rank]
+            s.offset <= segment.offset and segment.offset + segment.length <= s.offset + s.length
+            for s in found[rank]
         )
     free = size - sum(s.length for s, _ in owned)
     for rank, segments in enumerate(found):
@@ -67,10 +75,21 @@ def node(tmp_path: Path) -> Iterator[dict[str, str]]:
     """A memory node that persists; how to reach it."""
     token = tmp_path / "token"
     token.write_text("a token for tests")
-    words = ["memory-node", "serve", "--listen", "127.0.0.1:0", "--memory", "64MiB", "--token-file", str(token)]
+    words = [
+        "memory-node",
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--memory",
+        "64MiB",
+        "--token-file",
+        str(token),
+    ]
     words += ["--persist", (tmp_path / "kept").as_uri()]
     command = [sys.executable, "-m", "deepvm.cli.main", *words]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
     assert process.stdout is not None
     address = process.stdout.readline().split()[-1]
     yield {"url": f"tcp://{address}", "token": str(token), "folder": str(tmp_path / "kept")}
@@ -79,11 +98,24 @@ def node(tmp_path: Path) -> Iterator[dict[str, str]]:
     process.stdout.close()
 
 
-def train(node: dict[str, str], world: int, until: int, job: str, *more: str, fails: bool = False) -> list[Any]:
+def train(
+    node: dict[str, str], world: int, until: int, job: str, *more: str, fails: bool = False
+) -> list[Any]:
     out = Path(node["folder"]).parent / f"out-{job}-{until}"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={world}",
+    ]
     command += [str(SCRIPT), node["url"], str(until), "3", str(out), *more]
-    environ = {**os.environ, "DEEPVM_TOKEN_FILE": node["token"], "DEEPVM_JOB": job, "OMP_NUM_THREADS": "1"}
+    environ = {
+        **os.environ,
+        "DEEPVM_TOKEN_FILE": node["token"],
+        "DEEPVM_JOB": job,
+        "OMP_NUM_THREADS": "1",
+    }
     ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
     assert (ended.returncode != 0) == fails, ended.stderr[-3000:]
     return [] if fails else [json.loads(Path(f"{out}.{rank}").read_text()) for rank in range(world)]
@@ -94,12 +126,16 @@ def train(node: dict[str, str], world: int, until: int, job: str, *more: str, fa
 def test_ranks_are_cut_and_go_on_bit_by_bit(node: dict[str, str], world: int) -> None:
     whole = train(node, world, 12, "whole")
     assert [r["start"] for r in whole] == [0] * world and len({r["parameters"] for r in whole}) == 1
-    assert len({r["all"] for r in whole}) == world  # buffers that are not broadcast are each rank's own
-    train(node, world, 8, "cut", "kill", "1", fails=True)  # rank 1 dies in step 7: version 6 is the last of all ranks
+    # Buffers that are not broadcast are each rank's own
+    assert len({r["all"] for r in whole}) == world
+    # Rank 1 dies in step 7: version 6 is the last of all ranks
+    train(node, world, 8, "cut", "kill", "1", fails=True)
     again = train(node, world, 12, "cut")
     assert [r["start"] for r in again] == [6] * world
     for one, other in zip(whole, again, strict=True):
-        assert {k: v for k, v in one.items() if k != "start"} == {k: v for k, v in other.items() if k != "start"}
+        assert {k: v for k, v in one.items() if k != "start"} == {
+            k: v for k, v in other.items() if k != "start"
+        }
 
 
 @pytest.mark.slow
@@ -110,7 +146,10 @@ def test_two_ranks_share_a_folder(tmp_path: Path) -> None:
     (again,) = train(place, 1, 4, "shared")
     assert (again["start"], again["parameters"]) == (4, first[0]["parameters"])
     assert first[0]["disagreements"] == 0
-    assert sorted(p.name for p in folder.glob("*.pt")) == ["shared-000000000003.pt", "shared-000000000004.pt"]
+    assert sorted(p.name for p in folder.glob("*.pt")) == [
+        "shared-000000000003.pt",
+        "shared-000000000004.pt",
+    ]
 
 
 @pytest.mark.slow
@@ -123,7 +162,9 @@ def test_two_ranks_share_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         again = train(place, 2, 12, "cut")
         assert [r["start"] for r in again] == [6, 6]
         for one, other in zip(whole, again, strict=True):
-            assert {k: v for k, v in one.items() if k != "start"} == {k: v for k, v in other.items() if k != "start"}
+            assert {k: v for k, v in one.items() if k != "start"} == {
+                k: v for k, v in other.items() if k != "start"
+            }
 
 
 def test_the_sums_of_neighbours_are_compared(caplog: pytest.LogCaptureFixture) -> None:
@@ -135,14 +176,22 @@ def test_the_sums_of_neighbours_are_compared(caplog: pytest.LogCaptureFixture) -
             return self.rows
 
     # Version, sum of the own part, sum of the next rank's part here.
-    assert compare_replicas(ScriptedRanks([[4, 11, 22], [4, 22, 33], [4, 33, 11]]), (4, 11, 22)) == 0
-    assert compare_replicas(ScriptedRanks([[4, 11, 22], [4, 23, 33], [4, 33, 11]]), (4, 11, 22)) == 1
+    assert (
+        compare_replicas(ScriptedRanks([[4, 11, 22], [4, 22, 33], [4, 33, 11]]), (4, 11, 22)) == 0
+    )
+    assert (
+        compare_replicas(ScriptedRanks([[4, 11, 22], [4, 23, 33], [4, 33, 11]]), (4, 11, 22)) == 1
+    )
     assert "ranks 0 and 1 hold different parameters" in caplog.text
-    assert compare_replicas(ScriptedRanks([[0, 0, 0], [4, 23, 33], [0, 0, 0]]), (0, 0, 0)) == 0  # alone
+    # Alone
+    assert compare_replicas(ScriptedRanks([[0, 0, 0], [4, 23, 33], [0, 0, 0]]), (0, 0, 0)) == 0
 
 
 class Meeting:
-    """Two ranks in this process, each in a thread of its own; whoever waits in vain is told after a while."""
+    """Two ranks in this process, each in a thread of its own.
+
+    Whoever waits in vain is told after a while.
+    """
 
     def __init__(self) -> None:
         self.barrier, self.rows = threading.Barrier(2), [None, None]
@@ -183,9 +232,12 @@ def together(url: str, work: Callable[[int, Checkpointer, Sampler], Any]) -> lis
         optimizer, sampler = torch.optim.SGD(model.parameters(), lr=0.1), Sampler(rank)
         with lock, pytest.MonkeyPatch.context() as patch:  # undone before the other rank patches
             patch.setattr(checkpointer, "Ranks", lambda: Member(meeting, rank))
-            patch.setattr(Member, "broadcast", lambda self, value: ("s", *value[1:]))  # the ID of the run
+            # The ID of the run
+            patch.setattr(Member, "broadcast", lambda self, value: ("s", *value[1:]))
             patch.setattr(Member, "together", lambda self, work: work())
-            saver = Checkpointer(model=model, optimizer=optimizer, extra={"sampler": sampler}, tiers=[url], job="job")
+            saver = Checkpointer(
+                model=model, optimizer=optimizer, extra={"sampler": sampler}, tiers=[url], job="job"
+            )
         try:
             found[rank] = work(rank, saver, sampler)
         except BaseException as error:
@@ -217,7 +269,10 @@ def step(saver: Checkpointer) -> None:
 def test_a_rank_whose_extra_cannot_be_saved_stops_neither_itself_nor_the_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody waits for it; what torch would not load again is not written either; and later it can be saved again."""
+    """Nobody waits for it; what torch would not load again is not written either.
+
+    And later it can be saved again.
+    """
 
     def work(rank: int, saver: Checkpointer, sampler: Sampler) -> list[bool]:
         good = sampler.state_dict
@@ -233,7 +288,10 @@ def test_a_rank_whose_extra_cannot_be_saved_stops_neither_itself_nor_the_others(
         return lost
 
     assert together(tmp_path.as_uri(), work) == [[True, False, True, False]] * 2
-    assert sorted(p.name for p in tmp_path.glob("*.pt")) == ["job-000000000002.pt", "job-000000000004.pt"]
+    assert sorted(p.name for p in tmp_path.glob("*.pt")) == [
+        "job-000000000002.pt",
+        "job-000000000004.pt",
+    ]
     assert "version 3 is not saved: ['extra']['sampler']['queue']" in caplog.text
 
 
@@ -249,13 +307,18 @@ def test_no_rank_saves_a_version_for_which_another_has_no_slot(tmp_path: Path) -
         saver._pipeline.take = take  # type: ignore[method-assign]
         step(saver)
         second = saver.save()
-        pipeline = saver._pipeline  # what was taken for the first is given back; another may have been warmed meanwhile
-        return second.local_done.result(30) == 1 and until(lambda: 1 <= len(pipeline._slots) == len(pipeline._free))
+        # What was taken for the first is given back; another may have been warmed meanwhile
+        pipeline = saver._pipeline
+        return second.local_done.result(30) == 1 and until(
+            lambda: 1 <= len(pipeline._slots) == len(pipeline._free)
+        )
 
     assert together(tmp_path.as_uri(), work) == [True, True]
 
 
-def test_what_two_saves_of_a_number_hold_is_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_two_saves_of_a_number_hold_is_not_mixed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One rank has sent its part of the second before another has begun with the first."""
     (tmp_path / "token").write_bytes(TOKEN)
     monkeypatch.setenv("DEEPVM_TOKEN_FILE", str(tmp_path / "token"))
@@ -292,7 +355,9 @@ def test_what_two_saves_of_a_number_hold_is_not_mixed(tmp_path: Path, monkeypatc
 
 @pytest.mark.parametrize("seen_by", ["all", "one rank"])
 def test_all_ranks_raise_or_begin_anew_together(tmp_path: Path, seen_by: str) -> None:
-    """Where all versions are damaged, or one rank finds them so: none may start at 0 while another gives up."""
+    """Where all versions are damaged, or one rank finds them so: none may start at 0 while another
+    gives up.
+    """
 
     def save(rank: int, saver: Checkpointer, sampler: Sampler) -> int:
         step(saver)
@@ -313,7 +378,9 @@ def test_all_ranks_raise_or_begin_anew_together(tmp_path: Path, seen_by: str) ->
     if seen_by == "all":
         file.write_bytes(file.read_bytes()[:-1])
     for error in together(tmp_path.as_uri(), restore):
-        assert isinstance(error, CheckpointError) and "all versions of job are damaged" in str(error), error
+        assert isinstance(error, CheckpointError) and "all versions of job are damaged" in str(
+            error
+        ), error
     assert file.exists()
     assert together(tmp_path.as_uri(), partial(restore, allow_fresh=True)) == [0, 0]
     assert sorted(p.name.split(".", 2)[2][-6:] for p in tmp_path.glob("job-*")) == [".aside"] * 2
@@ -341,7 +408,9 @@ def test_a_rank_that_cannot_have_a_version_says_so_to_the_others(tmp_path: Path)
     assert together(tmp_path.as_uri(), work) == [1, 1]
 
 
-def test_ranks_of_one_machine_fetch_a_version_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_of_one_machine_fetch_a_version_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(restore, "_machine", lambda: "here")
     fetched: list[int] = []
 
@@ -385,7 +454,9 @@ def test_a_rank_that_cannot_load_a_version_does_not_raise_alone(
         elif rank:
             me = threading.get_ident()
             monkeypatch.setattr(
-                torch, "load", lambda *a, **k: (broken if threading.get_ident() == me else load)(*a, **k)
+                torch,
+                "load",
+                lambda *a, **k: (broken if threading.get_ident() == me else load)(*a, **k),
             )
         return saver.restore_latest()
 
@@ -440,7 +511,9 @@ def test_a_policy_by_steps_is_asked_after_each_of_them(tmp_path: Path) -> None:
 def test_a_name_that_no_node_can_take_is_said_to_all_ranks() -> None:
     meeting = Meeting()
     nodes = StripedTier([TcpTier(f"tcp://127.0.0.1:{port}", "s", "a token") for port in (1, 2)])
-    state = TrainingState(model := torch.nn.Linear(2, 2), torch.optim.SGD(model.parameters(), lr=0.1))
+    state = TrainingState(
+        model := torch.nn.Linear(2, 2), torch.optim.SGD(model.parameters(), lr=0.1)
+    )
     found: list[Any] = [None, None]
 
     def one(rank: int) -> None:
@@ -492,26 +565,40 @@ def test_a_wish_is_heard_wherever_the_training_is(world: int) -> None:
 
 
 @pytest.mark.slow
-def test_replicas_that_drift_apart_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replicas_that_drift_apart_are_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DRIFT", "1")
     folder = tmp_path / "shared"
     found = train({"url": folder.as_uri(), "token": "", "folder": str(folder)}, 2, 7, "drift")
-    assert [r["disagreements"] for r in found] == [1, 1] and found[0]["parameters"] != found[1]["parameters"]
+    assert [r["disagreements"] for r in found] == [1, 1] and found[0]["parameters"] != found[1][
+        "parameters"
+    ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(4, (2, 1)), (3, (5, 1, 2))])
-def test_another_number_of_ranks_goes_on(node: dict[str, str], before: int, after: tuple[int, ...]) -> None:
+def test_another_number_of_ranks_goes_on(
+    node: dict[str, str], before: int, after: tuple[int, ...]
+) -> None:
     first = train(node, before, 6, "elastic")
     for world in after:
-        found = train(node, world, 6, "elastic")  # nothing left to train: what was restored is what is told
-        assert {r["start"] for r in found} == {6} and {r["parameters"] for r in found} == {first[0]["parameters"]}
+        # Nothing left to train: what was restored is what is told
+        found = train(node, world, 6, "elastic")
+        assert {r["start"] for r in found} == {6} and {r["parameters"] for r in found} == {
+            first[0]["parameters"]
+        }
         assert {r["lr"] for r in found} == {first[0]["lr"]}
     versions = sorted(Path(node["folder"]).glob("elastic-*.pt"))
     tree = torch.load(versions[-1], weights_only=True)
-    assert set(tree) == {"model", "optimizer", "extra", "version", "fingerprint"} and tree["version"] == 6
+    assert (
+        set(tree) == {"model", "optimizer", "extra", "version", "fingerprint"}
+        and tree["version"] == 6
+    )
     further = train(node, after[0], 9, "elastic")
-    assert [r["start"] for r in further] == [6] * after[0] and len({r["parameters"] for r in further}) == 1
+    assert [r["start"] for r in further] == [6] * after[0] and len(
+        {r["parameters"] for r in further}
+    ) == 1
     (alone,) = train(node, 1, 9, "elastic")
     assert (alone["start"], alone["parameters"]) == (9, further[0]["parameters"])
 
@@ -574,7 +661,9 @@ saver.close()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("left_s", "kept"), [(600.0, [1, 2]), (0.0, [1])], ids=["both-fit", "one-fits"])
+@pytest.mark.parametrize(
+    ("left_s", "kept"), [(600.0, [1, 2]), (0.0, [1])], ids=["both-fit", "one-fits"]
+)
 def test_with_several_ranks_too_what_is_being_sent_is_kept_if_both_fit(
     left_s: float, kept: list[int], tmp_path: Path
 ) -> None:
@@ -582,7 +671,9 @@ def test_with_several_ranks_too_what_is_being_sent_is_kept_if_both_fit(
     (tmp_path / "gives_way.py").write_text(GIVES_WAY)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     command += [str(tmp_path / "gives_way.py"), str(tmp_path), str(left_s)]
-    ended = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    ended = subprocess.run(
+        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True
+    )
     assert ended.returncode == 0, ended.stderr[-3000:]
     taken, other = (json.loads((tmp_path / f"taken.{rank}").read_text()) for rank in (0, 1))
     assert taken == other and taken[:-1] == kept and taken[-1] > 2

@@ -1,4 +1,6 @@
-"""What a state consists of, when each part of it is read, and that it goes back whole or not at all."""
+"""What a state consists of, when each part of it is read, and that it goes back whole or not at
+all.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,9 @@ def test_every_optimizer_gates_what_it_changes() -> None:
         first.step()
         second.step(closure)
         third.step()
-    state = TrainingState(model, first, {"other": other, "second": second, "n": Counter(), "third": third})
+    state = TrainingState(
+        model, first, {"other": other, "second": second, "n": Counter(), "third": third}
+    )
     assert tuple(state.optimizers.values()) == (first, second, third)
     kept = [*first.state[model.weight].values(), third.state[loose]["momentum_buffer"]]
     history = second.state[other.weight]["old_dirs"]
@@ -117,7 +121,11 @@ def test_parameters_that_nobody_updates_are_named() -> None:
     model = torch.nn.ModuleDict({n: torch.nn.Linear(2, 2) for n in ("a", "b", "c", "d")})
     model["c"].requires_grad_(False)
     first, second = torch.optim.SGD(model["a"].parameters()), torch.optim.SGD([model["b"].weight])
-    assert TrainingState(model, first, {"second": second}).unknown_parameters() == ["b.bias", "d.weight", "d.bias"]
+    assert TrainingState(model, first, {"second": second}).unknown_parameters() == [
+        "b.bias",
+        "d.weight",
+        "d.bias",
+    ]
     assert TrainingState(model, torch.optim.SGD(model.parameters())).unknown_parameters() == []
 
 

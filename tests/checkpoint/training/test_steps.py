@@ -1,4 +1,6 @@
-"""``Checkpointer.steps``: one explicit boundary between iterations, at which everything is saved at one moment."""
+"""``Checkpointer.steps``: one explicit boundary between iterations, at which everything is saved at
+one moment.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def test_nothing_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
     assert not caplog.records
 
 
-def test_an_iteration_is_one_pass_of_the_loop_however_often_the_optimizer_steps(tmp_path: Path) -> None:
+def test_an_iteration_is_one_pass_of_the_loop_however_often_the_optimizer_steps(
+    tmp_path: Path,
+) -> None:
     training = Training(tmp_path, every=2)
     for number in training.saver.steps(6):
         for _ in range(number % 3):
@@ -128,7 +132,9 @@ def test_a_total_that_is_no_number_of_steps(tmp_path: Path, total: Any) -> None:
 
 
 @pytest.mark.parametrize("stepped", [False, True])
-def test_a_broken_iteration_counts_if_an_optimizer_has_stepped(tmp_path: Path, *, stepped: bool) -> None:
+def test_a_broken_iteration_counts_if_an_optimizer_has_stepped(
+    tmp_path: Path, *, stepped: bool
+) -> None:
     """Its update is in the state; but nothing saves it unless that is asked for."""
     training = Training(tmp_path)
     for step in training.saver.steps(10):
@@ -182,7 +188,9 @@ def test_an_error_in_the_body_is_as_a_break(tmp_path: Path) -> None:
 def test_an_error_inside_the_step_of_an_optimizer(tmp_path: Path) -> None:
     """The loop can be entered again."""
     training = Training(tmp_path)
-    hook = training.optimizer.register_step_pre_hook(lambda *_: (1 / (training.saver.version - 2)) and None)
+    hook = training.optimizer.register_step_pre_hook(
+        lambda *_: (1 / (training.saver.version - 2)) and None
+    )
     with pytest.raises(ZeroDivisionError):
         training.run(5)
     hook.remove()
@@ -350,9 +358,15 @@ def test_a_loader(tmp_path: Path) -> None:
 @pytest.mark.parametrize("change", [by_data, in_place, replaced, loaded, momentum, buffers, rates])
 @pytest.mark.parametrize("slow", [False, True])
 def test_changes_at_the_top_of_the_next_iteration(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Training], None], *, slow: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[Training], None],
+    *,
+    slow: bool,
 ) -> None:
-    """Before any optimizer steps, while the copy may still run: a version has the state of its boundary, or is none."""
+    """Before any optimizer steps, while the copy may still run: a version has the state of its
+    boundary, or is none.
+    """
     if slow:
         monkeypatch.setattr(Slot, "copy", slow_copy(0.002))
     training = Training(tmp_path, every=2)
@@ -392,7 +406,11 @@ def test_a_preemption_notice(agent: BareAgent, tmp_path: Path) -> None:
     agent.board.request(SaveReason.EMERGENCY, int((time.time() + 60) * 1000))
     asked.set()
     (message,) = until(lambda: agent.told("saved"))
-    assert message["version"] == 2 and message["save"][0] == SaveReason.EMERGENCY and message["error"] is None
+    assert (
+        message["version"] == 2
+        and message["save"][0] == SaveReason.EMERGENCY
+        and message["error"] is None
+    )
     until(lambda: agent.board.of_rank(0, RankWord.HELD) == 2)
     assert numbers == [0, 1]
     agent.board.words[Word.RESUMED] = 1
@@ -434,7 +452,9 @@ def test_two_ranks_resume_bit_for_bit(tmp_path: Path) -> None:
     run_ranks(tmp_path, "killed", tmp_path / "b", 9, 3, killed_after(6))
     again = run_ranks(tmp_path, "again", tmp_path / "b", 9, 3, lambda *_: None)
     assert [rank.pop("start") for rank in again] == [6, 6]
-    assert again == [{name: value for name, value in rank.items() if name != "start"} for rank in whole]
+    assert again == [
+        {name: value for name, value in rank.items() if name != "start"} for rank in whole
+    ]
 
 
 @pytest.mark.slow

@@ -22,10 +22,16 @@ SAID = r"step\(\) of the SGD .* is not called"
 class Run:
     def __init__(self, folder: Path, every: int | None = 1, **options: Any) -> None:
         torch.manual_seed(0)
-        self.model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.1), torch.nn.Linear(8, 1))
+        self.model = torch.nn.Sequential(
+            torch.nn.Linear(8, 8), torch.nn.Dropout(0.1), torch.nn.Linear(8, 1)
+        )
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
         self.saver = Checkpointer(
-            model=self.model, optimizer=self.optimizer, tiers=[folder.as_uri()], every=every, **options
+            model=self.model,
+            optimizer=self.optimizer,
+            tiers=[folder.as_uri()],
+            every=every,
+            **options,
         )
         self.call: Callable[..., Any] = self.model
 
@@ -162,7 +168,9 @@ def evaluated(run: Run) -> None:
 
 
 def prepared(run: Run) -> None:
-    """Weights that are set and loaded before the first step, and statistics that are gathered in training mode."""
+    """Weights that are set and loaded before the first step, and statistics that are gathered in
+    training mode.
+    """
     for p in run.model.parameters():
         torch.nn.init.normal_(p)
     with torch.no_grad():
@@ -210,7 +218,10 @@ def restored(run: Run) -> None:
 
 
 def perturbed(run: Run) -> None:
-    """FGM: backward a second time with other weights, which are put back; and gradients are accumulated."""
+    """FGM: backward a second time with other weights, which are put back.
+
+    And gradients are accumulated.
+    """
     weight = run.model[0].weight
     for _ in range(2):
         for _ in range(4):
@@ -279,7 +290,9 @@ def test_a_last_parameter_without_gradients(tmp_path: Path) -> None:
         run.saver.close()
 
 
-def refused_at_the_end(model: torch.nn.Module, other: torch.optim.Optimizer, saver: Checkpointer) -> None:
+def refused_at_the_end(
+    model: torch.nn.Module, other: torch.optim.Optimizer, saver: Checkpointer
+) -> None:
     """Train with an optimizer that the checkpointer does not know."""
     with pytest.warns(RuntimeWarning, match=SAID):
         for _ in range(40):
@@ -312,7 +325,9 @@ def staged(folder: Path, shared: bool) -> tuple[Any, Callable[[], None]]:
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 1))
     first = torch.optim.SGD(model[0].parameters(), lr=0.01)
     head = torch.optim.SGD(model[not shared].parameters(), lr=0.01, fused=True)
-    saver = Checkpointer(model=model, optimizer=first, extra={"head": head}, tiers=[folder.as_uri()], every=2)
+    saver = Checkpointer(
+        model=model, optimizer=first, extra={"head": head}, tiers=[folder.as_uri()], every=2
+    )
 
     def step() -> None:
         model(X).square().mean().backward()

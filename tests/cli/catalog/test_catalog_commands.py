@@ -32,7 +32,18 @@ def good(*arguments):
 
 def test_list_as_table():
     lines = good("list").stdout.splitlines()
-    assert lines[0].split() == ["name", "GPU", "types", "CPU", "types", "region", "prices", "as", "of", "description"]
+    assert lines[0].split() == [
+        "name",
+        "GPU",
+        "types",
+        "CPU",
+        "types",
+        "region",
+        "prices",
+        "as",
+        "of",
+        "description",
+    ]
     assert ["paper", "6", "8", "us-east-1", "2023-10-01"] in [line.split()[:5] for line in lines]
     assert lines[1].split()[:3] == ["aws-us-east-1", "59", "90"]
 
@@ -45,7 +56,11 @@ def test_list_for_programs(form):
     else:
         rows = (json.loads(out) if form == "json" else yaml.safe_load(out))["catalogs"]
     paper = next(r for r in rows if r["catalog"] == "paper")
-    assert (int(paper["gpu_type_count"]), int(paper["cpu_type_count"]), paper["prices_as_of"]) == (6, 8, "2023-10-01")
+    assert (int(paper["gpu_type_count"]), int(paper["cpu_type_count"]), paper["prices_as_of"]) == (
+        6,
+        8,
+        "2023-10-01",
+    )
 
 
 def test_show_as_table():
@@ -95,7 +110,9 @@ def test_validate_counts_and_warns(ending, tmp_path):
     assert f"warning: {path}: F: the hybrid curve is above n" in result.stderr
 
 
-@pytest.mark.parametrize(("ending", "place"), [("json", "instances[1] (B).spot_usd_per_hour"), ("csv", "line ")])
+@pytest.mark.parametrize(
+    ("ending", "place"), [("json", "instances[1] (B).spot_usd_per_hour"), ("csv", "line ")]
+)
 def test_validate_doubts_a_price_with_its_place(ending, place, tmp_path):
     path = tmp_path / f"mine.{ending}"
     document = json.loads(format_catalog(load_catalog("simulated"), ".json")[0])
@@ -106,7 +123,9 @@ def test_validate_doubts_a_price_with_its_place(ending, place, tmp_path):
     result = good("validate", path)  # it is the user's price: a doubt, no error
     (warning,) = [line for line in result.stderr.splitlines() if "on-demand price" in line]
     assert warning.startswith(f"warning: {path}: {place}")
-    assert "spot_usd_per_hour: 0.000001 $/h is below 2 % of its on-demand price, 0.5260 $/h" in warning
+    assert (
+        "spot_usd_per_hour: 0.000001 $/h is below 2 % of its on-demand price, 0.5260 $/h" in warning
+    )
 
 
 def test_errors_are_left_to_main(tmp_path):
@@ -114,7 +133,9 @@ def test_errors_are_left_to_main(tmp_path):
     path.write_text("{}")
     assert isinstance(invoke("validate", path).exception, CatalogFormatError)
     assert isinstance(invoke("show", "papre").exception, CatalogNotFoundError)
-    assert isinstance(invoke("convert", "papre", tmp_path / "x.json").exception, CatalogNotFoundError)
+    assert isinstance(
+        invoke("convert", "papre", tmp_path / "x.json").exception, CatalogNotFoundError
+    )
     result = invoke("convert", "paper", tmp_path / "no" / "x.json")
     assert isinstance(result.exception, DataError) and "cannot be written" in str(result.exception)
 
@@ -145,7 +166,9 @@ def test_convert_needs_an_ending(tmp_path):
 
 
 def test_schema_is_the_file_in_data():
-    assert json.loads(good("schema").stdout) == json.loads((ROOT / "data" / "catalog.schema.json").read_text())
+    assert json.loads(good("schema").stdout) == json.loads(
+        (ROOT / "data" / "catalog.schema.json").read_text()
+    )
 
 
 def test_a_wrong_form_is_a_usage_error():
@@ -155,16 +178,23 @@ def test_a_wrong_form_is_a_usage_error():
 
 def test_importing_the_commands_loads_nothing_heavy():
     code = (
-        "import sys, deepvm.cli.catalog.group;"
-        "print([m for m in ('numpy', 'pydantic', 'deepvm.core.cluster.instances', 'yaml') if m in sys.modules])"
+        "import sys, deepvm.cli.catalog.group;print([m for m in ('numpy', 'pydantic',"
+        " 'deepvm.core.cluster.instances', 'yaml') if m in sys.modules])"
     )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
     assert out.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize(
     ("arguments", "code"),
-    [(["list"], 0), (["show", "papre"], 4), (["validate", "none.json"], 4), (["convert", "paper", "x.txt"], 2)],
+    [
+        (["list"], 0),
+        (["show", "papre"], 4),
+        (["validate", "none.json"], 4),
+        (["convert", "paper", "x.txt"], 2),
+    ],
 )
 def test_exit_codes_of_the_program(arguments, code):
     program = [sys.executable, "-m", "deepvm.cli.main", "catalog", *arguments]
@@ -175,7 +205,10 @@ def test_exit_codes_of_the_program(arguments, code):
 
 @pytest.mark.parametrize("basis", ["eflops_basis", "speedup_basis"])
 def test_what_needs_estimates_is_what_the_texts_say(basis: str, run: Run, tmp_path: Path) -> None:
-    """An estimated speed is a guess that has to be allowed; a curve of the same GPU is only doubted."""
+    """An estimated speed is a guess that has to be allowed.
+
+    A curve of the same GPU is only doubted.
+    """
     document = json.loads(run("catalog", "show", "paper", "-o", "json")[1])
     for row in document["instances"]:
         if "gpu" in row:
@@ -225,7 +258,9 @@ def test_a_converted_snapshot_recommends_what_the_snapshot_does(converted, endin
     """All but where the figures come from, of which a file says less than the market."""
     answers = []
     for source in ("aws-us-east-1", str(converted / f"x.{ending}")):
-        result = CliRunner().invoke(main_app, ["recommend", "--pw", "3", "--catalog", source, "-o", form])
+        result = CliRunner().invoke(
+            main_app, ["recommend", "--pw", "3", "--catalog", source, "-o", form]
+        )
         assert result.exit_code == 0, result.output + repr(result.exception)
         answers.append(result.stdout)
     if form == "csv":
@@ -234,5 +269,7 @@ def test_a_converted_snapshot_recommends_what_the_snapshot_does(converted, endin
         ours, files = (json.loads(a) if form == "json" else yaml.safe_load(a) for a in answers)
         assert without_sources(ours) == without_sources(files)
     else:
-        ours, files = ([line for line in a.splitlines() if not line.startswith(OF_THE_SOURCE)] for a in answers)
+        ours, files = (
+            [line for line in a.splitlines() if not line.startswith(OF_THE_SOURCE)] for a in answers
+        )
         assert ours == files and len(ours) > 8

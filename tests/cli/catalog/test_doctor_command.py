@@ -47,7 +47,11 @@ def test_without_credentials_the_next_step_is_named(run: Run) -> None:
     code, out, err = run("-o", "json")
     found = json.loads(out)
     assert code == 5
-    assert (found["schema_version"], found["ok"], found["regions"]) == ("deepvm.doctor/1", False, ["us-east-1"])
+    assert (found["schema_version"], found["ok"], found["regions"]) == (
+        "deepvm.doctor/1",
+        False,
+        ["us-east-1"],
+    )
     assert "us-east-1 (the default" in err
     assert rows(out)["credentials"]["status"] == "failed"
     assert "aws configure" in rows(out)["credentials"]["advice"]
@@ -60,7 +64,9 @@ def test_without_credentials_the_next_step_is_named(run: Run) -> None:
     assert [r[1] for r in table if r[0] == "credentials"] == ["failed"]
 
 
-def test_the_cache_is_checked_by_writing(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_cache_is_checked_by_writing(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     assert "not made yet" in rows(run("-o", "json")[1])["cache"]["detail"]
     assert not (tmp_path / "cache").exists()  # a check changes nothing
     (tmp_path / "cache").write_text("a file stands in the way")
@@ -71,7 +77,9 @@ def test_the_cache_is_checked_by_writing(run: Run, monkeypatch: pytest.MonkeyPat
     assert rows(run("-o", "json")[1])["cache"]["status"] == "warning"
 
 
-def test_the_policy_is_printed_and_nothing_is_asked(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_policy_is_printed_and_nothing_is_asked(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delattr(checks, "check_aws")
     code, out, err = run("--iam")
     assert (code, err) == (0, "")
@@ -82,7 +90,10 @@ def test_the_policy_is_printed_and_nothing_is_asked(run: Run, monkeypatch: pytes
 
 
 def test_exit_codes_follow_the_checks(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What AWS says is simulated here; the checks themselves have their tests beside the catalog."""
+    """What AWS says is simulated here.
+
+    The checks themselves have their tests beside the catalog.
+    """
     answers: tuple[Check, ...] = ()
     monkeypatch.setattr(checks, "check_aws", lambda aws, region, now: answers)
     for ok, code, status in ((True, 0, "ok"), (None, 0, "warning"), (False, 5, "failed")):
@@ -109,7 +120,9 @@ def test_what_keeps_local_machines_together(
     assert (code, rows(out)["local machines"]["status"]) == (0, status)
 
 
-def test_several_regions_and_those_of_the_settings(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_regions_and_those_of_the_settings(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[tuple[str, str]] = []
 
     def answer(aws: checks.Aws, region: str, now: object) -> tuple[Check, ...]:
@@ -117,7 +130,9 @@ def test_several_regions_and_those_of_the_settings(run: Run, monkeypatch: pytest
         return (Check("clock", True, "agrees"),)
 
     monkeypatch.setattr(checks, "check_aws", answer)
-    _, out, _ = run("-o", "json", "-r", "eu-west-1", "-r", "us-west-2", "-r", "eu-west-1", "--profile", "work")
+    _, out, _ = run(
+        "-o", "json", "-r", "eu-west-1", "-r", "us-west-2", "-r", "eu-west-1", "--profile", "work"
+    )
     assert asked == [("work", "eu-west-1"), ("work", "us-west-2")]
     assert {"cache", "local machines", "eu-west-1: clock", "us-west-2: clock"} == set(rows(out))
     asked.clear()

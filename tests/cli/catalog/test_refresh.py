@@ -1,4 +1,6 @@
-"""``catalog refresh`` and ``catalog status`` in processes of their own, against an AWS that answers over HTTP."""
+"""``catalog refresh`` and ``catalog status`` in processes of their own, against an AWS that answers
+over HTTP.
+"""
 
 import http.server
 import json
@@ -26,7 +28,11 @@ from deepvm.catalog.clouds.aws.spot_advisor import AdvisorProvider
 from deepvm.catalog.signals.cache import Cache, default_folder
 from deepvm.catalog.signals.resolve import resolve_regions
 
-KEY, SECRET, TOKEN = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY", "FwoGZXIvYXdzEBYaDEXAMPLETOKEN"
+KEY, SECRET, TOKEN = (
+    "AKIAIOSFODNN7EXAMPLE",
+    "wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY",
+    "FwoGZXIvYXdzEBYaDEXAMPLETOKEN",
+)
 ADVISOR = {
     "spot_advisor": {
         region: {"Linux": {"g4dn.xlarge": {"s": 70, "r": 2}, "c5.large": {"s": 50, "r": 0}}}
@@ -134,7 +140,11 @@ def statuses(environment, *words):
 
 
 def cached(environment, *words):
-    return {(s["region"], s["signal"]): s for s in statuses(environment, *words)["signals"] if s["state"] != "snapshot"}
+    return {
+        (s["region"], s["signal"]): s
+        for s in statuses(environment, *words)["signals"]
+        if s["state"] != "snapshot"
+    }
 
 
 def files(environment):
@@ -147,12 +157,18 @@ def files(environment):
 def test_nothing_kept_yet(environment):
     out, err = deepvm(environment, "status")
     assert {row["state"] for row in table(out)} == {"snapshot"}
-    assert "nothing is kept in" in err and environment["DEEPVM_CACHE_DIR"] in err and "deepvm catalog refresh" in err
+    assert (
+        "nothing is kept in" in err
+        and environment["DEEPVM_CACHE_DIR"] in err
+        and "deepvm catalog refresh" in err
+    )
     assert not Path(environment["DEEPVM_CACHE_DIR"]).exists()
 
 
 def test_no_home_at_all(environment):
-    bare = {k: v for k, v in environment.items() if k != "DEEPVM_CACHE_DIR"} | {"XDG_CACHE_HOME": "relative"}
+    bare = {k: v for k, v in environment.items() if k != "DEEPVM_CACHE_DIR"} | {
+        "XDG_CACHE_HOME": "relative"
+    }
     _, err = deepvm(bare, "status")
     assert "no home folder" in err
     assert statuses(bare)["cache"]["folder"] is None
@@ -218,7 +234,9 @@ def test_a_profile_that_does_not_exist(environment):
 
 def test_nobody_answers(environment, closed):
     keys = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_MAX_ATTEMPTS": "1"}
-    out, err = deepvm(environment | keys | {"AWS_ENDPOINT_URL": closed}, "refresh", "--only", "zones", code=5)
+    out, err = deepvm(
+        environment | keys | {"AWS_ENDPOINT_URL": closed}, "refresh", "--only", "zones", code=5
+    )
     assert table(out)[0]["result"] == "failed: the source cannot be reached"
     assert err.count("cannot be reached") == 1
 
@@ -227,7 +245,10 @@ def test_nobody_answers(environment, closed):
 
 
 def test_from_an_empty_cache_to_an_expired_one(with_aws):
-    """All signals; prices on demand and quotas are what this AWS lacks, and they cost nothing but themselves."""
+    """All signals.
+
+    Prices on demand and quotas are what this AWS lacks, and they cost nothing but themselves.
+    """
     out, err = deepvm(with_aws, "refresh", "-r", "us-east-1")
     results = {row["signal"]: row for row in table(out)}
     failed = {k for k, row in results.items() if row["result"] != "fetched"}
@@ -235,7 +256,9 @@ def test_from_an_empty_cache_to_an_expired_one(with_aws):
     assert int(results["specs"]["rows"]) > 1000 and int(results["spot"]["rows"]) > 1000
     assert results["zones"]["rows"] == "6" and results["advisor"]["rows"] == "2"
     assert "us-east-1: fetching specifications, " in err and "us-east-1: zones fetched (" in err
-    assert "Note: on-demand prices of us-east-1: the answer cannot be used (pricing GetProducts" in err
+    assert (
+        "Note: on-demand prices of us-east-1: the answer cannot be used (pricing GetProducts" in err
+    )
 
     before = {p: p.read_bytes() for p in files(with_aws)}
     found = cached(with_aws)
@@ -249,7 +272,11 @@ def test_from_an_empty_cache_to_an_expired_one(with_aws):
 
     spot = next(p for p in before if p.name == "spot.json")
     spot.write_bytes(spot.read_bytes().replace(b"0.", b"1.", 1))
-    rows = {row["signal"]: row for row in table(deepvm(with_aws, "status", "-r", "us-east-1")[0]) if row["rows"] == "-"}
+    rows = {
+        row["signal"]: row
+        for row in table(deepvm(with_aws, "status", "-r", "us-east-1")[0])
+        if row["rows"] == "-"
+    }
     assert rows["spot"]["state"] == "damaged" and rows["spot"]["next step"].endswith("--only spot")
     deepvm(with_aws, "refresh", "-r", "us-east-1", "--only", "spot", "--only", "spot")
     assert cached(with_aws)["us-east-1", "spot"]["state"] == "fresh"
@@ -261,16 +288,33 @@ def test_from_an_empty_cache_to_an_expired_one(with_aws):
 
 
 def test_two_regions_and_an_account(with_aws):
-    words = ["-r", "us-east-1", "-r", "eu-west-1", "-r", "us-east-1", "--only", "zones", "--only", "advisor"]
+    words = [
+        "-r",
+        "us-east-1",
+        "-r",
+        "eu-west-1",
+        "-r",
+        "us-east-1",
+        "--only",
+        "zones",
+        "--only",
+        "advisor",
+    ]
     out, _ = deepvm(with_aws, "refresh", *words)
     assert [(r["region"], r["signal"], r["result"]) for r in table(out)] == [
-        (region, kind, "fetched") for region in ("us-east-1", "eu-west-1") for kind in ("zones", "advisor")
+        (region, kind, "fetched")
+        for region in ("us-east-1", "eu-west-1")
+        for kind in ("zones", "advisor")
     ]
     found = cached(with_aws)
     assert {k: s["state"] for k, s in found.items() if s["state"] != "absent"} == {
-        (region, kind): "fresh" for region in ("us-east-1", "eu-west-1") for kind in ("zones", "advisor")
+        (region, kind): "fresh"
+        for region in ("us-east-1", "eu-west-1")
+        for kind in ("zones", "advisor")
     }
-    assert len(found) == 14 and set(cached(with_aws, "-r", "eu-west-1")) == {k for k in found if k[0] == "eu-west-1"}
+    assert len(found) == 14 and set(cached(with_aws, "-r", "eu-west-1")) == {
+        k for k in found if k[0] == "eu-west-1"
+    }
     # Another account has other zones, and sees the rest.
     other = with_aws | {"AWS_ACCESS_KEY_ID": "AKIAI44QH8DHBEXAMPLE"}
     assert cached(other)["us-east-1", "zones"]["state"] == "absent"
@@ -290,7 +334,9 @@ def test_a_signal_that_fails_for_one_region(with_aws):
     _, err = deepvm(with_aws, "refresh", "-r", "us-west-2", "--only", "zones", "--only", "advisor")
     (note,) = [line for line in err.splitlines() if line.startswith("Note")]
     assert note.startswith("Note: interruption rates of us-west-2: ")
-    _, err = deepvm(with_aws, "refresh", "-r", "us-west-2", "-r", "us-east-1", "--only", "advisor", code=5)
+    _, err = deepvm(
+        with_aws, "refresh", "-r", "us-west-2", "-r", "us-east-1", "--only", "advisor", code=5
+    )
     assert err.splitlines()[-1].startswith("Error: nothing came from AWS for us-west-2: ")
 
 
@@ -304,7 +350,9 @@ def test_an_interrupt_leaves_at_once(environment):
     with socket.create_server(("127.0.0.1", 0)) as server:
         keys = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
         address = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.getsockname()[1]}"}
-        process = start(environment | keys | address, "refresh", "--only", "zones", "-r", "us-east-1")
+        process = start(
+            environment | keys | address, "refresh", "--only", "zones", "-r", "us-east-1"
+        )
         server.settimeout(60)
         with server.accept()[0], soon(5):
             process.send_signal(signal.SIGINT)
@@ -329,7 +377,13 @@ def market(with_aws, monkeypatch):
         asked.append(1)
         return {**aws_providers(Aws()), "advisor": AdvisorProvider()}
 
-    def get(now, mode="auto", regions=("us-east-1",), kinds=("zones", "advisor", "on-demand"), offline=False):
+    def get(
+        now,
+        mode="auto",
+        regions=("us-east-1",),
+        kinds=("zones", "advisor", "on-demand"),
+        offline=False,
+    ):
         asked.clear()
         cache = Cache(default_folder(os.environ), DEFAULT_CLOUD.account_tag("", os.environ))
         return resolve_regions(
@@ -356,17 +410,26 @@ def test_warm_offline_expired(market, monkeypatch, closed):
     cold = market(now, regions=("us-east-1", "eu-west-1"))
     assert [origins(r) for r in cold.values()] == [{"zones": "live", "advisor": "live"}] * 2
     (note,) = cold["us-east-1"].notes
-    assert note.startswith("on-demand prices of us-east-1") and note.endswith("; going on without them")
+    assert note.startswith("on-demand prices of us-east-1") and note.endswith(
+        "; going on without them"
+    )
 
     warm = market(now + timedelta(hours=1), kinds=("zones", "advisor"))["us-east-1"]
-    assert origins(warm) == {"zones": "cache", "advisor": "cache"} and market.asked == [] and warm.notes == ()
+    assert (
+        origins(warm) == {"zones": "cache", "advisor": "cache"}
+        and market.asked == []
+        and warm.notes == ()
+    )
     assert warm.signals["zones"].data == cold["us-east-1"].signals["zones"].data
 
     later = now + timedelta(days=8)
     offline = market(later, offline=True)["us-east-1"]
     assert origins(offline) == {"zones": "expired", "advisor": "expired"}
     (note,) = offline.notes
-    assert "offline; the cache of 8 d ago is used for zones and interruption rates of us-east-1; going on" in note
+    assert (
+        "offline; the cache of 8 d ago is used for zones and interruption rates of us-east-1;"
+        " going on" in note
+    )
 
     renewed = market(later, kinds=("zones", "advisor"))["us-east-1"]
     assert origins(renewed) == {"zones": "live", "advisor": "live"}

@@ -59,7 +59,15 @@ class TestLs:
         assert rows[0]["path"] == str(folder / "job-000000000003.pt")
         assert rows[0]["problem"] is None
         assert "no commit record" in rows[1]["problem"]
-        assert set(rows[0]) == {"job", "version", "path", "bytes", "complete", "problem", "created_at"}
+        assert set(rows[0]) == {
+            "job",
+            "version",
+            "path",
+            "bytes",
+            "complete",
+            "problem",
+            "created_at",
+        }
 
     def test_table(self, folder: Path, run: Run) -> None:
         put(folder, 7, job="other")
@@ -82,13 +90,21 @@ class TestLs:
         assert code == 2
         assert place in err
 
-    @pytest.mark.parametrize("url", ["file://{}#1", "file://{}?x=1", "s3://bucket/run#1", "s3://bucket/run?x=1"])
+    @pytest.mark.parametrize(
+        "url", ["file://{}#1", "file://{}?x=1", "s3://bucket/run#1", "s3://bucket/run?x=1"]
+    )
     @pytest.mark.parametrize("command", [["ls"], ["restore", "--to", "x"]])
-    def test_what_would_be_another_place_is_refused(self, folder: Path, run: Run, url: str, command: list[str]) -> None:
+    def test_what_would_be_another_place_is_refused(
+        self, folder: Path, run: Run, url: str, command: list[str]
+    ) -> None:
         code, out, err = run(command[0], url.format(folder), *command[1:])
-        assert (code, out) == (2, "") and err.startswith("Error: PLACE:") and "without ? and #" in err
+        assert (
+            (code, out) == (2, "") and err.startswith("Error: PLACE:") and "without ? and #" in err
+        )
 
-    @pytest.mark.parametrize("place", ["s3://", "s3:///x", "tcp://h:99999", "tcp://a:1,a:1", "mpi://0", "tcp://h"])
+    @pytest.mark.parametrize(
+        "place", ["s3://", "s3:///x", "tcp://h:99999", "tcp://a:1,a:1", "mpi://0", "tcp://h"]
+    )
     def test_errors_name_what_was_given(
         self, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str
     ) -> None:
@@ -145,12 +161,18 @@ class TestVerify:
 
     @pytest.mark.parametrize("what", ["file", "record"])
     @pytest.mark.parametrize("kind", ["folder", "pipe", "link", "dangling link"])
-    def test_what_is_no_file(self, folder: Path, run: Run, kind: str, what: str, tmp_path: Path) -> None:
+    def test_what_is_no_file(
+        self, folder: Path, run: Run, kind: str, what: str, tmp_path: Path
+    ) -> None:
         """A link to the very bytes is damage too: whoever keeps them does not know of it."""
         name = f"job-000000000003.pt{SUFFIX if what == 'record' else ''}"
         path, elsewhere = folder / name, tmp_path / name
         path.rename(elsewhere)
-        make = {"folder": path.mkdir, "pipe": lambda: os.mkfifo(path), "link": lambda: path.symlink_to(elsewhere)}
+        make = {
+            "folder": path.mkdir,
+            "pipe": lambda: os.mkfifo(path),
+            "link": lambda: path.symlink_to(elsewhere),
+        }
         make["dangling link"] = lambda: path.symlink_to("nowhere")
         make[kind]()
         file = folder / "job-000000000003.pt"
@@ -159,7 +181,10 @@ class TestVerify:
             assert (code, out) == (1, "") and name in err, (place, err)
         rows = {r["version"]: r for r in json.loads(run("ls", folder, "-o", "json")[1])}
         assert [v for v, r in rows.items() if r["complete"]] == [2, 1] and rows[3]["problem"]
-        assert run("restore", folder, "--to", tmp_path / "out.pt")[1] == f"{tmp_path / 'out.pt'}: version 2 of job\n"
+        assert (
+            run("restore", folder, "--to", tmp_path / "out.pt")[1]
+            == f"{tmp_path / 'out.pt'}: version 2 of job\n"
+        )
         code, out, err = run("gc", folder, "--keep", 1)
         assert (code, out) == (0, f"removed {folder / 'job-000000000001.pt'}\n")
         assert "job-000000000003.pt: stays: " in err and os.path.lexists(path)
@@ -168,7 +193,9 @@ class TestVerify:
     def test_beside_a_training_that_removes_a_version(
         self, folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch, left: str
     ) -> None:
-        """Between the removal of a record and of its file the disk is synchronised: that is no damage yet."""
+        """Between the removal of a record and of its file the disk is synchronised: that is no
+        damage yet.
+        """
         real, path = commit_record.verify, folder / "job-000000000001.pt"
 
         def slow(looked: Path, *more: Any) -> Any:
@@ -238,7 +265,9 @@ class TestGc:
         run("gc", folder, "--keep", 1)
         assert left(folder) == [6, 2]
 
-    def test_leftovers_go_when_they_are_old(self, folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_leftovers_go_when_they_are_old(
+        self, folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         (folder / f"job-000000000006.pt{SUFFIX}").unlink()
         hidden = folder / ".job-000000000009.pt.0123abcd.tmp"
         hidden.write_bytes(b"half")
@@ -256,10 +285,14 @@ class TestGc:
         assert left(folder) == [6, 5, 4, 3, 2, 1]
         assert mine.exists()
 
-    def test_what_lost_its_record_goes_when_it_would_not_stay_with_one(self, folder: Path, run: Run) -> None:
+    def test_what_lost_its_record_goes_when_it_would_not_stay_with_one(
+        self, folder: Path, run: Run
+    ) -> None:
         for version in (1, 3, 6):
             (folder / f"job-{version:012d}.pt{SUFFIX}").unlink()
-        assert run("gc", folder, "--keep", 2, "--every", 3, "--dry-run")[1].count("would remove") == 2
+        assert (
+            run("gc", folder, "--keep", 2, "--every", 3, "--dry-run")[1].count("would remove") == 2
+        )
         assert run("gc", folder, "--keep", 2, "--every", 3)[0] == 0
         assert left(folder) == [6, 5, 4, 3]
         assert run("gc", folder, "--keep", 2)[0] == 0
@@ -272,7 +305,9 @@ class TestGc:
         assert left(folder) == [6, 5, 2]
 
     @pytest.mark.parametrize("more", [["--every", 3], ["--best", 3]])
-    def test_what_stays_for_another_reason_is_verified_too(self, folder: Path, run: Run, more: list[object]) -> None:
+    def test_what_stays_for_another_reason_is_verified_too(
+        self, folder: Path, run: Run, more: list[object]
+    ) -> None:
         flip(folder / "job-000000000003.pt", 9)
         code, _, err = run("gc", folder, "--keep", 1, *more)
         assert code == 0 and "does not count" in err
@@ -290,7 +325,9 @@ class TestGc:
         assert (code, out) == (2, "") and "--best: 20000" in err and "6, 5, 4, 3, 2, 1" in err
         assert len(left(folder)) == 6
 
-    def test_stray_upcoming_records_go(self, folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_stray_upcoming_records_go(
+        self, folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Of a version that is complete, and of one that is gone."""
         strays = [folder / f".job-{version:012d}.pt{SUFFIX}{UPCOMING}" for version in (5, 9)]
         for stray in strays:
@@ -298,13 +335,17 @@ class TestGc:
         assert run("gc", folder, "--keep", 9)[1] == ""
         later = time.time() + 3700
         monkeypatch.setattr(time, "time", lambda: later)
-        assert run("gc", folder, "--keep", 9, "--dry-run")[1] == "".join(f"would remove {s}\n" for s in strays)
+        assert run("gc", folder, "--keep", 9, "--dry-run")[1] == "".join(
+            f"would remove {s}\n" for s in strays
+        )
         assert all(s.exists() for s in strays)
         assert run("gc", folder, "--keep", 9)[1] == "".join(f"removed {s}\n" for s in strays)
         assert not any(s.exists() for s in strays)
         assert left(folder) == [6, 5, 4, 3, 2, 1] and run("verify", folder)[0] == 0
 
-    @pytest.mark.parametrize("words", [["--keep", "0"], ["--keep", "-1"], ["--every", "-1"], ["--keep", "x"]])
+    @pytest.mark.parametrize(
+        "words", [["--keep", "0"], ["--keep", "-1"], ["--every", "-1"], ["--keep", "x"]]
+    )
     def test_policies_that_cannot_be(self, folder: Path, run: Run, words: list[str]) -> None:
         assert run("gc", folder, *words)[0] == 2
         assert len(left(folder)) == 6
@@ -328,7 +369,9 @@ class TestRestore:
         assert target.read_bytes() == noise(1000, 2)
         assert run("restore", folder / "job-000000000001.pt", "--to", target)[0] == 0
         assert target.read_bytes() == noise(1000, 1)
-        assert run("restore", folder / "job-000000000001.pt", "--to", target, "--version", 2)[0] == 2
+        assert (
+            run("restore", folder / "job-000000000001.pt", "--to", target, "--version", 2)[0] == 2
+        )
         code, _, err = run("restore", folder, "--to", target, "--version", 9)
         assert code == 4
         assert "no complete version 9 of job job" in err
@@ -373,10 +416,16 @@ class TestRestore:
     def test_a_file_of_another_job(self, folder: Path, run: Run, tmp_path: Path) -> None:
         words = ("restore", folder / "job-000000000002.pt", "--to", tmp_path / "model.pt", "--job")
         code, _, err = run(*words, "other")
-        assert code == 2 and err.startswith("Error: --job: 'other'") and not (tmp_path / "model.pt").exists()
+        assert (
+            code == 2
+            and err.startswith("Error: --job: 'other'")
+            and not (tmp_path / "model.pt").exists()
+        )
         assert run(*words, "job")[0] == 0
 
-    @pytest.mark.parametrize("name", ["j.part-1-of-99999999", "j.part-3-of-2", "j.part-0-of-2", "j.part-01-of-2"])
+    @pytest.mark.parametrize(
+        "name", ["j.part-1-of-99999999", "j.part-3-of-2", "j.part-0-of-2", "j.part-01-of-2"]
+    )
     def test_a_job_that_happens_to_be_called_like_a_part(
         self, folder: Path, run: Run, tmp_path: Path, name: str
     ) -> None:
@@ -384,7 +433,10 @@ class TestRestore:
         target = tmp_path / "model.pt"
         code, _, err = run("restore", folder, "--to", target, "--job", "j")
         assert code == 4 and "--parts" not in err
-        assert run("restore", folder, "--to", target, "--job", name)[:2] == (0, f"{target}: version 5 of {name}\n")
+        assert run("restore", folder, "--to", target, "--job", name)[:2] == (
+            0,
+            f"{target}: version 5 of {name}\n",
+        )
         assert run("gc", folder, "--keep", 1, "--job", name)[:2] == (0, "")
 
     @pytest.mark.parametrize("to", [".", "nowhere/x"])
@@ -419,7 +471,12 @@ class TestSafetensors:
         torch = pytest.importorskip("torch")
         tied = torch.arange(6.0).reshape(2, 3)
         tree = {
-            "model": {"a.weight": tied, "b.weight": tied, "c": tied.t(), "half": torch.ones(3, dtype=torch.bfloat16)},
+            "model": {
+                "a.weight": tied,
+                "b.weight": tied,
+                "c": tied.t(),
+                "half": torch.ones(3, dtype=torch.bfloat16),
+            },
             "optimizer": {"x": torch.zeros(1000)},
             "extra": {},
             "version": 4,
@@ -457,7 +514,9 @@ class TestSafetensors:
         self, torch_folder: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setitem(sys.modules, "safetensors.torch", None)
-        code, _, err = run("restore", torch_folder, "--to", tmp_path / "y", "--format", "safetensors")
+        code, _, err = run(
+            "restore", torch_folder, "--to", tmp_path / "y", "--format", "safetensors"
+        )
         assert code == 2
         assert "safetensors" in err
         assert "deepvm[train]" in err
@@ -492,7 +551,9 @@ def test_a_bucket(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert code == 1 and "no complete version of job nobody" in err
 
 
-def test_verify_beside_a_node_that_removes_a_version(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_beside_a_node_that_removes_a_version(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between the list and its turn; a version that is listed and cannot be read stays an error."""
     (tmp_path / "token").write_bytes(TOKEN)
     monkeypatch.setenv("DEEPVM_TOKEN_FILE", str(tmp_path / "token"))
@@ -509,7 +570,10 @@ def test_verify_beside_a_node_that_removes_a_version(run: Run, tmp_path: Path, m
     monkeypatch.setattr(TcpTier, "fetch", late)
     with node_running(persist=kept) as node:
         code, out, err = run("verify", node.url)
-        assert (code, out) == (0, f"{node.url}: 2 good\n") and "version 2 of job: removed meanwhile" in err
+        assert (code, out) == (
+            0,
+            f"{node.url}: 2 good\n",
+        ) and "version 2 of job: removed meanwhile" in err
 
         def fails(tier: TcpTier, manifest: CommitRecord, folder: Path) -> Path:
             raise CheckpointError("cannot be read now")
@@ -520,7 +584,9 @@ def test_verify_beside_a_node_that_removes_a_version(run: Run, tmp_path: Path, m
 
 
 @pytest.mark.parametrize("where", ["folder", "node", "node and bucket", "bucket"])
-def test_half_of_a_version(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+def test_half_of_a_version(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
     """Its record or its file is gone: all commands know, wherever they are asked to look."""
     kept = tmp_path / "kept"
     with contextlib.ExitStack() as stack:
@@ -554,7 +620,9 @@ def test_half_of_a_version(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyP
         rows = json.loads(run("ls", place, "-o", "json")[1])
         assert [(r["version"], r["complete"]) for r in rows] == [(3, False), (2, False), (1, True)]
         assert len({frozenset(r) for r in rows}) == 1, "the same keys"
-        assert run("restore", place, "--to", tmp_path / "out.pt")[1].endswith(": version 1 of job\n")
+        assert run("restore", place, "--to", tmp_path / "out.pt")[1].endswith(
+            ": version 1 of job\n"
+        )
         assert (tmp_path / "out.pt").read_bytes() == bytes(noise(1000, 1))
         code, _, err = run("restore", place, "--to", tmp_path / "out.pt", "--version", 2)
         assert code == 4 and "2 damaged, see 'deepvm ckpt verify'" in err
@@ -563,9 +631,9 @@ def test_half_of_a_version(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("command", ["ls", "verify", "gc"])
 def test_nothing_slow_is_loaded(folder: Path, command: str) -> None:
     script = (
-        "import sys\ntry:\n    from deepvm.cli.main import main; main(sys.argv[1:])\nexcept SystemExit as end:\n"
-        "    assert not end.code\n"
-        "print(sorted({'torch', 'numpy', 'boto3', 'pandas', 'pydantic.main'} & set(sys.modules)))"
+        "import sys\ntry:\n    from deepvm.cli.main import main; main(sys.argv[1:])\nexcept"
+        " SystemExit as end:\n    assert not end.code\nprint(sorted({'torch', 'numpy', 'boto3',"
+        " 'pandas', 'pydantic.main'} & set(sys.modules)))"
     )
     words = [sys.executable, "-c", script, "ckpt", command, str(folder)]
     done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)

@@ -29,7 +29,9 @@ def put_part(folder: Path, version: int, number: int, mark: int) -> None:
     shard = plain_shard(noise(5000, version), version)
     plan = plan_part(shard.layout, number, 2)
     data = bytearray(plan.shard(shard, partial(bytes, [mark] * 16)).image[0 : plan.layout.size])
-    write_to_folder(VersionFolder(folder), data, manifest_of(data, part_job("job", number, 2), version))
+    write_to_folder(
+        VersionFolder(folder), data, manifest_of(data, part_job("job", number, 2), version)
+    )
 
 
 class TestParts:
@@ -50,7 +52,9 @@ class TestParts:
         code, out, err = run("restore", folders[0], "--parts", folders[1], "--to", to)
         assert (code, out, err) == (0, f"{to}: version 2 of job\n", "")
         assert to.read_bytes() == noise(5000, 2)
-        assert run("restore", folders[1], "--parts", folders[0], "--to", to, "--version", "1")[0] == 0
+        assert (
+            run("restore", folders[1], "--parts", folders[0], "--to", to, "--version", "1")[0] == 0
+        )
         assert to.read_bytes() == noise(5000, 1)
         assert sorted(p.name for p in tmp_path.iterdir()) == ["node 1", "node 2", "out.pt"]
         assert [f.version for f in VersionFolder(folders[0]).found()] == [2, 1]
@@ -64,24 +68,35 @@ class TestParts:
         jobs = {row["job"] for row in json.loads(run("ls", folders[0], "-o", "json")[1])}
         assert jobs == {"job.part-1-of-2", "job.part-2-of-2"}
 
-    def test_a_damaged_part_costs_its_version(self, run: Run, folders: list[Path], tmp_path: Path) -> None:
+    def test_a_damaged_part_costs_its_version(
+        self, run: Run, folders: list[Path], tmp_path: Path
+    ) -> None:
         flip(folders[1] / "job.part-2-of-2-000000000002.pt", 3000)
         to = tmp_path / "out.pt"
         code, out, err = run("restore", folders[0], "--parts", folders[1], "--to", to)
         assert (code, out) == (0, f"{to}: version 1 of job\n") and "damaged" in err
         assert to.read_bytes() == noise(5000, 1)
 
-    def test_a_part_alone_says_what_is_missing(self, run: Run, folders: list[Path], tmp_path: Path) -> None:
+    def test_a_part_alone_says_what_is_missing(
+        self, run: Run, folders: list[Path], tmp_path: Path
+    ) -> None:
         code, out, err = run("restore", folders[0], "--to", tmp_path / "out.pt")
         assert (code, out) == (4, "") and "--parts" in err
         assert not (tmp_path / "out.pt").exists()
 
-    def test_parts_that_were_not_sent_together(self, run: Run, folders: list[Path], tmp_path: Path) -> None:
+    def test_parts_that_were_not_sent_together(
+        self, run: Run, folders: list[Path], tmp_path: Path
+    ) -> None:
         names = [folders[0] / f"job.part-1-of-2-{v:012d}.pt" for v in (1, 2)]
         data = names[0].read_bytes()
         write_to_folder(VersionFolder(folders[0]), data, manifest_of(data, "job.part-1-of-2", 2))
-        code, out, err = run("restore", folders[0], "--parts", folders[1], "--to", tmp_path / "out.pt")
-        assert (code, out) == (0, f"{tmp_path / 'out.pt'}: version 1 of job\n") and "not sent together" in err
+        code, out, err = run(
+            "restore", folders[0], "--parts", folders[1], "--to", tmp_path / "out.pt"
+        )
+        assert (code, out) == (
+            0,
+            f"{tmp_path / 'out.pt'}: version 1 of job\n",
+        ) and "not sent together" in err
 
     def test_thinned_out_together(self, run: Run, folders: list[Path], tmp_path: Path) -> None:
         """One of the nodes is behind, and a part is damaged: what can be joined is what counts."""
@@ -97,7 +112,9 @@ class TestParts:
             "job.part-2-of-2-000000000001.pt",
         ]
         assert [m.version for m in place.manifests("job.part-1-of-2")] == [4, 3, 2]
-        assert run("restore", folders[0], "--to", tmp_path / "out.pt")[1].endswith("version 2 of job\n")
+        assert run("restore", folders[0], "--to", tmp_path / "out.pt")[1].endswith(
+            "version 2 of job\n"
+        )
 
     def test_a_damaged_part_does_not_count_as_kept(self, run: Run, folders: list[Path]) -> None:
         for path in folders[1].iterdir():
@@ -122,7 +139,9 @@ class TestParts:
         to = tmp_path / "out.pt"
         assert run("restore", folders[0], "--to", to)[:2] == (0, f"{to}: version 1 of job\n")
 
-    def test_where_parts_are_elsewhere_all_stay(self, run: Run, folders: list[Path], tmp_path: Path) -> None:
+    def test_where_parts_are_elsewhere_all_stay(
+        self, run: Run, folders: list[Path], tmp_path: Path
+    ) -> None:
         """The other node is behind: what this folder has newest cannot be joined."""
         VersionFolder(folders[1]).delete("job.part-2-of-2", 2)
         before = [sorted(p.name for p in f.iterdir()) for f in folders]
@@ -132,21 +151,35 @@ class TestParts:
         assert (code, out) == (0, "")
         assert [sorted(p.name for p in f.iterdir()) for f in folders] == before
         to = tmp_path / "out.pt"
-        assert run("restore", folders[0], "--parts", folders[1], "--to", to)[1] == f"{to}: version 1 of job\n"
+        assert (
+            run("restore", folders[0], "--parts", folders[1], "--to", to)[1]
+            == f"{to}: version 1 of job\n"
+        )
 
-    def test_folders_of_parts_are_thinned_out_together(self, run: Run, folders: list[Path], tmp_path: Path) -> None:
+    def test_folders_of_parts_are_thinned_out_together(
+        self, run: Run, folders: list[Path], tmp_path: Path
+    ) -> None:
         put(folders[1], 1)
         put(folders[1], 2)
         words = ("gc", folders[0], "--parts", folders[1], "--keep", "1", "--job", "job")
-        old = [folder / f"job.part-{n}-of-2-000000000001.pt" for n, folder in enumerate(folders, start=1)]
+        old = [
+            folder / f"job.part-{n}-of-2-000000000001.pt"
+            for n, folder in enumerate(folders, start=1)
+        ]
         assert run(*words, "--dry-run")[:2] == (0, "".join(f"would remove {p}\n" for p in old))
         assert run(*words)[:2] == (0, "".join(f"removed {p}\n" for p in old))
-        assert sorted(left(folders[1])) == [1, 2, 2]  # of the other folder only the parts are looked at
+        # Of the other folder only the parts are looked at
+        assert sorted(left(folders[1])) == [1, 2, 2]
         to = tmp_path / "out.pt"
-        assert run("restore", folders[0], "--parts", folders[1], "--to", to)[1] == f"{to}: version 2 of job\n"
+        assert (
+            run("restore", folders[0], "--parts", folders[1], "--to", to)[1]
+            == f"{to}: version 2 of job\n"
+        )
         assert run("gc", folders[0], "--parts", tmp_path / "nowhere")[0] == 4
 
     def test_the_folder_itself_among_the_others(self, run: Run, folders: list[Path]) -> None:
         """It is one folder, not two copies."""
-        code, out, err = run("gc", folders[0], "--parts", folders[1], "--parts", folders[0], "--keep", "1")
+        code, out, err = run(
+            "gc", folders[0], "--parts", folders[1], "--parts", folders[0], "--keep", "1"
+        )
         assert code == 0 and err == "" and out.count("removed") == 2

@@ -47,8 +47,17 @@ def run(run: Run) -> Run:
 
 
 def test_status_shows_sizes_in_the_unit_of_ckpt_ls() -> None:
-    """Powers of 1000; a version of 133.8 MiB in one table and of 140.25 MB in the other looked like two."""
-    version = {"job": "job", "version": 3, "bytes": 140_250_000, "durable": True, "state": "complete"}
+    """Powers of 1000.
+
+    A version of 133.8 MiB in one table and of 140.25 MB in the other looked like two.
+    """
+    version = {
+        "job": "job",
+        "version": 3,
+        "bytes": 140_250_000,
+        "durable": True,
+        "state": "complete",
+    }
     found = {
         "uptime_s": 1.0, "stopping": False, "connections": 1, "connections_limit": 2, "refused": {}, "persist": None,
         "memory": {"allocated_bytes": 2**27, "limit_bytes": 6 * 2**30}, "flush": {}, "versions": [version],
@@ -56,7 +65,11 @@ def test_status_shows_sizes_in_the_unit_of_ckpt_ls() -> None:
     }  # fmt: skip
     shown = _table(found)
     assert "job          version 3, 140.25 MB, on disk too\n" in shown
-    assert "134.21 MB in slots, of 6.44 GB\n" in shown and "1 versions, 999 B;" in shown and "iB" not in shown
+    assert (
+        "134.21 MB in slots, of 6.44 GB\n" in shown
+        and "1 versions, 999 B;" in shown
+        and "iB" not in shown
+    )
 
 
 def test_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,9 +137,14 @@ def test_more_memory_than_the_machine_has(
 ) -> None:
     words = ["serve", "--token-file", str(token), "--listen", "127.0.0.1:0", "--memory"]
     code, out, err = run(*words, "900TiB")
-    assert (code, out) == (2, "") and "--memory" in err and "all that this machine or its control group has" in err
+    assert (
+        (code, out) == (2, "")
+        and "--memory" in err
+        and "all that this machine or its control group has" in err
+    )
     monkeypatch.setattr(memory_node, "_serve", lambda node: None)
-    # The system and the node need as much of a small machine: of 4 GiB less the kernel's, a plan counts on 2.76 GB.
+    # The system and the node need as much of a small machine: of 4 GiB less the kernel's, a plan
+    # counts on 2.76 GB.
     monkeypatch.setattr(host_info, "machine_memory", lambda: 3_780_000_000)
     for size, warned in (("2800MB", False), ("2803MB", True), ("3GB", True)):
         caplog.clear()
@@ -135,7 +153,8 @@ def test_more_memory_than_the_machine_has(
     assert "use at most 2.8 GB" in caplog.text
     monkeypatch.setattr(host_info, "machine_memory", lambda: 2**29)  # has no room at all
     assert run(*words, "16MiB")[0] == 0 and "the node and the system need all of it" in caplog.text
-    # A large one has more to give, and a plan of this size knows it: 57.5 of 68.7 GB, of which 65.9 are its system's.
+    # A large one has more to give, and a plan of this size knows it: 57.5 of 68.7 GB, of which 65.9
+    # are its system's.
     monkeypatch.setattr(host_info, "machine_memory", lambda: 65_869_537_280)
     for size, warned in (("57.5GB", False), ("60GB", True)):
         caplog.clear()
@@ -158,7 +177,11 @@ def open_folder() -> Iterator[Path]:
 
 @pytest.mark.parametrize("how", ["short", "open to others", "open to its group"])
 def test_a_weak_token_is_refused(
-    run: Run, open_folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, how: str
+    run: Run,
+    open_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    how: str,
 ) -> None:
     """By the node, and by whoever goes to one; who knows better may say so."""
     monkeypatch.setattr(memory_node, "_serve", lambda node: None)
@@ -227,7 +250,9 @@ def test_a_token_that_comes_through_a_pipe() -> None:
     os.close(reader)
 
 
-def test_the_token_of_a_job(run: Run, token: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_token_of_a_job(
+    run: Run, token: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(memory_node, "_serve", lambda node: None)
     code, out, err = run("token", "--job", "resnet-7", "--token-file", str(token))
     made = hmac.new(b"secret-of-the-test", b"deepvm job\0resnet-7", "sha256").hexdigest()
@@ -236,7 +261,9 @@ def test_the_token_of_a_job(run: Run, token: Path, tmp_path: Path, monkeypatch: 
     assert run("token", "--job", "resnet-7")[1] == out != run("token", "--job", "resnet-8")[1]
     mine = tmp_path / "mine"
     mine.write_text(out)
-    assert read_token(mine) == Token(bytes.fromhex(made), "resnet-7") and made not in repr(read_token(mine))
+    assert read_token(mine) == Token(bytes.fromhex(made), "resnet-7") and made not in repr(
+        read_token(mine)
+    )
     for words in (["token", "--job", "resnet-8"], ["serve", "--listen", "127.0.0.1:0"]):
         code, out, err = run(*words, "--token-file", str(mine))
         assert (code, out) == (2, "") and "the node's own token" in err and "resnet-7" in err
@@ -264,16 +291,33 @@ def test_a_port_in_use(run: Run, token: Path) -> None:
 
 def test_a_folder_that_cannot_be(run: Run, token: Path) -> None:
     code, out, err = run(
-        "serve", "--token-file", str(token), "--listen", "127.0.0.1:0", "--persist", f"file://{token}/x"
+        "serve",
+        "--token-file",
+        str(token),
+        "--listen",
+        "127.0.0.1:0",
+        "--persist",
+        f"file://{token}/x",
     )
     assert (code, out) == (1, "") and "cannot be used for versions" in err
 
 
 def test_serve_and_status(run: Run, token: Path, tmp_path: Path) -> None:
     folder = tmp_path / "ckpt"
-    words = ["serve", "--listen", "127.0.0.1:0", "--memory", "16MiB", "--persist", f"file://{folder}"]
+    words = [
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--memory",
+        "16MiB",
+        "--persist",
+        f"file://{folder}",
+    ]
     with subprocess.Popen(
-        [*COMMAND, *words, "--token-file", str(token)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*COMMAND, *words, "--token-file", str(token)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as node:
         assert node.stdout is not None and node.stderr is not None
         line = node.stdout.readline()
@@ -306,7 +350,9 @@ def test_serve_and_status(run: Run, token: Path, tmp_path: Path) -> None:
         assert "secret-of-the-test" not in log and "Traceback" not in log
 
 
-def test_status_takes_the_token_from_the_environment(run: Run, token: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_takes_the_token_from_the_environment(
+    run: Run, token: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code, _, err = run("status", "--node", "127.0.0.1:9")
     assert code == 2 and "DEEPVM_TOKEN_FILE" in err
     monkeypatch.setenv("DEEPVM_TOKEN_FILE", str(token))
@@ -333,7 +379,10 @@ def test_the_units_options_exist(run: Run) -> None:
 def test_the_unit_knows_how_the_node_ends() -> None:
     lines = UNIT.read_text().splitlines()
     facts = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
-    wrong_request = RequestError("memory", "plenty", "less").exit_code  # starting it again would change nothing
-    assert facts["RestartPreventExitStatus"] == str(wrong_request) and facts["Restart"] == "on-failure"
+    # Starting it again would change nothing
+    wrong_request = RequestError("memory", "plenty", "less").exit_code
+    assert (
+        facts["RestartPreventExitStatus"] == str(wrong_request) and facts["Restart"] == "on-failure"
+    )
     assert float(facts["TimeoutStopSec"]) > NodeSettings(Address("", 0), b"x", 1).drain_s
     assert int(facts["LimitNOFILE"]) > 2 * NodeSettings(Address("", 0), b"x", 1).connections

@@ -1,4 +1,6 @@
-"""Values complete in bash, zsh and fish, as the shells ask for them: without requests, errors or delay."""
+"""Values complete in bash, zsh and fish, as the shells ask for them: without requests, errors or
+delay.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,14 @@ def asked(shell: str, line: str, folder: Path, **environ: str) -> list[str]:
         given |= {"COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
     else:
         given |= {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
-    done = subprocess.run(PROGRAM, env=os.environ | given, cwd=folder, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        PROGRAM, env=os.environ | given, cwd=folder, capture_output=True, text=True, timeout=60
+    )
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     if shell == "zsh":
-        return [part.split('"')[1] for part in done.stdout.split("((")[-1].splitlines() if '"' in part]
+        return [
+            part.split('"')[1] for part in done.stdout.split("((")[-1].splitlines() if '"' in part
+        ]
     return [one.partition("\t")[0] for one in done.stdout.splitlines() if one]
 
 
@@ -72,9 +78,15 @@ def test_other_shells_are_answered_too(shell: str, line: str, value: str, tmp_pa
 
 
 def test_zsh_and_fish_are_told_where_a_region_is(tmp_path: Path) -> None:
-    environ = {"_DEEPVM_COMPLETE": "complete_fish", "_TYPER_COMPLETE_FISH_ACTION": "get-args", "PYTHONPATH": str(ROOT)}
+    environ = {
+        "_DEEPVM_COMPLETE": "complete_fish",
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+        "PYTHONPATH": str(ROOT),
+    }
     line = {"_TYPER_COMPLETE_ARGS": "deepvm recommend --region eu-"}
-    done = subprocess.run(PROGRAM, env=os.environ | environ | line, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        PROGRAM, env=os.environ | environ | line, capture_output=True, text=True, timeout=60
+    )
     assert "eu-central-1\tFrankfurt" in done.stdout.splitlines()
 
 
@@ -84,19 +96,34 @@ def test_a_broken_file_completes_nothing_and_says_nothing(shell: str, tmp_path: 
     (tmp_path / "deepvm.toml").write_text("?")
     (tmp_path / "cache").write_text("no folder")
     environ = {"DEEPVM_CACHE_DIR": str(tmp_path / "cache"), "AWS_REGION": "nowhere"}
-    for line in ("recommend --catalog broken.json --gpu A", "recommend --instance-type g4", "help nothing x"):
+    for line in (
+        "recommend --catalog broken.json --gpu A",
+        "recommend --instance-type g4",
+        "help nothing x",
+    ):
         assert asked(shell, f"deepvm {line}", tmp_path, **environ) == []
     assert "us-east-1" in asked(shell, "deepvm recommend --region us-", tmp_path, **environ)
 
 
 def test_completion_sends_nothing_and_loads_nothing_slow(tmp_path: Path) -> None:
-    code = f"import sys, socket\nsocket.socket.connect = None\ntry:\n    {CODE}\nfinally:\n    print(*sys.modules)"
+    code = (
+        f"import sys, socket\nsocket.socket.connect = None\ntry:\n    {CODE}\nfinally:\n   "
+        " print(*sys.modules)"
+    )
     for words in ("recommend --region u", "recommend --model ll", "help b"):
-        environ = {"_DEEPVM_COMPLETE": "complete_bash", "COMP_WORDS": f"deepvm {words}", "PYTHONPATH": str(ROOT)}
+        environ = {
+            "_DEEPVM_COMPLETE": "complete_bash",
+            "COMP_WORDS": f"deepvm {words}",
+            "PYTHONPATH": str(ROOT),
+        }
         environ["COMP_CWORD"] = str(len(words.split()))
-        done = subprocess.run([sys.executable, "-c", code], env=os.environ | environ, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=os.environ | environ, capture_output=True, text=True
+        )
         *found, modules = done.stdout.splitlines()
-        assert found and not {"boto3", "botocore", "pandas", "scipy", "torch", "pulp"} & set(modules.split())
+        assert found and not {"boto3", "botocore", "pandas", "scipy", "torch", "pulp"} & set(
+            modules.split()
+        )
 
 
 SET_UP = {
@@ -118,7 +145,11 @@ def home(tmp_path: Path) -> Path:
 
 def of(home: Path) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith("XDG_") and k != "SHELL"}
-    return kept | {"HOME": str(home), "PATH": f"{home / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    return kept | {
+        "HOME": str(home),
+        "PATH": f"{home / 'bin'}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+    }
 
 
 @pytest.mark.parametrize("shell", SET_UP)
@@ -126,12 +157,18 @@ def test_it_is_set_up_from_within_the_shell(shell: str, home: Path) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"no {shell} here")
     done = subprocess.run(
-        [shell, "-c", "deepvm --install-completion; true"], env=of(home), capture_output=True, text=True
+        [shell, "-c", "deepvm --install-completion; true"],
+        env=of(home),
+        capture_output=True,
+        text=True,
     )
     assert f"{shell} completion installed in" in done.stdout, done.stderr
     assert "deepvm" in (home / SET_UP[shell]).read_text()
     again = subprocess.run(
-        [shell, "-c", "deepvm --show-completion; true"], env=of(home), capture_output=True, text=True
+        [shell, "-c", "deepvm --show-completion; true"],
+        env=of(home),
+        capture_output=True,
+        text=True,
     )
     assert again.stdout.strip() == (home / SET_UP[shell]).read_text().strip()
 
@@ -161,13 +198,19 @@ def test_fish_itself_completes(home: Path) -> None:
     subprocess.run(["fish", "-c", "deepvm --install-completion"], env=of(home), capture_output=True)
     script = "complete -C 'deepvm recommend --region eu-c'"
     done = subprocess.run(["fish", "-c", script], env=of(home), capture_output=True, text=True)
-    assert done.stdout.splitlines() == ["eu-central-1\tFrankfurt", "eu-central-2\tZurich"], done.stderr
+    assert done.stdout.splitlines() == [
+        "eu-central-1\tFrankfurt",
+        "eu-central-2\tZurich",
+    ], done.stderr
 
 
 def test_zsh_itself_completes(home: Path) -> None:
     if shutil.which("zsh") is None:
         pytest.skip("no zsh here")
-    environ = of(home) | {"_DEEPVM_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "deepvm recommend --region eu-c"}
+    environ = of(home) | {
+        "_DEEPVM_COMPLETE": "complete_zsh",
+        "_TYPER_COMPLETE_ARGS": "deepvm recommend --region eu-c",
+    }
     # _arguments is what the completion system offers; here it shows what it is given.
     script = '_arguments() { print -r -- "$@" }; eval $(deepvm)'
     done = subprocess.run(["zsh", "-fc", script], env=environ, capture_output=True, text=True)

@@ -1,4 +1,6 @@
-"""What people of other programs type, and the command line that each is told: it can be copied, and is one."""
+"""What people of other programs type, and the command line that each is told: it can be copied, and
+is one.
+"""
 
 from __future__ import annotations
 
@@ -118,7 +120,9 @@ def test_values(words: list[str], suggested: str, run: Run) -> None:
     assert (code, out) == (2, "")
     found = re.search(r"did you mean (--.*?)\?", err)
     assert found and found[1] == suggested
-    kept = dict(zip(R[1::2], R[2::2], strict=True)) | dict(zip(words[::2], words[1::2], strict=True))
+    kept = dict(zip(R[1::2], R[2::2], strict=True)) | dict(
+        zip(words[::2], words[1::2], strict=True)
+    )
     del kept[words[-2]]
     again = ["recommend", *(w for pair in kept.items() for w in pair), *shlex.split(suggested)]
     if "--region" not in suggested:  # of which there is no snapshot
@@ -127,14 +131,21 @@ def test_values(words: list[str], suggested: str, run: Run) -> None:
 
 @pytest.mark.parametrize("name", ["4090", "MI300X"])
 def test_what_no_cloud_has_is_said(name: str, run: Run) -> None:
-    for words in ([*R, "--gpu", name], ["gpus", "--gpu", name], ["performance", "predict", "--gpu", name]):
+    for words in (
+        [*R, "--gpu", name],
+        ["gpus", "--gpu", name],
+        ["performance", "predict", "--gpu", name],
+    ):
         code, _, err = run(*words, *([] if words[0] == "recommend" else ["--model", "gpt2"]))
         assert code == 2 and f"{name} (" in err and "is in no cloud's catalog here" in err
 
 
 def test_each_of_several_suggestions_can_be_copied(run: Run) -> None:
     err = run(*R, "--instance-type", "g5.xlrge")[2]
-    assert "did you mean --instance-type g5.xlarge or --instance-type g5.2xlarge or --instance-type g5.4" in err
+    assert (
+        "did you mean --instance-type g5.xlarge or --instance-type g5.2xlarge or --instance-type"
+        " g5.4" in err
+    )
     assert "did you mean --model llama-8b or --model llama-" in run(*R, "--model", "lama-8b")[2]
 
 
@@ -151,7 +162,9 @@ def test_the_amount_alone_may_have_a_unit(run: Run) -> None:
 def test_every_command_that_is_suggested_exists(run: Run) -> None:
     for found in set(COMMANDS.values()):
         words = found.split()
-        assert words[0] in ("--install-completion", "--version") or run("help", *words[:2])[0] == 0, found
+        assert (
+            words[0] in ("--install-completion", "--version") or run("help", *words[:2])[0] == 0
+        ), found
     assert not set(COMMANDS) & set(ROOT.commands)  # type: ignore[attr-defined]
 
 
@@ -160,10 +173,15 @@ def every_option() -> dict[str, set[str]]:
     found, left = {}, [("", ROOT)]
     while left:
         path, command = left.pop()
-        found[path] = {o for p in command.params for o in (*p.opts, *p.secondary_opts) if o.startswith("--")}
+        found[path] = {
+            o for p in command.params for o in (*p.opts, *p.secondary_opts) if o.startswith("--")
+        }
         if hasattr(command, "list_commands"):
             context = typer.Context(command)
-            left += [(f"{path} {n}".strip(), command.get_command(context, n)) for n in command.list_commands(context)]
+            left += [
+                (f"{path} {n}".strip(), command.get_command(context, n))
+                for n in command.list_commands(context)
+            ]
     return found
 
 
@@ -178,4 +196,7 @@ def test_every_option_that_is_suggested_exists() -> None:
 
 
 def test_meanings_know_no_case() -> None:
-    assert meant("Budget_Per_Hour", OPTIONS, ["--pw"]) == "--pw" and meant("price", OPTIONS, ["--top"]) == ""
+    assert (
+        meant("Budget_Per_Hour", OPTIONS, ["--pw"]) == "--pw"
+        and meant("price", OPTIONS, ["--top"]) == ""
+    )

@@ -1,4 +1,6 @@
-"""``deepvm help TOPIC``: every topic fits a screen, every example runs, every option and page exists."""
+"""``deepvm help TOPIC``: every topic fits a screen, every example runs, every option and page
+exists.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ def test_each_name_means_one_topic_and_no_command() -> None:
 
 
 def test_more_options_are_where_the_help_says(run: Run) -> None:
-    commands = re.findall(r"\d+ more options: deepvm (help .* --all)", (ROOT / "docs/reference/cli.md").read_text())
+    commands = re.findall(
+        r"\d+ more options: deepvm (help .* --all)", (ROOT / "docs/reference/cli.md").read_text()
+    )
     assert len(commands) > 5
     for command in commands:
         code, out, _ = run(*command.split())
@@ -72,16 +76,25 @@ def test_more_options_are_where_the_help_says(run: Run) -> None:
 def test_commands_and_topics_are_listed(run: Run) -> None:
     code, out, err = run("help")
     assert (code, err) == (0, "")
-    for name, line in (*((e.name, e.help) for e in COMMANDS), *((t.names[0], t.line) for t in TOPICS)):
+    for name, line in (
+        *((e.name, e.help) for e in COMMANDS),
+        *((t.names[0], t.line) for t in TOPICS),
+    ):
         assert re.search(rf"^  {name} +{re.escape(line)}$", out, re.MULTILINE), name
     assert "deepvm help" in run("--help")[1]
     assert run("help", "recommend", "--all")[1] != run("help", "recommend")[1]
 
 
 def test_an_unknown_topic_gets_a_suggestion(run: Run) -> None:
-    for typed, said in (("budgt", "deepvm help budget"), ("recomend", "deepvm help recommend"), ("xyzzy", "")):
+    for typed, said in (
+        ("budgt", "deepvm help budget"),
+        ("recomend", "deepvm help recommend"),
+        ("xyzzy", ""),
+    ):
         code, out, err = run("help", typed)
         assert (code, out) == (2, "")
-        assert f"No such command or topic {typed!r}." in err and (f"Did you mean '{said}'?" in err) == bool(said)
+        assert f"No such command or topic {typed!r}." in err and (
+            f"Did you mean '{said}'?" in err
+        ) == bool(said)
     code, _, err = run("help", "budget", "more")
     assert code == 2 and "Got unexpected extra argument(s) (more)" in err

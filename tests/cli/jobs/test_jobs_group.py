@@ -29,8 +29,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_logs_in_order_of_one_machine_and_the_last(run: Run, folder: Path) -> None:
     assert run("jobs", "logs", "resnet-7")[1] == "m1: one\nm2: two\nm1: three\n"
-    assert run("jobs", "logs", "resnet-7", "-f", "--machine", "m1", "--tail", "1")[1] == "m1: three\n"
-    assert run("jobs", "logs", "resnet-7", "-t", "--tail", "1")[1] == "1970-01-01T00:00:03.000Z m1: three\n"
+    assert (
+        run("jobs", "logs", "resnet-7", "-f", "--machine", "m1", "--tail", "1")[1] == "m1: three\n"
+    )
+    assert (
+        run("jobs", "logs", "resnet-7", "-t", "--tail", "1")[1]
+        == "1970-01-01T00:00:03.000Z m1: three\n"
+    )
     assert run("jobs", "logs", "resnet-7", "--tail", "0")[1] == ""
 
 
@@ -67,7 +72,8 @@ def test_inject_where_the_cloud_cannot(run: Run, folder: Path) -> None:
     code, _, err = run("inject", "resnet-7", "--mttp", "30s")
     assert (
         code == 2
-        and "allowed: only with local, netns and ssh; the cloud aws takes machines back itself" in " ".join(err.split())
+        and "allowed: only with local, netns and ssh; the cloud aws takes machines back itself"
+        in " ".join(err.split())
     )
 
 
@@ -85,7 +91,11 @@ def test_inject_prints_how_many_machines_are_preempted(
 ) -> None:
     job = worlds.one_machine(name="here")
     with History.open() as history:
-        worlds.store(history, replace(job, row=replace(job.row, spec={**job.row.spec, "cloud": "local"})), folder)
+        worlds.store(
+            history,
+            replace(job, row=replace(job.row, spec={**job.row.spec, "cloud": "local"})),
+            folder,
+        )
     monkeypatch.setattr(jobs_group, "_command", lambda *_: None)  # no controller runs here
     code, _, err = run("inject", "here", "--mttp", "5s", *count)
     assert code == 0 and f"machines of here {end}" in " ".join(err.split())

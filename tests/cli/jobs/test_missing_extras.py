@@ -1,4 +1,7 @@
-"""The commands of jobs without their optional libraries: which extra to install; the agent needs none."""
+"""The commands of jobs without their optional libraries: which extra to install.
+
+The agent needs none.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +30,25 @@ def without(hidden: tuple[str, ...], *words: str, home: Path) -> subprocess.Comp
     code = HIDING.format(hidden=hidden)
     environ = {**os.environ, "XDG_DATA_HOME": str(home)}
     environ.pop("DEEPVM_DATA_DIR", None)
-    return subprocess.run([sys.executable, "-c", code, *words], env=environ, capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        [sys.executable, "-c", code, *words],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
 
 
 @pytest.mark.parametrize("library", ["sqlalchemy", "starlette", "uvicorn"])
 @pytest.mark.parametrize("more", [(), ("--detach",)])
-def test_run_names_the_extra_and_begins_nothing(library: str, more: tuple[str, ...], tmp_path: Path) -> None:
+def test_run_names_the_extra_and_begins_nothing(
+    library: str, more: tuple[str, ...], tmp_path: Path
+) -> None:
     (tmp_path / "job.yaml").write_text("name: x\ntrain: 'true'\nmachines: {type: g4dn.xlarge}\n")
     done = without((library,), "run", str(tmp_path / "job.yaml"), *more, home=tmp_path / "home")
-    assert done.returncode == 2 and f"needs {library}" in done.stderr and "deepvm[run]" in done.stderr
+    assert (
+        done.returncode == 2 and f"needs {library}" in done.stderr and "deepvm[run]" in done.stderr
+    )
     assert not list((tmp_path / "home").rglob("x"))
 
 
@@ -44,20 +57,43 @@ def test_run_names_the_extra_and_begins_nothing(library: str, more: tuple[str, .
 )
 def test_what_reads_the_history_names_the_extra(command: list[str], tmp_path: Path) -> None:
     done = without(("sqlalchemy",), *command, home=tmp_path)
-    assert done.returncode == 2 and "needs sqlalchemy" in done.stderr and "deepvm[run]" in done.stderr
+    assert (
+        done.returncode == 2 and "needs sqlalchemy" in done.stderr and "deepvm[run]" in done.stderr
+    )
 
 
-def test_a_history_in_postgresql_names_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_history_in_postgresql_names_its_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DEEPVM_HISTORY", "postgresql://127.0.0.1:9/none")
     done = without(("psycopg", "psycopg2"), "jobs", "ls", home=tmp_path)
     assert done.returncode == 2 and "deepvm[postgres]" in done.stderr, done.stderr
 
 
-BEYOND_TYPER = ("boto3", "botocore", "highspy", "numpy", "pandas", "psycopg", "pulp", "pydantic", "scipy", "sqlalchemy")
+BEYOND_TYPER = (
+    "boto3",
+    "botocore",
+    "highspy",
+    "numpy",
+    "pandas",
+    "psycopg",
+    "pulp",
+    "pydantic",
+    "scipy",
+    "sqlalchemy",
+)
 
 
 def test_the_agent_needs_the_command_line_alone(tmp_path: Path) -> None:
     hidden = (*BEYOND_TYPER, "starlette", "torch", "uvicorn", "yaml")
-    words = ["agent", "--metadata", "http://127.0.0.1:9", "--", "sh", "-c", 'test -e "$DEEPVM_AGENT/board" && exit 9']
+    words = [
+        "agent",
+        "--metadata",
+        "http://127.0.0.1:9",
+        "--",
+        "sh",
+        "-c",
+        'test -e "$DEEPVM_AGENT/board" && exit 9',
+    ]
     done = without(hidden, *words, home=tmp_path)
     assert done.returncode == 9, done.stderr

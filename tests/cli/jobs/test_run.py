@@ -20,9 +20,18 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"machines": {"type": "g4dn.xlarge", "count": {"min": 2, "max": 4}}}, "2 to 4 x g4dn.xlarge spot"),
-        ({"machines": {"type": "g4dn.xlarge", "market": "on-demand"}}, "1 x g4dn.xlarge on-demand; up to 0.5260 $/h"),
-        ({"anchor": {"type": "m7g.large"}}, "1 x g4dn.xlarge spot, 1 x m7g.large to keep versions in memory"),
+        (
+            {"machines": {"type": "g4dn.xlarge", "count": {"min": 2, "max": 4}}},
+            "2 to 4 x g4dn.xlarge spot",
+        ),
+        (
+            {"machines": {"type": "g4dn.xlarge", "market": "on-demand"}},
+            "1 x g4dn.xlarge on-demand; up to 0.5260 $/h",
+        ),
+        (
+            {"anchor": {"type": "m7g.large"}},
+            "1 x g4dn.xlarge spot, 1 x m7g.large to keep versions in memory",
+        ),
         ({"machines": {}, "budget": {"usd_per_hour": 1}}, "$/h in local"),
     ],
 )
@@ -34,7 +43,9 @@ def test_what_a_job_would_rent(home: Home, run: Run, more: dict[str, Any], said:
 
 
 def test_a_plan_of_recommend(home: Home, run: Run) -> None:
-    _, plan, _ = run("recommend", "--pw", "3", "--architecture", "tiering", "--catalog", "aws", "-o", "json")
+    _, plan, _ = run(
+        "recommend", "--pw", "3", "--architecture", "tiering", "--catalog", "aws", "-o", "json"
+    )
     (home.folder / "plan.json").write_text(plan)
     job = home.job("planned", "python own.py 5 0", machines={"plan": "plan.json"})
     _, out, err = run("run", str(job), "--dry-run")
@@ -59,12 +70,16 @@ def planned(home: Home, run: Run, monkeypatch: pytest.MonkeyPatch) -> Home:
 
 def test_what_a_plan_with_a_command_would_rent(planned: Home, run: Run) -> None:
     plan = "../plan.json"
-    code, out, err = run("run", plan, "--total-usd", "5", "--dry-run", "--", "python", "own.py", "5", "0")
+    code, out, err = run(
+        "run", plan, "--total-usd", "5", "--dry-run", "--", "python", "own.py", "5", "0"
+    )
     assert code == 0 and "simulated on this computer; --cloud aws rents" in err
     assert out.startswith("own: 1 x ") and out.endswith(" $/h in local, 5 $ in all\n")
     code, out, _ = run("run", plan, "--name", "mine", "--dry-run", "--", "torchrun", "My_Net.py")
     assert code == 0 and out.startswith("mine: 1 x ")
-    assert run("run", plan, "--dry-run", "--", "torchrun", "My_Net.py")[1].startswith("my-net: 1 x ")
+    assert run("run", plan, "--dry-run", "--", "torchrun", "My_Net.py")[1].startswith(
+        "my-net: 1 x "
+    )
 
 
 @pytest.mark.parametrize(
@@ -72,16 +87,30 @@ def test_what_a_plan_with_a_command_would_rent(planned: Home, run: Run) -> None:
     [
         (["../plan.json"], 2, "../plan.json -- python train.py"),
         (["../plan.json", "--", "python", "nowhere.py"], 2, "there is no nowhere.py"),
-        (["../plan.json", "--total-usd", "0", "--", "python", "own.py"], 2, "--total-usd: 0.0 cannot be used"),
-        (["../plan.json", "--steps", "0", "--", "python", "own.py"], 2, "--steps: 0 cannot be used"),
+        (
+            ["../plan.json", "--total-usd", "0", "--", "python", "own.py"],
+            2,
+            "--total-usd: 0.0 cannot be used",
+        ),
+        (
+            ["../plan.json", "--steps", "0", "--", "python", "own.py"],
+            2,
+            "--steps: 0 cannot be used",
+        ),
         (["../plan.json", "--", "x" * 10_001], 2, "command: 'xxx"),
-        (["../plan.json", "--", ""], 2, "command: \"''\" cannot be used; allowed: the command that trains"),
+        (
+            ["../plan.json", "--", ""],
+            2,
+            "command: \"''\" cannot be used; allowed: the command that trains",
+        ),
         (["../plan.json", "--", " ", "own.py"], 2, "command: \"' ' own.py\" cannot be used"),
         (["none.json", "--", "python", "own.py"], 2, "none.json"),
         (["own.py", "--", "python", "own.py"], 2, "a plan of 'deepvm recommend -o json'"),
     ],
 )
-def test_plans_and_commands_that_cannot_be(planned: Home, run: Run, words: list[str], code: int, said: str) -> None:
+def test_plans_and_commands_that_cannot_be(
+    planned: Home, run: Run, words: list[str], code: int, said: str
+) -> None:
     found, out, err = run("run", *words)
     assert (found, out) == (code, "") and said in err, err
     assert not planned.jobs.exists()
@@ -90,7 +119,12 @@ def test_plans_and_commands_that_cannot_be(planned: Home, run: Run, words: list[
 def test_a_total_of_the_command_line_is_one_of_the_budget(home: Home, run: Run) -> None:
     job = home.job("cheap", "python own.py 5 0", budget={"total_usd": 9, "usd_per_hour": 1})
     assert ", 2 $ in all" in run("run", str(job), "--total-usd", "2", "--dry-run")[1]
-    assert run("run", str(job), "--total-usd", "2", "--dry-run", "-o", "json")[1].count('"total_usd": 2.0') == 1
+    assert (
+        run("run", str(job), "--total-usd", "2", "--dry-run", "-o", "json")[1].count(
+            '"total_usd": 2.0'
+        )
+        == 1
+    )
 
 
 @pytest.mark.parametrize(

@@ -20,18 +20,26 @@ def test_a_certificate(run: Run, tmp_path: Path) -> None:
     words = ["audit", *FINAL, "--kills", 1, "--out", out, toy.__file__, "--out", "{out}"]
     code, said, err = run(*words)
     assert code == 0, err
-    assert said.endswith("compared: the tensors of the file that --final names\ncertified: it resumes correctly\n")
+    assert said.endswith(
+        "compared: the tensors of the file that --final names\ncertified: it resumes correctly\n"
+    )
     assert "run 1, attempt 1: from step" in err
     document = json.loads((out / "audit.json").read_text())
     check(document, "audit")
     assert document["certified"] and document["kills"][0]["resumed_step"] % toy.EVERY == 0
     code, _, err = run(*words)
-    assert code == 2 and "--out" in err and "a new or empty folder; an audit is never continued: to use this one" in err
+    assert (
+        code == 2
+        and "--out" in err
+        and "a new or empty folder; an audit is never continued: to use this one" in err
+    )
 
 
 @pytest.mark.slow
 def test_a_script_that_is_not_certified(run: Run) -> None:
-    code, said, _ = run("audit", *FINAL, "--kills", 1, toy.__file__, "--", "--out", "{out}", "--mistake", "anew")
+    code, said, _ = run(
+        "audit", *FINAL, "--kills", 1, toy.__file__, "--", "--out", "{out}", "--mistake", "anew"
+    )
     assert code == 1
     assert "not certified: resumed" in said and "each attempt started anew, from step 0" in said
 
@@ -39,7 +47,10 @@ def test_a_script_that_is_not_certified(run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--mistake", "fails"], "the script fails by itself, with exit code 1:\nValueError: it has never worked"),
+        (
+            ["--mistake", "fails"],
+            "the script fails by itself, with exit code 1:\nValueError: it has never worked",
+        ),
         (["--mistake", "silent"], "deepvm.lab.SampleLog"),
         ([], "--final PATH"),
     ],
@@ -52,7 +63,13 @@ def test_no_answer_is_4(run: Run, words: list[str], why: str) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["nothing.py"], "SCRIPT: 'nothing.py' cannot be used; allowed: a Python file; there is none of this name"),
+        (
+            ["nothing.py"],
+            (
+                "SCRIPT: 'nothing.py' cannot be used; allowed: a Python file; there is none of this"
+                " name"
+            ),
+        ),
         (["."], "SCRIPT: '.' cannot be used; allowed: a Python file; this is a folder"),
         ([], "SCRIPT"),
         (["--kills", "0", toy.__file__], "--kills"),
@@ -74,7 +91,9 @@ def test_wrong_usage_is_2(run: Run, words: list[str], why: str) -> None:
         (["--out={out}/x", "--seed", "{out}/seed", "--mine", "--", "--kills"], ""),
     ],
 )
-def test_options_after_the_script_are_its_own(run: Run, tmp_path: Path, words: list[str], named: str) -> None:
+def test_options_after_the_script_are_its_own(
+    run: Run, tmp_path: Path, words: list[str], named: str
+) -> None:
     """That is said, unless ``--`` or ``{out}`` shows that they are meant so."""
     script = tmp_path / "train.py"
     script.write_text("import sys\nsys.exit(f'it got {len(sys.argv) - 1}: {sys.argv[-1]}')")

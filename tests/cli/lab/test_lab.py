@@ -34,7 +34,19 @@ def made(tmp_path: Path, run: Run) -> Path:
     for name, failure, variant in ((RUNS[0], "calm", "none"), (RUNS[1], "base", "blk")):
         config = json.loads((out / "runs" / name / "config.json").read_text())
         manifest.add(
-            Row(key_of(config, ENVIRONMENT), name, "tokens", "gpt-tiny", failure, variant, 3, "completed", 10.0, 2.0, 0)
+            Row(
+                key_of(config, ENVIRONMENT),
+                name,
+                "tokens",
+                "gpt-tiny",
+                failure,
+                variant,
+                3,
+                "completed",
+                10.0,
+                2.0,
+                0,
+            )
         )
     assert run("lab", "report", out)[0] == 0
     return out
@@ -64,7 +76,16 @@ def test_a_matrix_is_run_checked_and_reported(run: Run, matrix: Path, tmp_path: 
     document = json.loads(text)
     assert code == 0 and (document["runs"], document["passed"], document["failures"]) == (3, 3, [])
     assert set(document["gates"]) == {
-        *("steps", "samples", "replays", "parameters", "failures", "stories", "leftovers", "artefacts")
+        *(
+            "steps",
+            "samples",
+            "replays",
+            "parameters",
+            "failures",
+            "stories",
+            "leftovers",
+            "artefacts",
+        )
     }
     assert all(gate == {"passed": 3, "failed": 0} for gate in document["gates"].values())
 
@@ -74,13 +95,22 @@ def test_a_matrix_is_run_checked_and_reported(run: Run, matrix: Path, tmp_path: 
         assert {row["state"] for row in csv.DictReader(file)} == {"skipped_exists"}
 
     code, _, err = run("lab", "report", out)
-    assert code == 0 and "report.html" in err and "<html" in (out / "report.html").read_text().lower()
-    for name in ("summary.csv", "detailed_table.csv", "analysis.md", "tokens-gpt-tiny-base_publishable.json"):
+    assert (
+        code == 0 and "report.html" in err and "<html" in (out / "report.html").read_text().lower()
+    )
+    for name in (
+        "summary.csv",
+        "detailed_table.csv",
+        "analysis.md",
+        "tokens-gpt-tiny-base_publishable.json",
+    ):
         assert (out / name).stat().st_size
 
 
 def test_only_some_runs(run: Run, matrix: Path, tmp_path: Path) -> None:
-    code, _, err = run("lab", "run", matrix, "--out", tmp_path / "lab", "--only", "*-none-*", "-o", "json")
+    code, _, err = run(
+        "lab", "run", matrix, "--out", tmp_path / "lab", "--only", "*-none-*", "-o", "json"
+    )
     assert code == 0, err
     assert [p.name for p in (tmp_path / "lab" / "runs").iterdir()] == [RUNS[0]]
     code, out, _ = run("lab", "check", tmp_path / "lab")
@@ -94,21 +124,39 @@ def test_only_some_runs(run: Run, matrix: Path, tmp_path: Path) -> None:
 def test_failures_of_gates_are_listed_and_the_exit_code_is_1(run: Run, made: Path) -> None:
     (made / "runs" / RUNS[1] / "final.sha256").write_text("0" * 64)
     code, out, _ = run("lab", "check", made)
-    assert code == 1 and "1 of 2 runs pass all gates" in out and "other parameters than those" in out
+    assert (
+        code == 1 and "1 of 2 runs pass all gates" in out and "other parameters than those" in out
+    )
     code, out, _ = run("lab", "check", made, "-o", "json")
     failure, published = json.loads(out)["failures"]
-    assert code == 1 and failure["run"] == RUNS[1] and failure["gate"] == "parameters" and failure["reason"]
-    assert published["gate"] == "stories" and "'deepvm lab report' writes it again" in published["reason"]
+    assert (
+        code == 1
+        and failure["run"] == RUNS[1]
+        and failure["gate"] == "parameters"
+        and failure["reason"]
+    )
+    assert (
+        published["gate"] == "stories"
+        and "'deepvm lab report' writes it again" in published["reason"]
+    )
 
 
 def test_one_damaged_run_hides_no_other(run: Run, made: Path) -> None:
     (made / "runs" / RUNS[1] / "rank_0.jsonl").write_text("{\n{}\n")
     for command in ("check", "report"):
         code, out, err = run("lab", command, made)
-        assert code == 4 and "1 of 2 runs pass all gates" in out and f"{RUNS[1]}: rank_0.jsonl, line 1: damaged" in err
+        assert (
+            code == 4
+            and "1 of 2 runs pass all gates" in out
+            and f"{RUNS[1]}: rank_0.jsonl, line 1: damaged" in err
+        )
     code, out, _ = run("lab", "check", made, "-o", "json")
     document = json.loads(out)
-    assert code == 4 and document["runs"] == 2 and document["gates"]["steps"] == {"passed": 1, "failed": 0}
+    assert (
+        code == 4
+        and document["runs"] == 2
+        and document["gates"]["steps"] == {"passed": 1, "failed": 0}
+    )
     assert document["gates"]["artefacts"] == {"passed": 1, "failed": 1}
 
 
@@ -145,27 +193,41 @@ def test_publishable_files_of_other_runs_tell_another_story(run: Run, made: Path
     ], every=2),
 )  # fmt: skip
 @pytest.mark.parametrize("command", ["check", "report"])
-def test_damaged_artefacts_are_exit_4(run: Run, made: Path, damage: object, said: str, command: str) -> None:
+def test_damaged_artefacts_are_exit_4(
+    run: Run, made: Path, damage: object, said: str, command: str
+) -> None:
     damage(made)  # type: ignore[operator]
     code, _, err = run("lab", command, made)
     assert code == 4 and said in err
 
 
-@pytest.mark.parametrize("text", ["", "a: [", "steps: -1\n", MATRIX.replace("world: 2", "world: 3"), MATRIX + "x: 1\n"])
+@pytest.mark.parametrize(
+    "text", ["", "a: [", "steps: -1\n", MATRIX.replace("world: 2", "world: 3"), MATRIX + "x: 1\n"]
+)
 def test_bad_matrices_are_exit_2_and_write_nothing(run: Run, tmp_path: Path, text: str) -> None:
     (tmp_path / "m.yaml").write_text(text)
     code, _, err = run("lab", "run", tmp_path / "m.yaml", "--out", tmp_path / "lab")
     assert code == 2 and "m.yaml" in err and not (tmp_path / "lab").exists()
 
 
-def test_a_data_set_whose_files_are_not_there_says_where_to_get_them(run: Run, tmp_path: Path) -> None:
-    text = MATRIX.replace("{name: tokens, size: 256}", "{name: cifar10, path: PLACE}").replace("gpt-tiny", "resnet8")
+def test_a_data_set_whose_files_are_not_there_says_where_to_get_them(
+    run: Run, tmp_path: Path
+) -> None:
+    text = MATRIX.replace("{name: tokens, size: 256}", "{name: cifar10, path: PLACE}").replace(
+        "gpt-tiny", "resnet8"
+    )
     (tmp_path / "m.yaml").write_text(text.replace("PLACE", str(tmp_path)))
     code, _, err = run("lab", "run", tmp_path / "m.yaml", "--out", tmp_path / "lab")
-    assert code == 4 and "give the folder with the files of CIFAR" in err and not (tmp_path / "lab").exists()
+    assert (
+        code == 4
+        and "give the folder with the files of CIFAR" in err
+        and not (tmp_path / "lab").exists()
+    )
 
 
-def test_a_folder_with_files_of_somebody_else_is_refused(run: Run, matrix: Path, tmp_path: Path) -> None:
+def test_a_folder_with_files_of_somebody_else_is_refused(
+    run: Run, matrix: Path, tmp_path: Path
+) -> None:
     kept = tmp_path / "runs" / "of-somebody-else.txt"
     kept.parent.mkdir()
     kept.touch()
@@ -185,7 +247,9 @@ def test_fresh_takes_a_folder_of_another_matrix(run: Run, matrix: Path, tmp_path
     other.write_text(MATRIX.replace("base:", "late:"))
     code, _, err = run("lab", "run", other, "--out", out, "--only", "*-blk-*", "--fresh")
     assert code == 0, err
-    assert [path.name for path in out.glob("*_publishable.json")] == ["tokens-gpt-tiny-late_publishable.json"]
+    assert [path.name for path in out.glob("*_publishable.json")] == [
+        "tokens-gpt-tiny-late_publishable.json"
+    ]
 
 
 def test_a_folder_that_is_being_filled_is_locked(run: Run, matrix: Path, tmp_path: Path) -> None:
@@ -207,25 +271,35 @@ def test_out_that_is_empty_is_not_the_current_folder(run: Run, matrix: Path) -> 
 def test_out_that_is_a_file(run: Run, matrix: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("kept")
     code, _, err = run("lab", "run", matrix, "--out", tmp_path / "file")
-    assert code == 2 and "--out" in err and "a folder" in err and (tmp_path / "file").read_text() == "kept"
+    assert (
+        code == 2
+        and "--out" in err
+        and "a folder" in err
+        and (tmp_path / "file").read_text() == "kept"
+    )
 
 
 def test_a_folder_that_cannot_be_made(run: Run, matrix: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     code, _, err = run("lab", "run", matrix, "--out", tmp_path / "file" / "lab")
-    assert code == 2 and "--out" in err and str(tmp_path / "file") in err and "Not a directory" in err
+    assert (
+        code == 2 and "--out" in err and str(tmp_path / "file") in err and "Not a directory" in err
+    )
 
 
 def test_a_full_disk_is_no_fault_of_a_strategy(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "m.yaml"
-    file.write_text(MATRIX.replace("width: 8", "width: 128"))  # checkpoints are far larger than records
+    # Checkpoints are far larger than records
+    file.write_text(MATRIX.replace("width: 8", "width: 128"))
     with small_disk(tmp_path / "disk", "1M") as disk:
         code, out, err = run("lab", "run", file, "--out", disk / "lab")
-    assert code == 4 and "the disk is full" in err and "make room" in err and not out, err  # no verdict of any run
+    # No verdict of any run
+    assert code == 4 and "the disk is full" in err and "make room" in err and not out, err
 
 
 @pytest.mark.parametrize(
-    ("number", "expected"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
+    ("number", "expected"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],
 )
 def test_an_interrupted_matrix_can_be_resumed(
     run: Run, matrix: Path, tmp_path: Path, number: int, expected: int
@@ -241,7 +315,10 @@ def test_an_interrupted_matrix_can_be_resumed(
     os.kill(process.pid, number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == expected, err
-    assert "keeps what was measured; the same command continues with the rest" in err and "Traceback" not in err
+    assert (
+        "keeps what was measured; the same command continues with the rest" in err
+        and "Traceback" not in err
+    )
     assert not subprocess.run(["pgrep", "-f", str(out)], capture_output=True, text=True).stdout
     code, _, err = run("lab", "check", out)
     assert code == 4 and "not run yet; 'deepvm lab run' goes on with what is missing" in err
@@ -251,7 +328,10 @@ def test_the_listing_names_what_matrix_files_can(run: Run) -> None:
     code, out, _ = run("lab", "list", "-o", "json")
     entries = json.loads(out)["entries"]
     names = {(one["kind"], one["name"]) for one in entries}
-    assert code == 0 and {("datasets", "digits"), ("models", "resnet8"), ("failures", "held-gil")} <= names
+    assert (
+        code == 0
+        and {("datasets", "digits"), ("models", "resnet8"), ("failures", "held-gil")} <= names
+    )
     assert all(one["what"] for one in entries)
     assert len([one for one in entries if one["kind"] == "failures"]) >= 13
 
@@ -260,7 +340,11 @@ def test_the_listing_names_what_matrix_files_can(run: Run) -> None:
 def test_every_negative_control_fails_its_gate_and_no_other(run: Run) -> None:
     code, out, _ = run("lab", "selftest", "-o", "json")
     found = json.loads(out)["controls"]
-    assert code == 0 and len(found) >= 8 and all(one["right"] and set(one["failed"]) == {one["gate"]} for one in found)
+    assert (
+        code == 0
+        and len(found) >= 8
+        and all(one["right"] and set(one["failed"]) == {one["gate"]} for one in found)
+    )
 
 
 def test_a_control_that_passes_is_exit_1(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,4 +354,8 @@ def test_a_control_that_passes_is_exit_1(run: Run, monkeypatch: pytest.MonkeyPat
     tested = [selftest.Tested(name, dict.fromkeys(GATES, "")) for name in selftest.CONTROLS]
     monkeypatch.setattr(selftest, "run_all", lambda folder, tell: tested)
     code, out, _ = run("lab", "selftest")
-    assert code == 1 and f"0 of {len(tested)} negative controls fail" in out and "it has passed all gates" in out
+    assert (
+        code == 1
+        and f"0 of {len(tested)} negative controls fail" in out
+        and "it has passed all gates" in out
+    )

@@ -1,4 +1,7 @@
-"""What ``deepvm lab`` prints, of a small folder that is written by hand; kept in ``tests/golden/lab-*.txt``."""
+"""What ``deepvm lab`` prints, of a small folder that is written by hand.
+
+Kept in ``tests/golden/lab-*.txt``.
+"""
 
 from __future__ import annotations
 

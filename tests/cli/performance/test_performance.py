@@ -21,11 +21,27 @@ def test_a_prediction_for_people(run: Run) -> None:
 
 def test_a_prediction_for_programs(run: Run) -> None:
     code, out, _ = run(
-        *LLAMA, "--gpu", "H100", "--gpus", "64", "--nodes", "8", "--batch-per-gpu", "8", "--seq", "2048", "-o", "json"
+        *LLAMA,
+        "--gpu",
+        "H100",
+        "--gpus",
+        "64",
+        "--nodes",
+        "8",
+        "--batch-per-gpu",
+        "8",
+        "--seq",
+        "2048",
+        "-o",
+        "json",
     )
     found = json.loads(out)
     assert code == 0 and set(found) >= KEYS
-    assert (found["schema_version"], found["unit"], found["vm_count"]) == ("deepvm.performance/1", "tokens/s", 8)
+    assert (found["schema_version"], found["unit"], found["vm_count"]) == (
+        "deepvm.performance/1",
+        "tokens/s",
+        8,
+    )
     for name in ("throughput", "per_gpu", "step_s"):
         assert found[name]["low"] < found[name]["value"] < found[name]["high"]
     assert found["per_gpu"]["value"] * 64 == pytest.approx(found["throughput"]["value"])
@@ -35,24 +51,61 @@ def test_a_prediction_for_programs(run: Run) -> None:
 
 def test_a_size_in_place_of_a_name(run: Run) -> None:
     code, out, _ = run(
-        "performance", "predict", "--params", "30B", "--method", "fsdp", "--gpu", "A100", "--gpus", "64", "-o", "json"
+        "performance",
+        "predict",
+        "--params",
+        "30B",
+        "--method",
+        "fsdp",
+        "--gpu",
+        "A100",
+        "--gpus",
+        "64",
+        "-o",
+        "json",
     )
     found = json.loads(out)
-    assert code == 0 and found["source"] == "derived" and any("no published run of" in d for d in found["doubts"])
+    assert (
+        code == 0
+        and found["source"] == "derived"
+        and any("no published run of" in d for d in found["doubts"])
+    )
 
 
 def test_what_does_not_fit_exits_3_and_says_what_would(run: Run) -> None:
     code, out, err = run(
-        "performance", "predict", "--model", "llama-70b", "--method", "fsdp", "--gpu", "A100", "--gpus", "8"
+        "performance",
+        "predict",
+        "--model",
+        "llama-70b",
+        "--method",
+        "fsdp",
+        "--gpu",
+        "A100",
+        "--gpus",
+        "8",
     )
     assert code == 3 and "fits on" in err and out
-    code, out, _ = run("performance", "predict", "--model", "llama-70b", "--gpu", "A100", "--gpus", "8", "-o", "json")
+    code, out, _ = run(
+        "performance",
+        "predict",
+        "--model",
+        "llama-70b",
+        "--gpu",
+        "A100",
+        "--gpus",
+        "8",
+        "-o",
+        "json",
+    )
     assert code == 3 and json.loads(out)["fits"] is False
 
 
 def test_forty_and_eighty(run: Run) -> None:
     def throughput(memory: str) -> float:
-        _, out, _ = run(*LLAMA, "--gpu", "A100", "--gpu-memory", memory, "--gpus", "8", "-o", "json")
+        _, out, _ = run(
+            *LLAMA, "--gpu", "A100", "--gpu-memory", memory, "--gpus", "8", "-o", "json"
+        )
         value: float = json.loads(out)["throughput"]["value"]
         return value
 
@@ -105,13 +158,22 @@ def test_the_check_is_kept(run: Run) -> None:
 def test_the_models_can_be_named(run: Run) -> None:
     _, out, _ = run("performance", "models", "-o", "json")
     names = [m["model"] for m in json.loads(out)["models"]]
-    assert {"resnet50", "llama-8b", "llama-70b", "bert-large", "vit-b", "stable-diffusion-2"} <= set(names)
+    assert {
+        "resnet50",
+        "llama-8b",
+        "llama-70b",
+        "bert-large",
+        "vit-b",
+        "stable-diffusion-2",
+    } <= set(names)
     code, table, _ = run("performance", "models")
     assert code == 0 and all(name in table for name in names)
 
 
 def test_what_does_not_fit_is_said_first_and_once(run: Run) -> None:
-    code, out, err = run("performance", "predict", "--model", "llama-8b", "--method", "lora", "--gpu", "T4")
+    code, out, err = run(
+        "performance", "predict", "--model", "llama-8b", "--method", "lora", "--gpu", "T4"
+    )
     needs = "needs 21.88 GB of each; it fits on 3 or more of them"
     assert code == 3 and out.count(needs) == err.count(needs) == 1
     assert out.index("It does not fit") < out.index("throughput")

@@ -70,7 +70,9 @@ def test_prices_of_gcp_are_those_of_a_calculation_by_hand(run: Run, budget: str)
     named = {c["gpu"]["instance_type"] for c in found["configurations"]}
     assert named and {n[:2] for n in named} <= {"a2", "a3", "g2"}
     for configuration in found["configurations"]:
-        assert Decimal(str(configuration["usd_per_hour"])) == by_hand(configuration) <= Decimal(budget)
+        assert (
+            Decimal(str(configuration["usd_per_hour"])) == by_hand(configuration) <= Decimal(budget)
+        )
 
 
 def test_each_cloud_has_its_own_machines(run: Run) -> None:
@@ -86,14 +88,21 @@ def test_each_cloud_has_its_own_machines(run: Run) -> None:
         "runpod": ("1x", "2x", "8x"),
     }
     for row in (*found["configurations"], *(r["best"] for r in found["regions"])):
-        names = [row["gpu"]["instance_type"], *([row["memory"]["instance_type"]] if row["memory"] else [])]
+        names = [
+            row["gpu"]["instance_type"],
+            *([row["memory"]["instance_type"]] if row["memory"] else []),
+        ]
         assert all(n.startswith(types[row["cloud"]]) for n in names), row
 
 
 def test_several_clouds_are_rows_of_one_table(run: Run, server: PublicServer) -> None:
-    code, out, err = run("recommend", "--cloud", "gcp", "--cloud", "nebius", "--cloud", "lambda", "--pw", "30")
+    code, out, err = run(
+        "recommend", "--cloud", "gcp", "--cloud", "nebius", "--cloud", "lambda", "--pw", "30"
+    )
     assert code == 0
-    rows = [line for line in out.splitlines() if line.startswith(("Google Cloud", "Nebius", "Lambda"))]
+    rows = [
+        line for line in out.splitlines() if line.startswith(("Google Cloud", "Nebius", "Lambda"))
+    ]
     assert len(rows) == 3 and "us-central1" in " ".join(rows)
     assert "from skypilot-catalog" in err and "AWS" not in err
     assert len(server.asked) == 3
@@ -111,7 +120,9 @@ def test_the_age_of_a_file_without_a_date_is_not_invented(run: Run, server: Publ
     signals = plan(run, "--cloud", "gcp", "--pw", "30")["source"]["signals"]
     assert {s.get("dated") for s in signals if s["source"] == "skypilot-catalog"} == {False}
     _, out, _ = run("catalog", "status", "--cloud", "gcp", "--cloud", "nebius", "-o", "json")
-    kept = {(row["cloud"], row["source"]): row["dated"] for row in json.loads(out)["public_catalogs"]}
+    kept = {
+        (row["cloud"], row["source"]): row["dated"] for row in json.loads(out)["public_catalogs"]
+    }
     assert kept["gcp", "skypilot"] is False and kept["gcp", "gpuhunt"] is None
     assert "at most 7 h" in run("catalog", "status", "--cloud", "gcp")[1]
 
@@ -134,7 +145,10 @@ def test_a_cloud_without_an_answer_is_left_out(run: Run, server: PublicServer) -
 def test_what_comes_next_works_with_the_cloud_of_the_plan(run: Run, tmp_path: Path) -> None:
     """Jobs run on AWS alone: no other plan is sent there."""
     _, out, _ = run("recommend", "--cloud", "gcp", "--pw", "10")
-    assert "deepvm run" not in out and "deepvm export plan.json --to skypilot --output-dir launch" in out
+    assert (
+        "deepvm run" not in out
+        and "deepvm export plan.json --to skypilot --output-dir launch" in out
+    )
     _, out, _ = run("recommend", "--cloud", "aws", "--pw", "10")
     assert "deepvm run plan.json" in out
     _, out, _ = run("recommend", "--cloud", "gcp", "--pw", "10", "-o", "json")
@@ -142,7 +156,15 @@ def test_what_comes_next_works_with_the_cloud_of_the_plan(run: Run, tmp_path: Pa
     code, _, err = run("run", str(tmp_path / "plan.json"), "--dry-run", "--", "python", "train.py")
     assert code == 2 and "a plan of AWS" in err and "deepvm export" in err and "Google Cloud" in err
     assert (
-        run("export", str(tmp_path / "plan.json"), "--to", "skypilot", "--output-dir", str(tmp_path / "launch"))[0] == 0
+        run(
+            "export",
+            str(tmp_path / "plan.json"),
+            "--to",
+            "skypilot",
+            "--output-dir",
+            str(tmp_path / "launch"),
+        )[0]
+        == 0
     )
 
 
@@ -153,30 +175,66 @@ def test_what_comes_next_works_with_the_cloud_of_the_plan(run: Run, tmp_path: Pa
         ("gcp", "skypilot", ["disk_size: 200", "the plan counts 200 GB of pd-ssd"]),
         ("aws", "skypilot", ["disk_size: 200"]),
         ("aws", "ec2-fleet", ["the plan counts 200 GB of gp2: name it"]),
-        ("aws", "terraform", ["spot VMs have the disk of their image; the plan counts 200 GB of gp2"]),
+        (
+            "aws",
+            "terraform",
+            ["spot VMs have the disk of their image; the plan counts 200 GB of gp2"],
+        ),
     ],
 )
 def test_exports_ask_for_the_disk_that_the_plan_counts(
     run: Run, tmp_path: Path, cloud: str, tool: str, wanted: list[str]
 ) -> None:
     """Or say that they do not."""
-    words = ["--cloud", cloud, "--pw", "10", "--disk", "199.5GB", "--disk-type", "pd-ssd" if cloud == "gcp" else "gp2"]
+    words = [
+        "--cloud",
+        cloud,
+        "--pw",
+        "10",
+        "--disk",
+        "199.5GB",
+        "--disk-type",
+        "pd-ssd" if cloud == "gcp" else "gp2",
+    ]
     (tmp_path / "plan.json").write_text(json.dumps(plan(run, *words, "--nat")))
-    code, out, err = run("export", str(tmp_path / "plan.json"), "--to", tool, "--output-dir", str(tmp_path / "launch"))
+    code, out, err = run(
+        "export",
+        str(tmp_path / "plan.json"),
+        "--to",
+        tool,
+        "--output-dir",
+        str(tmp_path / "launch"),
+    )
     files = "".join(
-        path.read_text(errors="replace") for path in (tmp_path / "launch").iterdir() if path.suffix != ".whl"
+        path.read_text(errors="replace")
+        for path in (tmp_path / "launch").iterdir()
+        if path.suffix != ".whl"
     )
     assert code == 0 and all(one in files + out + err for one in wanted), (files, err)
     assert "NAT gateway" in out + err
 
 
 def test_terraform_asks_for_disks_of_vms_on_demand(run: Run, tmp_path: Path) -> None:
-    words = ["--cloud", "aws", "--pw", "10", "--disk", "200GB", "--disk-type", "gp2", "--architecture", "on-demand"]
+    words = [
+        "--cloud",
+        "aws",
+        "--pw",
+        "10",
+        "--disk",
+        "200GB",
+        "--disk-type",
+        "gp2",
+        "--architecture",
+        "on-demand",
+    ]
     (tmp_path / "plan.json").write_text(json.dumps(plan(run, *words)))
     code, out, err = run("export", str(tmp_path / "plan.json"), "--to", "terraform")
     assert code == 0, err
     (vms,) = json.loads(out)["resource"]["aws_instance"].values()
-    assert vms["root_block_device"] == [{"volume_size": 200, "volume_type": "gp2"}] and "disk of their image" not in err
+    assert (
+        vms["root_block_device"] == [{"volume_size": 200, "volume_type": "gp2"}]
+        and "disk of their image" not in err
+    )
 
 
 @pytest.mark.parametrize(
@@ -184,13 +242,18 @@ def test_terraform_asks_for_disks_of_vms_on_demand(run: Run, tmp_path: Path) -> 
     [
         (
             "gcp",
-            r"! quota needed: \d+ preemptible (L4|A100) GPUs in the region, \d+ GPUs in all regions; you may have none",
+            (
+                r"! quota needed: \d+ preemptible (L4|A100) GPUs in the region, \d+ GPUs in all"
+                r" regions; you may have none"
+            ),
         ),
         ("azure", r"! quota needed: \d+ spot vCPUs in the region; you may have none"),
         ("lambda", ""),
     ],
 )
-def test_the_quota_that_is_needed_is_named_as_the_cloud_counts_it(run: Run, cloud: str, said: str) -> None:
+def test_the_quota_that_is_needed_is_named_as_the_cloud_counts_it(
+    run: Run, cloud: str, said: str
+) -> None:
     _, out, _ = run("recommend", "--cloud", cloud, "--pw", "10", "--model", "resnet50")
     assert re.search(said, " ".join(out.split())) if said else "quota" not in out
 
@@ -198,7 +261,8 @@ def test_the_quota_that_is_needed_is_named_as_the_cloud_counts_it(run: Run, clou
 def test_a_silent_source_is_waited_for_once_however_many_clouds_and_regions(
     run: Run, server: PublicServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DEEPVM_CACHE_DIR", "/proc/none")  # where nothing can be kept, not even that it failed
+    # Where nothing can be kept, not even that it failed
+    monkeypatch.setenv("DEEPVM_CACHE_DIR", "/proc/none")
     for cloud in ("aws", "gcp", "lambda", "nebius"):
         server.answers[f"/v8/{cloud}/vms.csv"] = lambda _: time.sleep(12)
     clouds = [word for cloud in ("gcp", "nebius", "lambda", "aws") for word in ("--cloud", cloud)]
@@ -210,7 +274,9 @@ def test_a_silent_source_is_waited_for_once_however_many_clouds_and_regions(
     assert not re.search(r"/v8/(?!gcp)", err), "nobody is told of another cloud's file"
 
 
-def test_one_cloud_of_which_nothing_is_at_hand_is_waited_for_longer(run: Run, server: PublicServer) -> None:
+def test_one_cloud_of_which_nothing_is_at_hand_is_waited_for_longer(
+    run: Run, server: PublicServer
+) -> None:
     server.answers["/v8/gcp/vms.csv"] = late(3, skypilot_file("gcp"))
     assert run("recommend", "--cloud", "gcp", "--pw", "10")[0] == 0
     assert len(server.asked) == 1
@@ -228,7 +294,10 @@ def late(seconds: float, body: bytes) -> Any:
     ("words", "said"),
     [
         (("--pw", "-3"), "--pw: '-3' cannot be used"),
-        (("--pw", "3", "--disk", "-5GB"), "--disk: '-5GB' cannot be used; allowed: 0, or a size above 0"),
+        (
+            ("--pw", "3", "--disk", "-5GB"),
+            "--disk: '-5GB' cannot be used; allowed: 0, or a size above 0",
+        ),
         (("--pw", "3", "--exclude-cost", "foo"), "--exclude-cost: 'foo'"),
         (("--pw", "3", "--savings-plan", "200%"), "--savings-plan: '200%'"),
         (("--pw", "3", "--reserved", "/none.json"), "/none.json: file: does not exist"),
@@ -258,7 +327,8 @@ def test_a_kind_of_disk_without_a_size_is_noted(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "meant"), [("google", "gcp"), ("Google-Cloud", "gcp"), ("amazon", "aws"), ("lambdalabs", "lambda")]
+    ("said", "meant"),
+    [("google", "gcp"), ("Google-Cloud", "gcp"), ("amazon", "aws"), ("lambdalabs", "lambda")],
 )
 def test_a_cloud_by_another_name_gets_a_hint(run: Run, said: str, meant: str) -> None:
     for command in (("recommend", "--pw", "3"), ("gpus",)):
@@ -268,8 +338,13 @@ def test_a_cloud_by_another_name_gets_a_hint(run: Run, said: str, meant: str) ->
 
 def test_clouds_may_be_listed_with_commas(run: Run) -> None:
     both = ("--cloud", "gcp", "--cloud", "nebius")
-    listed, repeated = (plan(run, "--pw", "10", *words) for words in (("--cloud", "gcp, nebius"), both))
-    best = [[(c["cloud"], c["gpu"]["instance_type"]) for c in found["configurations"]] for found in (listed, repeated)]
+    listed, repeated = (
+        plan(run, "--pw", "10", *words) for words in (("--cloud", "gcp, nebius"), both)
+    )
+    best = [
+        [(c["cloud"], c["gpu"]["instance_type"]) for c in found["configurations"]]
+        for found in (listed, repeated)
+    ]
     assert best[0] == best[1]
 
 
@@ -280,18 +355,27 @@ def test_another_cloud_that_comes_first_for_a_little_more_is_named(run: Run) -> 
     assert re.search(r"^AWS .* 9\.87 ", out, re.MULTILINE)
     assert "for 10.00 $/h Nebius comes first: 1 x gpu-h100-sxm_8gpu-128vcpu-1600gb (spot)" in out
     for budget in ("10", "8"):  # it is first; it is too far
-        assert "comes first:" not in run("recommend", "--cloud", "nebius,aws", "--pw", budget, *RESNET)[1]
+        assert (
+            "comes first:"
+            not in run("recommend", "--cloud", "nebius,aws", "--pw", budget, *RESNET)[1]
+        )
 
 
 def test_what_is_said_to_come_first_for_a_little_more_does(run: Run) -> None:
-    """Also beside a cloud that lists machines whether or not it has any, which is first if it is a quarter better."""
+    """Also beside a cloud that lists machines whether or not it has any, which is first if it is a
+    quarter better.
+    """
     seen = set()
     for budget in ("5.8", "6", "6.2", "9", "9.5", "9.9"):
         _, out, _ = run("recommend", "--cloud", "lambda,nebius,aws", "--pw", budget, *RESNET)
         said = re.search(r"for (\S+) \$/h (\w+) comes first", out)
         if said:
             _, then, _ = run("recommend", "--cloud", "lambda,nebius,aws", "--pw", said[1], *RESNET)
-            row = next(line for line in then.splitlines() if line.startswith(("AWS ", "Lambda ", "Nebius ")))
+            row = next(
+                line
+                for line in then.splitlines()
+                if line.startswith(("AWS ", "Lambda ", "Nebius "))
+            )
             assert row.startswith(said[2]), (budget, said[0])
             seen.add(said[2])
     assert seen, "of six budgets there is one"
@@ -300,7 +384,17 @@ def test_what_is_said_to_come_first_for_a_little_more_does(run: Run) -> None:
 def test_other_commands_take_one_cloud(run: Run) -> None:
     code, out, err = run("gpus", "--cloud", "gcp", "--gpu", "L4")
     assert code == 0 and "g2-standard-4" in out, err
-    code, out, err = run("survive", "--cloud", "gcp", "--instance-type", "g2-standard-4", "--count", "2", "--for", "4h")
+    code, out, err = run(
+        "survive",
+        "--cloud",
+        "gcp",
+        "--instance-type",
+        "g2-standard-4",
+        "--count",
+        "2",
+        "--for",
+        "4h",
+    )
     assert code == 0 and "on the spot market of us-central1" in out, err
     for words, said in (
         (("--cloud", "gcp,aws"), "allowed: one cloud"),
@@ -308,8 +402,12 @@ def test_other_commands_take_one_cloud(run: Run) -> None:
     ):
         code, _, err = run("gpus", *words)
         assert code == 2 and said in err
-    code, _, err = run("survive", "--cloud", "lambda", "--instance-type", "x", "--count", "2", "--for", "4h")
-    assert code == 2 and err.startswith("Error: --cloud: 'lambda' cannot be used; allowed: a cloud with a spot market")
+    code, _, err = run(
+        "survive", "--cloud", "lambda", "--instance-type", "x", "--count", "2", "--for", "4h"
+    )
+    assert code == 2 and err.startswith(
+        "Error: --cloud: 'lambda' cannot be used; allowed: a cloud with a spot market"
+    )
 
 
 def test_what_can_hardly_be_has_no_digits(run: Run) -> None:
@@ -319,7 +417,9 @@ def test_what_can_hardly_be_has_no_digits(run: Run) -> None:
 
 
 def test_refreshing_from_no_public_catalog(run: Run, server: PublicServer) -> None:
-    code, _, err = run("catalog", "refresh", "--source", "none", "--cloud", "gcp", "--cloud", "lambda")
+    code, _, err = run(
+        "catalog", "refresh", "--source", "none", "--cloud", "gcp", "--cloud", "lambda"
+    )
     assert code == 2 and "only public catalogs have prices of Google Cloud and Lambda" in err
     code, _, err = run("catalog", "refresh", "--source", "none", "--cloud", "aws")
     assert code == 5 and "nothing came from AWS" in err
@@ -328,19 +428,28 @@ def test_refreshing_from_no_public_catalog(run: Run, server: PublicServer) -> No
 
 def test_what_costs_most_besides_vms_is_named_where_nothing_is_feasible(run: Run) -> None:
     code, _, err = run("recommend", "--pw", "3", "--disk", "50TB")
-    assert code == 3 and re.search(r"\(1 x g4dn\.xlarge \(spot\); 5\.\d+ \$/h of it for what comes besides VMs\)", err)
+    assert code == 3 and re.search(
+        r"\(1 x g4dn\.xlarge \(spot\); 5\.\d+ \$/h of it for what comes besides VMs\)", err
+    )
     assert "ask for less besides VMs (--disk, --bucket, --nat), or raise the budget" in err
 
 
 @pytest.mark.parametrize("source", ["auto", "skypilot", "gpuhunt", "none"])
-@pytest.mark.parametrize("forbids", [["--offline"], ["--prices", "snapshot"]], ids=["offline", "snapshot"])
+@pytest.mark.parametrize(
+    "forbids", [["--offline"], ["--prices", "snapshot"]], ids=["offline", "snapshot"]
+)
 def test_no_command_opens_a_socket_where_none_may_be(
     run: Run, server: PublicServer, monkeypatch: pytest.MonkeyPatch, forbids: list[str], source: str
 ) -> None:
     """Not even to a source that is named, with keys at hand; and not to look a name up."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAIOSFODNN7EXAMPLE")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI")
-    assert run("catalog", "refresh", "--source", "skypilot" if source in ("auto", "none") else source)[0] == 0
+    assert (
+        run("catalog", "refresh", "--source", "skypilot" if source in ("auto", "none") else source)[
+            0
+        ]
+        == 0
+    )
     server.asked.clear()
     opened: list[object] = []
     earlier = set(threading.enumerate())  # a late answer to another test is still on its way
@@ -367,16 +476,36 @@ def test_no_command_opens_a_socket_where_none_may_be(
 
 def test_regions_go_to_the_clouds_that_have_such_names(run: Run) -> None:
     found = plan(
-        run, *["--cloud", "gcp", "--cloud", "aws", "--region", "us-east4", "--region", "us-west-2", "--pw", "30"]
+        run,
+        *[
+            "--cloud",
+            "gcp",
+            "--cloud",
+            "aws",
+            "--region",
+            "us-east4",
+            "--region",
+            "us-west-2",
+            "--pw",
+            "30",
+        ],
     )
-    assert {(r["cloud"], r["region"]) for r in found["regions"]} == {("gcp", "us-east4"), ("aws", "us-west-2")}
+    assert {(r["cloud"], r["region"]) for r in found["regions"]} == {
+        ("gcp", "us-east4"),
+        ("aws", "us-west-2"),
+    }
     code, _, err = run("recommend", "--cloud", "gcp", "--region", "US East", "--pw", "10")
     assert code == 2 and "a region of Google Cloud" in err
 
 
 def test_two_clouds_may_call_a_region_alike(run: Run) -> None:
-    found = plan(run, *["--cloud", "aws", "--cloud", "lambda", "--region", "us-east-1", "--pw", "30"])
-    assert [(r["cloud"], r["region"]) for r in found["regions"]] == [("aws", "us-east-1"), ("lambda", "us-east-1")]
+    found = plan(
+        run, *["--cloud", "aws", "--cloud", "lambda", "--region", "us-east-1", "--pw", "30"]
+    )
+    assert [(r["cloud"], r["region"]) for r in found["regions"]] == [
+        ("aws", "us-east-1"),
+        ("lambda", "us-east-1"),
+    ]
 
 
 def test_a_csv_file_says_the_cloud(run: Run) -> None:
@@ -389,7 +518,10 @@ def test_a_csv_file_says_the_cloud(run: Run) -> None:
     ("words", "said"),
     [
         (["recommend", "--cloud", "gpc", "--pw", "3"], "did you mean --cloud gcp?"),
-        (["recommend", "--cloud", "gcp", "--catalog", "paper", "--pw", "3"], "either --cloud or --catalog paper"),
+        (
+            ["recommend", "--cloud", "gcp", "--catalog", "paper", "--pw", "3"],
+            "either --cloud or --catalog paper",
+        ),
         (["sweep", "--cloud", "gcp", "--cloud", "aws", "--pw", "1:3:1"], "one cloud"),
         (["recommend", "--source", "cloud", "--pw", "3"], "'cloud'"),
     ],
@@ -400,14 +532,22 @@ def test_misuse_is_named(run: Run, words: list[str], said: str) -> None:
 
 
 def test_a_public_catalog_is_fetched_without_an_account(run: Run) -> None:
-    code, out, _ = run("catalog", "refresh", "--cloud", "gcp", "--cloud", "nebius", "--source", "skypilot")
+    code, out, _ = run(
+        "catalog", "refresh", "--cloud", "gcp", "--cloud", "nebius", "--source", "skypilot"
+    )
     rows = [line.split() for line in out.splitlines()[1:]]
     assert code == 0
-    assert [(r[0], r[2], r[3]) for r in rows] == [("gcp", "fetched", "3"), ("nebius", "fetched", "2")]
+    assert [(r[0], r[2], r[3]) for r in rows] == [
+        ("gcp", "fetched", "3"),
+        ("nebius", "fetched", "2"),
+    ]
     code, out, _ = run("catalog", "status", "--cloud", "gcp", "-o", "json")
     kept = {row["source"]: row for row in json.loads(out)["public_catalogs"]}
     assert kept["skypilot"]["state"] == "fresh" and kept["skypilot"]["regions"][0] == "us-central1"
-    assert kept["gpuhunt"]["state"] == "absent" and "--source gpuhunt --cloud gcp" in kept["gpuhunt"]["next_step"]
+    assert (
+        kept["gpuhunt"]["state"] == "absent"
+        and "--source gpuhunt --cloud gcp" in kept["gpuhunt"]["next_step"]
+    )
 
 
 def test_without_an_account_every_cloud_is_fetched_from_public_catalogs(
@@ -415,13 +555,26 @@ def test_without_an_account_every_cloud_is_fetched_from_public_catalogs(
 ) -> None:
     code, out, err = run("catalog", "refresh", "--cloud", "all")
     assert code == 0, err
-    assert {line.split()[0] for line in out.splitlines()[1:]} == {"aws", "gcp", "azure", "lambda", "nebius", "runpod"}
+    assert {line.split()[0] for line in out.splitlines()[1:]} == {
+        "aws",
+        "gcp",
+        "azure",
+        "lambda",
+        "nebius",
+        "runpod",
+    }
     assert "no AWS credentials were found: a public catalog has its prices" in err
-    code, _, err = run("catalog", "refresh", "--cloud", "aws", "--region", "us-east-1", "--only", "spot")
-    assert code == 5 and "--source skypilot needs no account" in err, "who asks for a signal of AWS means AWS"
+    code, _, err = run(
+        "catalog", "refresh", "--cloud", "aws", "--region", "us-east-1", "--only", "spot"
+    )
+    assert code == 5 and "--source skypilot needs no account" in err, (
+        "who asks for a signal of AWS means AWS"
+    )
 
 
-def test_a_cache_that_takes_nothing_is_named_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_takes_nothing_is_named_once(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DEEPVM_CACHE_DIR", "/proc/none")
     code, out, err = run("catalog", "refresh", "--cloud", "gcp")
     assert code == 4 and "fetched" in out and err.count("DEEPVM_CACHE_DIR") == 1
@@ -446,7 +599,12 @@ def test_a_refresh_that_fails_says_so(run: Run, server: PublicServer, tmp_path: 
     assert run("catalog", "refresh", "--cloud", "gcp")[0] == 0
     server.answers["/v8/gcp/vms.csv"] = say(b"<html>\n")
     code, out, err = run("catalog", "refresh", "--cloud", "gcp")
-    assert code == 5 and "web page" in err and "what was fetched before stays" in err and "failed" in out
+    assert (
+        code == 5
+        and "web page" in err
+        and "what was fetched before stays" in err
+        and "failed" in out
+    )
     assert plan(run, "--cloud", "gcp", "--pw", "10")["configurations"]
     code, _, err = run("catalog", "refresh", "--source", "somewhere")
     assert code == 2 and "skypilot or gpuhunt" in err
@@ -480,18 +638,26 @@ class TestExports:
             ("runpod", "runpod"),
         ],
     )
-    def test_skypilot_takes_plans_of_every_cloud(self, run: Run, tmp_path: Path, cloud: str, infra: str) -> None:
+    def test_skypilot_takes_plans_of_every_cloud(
+        self, run: Run, tmp_path: Path, cloud: str, infra: str
+    ) -> None:
         self.plan_of(run, tmp_path, "--cloud", cloud, "--pw", "30")
         assert self.infra(run, tmp_path) == {infra}
 
     def test_of_several_clouds_each_rank_is_in_its_own(self, run: Run, tmp_path: Path) -> None:
-        file = self.plan_of(run, tmp_path, *["--cloud", "aws", "--cloud", "lambda", "--pw", "30", "--top", "9"])
+        file = self.plan_of(
+            run, tmp_path, *["--cloud", "aws", "--cloud", "lambda", "--pw", "30", "--top", "9"]
+        )
         ranked = json.loads(file.read_text())["configurations"]
         for row in ranked:
-            assert {i.partition("/")[0] for i in self.infra(run, tmp_path, row["rank"])} == {row["cloud"]}
+            assert {i.partition("/")[0] for i in self.infra(run, tmp_path, row["rank"])} == {
+                row["cloud"]
+            }
         assert {row["cloud"] for row in ranked} == {"aws", "lambda"}
 
-    def test_skypilot_is_told_the_gpus_of_google_clouds_types(self, run: Run, tmp_path: Path) -> None:
+    def test_skypilot_is_told_the_gpus_of_google_clouds_types(
+        self, run: Run, tmp_path: Path
+    ) -> None:
         """Its releases up to 0.10 refuse such a type without them."""
         import yaml
 
@@ -500,10 +666,16 @@ class TestExports:
         task = yaml.safe_load((tmp_path / "job1" / "training.yaml").read_text())
         (entry,) = task["resources"]["any_of"]
         name, gpus = entry["instance_type"], entry["accelerators"]
-        assert gpus == {"A100-80GB" if "ultra" in name else "A100": int(name.rpartition("-")[2].rstrip("g"))}
+        assert gpus == {
+            "A100-80GB" if "ultra" in name else "A100": int(name.rpartition("-")[2].rstrip("g"))
+        }
 
-    def test_skypilot_does_not_know_gpuhunts_names_of_runpods_types(self, run: Run, tmp_path: Path) -> None:
-        file = self.plan_of(run, tmp_path, *["--cloud", "runpod", "--source", "gpuhunt", "--pw", "30", *RESNET])
+    def test_skypilot_does_not_know_gpuhunts_names_of_runpods_types(
+        self, run: Run, tmp_path: Path
+    ) -> None:
+        file = self.plan_of(
+            run, tmp_path, *["--cloud", "runpod", "--source", "gpuhunt", "--pw", "30", *RESNET]
+        )
         code, _, err = run("export", file, "--to", "skypilot", "--output-dir", tmp_path / "out")
         assert code == 2 and "'skypilot'" in err and "--source skypilot" in err
 
@@ -513,7 +685,12 @@ class TestExports:
         code, out, err = run("export", file, "--to", "terraform")
         assert code == 0, err
         found = json.loads(out)
-        named = [vm for kind in found["resource"].values() for vm in kind.values() if "machine_type" in vm]
+        named = [
+            vm
+            for kind in found["resource"].values()
+            for vm in kind.values()
+            if "machine_type" in vm
+        ]
         assert best["gpu"]["instance_type"] in {vm["machine_type"] for vm in named}
         assert found["variable"]["zone"]["default"] == "us-central1-a"
 
@@ -532,7 +709,19 @@ class TestExports:
         assert code == 2 and said in err
 
 
-SEVERAL = ["recommend", "--pw", "10", "--cloud", "aws", "--cloud", "gcp", "--model", "llama-8b", "--method", "lora"]
+SEVERAL = [
+    "recommend",
+    "--pw",
+    "10",
+    "--cloud",
+    "aws",
+    "--cloud",
+    "gcp",
+    "--model",
+    "llama-8b",
+    "--method",
+    "lora",
+]
 
 
 def test_a_savings_plan_of_several_clouds_names_its_types(run: Run) -> None:
@@ -547,7 +736,9 @@ def test_each_cloud_of_a_table_has_what_comes_besides_vms(run: Run) -> None:
     assert code == 0, err  # one of them has disks of that kind
     (head,) = [line for line in out.splitlines() if "best cluster" in line]
     assert "besides VMs" in head
-    aws, gcp = (next(t for t in out.splitlines() if t.startswith(name)) for name in ("AWS", "Google"))
+    aws, gcp = (
+        next(t for t in out.splitlines() if t.startswith(name)) for name in ("AWS", "Google")
+    )
     assert "+ 9." in aws and "?" not in aws  # 100 x 0.09 $, and boot
     assert "+ 12." in gcp and "+ ?" in gcp  # 100 x 0.12 $; Google has no gp3
     code, _, err = run(*SEVERAL, "--disk", "100GB", "--disk-type", "gp9")

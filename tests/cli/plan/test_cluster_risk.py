@@ -1,4 +1,6 @@
-"""Where a report names the share of one VM that is preempted in a month, it names that of the cluster."""
+"""Where a report names the share of one VM that is preempted in a month, it names that of the
+cluster.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,19 @@ import pytest
 from support.command import Run
 
 ASK = ["recommend", "--pw", "3", "--prices", "snapshot", "--model", "none"]
-CLUSTER = "Risk of the cluster: if the 9 are preempted independently, at least 86 % of months see a preemption: "
+CLUSTER = (
+    "Risk of the cluster: if the 9 are preempted independently, at least 86 % of months see a"
+    " preemption: "
+)
 
 
 def test_the_report_names_both(run: Run) -> None:
     lines = run(*ASK)[1].splitlines()
-    at = next(i for i, line in enumerate(lines) if line.startswith("Risk: above 20 % of g4dn.2xlarge spot VMs"))
+    at = next(
+        i
+        for i, line in enumerate(lines)
+        if line.startswith("Risk: above 20 % of g4dn.2xlarge spot VMs")
+    )
     assert lines[at + 1].startswith(CLUSTER)
 
 
@@ -32,7 +41,9 @@ def test_documents_have_both(words: list[str], run: Run) -> None:
         own = row["interruptions"]
         assert own["vm_count"] == row["gpu"]["spot_count"] and own["independent"] is True
         low = own["vm_monthly_share"]["min"]
-        assert own["cluster_monthly_share"]["min"] == pytest.approx(1 - (1 - low) ** own["vm_count"])
+        assert own["cluster_monthly_share"]["min"] == pytest.approx(
+            1 - (1 - low) ** own["vm_count"]
+        )
 
 
 def test_explain_names_both(run: Run) -> None:
@@ -41,14 +52,31 @@ def test_explain_names_both(run: Run) -> None:
 
 
 def test_one_vm_is_its_own_cluster(run: Run) -> None:
-    out = run("recommend", "--pw", "0.6", "--instance-type", "g5.xlarge", "--prices", "snapshot", "--model", "none")[1]
+    out = run(
+        "recommend",
+        "--pw",
+        "0.6",
+        "--instance-type",
+        "g5.xlarge",
+        "--prices",
+        "snapshot",
+        "--model",
+        "none",
+    )[1]
     assert "\nRisk: " in out and "Risk of the cluster" not in out
 
 
 def test_a_job_names_the_cluster_too(run: Run) -> None:
     out = run(*ASK, "--work", "100")[1]
-    doubt = next(line for line in out.splitlines() if line.startswith("Doubt: 15 to 20 % a month is of all zones"))
-    assert "counted as 17.5 % gone after a month, which takes one or more of 9 in 82 % of the months; " in doubt
+    doubt = next(
+        line
+        for line in out.splitlines()
+        if line.startswith("Doubt: 15 to 20 % a month is of all zones")
+    )
+    assert (
+        "counted as 17.5 % gone after a month, which takes one or more of 9 in 82 % of the months; "
+        in doubt
+    )
     assert "\nRisk of the cluster: if the " in out
 
 

@@ -39,8 +39,8 @@ def good(*words: object, given: str | bytes | None = None) -> Any:
 def refused(*words: object, given: str | bytes | None = None) -> Exception:
     result = invoke(*words, given=given)
     assert result.exit_code and result.stdout == ""
-    assert isinstance(result.exception, (RequestError, CatalogFormatError, CatalogNotFoundError)), repr(
-        result.exception
+    assert isinstance(result.exception, (RequestError, CatalogFormatError, CatalogNotFoundError)), (
+        repr(result.exception)
     )
     return result.exception
 
@@ -72,7 +72,11 @@ def test_several_files_need_a_folder(plan: Path, tmp_path: Path) -> None:
     result = good("export", plan, "--to", "skypilot", "--output-dir", tmp_path / "job")
     assert result.stdout == "" and f"{tmp_path / 'job' / 'training.yaml'}: written" in result.stderr
     assert f"start: cd {tmp_path / 'job'} && ./start.sh 'train.py ARGUMENTS'" in result.stderr
-    assert sorted(p.name for p in (tmp_path / "job").iterdir()) == ["memory.yaml", "start.sh", "training.yaml"]
+    assert sorted(p.name for p in (tmp_path / "job").iterdir()) == [
+        "memory.yaml",
+        "start.sh",
+        "training.yaml",
+    ]
 
 
 def test_files_are_not_overwritten_unasked(plan: Path, tmp_path: Path) -> None:
@@ -97,12 +101,30 @@ def test_another_rank(plan: Path) -> None:
     assert "anchor" in found["resource"]["aws_instance"]
     assert "the ranks of" in str(refused("export", plan, "--to", "terraform", "--rank", 9))
     for rank in ("0", "-1", "one", "1.5", "²", "9" * 30):
-        assert str(refused("export", plan, "--to", "terraform", f"--rank={rank}")).startswith("rank: ")
+        assert str(refused("export", plan, "--to", "terraform", f"--rank={rank}")).startswith(
+            "rank: "
+        )
 
 
 def test_options_reach_the_files(plan: Path, tmp_path: Path) -> None:
-    words = ["--image", "ami-1", "--memory-image", "ami-2", "--key-name", "me", "--security-group", "sg-1"]
-    words += ["--security-group", "sg-2", "--subnet", "use1-az4=subnet-1", "--subnet", "us-east-1b=subnet-2"]
+    words = [
+        "--image",
+        "ami-1",
+        "--memory-image",
+        "ami-2",
+        "--key-name",
+        "me",
+        "--security-group",
+        "sg-1",
+    ]
+    words += [
+        "--security-group",
+        "sg-2",
+        "--subnet",
+        "use1-az4=subnet-1",
+        "--subnet",
+        "us-east-1b=subnet-2",
+    ]
     found = json.loads(good("export", plan, "--to", "terraform", *words).stdout)["variable"]
     assert {name: body.get("default") for name, body in found.items()} == {
         "region": "us-east-1",
@@ -127,7 +149,9 @@ def test_options_reach_the_files(plan: Path, tmp_path: Path) -> None:
     (config,) = request["LaunchTemplateConfigs"]
     assert config["LaunchTemplateSpecification"]["LaunchTemplateName"] == "cpu"
     assert [o["AvailabilityZoneId"] for o in config["Overrides"]] == ["use1-az1"]
-    good("export", plan, "--to", "torchrun", "--command", "train.py 'a b'", "--output-dir", tmp_path)
+    good(
+        "export", plan, "--to", "torchrun", "--command", "train.py 'a b'", "--output-dir", tmp_path
+    )
     assert "set -- train.py 'a b'" in (tmp_path / "launch.sh").read_text()
 
 
@@ -137,7 +161,9 @@ def test_a_deepvm_of_a_folder_here(plan: Path, tmp_path: Path, own: pytest.Monke
     good("export", plan, "--to", "torchrun", "--output-dir", tmp_path / "launch")
     assert (tmp_path / "launch" / mine.wheel_name).read_bytes() == b"PK"
     words = ["export", plan, "--to", "terraform"]
-    assert "of /home/me/deepvm: --package says what pip installs" in " ".join(good(*words).stderr.split())
+    assert "of /home/me/deepvm: --package says what pip installs" in " ".join(
+        good(*words).stderr.split()
+    )
     error = refused(*words, "--command", "train.py")
     assert isinstance(error, RequestError) and (error.option, error.exit_code) == ("package", 2)
     wheel = "https://example.com/deepvm-0.1.0-py3-none-any.whl"
@@ -148,10 +174,15 @@ def test_a_price_limit(plan: Path) -> None:
     words = ["export", plan, "--to", "terraform"]
     result = good(*words)
     assert (
-        "Note: limit: 3.42312 $/h for all VMs, the plan's 2.8526 $/h + 20 %; --max-price sets another" in result.stderr
+        "Note: limit: 3.42312 $/h for all VMs, the plan's 2.8526 $/h + 20 %; --max-price sets"
+        " another" in result.stderr
     )
-    fleet = json.loads(good(*words, "--max-price", "3").stdout)["resource"]["aws_ec2_fleet"]["training"]
-    assert {o["max_price"] for c in fleet["launch_template_config"] for o in c["override"]} == {"0.165953"}
+    fleet = json.loads(good(*words, "--max-price", "3").stdout)["resource"]["aws_ec2_fleet"][
+        "training"
+    ]
+    assert {o["max_price"] for c in fleet["launch_template_config"] for o in c["override"]} == {
+        "0.165953"
+    }
     error = refused(*words, "--max-price", "2.8525")
     assert isinstance(error, RequestError) and (error.option, error.exit_code) == ("max_price", 2)
     assert "2.8525" in str(error) and "at least what the plan costs, 2.8526 $/h" in str(error)
@@ -168,7 +199,10 @@ def test_zones_above_the_limit_are_left_out_and_named(plan: Path) -> None:
     (zone,) = json.loads(result.stdout)["data"]["aws_availability_zone"].values()
     assert zone == {"zone_id": "use1-az4"}
     # 0.1601 $/h is 1.01458 times the plan's spot price, and so is this of its 2.8526 $/h.
-    dear = "left out as too dear for the limit: use1-az1 (us-east-1b) at 0.1601 $/h; --max-price 2.894178 takes"
+    dear = (
+        "left out as too dear for the limit: use1-az1 (us-east-1b) at 0.1601 $/h; --max-price"
+        " 2.894178 takes"
+    )
     assert dear in result.stderr
     assert "left out" not in good(*words[:-1], "2.894178").stderr
     assert "left out" in good(*words[:-1], "2.894177").stderr
@@ -177,7 +211,10 @@ def test_zones_above_the_limit_are_left_out_and_named(plan: Path) -> None:
     chosen = good("export", plan, "--to", "terraform", "--zone", "use1-az1").stderr
     assert "the 2.8917 $/h that it costs in use1-az1 + 20 %" in chosen
     error = refused(*words, "--subnet", "use1-az1=subnet-1")
-    assert "zones within the price limit: use1-az4 (us-east-1a); --max-price 2.894178 takes use1-az1" in str(error)
+    assert (
+        "zones within the price limit: use1-az4 (us-east-1a); --max-price 2.894178 takes use1-az1"
+        in str(error)
+    )
     good(*words, "--zone", "use1-az4", "--subnet", "us-east-1a=subnet-1")
     error = refused(*words, "--zone", "use1-az4", "--subnet", "use1-az1=subnet-1")
     assert "use1-az4 (us-east-1a): --zone leaves use1-az1 (us-east-1b) out" in str(error)
@@ -186,7 +223,10 @@ def test_zones_above_the_limit_are_left_out_and_named(plan: Path) -> None:
 
 
 def dear_zones() -> str:
-    """8 x 0.21 + 0.2 = 1.88 $/h in use1-az2; use1-az1 has no memory nodes; use1-az3 costs 2.28, asked for were 2."""
+    """8 x 0.21 + 0.2 = 1.88 $/h in use1-az2; use1-az1 has no memory nodes.
+
+    Use1-az3 costs 2.28, asked for were 2.
+    """
     changed = document()
     zones = {"use1-az1": 0.2, "use1-az2": 0.21, "use1-az3": 0.26}
     configuration = changed["configurations"][0]
@@ -205,30 +245,67 @@ def exported_zones(*words: object, given: str) -> tuple[list[str], str]:
 
 
 def test_what_is_too_dear_is_said_by_the_price_limit_or_else_by_what_was_asked_for() -> None:
-    """Whoever names no limit asked for at most 2 $/h: no VM may start where the cluster costs more than that today."""
+    """Whoever names no limit asked for at most 2 $/h: no VM may start where the cluster costs more
+    than that today.
+    """
     given = dear_zones()
     zones, notes = exported_zones("--max-price", 3, given=given)
     assert zones == ["use1-az2", "use1-az3"] and "too dear" not in notes
     assert "left out: use1-az1, because c5.xlarge is not offered there" in notes
-    good("export", "-", "--to", "terraform", "--max-price", 3, "--subnet", "use1-az3=subnet-1", given=given)
+    good(
+        "export",
+        "-",
+        "--to",
+        "terraform",
+        "--max-price",
+        3,
+        "--subnet",
+        "use1-az3=subnet-1",
+        given=given,
+    )
     zones, notes = exported_zones(given=given)
     assert zones == ["use1-az2"]
-    assert "left out: use1-az3, because there it would cost more than the 2.0000 $/h that was asked for" in notes
-    assert exported_zones(given=given.replace("0.26", "0.225"))[0] == ["use1-az2", "use1-az3"]  # 2.00 $/h
+    assert (
+        "left out: use1-az3, because there it would cost more than the 2.0000 $/h that was"
+        " asked for" in notes
+    )
+    # 2.00 $/h
+    assert exported_zones(given=given.replace("0.26", "0.225"))[0] == ["use1-az2", "use1-az3"]
     zones, notes = exported_zones("--max-price", 2.2, given=given)
     assert zones == ["use1-az2"] and "too dear for the limit: use1-az3 at 0.2600 $/h" in notes
-    error = refused("export", "-", "--to", "terraform", "--subnet", "use1-az3=subnet-1", given=given)
-    assert "more than the 2.0000 $/h that was asked for in use1-az3; --max-price takes more" in str(error)
-    error = refused("export", "-", "--to", "terraform", "--subnet", "use1-az1=subnet-1", given=given)
+    error = refused(
+        "export", "-", "--to", "terraform", "--subnet", "use1-az3=subnet-1", given=given
+    )
+    assert "more than the 2.0000 $/h that was asked for in use1-az3; --max-price takes more" in str(
+        error
+    )
+    error = refused(
+        "export", "-", "--to", "terraform", "--subnet", "use1-az1=subnet-1", given=given
+    )
     assert "use1-az2, use1-az3: c5.xlarge is not offered in use1-az1" in str(error)
 
 
 def test_without_a_limit_to_write_what_was_asked_for_decides(tmp_path: Path) -> None:
     """SkyPilot holds no VM to a price: all that keeps it within the budget is where it may start."""
-    notes = good("export", "-", "--to", "skypilot", "--output-dir", tmp_path, given=dear_zones()).stderr
-    assert "left out: use1-az3, because there it would cost more than the 2.0000 $/h that was asked for" in notes
+    notes = good(
+        "export", "-", "--to", "skypilot", "--output-dir", tmp_path, given=dear_zones()
+    ).stderr
+    assert (
+        "left out: use1-az3, because there it would cost more than the 2.0000 $/h that was"
+        " asked for" in notes
+    )
     assert "--zone takes one anyway" in notes
-    words = ["export", "-", "--to", "skypilot", "--output-dir", tmp_path, "--force", "--zone", "use1-az3"]
+    words = [
+        "export",
+        "-",
+        "--to",
+        "skypilot",
+        "--output-dir",
+        tmp_path,
+        "--force",
+        "--zone",
+        "use1-az3",
+    ]
     assert "left out" not in good(*words, given=dear_zones()).stderr
 
 
@@ -237,7 +314,11 @@ def test_without_a_limit_to_write_what_was_asked_for_decides(tmp_path: Path) -> 
 def test_a_zone_without_memory_nodes_is_refused(to: str, on_demand: bool, tmp_path: Path) -> None:
     changed = json.loads(dear_zones())
     if on_demand:
-        changed["configurations"][0]["gpu"] |= {"spot_count": 0, "on_demand_count": 8, "on_demand_usd_per_hour": 0.21}
+        changed["configurations"][0]["gpu"] |= {
+            "spot_count": 0,
+            "on_demand_count": 8,
+            "on_demand_usd_per_hour": 0.21,
+        }
         changed["configurations"][0]["zone"] = None
     words = ["export", "-", "--to", to, "--output-dir", tmp_path / "new"]
     for zones in (["use1-az1"], ["use1-az2", "--zone", "use1-az1"]):
@@ -267,18 +348,25 @@ def test_where_zones_have_no_prices_the_offers_are_told(plan: Path, tmp_path: Pa
     given = json.dumps(changed)
     for words in (["--to", "terraform"], ["--to", "ec2-fleet", "--output-dir", tmp_path]):
         notes = good("export", "-", *words, given=given).stderr
-        assert "c5.xlarge is offered in use1-az2, use1-az3 only: name subnets there with --subnet" in notes
+        assert (
+            "c5.xlarge is offered in use1-az2, use1-az3 only: name subnets there with --subnet"
+            in notes
+        )
         words += ["--subnet", "subnet-1", "--force"]
         assert "is offered in" not in good("export", "-", *words, given=given).stderr
     error = refused("export", "-", "--to", "terraform", "--zone", "use1-az1", given=given)
-    assert "this plan was made from prices without zones; --subnet decides where it starts" in str(error)
+    assert "this plan was made from prices without zones; --subnet decides where it starts" in str(
+        error
+    )
 
 
 def test_a_limit_above_what_was_asked_for_is_said() -> None:
     changed = document()
     changed["request"] = {"pw_usd_per_hour": 3}
     notes = good("export", "-", "--to", "terraform", given=json.dumps(changed)).stderr
-    assert "+ 20 %; --max-price sets another, such as the 3 $/h that the plan was asked for" in notes
+    assert (
+        "+ 20 %; --max-price sets another, such as the 3 $/h that the plan was asked for" in notes
+    )
 
 
 def test_a_limit_that_cannot_be_split_or_is_none(plan: Path) -> None:
@@ -302,10 +390,14 @@ def test_aws_takes_no_limit_of_a_tenth_of_a_cent() -> None:
 
 @pytest.mark.parametrize("subnet", ["", "=subnet-1", "use1-az4="])
 def test_a_subnet_without_a_name(plan: Path, subnet: str) -> None:
-    assert "ZONE=SUBNET or SUBNET" in str(refused("export", plan, "--to", "terraform", "--subnet", subnet))
+    assert "ZONE=SUBNET or SUBNET" in str(
+        refused("export", plan, "--to", "terraform", "--subnet", subnet)
+    )
 
 
-def test_a_folder_of_code_is_named_from_the_root(plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_code_is_named_from_the_root(
+    plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """SkyPilot would take it as relative to the folder from which the script is started."""
     monkeypatch.chdir(tmp_path)
     good("export", plan, "--to", "skypilot", "--code", ".", "--output-dir", "job")
@@ -316,12 +408,15 @@ def test_an_option_of_another_engine(plan: Path) -> None:
     error = refused("export", plan, "--to", "torchrun", "--image", "ami-1")
     assert (
         str(error)
-        == "image: 'ami-1' cannot be used; allowed: with --to torchrun only --command, --job, --package, --persist"
+        == "image: 'ami-1' cannot be used; allowed: with --to torchrun only --command, --job,"
+        " --package, --persist"
     )
 
 
 def test_bad_plans(tmp_path: Path) -> None:
-    assert isinstance(refused("export", tmp_path / "none.json", "--to", "skypilot"), CatalogFormatError)
+    assert isinstance(
+        refused("export", tmp_path / "none.json", "--to", "skypilot"), CatalogFormatError
+    )
     changed = document()
     changed["configurations"] = []
     changed["reason"] = "no cluster costs at most 0.1 $/h"
@@ -346,7 +441,11 @@ def changed_copy(tmp_path: Path) -> Path:
 def test_diff_forms(tmp_path: Path) -> None:
     mine = changed_copy(tmp_path)
     found = json.loads(good("diff", "paper", mine, "-o", "json").stdout)
-    assert found["schema_version"] == "deepvm.diff/1" and found["changed"] and not found["added"] + found["removed"]
+    assert (
+        found["schema_version"] == "deepvm.diff/1"
+        and found["changed"]
+        and not found["added"] + found["removed"]
+    )
     (price,) = found["prices"]
     assert (price["market"], price["new_usd_per_hour"]) == ("spot", 0.25) and not found["figures"]
     (row,) = csv.DictReader(io.StringIO(good("diff", "paper", mine, "-o", "csv").stdout))
@@ -366,8 +465,8 @@ def test_diff_exit_codes(tmp_path: Path) -> None:
 
 def test_importing_the_commands_loads_nothing_heavy() -> None:
     code = (
-        "import sys, deepvm.cli.plan.export, deepvm.cli.catalog.group;"
-        "print([m for m in ('numpy', 'pydantic.main', 'deepvm.core.cluster.instances', 'yaml') if m in sys.modules])"
+        "import sys, deepvm.cli.plan.export, deepvm.cli.catalog.group;print([m for m in ('numpy',"
+        " 'pydantic.main', 'deepvm.core.cluster.instances', 'yaml') if m in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"

@@ -1,4 +1,6 @@
-"""The loop that a user goes through: recommend, measure what it says, save it, and recommend by what was measured."""
+"""The loop that a user goes through: recommend, measure what it says, save it, and recommend by
+what was measured.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,9 @@ def test_a_measurement_changes_source_interval_and_speed(run: Run, ask: Ask) -> 
     assert ask(*words, "--tables", "paper")["configurations"][0]["training"] == before["training"]
 
 
-def test_a_measurement_that_contradicts_what_is_published_wins_and_may_change_the_plan(run: Run, ask: Ask) -> None:
+def test_a_measurement_that_contradicts_what_is_published_wins_and_may_change_the_plan(
+    run: Run, ask: Ask
+) -> None:
     """A first plan that turns out ten times slower is first no more."""
     first = ask(*ASK)["configurations"][0]
     kind = first["gpu"]["instance_type"]
@@ -99,7 +103,10 @@ def test_the_report_names_source_date_and_runs(run: Run) -> None:
     code, out, _ = run(*ASK, "--instance-type", "g4dn.xlarge", "--why")
     assert code == 0 and " measured\n" in out
     (line,) = [line for line in " ".join(out.split()).split(". ") if "Measured here" in line]
-    assert "step times of g4dn.xlarge" in line and "with resnet50/224px/b128/float16/adam (30 runs)" in line
+    assert (
+        "step times of g4dn.xlarge" in line
+        and "with resnet50/224px/b128/float16/adam (30 runs)" in line
+    )
     assert "no published run of" not in out
 
 
@@ -108,11 +115,16 @@ def test_beyond_one_and_a_half_times_the_measured_size_no_plan_is_first(run: Run
     save(run, scaling_runs(sizes=(1, 2, 4)))
     words = (*ASK, "--instance-type", "g4dn.xlarge")
     first = ask(*words)["configurations"][0]
-    assert any("may be faster, but 4 were measured and no more than 6 are believed" in w for w in first["warnings"])
+    assert any(
+        "may be faster, but 4 were measured and no more than 6 are believed" in w
+        for w in first["warnings"]
+    )
     assert first["gpu"]["count"] == 6 and first["training"]["checked_up_to_vms"] == 4
     bold = ask(*words, "--extrapolate")["configurations"][0]
     assert bold["gpu"]["count"] > 6
-    assert any("more than 1.5 times the 4 that were measured on g4dn.xlarge" in w for w in bold["warnings"])
+    assert any(
+        "more than 1.5 times the 4 that were measured on g4dn.xlarge" in w for w in bold["warnings"]
+    )
 
 
 def test_what_was_measured_is_not_proposed_again(run: Run, ask: Ask) -> None:
@@ -131,7 +143,11 @@ def test_what_was_measured_is_not_proposed_again(run: Run, ask: Ask) -> None:
         gpu = load_catalog("aws", offline=True)[found["instance_type"]].gpu
         assert gpu is not None
         document = scaling_runs(
-            replace(LAW, local_fixed=0.01), sizes, batches, per_vm=gpu.count, dtype=options["--dtype"]
+            replace(LAW, local_fixed=0.01),
+            sizes,
+            batches,
+            per_vm=gpu.count,
+            dtype=options["--dtype"],
         )
         save(run, document | {"machine": {}}, found["instance_type"])
     assert seen
@@ -147,17 +163,36 @@ def options_of(command: str) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_what_recommend_proposes_runs_and_is_picked_up(run: Run, ask: Ask) -> None:
-    """Real training here: the proposed command, on processes of this machine instead of VMs, and a small model.
+    """Real training here: the proposed command, on processes of this machine instead of VMs, and a
+    small model.
 
     Its document then goes home as that of GPUs would, with no figure changed.
     """
     found = ask(*ASK)["next_measurement"]
     options = options_of(found["command"])
-    assert options.pop("--hosts-file") == "hosts" and options.pop("--instance-type") == found["instance_type"]
+    assert (
+        options.pop("--hosts-file") == "hosts"
+        and options.pop("--instance-type") == found["instance_type"]
+    )
     assert (options.pop("--model"), options.pop("--resolution")) == ("resnet50", "224")
-    options |= {"--batch": "8,4", "--steps": "2", "--warmup": "1", "--windows": "2", "--dtype": "float32"}
+    options |= {
+        "--batch": "8,4",
+        "--steps": "2",
+        "--warmup": "1",
+        "--windows": "2",
+        "--dtype": "float32",
+    }
     words = [word for pair in options.items() for word in pair]
-    command = ["profile", "scaling", "--local", "2", "--model", "tiny_models:build", "--trains", "resnet50"]
+    command = [
+        "profile",
+        "scaling",
+        "--local",
+        "2",
+        "--model",
+        "tiny_models:build",
+        "--trains",
+        "resnet50",
+    ]
     command += ["--resolution", "8", "--device", "cpu", *words, "-o", "json"]
     done = subprocess.run(
         [sys.executable, "-m", "deepvm.cli.main", *command],
@@ -187,23 +222,70 @@ def test_a_law_of_ones_own_training_is_saved_and_used(run: Run, ask: Ask) -> Non
     Path("steps.csv").write_text("\n".join(steps) + "\n")
     what = ("--model", "llama-8b", "--method", "fsdp")
     code, out, err = run(
-        *("profile", "fit", "steps.csv", "--law", "step-time", "--save", "--instance-type", "p4d.24xlarge", *what),
+        *(
+            "profile",
+            "fit",
+            "steps.csv",
+            "--law",
+            "step-time",
+            "--save",
+            "--instance-type",
+            "p4d.24xlarge",
+            *what,
+        ),
         *("--predict", "nodes=4,gpus=32,batch=8", "-o", "json"),
     )
-    assert code == 0 and "saved: steptime:p4d.24xlarge:llama-8b/2048tok/bf16/fsdp, 18 steps, up to 4 VMs" in err
+    assert (
+        code == 0
+        and "saved: steptime:p4d.24xlarge:llama-8b/2048tok/bf16/fsdp, 18 steps, up to 4 VMs" in err
+    )
     predicted = json.loads(out)["predictions"][0]["step_s"]
     shown = json.loads(run("tables", "show", "p4d.24xlarge", "-o", "json")[1])["entries"][0]
     assert len(shown["document"]["steps"]) == 18 and shown["document"]["fit"]["law"]
     assert "'deepvm recommend' uses it from now on" in err
-    answer = ask("recommend", "--pw", "60", *what, "--offline", "--quota", "none", "--instance-type", "p4d.24xlarge")
+    answer = ask(
+        "recommend",
+        "--pw",
+        "60",
+        *what,
+        "--offline",
+        "--quota",
+        "none",
+        "--instance-type",
+        "p4d.24xlarge",
+    )
     assert answer["configurations"][0]["training"]["source"] == "measured"
     found = ask(
-        "performance", "predict", *what, "--gpu", "A100", "--gpu-memory", "40GB", "--gpus", "32", "--nodes", "4"
+        "performance",
+        "predict",
+        *what,
+        "--gpu",
+        "A100",
+        "--gpu-memory",
+        "40GB",
+        "--gpus",
+        "32",
+        "--nodes",
+        "4",
     )
     assert found["source"] == "measured" and found["step_s"] == pytest.approx(predicted, rel=1e-3)
-    assert found["measured"].startswith("p4d.24xlarge, ") and found["measured"].endswith(", 18 runs")
+    assert found["measured"].startswith("p4d.24xlarge, ") and found["measured"].endswith(
+        ", 18 runs"
+    )
     ignored = ask(
-        *("performance", "predict", *what, "--gpu", "A100", "--gpu-memory", "40GB", "--gpus", "32", "--nodes", "4"),
+        *(
+            "performance",
+            "predict",
+            *what,
+            "--gpu",
+            "A100",
+            "--gpu-memory",
+            "40GB",
+            "--gpus",
+            "32",
+            "--nodes",
+            "4",
+        ),
         *("--tables", "paper"),
     )
     assert ignored["source"] != "measured" and ignored["measured"] is None
@@ -215,7 +297,9 @@ def test_a_file_of_profile_scaling_is_fitted_and_saved_as_well(run: Run) -> None
     code, out, _ = run(*words, "--predict", "nodes=8,gpus=8,batch=128", "-o", "json")
     found = json.loads(out)
     assert code == 0 and found["row_count"] == 30
-    assert found["predictions"][0]["step_s"]["value"] == pytest.approx(seconds(LAW, 8, 8, 128), rel=0.02)
+    assert found["predictions"][0]["step_s"]["value"] == pytest.approx(
+        seconds(LAW, 8, 8, 128), rel=0.02
+    )
     Path("here.json").write_text(json.dumps(scaling_runs(sizes=(2, 4)) | {"local": True}))
     code, _, err = run("profile", "fit", "here.json", "--law", "step-time")
     assert code == 4 and "runs: processes of one machine, which say nothing of several VMs" in err
@@ -223,9 +307,16 @@ def test_a_file_of_profile_scaling_is_fitted_and_saved_as_well(run: Run) -> None
     assert code == 4 and "none.json: file: does not exist" in err
 
 
-@pytest.mark.parametrize(("factor", "said"), [(1000, "times as long as others' runs"), (1 / 1000, "times as short")])
+@pytest.mark.parametrize(
+    ("factor", "said"), [(1000, "times as long as others' runs"), (1 / 1000, "times as short")]
+)
 def test_milliseconds_are_doubted(run: Run, factor: float, said: str) -> None:
-    rows = [f"{n},{n},{b},{factor * seconds(LAW, n, n, b)}" for n in (1, 2) for b in (64, 128) for _ in range(2)]
+    rows = [
+        f"{n},{n},{b},{factor * seconds(LAW, n, n, b)}"
+        for n in (1, 2)
+        for b in (64, 128)
+        for _ in range(2)
+    ]
     Path("steps.csv").write_text("\n".join(["nodes,gpus,local_batch,step_time_s", *rows]))
     words = ("--save", "--instance-type", "g4dn.xlarge", "--model", "resnet50")
     code, _, err = run("profile", "fit", "steps.csv", "--law", "step-time", *words)
@@ -233,11 +324,26 @@ def test_milliseconds_are_doubted(run: Run, factor: float, said: str) -> None:
 
 
 TEXT = {
-    "float16 in shards": (("--model", "gpt2", "--method", "fsdp", "--dtype", "float16"), "--dtype: 'float16'"),
-    "images in shards": (("--method", "fsdp"), "--method: 'fsdp' cannot be used; allowed: only with a language model"),
-    "a name of a preset": (("--model", "gpt2", "--trains", "mine"), "recommend knows gpt2 by its name"),
-    "a name with a colon": (("--model", "a:b", "--trains", "a:b"), "the name that recommend --model has"),
-    "no numbers": (("--batch", "64;32"), "--batch: '64;32' cannot be used; allowed: whole numbers separated by commas"),
+    "float16 in shards": (
+        ("--model", "gpt2", "--method", "fsdp", "--dtype", "float16"),
+        "--dtype: 'float16'",
+    ),
+    "images in shards": (
+        ("--method", "fsdp"),
+        "--method: 'fsdp' cannot be used; allowed: only with a language model",
+    ),
+    "a name of a preset": (
+        ("--model", "gpt2", "--trains", "mine"),
+        "recommend knows gpt2 by its name",
+    ),
+    "a name with a colon": (
+        ("--model", "a:b", "--trains", "a:b"),
+        "the name that recommend --model has",
+    ),
+    "no numbers": (
+        ("--batch", "64;32"),
+        "--batch: '64;32' cannot be used; allowed: whole numbers separated by commas",
+    ),
     "too many": (("--batch", "64,99999"), "--batch: 99999"),
 }
 
@@ -253,29 +359,47 @@ def test_a_language_model_is_proposed_as_it_would_be_trained(ask: Ask, run: Run)
     """And what ``profile scaling`` does not train is timed by the user."""
     ask_llama = ("recommend", "--pw", "30", "--offline", "--quota", "none", "--model", "llama-8b")
     sharded = ask(*ask_llama, "--method", "fsdp")["next_measurement"]["command"]
-    assert "--model llama-8b --seq 2048 --method fsdp --dtype bfloat16 --activation-checkpointing" in sharded
+    assert (
+        "--model llama-8b --seq 2048 --method fsdp --dtype bfloat16 --activation-checkpointing"
+        in sharded
+    )
     adapters = ask(*ask_llama, "--method", "lora")["next_measurement"]
     if adapters is not None:
-        assert adapters["command"].startswith("deepvm profile fit steps.csv --law step-time --save --instance-type ")
-        assert adapters["command"].endswith("--model llama-8b --seq 2048 --method lora --precision bf16")
+        assert adapters["command"].startswith(
+            "deepvm profile fit steps.csv --law step-time --save --instance-type "
+        )
+        assert adapters["command"].endswith(
+            "--model llama-8b --seq 2048 --method lora --precision bf16"
+        )
     code, out, _ = run(*ask_llama, "--method", "fsdp", "--why")
     assert code == 0 and " ".join(sharded.split()) in " ".join(out.split())
 
 
 BAD = {
-    "no type": (("--model", "resnet50"), "--instance-type: not given or empty; allowed: with --save"),
+    "no type": (
+        ("--model", "resnet50"),
+        "--instance-type: not given or empty; allowed: with --save",
+    ),
     "no model": (
         ("--instance-type", "g4dn.xlarge"),
         "--model: not given or empty; allowed: with --save, what was trained",
     ),
-    "an unknown model": (("--instance-type", "g4dn.xlarge", "--model", "resnett50"), "did you mean"),
-    "two models": (("--instance-type", "a.b", "--model", "gpt2", "--params", "7B"), "either a model or --params"),
+    "an unknown model": (
+        ("--instance-type", "g4dn.xlarge", "--model", "resnett50"),
+        "did you mean",
+    ),
+    "two models": (
+        ("--instance-type", "a.b", "--model", "gpt2", "--params", "7B"),
+        "either a model or --params",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_a_law_is_not_saved_without_knowing_of_what(case: str, run: Run) -> None:
-    Path("steps.csv").write_text("nodes,gpus,local_batch,step_time_s\n" + "1,1,8,0.5\n1,1,16,0.9\n" * 2)
+    Path("steps.csv").write_text(
+        "nodes,gpus,local_batch,step_time_s\n" + "1,1,8,0.5\n1,1,16,0.9\n" * 2
+    )
     words, said = BAD[case]
     code, out, err = run("profile", "fit", "steps.csv", "--law", "step-time", "--save", *words)
     assert (code, out) == (2, "") and said in err
@@ -283,7 +407,9 @@ def test_a_law_is_not_saved_without_knowing_of_what(case: str, run: Run) -> None
 
 
 def test_what_says_what_was_measured_needs_save(run: Run) -> None:
-    Path("steps.csv").write_text("nodes,gpus,local_batch,step_time_s\n" + "1,1,8,0.5\n1,1,16,0.9\n" * 2)
+    Path("steps.csv").write_text(
+        "nodes,gpus,local_batch,step_time_s\n" + "1,1,8,0.5\n1,1,16,0.9\n" * 2
+    )
     code, _, err = run("profile", "fit", "steps.csv", "--law", "step-time", "--model", "gpt2")
     assert code == 2 and "--model: 'gpt2' cannot be used; allowed: only with --save" in err
     code, _, err = run("profile", "fit", "steps.csv", "--save")
@@ -299,23 +425,32 @@ def test_other_precisions_are_named_and_published_ones_used(run: Run, ask: Ask) 
     assert exact["configurations"][0]["training"]["source"] == "measured"
 
 
-def test_without_a_named_model_steps_of_the_usual_one_count_and_eflops_as_before(run: Run, ask: Ask) -> None:
+def test_without_a_named_model_steps_of_the_usual_one_count_and_eflops_as_before(
+    run: Run, ask: Ask
+) -> None:
     bare = ("recommend", "--pw", "3", "--offline", "--instance-type", "g4dn.xlarge")
     save(run, scaling_runs())
     assert ask(*bare)["configurations"][0]["training"]["source"] == "measured"
     run("tables", "remove", "scaling")
     save(run, scaling_runs(resolution=32))
-    assert "training" not in ask(*bare)["configurations"][0]  # a curve of what nobody asked for ranks eFLOPS
+    # A curve of what nobody asked for ranks eFLOPS
+    assert "training" not in ask(*bare)["configurations"][0]
     assert ask(*bare, "--model", "none")["source"]["measured"][0]["kind"] == "scaling"
 
 
 def test_damaged_tables_stop_and_say_the_way_out(run: Run) -> None:
     save(run, scaling_runs())
     file = Path("data") / "measured.json"
-    file.write_text(file.read_text().replace('"seconds_per_step": [', '"seconds_per_step": [-1,', 1))
+    file.write_text(
+        file.read_text().replace('"seconds_per_step": [', '"seconds_per_step": [-1,', 1)
+    )
     for words in (ASK, ("performance", "predict", "--model", "resnet50", "--gpu", "T4")):
         code, out, err = run(*words)
-        assert (code, out) == (4, "") and "runs[0].seconds_per_step" in err and "deepvm tables restore" in err
+        assert (
+            (code, out) == (4, "")
+            and "runs[0].seconds_per_step" in err
+            and "deepvm tables restore" in err
+        )
         assert run(*words, "--tables", "paper")[0] == 0
 
 
@@ -328,16 +463,38 @@ def test_tables_of_a_file_are_named(run: Run, ask: Ask) -> None:
     found = ask(*words, "--tables", "mine.json")
     assert found["configurations"][0]["training"]["source"] == "measured"
     assert found["source"]["measured_file"] == "mine.json"
-    predict = ("performance", "predict", "--model", "resnet50", "--gpu", "T4", "--gpus", "2", "--nodes", "2")
+    predict = (
+        "performance",
+        "predict",
+        "--model",
+        "resnet50",
+        "--gpu",
+        "T4",
+        "--gpus",
+        "2",
+        "--nodes",
+        "2",
+    )
     assert ask(*predict, "--tables", "mine.json")["source"] == "measured"
     assert ask(*predict)["source"] == "derived"
 
 
 def test_without_measurements_nothing_of_tables_is_loaded() -> None:
     code = "from deepvm.cli.main import main; main(['recommend', '--pw', '3', '--offline'])"
-    script = f"import sys\ntry:\n    {code}\nexcept SystemExit:\n    pass\nprint()\nprint(*sorted(sys.modules))"
-    out = subprocess.run([sys.executable, "-c", script], env=environment(), capture_output=True, text=True, timeout=60)
+    script = (
+        f"import sys\ntry:\n    {code}\nexcept SystemExit:\n   "
+        " pass\nprint()\nprint(*sorted(sys.modules))"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     loaded = set(out.stdout.splitlines()[-1].split())
     assert "deepvm.catalog.measured.storage" in loaded
-    assert not {m for m in loaded if m.startswith("deepvm.catalog.measured.")} - {"deepvm.catalog.measured.storage"}
+    assert not {m for m in loaded if m.startswith("deepvm.catalog.measured.")} - {
+        "deepvm.catalog.measured.storage"
+    }
     assert "pydantic.main" not in loaded and "scipy" not in loaded

@@ -72,7 +72,9 @@ def option_of(name: str) -> str:
 
     DEEPVM_JOB is what a training job calls itself, DEEPVM_HISTORY is where jobs are written down.
     """
-    return {"job_file": "--job", "price_history": "--history"}.get(name, f"--{name.replace('_', '-')}")
+    return {"job_file": "--job", "price_history": "--history"}.get(
+        name, f"--{name.replace('_', '-')}"
+    )
 
 
 def test_the_defaults_are_the_planners() -> None:
@@ -88,7 +90,12 @@ def test_every_argument_of_the_planner_is_an_option() -> None:
     paper = load_catalog("paper")
     given = {r: set(parse(r, "--pw", "3").planner_options(paper)) for r in PLANNING.values()}
     assert given[RankFlags] == set(PlanOptions.__annotations__)
-    assert given[PlanFlags] == given[RankFlags] - {"top", "solver", "time_limit_s", *ExtrasOptions.__annotations__}
+    assert given[PlanFlags] == given[RankFlags] - {
+        "top",
+        "solver",
+        "time_limit_s",
+        *ExtrasOptions.__annotations__,
+    }
     assert given[SweepFlags] == given[PlanFlags] - {"policy"}
 
 
@@ -97,13 +104,18 @@ TOGETHER = ("epochs", "dataset_size")
 _MODEL = ["--model", "llama-8b"]
 OF_A_MODEL = {
     **dict.fromkeys(("seq", "method", "precision", "batch_per_gpu", "global_batch"), _MODEL),
-    **dict.fromkeys(("activation_checkpointing", "tokens", "samples", "software", "placement_group"), _MODEL),
+    **dict.fromkeys(
+        ("activation_checkpointing", "tokens", "samples", "software", "placement_group"), _MODEL
+    ),
 }
 """Options that say something of a model, which must be named."""
 
 
 def test_every_option_is_handed_on(tmp_path: Path) -> None:
-    """Each option changes what the planner or the market is asked; --pw and --catalog are passed by hand."""
+    """Each option changes what the planner or the market is asked.
+
+    --pw and --catalog are passed by hand.
+    """
     paper = load_catalog("paper")
     for field in dataclasses.fields(RankFlags):
         if field.name in ("pw", "catalog", *TOGETHER):
@@ -122,7 +134,8 @@ def test_every_option_is_handed_on(tmp_path: Path) -> None:
             (changed.market(), changed.regions, changed.clouds, changed.placement_scores)
             != (plain.market(), plain.regions, plain.clouds, plain.placement_scores),
             changed.planner_options(paper) != plain.planner_options(paper),
-            (changed.tables, changed.workload, changed.simulate) != (plain.tables, plain.workload, plain.simulate),
+            (changed.tables, changed.workload, changed.simulate)
+            != (plain.tables, plain.workload, plain.simulate),
             (changed.reserved, changed.savings_plan) != (plain.reserved, plain.savings_plan),
         ]
         assert sum(differs) == 1, field.name
@@ -138,7 +151,13 @@ def other_words(field: dataclasses.Field[Any]) -> list[str]:
 
 
 def test_names_of_arguments_and_options() -> None:
-    options = {o for e in commands.COMMANDS if e.configured for p in commands.load(e).params for o in p.opts}
+    options = {
+        o
+        for e in commands.COMMANDS
+        if e.configured
+        for p in commands.load(e).params
+        for o in p.opts
+    }
     known = {o.lstrip("-").replace("-", "_") for o in options}
     # Training is what several options describe together.
     for argument in (*(a for a in PlanOptions.__annotations__ if a != "training"), "budget"):
@@ -162,14 +181,21 @@ def test_names_of_arguments_and_options() -> None:
         (["--generation", "next"], "'current'"),
         (["--gpu-memory-min", "lots"], "--gpu-memory-min: 'lots'"),
         (["--gpu-memory-max", "16"], "--gpu-memory-max: '16'"),
-        (["--gpu-total-memory-min", "2TB", "--gpu-total-memory-max", "1TB"], "--gpu-total-memory-max: '1TB'"),
+        (
+            ["--gpu-total-memory-min", "2TB", "--gpu-total-memory-max", "1TB"],
+            "--gpu-total-memory-max: '1TB'",
+        ),
         (["--gpus-min", "0"], "--gpus-min: '0'"),
         (["--gpus-max", "many"], "--gpus-max: 'many'"),
     ],
     ids=lambda v: " ".join(v)[:40] if isinstance(v, list) else "",
 )
-@pytest.mark.parametrize("command", [["recommend"], ["explain", "g5.xlarge"], ["sweep"]], ids=lambda c: c[0])
-def test_wrong_values_name_option_value_and_range(command: list[str], words: list[str], named: str, run: Run) -> None:
+@pytest.mark.parametrize(
+    "command", [["recommend"], ["explain", "g5.xlarge"], ["sweep"]], ids=lambda c: c[0]
+)
+def test_wrong_values_name_option_value_and_range(
+    command: list[str], words: list[str], named: str, run: Run
+) -> None:
     code, out, err = run(*command, "--pw", "3", *words)
     assert (code, out) == (2, "")
     assert named in err
@@ -237,14 +263,20 @@ def test_every_command_of_the_table_can_be_loaded(entry: commands.Entry, run: Ru
     assert code == 0
     assert out.startswith(f"Usage: deepvm {entry.name}")
     listed = out.partition("Commands:\n")[2].splitlines()
-    assert not [line for line in listed if line.endswith("...")], "a sentence was cut: give it a short_help"
+    assert not [line for line in listed if line.endswith("...")], (
+        "a sentence was cut: give it a short_help"
+    )
 
 
-def test_help_lists_every_command_in_a_line_of_80(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_lists_every_command_in_a_line_of_80(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     lines = run("--help")[1].splitlines()
     shown = lines[lines.index("Commands:") + 1 :][: len(commands.COMMANDS)]
-    assert [line.split(maxsplit=1) for line in shown] == [[e.name, e.help] for e in commands.COMMANDS]
+    assert [line.split(maxsplit=1) for line in shown] == [
+        [e.name, e.help] for e in commands.COMMANDS
+    ]
 
 
 def test_a_command_that_is_typed_wrongly(run: Run) -> None:
@@ -255,9 +287,14 @@ def test_a_command_that_is_typed_wrongly(run: Run) -> None:
 
 def test_help_and_one_command_load_nothing_of_the_others() -> None:
     def loaded(*words: str) -> set[str]:
-        code = "import sys\nfrom deepvm.cli.main import main\ntry: main(sys.argv[1:])\nexcept SystemExit: pass\n"
+        code = (
+            "import sys\nfrom deepvm.cli.main import main\ntry: main(sys.argv[1:])\nexcept"
+            " SystemExit: pass\n"
+        )
         code += "print(' '.join(m for m in sys.modules if m.startswith('deepvm.cli.')))"
-        found = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
+        found = subprocess.run(
+            [sys.executable, "-c", code, *words], capture_output=True, text=True, check=True
+        )
         return {m.rpartition(".")[2] for m in found.stdout.splitlines()[-1].split()}
 
     assert loaded("--help") == {"main", "interrupts", "app"}
@@ -275,7 +312,10 @@ def test_the_shell_completes_names_and_options() -> None:
         }
         command = [str(Path(sys.executable).with_name("deepvm"))]
         return re.split(
-            r"\s+", subprocess.run(command, env=os.environ | environ, capture_output=True, text=True).stdout
+            r"\s+",
+            subprocess.run(
+                command, env=os.environ | environ, capture_output=True, text=True
+            ).stdout,
         )
 
     assert "recommend" in completed("deepvm", "rec")
@@ -284,7 +324,14 @@ def test_the_shell_completes_names_and_options() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["--method fsdp", "--precision fp8", "--software compiled", "--placement-group", "--dataset-size 5M"]
+    "words",
+    [
+        "--method fsdp",
+        "--precision fp8",
+        "--software compiled",
+        "--placement-group",
+        "--dataset-size 5M",
+    ],
 )
 def test_what_says_something_of_a_model_is_refused_without_one(words: str, run: Run) -> None:
     code, out, err = run("recommend", "--pw", "3", "--catalog", "paper", *words.split())

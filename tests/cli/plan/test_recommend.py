@@ -1,4 +1,6 @@
-"""The command line as people and scripts meet it: golden outputs, exit codes, pipes, terminals, interruptions."""
+"""The command line as people and scripts meet it: golden outputs, exit codes, pipes, terminals,
+interruptions.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,23 @@ from support.command import Run
 from support.places import GOLDEN_FOLDER
 
 from deepvm.cli.plan import options
-from deepvm.planner.request import CpuArchitecture, Generation, Objective, PolicyName, SolverName, SpeedupKind
+from deepvm.planner.request import (
+    CpuArchitecture,
+    Generation,
+    Objective,
+    PolicyName,
+    SolverName,
+    SpeedupKind,
+)
 
 GOLDEN = GOLDEN_FOLDER
 COMMAND = [sys.executable, "-m", "deepvm.cli.main"]
 
 
 def settled(text: str) -> str:
-    """Without what changes from day to day and from machine to machine: ages, and digits past the tenth."""
+    """Without what changes from day to day and from machine to machine: ages, and digits past the
+    tenth.
+    """
     text = re.sub(r"\d+(\.\d+)? (years|days) old", "<age> old", text)
     return re.sub(r"\d+\.\d{6,}(e[+-]?\d+)?", lambda m: f"{float(m[0]):.9g}", text)
 
@@ -38,8 +49,24 @@ GOLDENS = {
     "recommend.json": ["recommend", "--pw", "3", "-o", "json", "--catalog", "paper"],
     "recommend.yaml": ["recommend", "--pw", "3", "-o", "yaml", "--top", "1", "--catalog", "paper"],
     "recommend.csv": ["recommend", "--pw", "6.5", "-o", "csv", "--catalog", "paper"],
-    "recommend-explain.txt": ["recommend", "--pw", "3", "--explain", "g5.xlarge", "--catalog", "paper"],
-    "recommend-clamped.txt": ["recommend", "--pw", "0.6", "--catalog", "simulated", "--instance-type", "F"],
+    "recommend-explain.txt": [
+        "recommend",
+        "--pw",
+        "3",
+        "--explain",
+        "g5.xlarge",
+        "--catalog",
+        "paper",
+    ],
+    "recommend-clamped.txt": [
+        "recommend",
+        "--pw",
+        "0.6",
+        "--catalog",
+        "simulated",
+        "--instance-type",
+        "F",
+    ],
     "recommend-infeasible.txt": ["recommend", "--pw", "0.3", "--catalog", "paper"],
     "recommend-infeasible.json": ["recommend", "--pw", "0.3", "-o", "json", "--catalog", "paper"],
     "recommend-infeasible-memory.txt": [
@@ -53,23 +80,84 @@ GOLDENS = {
         "--catalog",
         "paper",
     ],
-    "recommend-cost-first.txt": ["recommend", "--pw", "3", "--policy", "cost-first", "--catalog", "paper"],
-    "recommend-cost-per-work.txt": ["recommend", "--pw", "3", "--objective", "cost-per-work", "--catalog", "paper"],
-    "recommend-work.txt": ["recommend", "--pw", "3", "--catalog", "paper", "--work", "100", "--mttp", "12h"],
+    "recommend-cost-first.txt": [
+        "recommend",
+        "--pw",
+        "3",
+        "--policy",
+        "cost-first",
+        "--catalog",
+        "paper",
+    ],
+    "recommend-cost-per-work.txt": [
+        "recommend",
+        "--pw",
+        "3",
+        "--objective",
+        "cost-per-work",
+        "--catalog",
+        "paper",
+    ],
+    "recommend-work.txt": [
+        "recommend",
+        "--pw",
+        "3",
+        "--catalog",
+        "paper",
+        "--work",
+        "100",
+        "--mttp",
+        "12h",
+    ],
     "recommend-work-late.txt": [
-        *("recommend", "--pw", "3", "--catalog", "paper", "--work", "100", "--mttp", "12h", "--deadline", "12h")
+        *(
+            "recommend",
+            "--pw",
+            "3",
+            "--catalog",
+            "paper",
+            "--work",
+            "100",
+            "--mttp",
+            "12h",
+            "--deadline",
+            "12h",
+        )
     ],
     "recommend-work.csv": [
-        *("recommend", "--pw", "3", "--catalog", "paper", "--work", "100", "--objective", "total-cost"),
+        *(
+            "recommend",
+            "--pw",
+            "3",
+            "--catalog",
+            "paper",
+            "--work",
+            "100",
+            "--objective",
+            "total-cost",
+        ),
         *("--interruption-rate", "10%", "--deadline", "60h", "-o", "csv"),
     ],
     "explain-memory-node.txt": ["explain", "c6in.xlarge", "--pw", "3", "--catalog", "paper"],
     "explain-unprofiled.txt": ["explain", "p2.xlarge", "--pw", "3", "--catalog", "paper"],
     "sweep.txt": ["sweep", "--pw", "0:3:1", "--catalog", "simulated"],
     "sweep.csv": ["sweep", "--pw", "0:3:1", "--catalog", "simulated", "-o", "csv"],
-    "sweep.json": ["sweep", "--pw", "0.3,3", "--policy", "deepvm", "-o", "json", "--catalog", "paper"],
+    "sweep.json": [
+        "sweep",
+        "--pw",
+        "0.3,3",
+        "--policy",
+        "deepvm",
+        "-o",
+        "json",
+        "--catalog",
+        "paper",
+    ],
 }
-"""The paper's catalog does not change, so these outputs change with the code alone; AWS's are in the README."""
+"""The paper's catalog does not change, so these outputs change with the code alone.
+
+AWS's are in the README.
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -89,19 +177,44 @@ def test_golden(name: str, run: Run) -> None:
 
 
 def test_every_golden_file_is_used() -> None:
-    assert {p.name for p in GOLDEN.iterdir() if p.name.startswith(("recommend", "explain", "sweep"))} == set(GOLDENS)
+    assert {
+        p.name for p in GOLDEN.iterdir() if p.name.startswith(("recommend", "explain", "sweep"))
+    } == set(GOLDENS)
 
 
 def test_json_has_the_pinned_keys(run: Run) -> None:
     code, out, _ = run("recommend", "--pw", "3", "-o", "json")
     found = json.loads(out)
     assert code == 0
-    assert {"schema_version", "request", "source", "configurations", "alternatives", "rejected"} <= set(found)
+    assert {
+        "schema_version",
+        "request",
+        "source",
+        "configurations",
+        "alternatives",
+        "rejected",
+    } <= set(found)
     assert found["schema_version"] == "deepvm.recommend/1"
-    pinned = {"pw_usd_per_hour": 3.0, "catalog": "paper", "objective": "throughput", "policy": "deepvm"}
-    pinned |= {"speedup": "hybrid", "checkpoint_bytes": 300_000_000, "buffers": 2, "top": 3, "solver": "ilp"}
+    pinned = {
+        "pw_usd_per_hour": 3.0,
+        "catalog": "paper",
+        "objective": "throughput",
+        "policy": "deepvm",
+    }
+    pinned |= {
+        "speedup": "hybrid",
+        "checkpoint_bytes": 300_000_000,
+        "buffers": 2,
+        "top": 3,
+        "solver": "ilp",
+    }
     assert pinned.items() <= found["request"].items()
-    source = {"catalog": "paper", "region": "us-east-1", "prices_as_of": "2023-10-01", "kind": "embedded"}
+    source = {
+        "catalog": "paper",
+        "region": "us-east-1",
+        "prices_as_of": "2023-10-01",
+        "kind": "embedded",
+    }
     assert source.items() <= found["source"].items()
     first = found["configurations"][0]
     gpu = {"instance_type": "g4dn.xlarge", "count": 17, "spot_count": 17, "on_demand_count": 0}
@@ -124,7 +237,8 @@ def test_formats_agree(run: Run) -> None:
     assert yaml.safe_load(run(*words, "yaml")[1]) == as_json
     rows = list(csv.DictReader(io.StringIO(run(*words, "csv")[1])))
     assert [
-        (r["instance_type"], int(r["vm_count"]), float(r["usd_per_hour"]), float(r["throughput"])) for r in rows
+        (r["instance_type"], int(r["vm_count"]), float(r["usd_per_hour"]), float(r["throughput"]))
+        for r in rows
     ] == [
         (c["gpu"]["instance_type"], c["gpu"]["count"], c["usd_per_hour"], c["throughput"])
         for c in as_json["configurations"]
@@ -137,7 +251,9 @@ def test_python_gives_the_same_answer(solver: str, run: Run) -> None:
 
     found = json.loads(run("recommend", "--pw", "3", "-o", "json", "--solver", solver)[1])
     answer = recommend(load_catalog("paper"), budget=3.0, solver=solver)
-    assert [float(r.usd_per_hour) for r in answer] == [c["usd_per_hour"] for c in found["configurations"]]
+    assert [float(r.usd_per_hour) for r in answer] == [
+        c["usd_per_hour"] for c in found["configurations"]
+    ]
     assert [r.throughput for r in answer] == [c["throughput"] for c in found["configurations"]]
     used = "highs" if solver == "ilp" else "frontier"
     assert found["solution"] == {"status": "optimal", "solver": used, "doubt": ""}
@@ -154,12 +270,18 @@ USAGE = [
     (["recommend", "--pw", "3", "--checkpoint-size", "3 parsecs"], "such as 300MB"),
     (["recommend", "--pw", "3", "--checkpoint-size", "0"], "--checkpoint-size: '0'"),
     (["recommend", "--pw", "3", "--buffers", "0"], "--buffers: '0'"),
-    (["recommend", "--pw", "3", "--buffers", "two"], "--buffers: 'two' cannot be used; allowed: a whole number from 1"),
+    (
+        ["recommend", "--pw", "3", "--buffers", "two"],
+        "--buffers: 'two' cannot be used; allowed: a whole number from 1",
+    ),
     (["recommend", "--pw", "3", "--top", "0"], "a whole number from 1 to 100"),
     (["recommend", "--pw", "3", "--max-nodes", "1000000"], "from 1 to 4096"),
     (["recommend", "--pw", "3", "--objective", "fast"], "'throughput'"),
     (["recommend", "--pw", "3", "--policy", "best"], "'deepvm'"),
-    (["recommend", "--pw", "3", "--architecture", "flat"], "single-anchor or spot-storage or tiering"),
+    (
+        ["recommend", "--pw", "3", "--architecture", "flat"],
+        "single-anchor or spot-storage or tiering",
+    ),
     (["recommend", "--pw", "3", "--instance-type", "g4d.*"], "--instance-type: 'g4d.*'"),
     (["recommend", "--pw", "3", "--gpu", "H100"], "such as"),
     (["recommend", "--pw", "3", "--memory-node", "g5.xlarge"], "--memory-node"),
@@ -177,7 +299,9 @@ USAGE = [
 ]
 
 
-@pytest.mark.parametrize(("words", "named"), USAGE, ids=lambda v: " ".join(v) if isinstance(v, list) else "")
+@pytest.mark.parametrize(
+    ("words", "named"), USAGE, ids=lambda v: " ".join(v) if isinstance(v, list) else ""
+)
 def test_wrong_usage_names_option_value_and_range(words: list[str], named: str, run: Run) -> None:
     code, out, err = run(*words)
     assert (code, out) == (2, "")
@@ -202,7 +326,18 @@ def test_missing_data_is_exit_4(words: list[str], named: str, run: Run) -> None:
 
 
 def test_quota_options(tmp_path: Path, run: Run) -> None:
-    words = ["recommend", "--pw", "10", "-o", "json", "--top", "1", "--instance-type", "g4dn.*", "--quota"]
+    words = [
+        "recommend",
+        "--pw",
+        "10",
+        "-o",
+        "json",
+        "--top",
+        "1",
+        "--instance-type",
+        "g4dn.*",
+        "--quota",
+    ]
     limited = tmp_path / "quotas.json"
     limited.write_text(
         json.dumps(
@@ -225,7 +360,10 @@ def test_a_profile_says_that_it_has_no_effect(run: Run) -> None:
 
 
 def test_money_with_many_decimals_and_tiny_budgets(run: Run) -> None:
-    assert run("recommend", "--pw", "2.85259999999", "-o", "csv")[1].splitlines()[1].split(",")[3] == "16"
+    assert (
+        run("recommend", "--pw", "2.85259999999", "-o", "csv")[1].splitlines()[1].split(",")[3]
+        == "16"
+    )
     assert run("recommend", "--pw", "2.8526", "-o", "csv")[1].splitlines()[1].split(",")[3] == "17"
     assert run("recommend", "--pw", "1e-30")[0] == 3
     assert run("recommend", "--pw", "0")[0] == 3
@@ -246,7 +384,9 @@ def test_sweep_has_every_row(run: Run) -> None:
 @pytest.mark.parametrize("ending", ["png", "svg"])
 def test_sweep_draws(ending: str, tmp_path: Path, run: Run) -> None:
     target = tmp_path / f"figure.{ending}"
-    code, out, err = run("sweep", "--pw", "0:2:0.5", "--catalog", "simulated", "-o", "csv", "--plot", str(target))
+    code, out, err = run(
+        "sweep", "--pw", "0:2:0.5", "--catalog", "simulated", "-o", "csv", "--plot", str(target)
+    )
     assert code == 0
     assert out.startswith("pw,policy,")
     assert str(target) in err
@@ -266,7 +406,7 @@ def test_options_offer_what_the_planner_has() -> None:
     def offered(name: str) -> set[str]:
         (annotation,) = (f.type for f in fields(options.RankFlags) if f.name == name)
         words = get_args(get_args(annotation)[0])
-        return {w for part in words for w in (get_args(part) or [part]) if isinstance(w, str)}
+        return {w for part in words for w in get_args(part) or [part] if isinstance(w, str)}
 
     assert offered("objective") == {o.value for o in Objective}
     assert offered("policy") == {p.value for p in PolicyName}
@@ -287,7 +427,9 @@ def test_explain_takes_filters_and_formats(run: Run) -> None:
     plain = json.loads(run(*words)[1])
     assert (plain["schema_version"], plain["instance_type"]) == ("deepvm.explain/1", "g5.xlarge")
     assert plain["configuration"]["gpu"]["instance_type"] == "g5.xlarge"
-    under = json.loads(run("recommend", "--pw", "3", "--explain", "g5.xlarge", "-o", "json")[1])["explanation"]
+    under = json.loads(run("recommend", "--pw", "3", "--explain", "g5.xlarge", "-o", "json")[1])[
+        "explanation"
+    ]
     assert plain.pop("source")["catalog"] == "paper"
     assert {k: v for k, v in plain.items() if k != "schema_version"} == under
     excluded = json.loads(run(*words, "--exclude", "g5*")[1])
@@ -299,7 +441,10 @@ def test_explain_takes_filters_and_formats(run: Run) -> None:
 
 def test_a_quota_file_that_names_a_strange_family(tmp_path: Path, run: Run) -> None:
     file = tmp_path / "quotas.json"
-    file.write_text('{"schema_version": "deepvm.quotas/1", "quotas": [{"family": "G", "market": "spot", "vcpus": 4}]}')
+    file.write_text(
+        '{"schema_version": "deepvm.quotas/1", "quotas": [{"family": "G", "market": "spot",'
+        ' "vcpus": 4}]}'
+    )
     code, _, err = run("recommend", "--pw", "3", "--quota", str(file))
     assert code == 0
     assert "'G'" in err and "G and VT" in err
@@ -312,7 +457,9 @@ def test_a_time_limit_leaves_the_enumerations_answer(run: Run) -> None:
     assert "Not proven (time-limit)" in out
 
 
-@pytest.mark.parametrize("words", [["--pw", "3"], ["--pw", "3", "-o", "csv"], ["--pw", "3", "-o", "json"]])
+@pytest.mark.parametrize(
+    "words", [["--pw", "3"], ["--pw", "3", "-o", "csv"], ["--pw", "3", "-o", "json"]]
+)
 def test_a_time_limit_that_was_reached_is_named_in_every_answer(words: list[str], run: Run) -> None:
     trained = ["--catalog", "aws-us-east-1", "--model", "resnet50"]
     late = run("recommend", *words, *trained, "--time-limit", "0.000001")
@@ -324,14 +471,30 @@ def test_a_time_limit_that_was_reached_is_named_in_every_answer(words: list[str]
 def test_every_policy_states_gains_that_its_table_shows(run: Run) -> None:
     for policy in PolicyName:
         for budget in ("1.3", "3", "6.5"):
-            words = ["recommend", "--pw", budget, "--policy", policy.value, "-o", "json", "--explain", "g5.xlarge"]
+            words = [
+                "recommend",
+                "--pw",
+                budget,
+                "--policy",
+                policy.value,
+                "-o",
+                "json",
+                "--explain",
+                "g5.xlarge",
+            ]
             found = json.loads(run(*words)[1])
-            first, change, why = found["configurations"][0], found["next_change"], found["explanation"]
+            first, change, why = (
+                found["configurations"][0],
+                found["next_change"],
+                found["explanation"],
+            )
             if change:
                 better = change["configuration"]["throughput"] / first["throughput"] - 1
                 assert change["gain"] == pytest.approx(better), (policy, budget)
             if why["configuration"]:
-                assert why["gap"] == pytest.approx(1 - why["configuration"]["throughput"] / first["throughput"])
+                assert why["gap"] == pytest.approx(
+                    1 - why["configuration"]["throughput"] / first["throughput"]
+                )
 
 
 def test_figures_to_act_on_are_not_rounded(tmp_path: Path, run: Run) -> None:
@@ -357,7 +520,16 @@ def test_figures_to_act_on_are_not_rounded(tmp_path: Path, run: Run) -> None:
     )
     assert fits
     assert (
-        run("recommend", "--pw", "3", "--checkpoint-size", f"{fits[1]}{fits[2]}B", "--architecture", "tiering")[0] == 0
+        run(
+            "recommend",
+            "--pw",
+            "3",
+            "--checkpoint-size",
+            f"{fits[1]}{fits[2]}B",
+            "--architecture",
+            "tiering",
+        )[0]
+        == 0
     )
 
 
@@ -365,14 +537,19 @@ def test_figures_to_act_on_are_not_rounded(tmp_path: Path, run: Run) -> None:
 
 
 def process(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=120, **options)
+    return subprocess.run(
+        [*COMMAND, *words], capture_output=True, text=True, timeout=120, **options
+    )
 
 
 def test_a_pipe_gets_no_boxes_and_no_colour() -> None:
-    found = process("recommend", "--pw", "3", env={**os.environ, "COLUMNS": "40", "FORCE_COLOR": ""})
+    found = process(
+        "recommend", "--pw", "3", env={**os.environ, "COLUMNS": "40", "FORCE_COLOR": ""}
+    )
     assert found.returncode == 0
     assert not set(found.stdout) & set("│┃━─\x1b")
-    assert "17 g4dn.xlarge  1 c5.xlarge    2.8526      1477.9  budget" in found.stdout  # nothing is cut off or wrapped
+    # Nothing is cut off or wrapped
+    assert "17 g4dn.xlarge  1 c5.xlarge    2.8526      1477.9  budget" in found.stdout
 
 
 def on_a_terminal(*words: str, **environment: str) -> str:
@@ -380,7 +557,9 @@ def on_a_terminal(*words: str, **environment: str) -> str:
     parent, child = pty.openpty()
     env = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "COLUMNS", "TERM")}
     env |= {"TERM": "xterm-256color"} | environment
-    with subprocess.Popen([*COMMAND, *words], stdin=child, stdout=child, stderr=subprocess.DEVNULL, env=env) as running:
+    with subprocess.Popen(
+        [*COMMAND, *words], stdin=child, stdout=child, stderr=subprocess.DEVNULL, env=env
+    ) as running:
         os.close(child)
         text = b""
         while True:
@@ -413,7 +592,9 @@ def test_no_color_and_dumb_terminals() -> None:
 
 def test_a_reader_that_goes_away_is_quiet() -> None:
     words = [*COMMAND, "sweep", "--pw", "0:1000:0.1", "-o", "csv"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
         assert running.stdout is not None and running.stderr is not None
         running.stdout.close()
         assert running.stderr.read() == ""
@@ -474,7 +655,9 @@ def test_version_and_help() -> None:
         assert option in shown.stdout
 
 
-def test_a_file_that_knows_zones_is_planned_within_the_one_asked_for(run: Run, tmp_path: Path) -> None:
+def test_a_file_that_knows_zones_is_planned_within_the_one_asked_for(
+    run: Run, tmp_path: Path
+) -> None:
     def zone(name: str, price: float) -> dict[str, object]:
         return {"zone": name, "usd_per_hour": price}
 
@@ -484,12 +667,22 @@ def test_a_file_that_knows_zones_is_planned_within_the_one_asked_for(run: Run, t
         "speedups": [{"kind": "ring", "c": 0.5, "l": 0}],
         "spot_zones": [zone("a1", 0.2), zone("b2", 0.25)],
     }  # fmt: skip
-    node = {"instance_type": "m", "vcpus": 4, "memory_gib": 16, "network_gbps": 10, "on_demand_usd_per_hour": 0.1}
+    node = {
+        "instance_type": "m",
+        "vcpus": 4,
+        "memory_gib": 16,
+        "network_gbps": 10,
+        "on_demand_usd_per_hour": 0.1,
+    }
     file = tmp_path / "mine.json"
     file.write_text(json.dumps({"schema_version": "deepvm.catalog/1", "instances": [gpu, node]}))
-    code, out, err = run("recommend", "--catalog", str(file), "--pw", "2", "--zone", "b2", "-o", "json")
+    code, out, err = run(
+        "recommend", "--catalog", str(file), "--pw", "2", "--zone", "b2", "-o", "json"
+    )
     assert (code, "no effect" in err) == (0, False)
-    assert {(c["zone"], c["gpu"]["spot_usd_per_hour"]) for c in json.loads(out)["configurations"]} == {("b2", 0.25)}
+    assert {
+        (c["zone"], c["gpu"]["spot_usd_per_hour"]) for c in json.loads(out)["configurations"]
+    } == {("b2", 0.25)}
     code, out, err = run("recommend", "--catalog", str(file), "--pw", "2", "--zone", "c3")
     assert (code, out) == (2, "") and "a1, b2" in err
     code, _, err = run("recommend", "--catalog", "paper", "--pw", "3", "--zone", "a1")

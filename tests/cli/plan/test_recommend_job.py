@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 from support.command import Run
 
-JOB = "name: gpt\nsteps: 20000\nstep_s: [4.5, 4.7]\nsave_s: 2.5\nbackup_s: [11, 15]\nallocation_s: [62, 218]\n"
+JOB = (
+    "name: gpt\nsteps: 20000\nstep_s: [4.5, 4.7]\nsave_s: 2.5\nbackup_s: [11, 15]\nallocation_s:"
+    " [62, 218]\n"
+)
 JOB += "preparation_s: [143, 183]\ngrace_s: 30\nmttp_s: 43200\n"
 MOST = ["--objective", "throughput"]
 ASK = ["recommend", "--pw", "3", "--catalog", "paper", "--speedup", "ring", "-o", "json"]
@@ -46,38 +49,81 @@ def test_simulated_figures_agree_with_expected_ones(job: str, run: Run) -> None:
     assert list(closed["configurations"][0]["expected"]) == keys
     assert list(found["configurations"][0]["expected"]) == keys + more
     times = ["save_s", "durable_s", "allocation_s", "preparation_s", "grace_s"]
-    asked = ["measured_on", "mttp_s", "interruption_rate", "save_policy", "deadline_s", "total_budget_usd"]
+    asked = [
+        "measured_on",
+        "mttp_s",
+        "interruption_rate",
+        "save_policy",
+        "deadline_s",
+        "total_budget_usd",
+    ]
     assert list(found["request"]["work"]) == ["job", "steps", "step_s", *times, *asked]
-    assert found["request"]["work"]["job"] == "gpt" and found["request"]["work"]["measured_on"] == "g4dn.xlarge"
+    assert (
+        found["request"]["work"]["job"] == "gpt"
+        and found["request"]["work"]["measured_on"] == "g4dn.xlarge"
+    )
     for one, other in zip(closed["configurations"], found["configurations"], strict=True):
         expected, simulated = one["expected"], other["expected"]
         assert expected["by"] == "closed form" and expected["closed_form_holds"]
         assert simulated["by"] == "simulation" and simulated["runs"] == 300
         assert simulated["makespan_s"] == pytest.approx(expected["makespan_s"], rel=0.02)
         assert simulated["total_cost_usd"] == pytest.approx(expected["total_cost_usd"], rel=0.02)
-        assert simulated["makespan_p5_s"] < simulated["makespan_p50_s"] < simulated["makespan_p95_s"]
+        assert (
+            simulated["makespan_p5_s"] < simulated["makespan_p50_s"] < simulated["makespan_p95_s"]
+        )
         hours = simulated["makespan_s"] / 3600
         assert simulated["total_cost_usd"] == pytest.approx(hours * other["usd_per_hour"], rel=1e-6)
 
 
 def test_a_model_is_simulated_as_it_is_counted(run: Run) -> None:
-    ask = ("recommend", "--pw", "3", "--prices", "snapshot", "--model", "resnet50", "--epochs", "900", "-o", "json")
+    ask = (
+        "recommend",
+        "--pw",
+        "3",
+        "--prices",
+        "snapshot",
+        "--model",
+        "resnet50",
+        "--epochs",
+        "900",
+        "-o",
+        "json",
+    )
     ask += ("--dataset-size", "1.3M", "--mttp", "8h")
-    closed, found = (json.loads(run(*ask, *more)[1])["configurations"] for more in ((), ("--simulate", "200")))
+    closed, found = (
+        json.loads(run(*ask, *more)[1])["configurations"] for more in ((), ("--simulate", "200"))
+    )
     for one, other in zip(closed, found, strict=True):
         assert other["expected"]["by"] == "simulation"
-        assert other["expected"]["makespan_s"] == pytest.approx(one["expected"]["makespan_s"], rel=0.03)
-        assert other["expected"]["preemptions"] == pytest.approx(one["expected"]["preemptions"], rel=0.1, abs=0.3)
+        assert other["expected"]["makespan_s"] == pytest.approx(
+            one["expected"]["makespan_s"], rel=0.03
+        )
+        assert other["expected"]["preemptions"] == pytest.approx(
+            one["expected"]["preemptions"], rel=0.1, abs=0.3
+        )
     words = [word for word in ask if word not in ("-o", "json")]
     said = " in ten take "
     assert said in run(*words, "--simulate", "20")[1] and said not in run(*words)[1]
-    assert "Simulated 20 times at this speed: nine runs in ten take " in run(*words, "--simulate", "20", "--why")[1]
+    assert (
+        "Simulated 20 times at this speed: nine runs in ten take "
+        in run(*words, "--simulate", "20", "--why")[1]
+    )
     code, _, err = run(*ask, "--save-policy", "young")
     assert code == 2 and "none with a model" in err
 
 
 def test_a_sweep_of_a_model_is_simulated_and_names_its_unit(run: Run) -> None:
-    ask = ("sweep", "--pw", "1,3", "--prices", "snapshot", "--model", "resnet50", "--policy", "deepvm")
+    ask = (
+        "sweep",
+        "--pw",
+        "1,3",
+        "--prices",
+        "snapshot",
+        "--model",
+        "resnet50",
+        "--policy",
+        "deepvm",
+    )
     out = run(*ask, "--samples", "1B", "--simulate", "5")[1]
     assert "speed (images/s)" in out and "eFLOPS" not in out
     header, *rows = csv.reader(io.StringIO(run(*ask, "-o", "csv")[1]))
@@ -89,11 +135,18 @@ def test_a_sweep_of_a_model_is_simulated_and_names_its_unit(run: Run) -> None:
 def test_what_is_counted_for_a_job_is_said(job: str, run: Run) -> None:
     ask = ["recommend", "--pw", "3", "--prices", "snapshot", "--work", "100", "--mttp", "12h"]
     out = run(*ask, "--measured-on", "p4d.24xlarge")[1]
-    assert "\nAssumed: a save takes 0.545 s and is safe 2.83 s later; a new VM takes 140 s to come and 163 s " in out
+    assert (
+        "\nAssumed: a save takes 0.545 s and is safe 2.83 s later; a new VM takes 140 s to come and"
+        " 163 s " in out
+    )
     assert "\nDoubt: it rests on the estimated eFLOPS of p4d.24xlarge: " in out
     assert "are estimated" not in run(*ask, "--measured-on", "g5.xlarge")[1]
     code, _, err = run(*ask, "--simulate", "100001")
-    assert code == 2 and "--simulate: '100001' cannot be used; allowed: a whole number of runs from 1 to 100000" in err
+    assert (
+        code == 2
+        and "--simulate: '100001' cannot be used; allowed: a whole number of runs from 1 to 100000"
+        in err
+    )
 
 
 def test_outside_of_the_closed_form_it_simulates_and_says_so(job: str, run: Run) -> None:
@@ -107,13 +160,20 @@ def test_outside_of_the_closed_form_it_simulates_and_says_so(job: str, run: Run)
 def test_whatever_is_printed_is_simulated_where_the_closed_form_fails(job: str, run: Run) -> None:
     found = json.loads(run(*ASK, "--job", job, "--mttp", "90min", "--top", "1", *MOST)[1])
     assert found["configurations"][0]["expected"]["by"] == "simulation" and found["next_change"]
-    others = [*found["alternatives"], found["next_change"]["configuration"], found["nearly_as_good"] or {}]
+    others = [
+        *found["alternatives"],
+        found["next_change"]["configuration"],
+        found["nearly_as_good"] or {},
+    ]
     for expected in (other["expected"] for other in others if other):
         assert expected["closed_form_holds"] or expected["by"] == "simulation"
 
 
 def test_a_cluster_within_the_range_stays_and_carries_a_warning(job: str, run: Run) -> None:
-    """Its closed form keeps to the deadline by a second; the mean of a few runs does so by chance."""
+    """Its closed form keeps to the deadline by a second.
+
+    The mean of a few runs does so by chance.
+    """
     ask = [*ASK, "--job", job, "--top", "1", "--simulate", "9"]
     free = json.loads(run(*ask[:-2])[1])["configurations"][0]["expected"]
     assert free["closed_form_holds"]
@@ -126,15 +186,31 @@ def test_a_cluster_within_the_range_stays_and_carries_a_warning(job: str, run: R
 def test_where_it_is_simulated_the_simulation_ranks_and_rules_out(
     job: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The order is that of the figures, a limit holds for all that is printed, and what it cost is said."""
+    """The order is that of the figures, a limit holds for all that is printed, and what it cost is
+    said.
+    """
     monkeypatch.setattr("deepvm.cli.plan.simulated_ranking.RUNS", 80)
-    hybrid = ["recommend", "--pw", "3", "--catalog", "paper", "-o", "json", "--job", short(job), "--mttp", "75min"]
+    hybrid = [
+        "recommend",
+        "--pw",
+        "3",
+        "--catalog",
+        "paper",
+        "-o",
+        "json",
+        "--job",
+        short(job),
+        "--mttp",
+        "75min",
+    ]
     ask = [*hybrid, "--objective", "makespan", "--top", "5"]
     _, out, err = run(*ask)
     found = json.loads(out)["configurations"]
     takes = [r["expected"]["makespan_s"] for r in found]
     assert takes == sorted(takes) and [r["rank"] for r in found] == [1, 2, 3, 4, 5]
-    assert all(r["expected"]["by"] == "simulation" for r in found) and "and so is their order" in err
+    assert (
+        all(r["expected"]["by"] == "simulation" for r in found) and "and so is their order" in err
+    )
     table = run(*ask, "-o", "csv")[1].splitlines()
     assert [float(row.split(",")[19]) for row in table[1:]] == takes
     # By throughput, the largest cluster is best until a simulation shows that it takes too long.
@@ -153,8 +229,20 @@ def test_where_it_is_simulated_the_simulation_ranks_and_rules_out(
 
 
 def test_nothing_is_left_when_the_simulation_has_spoken(job: str, run: Run) -> None:
-    """The closed form of a job on short-lived machines is a little hopeful: its best time may not be met."""
-    ask = [*ASK, "--job", short(job), "--mttp", "8min", "--instance-type", "g4dn.xlarge", "--architecture", "tiering"]
+    """The closed form of a job on short-lived machines is a little hopeful: its best time may not
+    be met.
+    """
+    ask = [
+        *ASK,
+        "--job",
+        short(job),
+        "--mttp",
+        "8min",
+        "--instance-type",
+        "g4dn.xlarge",
+        "--architecture",
+        "tiering",
+    ]
     ask += ["--objective", "makespan", "--top", "1"]
     from deepvm.catalog.store import load_catalog
     from deepvm.planner.recommend import recommend
@@ -173,12 +261,19 @@ def test_nothing_is_left_when_the_simulation_has_spoken(job: str, run: Run) -> N
     assert closed.outlook is not None and not closed.outlook.sound
     code, out, err = run(*ask, "--deadline", f"{closed.outlook.total_s + 1:.0f}s")
     found = json.loads(out)
-    assert code == 3 and found["configurations"] == [] and found["relax"]["constraint"] == "deadline"
-    assert "no cluster keeps to the job's limits" in found["reason"] and "when simulated" in found["reason"]
+    assert (
+        code == 3 and found["configurations"] == [] and found["relax"]["constraint"] == "deadline"
+    )
+    assert (
+        "no cluster keeps to the job's limits" in found["reason"]
+        and "when simulated" in found["reason"]
+    )
     assert found["solution"]["status"] == "infeasible" and "To change that: allow more time" in err
 
 
-def test_prices_of_a_job_file_are_not_used_and_it_is_said(job: str, run: Run, tmp_path: Path) -> None:
+def test_prices_of_a_job_file_are_not_used_and_it_is_said(
+    job: str, run: Run, tmp_path: Path
+) -> None:
     priced = tmp_path / "priced.yaml"
     priced.write_text(JOB + "spot_usd_per_hour: 99\n")
     _, out, err = run(*ASK, "--job", job)
@@ -198,17 +293,39 @@ def test_machines_that_are_never_taken_away(job: str, run: Run) -> None:
 def test_why_not_shows_what_should_be_doubted(job: str, run: Run) -> None:
     """Also that a limit is broken when simulated; JSON has had it all along."""
     unannounced(job)
-    ask = ["explain", "g4dn.xlarge", *ASK[1:-2], "--job", job, "--mttp", "75min", "--max-nodes", "17"]
+    ask = [
+        "explain",
+        "g4dn.xlarge",
+        *ASK[1:-2],
+        "--job",
+        job,
+        "--mttp",
+        "75min",
+        "--max-nodes",
+        "17",
+    ]
     takes = json.loads(run(*ask, "-o", "json")[1])["configuration"]["expected"]["makespan_s"]
     _, out, _ = run(*ask, "--deadline", f"{takes - 60:.0f}s")
     assert "Doubt: " in out and "when simulated, more than the deadline." in out
 
 
 def test_why_not_is_simulated_too(job: str, run: Run) -> None:
-    ask = ["explain", "g5.xlarge", *ASK[1:], "--job", job, "--mttp", "20min", "--objective", "throughput"]
+    ask = [
+        "explain",
+        "g5.xlarge",
+        *ASK[1:],
+        "--job",
+        job,
+        "--mttp",
+        "20min",
+        "--objective",
+        "throughput",
+    ]
     code, out, err = run(*ask)
     expected = json.loads(out)["configuration"]["expected"]
-    assert code == 0 and expected["by"] == "simulation" and "the verdict is by the closed form" in err
+    assert (
+        code == 0 and expected["by"] == "simulation" and "the verdict is by the closed form" in err
+    )
 
 
 def test_a_simulation_that_takes_too_long_is_left_out(job: str, run: Run, tmp_path: Path) -> None:
@@ -221,7 +338,19 @@ def test_a_simulation_that_takes_too_long_is_left_out(job: str, run: Run, tmp_pa
 
 
 def test_a_sweep_knows_the_job(job: str, run: Run) -> None:
-    sweep = ["sweep", "--pw", "1:3:1", "--catalog", "paper", "--policy", "deepvm", "--job", job, "--mttp", "2h"]
+    sweep = [
+        "sweep",
+        "--pw",
+        "1:3:1",
+        "--catalog",
+        "paper",
+        "--policy",
+        "deepvm",
+        "--job",
+        job,
+        "--mttp",
+        "2h",
+    ]
     out = run(*sweep, "-o", "csv")
     rows = [line.split(",") for line in out[1].splitlines()]
     assert rows[0][9:12] == ["makespan_s", "total_cost_usd", "closed_form_holds"] and len(rows) == 4
@@ -270,31 +399,46 @@ WORK = ["recommend", "--prices", "snapshot", "--work", "100", "--mttp", "12h"]
 def test_clusters_are_compared_with_on_demand_alone_and_with_cheaper_ones(run: Run) -> None:
     words = [*WORK, "--pw", "2.02", "--measured-on", "g4dn.xlarge"]
     out = run(*words)[1]
-    assert "\nBetter without spot VMs: 1 x g5.xlarge (on-demand) at 1.0060 $/h, expected 54.25 h and 54.58 $ (0." in out
+    assert (
+        "\nBetter without spot VMs: 1 x g5.xlarge (on-demand) at 1.0060 $/h, expected 54.25 h and"
+        " 54.58 $ (0." in out
+    )
     assert "\nLess money: 0.5905 $/h, 71% less, buys 1 x g5.xlarge (spot)" in out
     assert "expected 54.68 h and 32.29 $ (0.1% longer, 70.7% cheaper)" in out
     found = json.loads(run(*words, "-o", "json")[1])
     alone = found["on_demand"]
-    assert alone["expected"]["total_cost_usd"] == pytest.approx(alone["expected"]["makespan_s"] / 3600 * 1.006)
+    assert alone["expected"]["total_cost_usd"] == pytest.approx(
+        alone["expected"]["makespan_s"] / 3600 * 1.006
+    )
     assert "\nOn demand alone: 1 x g4dn.xlarge" in run(*words, "--objective", "total-cost")[1]
     assert (
         "\nOn demand alone: no cluster keeps within these limits."
-        in run("recommend", "--pw", "3", "--work", "6000min", "--mttp", "12h", "--deadline", "48h")[1]
+        in run("recommend", "--pw", "3", "--work", "6000min", "--mttp", "12h", "--deadline", "48h")[
+            1
+        ]
     )
 
 
 def test_runs_that_miss_the_deadline_are_counted(run: Run) -> None:
     words = [*WORK, "--pw", "3", "--measured-on", "g4dn.xlarge", "--deadline", "42h"]
     assert "\nDoubt: this is an average: about half of all runs will be late" in run(*words)[1]
-    late = json.loads(run(*words, "--simulate", "200", "-o", "json")[1])["configurations"][0]["expected"]["late_share"]
+    late = json.loads(run(*words, "--simulate", "200", "-o", "json")[1])["configurations"][0][
+        "expected"
+    ]["late_share"]
     assert 0.2 < late < 0.8
     out = run(*words, "--simulate", "200")[1]
     assert f"; {100 * late:.1f} % miss the deadline.\n" in out and "every second" not in out
-    assert "every second" not in run(*WORK, "--pw", "3", "--measured-on", "g4dn.xlarge", "--deadline", "60h")[1]
+    assert (
+        "every second"
+        not in run(*WORK, "--pw", "3", "--measured-on", "g4dn.xlarge", "--deadline", "60h")[1]
+    )
 
 
 def test_what_costs_no_time_is_doubted(run: Run, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("steps: 100000\nstep_s: 3.6\n")
     words = ["recommend", "--prices", "snapshot", "--pw", "3", "--job", str(tmp_path / "job.yaml")]
-    assert "\nDoubt: what takes 0 s there makes preemptions look cheaper than they are.\n" in run(*words)[1]
+    assert (
+        "\nDoubt: what takes 0 s there makes preemptions look cheaper than they are.\n"
+        in run(*words)[1]
+    )
     assert "what takes 0 s" not in run(*WORK, "--pw", "3")[1]

@@ -17,7 +17,18 @@ def table(page: Page, name: str) -> str:
 
 
 def test_it_shows_what_the_screen_shows(run: Run) -> None:
-    words = ("recommend", "--pw", "30", "--model", "llama-8b", "--method", "fsdp", "--tokens", "2B", *SNAPSHOT)
+    words = (
+        "recommend",
+        "--pw",
+        "30",
+        "--model",
+        "llama-8b",
+        "--method",
+        "fsdp",
+        "--tokens",
+        "2B",
+        *SNAPSHOT,
+    )
     code, out, _ = run(*words, "-o", "html")
     page = read_page(out)
     assert code == 0 and len(out) < 300_000
@@ -48,8 +59,12 @@ def test_simulated_jobs_and_regions(run: Run) -> None:
     job = ("--work", "10", "--mttp", "12h", "--simulate", "5")
     code, out, _ = run("recommend", "--pw", "3", "--catalog", "paper", *job, "-o", "html")
     assert code == 0 and "bill" in table(read_page(out), "answer")
-    code, out, _ = run("recommend", "--pw", "3", "-r", "us-east-1", "-r", "us-west-2", *SNAPSHOT, "-o", "html")
-    assert code == 0 and "--region us-east-1 --region us-west-2" in read_page(out).all("code")[0].text
+    code, out, _ = run(
+        "recommend", "--pw", "3", "-r", "us-east-1", "-r", "us-west-2", *SNAPSHOT, "-o", "html"
+    )
+    assert (
+        code == 0 and "--region us-east-1 --region us-west-2" in read_page(out).all("code")[0].text
+    )
 
 
 def test_names_of_files_stay_text(run: Run, tmp_path: Path) -> None:

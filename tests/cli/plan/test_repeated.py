@@ -17,12 +17,24 @@ from deepvm.cli.plan.repeated import command_of
     ("changes", "expected"),
     [
         ({}, "--pw 3"),
-        ({"model": "llama-8b", "method": "fsdp", "tokens": "2B"}, "--model llama-8b --method fsdp --pw 3 --tokens 2B"),
-        ({"instance_type": ["g5.*", "p4d.*"]}, "--pw 3 --instance-type 'g5.*' --instance-type 'p4d.*'"),
+        (
+            {"model": "llama-8b", "method": "fsdp", "tokens": "2B"},
+            "--model llama-8b --method fsdp --pw 3 --tokens 2B",
+        ),
+        (
+            {"instance_type": ["g5.*", "p4d.*"]},
+            "--pw 3 --instance-type 'g5.*' --instance-type 'p4d.*'",
+        ),
         ({"activation_checkpointing": False}, "--no-activation-checkpointing --pw 3"),
-        ({"activation_checkpointing": True, "estimates": True}, "--activation-checkpointing --pw 3 --estimates"),
+        (
+            {"activation_checkpointing": True, "estimates": True},
+            "--activation-checkpointing --pw 3 --estimates",
+        ),
         ({"job_file": "my job.yaml", "simulate": "50"}, "--pw 3 --job 'my job.yaml' --simulate 50"),
-        ({"region": ["us-east-1"], "cpu_arch": "arm64"}, "--pw 3 --region us-east-1 --cpu-arch arm64"),
+        (
+            {"region": ["us-east-1"], "cpu_arch": "arm64"},
+            "--pw 3 --region us-east-1 --cpu-arch arm64",
+        ),
         ({"exclude": ["-x"]}, "--pw 3 --exclude=-x"),
     ],
 )
@@ -33,8 +45,20 @@ def test_only_what_differs_from_the_defaults(changes: dict[str, Any], expected: 
 def other(name: str, default: object) -> Any:
     """A value that is not the default, and that the option takes."""
     choices = {
-        **{"method": "lora", "precision": "bf16", "prices": "live", "price_basis": "p95", "network": "peak"},
-        **{"software": "tuned", "rank": "plans", "objective": "flopp", "policy": "noscale", "speedup": "ring"},
+        **{
+            "method": "lora",
+            "precision": "bf16",
+            "prices": "live",
+            "price_basis": "p95",
+            "network": "peak",
+        },
+        **{
+            "software": "tuned",
+            "rank": "plans",
+            "objective": "flopp",
+            "policy": "noscale",
+            "speedup": "ring",
+        },
         **{"cpu_arch": "arm64", "generation": "any", "solver": "frontier", "source": "gpuhunt"},
     }
     if name in choices:

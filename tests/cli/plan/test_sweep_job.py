@@ -20,7 +20,11 @@ def test_with_a_job_the_picture_shows_time_and_bill(run: Run, tmp_path: Path) ->
     assert run(*ASK, *WORK, "--plot", tmp_path / "job.svg")[0] == 0
     assert run(*ASK, "--plot", tmp_path / "figure7.svg")[0] == 0
     texts = [(tmp_path / f"{name}.svg").read_text() for name in ("job", "figure7")]
-    assert "expected time (h)" in texts[0] and "expected bill ($)" in texts[0] and "normalised" not in texts[0]
+    assert (
+        "expected time (h)" in texts[0]
+        and "expected bill ($)" in texts[0]
+        and "normalised" not in texts[0]
+    )
     assert "normalised performance" in texts[1] and "expected" not in texts[1]
 
 
@@ -33,7 +37,9 @@ def test_rows_are_simulated(run: Run) -> None:
         assert "runs" not in one and other["runs"] == 200
         assert other["makespan_s"] == pytest.approx(one["makespan_s"], rel=0.02)
         assert other["makespan_p5_s"] < other["makespan_p50_s"] < other["makespan_p95_s"]
-        assert other["total_cost_p5_usd"] < other["total_cost_p50_usd"] < other["total_cost_p95_usd"]
+        assert (
+            other["total_cost_p5_usd"] < other["total_cost_p50_usd"] < other["total_cost_p95_usd"]
+        )
     text = run(*ASK, *WORK, "--simulate", "200", "-o", "csv")[1]
     assert [float(r["makespan_p95_s"]) for r in csv.DictReader(io.StringIO(text))] == [
         r["makespan_p95_s"] for r in rows
@@ -55,8 +61,8 @@ def test_rows_that_break_a_limit_when_simulated_are_named(run: Run, tmp_path: Pa
     """By the closed form it takes 15 210 s, simulated 15 321 s."""
     job = tmp_path / "job.yaml"
     job.write_text(
-        "steps: 4000\nstep_s: [2.0, 2.2]\nsave_s: [2, 3]\nbackup_s: [10, 14]\nallocation_s: [60, 200]\n"
-        "preparation_s: [143, 183]\ngrace_s: 0\nmttp_s: 900\n"
+        "steps: 4000\nstep_s: [2.0, 2.2]\nsave_s: [2, 3]\nbackup_s: [10, 14]\nallocation_s: [60,"
+        " 200]\npreparation_s: [143, 183]\ngrace_s: 0\nmttp_s: 900\n"
     )
     ask = ["sweep", "--pw", "1", *ASK[3:], "--job", job, "--mttp", "15min", "--deadline", "15260s"]
     assert "when simulated" not in run(*ask)[2]
@@ -73,4 +79,8 @@ def test_wrong_numbers_of_runs(runs: str, run: Run) -> None:
 
 def test_without_a_job_there_is_nothing_to_simulate(run: Run) -> None:
     code, out, err = run(*ASK, "--simulate", "10")
-    assert (code, out) == (2, "") and "--simulate" in err and "only together with --job, --work, --tokens" in err
+    assert (
+        (code, out) == (2, "")
+        and "--simulate" in err
+        and "only together with --job, --work, --tokens" in err
+    )

@@ -1,4 +1,7 @@
-"""``deepvm profile all``: what is kept, what is refused, what fails, how it ends; and spreads that are not saved."""
+"""``deepvm profile all``: what is kept, what is refused, what fails, how it ends.
+
+And spreads that are not saved.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,20 @@ MOMENT = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
 HOSTS = tuple(f"h{i}" for i in range(1, 9))
 WORDS = ("--hosts", ",".join(HOSTS), "--receiver", "mem", "--instance-type", "g4dn.xlarge")
 WORDS += ("--receiver-type", "c5.xlarge", "--launcher", "false {host}", "--out", "here")
-SHORT = ("--model", "resnet18", "--batch", "2", "--windows", "3", "--seconds", "0.01", "--steps", "1", "--warmup", "0")
+SHORT = (
+    "--model",
+    "resnet18",
+    "--batch",
+    "2",
+    "--windows",
+    "3",
+    "--seconds",
+    "0.01",
+    "--steps",
+    "1",
+    "--warmup",
+    "0",
+)
 SHORT += ("--repeats", "1", "--device", "cpu", "--checkpoint-size", "2MB")
 COMMAND = (sys.executable, "-m", "deepvm.cli.main", "profile", "all")
 
@@ -68,7 +84,8 @@ def keep(*titles: str) -> None:
 def test_what_is_kept_is_printed_imported_and_recommended_with(run: Run) -> None:
     keep(*documents())
     before = {p.name: p.read_bytes() for p in Path("here").iterdir()}
-    code, out, err = run("profile", "all", *WORDS, "-o", "json")  # through its launcher nothing could be measured
+    # Through its launcher nothing could be measured
+    code, out, err = run("profile", "all", *WORDS, "-o", "json")
     assert code == 0, err
     assert err.count("measured before, see here/") == 3
     tables = json.loads(out)
@@ -78,7 +95,11 @@ def test_what_is_kept_is_printed_imported_and_recommended_with(run: Run) -> None
     Path("home.json").write_text(out)
     assert run("tables", "import", "home.json")[0] == 0
     answer = json.loads(run("recommend", "--pw", "3", "--catalog", "paper", "-o", "json")[1])
-    assert sorted(m["kind"] for m in answer["source"]["measured"]) == ["eflops", "saturation", "scaling"]
+    assert sorted(m["kind"] for m in answer["source"]["measured"]) == [
+        "eflops",
+        "saturation",
+        "scaling",
+    ]
 
 
 def test_saved_it_is_used_at_once(run: Run) -> None:
@@ -86,7 +107,11 @@ def test_saved_it_is_used_at_once(run: Run) -> None:
     code, _, err = run("profile", "all", *WORDS, "--save")
     assert code == 0 and err.count("saved: ") == 3, err
     answer = json.loads(run("recommend", "--pw", "3", "--catalog", "paper", "-o", "json")[1])
-    assert sorted(m["kind"] for m in answer["source"]["measured"]) == ["eflops", "saturation", "scaling"]
+    assert sorted(m["kind"] for m in answer["source"]["measured"]) == [
+        "eflops",
+        "saturation",
+        "scaling",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -94,15 +119,25 @@ def test_saved_it_is_used_at_once(run: Run) -> None:
     [
         (["--batch", "64"], "eflops-resnet50.json", "batch 128 there, 64 here"),
         (["--resolution", "224"], "eflops-resnet50.json", "resolution 32 there, 224 here"),
-        (["--instance-type", "g5.xlarge"], "eflops-resnet50.json", "instance_type 'g4dn.xlarge' there, 'g5.xlarge'"),
+        (
+            ["--instance-type", "g5.xlarge"],
+            "eflops-resnet50.json",
+            "instance_type 'g4dn.xlarge' there, 'g5.xlarge'",
+        ),
         (["--launcher", "local"], "eflops-resnet50.json", "local False there, True here"),
         (["--sizes", "1,2"], "scaling-resnet50.json", "sizes [1, 2, 4, 8] there, [1, 2] here"),
         (["--steps", "30"], "scaling-resnet50.json", "steps 20 there, 30 here"),
-        (["--checkpoint-size", "1GB"], "saturation.json", "checkpoint_bytes 300000000 there, 1000000000 here"),
+        (
+            ["--checkpoint-size", "1GB"],
+            "saturation.json",
+            "checkpoint_bytes 300000000 there, 1000000000 here",
+        ),
         (["--transport", "mpi"], "saturation.json", "transport 'tcp' there, 'mpi' here"),
     ],
 )
-def test_what_was_measured_otherwise_is_not_reused(run: Run, words: list[str], file: str, what: str) -> None:
+def test_what_was_measured_otherwise_is_not_reused(
+    run: Run, words: list[str], file: str, what: str
+) -> None:
     keep(*documents())
     code, out, err = run("profile", "all", *WORDS, *words)
     assert (code, out) == (2, "")
@@ -113,10 +148,16 @@ def test_other_hosts_are_said_and_a_file_without_a_record_is_refused(run: Run) -
     keep(*documents())
     others = ("--hosts", ",".join(["new", *HOSTS[1:]]))
     code, _, err = run("profile", "all", *WORDS, *others)
-    assert code == 0 and "Note: here/eflops-resnet50.json was measured on h1; now new stand in for them" in err
+    assert (
+        code == 0
+        and "Note: here/eflops-resnet50.json was measured on h1; now new stand in for them" in err
+    )
     (Path("here") / "settings.json").unlink()
     code, out, err = run("profile", "all", *WORDS)
-    assert (code, out) == (2, "") and "nothing says how here/eflops-resnet50.json was measured" in err
+    assert (code, out) == (
+        2,
+        "",
+    ) and "nothing says how here/eflops-resnet50.json was measured" in err
     (Path("here") / "settings.json").write_text("{")
     code, out, err = run("profile", "all", *WORDS)
     assert (code, out) == (4, "") and "here/settings.json: is no JSON" in err
@@ -156,7 +197,9 @@ def test_what_fails_is_said_and_the_rest_is_kept(run: Run) -> None:
         (["--out", "no/here"], "--out: 'no/here'"),
     ],
 )
-def test_wrong_usage_is_found_before_anything_is_measured(run: Run, words: list[str], message: str) -> None:
+def test_wrong_usage_is_found_before_anything_is_measured(
+    run: Run, words: list[str], message: str
+) -> None:
     code, out, err = run("profile", "all", *WORDS, *words)
     assert (code, out) == (2, "") and message in err
     assert "resnet50:" not in err
@@ -168,7 +211,9 @@ def test_a_useless_spread_is_not_saved(run: Run) -> None:
     file.write_text(json.dumps(documents()["eflops-resnet50"] | {"spread": 0.51}))
     code, out, err = run("profile", "all", *WORDS, "--save", "-o", "json")
     assert code == 1 and err.count("\nsaved: ") == 2, err
-    assert "is not saved: its windows differ by 51%" in err and "--force-spread saves it anyway" in err
+    assert (
+        "is not saved: its windows differ by 51%" in err and "--force-spread saves it anyway" in err
+    )
     Path("home.json").write_text(out)
     code, _, err = run("tables", "import", "home.json")
     assert code == 1 and "Error: eflops:g4dn.xlarge" in err and "\nsaved: " in err
@@ -184,7 +229,11 @@ def test_a_spread_of_half_is_saved(run: Run) -> None:
 
 def environment(folder: Path) -> dict[str, str]:
     (folder / "tmp").mkdir(exist_ok=True)
-    own = {"TMPDIR": str(folder / "tmp"), "DEEPVM_DATA_DIR": str(folder / "data"), "MARK_OF_TEST": str(folder)}
+    own = {
+        "TMPDIR": str(folder / "tmp"),
+        "DEEPVM_DATA_DIR": str(folder / "data"),
+        "MARK_OF_TEST": str(folder),
+    }
     return {**os.environ, "PYTHONPATH": str(ROOT), **own}
 
 
@@ -192,7 +241,9 @@ def none_left(folder: Path) -> None:
     mark = f"MARK_OF_TEST={folder}"
     assert until(lambda: not marked(mark), 20), marked(mark)
     # torch's cache is torch's own.
-    assert [p.name for p in (folder / "tmp").iterdir() if not p.name.startswith("torchinductor")] == []
+    assert [
+        p.name for p in (folder / "tmp").iterdir() if not p.name.startswith("torchinductor")
+    ] == []
 
 
 @pytest.mark.slow
@@ -208,7 +259,17 @@ def test_ended_in_the_middle_it_prints_what_it_has_and_goes_on(
 ) -> None:
     pytest.importorskip("torch")
     words = [*COMMAND, "--hosts", "a,b", "--receiver", "m", "--instance-type", "g4dn.xlarge"]
-    words += ["--receiver-type", "c5.xlarge", "--launcher", "local", *SHORT, "--out", "here", "-o", "json"]
+    words += [
+        "--receiver-type",
+        "c5.xlarge",
+        "--launcher",
+        "local",
+        *SHORT,
+        "--out",
+        "here",
+        "-o",
+        "json",
+    ]
     settings: dict[str, Any] = {"cwd": tmp_path, "env": environment(tmp_path), "text": True}
     pipe = subprocess.PIPE
     with subprocess.Popen(words, stdout=pipe, stderr=pipe, **settings) as process:
@@ -235,18 +296,47 @@ def test_network_namespaces_as_hosts(one_core: None, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     if reason := why_not():
         pytest.skip(reason)
-    settings: dict[str, Any] = {"cwd": tmp_path, "env": environment(tmp_path), "text": True, "timeout": 400}
+    settings: dict[str, Any] = {
+        "cwd": tmp_path,
+        "env": environment(tmp_path),
+        "text": True,
+        "timeout": 400,
+    }
     with namespaces(4) as hosts:
-        words = [*COMMAND, "--hosts", ",".join(h.name for h in hosts[:3]), "--receiver", hosts[3].name]
-        words += ["--instance-type", "g4dn.xlarge", "--receiver-type", "c5.xlarge", "--launcher", "netns", *SHORT]
+        words = [
+            *COMMAND,
+            "--hosts",
+            ",".join(h.name for h in hosts[:3]),
+            "--receiver",
+            hosts[3].name,
+        ]
+        words += [
+            "--instance-type",
+            "g4dn.xlarge",
+            "--receiver-type",
+            "c5.xlarge",
+            "--launcher",
+            "netns",
+            *SHORT,
+        ]
         hosts[2].cut()  # one that is lost
-        lost = subprocess.run([*words, "--out", "here", "-o", "json"], capture_output=True, **settings)
+        lost = subprocess.run(
+            [*words, "--out", "here", "-o", "json"], capture_output=True, **settings
+        )
         assert lost.returncode == 1, lost.stderr
         assert "no time for n = 3" in lost.stderr
         assert [e["kind"] for e in json.loads(lost.stdout)["entries"]][-1] == "scaling"
-        subprocess.run(["ip", "-n", hosts[2].name, "link", "set", "eth0", "up"], check=True, timeout=10)
-        done = subprocess.run([*words, "--out", "here", "-o", "json"], capture_output=True, **settings)
+        subprocess.run(
+            ["ip", "-n", hosts[2].name, "link", "set", "eth0", "up"], check=True, timeout=10
+        )
+        done = subprocess.run(
+            [*words, "--out", "here", "-o", "json"], capture_output=True, **settings
+        )
         assert done.returncode == 0, done.stderr
     assert "goes on after 2 finished runs" in done.stderr
-    assert [e["kind"] for e in json.loads(done.stdout)["entries"]] == ["eflops", "saturation", "scaling"]
+    assert [e["kind"] for e in json.loads(done.stdout)["entries"]] == [
+        "eflops",
+        "saturation",
+        "scaling",
+    ]
     none_left(tmp_path)

@@ -63,8 +63,16 @@ def test_several_models_are_a_list(one_core: None, run: Run) -> None:
     [
         (["--model", "vgg"], 2, "--model: 'vgg' cannot be used; allowed: resnet18, resnet50"),
         (["--model", "../a:b"], 2, "--model: '../a:b' cannot be used; allowed: resnet18, resnet50"),
-        (["--model", "no_such:model"], 2, "module:function that can be imported in the current folder (ModuleNotFound"),
-        (["--windows", "2"], 2, "--windows: 2 cannot be used; allowed: a whole number from 3 to 1000"),
+        (
+            ["--model", "no_such:model"],
+            2,
+            "module:function that can be imported in the current folder (ModuleNotFound",
+        ),
+        (
+            ["--windows", "2"],
+            2,
+            "--windows: 2 cannot be used; allowed: a whole number from 3 to 1000",
+        ),
         (["--batch", "1"], 2, "--batch: 1 cannot be used"),
         (["--timeout", "nan"], 2, "--timeout: nan cannot be used"),
         (["--dtype", "int8"], 2, "int8"),
@@ -83,10 +91,14 @@ def test_images_that_are_not_there(one_core: None, run: Run, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_the_table_also_when_a_later_model_fails(run: Run, monkeypatch: pytest.MonkeyPatch, one_core: None) -> None:
+def test_the_table_also_when_a_later_model_fails(
+    run: Run, monkeypatch: pytest.MonkeyPatch, one_core: None
+) -> None:
     """The second model's name is known to the command only, so that its process refuses it."""
     monkeypatch.setattr("deepvm.cli.profile.measure.MODELS", ("resnet18", "unheard_of"))
-    code, out, err = run("--model", "resnet18", "--model", "unheard_of", "--model", "resnet18", *SHORT)
+    code, out, err = run(
+        "--model", "resnet18", "--model", "unheard_of", "--model", "resnet18", *SHORT
+    )
     assert code == 2
     assert "--model: 'unheard_of' cannot be used; allowed: resnet18, resnet50" in err
     rows = out.splitlines()
@@ -103,9 +115,14 @@ def test_the_names_are_those_of_the_models() -> None:
 
 
 def test_help_loads_nothing_slow() -> None:
-    code = "import sys; from deepvm.cli.main import main\ntry: main(['profile', 'eflops', '--help'])\n"
+    code = (
+        "import sys; from deepvm.cli.main import main\ntry: main(['profile', 'eflops', '--help'])\n"
+    )
     code += "except SystemExit: sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60).returncode == 0
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60).returncode
+        == 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -117,10 +134,14 @@ def test_help_loads_nothing_slow() -> None:
         (signal.SIGKILL, -signal.SIGKILL, ""),
     ],
 )
-def test_the_processes_end_with_the_command(number: int, code: int, said: str, tmp_path: Path) -> None:
+def test_the_processes_end_with_the_command(
+    number: int, code: int, said: str, tmp_path: Path
+) -> None:
     command = [sys.executable, "-m", "deepvm.cli.main", "profile", "eflops", "--device", "cpu"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
     assert until(lambda: children(process.pid), 60)
     # What was started has become Python, so that it is the worker that is watched.
     (worker,) = children(process.pid)
@@ -136,7 +157,13 @@ def test_the_processes_end_with_the_command(number: int, code: int, said: str, t
 
 @pytest.mark.parametrize(
     ("number", "shown"),
-    [(0.5, "0.500 "), (999.4, "999 "), (999.5, "1.00 k"), (74_033_152, "74.0 M"), (1.5e13, "15.0 T")],
+    [
+        (0.5, "0.500 "),
+        (999.4, "999 "),
+        (999.5, "1.00 k"),
+        (74_033_152, "74.0 M"),
+        (1.5e13, "15.0 T"),
+    ],
 )
 def test_numbers_have_three_digits(number: float, shown: str) -> None:
     assert scaled(number) == shown

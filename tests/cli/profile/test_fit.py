@@ -18,8 +18,10 @@ from support.places import GOLDEN_FOLDER
 GOLDEN = GOLDEN_FOLDER
 POINTS = {
     # Figure 5, g4dn.xlarge
-    "figure-5": "n,speedup\n1,1\n2,1.036\n4,1.390\n8,2.274\n12,3.065\n16,3.743\n20,4.323\n24,4.786\n28,5.490\n"
-    "32,5.251\n",
+    "figure-5": (
+        "n,speedup\n1,1\n2,1.036\n4,1.390\n8,2.274\n12,3.065\n16,3.743\n20,4.323\n24,4.786\n28,5.490\n"
+        "32,5.251\n"
+    ),
     "short": "n,seconds\n# one repeat went wrong\n1,100\n1,102\n2,55\n2,71\n4,31\n8,18\n",
     "linear": "n,speedup\n1,1\n2,1.94\n4,3.88\n6,5.82\n8,7.76\n",
 }
@@ -56,16 +58,28 @@ def test_golden(name: str, points: Path, run: Run) -> None:
 
 
 def test_nothing_is_recommended_that_is_called_bad(points: Path, run: Run) -> None:
-    """Of four measurements AICc knows Amdahl's law alone, which is 36 % off; the logistic is 6 % off."""
+    """Of four measurements AICc knows Amdahl's law alone, which is 36 % off.
+
+    The logistic is 6 % off.
+    """
     Path("steep.csv").write_text("n,speedup\n1,1\n2,2.8\n4,9\n8,20\n")
     out = run("steep.csv")[1]
     assert "Verdict: by mean error logistic is nearest, 6.3 % off on average, then" in out
-    assert "Use: the points themselves, kind measured: 4 measurements do not tell the laws apart." in out
-    assert "Warning: 4 measurements are too few for an AICc of logistic, usl and alpha-beta: 6 are enough" in out
+    assert (
+        "Use: the points themselves, kind measured: 4 measurements do not tell the laws apart."
+        in out
+    )
+    assert (
+        "Warning: 4 measurements are too few for an AICc of logistic, usl and alpha-beta: 6 are"
+        " enough" in out
+    )
     assert "% off on average: use the points" not in out and "?." not in out
     Path("zigzag.csv").write_text("n,speedup\n1,1\n2,1.9\n4,1.1\n8,6\n16,2\n24,9\n32,3\n")
     out = run("zigzag.csv")[1]
-    assert "Use: the points themselves, kind measured: no law is near enough" in out and "curve of kind" not in out
+    assert (
+        "Use: the points themselves, kind measured: no law is near enough" in out
+        and "curve of kind" not in out
+    )
 
 
 def test_every_golden_file_is_used() -> None:
@@ -84,9 +98,15 @@ def test_json_is_one_document(points: Path, run: Run) -> None:
 def test_a_scaling_document_is_read(points: Path, run: Run) -> None:
     rows = [line.split(",") for line in POINTS["figure-5"].splitlines()[1:]]
     runs = [{"n": int(n), "images_per_s": float(s), "failed": None} for n, s in rows]
-    Path("scaling.json").write_text(json.dumps({"schema_version": "deepvm.scaling/1", "runs": runs}))
-    Path("seconds.csv").write_text("n,seconds\n" + "".join(f"{n},{1 / float(s)!r}\n" for n, s in rows))
-    of_json, of_csv = (json.loads(run(name, "-o", "json")[1]) for name in ("scaling.json", "seconds.csv"))
+    Path("scaling.json").write_text(
+        json.dumps({"schema_version": "deepvm.scaling/1", "runs": runs})
+    )
+    Path("seconds.csv").write_text(
+        "n,seconds\n" + "".join(f"{n},{1 / float(s)!r}\n" for n, s in rows)
+    )
+    of_json, of_csv = (
+        json.loads(run(name, "-o", "json")[1]) for name in ("scaling.json", "seconds.csv")
+    )
     assert of_json == of_csv
 
 
@@ -95,10 +115,22 @@ def test_a_scaling_document_is_read(points: Path, run: Run) -> None:
     [
         (["missing.csv"], 4, "missing.csv: file: does not exist; allowed: CSV with the columns"),
         (["bad.csv"], 4, "bad.csv: line 3, column speedup: 'fast'; allowed: a number above 0"),
-        (["few.csv"], 2, "POINTS: '2 different n (1, 2)' cannot be used; allowed: at least 4 different n"),
-        (["figure-5.csv", "--up-to", "0"], 2, "--up-to: 0 cannot be used; allowed: a whole number of VMs, 1 to 4096"),
+        (
+            ["few.csv"],
+            2,
+            "POINTS: '2 different n (1, 2)' cannot be used; allowed: at least 4 different n",
+        ),
+        (
+            ["figure-5.csv", "--up-to", "0"],
+            2,
+            "--up-to: 0 cannot be used; allowed: a whole number of VMs, 1 to 4096",
+        ),
         (["figure-5.csv", "--up-to", "many"], 2, "--up-to"),
-        (["figure-5.csv", "--plot", "fit.pdf"], 2, "--plot: 'fit.pdf' cannot be used; allowed: a file name that ends"),
+        (
+            ["figure-5.csv", "--plot", "fit.pdf"],
+            2,
+            "--plot: 'fit.pdf' cannot be used; allowed: a file name that ends",
+        ),
         (
             ["figure-5.csv", "--plot", "no/fit.png"],
             2,
@@ -143,6 +175,8 @@ def test_help_says_what_the_file_holds_and_loads_nothing_slow() -> None:
         "try:\n    main(['profile', 'fit', '--help'])\nexcept SystemExit:\n    pass\n"
         "print(sorted({'numpy', 'scipy', 'pandas', 'torch', 'matplotlib'} & set(sys.modules)))"
     )
-    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True).stdout
+    out = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    ).stdout
     assert "n,speedup or n,seconds" in " ".join(out.split())
     assert out.splitlines()[-1] == "[]"

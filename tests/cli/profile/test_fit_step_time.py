@@ -45,14 +45,23 @@ def run(run: Run) -> Run:
 @pytest.fixture
 def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "steps.csv").write_text(measured(SIZES, [8, 32, 128]))
-    (tmp_path / "alone.csv").write_text(measured([(1, 1), (1, 2)], [32]) + "a,1,1,32,0.18\na,1,2,32,0.21\n")
+    (tmp_path / "alone.csv").write_text(
+        measured([(1, 1), (1, 2)], [32]) + "a,1,1,32,0.18\na,1,2,32,0.21\n"
+    )
     (tmp_path / "asked.csv").write_text("local_batch,nodes,gpus\n32,2,8\n8,6,24\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 GOLDENS = {
-    "fit-step-time.txt": ["steps.csv", *STEP_TIME, "--predict", "nodes=8,gpus=32,batch=128", "--predict", "asked.csv"],
+    "fit-step-time.txt": [
+        "steps.csv",
+        *STEP_TIME,
+        "--predict",
+        "nodes=8,gpus=32,batch=128",
+        "--predict",
+        "asked.csv",
+    ],
     "fit-step-time-alone.txt": ["alone.csv", *STEP_TIME, "--predict", "nodes=2,gpus=2,batch=64"],
 }
 
@@ -71,14 +80,19 @@ def test_golden(name: str, steps: Path, run: Run) -> None:
 def assert_same(found: str, golden: str) -> None:
     """The same text but for the last digits: a fit ends elsewhere on another processor.
 
-    What the data do not determine, as the synchronisation of two GPUs that hides behind their gradients, may be
-    anything.
+    What the data do not determine, as the synchronisation of two GPUs that hides behind their
+    gradients, may be anything.
     """
     free = re.compile(r"(local_fixed|overlap|synchronisation) .*")
-    lines = [[free.sub(r"\1", line).split() for line in text.splitlines()] for text in (found, golden)]
+    lines = [
+        [free.sub(r"\1", line).split() for line in text.splitlines()] for text in (found, golden)
+    ]
     assert [len(words) for words in lines[0]] == [len(words) for words in lines[1]]
     for one, other in zip(*lines, strict=True):
-        numbers = [[float(word) if NUMBER.fullmatch(word) else word for word in words] for words in (one, other)]
+        numbers = [
+            [float(word) if NUMBER.fullmatch(word) else word for word in words]
+            for words in (one, other)
+        ]
         for a, b in zip(*numbers, strict=True):
             assert a == (pytest.approx(b, rel=0.03) if isinstance(b, float) else b), (one, other)
 
@@ -113,7 +127,9 @@ def test_predictions_are_there_when_nothing_is_asked(steps: Path, run: Run) -> N
     assert document(run, "steps.csv")["predictions"] == []
 
 
-def test_a_byte_order_mark_and_another_order_of_columns_change_nothing(steps: Path, run: Run) -> None:
+def test_a_byte_order_mark_and_another_order_of_columns_change_nothing(
+    steps: Path, run: Run
+) -> None:
     rows = list(csv.DictReader(io.StringIO(measured(SIZES, [8, 32, 128]).partition("\n")[2])))
     text = io.StringIO()
     writer = csv.DictWriter(text, ["step_time_s", "local_batch", "zone", "gpus", "nodes"])
@@ -126,36 +142,78 @@ def test_a_byte_order_mark_and_another_order_of_columns_change_nothing(steps: Pa
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["missing.csv", *STEP_TIME], 4, "missing.csv: file: does not exist; allowed: CSV with the columns nodes,gpus"),
-        (["bad.csv", *STEP_TIME], 4, "bad.csv: line 3, column step_time_s: 'slow'; allowed: seconds of a step"),
-        (["few.csv", *STEP_TIME], 2, "POINTS: '1 row' cannot be used; allowed: at least 4 measured steps"),
-        (["same.csv", *STEP_TIME], 2, "POINTS: '5 rows' cannot be used; allowed: at least 4 measured steps"),
+        (
+            ["missing.csv", *STEP_TIME],
+            4,
+            "missing.csv: file: does not exist; allowed: CSV with the columns nodes,gpus",
+        ),
+        (
+            ["bad.csv", *STEP_TIME],
+            4,
+            "bad.csv: line 3, column step_time_s: 'slow'; allowed: seconds of a step",
+        ),
+        (
+            ["few.csv", *STEP_TIME],
+            2,
+            "POINTS: '1 row' cannot be used; allowed: at least 4 measured steps",
+        ),
+        (
+            ["same.csv", *STEP_TIME],
+            2,
+            "POINTS: '5 rows' cannot be used; allowed: at least 4 measured steps",
+        ),
         (
             ["steps.csv", *STEP_TIME, "--predict", "nodes=4,gpus=2,batch=8"],
             2,
-            "--predict: 'nodes=4,gpus=2,batch=8' cannot be used; allowed: gpus: a whole number of GPUs of all VMs",
+            (
+                "--predict: 'nodes=4,gpus=2,batch=8' cannot be used; allowed: gpus: a whole number"
+                " of GPUs of all VMs"
+            ),
         ),
-        (["steps.csv", *STEP_TIME, "--predict", "few.csv"], 4, "few.csv: line 2, column gpus: 1.0; allowed: a whole"),
+        (
+            ["steps.csv", *STEP_TIME, "--predict", "few.csv"],
+            4,
+            "few.csv: line 2, column gpus: 1.0; allowed: a whole",
+        ),
         (
             ["steps.csv", *STEP_TIME, "--up-to", "8"],
             2,
-            "--up-to: 8 cannot be used; allowed: only with --law speedup; with --law step-time leave it out",
+            (
+                "--up-to: 8 cannot be used; allowed: only with --law speedup; with --law step-time"
+                " leave it out"
+            ),
         ),
         (
             ["points.csv", "--predict", "nodes=1,gpus=1,batch=1"],
             2,
-            "--predict: 'nodes=1,gpus=1,batch=1' cannot be used; allowed: only with --law step-time",
+            (
+                "--predict: 'nodes=1,gpus=1,batch=1' cannot be used; allowed: only with --law"
+                " step-time"
+            ),
         ),
         (["points.csv", "--predict", ""], 2, "--predict"),
-        (["steps.csv", "--law", "steptime"], 2, "'--law': 'steptime' is not one of 'speedup', 'step-time'"),
-        (["steps.csv"], 4, "steps.csv: line 2: 'zone,nodes,gpus,local_batch,step_ti ...; allowed: the columns n and"),
+        (
+            ["steps.csv", "--law", "steptime"],
+            2,
+            "'--law': 'steptime' is not one of 'speedup', 'step-time'",
+        ),
+        (
+            ["steps.csv"],
+            4,
+            (
+                "steps.csv: line 2: 'zone,nodes,gpus,local_batch,step_ti ...; allowed: the columns"
+                " n and"
+            ),
+        ),
         (["steps.csv", *STEP_TIME, "--plot", "a.pdf"], 2, "--plot: 'a.pdf' cannot be used"),
     ],
 )
 def test_errors(words: list[str], code: int, said: str, steps: Path, run: Run) -> None:
     header = "nodes,gpus,local_batch,step_time_s\n"
     Path("bad.csv").write_text(f"{header}1,1,8,1\n1,1,8,slow\n")
-    Path("few.csv").write_text(f"{header}2,1,8,1\n" if "--predict" in words else f"{header}1,1,8,1\n")
+    Path("few.csv").write_text(
+        f"{header}2,1,8,1\n" if "--predict" in words else f"{header}1,1,8,1\n"
+    )
     Path("same.csv").write_text(header + "1,1,8,1\n" * 5)
     Path("points.csv").write_text("n,speedup\n1,1\n2,1.9\n4,3\n8,5\n")
     found, out, err = run(*words)
@@ -171,11 +229,20 @@ def test_speedup_is_the_default(steps: Path, run: Run) -> None:
 
 @pytest.mark.parametrize("ending", ["png", "svg"])
 def test_the_picture(ending: str, steps: Path, run: Run) -> None:
-    words = ["steps.csv", *STEP_TIME, "--predict", "nodes=8,gpus=32,batch=8", "--plot", f"fit.{ending}"]
+    words = [
+        "steps.csv",
+        *STEP_TIME,
+        "--predict",
+        "nodes=8,gpus=32,batch=8",
+        "--plot",
+        f"fit.{ending}",
+    ]
     code, out, _ = run(*words)
     data = Path(f"fit.{ending}").read_bytes()
     assert code == 0
-    assert out.startswith("steps.csv: 24 measured steps of 1 to 4 VMs, 1 to 16 GPUs, 8 to 128 samples on each")
+    assert out.startswith(
+        "steps.csv: 24 measured steps of 1 to 4 VMs, 1 to 16 GPUs, 8 to 128 samples on each"
+    )
     if ending == "png":
         assert data.startswith(b"\x89PNG\r\n\x1a\n")
     else:
@@ -193,12 +260,16 @@ def test_a_pipe_gets_plain_text(steps: Path) -> None:
 def test_published_steps(tmp_path: Path, run: Run) -> None:
     with PUBLISHED.open() as file:
         head, *rows = file.read().splitlines()
-    (tmp_path / "resnet.csv").write_text("\n".join([head, *(row for row in rows if row.startswith("imagenet"))]))
+    (tmp_path / "resnet.csv").write_text(
+        "\n".join([head, *(row for row in rows if row.startswith("imagenet"))])
+    )
     found = document(run, str(tmp_path / "resnet.csv"), "--predict", "nodes=8,gpus=8,batch=200")
     assert found["row_count"] == 1008 and found["error"] < 0.06
     assert not found["predictions"][0]["extrapolated"]
     one, eight = (
-        document(run, str(tmp_path / "resnet.csv"), "--predict", f"nodes={n},gpus={n},batch=200")["predictions"][0]
+        document(run, str(tmp_path / "resnet.csv"), "--predict", f"nodes={n},gpus={n},batch=200")[
+            "predictions"
+        ][0]
         for n in (1, 8)
     )
     assert eight["throughput"]["value"] / one["throughput"]["value"] == pytest.approx(7.3, rel=0.05)

@@ -22,7 +22,9 @@ LOCAL = ["--launcher", "local", "--receiver", "m", "--senders", "a,b,c", "--chec
 
 def run(*words: str, limit_s: float = 60) -> subprocess.CompletedProcess[str]:
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    return subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=limit_s, env=environ)
+    return subprocess.run(
+        [*COMMAND, *words], capture_output=True, text=True, timeout=limit_s, env=environ
+    )
 
 
 def test_json_on_stdout_progress_on_stderr_and_a_picture(tmp_path: Path) -> None:
@@ -68,8 +70,14 @@ def test_a_table() -> None:
             (["--repeats", "100000000000"], "--repeats"),
             (["--seed", "-1"], "--seed: -1"),
             (["--plot", "nowhere/t.png"], "--plot"),
-            (["--save", "--sender-type", "g4dn.xlarge", "--receiver-type", "c4.xlarge"], "--force-local"),
-            (["--save", "--sender-type", "g4dn\nxlarge", "--receiver-type", "c4.xlarge"], "--sender-type"),
+            (
+                ["--save", "--sender-type", "g4dn.xlarge", "--receiver-type", "c4.xlarge"],
+                "--force-local",
+            ),
+            (
+                ["--save", "--sender-type", "g4dn\nxlarge", "--receiver-type", "c4.xlarge"],
+                "--sender-type",
+            ),
             (["--plot", "t.pdf"], "--plot"),
             (["--timeout", "-1"], "--timeout"),
         ]
@@ -82,9 +90,18 @@ def test_wrong_words_are_named(words: list[str], place: str) -> None:
     assert "Traceback" not in done.stderr and "[1/" not in done.stderr  # before anything was pushed
 
 
-def test_a_run_on_this_machine_is_saved_when_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_on_this_machine_is_saved_when_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DEEPVM_DATA_DIR", str(tmp_path))
-    words = ["--save", "--force-local", "--sender-type", "g4dn.xlarge", "--receiver-type", "c4.xlarge"]
+    words = [
+        "--save",
+        "--force-local",
+        "--sender-type",
+        "g4dn.xlarge",
+        "--receiver-type",
+        "c4.xlarge",
+    ]
     done = run(*LOCAL, "--repeats", "1", *words)
     assert done.returncode == 0, done.stderr
     assert "saved: saturation:g4dn.xlarge:c4.xlarge:tcp" in done.stderr
@@ -97,7 +114,9 @@ def test_hosts_that_cannot_be_reached() -> None:
 
 
 def test_senders_of_a_file_and_a_python_and_a_folder_of_the_hosts(tmp_path: Path) -> None:
-    """The template, the interpreter and the folder are those of `profile scaling`: quoted for the shell of a host."""
+    """The template, the interpreter and the folder are those of `profile scaling`: quoted for the
+    shell of a host.
+    """
     folder = tmp_path / "my work"
     folder.mkdir()
     (folder / "python").symlink_to(sys.executable)
@@ -106,14 +125,36 @@ def test_senders_of_a_file_and_a_python_and_a_folder_of_the_hosts(tmp_path: Path
     shell = tmp_path / "ssh"
     shell.write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')
     shell.chmod(0o755)
-    words = ["--receiver", "m", "--senders-file", str(file), "--launcher", f"{shell} {{host}}", "--repeats", "1"]
-    words += ["--python", "./python", "--workdir", str(folder), "--checkpoint-size", "2MB", "-o", "json", "-v"]
+    words = [
+        "--receiver",
+        "m",
+        "--senders-file",
+        str(file),
+        "--launcher",
+        f"{shell} {{host}}",
+        "--repeats",
+        "1",
+    ]
+    words += [
+        "--python",
+        "./python",
+        "--workdir",
+        str(folder),
+        "--checkpoint-size",
+        "2MB",
+        "-o",
+        "json",
+        "-v",
+    ]
     done = run(*words)
     assert done.returncode == 0, done.stderr
     assert [row["n"] for row in json.loads(done.stdout)["times"]] == [1, 2]
     refused = run(*words, "--python", "./no-python")
     assert refused.returncode == 1
-    assert "[m] " in refused.stderr and "Error: receiver m: its command ended with exit code 127" in refused.stderr
+    assert (
+        "[m] " in refused.stderr
+        and "Error: receiver m: its command ended with exit code 127" in refused.stderr
+    )
 
 
 def test_it_gets_to_hosts_as_scaling_does() -> None:
@@ -126,12 +167,18 @@ def test_it_gets_to_hosts_as_scaling_does() -> None:
     assert options[0] == options[1]
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_ended_in_the_middle_it_leaves_no_process_behind(number: int, code: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -9)]
+)
+def test_ended_in_the_middle_it_leaves_no_process_behind(
+    number: int, code: int, tmp_path: Path
+) -> None:
     template = f"""sh -c 'echo $$ > {tmp_path}/"$0"; exec "$@"' {{host}}"""
     words = ["--launcher", template, "--python", sys.executable, *LOCAL[2:], "--repeats", "1000"]
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    with subprocess.Popen([*COMMAND, *words], stderr=subprocess.PIPE, text=True, env=environ) as process:
+    with subprocess.Popen(
+        [*COMMAND, *words], stderr=subprocess.PIPE, text=True, env=environ
+    ) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if line.startswith("[2/"):
@@ -150,8 +197,13 @@ def test_ended_in_the_middle_it_leaves_no_process_behind(number: int, code: int,
 def test_killed_over_mpi_it_leaves_nothing_behind(tmp_path: Path) -> None:
     pytest.importorskip("mpi4py", reason="needs the extra mpi")
     words = [*LOCAL, "--transport", "mpi", "--repeats", "1000"]
-    environ = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "TMPDIR": str(tmp_path)}
-    with subprocess.Popen([*COMMAND, *words], stderr=subprocess.PIPE, text=True, env=environ) as process:
+    environ = os.environ | {
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+        "TMPDIR": str(tmp_path),
+    }
+    with subprocess.Popen(
+        [*COMMAND, *words], stderr=subprocess.PIPE, text=True, env=environ
+    ) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if line.startswith("[2/"):

@@ -18,14 +18,27 @@ from support.places import GOLDEN_FOLDER
 from support.published import FIGURE_5, SIZES
 
 import deepvm
-from deepvm.catalog.measured.tables import Tables, encode_tables, entry_of, load_tables, own_folder, save_entries
+from deepvm.catalog.measured.tables import (
+    Tables,
+    encode_tables,
+    entry_of,
+    load_tables,
+    own_folder,
+    save_entries,
+)
 from deepvm.cli.plan.options import measured
 from deepvm.cli.profile.save import check_save, entry_from, put
 from deepvm.core.cluster.instances import Gpu
 from deepvm.errors import DataError, RequestError
 
 GOLDEN = GOLDEN_FOLDER
-WORKLOAD = {"model": "resnet50", "resolution": 224, "batch": 64, "dtype": "float32", "optimizer": "adam"}
+WORKLOAD = {
+    "model": "resnet50",
+    "resolution": 224,
+    "batch": 64,
+    "dtype": "float32",
+    "optimizer": "adam",
+}
 PAPER = ("--pw", "3", "--catalog", "paper")
 Good = Callable[..., str]
 
@@ -61,11 +74,21 @@ def eflops(value: float = 1.2e12, **changes: Any) -> dict[str, Any]:
 
 
 def scaling(**changes: Any) -> dict[str, Any]:
-    points = [{"n": n, "seconds": 10 / s, "speedup": s} for n, s in ((1, 1), (2, 1.9), (4, 3.6), (8, 7), (16, 12))]
-    return {"schema_version": "deepvm.scaling/1", "workload": WORKLOAD, "local": False, "points": points} | changes
+    points = [
+        {"n": n, "seconds": 10 / s, "speedup": s}
+        for n, s in ((1, 1), (2, 1.9), (4, 3.6), (8, 7), (16, 12))
+    ]
+    return {
+        "schema_version": "deepvm.scaling/1",
+        "workload": WORKLOAD,
+        "local": False,
+        "points": points,
+    } | changes
 
 
-def save(document: dict[str, Any], *, force_local: bool = False, force_spread: bool = False, **types: Any) -> None:
+def save(
+    document: dict[str, Any], *, force_local: bool = False, force_spread: bool = False, **types: Any
+) -> None:
     put([entry_from(document, **types)], force_local=force_local, force_spread=force_spread)
 
 
@@ -100,7 +123,9 @@ def test_figure_5_as_measured_points(good: Good) -> None:
     for name in FIGURE_5:
         words = ("--kind", "scaling", "--instance-type", name, "--workload", "resnet50")
         good("tables", "import", figure_5(name), *words)
-    answer = json.loads(good("recommend", *PAPER, "--speedup", "measured", "--top", "100", "-o", "json"))
+    answer = json.loads(
+        good("recommend", *PAPER, "--speedup", "measured", "--top", "100", "-o", "json")
+    )
     assert [m["subject"] for m in answer["source"]["measured"]] == sorted(FIGURE_5)
     checked = 0
     for found in answer["configurations"]:
@@ -109,10 +134,15 @@ def test_figure_5_as_measured_points(good: Good) -> None:
             checked += 1
             assert found["speedup"] == pytest.approx(min(FIGURE_5[name][SIZES.index(count)], count))
     assert checked > 3
-    # The catalog holds the same points, so the answer is the same cluster; now it is the default too.
-    published = json.loads(good("recommend", *PAPER, "--speedup", "measured", "--tables", "paper", "-o", "json"))
+    # The catalog holds the same points, so the answer is the same cluster; now it is the default
+    # too.
+    published = json.loads(
+        good("recommend", *PAPER, "--speedup", "measured", "--tables", "paper", "-o", "json")
+    )
     own = json.loads(good("recommend", *PAPER, "-o", "json"))
-    assert own["configurations"][0]["throughput"] == pytest.approx(published["configurations"][0]["throughput"])
+    assert own["configurations"][0]["throughput"] == pytest.approx(
+        published["configurations"][0]["throughput"]
+    )
     assert own["configurations"][0]["speedup_kind"] == "measured"
 
 
@@ -127,14 +157,27 @@ def test_saved_and_used_at_once(capsys: pytest.CaptureFixture[str], run: Run, go
     today = str(load_tables().entries[0].measured_at.date())
     assert after != before
     assert "where the measured curve of g4dn.xlarge gives S(" in after
-    assert f"Measured here: eFLOPS of g4dn.xlarge {today} with resnet50/224px/b64/float32/adam" in after
+    assert (
+        f"Measured here: eFLOPS of g4dn.xlarge {today} with resnet50/224px/b64/float32/adam"
+        in after
+    )
     assert f"n_sat of g4dn.xlarge to c5.xlarge {today}. '--tables paper' ignores them." in after
     assert "Doubt: g4dn.xlarge alone links" in after
     assert good("recommend", *PAPER, "--tables", "paper") == before
     document = json.loads(good("recommend", *PAPER, "-o", "json"))
-    assert [m["kind"] for m in document["source"]["measured"]] == ["eflops", "scaling", "saturation"]
-    assert document["configurations"][0]["gpu"]["eflops_source"].startswith(f"measured here, {today} (resnet50/")
-    for words in (("explain", "g5.xlarge", *PAPER), ("catalog", "show", "paper"), ("sweep", *PAPER)):
+    assert [m["kind"] for m in document["source"]["measured"]] == [
+        "eflops",
+        "scaling",
+        "saturation",
+    ]
+    assert document["configurations"][0]["gpu"]["eflops_source"].startswith(
+        f"measured here, {today} (resnet50/"
+    )
+    for words in (
+        ("explain", "g5.xlarge", *PAPER),
+        ("catalog", "show", "paper"),
+        ("sweep", *PAPER),
+    ):
         code, out, said = run(*words)
         assert code == 0 and "Measured here: eFLOPS of g4dn.xlarge" in out + said
         code, out, said = run(*words, "--tables", "paper")
@@ -191,7 +234,11 @@ def test_regions_are_brought_to_one_scale() -> None:
     save(eflops(1e12), instance_type="g4dn.xlarge")
     save(eflops(2e12, machine={}), instance_type="new.xlarge")
     there, here = measured((linked, alone), "auto", "")
-    assert there["new.xlarge"].eflops == here["new.xlarge"].eflops == pytest.approx(2 * paper["g4dn.xlarge"].eflops)
+    assert (
+        there["new.xlarge"].eflops
+        == here["new.xlarge"].eflops
+        == pytest.approx(2 * paper["g4dn.xlarge"].eflops)
+    )
 
 
 def test_tables_of_a_file(run: Run, good: Good) -> None:
@@ -210,10 +257,26 @@ def test_tables_of_a_file(run: Run, good: Good) -> None:
     assert "Measured" not in good("recommend", *PAPER, "--tables", "auto")
     written("curve.json", scaling())
     for words, code, error in (
-        (("--tables", "curve.json"), 4, "'deepvm tables import FILE --instance-type TYPE' adds it to yours"),
-        (("--tables", "none.json"), 4, "none.json: file: does not exist; allowed: what `deepvm tables export`"),
-        (("--tables", "never"), 2, "--tables: 'never' cannot be used; allowed: auto, paper, or a .json file"),
-        (("--workload", "bert"), 2, "--workload: 'bert' cannot be used; allowed: one that was measured"),
+        (
+            ("--tables", "curve.json"),
+            4,
+            "'deepvm tables import FILE --instance-type TYPE' adds it to yours",
+        ),
+        (
+            ("--tables", "none.json"),
+            4,
+            "none.json: file: does not exist; allowed: what `deepvm tables export`",
+        ),
+        (
+            ("--tables", "never"),
+            2,
+            "--tables: 'never' cannot be used; allowed: auto, paper, or a .json file",
+        ),
+        (
+            ("--workload", "bert"),
+            2,
+            "--workload: 'bert' cannot be used; allowed: one that was measured",
+        ),
     ):
         found = run("recommend", *PAPER, *words)
         assert found[0] == code and error in found[2]
@@ -232,21 +295,28 @@ def test_the_python_api() -> None:
         deepvm.recommend(paper, 3, tables="auto")  # type: ignore[arg-type]
 
 
-def test_damaged_tables_stop_a_recommendation_and_say_the_way_out(run: Run, good: Good, tmp_path: Path) -> None:
+def test_damaged_tables_stop_a_recommendation_and_say_the_way_out(
+    run: Run, good: Good, tmp_path: Path
+) -> None:
     save(scaling(), instance_type="g4dn.xlarge")
     save(eflops(), instance_type="g4dn.xlarge")
     file = tmp_path / "data" / "measured.json"
     file.write_text(file.read_text().replace('"speedup": 1.9', '"speedup": -1.9'))
     code, out, err = run("recommend", *PAPER)
     assert (code, out) == (4, "")
-    assert f"{file}: entries[1] (g4dn.xlarge).document.points[1].speedup: -1.9; allowed: speed-up over one VM" in err
+    assert (
+        f"{file}: entries[1] (g4dn.xlarge).document.points[1].speedup: -1.9; allowed: speed-up over"
+        " one VM" in err
+    )
     assert "'deepvm tables restore' brings back the tables before the last change" in err
     assert run("recommend", *PAPER, "--tables", "paper")[0] == 0
     good("tables", "restore")
     assert "Measured here: speed-up of g4dn.xlarge" in good("recommend", *PAPER)
 
 
-def test_home_and_back(run: Run, good: Good, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_home_and_back(
+    run: Run, good: Good, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     save(eflops(), instance_type="g4dn.xlarge")
     save(saturation())
     good("tables", "export", "home.json")
@@ -274,22 +344,58 @@ def test_documents_are_imported_with_their_day(run: Run, good: Good) -> None:
 
 
 REFUSED = {
-    "local": (("l.json", "--instance-type", "g4dn.xlarge"), 2, "processes of one machine, which says nothing about"),
-    "no type": (("e.json",), 2, "--instance-type: not given or empty; allowed: the provider's name of the type"),
-    "a fit": (("fit.json",), 4, "fit.json: schema_version: 'deepvm.fit/1'; allowed: deepvm.tables/1, deepvm.eflops/1"),
+    "local": (
+        ("l.json", "--instance-type", "g4dn.xlarge"),
+        2,
+        "processes of one machine, which says nothing about",
+    ),
+    "no type": (
+        ("e.json",),
+        2,
+        "--instance-type: not given or empty; allowed: the provider's name of the type",
+    ),
+    "a fit": (
+        ("fit.json",),
+        4,
+        "fit.json: schema_version: 'deepvm.fit/1'; allowed: deepvm.tables/1, deepvm.eflops/1",
+    ),
     "a list": (("list.json",), 4, "list.json: top level: a list"),
     "not there": (("nowhere.json",), 4, "nowhere.json: file: does not exist"),
-    "CSV without words": (("g5.xlarge.csv",), 2, "--kind scaling --instance-type TYPE --workload NAME"),
+    "CSV without words": (
+        ("g5.xlarge.csv",),
+        2,
+        "--kind scaling --instance-type TYPE --workload NAME",
+    ),
     "CSV of nothing": (
         ("bad.csv", *(CSV := ("--kind", "scaling", "--instance-type", "a", "--workload", "b"))),
         4,
         "line 3",
     ),
-    "CSV without header": (("raw.csv", *CSV), 4, "raw.csv: line 1: '1,1'; allowed: the columns n and speedup"),
-    "words of a CSV": (("e.json", "--workload", "x"), 2, "--workload: 'x' cannot be used; allowed: nothing with JSON"),
-    "no CSV there": (("none.csv", *CSV), 4, "none.csv: file: does not exist; allowed: CSV with the columns"),
-    "future": (("e.json", "--instance-type", "a", "--measured-at", "2100-01-01"), 2, "not in the future"),
-    "no day": (("e.json", "--instance-type", "a", "--measured-at", "monday"), 2, "--measured-at: 'monday'"),
+    "CSV without header": (
+        ("raw.csv", *CSV),
+        4,
+        "raw.csv: line 1: '1,1'; allowed: the columns n and speedup",
+    ),
+    "words of a CSV": (
+        ("e.json", "--workload", "x"),
+        2,
+        "--workload: 'x' cannot be used; allowed: nothing with JSON",
+    ),
+    "no CSV there": (
+        ("none.csv", *CSV),
+        4,
+        "none.csv: file: does not exist; allowed: CSV with the columns",
+    ),
+    "future": (
+        ("e.json", "--instance-type", "a", "--measured-at", "2100-01-01"),
+        2,
+        "not in the future",
+    ),
+    "no day": (
+        ("e.json", "--instance-type", "a", "--measured-at", "monday"),
+        2,
+        "--measured-at: 'monday'",
+    ),
     "newer": (
         ("new.json", "--instance-type", "a"),
         4,
@@ -320,19 +426,31 @@ def test_an_interval_without_an_end_is_shown_in_words(good: Good) -> None:
     assert "  interval: 4 or more\n" in good("tables", "show", "saturation")
 
 
-def test_a_clock_that_was_ahead_does_not_win_for_ever(capsys: pytest.CaptureFixture[str], run: Run, good: Good) -> None:
-    """A measurement of 2150 is refused; one that is there already is called what it is, and how to be rid of it."""
+def test_a_clock_that_was_ahead_does_not_win_for_ever(
+    capsys: pytest.CaptureFixture[str], run: Run, good: Good
+) -> None:
+    """A measurement of 2150 is refused.
+
+    One that is there already is called what it is, and how to be rid of it.
+    """
     ahead = entry_of(
-        "eflops", eflops(9e12), measured_at=datetime(2150, 1, 1, tzinfo=timezone.utc), instance_type="g4dn.xlarge"
+        "eflops",
+        eflops(9e12),
+        measured_at=datetime(2150, 1, 1, tzinfo=timezone.utc),
+        instance_type="g4dn.xlarge",
     )
     Path("ahead.json").write_bytes(encode_tables(Tables((ahead,))))
     code, _, error = run("tables", "import", "ahead.json")
     assert code == 4 and "measured at 2150-01-01T00:00:00Z, and now it is" in error
     assert not load_tables()
     save_entries(own_folder(), [ahead])
-    assert "g4dn.xlarge 2150-01-01 (in the future: some clock is wrong) with" in good("recommend", *PAPER)
+    assert "g4dn.xlarge 2150-01-01 (in the future: some clock is wrong) with" in good(
+        "recommend", *PAPER
+    )
     save(eflops(), instance_type="g4dn.xlarge")
-    assert f"of 2150-01-01; 'deepvm tables remove {ahead.name}' makes room" in capsys.readouterr().err
+    assert (
+        f"of 2150-01-01; 'deepvm tables remove {ahead.name}' makes room" in capsys.readouterr().err
+    )
     good("tables", "remove", ahead.name)
     save(eflops(), instance_type="g4dn.xlarge")
     assert [e.value for e in load_tables()] == ["1.2e+12 FLOP/s (spread 2.0%)"]
@@ -343,7 +461,12 @@ def test_seconds_repeated_an_even_number_of_times_are_a_curve(good: Good) -> Non
     Path("twice.csv").write_text("n,seconds\n1,100\n1,102\n2,60\n2,61\n4,35\n8,20\n")
     good("tables", "import", "twice.csv", *CSV)
     (entry,) = load_tables()
-    assert entry.points == ((1, 1), (2, pytest.approx(101 / 60.5)), (4, pytest.approx(101 / 35)), (8, 5.05))
+    assert entry.points == (
+        (1, 1),
+        (2, pytest.approx(101 / 60.5)),
+        (4, pytest.approx(101 / 35)),
+        (8, 5.05),
+    )
 
 
 def test_what_may_not_be_looked_at_does_not_pass_as_nothing(
@@ -353,7 +476,11 @@ def test_what_may_not_be_looked_at_does_not_pass_as_nothing(
     (tmp_path / "circle").symlink_to(tmp_path / "circle")
     monkeypatch.setenv("DEEPVM_DATA_DIR", str(tmp_path / "circle"))
     code, _, error = run("recommend", *PAPER)
-    assert code == 4 and "measured.json: file: cannot be opened: " in error and "'--tables paper' ignores them" in error
+    assert (
+        code == 4
+        and "measured.json: file: cannot be opened: " in error
+        and "'--tables paper' ignores them" in error
+    )
     good("recommend", *PAPER, "--tables", "paper")
 
 
@@ -381,7 +508,8 @@ def test_the_machine_may_know_its_type(capsys: pytest.CaptureFixture[str]) -> No
     assert load_tables().entries[0].instance_type == "g4dn.xlarge"
     save(eflops(), instance_type="g4nd.xlarge")
     assert (
-        "no catalog that comes with deepvm has a type g4nd.xlarge; did you mean g4dn.xlarge?" in capsys.readouterr().err
+        "no catalog that comes with deepvm has a type g4nd.xlarge; did you mean g4dn.xlarge?"
+        in capsys.readouterr().err
     )
 
 
@@ -403,7 +531,9 @@ def test_golden(name: str, good: Good) -> None:
     good("tables", "export", "t.json")
     good("tables", "remove", "g4dn.xlarge")
     earlier = written("e.json", eflops(1.5e12))
-    good("tables", "import", earlier, "--instance-type", "g4dn.xlarge", "--measured-at", "2026-02-01")
+    good(
+        "tables", "import", earlier, "--instance-type", "g4dn.xlarge", "--measured-at", "2026-02-01"
+    )
     good("tables", "import", "t.json")
     out = good("tables", *SHOWN[name])
     file = GOLDEN / f"{name}.txt"
@@ -417,7 +547,11 @@ def test_diff_for_programs(good: Good) -> None:
     assert good("tables", "diff") == "No difference: the same measurements.\n"
     save(eflops(), instance_type="g4dn.xlarge")
     (change,) = json.loads(good("tables", "diff", "-o", "json"))["changes"]
-    assert (change["change"], change["old"], change["new"]["subject"]) == ("added", None, "g4dn.xlarge")
+    assert (change["change"], change["old"], change["new"]["subject"]) == (
+        "added",
+        None,
+        "g4dn.xlarge",
+    )
     rows = json.loads(good("tables", "list", "-o", "json"))["entries"]
     assert rows == [{**change["new"], "used": True, "why_not": None}]
     (entry,) = json.loads(good("tables", "show", rows[0]["name"], "-o", "json"))["entries"]
@@ -438,15 +572,21 @@ def test_names_that_mean_nothing(run: Run) -> None:
 def test_help_loads_nothing_slow(words: list[str]) -> None:
     run = f"try: main({words!r})\nexcept SystemExit: print('\\n', *sys.modules)"
     code = f"import sys\nfrom deepvm.cli.main import main\n{run}"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
-    assert not {"numpy", "pydantic.main", "pandas", "scipy", "torch"} & set(out.splitlines()[-1].split())
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    assert not {"numpy", "pydantic.main", "pandas", "scipy", "torch"} & set(
+        out.splitlines()[-1].split()
+    )
 
 
 def test_without_measurements_recommend_does_not_load_what_reads_them() -> None:
     """It is two per cent of its time."""
     run = f"try: main({['recommend', *PAPER]!r})\nexcept SystemExit: print('\\n', *sys.modules)"
     code = f"import sys\nfrom deepvm.cli.main import main\n{run}"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    ).stdout
     loaded = {m for m in out.splitlines()[-1].split() if m.startswith("deepvm.catalog.measured.")}
     assert loaded == {"deepvm.catalog.measured.storage"}
 
@@ -469,7 +609,9 @@ def test_an_import_that_changes_nothing_advises_no_undo(run: Run, good: Good) ->
     """The undo would take away what was saved before."""
     day = ("--measured-at", "2026-03-01")
     for name, value in (("g4dn.xlarge", 1.2e12), ("g5.xlarge", 3e12)):
-        err = run("tables", "import", written("e.json", eflops(value)), "--instance-type", name, *day)[2]
+        err = run(
+            "tables", "import", written("e.json", eflops(value)), "--instance-type", name, *day
+        )[2]
         assert "'deepvm tables restore' undoes the last change" in err
     good("tables", "export", "all.json")
     err = run("tables", "import", "all.json")[2]
@@ -481,20 +623,30 @@ def test_an_import_that_changes_nothing_advises_no_undo(run: Run, good: Good) ->
     assert "the document says that it was measured on p2.xlarge; saved as g4dn.xlarge" in err
 
 
-def test_what_is_saved_and_not_used_is_said_at_once(capsys: pytest.CaptureFixture[str], good: Good) -> None:
+def test_what_is_saved_and_not_used_is_said_at_once(
+    capsys: pytest.CaptureFixture[str], good: Good
+) -> None:
     save(eflops(device="cpu"), instance_type="g4dn.xlarge")
     err = capsys.readouterr().err
     assert "uses it" not in err
-    assert "'deepvm recommend' does not use eflops:g4dn.xlarge:resnet50/224px/b64/float32/adam:cpu: eFLOPS of" in err
+    assert (
+        "'deepvm recommend' does not use eflops:g4dn.xlarge:resnet50/224px/b64/float32/adam:cpu:"
+        " eFLOPS of" in err
+    )
     save(scaling(), instance_type="laptop")
     assert "the catalog has no type laptop" in capsys.readouterr().err
     save(scaling(), instance_type="g4dn.xlarge")
     assert "'deepvm recommend' uses it from now on" in capsys.readouterr().err
     out = good("tables", "list")
     assert [line.split()[4] for line in out.splitlines()[1:4]] == ["no", "yes", "no"]
-    assert "Not used: scaling:laptop:resnet50/224px/b64/float32/adam: the catalog has no type laptop.\n" in out
+    assert (
+        "Not used: scaling:laptop:resnet50/224px/b64/float32/adam: the catalog has no type"
+        " laptop.\n" in out
+    )
     rows = json.loads(good("tables", "list", "--catalog", "simulated", "-o", "json"))["entries"]
-    assert [r["used"] for r in rows] == [False] * 3 and rows[1]["why_not"] == "the catalog has no type g4dn.xlarge"
+    assert [r["used"] for r in rows] == [False] * 3 and rows[1][
+        "why_not"
+    ] == "the catalog has no type g4dn.xlarge"
 
 
 @pytest.mark.parametrize("name", ["g4dn", "g4dn.*", "*resnet50*", "scaling:g4dn.xlarge"])
@@ -507,7 +659,11 @@ def test_beginnings_and_globs_are_names(name: str, run: Run, good: Good) -> None
 
 def test_a_kind_that_is_no_csv(run: Run) -> None:
     code, _, err = run("tables", "import", figure_5("g5.xlarge"), "--kind", "eflops")
-    assert code == 2 and "--kind: 'eflops' cannot be used; allowed: scaling, with a CSV; eFLOPS and saturation" in err
+    assert (
+        code == 2
+        and "--kind: 'eflops' cannot be used; allowed: scaling, with a CSV; eFLOPS and saturation"
+        in err
+    )
 
 
 def test_a_workload_that_flips_the_plan_is_doubted(good: Good) -> None:
@@ -516,7 +672,8 @@ def test_a_workload_that_flips_the_plan_is_doubted(good: Good) -> None:
     good("tables", "import", "steep.csv", *words)
     out = good("recommend", *PAPER)
     assert (
-        "Doubt: the speed-up of g5.xlarge was measured here with efficientnet, and g3s.xlarge, g4dn.xlarge go by" in out
+        "Doubt: the speed-up of g5.xlarge was measured here with efficientnet, and g3s.xlarge,"
+        " g4dn.xlarge go by" in out
     )
     assert good("recommend", *PAPER, "--workload", "efficient") == out
 

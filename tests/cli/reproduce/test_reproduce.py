@@ -67,7 +67,11 @@ def test_a_document(run: Run) -> None:
     table_vii = next(part for part in paper["parts"] if part["id"] == "table-7")
     assert (table_vii["where"], table_vii["stated_by"]) == ("section V-C3", "paper")
     cost = next(f for f in table_vii["figures"] if f["name"] == "Cost-First over 1st, cost")
-    assert (cost["published"], cost["from"], cost["ours_printed"]) == ("1.1979", "0.2385 / 0.1991", "1.0672")
+    assert (cost["published"], cost["from"], cost["ours_printed"]) == (
+        "1.1979",
+        "0.2385 / 0.1991",
+        "1.0672",
+    )
     assert (cost["verdict"], cost["expected"]) == ("differs", True) and "checkpoints" in cost["why"]
     assert cost["difference"] == pytest.approx(cost["ours"] - 1.1979)
     assert cost["tolerance"]["relative"] == 0.03
@@ -79,7 +83,11 @@ def test_rows(run: Run) -> None:
     rows = list(csv.DictReader(io.StringIO(out)))
     assert (code, err, len(rows)) == (0, "", 42)
     first = rows[0]
-    assert (first["paper"], first["part"], first["figure"]) == ("scaling", "table-4-fits", "ResNet-18, a")
+    assert (first["paper"], first["part"], first["figure"]) == (
+        "scaling",
+        "table-4-fits",
+        "ResNet-18, a",
+    )
     assert (first["published"], first["ours"], first["verdict"], first["expected"]) == (
         *("0.1222", "0.1222", "same"),
         "true",
@@ -89,10 +97,16 @@ def test_rows(run: Run) -> None:
 
 @pytest.mark.parametrize("verdict", ["same", "close", "differs"])
 def test_one_verdict_alone(verdict: str, run: Run) -> None:
-    rows = list(csv.DictReader(io.StringIO(run("reproduce", "deepvm", "--only", verdict, "-o", "csv")[1])))
+    rows = list(
+        csv.DictReader(io.StringIO(run("reproduce", "deepvm", "--only", verdict, "-o", "csv")[1]))
+    )
     assert rows and {row["verdict"] for row in rows} == {verdict}
     found = json.loads(run("reproduce", "deepvm", "--only", verdict, "-o", "json")[1])["papers"][0]
-    assert sum(len(part["figures"]) for part in found["parts"]) == len(rows) == found["counts"][verdict]
+    assert (
+        sum(len(part["figures"]) for part in found["parts"])
+        == len(rows)
+        == found["counts"][verdict]
+    )
 
 
 def test_papers_without_such_figures_have_their_line_alone(run: Run) -> None:
@@ -112,9 +126,12 @@ def wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "form"), [([], "table"), (["--only", "differs"], "table"), (["--only", "same"], "json"), ([], "csv")]
+    ("more", "form"),
+    [([], "table"), (["--only", "differs"], "table"), (["--only", "same"], "json"), ([], "csv")],
 )
-def test_an_unexpected_difference_is_exit_code_1_and_named(more: list[str], form: str, run: Run, wrong: Any) -> None:
+def test_an_unexpected_difference_is_exit_code_1_and_named(
+    more: list[str], form: str, run: Run, wrong: Any
+) -> None:
     code, out, err = run("reproduce", "deepvm", *more, "-o", form)
     assert code == 1
     assert err == "Not expected: table-7, DeepVM 1st: 17 g4dn + 1 c5, not 16 g4dn + 1 c5\n"
@@ -130,7 +147,9 @@ def test_a_paper_that_is_none(run: Run) -> None:
     assert (code, out) == (2, "") and "acute" in err and "scaling" in err
 
 
-def test_missing_published_figures(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_published_figures(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(published_figures, "data_folder", lambda: tmp_path)
     code, out, err = run("reproduce", "deepvm")
     assert (code, out) == (4, "") and "deepvm.json: no published figures" in err
@@ -138,7 +157,10 @@ def test_missing_published_figures(run: Run, tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.slow
 def test_fits_need_scipy_and_the_rest_does_not() -> None:
-    code = "import sys; sys.modules['scipy'] = None; from deepvm.cli.main import main; main(sys.argv[1:])"
+    code = (
+        "import sys; sys.modules['scipy'] = None; from deepvm.cli.main import main;"
+        " main(sys.argv[1:])"
+    )
     for paper, expected in (("scaling", 2), ("all", 0), ("deepvm", 0)):
         words = [sys.executable, "-c", code, "reproduce", paper, "--only", "differs", "-o", "json"]
         ended = subprocess.run(words, capture_output=True, text=True, timeout=120)

@@ -45,14 +45,21 @@ spot_usd_per_hour: 3.6
 on_demand_usd_per_hour: 9.7
 """
 # Each life ends 1000 s after the request.
-RING = {"metadata": {"gap_seconds": 100}, "data": [0, *[1] * 10, 0, *[1] * 10, 0, *[1] * 10, 0, *[1] * 10, 0]}
+RING = {
+    "metadata": {"gap_seconds": 100},
+    "data": [0, *[1] * 10, 0, *[1] * 10, 0, *[1] * 10, 0, *[1] * 10, 0],
+}
 
 
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "calm.yaml").write_text(CALM)
-    (tmp_path / "bought.yaml").write_text(CALM.replace("calm", "bought") + "market: on-demand\nvms: 3\n")
-    (tmp_path / "half.yaml").write_text(CALM.replace("calm", "half").replace("on_demand_usd_per_hour: 9.7\n", ""))
+    (tmp_path / "bought.yaml").write_text(
+        CALM.replace("calm", "bought") + "market: on-demand\nvms: 3\n"
+    )
+    (tmp_path / "half.yaml").write_text(
+        CALM.replace("calm", "half").replace("on_demand_usd_per_hour: 9.7\n", "")
+    )
     (tmp_path / "ring.json").write_text(json.dumps(RING))
     start = "steps: 10\nstep_s: 1\nsave_s: 2\n"
     (tmp_path / "flat.yaml").write_text(start + "lifetime: weibull:0.001\nmttp_s: 60\n")
@@ -77,9 +84,23 @@ GOLDENS = {
     "simulate.json": ["--job", "calm.yaml", "--policy", "static:100", "--runs", "3"],
     "simulate-compare.txt": ["--job", "bought.yaml", "--compare", "none,static:100,thesis"],
     "simulate-compare.json": ["--job", "calm.yaml", "--compare", "none,adaptive", "--runs", "2"],
-    "simulate-jobs.txt": ["--job", "calm.yaml", "--job", "bought.yaml", "--compare", "none,static:100"],
+    "simulate-jobs.txt": [
+        "--job",
+        "calm.yaml",
+        "--job",
+        "bought.yaml",
+        "--compare",
+        "none,static:100",
+    ],
     "simulate-jobs.csv": ["--job", "calm.yaml", "--job", "bought.yaml"],
-    "simulate-sweep.txt": ["--job", "calm.yaml", "--policy", "static:100", "--sweep", "save=5s:25s:10s"],
+    "simulate-sweep.txt": [
+        "--job",
+        "calm.yaml",
+        "--policy",
+        "static:100",
+        "--sweep",
+        "save=5s:25s:10s",
+    ],
     "simulate-sweep.csv": ["--job", "calm.yaml", "--sweep", "vms=1:3", "--sweep", "backup=0:60:60"],
 }
 
@@ -89,7 +110,10 @@ def test_golden(name: str, files: Path, run: Run) -> None:
     """``WRITE_GOLDEN=1`` writes it anew."""
     form = {"txt": "table"}.get(name.rpartition(".")[2], name.rpartition(".")[2])
     code, out, err = run(*GOLDENS[name], "-o", form)
-    found = f"$ deepvm simulate {' '.join(GOLDENS[name])} -o {form}\n# exit {code}\n{out}# stderr\n{err}"
+    found = (
+        f"$ deepvm simulate {' '.join(GOLDENS[name])} -o {form}\n# exit {code}\n{out}#"
+        f" stderr\n{err}"
+    )
     path = GOLDEN / name
     if os.environ.get("WRITE_GOLDEN"):
         path.write_text(found)
@@ -103,34 +127,67 @@ def test_every_golden_file_is_used() -> None:
 def test_the_pinned_keys(files: Path, run: Run) -> None:
     code, out, err = run("--preset", "gpt-117m", "--policy", "thesis", "--runs", "20", "-o", "json")
     found = json.loads(out)
-    assert (code, err, found["schema_version"], found["policy"]) == (0, "", "deepvm.simulate/1", "thesis")
+    assert (code, err, found["schema_version"], found["policy"]) == (
+        0,
+        "",
+        "deepvm.simulate/1",
+        "thesis",
+    )
     assert (found["runs"], found["seed"]) == (20, 1)
     for key in ("total_s", "cost_usd", "preemptions"):
         assert {"mean", "sem", "p5", "p50", "p95"} <= set(found[key])
         assert found[key]["p5"] <= found[key]["p50"] <= found[key]["p95"] and found[key]["sem"] > 0
-    assert set(found["breakdown_s"]) == {"compute", "recompute", "save", "allocation", "preparation"}
+    assert set(found["breakdown_s"]) == {
+        "compute",
+        "recompute",
+        "save",
+        "allocation",
+        "preparation",
+    }
     assert sum(found["breakdown_s"].values()) == pytest.approx(found["total_s"]["mean"])
     assert found["job"]["step_s"] == [4.5, 4.70002] and found["job"]["market"] == "spot"
     # What is printed is a job file again, and gives the same.
     (files / "again.yaml").write_text(json.dumps(found["job"]))
-    again = json.loads(run("--job", "again.yaml", "--policy", "thesis", "--runs", "20", "-o", "json")[1])
+    again = json.loads(
+        run("--job", "again.yaml", "--policy", "thesis", "--runs", "20", "-o", "json")[1]
+    )
     assert again == found
 
 
 def test_several_jobs(files: Path, run: Run) -> None:
-    words = ["--preset", "gpt-117m", "--job", "calm.yaml", "--compare", "thesis,none", "--runs", "9"]
+    words = [
+        "--preset",
+        "gpt-117m",
+        "--job",
+        "calm.yaml",
+        "--compare",
+        "thesis,none",
+        "--runs",
+        "9",
+    ]
     rows = json.loads(run(*words, "-o", "json")[1])["rows"]
     assert [(r["job"]["name"], r["policy"]) for r in rows] == [
         (name, policy) for name in ("gpt-117m", "calm") for policy in ("thesis", "none")
     ]
-    alone = json.loads(run("--job", "calm.yaml", "--policy", "none", "--runs", "9", "-o", "json")[1])
+    alone = json.loads(
+        run("--job", "calm.yaml", "--policy", "none", "--runs", "9", "-o", "json")[1]
+    )
     assert rows[3] == alone
     out = run(*words)[1]
     assert "On demand, gpt-117m: " in out and "On demand, calm: " in out
 
 
 def test_csv_and_json_hold_the_same(files: Path, run: Run) -> None:
-    words = ["--preset", "gpt-1.3b", "--compare", "thesis,static:33", "--sweep", "mttp=2h:4h:2h", "--runs", "10"]
+    words = [
+        "--preset",
+        "gpt-1.3b",
+        "--compare",
+        "thesis,static:33",
+        "--sweep",
+        "mttp=2h:4h:2h",
+        "--runs",
+        "10",
+    ]
     rows = json.loads(run(*words, "-o", "json")[1])["rows"]
     lines = list(csv.DictReader(io.StringIO(run(*words, "-o", "csv")[1])))
     assert [(r["sweep"]["mttp"], r["policy"]) for r in rows] == [
@@ -140,26 +197,56 @@ def test_csv_and_json_hold_the_same(files: Path, run: Run) -> None:
         (14400, "static:33"),
     ]
     for row, line in zip(rows, lines, strict=True):
-        assert float(line["total_s_mean"]) == row["total_s"]["mean"] and line["policy"] == row["policy"]
-        assert float(line["cost_usd_p95"]) == row["cost_usd"]["p95"] and float(line["mttp"]) == row["sweep"]["mttp"]
+        assert (
+            float(line["total_s_mean"]) == row["total_s"]["mean"]
+            and line["policy"] == row["policy"]
+        )
+        assert (
+            float(line["cost_usd_p95"]) == row["cost_usd"]["p95"]
+            and float(line["mttp"]) == row["sweep"]["mttp"]
+        )
         assert float(line["recompute_s"]) == row["breakdown_s"]["recompute"]
     assert rows[0]["total_s"]["mean"] > rows[2]["total_s"]["mean"]
 
 
 def test_a_trace_is_replayed(files: Path, run: Run) -> None:
     """Lives of 1000 s each, of which 820 s are left for 50 steps and a save again and again, 105 s."""
-    words = ["--job", "calm.yaml", "--policy", "static:50", "--trace", "ring.json", "--runs", "4", "-o", "json"]
+    words = [
+        "--job",
+        "calm.yaml",
+        "--policy",
+        "static:50",
+        "--trace",
+        "ring.json",
+        "--runs",
+        "4",
+        "-o",
+        "json",
+    ]
     code, out, _ = run(*words)
     found = json.loads(out)
-    # 7 of them a life, 350 steps; 50 more steps, or 30 in the second life with its save at 300, are lost.
+    # 7 of them a life, 350 steps; 50 more steps, or 30 in the second life with its save at 300, are
+    # lost.
     assert code == 0 and found["preemptions"]["p5"] == found["preemptions"]["p95"] == 2
-    assert found["breakdown_s"]["allocation"] == 3 * 60 and found["breakdown_s"]["preparation"] == 3 * 120
+    assert (
+        found["breakdown_s"]["allocation"] == 3 * 60
+        and found["breakdown_s"]["preparation"] == 3 * 120
+    )
     assert found["breakdown_s"]["compute"] == pytest.approx(2000)
     assert found["total_s"]["sem"] == 0
 
 
 def test_one_that_does_not_get_ahead_costs_no_other_row(files: Path, run: Run) -> None:
-    words = ["--job", "calm.yaml", "--job", "lost.yaml", "--compare", "none,young,none", "--runs", "3"]
+    words = [
+        "--job",
+        "calm.yaml",
+        "--job",
+        "lost.yaml",
+        "--compare",
+        "none,young,none",
+        "--runs",
+        "3",
+    ]
     code, out, err = run(*words, "-o", "csv")
     rows = [(row["job"], row["policy"]) for row in csv.DictReader(io.StringIO(out))]
     assert code == 3 and rows == [("calm", "none"), ("calm", "young"), ("job", "young")]
@@ -167,7 +254,16 @@ def test_one_that_does_not_get_ahead_costs_no_other_row(files: Path, run: Run) -
 
 
 def test_processes_share_the_rows_and_change_nothing(files: Path, run: Run) -> None:
-    words = ["--job", "calm.yaml", "--job", "lost.yaml", "--compare", "none,young", "--sweep", "grace=0:9:9"]
+    words = [
+        "--job",
+        "calm.yaml",
+        "--job",
+        "lost.yaml",
+        "--compare",
+        "none,young",
+        "--sweep",
+        "grace=0:9:9",
+    ]
     alone = run(*words, "--runs", "30", "-o", "json")
     assert alone[0] == 3 and len(json.loads(alone[1])["rows"]) == 6
     assert run(*words, "--runs", "30", "-o", "json", "--jobs", "2") == alone
@@ -191,9 +287,24 @@ def test_the_shares_of_an_elastic_cluster_add_up_to_its_overhead() -> None:
 
 def test_a_replayed_job_needs_no_mean_time_to_preemption(files: Path, run: Run) -> None:
     """Without one a policy would believe that no machine is ever lost, and never save."""
-    words = ["--job", "calm.yaml", "--policy", "young", "--trace", "ring.json", "--runs", "4", "-o", "json"]
+    words = [
+        "--job",
+        "calm.yaml",
+        "--policy",
+        "young",
+        "--trace",
+        "ring.json",
+        "--runs",
+        "4",
+        "-o",
+        "json",
+    ]
     code, out, err = run(*words)
-    assert code == 0 and json.loads(out)["breakdown_s"]["save"] > 0 and json.loads(out)["job"]["mttp_s"] == 10_800
+    assert (
+        code == 0
+        and json.loads(out)["breakdown_s"]["save"] > 0
+        and json.loads(out)["job"]["mttp_s"] == 10_800
+    )
     assert "Note: calm: no mttp_s is given; until lifetimes are seen, policies assume 3 h\n" in err
     assert "Note: --trace replays " in err
     (files / "known.yaml").write_text(CALM + "mttp_s: 1000\n")
@@ -203,8 +314,16 @@ def test_a_replayed_job_needs_no_mean_time_to_preemption(files: Path, run: Run) 
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["--job", "bad.yaml"], 2, "bad.yaml, line 2: step_s: [2, 1] cannot be used; allowed: seconds from 0"),
-        (["--job", "bad.yaml"], 2, "bad.yaml, line 3: safe_s: there is no such key; did you mean save_s?"),
+        (
+            ["--job", "bad.yaml"],
+            2,
+            "bad.yaml, line 2: step_s: [2, 1] cannot be used; allowed: seconds from 0",
+        ),
+        (
+            ["--job", "bad.yaml"],
+            2,
+            "bad.yaml, line 3: safe_s: there is no such key; did you mean save_s?",
+        ),
         (
             ["--job", "none.yaml"],
             4,
@@ -218,9 +337,21 @@ def test_a_replayed_job_needs_no_mean_time_to_preemption(files: Path, run: Run) 
             2,
             "flat.yaml, line 4: lifetime: 'weibull:0.001' cannot be used; allowed: exponential",
         ),
-        (["--job", "wide.yaml"], 2, "wide.yaml, line 4: lifetime: 'lognormal:1000' cannot be used; allowed: exponent"),
-        (["--job", "stall.yaml"], 2, "stall.yaml, line 4: stall_s: 3 s is more than the whole save of 2 s"),
-        (["calm.yaml"], 2, "--job calm.yaml for a job, or --trace calm.yaml for recorded lifetimes"),
+        (
+            ["--job", "wide.yaml"],
+            2,
+            "wide.yaml, line 4: lifetime: 'lognormal:1000' cannot be used; allowed: exponent",
+        ),
+        (
+            ["--job", "stall.yaml"],
+            2,
+            "stall.yaml, line 4: stall_s: 3 s is more than the whole save of 2 s",
+        ),
+        (
+            ["calm.yaml"],
+            2,
+            "--job calm.yaml for a job, or --trace calm.yaml for recorded lifetimes",
+        ),
         (
             ["--job", "calm.yaml", "--trace", "unending.json"],
             4,
@@ -232,43 +363,135 @@ def test_a_replayed_job_needs_no_mean_time_to_preemption(files: Path, run: Run) 
             2,
             "--job: 'calm' cannot be used; allowed: jobs whose names differ",
         ),
-        (["--preset", "gpt-2"], 2, "--preset: 'gpt-2' cannot be used; allowed: gpt-117m or gpt-1.3b"),
-        (["--job", "calm.yaml", "--policy", "thesus"], 2, "--policy: 'thesus' cannot be used; allowed: none, auto"),
+        (
+            ["--preset", "gpt-2"],
+            2,
+            "--preset: 'gpt-2' cannot be used; allowed: gpt-117m or gpt-1.3b",
+        ),
+        (
+            ["--job", "calm.yaml", "--policy", "thesus"],
+            2,
+            "--policy: 'thesus' cannot be used; allowed: none, auto",
+        ),
         (["--job", "calm.yaml", "--policy", "static:0"], 2, "--policy: 'static:0' cannot be used"),
-        (["--job", "calm.yaml", "--policy", "every:inf"], 2, "--policy: 'every:inf' cannot be used"),
+        (
+            ["--job", "calm.yaml", "--policy", "every:inf"],
+            2,
+            "--policy: 'every:inf' cannot be used",
+        ),
         (["--job", "calm.yaml", "--policy", ""], 2, "--policy: not given or empty"),
-        (["--job", "calm.yaml", "--policy", "thesis,none"], 2, "--policy: 'thesis,none' cannot be used"),
-        (["--job", "calm.yaml", "--compare", ""], 2, "--compare: not given or empty; allowed: policies"),
-        (["--job", "calm.yaml", "--compare", ","], 2, "--compare: ',' cannot be used; allowed: policies"),
-        (["--job", "calm.yaml", "--compare", "thesis,stat:5"], 2, "--compare: 'stat:5' cannot be used"),
-        (["--job", "calm.yaml", "--sweep", "mttp=12h:1h"], 2, "allowed: LOW not above HIGH, and a STEP above 0"),
-        (["--job", "calm.yaml", "--sweep", "mttp=1h:2h:0"], 2, "allowed: LOW not above HIGH, and a STEP above 0"),
+        (
+            ["--job", "calm.yaml", "--policy", "thesis,none"],
+            2,
+            "--policy: 'thesis,none' cannot be used",
+        ),
+        (
+            ["--job", "calm.yaml", "--compare", ""],
+            2,
+            "--compare: not given or empty; allowed: policies",
+        ),
+        (
+            ["--job", "calm.yaml", "--compare", ","],
+            2,
+            "--compare: ',' cannot be used; allowed: policies",
+        ),
+        (
+            ["--job", "calm.yaml", "--compare", "thesis,stat:5"],
+            2,
+            "--compare: 'stat:5' cannot be used",
+        ),
+        (
+            ["--job", "calm.yaml", "--sweep", "mttp=12h:1h"],
+            2,
+            "allowed: LOW not above HIGH, and a STEP above 0",
+        ),
+        (
+            ["--job", "calm.yaml", "--sweep", "mttp=1h:2h:0"],
+            2,
+            "allowed: LOW not above HIGH, and a STEP above 0",
+        ),
         (["--job", "calm.yaml", "--sweep", "missed=0:2"], 2, "allowed: missed from 0 to 1"),
         (["--job", "calm.yaml", "--sweep", "vms=0:2"], 2, "allowed: vms from 1 to "),
-        (["--job", "calm.yaml", "--sweep", "mttp=1:12"], 2, "times with a unit of s, min, h or d, such as mttp=1h:12h"),
+        (
+            ["--job", "calm.yaml", "--sweep", "mttp=1:12"],
+            2,
+            "times with a unit of s, min, h or d, such as mttp=1h:12h",
+        ),
         (["--job", "calm.yaml", "--sweep", "mttp=1:12h"], 2, "times with a unit of s, min, h or d"),
-        (["--job", "calm.yaml", "--sweep", "mttp"], 2, "--sweep: 'mttp' cannot be used; allowed: KEY=LOW:HIGH"),
-        (["--job", "calm.yaml", "--sweep", "mttp=3h:1h"], 2, "--sweep: 'mttp=3h:1h' cannot be used"),
-        (["--job", "calm.yaml", "--sweep", "missed=0:2"], 2, "--sweep: 'missed=0:2' cannot be used"),
-        (["--job", "calm.yaml", "--sweep", "missed=0:1h"], 2, "--sweep: 'missed=0:1h' cannot be used"),
+        (
+            ["--job", "calm.yaml", "--sweep", "mttp"],
+            2,
+            "--sweep: 'mttp' cannot be used; allowed: KEY=LOW:HIGH",
+        ),
+        (
+            ["--job", "calm.yaml", "--sweep", "mttp=3h:1h"],
+            2,
+            "--sweep: 'mttp=3h:1h' cannot be used",
+        ),
+        (
+            ["--job", "calm.yaml", "--sweep", "missed=0:2"],
+            2,
+            "--sweep: 'missed=0:2' cannot be used",
+        ),
+        (
+            ["--job", "calm.yaml", "--sweep", "missed=0:1h"],
+            2,
+            "--sweep: 'missed=0:1h' cannot be used",
+        ),
         (["--job", "calm.yaml", "--sweep", "vms=1:2:0.5"], 2, "whole numbers of VMs"),
         (["--job", "calm.yaml", "--sweep", "vms=1m:2m"], 2, "--sweep: 'vms=1m:2m' cannot be used"),
         (["--job", "calm.yaml", "--sweep", "steps=1:2"], 2, "keys: mttp, grace, save"),
-        (["--job", "calm.yaml", "--sweep", "save=0:1:1ns"], 2, "--sweep: 'save=0:1:1ns' cannot be used"),
+        (
+            ["--job", "calm.yaml", "--sweep", "save=0:1:1ns"],
+            2,
+            "--sweep: 'save=0:1:1ns' cannot be used",
+        ),
         (["--job", "calm.yaml", "--sweep", "save=0:1h:1s"], 2, "at most 1000 points"),
         (["--job", "calm.yaml", "--sweep", "save=0:1", "--sweep", "save=1:2"], 2, "each key once"),
-        (["--job", "calm.yaml", "--runs", "0"], 2, "--runs: 0 cannot be used; allowed: a whole number from 1"),
+        (
+            ["--job", "calm.yaml", "--runs", "0"],
+            2,
+            "--runs: 0 cannot be used; allowed: a whole number from 1",
+        ),
         (["--job", "calm.yaml", "--runs", "many"], 2, "many"),
-        (["--job", "calm.yaml", "--seed", "-1"], 2, "--seed: -1 cannot be used; allowed: a whole number from 0"),
-        (["--job", "calm.yaml", "--jobs", "0"], 2, "--jobs: 0 cannot be used; allowed: a number of processes"),
-        (["--job", "calm.yaml", "--executor", "ray://x"], 2, "--executor: 'ray://x' cannot be used; allowed: dask://"),
-        (["--job", "calm.yaml", "--executor", "dask://127.0.0.1:foo"], 2, "--executor: 'dask://127.0.0.1:foo' cannot"),
+        (
+            ["--job", "calm.yaml", "--seed", "-1"],
+            2,
+            "--seed: -1 cannot be used; allowed: a whole number from 0",
+        ),
+        (
+            ["--job", "calm.yaml", "--jobs", "0"],
+            2,
+            "--jobs: 0 cannot be used; allowed: a number of processes",
+        ),
+        (
+            ["--job", "calm.yaml", "--executor", "ray://x"],
+            2,
+            "--executor: 'ray://x' cannot be used; allowed: dask://",
+        ),
+        (
+            ["--job", "calm.yaml", "--executor", "dask://127.0.0.1:foo"],
+            2,
+            "--executor: 'dask://127.0.0.1:foo' cannot",
+        ),
         (["--job", "calm.yaml", "--market", "black"], 2, "black"),
-        (["--job", "calm.yaml", "--trace", "missing.json"], 4, "missing.json: file: does not exist"),
+        (
+            ["--job", "calm.yaml", "--trace", "missing.json"],
+            4,
+            "missing.json: file: does not exist",
+        ),
         (["--job", "calm.yaml", "--trace", "never.json"], 4, "never.json: data: no life"),
         (["--job", "calm.yaml", "--trace", "calm.yaml"], 4, "calm.yaml: "),
-        (["--job", "calm.yaml", "--plot", "a.pdf"], 2, "--plot: 'a.pdf' cannot be used; allowed: a file name"),
-        (["--job", "calm.yaml", "--plot", "no/a.png"], 2, "'no/a.png' cannot be used; allowed: a file in a folder"),
+        (
+            ["--job", "calm.yaml", "--plot", "a.pdf"],
+            2,
+            "--plot: 'a.pdf' cannot be used; allowed: a file name",
+        ),
+        (
+            ["--job", "calm.yaml", "--plot", "no/a.png"],
+            2,
+            "'no/a.png' cannot be used; allowed: a file in a folder",
+        ),
         (["--job", "calm.yaml", "-o", "toml"], 2, "toml"),
         (["--job", "lost.yaml", "--policy", "none"], 3, "none: job: makes no progress: after"),
         (
@@ -276,26 +499,56 @@ def test_a_replayed_job_needs_no_mean_time_to_preemption(files: Path, run: Run) 
             3,
             "grace=0, none: job: makes no progress",
         ),
-        (["--job", "calm.yaml", "--job", "lost.yaml", "--policy", "none"], 3, "Error: none: job: makes no progress"),
-        (["--job", "calm.yaml", "--trace", "ring.json", "--sweep", "mttp=1h:2h"], 2, "a key other than mttp: the lif"),
+        (
+            ["--job", "calm.yaml", "--job", "lost.yaml", "--policy", "none"],
+            3,
+            "Error: none: job: makes no progress",
+        ),
+        (
+            ["--job", "calm.yaml", "--trace", "ring.json", "--sweep", "mttp=1h:2h"],
+            2,
+            "a key other than mttp: the lif",
+        ),
         (
             ["--job", "calm.yaml", "--policy", "daly", "--compare", "young"],
             2,
             "--policy: 'daly' cannot be used; allowed: no",
         ),
-        (["--job", "half.yaml", "--deadline", "9h"], 2, "half has spot_usd_per_hour, and no on_demand_usd_per_hour"),
+        (
+            ["--job", "half.yaml", "--deadline", "9h"],
+            2,
+            "half has spot_usd_per_hour, and no on_demand_usd_per_hour",
+        ),
         (
             ["--job", "half.yaml", "--market", "on-demand"],
             2,
             "--market: 'on-demand' cannot be used; allowed: a job wit",
         ),
-        (["--job", "bought.yaml", "--deadline", "9h"], 2, "--deadline: '9 h' cannot be used; allowed: jobs on spot"),
-        (["--job", "calm.yaml", "--deadline-policy", "greedy"], 2, "no --deadline-policy without --deadline"),
-        (["--job", "calm.yaml", "--sweep", "vms=1:10001"], 2, "--sweep: 'vms=1:10001' cannot be used"),
-        (["--job", "calm.yaml", "--deadline", "9h", "--deadline-policy", "me"], 2, "--deadline-policy: 'me' cannot be"),
+        (
+            ["--job", "bought.yaml", "--deadline", "9h"],
+            2,
+            "--deadline: '9 h' cannot be used; allowed: jobs on spot",
+        ),
+        (
+            ["--job", "calm.yaml", "--deadline-policy", "greedy"],
+            2,
+            "no --deadline-policy without --deadline",
+        ),
+        (
+            ["--job", "calm.yaml", "--sweep", "vms=1:10001"],
+            2,
+            "--sweep: 'vms=1:10001' cannot be used",
+        ),
+        (
+            ["--job", "calm.yaml", "--deadline", "9h", "--deadline-policy", "me"],
+            2,
+            "--deadline-policy: 'me' cannot be",
+        ),
     ],
 )
-def test_errors_say_what_where_and_what_next(words: list[str], code: int, message: str, files: Path, run: Run) -> None:
+def test_errors_say_what_where_and_what_next(
+    words: list[str], code: int, message: str, files: Path, run: Run
+) -> None:
     before = set(files.iterdir())
     found, _, err = run(*words)
     assert (found, message in err) == (code, True), err
@@ -319,7 +572,9 @@ def test_what_was_not_given_and_is_billed_is_named(files: Path, run: Run) -> Non
         assert code == 0 and f"\nCounted as 0: {prices}.\n" in out
 
 
-def test_progress_is_shown_where_nothing_gets_done(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+def test_progress_is_shown_where_nothing_gets_done(
+    capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
     monkeypatch.setattr(long_runs, "_LINE_S", 0.05)
     with long_runs.Progress(20, "runs") as shown:
         assert until(lambda: "none of 20 runs after 0 s" in capsys.readouterr().err, 5)
@@ -332,17 +587,28 @@ def test_progress_is_shown_where_nothing_gets_done(capsys: pytest.CaptureFixture
 
 @pytest.mark.slow
 def test_the_reader_of_the_pipe_may_go_away(files: Path) -> None:
-    words = " ".join([*DEEPVM, "simulate", "--job", "calm.yaml", "--sweep", "save=0:400s:1s", "--runs", "1"])
+    words = " ".join(
+        [*DEEPVM, "simulate", "--job", "calm.yaml", "--sweep", "save=0:400s:1s", "--runs", "1"]
+    )
     done = subprocess.run(
-        ["bash", "-c", f"{words} -o csv | head -n 1; echo ${{PIPESTATUS[0]}}"], capture_output=True, text=True
+        ["bash", "-c", f"{words} -o csv | head -n 1; echo ${{PIPESTATUS[0]}}"],
+        capture_output=True,
+        text=True,
     )
     assert done.stdout.startswith("save,policy") and done.stderr == ""
-    assert done.stdout.splitlines()[1] in ("141", "0")  # 0: all of it went into the pipe before head closed it
+    # 0: all of it went into the pipe before head closed it
+    assert done.stdout.splitlines()[1] in ("141", "0")
     done = subprocess.run(["bash", "-c", f"{words} >&-"], capture_output=True, text=True)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     if Path("/dev/full").exists():
-        done = subprocess.run(["bash", "-c", f"{words} > /dev/full"], capture_output=True, text=True)
-        assert done.returncode == 1 and "No space left" in done.stderr and "Traceback" not in done.stderr
+        done = subprocess.run(
+            ["bash", "-c", f"{words} > /dev/full"], capture_output=True, text=True
+        )
+        assert (
+            done.returncode == 1
+            and "No space left" in done.stderr
+            and "Traceback" not in done.stderr
+        )
 
 
 LONG = ["simulate", "--preset", "gpt-117m", "--policy", "static:51"]
@@ -372,9 +638,12 @@ def test_a_terminal_sees_progress_and_a_pipe_does_not() -> None:
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc here")
 @pytest.mark.parametrize("jobs", [pytest.param(1, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize(
-    ("number", "times"), sampled([(signal.SIGINT, 1), (signal.SIGTERM, 1), (signal.SIGINT, 3)], every=2)
+    ("number", "times"),
+    sampled([(signal.SIGINT, 1), (signal.SIGTERM, 1), (signal.SIGINT, 3)], every=2),
 )
-def test_an_interrupted_command_leaves_no_process(jobs: int, number: int, times: int, tmp_path: Path) -> None:
+def test_an_interrupted_command_leaves_no_process(
+    jobs: int, number: int, times: int, tmp_path: Path
+) -> None:
     words = [*DEEPVM, *LONG, "--runs", "20000000", "--jobs", str(jobs), "--plot", "a.png"]
     process = subprocess.Popen(
         words,
@@ -384,7 +653,8 @@ def test_an_interrupted_command_leaves_no_process(jobs: int, number: int, times:
         text=True,
         start_new_session=True,
     )
-    # The workers, and with them the tracker of what they share; then long enough for all to be at work.
+    # The workers, and with them the tracker of what they share; then long enough for all to be at
+    # work.
     assert until(lambda: len(descendants(process.pid)) >= (3 if jobs > 1 else 0), 60)
     time.sleep(1.5)
     before = descendants(process.pid)
@@ -415,7 +685,9 @@ def test_a_shell_may_write_several_traces(files: Path, run: Run) -> None:
 
 def test_auto_counts_with_the_preemptions_of_the_job(files: Path, run: Run) -> None:
     """As often as Young's interval, whose first version comes at once as well."""
-    (files / "often.yaml").write_text("steps: 5000\nstep_s: 1\nsave_s: 1\nallocation_s: 10\nmttp_s: 300\n")
+    (files / "often.yaml").write_text(
+        "steps: 5000\nstep_s: 1\nsave_s: 1\nallocation_s: 10\nmttp_s: 300\n"
+    )
     words = ["--job", "often.yaml", "--compare", "auto,young", "--runs", "200", "-o", "json"]
     auto, young = (row["total_s"]["mean"] for row in json.loads(run(*words)[1])["rows"])
     assert auto == pytest.approx(young, rel=0.03)

@@ -30,7 +30,17 @@ from deepvm.jobs.decisions.states import Machine
 from deepvm.jobs.decisions.world import MachineRecord, Pool, Terms, World
 from deepvm.jobs.history.history import PLACE, History
 
-ASK = ["survive", "--instance-type", "g4dn.xlarge", "--for", "4h", "-r", "us-east-1", "--prices", "snapshot"]
+ASK = [
+    "survive",
+    "--instance-type",
+    "g4dn.xlarge",
+    "--for",
+    "4h",
+    "-r",
+    "us-east-1",
+    "--prices",
+    "snapshot",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +65,13 @@ def lived(place: str, hours: float, gangs: int, size: int, *, refused: int = 0) 
     for n in range(gangs * size):
         at_s = now_s - (30 - n // size) * 86400.0
         machines[f"m{n}"] = MachineRecord(
-            f"m{n}", pool, at_s, Machine.ENDED, at_s, ended_s=at_s + hours * 3600, end_reason="preempted"
+            f"m{n}",
+            pool,
+            at_s,
+            Machine.ENDED,
+            at_s,
+            ended_s=at_s + hours * 3600,
+            end_reason="preempted",
         )
     for n in range(refused):
         machines[f"r{n}"] = MachineRecord(
@@ -151,7 +167,11 @@ def test_stored_prices_and_a_limit(run: Run, tmp_path: Path) -> None:
         (["--count", "2", "--zone", "use2-az1"], 2, "a zone of us-east-1"),
         (["--count", "2", "--zone", "us-east-2a"], 2, "a zone of us-east-1"),
         (["--count", "2", "--zone", "us-east-1"], 2, "a zone of us-east-1"),
-        (["--count", "2", "--catalog", "paper", "-r", "", "--zone", "use1-az1"], 2, "tell zones apart"),
+        (
+            ["--count", "2", "--catalog", "paper", "-r", "", "--zone", "use1-az1"],
+            2,
+            "tell zones apart",
+        ),
         (["--count", "2", "--prices", "live", "--offline"], 2, "offline"),
         (["--count", "2", "-o", "xml"], 2, "xml"),
         (["--count", "2", "--days", "91", "--history", "."], 2, "days"),
@@ -168,8 +188,27 @@ def test_recommend_takes_prices_from_a_clone(run: Run, tmp_path: Path) -> None:
     clone = Clone(tmp_path / "clone", datetime.now(timezone.utc))
     for days, price in ((9, "0.20"), (6, "0.40"), (3, "0.21")):
         clone.store(days, row("g4dn.xlarge", price))
-    words = ["recommend", "--pw", "3", "--model", "none", "--instance-type", "g4dn.xlarge", "-r", "us-east-1"]
-    words += ["--prices", "snapshot", "--price-basis", "max", "--history", str(clone.folder), "-o", "json"]
+    words = [
+        "recommend",
+        "--pw",
+        "3",
+        "--model",
+        "none",
+        "--instance-type",
+        "g4dn.xlarge",
+        "-r",
+        "us-east-1",
+    ]
+    words += [
+        "--prices",
+        "snapshot",
+        "--price-basis",
+        "max",
+        "--history",
+        str(clone.folder),
+        "-o",
+        "json",
+    ]
     code, out, err = run(*words)
     assert code == 0, err
     assert "skypilot-catalog" in out
@@ -196,11 +235,24 @@ def test_other_forms(run: Run) -> None:
 
 
 def test_recommend_says_what_public_traces_say_of_its_cluster(run: Run) -> None:
-    words = ["recommend", "--pw", "3", "--model", "none", "--work", "50h", "-r", "us-east-1", "--prices", "snapshot"]
+    words = [
+        "recommend",
+        "--pw",
+        "3",
+        "--model",
+        "none",
+        "--work",
+        "50h",
+        "-r",
+        "us-east-1",
+        "--prices",
+        "snapshot",
+    ]
     code, out, err = run(*words)
     assert code == 0, err
     found = re.search(
-        r"all (\d+) live through ([\d.]+) h with (\d+) % \((\d+) to (\d+) %\), as with '--mttp ([\d.]+)d'",
+        r"all (\d+) live through ([\d.]+) h with (\d+) % \((\d+) to (\d+) %\), as with '--mttp"
+        r" ([\d.]+)d'",
         " ".join(out.split()),
     )
     assert found is not None, out
@@ -209,7 +261,9 @@ def test_recommend_says_what_public_traces_say_of_its_cluster(run: Run) -> None:
     # The same numbers as those of deepvm survive.
     same = ask(run, "--for", f"{hours}h", count=int(count))
     assert same["lasts"]["value"] == pytest.approx(percent / 100, abs=0.006)
-    assert [100 * same["lasts"][end] for end in ("low", "high")] == pytest.approx([low, high], abs=0.6)
+    assert [100 * same["lasts"][end] for end in ("low", "high")] == pytest.approx(
+        [low, high], abs=0.6
+    )
     code, out, _ = run(*words, "--mttp", "12h")
     assert code == 0
     assert "public traces" not in out
@@ -222,13 +276,29 @@ def test_recommend_says_what_public_traces_say_of_its_cluster(run: Run) -> None:
         (["--pw", "30", "--save-policy", "static:1000000"], "52 x g4dn.xlarge (spot)"),
     ],
 )
-def test_recommend_says_what_comes_first_by_public_traces(run: Run, more: list[str], first: str) -> None:
-    """Doubt in how long VMs live is carried into the ranking: the bands of all types are off by the same factor."""
-    words = ["recommend", "--model", "none", "--work", "500h", "-r", "us-east-1", "--prices", "snapshot", *more]
+def test_recommend_says_what_comes_first_by_public_traces(
+    run: Run, more: list[str], first: str
+) -> None:
+    """Doubt in how long VMs live is carried into the ranking: the bands of all types are off by the
+    same factor.
+    """
+    words = [
+        "recommend",
+        "--model",
+        "none",
+        "--work",
+        "500h",
+        "-r",
+        "us-east-1",
+        "--prices",
+        "snapshot",
+        *more,
+    ]
     code, out, err = run(*words)
     assert code == 0, err
     said = re.search(
-        r"all types live ([\d.]+)% shorter, (.*?) comes first \(([\d.]+) (h|d), ([\d.]+) \$\)", " ".join(out.split())
+        r"all types live ([\d.]+)% shorter, (.*?) comes first \(([\d.]+) (h|d), ([\d.]+) \$\)",
+        " ".join(out.split()),
     )
     assert said is not None and said[2].startswith(first)
     factor, hours = 1 - float(said[1]) / 100, float(said[3]) * (24 if said[4] == "d" else 1)
@@ -237,11 +307,16 @@ def test_recommend_says_what_comes_first_by_public_traces(run: Run, more: list[s
     shorter = [
         replace(i, known_life=KnownLife(life_s, life_s, life_s, 9, 9, 0.0))
         for i in catalog
-        for life_s in [factor * mean_life_s(BAND_SHARES[-1 if i.interruption_band is None else i.interruption_band])]
+        for life_s in [
+            factor
+            * mean_life_s(BAND_SHARES[-1 if i.interruption_band is None else i.interruption_band])
+        ]
     ]
     other = deepvm.recommend(replace(catalog, instances=tuple(shorter)), more[1], **work)[0]
     assert other.outlook is not None
-    assert (other.outlook.total_s / 3600, other.outlook.cost_usd) == pytest.approx((hours, float(said[5])), rel=2e-3)
+    assert (other.outlook.total_s / 3600, other.outlook.cost_usd) == pytest.approx(
+        (hours, float(said[5])), rel=2e-3
+    )
 
 
 def test_golden(run: Run, place: str) -> None:
@@ -273,9 +348,17 @@ print("boto3" in sys.modules)
 
 def test_without_network_cache_and_credentials(tmp_path: Path) -> None:
     """A machine of its own: nothing in any of its folders, no variables, and no socket."""
-    home = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    home = {
+        "HOME": str(tmp_path),
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+    }
     done = subprocess.run(
-        [sys.executable, "-c", _WITHOUT_SOCKETS], env={**home, **COUNTED}, capture_output=True, text=True, cwd=tmp_path
+        [sys.executable, "-c", _WITHOUT_SOCKETS],
+        env={**home, **COUNTED},
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
     assert "8 x g4dn.xlarge on the spot market of us-east-1" in done.stdout

@@ -39,7 +39,9 @@ TRACES: dict[str, tuple[float, list[int]]] = {
 @pytest.fixture
 def traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, (gap, data) in TRACES.items():
-        (tmp_path / name).write_text(json.dumps({"metadata": {"gap_seconds": gap}, "data": data, "prices": [1.5]}))
+        (tmp_path / name).write_text(
+            json.dumps({"metadata": {"gap_seconds": gap}, "data": data, "prices": [1.5]})
+        )
     (tmp_path / "none.json").write_text('{"metadata": {"gap_seconds": 60}, "data": [0, 0]}')
     (tmp_path / "bad.json").write_text('{"metadata": {"gap_seconds": 60}, "data": [0, 1, "up"]}')
     monkeypatch.chdir(tmp_path)
@@ -74,7 +76,9 @@ def test_golden(name: str, traces: Path, run: Run) -> None:
 def guide_table(first: str) -> str:
     """The block of the guide whose first line begins so."""
     text = (ROOT / "docs" / "guide" / "simulate.md").read_text()
-    return next(block for block in text.split("```text\n")[1:] if block.startswith(first)).partition("```")[0]
+    return next(
+        block for block in text.split("```text\n")[1:] if block.startswith(first)
+    ).partition("```")[0]
 
 
 @needs_traces
@@ -100,10 +104,16 @@ def test_json_of_a_fit(traces: Path, run: Run) -> None:
     assert (code, err, found["schema_version"]) == (0, "", "deepvm.traces-fit/1")
     assert {f["law"] for f in found["fits"]} == {"exponential", "weibull", "lomax", "lognormal"}
     assert [f["aic"] for f in found["fits"]] == sorted(f["aic"] for f in found["fits"])
-    assert [(e["trace"], len(e["fits"])) for e in found["each"]] == [(ZONES[0], 4), (ZONES[1], 4), ("quiet.json", 0)]
+    assert [(e["trace"], len(e["fits"])) for e in found["each"]] == [
+        (ZONES[0], 4),
+        (ZONES[1], 4),
+        ("quiet.json", 0),
+    ]
     exponential = next(f for f in found["fits"] if f["law"] == "exponential")
     # Time seen over lives that ended, but for the half gaps of the likelihood.
-    assert exponential["parameters"]["mean_s"] == pytest.approx(found["machine_s"] / found["preemptions"], rel=0.02)
+    assert exponential["parameters"]["mean_s"] == pytest.approx(
+        found["machine_s"] / found["preemptions"], rel=0.02
+    )
 
 
 def test_csv_of_a_fit_holds_the_same(traces: Path, run: Run) -> None:
@@ -115,13 +125,21 @@ def test_csv_of_a_fit_holds_the_same(traces: Path, run: Run) -> None:
 
 
 def test_json_of_a_replay_adds_up(traces: Path, run: Run) -> None:
-    code, out, err = run("replay", ".", "--policies", "best-fixed,thesis,best-fixed", "--save", "2,30,2")
+    code, out, err = run(
+        "replay", ".", "--policies", "best-fixed,thesis,best-fixed", "--save", "2,30,2"
+    )
     assert code == 4 and "bad.json" in err and out == ""
     (traces / "bad.json").unlink()
-    code, out, err = run("replay", ".", "--policies", "best-fixed,thesis", "--save", "2,30", "-o", "json")
+    code, out, err = run(
+        "replay", ".", "--policies", "best-fixed,thesis", "--save", "2,30", "-o", "json"
+    )
     found = json.loads(out)
     assert code == 0 and "Note: four.json is left out: it holds the same as copy.json" in err
-    assert (found["schema_version"], found["step_s"], found["mttp_prior_s"]) == ("deepvm.traces-replay/1", 4.6, 10800.0)
+    assert (found["schema_version"], found["step_s"], found["mttp_prior_s"]) == (
+        "deepvm.traces-replay/1",
+        4.6,
+        10800.0,
+    )
     assert found["traces"] == ["copy.json", "quiet.json", *ZONES]
     assert [(r["policy"], r["save_s"]) for r in found["rows"]] == [
         ("best-fixed", 2.0),
@@ -132,12 +150,16 @@ def test_json_of_a_replay_adds_up(traces: Path, run: Run) -> None:
     for row in found["rows"]:
         for key in ("machine_s", "saves_s", "lost_s", "preemptions"):
             assert row[key] == pytest.approx(sum(p[key] for p in row["pools"]))
-        assert row["cost_share"] == pytest.approx((row["saves_s"] + row["lost_s"]) / row["machine_s"])
+        assert row["cost_share"] == pytest.approx(
+            (row["saves_s"] + row["lost_s"]) / row["machine_s"]
+        )
     text = run("replay", ".", "--policies", "best-fixed,thesis", "--save", "2,30", "-o", "csv")[1]
     rows = list(csv.DictReader(io.StringIO(text)))
     assert len(rows) == 4 * 5 and {r["trace"] for r in rows} == {"all", *found["traces"]}
     assert [float(r["cost_share"]) for r in rows[::5]] == [r["cost_share"] for r in found["rows"]]
-    assert [float(r["lost_s"]) for r in rows[1:5]] == [p["lost_s"] for p in found["rows"][0]["pools"]]
+    assert [float(r["lost_s"]) for r in rows[1:5]] == [
+        p["lost_s"] for p in found["rows"][0]["pools"]
+    ]
     quiet = next(p for p in found["rows"][0]["pools"] if p["trace"] == "quiet.json")
     assert quiet["interval_s"] is None and quiet["cost_share"] == 0  # nothing was ever lost there
 
@@ -145,25 +167,79 @@ def test_json_of_a_replay_adds_up(traces: Path, run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["show", "bad.json"], 4, "bad.json: data[2]: 'up'; allowed: the numbers of machines at each tick"),
+        (
+            ["show", "bad.json"],
+            4,
+            "bad.json: data[2]: 'up'; allowed: the numbers of machines at each tick",
+        ),
         (["show", "missing.json"], 4, "missing.json: file: does not exist; allowed: a trace"),
-        (["fit", "none.json"], 4, "none.json: data: no life of all machines begins in it; at most 0 at once; name"),
-        (["fit", "quiet.json"], 4, "quiet.json: 0 lifetimes ended, a fit needs 5; add traces of like machines"),
-        (["fit", "zone-a.json", "--nodes", "2"], 4, "no life of 2 machines begins in it; at most 1 at once"),
-        (["fit", "zone-a.json", "--nodes", "0"], 2, "--nodes: 0 cannot be used; allowed: a whole number of machines"),
-        (["replay", "zone-a.json", "--policies", "thesis,hasard"], 2, "--policies: 'hasard' cannot be used; allowed"),
-        (["replay", "zone-a.json", "--save", "2;3"], 2, "--save: '2;3' cannot be used; allowed: times above 0 s"),
-        (["replay", "zone-a.json", "--save", "-1"], 2, "--save: '-1' cannot be used; allowed: times above 0 s"),
-        (["replay", "zone-a.json", "--step", "0"], 2, "--step: '0' cannot be used; allowed: a time above 0"),
+        (
+            ["fit", "none.json"],
+            4,
+            "none.json: data: no life of all machines begins in it; at most 0 at once; name",
+        ),
+        (
+            ["fit", "quiet.json"],
+            4,
+            "quiet.json: 0 lifetimes ended, a fit needs 5; add traces of like machines",
+        ),
+        (
+            ["fit", "zone-a.json", "--nodes", "2"],
+            4,
+            "no life of 2 machines begins in it; at most 1 at once",
+        ),
+        (
+            ["fit", "zone-a.json", "--nodes", "0"],
+            2,
+            "--nodes: 0 cannot be used; allowed: a whole number of machines",
+        ),
+        (
+            ["replay", "zone-a.json", "--policies", "thesis,hasard"],
+            2,
+            "--policies: 'hasard' cannot be used; allowed",
+        ),
+        (
+            ["replay", "zone-a.json", "--save", "2;3"],
+            2,
+            "--save: '2;3' cannot be used; allowed: times above 0 s",
+        ),
+        (
+            ["replay", "zone-a.json", "--save", "-1"],
+            2,
+            "--save: '-1' cannot be used; allowed: times above 0 s",
+        ),
+        (
+            ["replay", "zone-a.json", "--step", "0"],
+            2,
+            "--step: '0' cannot be used; allowed: a time above 0",
+        ),
         (["replay", "zone-a.json", "--mttp", "inf"], 2, "--mttp: 'inf' cannot be used"),
-        (["show", "zone-a.json", "--plot", "a.pdf"], 2, "--plot: 'a.pdf' cannot be used; allowed: a file name"),
-        (["show", "zone-a.json", "--plot", "no/a.png"], 2, "'no/a.png' cannot be used; allowed: a file in a"),
-        (["show", "zone-a.json", "--nodes", "0"], 2, "--nodes: 0 cannot be used; allowed: a whole number of machines"),
-        (["show", "none.json", "--plot", "a.png"], 4, "none.json: data: no life of all machines begins in it"),
+        (
+            ["show", "zone-a.json", "--plot", "a.pdf"],
+            2,
+            "--plot: 'a.pdf' cannot be used; allowed: a file name",
+        ),
+        (
+            ["show", "zone-a.json", "--plot", "no/a.png"],
+            2,
+            "'no/a.png' cannot be used; allowed: a file in a",
+        ),
+        (
+            ["show", "zone-a.json", "--nodes", "0"],
+            2,
+            "--nodes: 0 cannot be used; allowed: a whole number of machines",
+        ),
+        (
+            ["show", "none.json", "--plot", "a.png"],
+            4,
+            "none.json: data: no life of all machines begins in it",
+        ),
         (["replay"], 2, "FILE..."),
     ],
 )
-def test_errors_say_what_where_and_what_next(words: list[str], code: int, message: str, traces: Path, run: Run) -> None:
+def test_errors_say_what_where_and_what_next(
+    words: list[str], code: int, message: str, traces: Path, run: Run
+) -> None:
     found, _, err = run(*words)
     assert found == code and message in err
     assert not list(traces.glob("*.tmp")) and not list(traces.glob("*.p*"))
@@ -187,7 +263,11 @@ def test_what_the_picture_holds(traces: Path) -> None:
     pools = pools_of(found)
     fits = fit_lives(pools)
     above, below = traces_figure(found, pools, fits).axes
-    assert [t.get_text() for t in above.get_yticklabels()] == ["zone-a (1)", "zone-b (1)", "four (4)"]
+    assert [t.get_text() for t in above.get_yticklabels()] == [
+        "zone-a (1)",
+        "zone-b (1)",
+        "four (4)",
+    ]
     lines = {str(line.get_label()).split(" ")[0]: line for line in below.get_lines()}
     assert list(lines) == [*(f.law.name for f in fits), "seen"]
     x, y = (np.asarray(v, dtype=float) for v in lines["lomax"].get_data())

@@ -9,7 +9,16 @@ import pytest
 
 from deepvm.core.bill.bill import BOOT_S, Bill, RentedVms, bill_of, items_for, refuse_unknown_disk
 from deepvm.core.bill.extras import COSTS, Extras
-from deepvm.core.bill.rates import AddressRate, BucketRate, DiskRate, EgressRate, NatRate, Rates, RateSource, Tier
+from deepvm.core.bill.rates import (
+    AddressRate,
+    BucketRate,
+    DiskRate,
+    EgressRate,
+    NatRate,
+    Rates,
+    RateSource,
+    Tier,
+)
 from deepvm.errors import RequestError
 from deepvm.planner.job_forecast import PREPARATION_S
 
@@ -21,7 +30,11 @@ RATES = Rates(
     address=AddressRate(Decimal("0.005"), SOURCE, Decimal("0.0025")),
     nat=NatRate(Decimal("0.045"), Decimal("0.045"), SOURCE),
     egress=EgressRate(
-        (Tier(Decimal(1000), Decimal("0.12")), Tier(Decimal(3000), Decimal("0.11")), Tier(None, Decimal("0.08"))),
+        (
+            Tier(Decimal(1000), Decimal("0.12")),
+            Tier(Decimal(3000), Decimal("0.11")),
+            Tier(None, Decimal("0.08")),
+        ),
         SOURCE,
     ),
     bucket=BucketRate(Decimal("0.023"), SOURCE),
@@ -29,7 +42,9 @@ RATES = Rates(
 VMS = RentedVms(spot=7, on_demand=1, usd_per_hour=Decimal("3.00"))
 
 
-def items(rates: Rates = RATES, vms: RentedVms = VMS, **extras: Any) -> dict[str, tuple[Decimal, Decimal]]:
+def items(
+    rates: Rates = RATES, vms: RentedVms = VMS, **extras: Any
+) -> dict[str, tuple[Decimal, Decimal]]:
     found = items_for(vms, rates, Extras.parse(**extras))
     return {i.name: (i.usd_per_hour, i.usd_once) for i in found}
 
@@ -51,13 +66,19 @@ def test_disks_are_of_each_vm_and_months_have_730_hours() -> None:
 
 
 def test_an_unknown_kind_of_disk_names_those_that_there_are() -> None:
-    wrong, right = Extras.parse(disk="1GB", disk_type="ssf"), Extras.parse(disk="1GB", disk_type="hdd")
+    wrong, right = (
+        Extras.parse(disk="1GB", disk_type="ssf"),
+        Extras.parse(disk="1GB", disk_type="hdd"),
+    )
     with pytest.raises(RequestError, match="ssd or hdd|hdd, ssd|ssd, hdd"):
         refuse_unknown_disk([RATES, Rates("venus")], wrong)
     with pytest.raises(RequestError, match="no rates of disks are known for venus"):
         refuse_unknown_disk([Rates("venus")], right)
     refuse_unknown_disk([Rates("venus"), RATES], right)  # one of several clouds has it
-    assert left(bill(Rates("venus"), disk="1GB", disk_type="hdd"))["disk"] == "no rate of hdd is known for venus"
+    assert (
+        left(bill(Rates("venus"), disk="1GB", disk_type="hdd"))["disk"]
+        == "no rate of hdd is known for venus"
+    )
 
 
 def test_addresses_cost_by_market() -> None:
@@ -77,12 +98,14 @@ def test_a_gateway_may_cost_by_vm_up_to_a_limit() -> None:
 
 def test_traffic_is_counted_by_tiers() -> None:
     assert items(egress="500GB")["egress"] == (0, Decimal(60))
-    assert items(egress="4TB")["egress"] == (0, Decimal(420))  # 1000 x 0.12 + 2000 x 0.11 + 1000 x 0.08
+    # 1000 x 0.12 + 2000 x 0.11 + 1000 x 0.08
+    assert items(egress="4TB")["egress"] == (0, Decimal(420))
 
 
 def test_each_month_begins_at_the_first_tier() -> None:
     two_months = RentedVms(7, 1, Decimal(3), hours=1460)
-    assert items(vms=two_months, egress="4TB")["egress"] == (0, Decimal(460))  # 2 x (1000 x 0.12 + 1000 x 0.11)
+    # 2 x (1000 x 0.12 + 1000 x 0.11)
+    assert items(vms=two_months, egress="4TB")["egress"] == (0, Decimal(460))
 
 
 def test_a_bucket_costs_while_the_cluster_runs() -> None:
@@ -106,12 +129,19 @@ def test_what_is_not_counted_is_named_with_the_reason() -> None:
 
 def test_what_nobody_knows_is_named() -> None:
     found = left(bill(Rates("venus"), disk="10GB", egress="1GB"))
-    assert {found[name] for name in ("disk", "egress", "addresses", "bucket")} == {"no rate is known for venus"}
+    assert {found[name] for name in ("disk", "egress", "addresses", "bucket")} == {
+        "no rate is known for venus"
+    }
 
 
 @pytest.mark.parametrize("name", COSTS)
 def test_each_cost_can_be_left_out(name: str) -> None:
-    everything: dict[str, Any] = {"disk": "1GB", "egress": "1GB", "bucket": "1GB", "nat": name == "nat"}
+    everything: dict[str, Any] = {
+        "disk": "1GB",
+        "egress": "1GB",
+        "bucket": "1GB",
+        "nat": name == "nat",
+    }
     with_it, without = items(**everything), items(**everything, exclude_cost=[name])
     assert with_it.keys() - without.keys() == {name}
 

@@ -11,7 +11,9 @@ from deepvm.core.cluster.instances import Market
 
 def test_the_first_row_of_table_vii() -> None:
     shop = paper()
-    found = Cluster("tiering", shop["g4dn.xlarge"], 17, 0, NodeGroup(shop["c5.xlarge"], Market.ON_DEMAND, 1))
+    found = Cluster(
+        "tiering", shop["g4dn.xlarge"], 17, 0, NodeGroup(shop["c5.xlarge"], Market.ON_DEMAND, 1)
+    )
     assert str(found) == "17 x g4dn.xlarge (spot) + 1 x c5.xlarge (on-demand)"
     assert found.usd_per_hour == Decimal("2.8526")
     assert found.micro_usd_per_hour == 2_852_600
@@ -31,7 +33,9 @@ def test_131_j_cost_exactly_8_80() -> None:
 
 
 def test_empty_groups_are_left_out() -> None:
-    assert Cluster("none", gpu_type(), 0, 0, NodeGroup(cpu_type(), Market.ON_DEMAND, 0)).groups == ()
+    assert (
+        Cluster("none", gpu_type(), 0, 0, NodeGroup(cpu_type(), Market.ON_DEMAND, 0)).groups == ()
+    )
 
 
 def test_a_market_without_a_price() -> None:

@@ -74,7 +74,9 @@ def test_figures_that_cannot_be_true(changes: dict[str, Any], option: str) -> No
     assert caught.value.option == option
 
 
-@pytest.mark.parametrize("count", [0, -1, 1.5, float("nan"), float("inf"), Decimal("1.5"), "2", True])
+@pytest.mark.parametrize(
+    "count", [0, -1, 1.5, float("nan"), float("inf"), Decimal("1.5"), "2", True]
+)
 def test_a_fraction_of_a_gpu(count: Any) -> None:
     with pytest.raises(RequestError, match="gpu.count"):
         Gpu("T4", count)
@@ -82,14 +84,28 @@ def test_a_fraction_of_a_gpu(count: Any) -> None:
 
 @pytest.mark.parametrize("read", [int, float, Decimal, np.int64, np.float64])
 def test_whole_numbers_are_kept_as_int_and_others_as_float(read: Any) -> None:
-    """JSON and CSV give Decimals, tables give numpy's; what indexes a table or goes into JSON must be Python's own."""
+    """JSON and CSV give Decimals, tables give numpy's.
+
+    What indexes a table or goes into JSON must be Python's own.
+    """
     gpu = Gpu("T4", read(2), memory_gib=read(16))
     found = gpu_type(
-        vcpus=read(4), interruption_band=read(3), memory_gib=read(8), network_gbps=read(10), eflops=read(9)
+        vcpus=read(4),
+        interruption_band=read(3),
+        memory_gib=read(8),
+        network_gbps=read(10),
+        eflops=read(9),
     )
     quota = Quota("G", Market.SPOT, read(8), read(2))
     n_sat = SaturationTable((read(1), read(5)), (read(3), read(12)))
-    whole = [gpu.count, found.vcpus, found.interruption_band, quota.vcpus, quota.in_use, *n_sat.n_sat]
+    whole = [
+        gpu.count,
+        found.vcpus,
+        found.interruption_band,
+        quota.vcpus,
+        quota.in_use,
+        *n_sat.n_sat,
+    ]
     assert whole == [2, 4, 3, 8, 2, 3, 12] and {type(w) for w in whole} == {int}
     real = [gpu.memory_gib, found.memory_gib, found.network_gbps, found.eflops, *n_sat.network_gbps]
     assert real == [16, 8, 10, 9, 1, 5] and {type(r) for r in real} == {float}
@@ -103,7 +119,12 @@ def test_a_type_costs_what_its_first_zone_does_and_the_others_stand_cheapest_fir
     found = gpu_type(spot_usd_per_hour="0.3", spot_zones=zones(a="0.3", b="0.5", c="0.4", d="0.2"))
     assert [z.zone for z in found.spot_zones] == ["a", "d", "c", "b"]
     moved = found.in_zone(found.spot_zones[2])
-    assert moved.spot_usd_per_hour == Decimal("0.4") and [z.zone for z in moved.spot_zones] == ["c", "d", "a", "b"]
+    assert moved.spot_usd_per_hour == Decimal("0.4") and [z.zone for z in moved.spot_zones] == [
+        "c",
+        "d",
+        "a",
+        "b",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +137,9 @@ def test_a_type_costs_what_its_first_zone_does_and_the_others_stand_cheapest_fir
         ("0.3", (*zones(a="0.3"), *zones(a="0.3")), "a"),
     ],
 )
-def test_zones_that_contradict_the_price_or_stand_twice(price: Any, rows: tuple[ZonePrice, ...], value: Any) -> None:
+def test_zones_that_contradict_the_price_or_stand_twice(
+    price: Any, rows: tuple[ZonePrice, ...], value: Any
+) -> None:
     with pytest.raises(RequestError, match="spot_zones") as caught:
         gpu_type(spot_usd_per_hour=price, spot_zones=rows)
     assert caught.value.value == value
@@ -132,7 +155,11 @@ def test_prices_of_zones_are_exact() -> None:
 def test_a_catalog_sells_its_types_in_their_cheapest_zone() -> None:
     somewhere = gpu_type("g", spot_usd_per_hour="0.3", spot_zones=zones(a="0.3", b="0.2", c="0.25"))
     found = catalog(somewhere, cpu_type())["g"]
-    assert found.spot_usd_per_hour == Decimal("0.2") and [z.zone for z in found.spot_zones] == ["b", "c", "a"]
+    assert found.spot_usd_per_hour == Decimal("0.2") and [z.zone for z in found.spot_zones] == [
+        "b",
+        "c",
+        "a",
+    ]
 
 
 def test_the_first_burstable_types_are_burstable_too() -> None:
@@ -152,7 +179,9 @@ def test_quotas() -> None:
     for vcpus in (-1, 1.5, float("nan"), float("inf")):
         with pytest.raises(RequestError, match="vcpus"):
             Quota("G", Market.SPOT, vcpus)  # type: ignore[arg-type]
-    with pytest.raises(RequestError, match="market: 'reserved' cannot be used; allowed: spot or on-demand"):
+    with pytest.raises(
+        RequestError, match="market: 'reserved' cannot be used; allowed: spot or on-demand"
+    ):
         Quota("G", "reserved", 1)  # type: ignore[arg-type]
 
 

@@ -67,12 +67,21 @@ def test_a_network_counts_with_what_it_sustains() -> None:
     node = cpu_type(network_gbps=12.5, network_baseline_gbps=0.937)
     assert (node.memory_node_gbps(REAL_NODES), node.memory_node_gbps(PAPER_NODES)) == (0.937, 12.5)
     unknown = cpu_type(network_gbps=12.5)
-    assert (unknown.memory_node_gbps(REAL_NODES), unknown.memory_node_gbps(PAPER_NODES)) == (12.5, 12.5)
-    assert cpu_type(network_gbps=None, network_baseline_gbps=5.0).memory_node_gbps(REAL_NODES) == 5.0
-    assert cpu_type(network_gbps=None, network_baseline_gbps=5.0).memory_node_gbps(PAPER_NODES) is None
+    assert (unknown.memory_node_gbps(REAL_NODES), unknown.memory_node_gbps(PAPER_NODES)) == (
+        12.5,
+        12.5,
+    )
+    assert (
+        cpu_type(network_gbps=None, network_baseline_gbps=5.0).memory_node_gbps(REAL_NODES) == 5.0
+    )
+    assert (
+        cpu_type(network_gbps=None, network_baseline_gbps=5.0).memory_node_gbps(PAPER_NODES) is None
+    )
 
 
-@pytest.mark.parametrize(("gbps", "real"), [(0.032, 1), (0.07, 1), (0.128, 1), (0.2, 2), (0.256, 2), (0.299, 2)])
+@pytest.mark.parametrize(
+    ("gbps", "real"), [(0.032, 1), (0.07, 1), (0.128, 1), (0.2, 2), (0.256, 2), (0.299, 2)]
+)
 def test_below_the_first_row_n_sat_falls_in_proportion(gbps: float, real: int) -> None:
     assert (REAL_NODES.n_sat(PAPER_TABLE, gbps), PAPER_NODES.n_sat(PAPER_TABLE, gbps)) == (real, 3)
 
@@ -93,21 +102,39 @@ class TestShared:
     def test_the_fewest_nodes_by_trying(self, memory: int, size: int, buffers: int) -> None:
         """Equal parts and 16 MB beside each, as the largest of them is held by every node."""
         room = REAL_NODES.room_bytes(memory)
-        enough = [m for m in range(2, MOST_PARTS + 1) if m * (room - buffers * PART_BYTES) >= buffers * size]
+        enough = [
+            m
+            for m in range(2, MOST_PARTS + 1)
+            if m * (room - buffers * PART_BYTES) >= buffers * size
+        ]
         alone = room >= buffers * size
-        assert REAL_NODES.least_nodes(memory, size, buffers) == (1 if alone else min(enough, default=None))
-        assert PAPER_NODES.least_nodes(memory, size, buffers) == (1 if memory >= buffers * size else None)
+        assert REAL_NODES.least_nodes(memory, size, buffers) == (
+            1 if alone else min(enough, default=None)
+        )
+        assert PAPER_NODES.least_nodes(memory, size, buffers) == (
+            1 if memory >= buffers * size else None
+        )
         for m in [] if alone else enough[:1]:
             largest = -(-size // m)
-            assert buffers * (largest + PART_BYTES) <= room + buffers, "a byte for rounding is within the 16 MB"
+            assert buffers * (largest + PART_BYTES) <= room + buffers, (
+                "a byte for rounding is within the 16 MB"
+            )
 
     @given(st.integers(0, 2**38), st.integers(0, 2**30), st.integers(1, 10**12), st.integers(1, 4))
-    def test_more_memory_never_needs_more_nodes(self, memory: int, more: int, size: int, buffers: int) -> None:
+    def test_more_memory_never_needs_more_nodes(
+        self, memory: int, more: int, size: int, buffers: int
+    ) -> None:
         """What lets the planner drop a type that another beats in everything."""
         for rule in (REAL_NODES, PAPER_NODES):
-            fewer = rule.share_bytes(memory, size, buffers), rule.share_bytes(memory + more, size, buffers)
+            fewer = (
+                rule.share_bytes(memory, size, buffers),
+                rule.share_bytes(memory + more, size, buffers),
+            )
             assert fewer[0] <= fewer[1]
-            counts = rule.least_nodes(memory, size, buffers), rule.least_nodes(memory + more, size, buffers)
+            counts = (
+                rule.least_nodes(memory, size, buffers),
+                rule.least_nodes(memory + more, size, buffers),
+            )
             assert counts[0] is None or (counts[1] is not None and counts[1] <= counts[0])
 
     @given(st.integers(2**31, 2**38), st.integers(1, 4))

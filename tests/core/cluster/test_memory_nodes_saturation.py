@@ -21,7 +21,17 @@ def test_table_v(gbps: float, expected: int) -> None:
 
 @pytest.mark.parametrize(
     ("gbps", "expected"),
-    [(0.01, 3), (0.2999, 3), (1.6999, 3), (4.999, 12), (9.99, 16), (12.4, 20), (24.9, 24), (29.9, 28), (31, 32)],
+    [
+        (0.01, 3),
+        (0.2999, 3),
+        (1.6999, 3),
+        (4.999, 12),
+        (9.99, 16),
+        (12.4, 20),
+        (24.9, 24),
+        (29.9, 28),
+        (31, 32),
+    ],
 )
 def test_between_two_rows_the_lower_counts(gbps: float, expected: int) -> None:
     assert int(PAPER_TABLE.lookup(gbps)) == expected
@@ -43,7 +53,9 @@ def tables(draw: st.DrawFn) -> SaturationTable:
 
 
 @given(table=tables(), v=st.floats(0.001, 1000), w=st.floats(0.001, 1000))
-def test_the_pair_s_value_is_the_smaller_of_the_two(table: SaturationTable, v: float, w: float) -> None:
+def test_the_pair_s_value_is_the_smaller_of_the_two(
+    table: SaturationTable, v: float, w: float
+) -> None:
     """What lets the planner look up each type alone (DeepVM eq. 7)."""
     assert int(table.lookup(min(v, w))) == min(int(table.lookup(v)), int(table.lookup(w)))
     assert int(table.lookup(v)) == oracle.n_sat(table, v)

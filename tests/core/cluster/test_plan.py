@@ -13,7 +13,10 @@ from deepvm.core.cluster.instances import Market, ZonePrice
 from deepvm.core.cluster.plan import Plan
 from deepvm.errors import RequestError
 
-A, B = ZonePrice("use1-az1", Decimal("0.20"), "us-east-1a"), ZonePrice("use1-az2", Decimal("0.30"), "us-east-1b")
+A, B = (
+    ZonePrice("use1-az1", Decimal("0.20"), "us-east-1a"),
+    ZonePrice("use1-az2", Decimal("0.30"), "us-east-1b"),
+)
 
 
 def in_two_zones(plan: Plan, offered: tuple[str, ...] = ()) -> Plan:
@@ -69,7 +72,8 @@ def test_zones_beyond_the_budget_go_and_the_first_stays() -> None:
     dear = plan.usd_per_hour_in(B)
     assert replace(plan, budget=dear).within_budget().training.zones == (A, B)
     assert replace(plan, budget=dear - Decimal("0.000001")).within_budget().training.zones == (A,)
-    assert replace(plan, budget=Decimal(0)).within_budget().training.zones == (A,)  # where it starts anyway
+    # Where it starts anyway
+    assert replace(plan, budget=Decimal(0)).within_budget().training.zones == (A,)
     assert plan.within_budget().training.zones == (A, B)
 
 
@@ -77,6 +81,10 @@ def test_two_processor_architectures_need_two_images() -> None:
     plan = tiering()
     assert plan.memory is not None
     known = replace(plan, training=replace(plan.training, cpu_architecture="x86_64"))
-    assert replace(known, memory=replace(plan.memory, cpu_architecture="arm64")).mixes_cpu_architectures
-    assert not replace(known, memory=replace(plan.memory, cpu_architecture="")).mixes_cpu_architectures
+    assert replace(
+        known, memory=replace(plan.memory, cpu_architecture="arm64")
+    ).mixes_cpu_architectures
+    assert not replace(
+        known, memory=replace(plan.memory, cpu_architecture="")
+    ).mixes_cpu_architectures
     assert not single_anchor().mixes_cpu_architectures

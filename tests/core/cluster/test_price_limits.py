@@ -17,7 +17,9 @@ from deepvm.errors import RequestError
 
 
 @given(any_plan(), st.none() | st.decimals(1, 9, places=9))
-def test_the_parts_stay_within_the_whole_and_the_plan_within_the_parts(plan: Plan, factor: Decimal | None) -> None:
+def test_the_parts_stay_within_the_whole_and_the_plan_within_the_parts(
+    plan: Plan, factor: Decimal | None
+) -> None:
     most = None if factor is None else plan.usd_per_hour * factor
     limits = limit_prices(plan, most)
     assert limits is not None
@@ -39,12 +41,18 @@ def test_less_than_the_plan_costs_is_refused_with_both(plan: Plan, factor: Decim
     with pytest.raises(RequestError) as caught:
         limit_prices(plan, most)
     assert caught.value.option == "max_price" and f"{most:f}" in str(caught.value)
-    assert f"{plan.usd_per_hour.normalize():f}"[:6] in str(caught.value) and caught.value.exit_code == 2
+    assert (
+        f"{plan.usd_per_hour.normalize():f}"[:6] in str(caught.value)
+        and caught.value.exit_code == 2
+    )
 
 
 @given(any_plan(), st.none() | st.decimals(1, 9, places=9))
 def test_every_group_has_the_same_share_of_the_headroom(plan: Plan, factor: Decimal | None) -> None:
-    """An on-demand price may have risen as well since the plan was made; without room its VMs would not start."""
+    """An on-demand price may have risen as well since the plan was made.
+
+    Without room its VMs would not start.
+    """
     limits = limit_prices(plan, None if factor is None else plan.usd_per_hour * factor)
     assert limits is not None
     for group in plan.groups:
@@ -55,10 +63,12 @@ def test_every_group_has_the_same_share_of_the_headroom(plan: Plan, factor: Deci
 
 def test_headroom_of_on_demand_vms() -> None:
     limits = limit_prices(tiering())
-    assert limits is not None and limits.groups["memory"].usd_per_hour == Decimal("0.204")  # 0.17 + 20 %
+    # 0.17 + 20 %
+    assert limits is not None and limits.groups["memory"].usd_per_hour == Decimal("0.204")
     assert limits.groups["training"].vm_usd_per_hour == Decimal("0.189360")  # 0.1578 + 20 %
     limits = limit_prices(tiering(), Decimal(3))
-    assert limits is not None and limits.groups["memory"].usd_per_hour == Decimal("0.178784")  # 0.17 x 3 / 2.8526
+    # 0.17 x 3 / 2.8526
+    assert limits is not None and limits.groups["memory"].usd_per_hour == Decimal("0.178784")
     assert limits.groups["training"].vm_usd_per_hour == Decimal("0.165953")
 
 
@@ -76,7 +86,9 @@ def test_the_limit_that_takes_a_zone(plan: Plan, price: Decimal) -> None:
 
 
 def test_a_zone_that_was_chosen_in_spite_of_its_price_is_within_the_limit() -> None:
-    dear = tiering(training=gpu_vms(zones=(ZonePrice("use1-az6", Decimal("0.4")),)), zone="use1-az6")
+    dear = tiering(
+        training=gpu_vms(zones=(ZonePrice("use1-az6", Decimal("0.4")),)), zone="use1-az6"
+    )
     limits = limit_prices(dear)
     assert limits is not None and limits.plan_usd_per_hour == Decimal("6.97")  # 17 x 0.4 + 0.17
     assert limits.groups["training"].vm_usd_per_hour >= Decimal("0.4")
@@ -89,8 +101,11 @@ def test_one_price_that_is_not_told_is_the_rest() -> None:
     limits = limit_prices(plan)
     assert limits is not None and limits.groups["memory"].usd_per_hour == Decimal("0.204")
     spot = limit_prices(single_anchor(training=gpu_vms(8, 1, spot_usd_per_hour=None)))
-    assert spot is not None and spot.groups["anchor"].usd_per_hour == Decimal("0.6312")  # 0.526 + 20 %
-    assert limit_prices(spot_only(training=gpu_vms(4, spot_usd_per_hour=None, zones=()))) is not None
+    # 0.526 + 20 %
+    assert spot is not None and spot.groups["anchor"].usd_per_hour == Decimal("0.6312")
+    assert (
+        limit_prices(spot_only(training=gpu_vms(4, spot_usd_per_hour=None, zones=()))) is not None
+    )
 
 
 @pytest.mark.parametrize("anchor", [None, "1.7884", "2"])
@@ -101,7 +116,9 @@ def test_prices_that_are_not_told_are_not_guessed(anchor: str | None) -> None:
     if anchor is not None:
         memory = memory_vms(on_demand_usd_per_hour=Decimal(anchor))
         plan = tiering(
-            training=gpu_vms(0, 1, on_demand_usd_per_hour=None), memory=memory, usd_per_hour=Decimal("1.7884")
+            training=gpu_vms(0, 1, on_demand_usd_per_hour=None),
+            memory=memory,
+            usd_per_hour=Decimal("1.7884"),
         )
     assert limit_prices(plan) is None
 

@@ -19,7 +19,8 @@ def changes(*pairs: tuple[int, str]) -> list[PricePoint]:
 
 
 def test_a_price_counts_for_its_time_and_not_for_its_row() -> None:
-    # 9 hours at 0.10, then three changes within the last hour: an average over rows would say 0.775.
+    # 9 hours at 0.10, then three changes within the last hour: an average over rows would say
+    # 0.775.
     found = changes((0, "0.10"), (9 * HOUR, "1.0"), (9 * HOUR + 60, "1.0"), (9 * HOUR + 120, "1.0"))
     assert price_over_time(found, 0, 10 * HOUR, PriceBasis.P50) == Decimal("0.10")
     assert price_over_time(found, 0, 10 * HOUR, PriceBasis.P95) == Decimal("1.0")
@@ -46,7 +47,9 @@ def test_time_before_the_first_price_does_not_count() -> None:
 
 
 def test_current_is_the_last_one() -> None:
-    assert price_over_time(changes((5, "0.3"), (1, "0.2")), 0, 100, PriceBasis.CURRENT) == Decimal("0.3")
+    assert price_over_time(changes((5, "0.3"), (1, "0.2")), 0, 100, PriceBasis.CURRENT) == Decimal(
+        "0.3"
+    )
 
 
 def test_an_empty_window_is_refused() -> None:
@@ -58,7 +61,9 @@ def test_an_empty_window_is_refused() -> None:
     pairs=st.lists(st.tuples(st.integers(-50, 120), st.integers(1, 5)), max_size=12),
     basis=st.sampled_from([PriceBasis.P50, PriceBasis.P95, PriceBasis.MAX]),
 )
-def test_it_is_what_counting_second_by_second_gives(pairs: list[tuple[int, int]], basis: PriceBasis) -> None:
+def test_it_is_what_counting_second_by_second_gives(
+    pairs: list[tuple[int, int]], basis: PriceBasis
+) -> None:
     points = [PricePoint(at, Decimal(price)) for at, price in pairs]
     seconds = []
     for second in range(100):
@@ -71,7 +76,11 @@ def test_it_is_what_counting_second_by_second_gives(pairs: list[tuple[int, int]]
         assert found is None
         return
     share = {PriceBasis.P50: 50, PriceBasis.P95: 95, PriceBasis.MAX: 100}[basis]
-    expected = next(p for p in sorted(set(seconds)) if 100 * sum(s <= p for s in seconds) >= share * len(seconds))
+    expected = next(
+        p
+        for p in sorted(set(seconds))
+        if 100 * sum(s <= p for s in seconds) >= share * len(seconds)
+    )
     assert found == expected
 
 
@@ -81,9 +90,11 @@ def test_windows_below_a_limit_by_hand() -> None:
         PricePoint(5 * HOUR, Decimal("0.4")),
         PricePoint(6 * HOUR, Decimal("0.2")),
     ]
-    # Of windows of 2 h from 0 to 9 h, the first knows a price from its middle on; the third, 4 to 6 h, is dear.
+    # Of windows of 2 h from 0 to 9 h, the first knows a price from its middle on; the third, 4 to 6
+    # h, is dear.
     assert windows_below(changes, 0, 9 * HOUR, 2 * HOUR, Decimal("0.3")) == (3, 4)
     assert windows_below(changes, 0, 9 * HOUR, 2 * HOUR, Decimal("0.4")) == (4, 4)
     assert windows_below(changes, 0, 9 * HOUR, 2 * HOUR, Decimal("0.1")) == (0, 4)
     assert windows_below(changes, 0, HOUR, 2 * HOUR, Decimal("1")) == (0, 0)
-    assert windows_below(changes[1:], 0, 6 * HOUR, 2 * HOUR, Decimal("1")) == (1, 1)  # nothing is known before
+    # Nothing is known before
+    assert windows_below(changes[1:], 0, 6 * HOUR, 2 * HOUR, Decimal("1")) == (1, 1)

@@ -25,7 +25,12 @@ from deepvm.core.cluster.prices import (
 from deepvm.errors import RequestError
 
 SHARED = SHARED / "data" / "aws"
-G4DN = {"xlarge": (4, "0.526"), "2xlarge": (8, "0.752"), "4xlarge": (16, "1.204"), "8xlarge": (32, "2.176")}
+G4DN = {
+    "xlarge": (4, "0.526"),
+    "2xlarge": (8, "0.752"),
+    "4xlarge": (16, "1.204"),
+    "8xlarge": (32, "2.176"),
+}
 OTHERS = {"c5.xlarge": (4, "0.17"), "p5.48xlarge": (192, "55.04"), "t3.nano": (2, "0.0052")}
 
 
@@ -33,7 +38,9 @@ def market(**changed: str | None) -> Plausibility:
     """Types with on-demand prices, some changed: ``g4dn_xlarge="0.1"``."""
     rows = {f"g4dn.{size}": row for size, row in G4DN.items()} | OTHERS
     prices = {name: changed.get(name.replace(".", "_"), price) for name, (_, price) in rows.items()}
-    return Plausibility({n: PricedType(rows[n][0], None if p is None else Decimal(p)) for n, p in prices.items()})
+    return Plausibility(
+        {n: PricedType(rows[n][0], None if p is None else Decimal(p)) for n, p in prices.items()}
+    )
 
 
 def test_all_real_prices_are_plausible() -> None:
@@ -79,7 +86,9 @@ def test_an_on_demand_price_is_compared_with_its_peers(name: str, price: str, wh
         ("9999", "0.15", None),
     ],
 )
-def test_a_spot_price_is_compared_with_the_on_demand_price(on_demand: str | None, price: str, why: str | None) -> None:
+def test_a_spot_price_is_compared_with_the_on_demand_price(
+    on_demand: str | None, price: str, why: str | None
+) -> None:
     doubt = market(g4dn_xlarge=on_demand).spot("g4dn.xlarge", Decimal(price))
     assert (doubt and doubt.why) == why
 
@@ -87,8 +96,18 @@ def test_a_spot_price_is_compared_with_the_on_demand_price(on_demand: str | None
 @pytest.mark.parametrize(
     ("on_demand", "spot", "wrong", "why"),
     [
-        ("0.02", "0.21", "on-demand", "below 1/10 of its spot price, 0.2100 $/h, which is nearer to the median"),
-        ("9", "0.15", "on-demand", "above 50 times its spot price, 0.1500 $/h, which is nearer to the median"),
+        (
+            "0.02",
+            "0.21",
+            "on-demand",
+            "below 1/10 of its spot price, 0.2100 $/h, which is nearer to the median",
+        ),
+        (
+            "9",
+            "0.15",
+            "on-demand",
+            "above 50 times its spot price, 0.1500 $/h, which is nearer to the median",
+        ),
         ("0.526", "5.5", "spot", "above 10 times its on-demand price, 0.5260 $/h"),
         ("0.526", "0.01", "spot", "below 2 % of its on-demand price, 0.5260 $/h"),
         ("0.526", "0.15", "", ""),
@@ -109,7 +128,9 @@ def test_of_two_prices_that_disagree_the_one_further_from_the_peers_is_wrong(
 
 
 @given(st.decimals("0.0005", "10000", places=6), st.decimals("0.0005", "10000", places=6))
-def test_prices_that_disagree_are_never_both_kept_nor_both_refused_for_it(on_demand: Decimal, spot: Decimal) -> None:
+def test_prices_that_disagree_are_never_both_kept_nor_both_refused_for_it(
+    on_demand: Decimal, spot: Decimal
+) -> None:
     judged = Plausibility(market().types | {"g4dn.xlarge": PricedType(4, on_demand, spot)})
     first, second = judged.on_demand("g4dn.xlarge", on_demand), judged.spot("g4dn.xlarge", spot)
     if not LEAST_SPOT_SHARE * on_demand <= spot <= MOST_SPOT_SHARE * on_demand:
@@ -125,7 +146,9 @@ def test_without_peers_the_spot_price_is_the_one_that_goes() -> None:
 
 def test_the_bounds_are_part_of_what_is_plausible() -> None:
     lonely = Plausibility({"x": PricedType(1)})
-    assert lonely.spot("x", LEAST_USD_PER_HOUR) is None and lonely.spot("x", MOST_USD_PER_HOUR) is None
+    assert (
+        lonely.spot("x", LEAST_USD_PER_HOUR) is None and lonely.spot("x", MOST_USD_PER_HOUR) is None
+    )
     assert lonely.spot("x", LEAST_USD_PER_HOUR - Decimal("0.000001")) is not None
     assert lonely.on_demand("x", MOST_USD_PER_HOUR + 1) is not None
 
@@ -138,7 +161,9 @@ def test_few_types_say_nothing_of_one_another() -> None:
 
 
 @given(st.sets(st.sampled_from(sorted(G4DN)), max_size=1), st.decimals("0", "0.0004", places=8))
-def test_one_bad_price_of_a_family_never_makes_a_good_one_doubtful(bad: set[str], price: Decimal) -> None:
+def test_one_bad_price_of_a_family_never_makes_a_good_one_doubtful(
+    bad: set[str], price: Decimal
+) -> None:
     judged = market(**{f"g4dn_{size}": f"{price:f}" for size in bad})
     for size, (_, good) in G4DN.items():
         doubt = judged.on_demand(f"g4dn.{size}", price if size in bad else Decimal(good))
@@ -158,7 +183,9 @@ def test_a_price_below_a_micro_dollar_is_no_price_of_a_type() -> None:
     with pytest.raises(RequestError):
         InstanceType("x", 4, spot_usd_per_hour=0)
     smallest = InstanceType("x", 4, spot_usd_per_hour=Decimal("0.000001"), eflops=1e9)
-    assert smallest.spot_usd_per_hour and flopp(1e9, float(smallest.spot_usd_per_hour)) < float("inf")
+    assert smallest.spot_usd_per_hour and flopp(1e9, float(smallest.spot_usd_per_hour)) < float(
+        "inf"
+    )
 
 
 def _rows(name: str) -> Iterator[dict[str, str]]:
@@ -168,7 +195,10 @@ def _rows(name: str) -> Iterator[dict[str, str]]:
 
 @pytest.mark.skipif(not SHARED.exists(), reason="the shared AWS prices are not here")
 def test_no_real_price_is_doubted() -> None:
-    """Every price of AWS's that was collected, by region; where a region has no on-demand prices, also without any."""
+    """Every price of AWS's that was collected, by region.
+
+    Where a region has no on-demand prices, also without any.
+    """
     vcpus = {row["instance_type"]: int(row["vcpu"]) for row in _rows("specs.csv")}
     on_demand: dict[str, dict[str, Decimal]] = {}
     for row in _rows("ondemand.csv"):
@@ -186,13 +216,21 @@ def test_no_real_price_is_doubted() -> None:
                 spot.setdefault(row["region"], {})[row["instance_type"]] = Decimal(price)
         for place, prices in spot.items():
             known = on_demand.get(place, {})
-            region = Plausibility({t: PricedType(vcpus[t], known.get(t), p) for t, p in prices.items()})
+            region = Plausibility(
+                {t: PricedType(vcpus[t], known.get(t), p) for t, p in prices.items()}
+            )
             wrong += [(t, str(d)) for t, p in prices.items() if (d := region.spot(t, p))]
-            wrong += [(t, str(d)) for t in prices if t in known and (d := region.on_demand(t, known[t]))]
+            wrong += [
+                (t, str(d)) for t in prices if t in known and (d := region.on_demand(t, known[t]))
+            ]
             judged += len(prices)
     assert wrong == [] and judged > 5000
 
 
 def test_families() -> None:
-    assert [family(n) for n in ("g4dn.xlarge", "u-24tb1.metal", "mine")] == ["g4dn", "u-24tb1", "mine"]
+    assert [family(n) for n in ("g4dn.xlarge", "u-24tb1.metal", "mine")] == [
+        "g4dn",
+        "u-24tb1",
+        "mine",
+    ]
     assert Decimal(0) < LEAST_SPOT_SHARE < 1 < MOST_SPOT_SHARE

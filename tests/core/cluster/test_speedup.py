@@ -49,7 +49,9 @@ def measured(draw: st.DrawFn, rising: bool = False) -> MeasuredSpeedup:
     values = [draw(st.floats(0.05, 40)) for _ in sizes]
     if rising:
         values = sorted(1 + v for v in values)
-    return MeasuredSpeedup(tuple((float(n), s) for n, s in zip(sizes, values, strict=True)), draw(rings))
+    return MeasuredSpeedup(
+        tuple((float(n), s) for n, s in zip(sizes, values, strict=True)), draw(rings)
+    )
 
 
 curves: st.SearchStrategy[SpeedupCurve] = st.one_of(hybrids, rings, measured())
@@ -75,7 +77,10 @@ class TestFigure5:
         assert fitted.l == pytest.approx(RINGS[name].l, rel=2e-3)
 
     def test_the_hybrid_is_about_18_percent_off(self) -> None:
-        by_type = {name: float(np.mean(errors(TABLE_IV[name], published))) for name, published in FIGURE_5.items()}
+        by_type = {
+            name: float(np.mean(errors(TABLE_IV[name], published)))
+            for name, published in FIGURE_5.items()
+        }
         assert 0.15 < float(np.mean(list(by_type.values()))) < 0.20
         for name, expected in (("g3s.xlarge", 0.20), ("g4dn.xlarge", 0.10), ("g5.xlarge", 0.25)):
             assert by_type[name] == pytest.approx(expected, abs=0.03)
@@ -99,7 +104,9 @@ def inside(curve: SpeedupCurve, n: np.ndarray) -> np.ndarray:
 class TestHybrid:
     def test_the_k_of_table_vii(self) -> None:
         assert at(TABLE_IV["g4dn.xlarge"], 17) == pytest.approx(3.9202, abs=5e-5)
-        assert scaling_factor(TABLE_IV["g4dn.xlarge"], np.array([17.0]))[0] == pytest.approx(0.23060, abs=5e-6)
+        assert scaling_factor(TABLE_IV["g4dn.xlarge"], np.array([17.0]))[0] == pytest.approx(
+            0.23060, abs=5e-6
+        )
 
     @given(curve=hybrids)
     def test_it_is_the_logistic_beyond_b_and_its_tangent_before(self, curve: HybridSpeedup) -> None:
@@ -167,14 +174,17 @@ class TestRing:
     def test_the_fit_recovers_exact_parameters(self, c: float, l_: float, sizes: list[int]) -> None:
         curve = RingSpeedup(c, l_)
         found = RingSpeedup.fit([(float(n), at(curve, n)) for n in sizes])
-        again = found.speedup(np.array(sizes, dtype=float)) / curve.speedup(np.array(sizes, dtype=float))
+        again = found.speedup(np.array(sizes, dtype=float)) / curve.speedup(
+            np.array(sizes, dtype=float)
+        )
         assert np.allclose(again, 1, rtol=1e-6)
         if sizes[-1] >= 2 * sizes[0]:  # else the two costs look alike, and rounding decides
             assert found.c == pytest.approx(c, abs=1e-5 * (1 + c))
             assert found.l == pytest.approx(l_, abs=1e-5)
 
     def test_a_fit_that_gets_stuck_on_an_axis_starts_again(self) -> None:
-        # The linear fit has a negative latency here; from where it is held at 0, no common step of both costs helps.
+        # The linear fit has a negative latency here; from where it is held at 0, no common step of
+        # both costs helps.
         found = RingSpeedup.fit([(7.0, 0.8), (11.0, 1.9)])
         assert at(found, 7) == pytest.approx(0.8, rel=0.4)
         assert at(found, 11) == pytest.approx(1.9, rel=0.4)
@@ -194,7 +204,9 @@ class TestRing:
     )
     # Two rings fit nearly as well, one without a cost per byte.
     @example(points=[(2.0, 9.0), (13.0, 1.3125), (19.0, 3.0), (24.0, 4.0), (34.0, 2.0)])
-    def test_no_bounded_optimiser_finds_better_costs(self, points: list[tuple[float, float]]) -> None:
+    def test_no_bounded_optimiser_finds_better_costs(
+        self, points: list[tuple[float, float]]
+    ) -> None:
         n, s = np.array(points).T
 
         def error(costs: np.ndarray) -> np.ndarray:
@@ -206,7 +218,9 @@ class TestRing:
         best = min(2 * least_squares(error, start, bounds=(0, np.inf)).cost for start in starts)
         assert ours <= best * (1 + 1e-4) + 1e-9
 
-    @pytest.mark.parametrize("parameters", [(-0.1, 0), (0, -0.1), (float("nan"), 0), (0, float("inf"))])
+    @pytest.mark.parametrize(
+        "parameters", [(-0.1, 0), (0, -0.1), (float("nan"), 0), (0, float("inf"))]
+    )
     def test_costs_are_not_negative(self, parameters: Any) -> None:
         with pytest.raises(RequestError):
             RingSpeedup(*parameters)
@@ -291,7 +305,9 @@ class TestScalingFactor:
         assert (found[raw > 1 + 1e-9] == 1).all()
 
     @given(first=st.floats(0.05, 0.95), b=st.floats(1, 30), steepness=st.floats(0.01, 0.99))
-    def test_sane_curves_stay_strictly_inside(self, first: float, b: float, steepness: float) -> None:
+    def test_sane_curves_stay_strictly_inside(
+        self, first: float, b: float, steepness: float
+    ) -> None:
         """0 < S(1) < 1 and a tangent flatter than n."""
         a = steepness * 2 / (first + b - 1)
         curve = HybridSpeedup(a, b, 4 * first / (2 - a * (b - 1)))
@@ -315,7 +331,9 @@ class TestScalingFactor:
         found = scaling_factor(HybridSpeedup(0.5, 9.9, 1), np.array([1.0, 5.0, 12.0]))
         assert found[:2].tolist() == [0, 0] and found[2] > 0
 
-    @pytest.mark.parametrize("points", [((1, 1), (3, 3), (7, 7), (10, 10)), ((3, 3), (11, 11)), ((7, 7),)])
+    @pytest.mark.parametrize(
+        "points", [((1, 1), (3, 3), (7, 7), (10, 10)), ((3, 3), (11, 11)), ((7, 7),)]
+    )
     def test_perfect_scaling_is_not_clamped(self, points: Any) -> None:
         """Interpolation gives n(1 + 2e-16) here and there; nothing had to be corrected."""
         curve = MeasuredSpeedup(points, RingSpeedup(0, 0))

@@ -32,7 +32,10 @@ def test_types_and_prices_are_those_of_the_zone(zone: str) -> None:
 
 
 def test_a_type_without_capacity_there_has_no_spot_price() -> None:
-    only = catalog(gpu_type("g", spot_zones=(ZonePrice("z1", Decimal("0.3")),)), cpu_type("m", zones=("z1", "z2")))
+    only = catalog(
+        gpu_type("g", spot_zones=(ZonePrice("z1", Decimal("0.3")),)),
+        cpu_type("m", zones=("z1", "z2")),
+    )
     assert only.within_zone("z2")["g"].spot_usd_per_hour is None
 
 

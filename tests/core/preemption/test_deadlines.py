@@ -1,4 +1,7 @@
-"""Deadlines: the net never lets a job be late, and the policies do what they promise; numbers and arrays alike."""
+"""Deadlines: the net never lets a job be late, and the policies do what they promise.
+
+Numbers and arrays alike.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,10 @@ def test_spot_is_used_and_its_absence_tells_the_policies_apart() -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_net_pulls_exactly_where_it_is_documented(policy: DeadlinePolicy) -> None:
-    """On spot: spare <= horizon. Elsewhere: spare <= horizon + restart + version, the 2d of the paper."""
+    """On spot: spare <= horizon.
+
+    Elsewhere: spare <= horizon + restart + version, the 2d of the paper.
+    """
     edge = 5 * HOUR + 300 + 60
     on = {"on": SPOT, "version_s": 100.0}
     assert policy.choose(standing(5, (edge + 1) / HOUR, **on)) == SPOT
@@ -62,7 +68,8 @@ def test_on_demand_is_left_a_restart_before_the_line_and_not_by_greedy() -> None
     assert [UniformProgress().choose(s) for s in back] == [ON_DEMAND, ON_DEMAND, SPOT]
     assert [Greedy().choose(s) for s in back] == [ON_DEMAND] * 3
     gone = standing(4, 7.5, on=ON_DEMAND, spot_up=False)
-    assert UniformProgress().choose(gone) == ON_DEMAND  # to stop and to start again would cost a restart
+    # To stop and to start again would cost a restart
+    assert UniformProgress().choose(gone) == ON_DEMAND
 
 
 facts = st.fixed_dictionaries(
@@ -86,9 +93,15 @@ def test_arrays_and_numbers_agree(runs: list[dict[str, float]]) -> None:
     for policy in [*POLICIES, OnDemandOnly()]:
         alone = [Standing(**run) for run in runs]  # type: ignore[arg-type]
         chosen = policy.choose(together)
-        assert isinstance(chosen, np.ndarray) and chosen.tolist() == [policy.choose(s) for s in alone]
-        assert np.broadcast_to(policy.stay_s(together), len(runs)).tolist() == [policy.stay_s(s) for s in alone]
-        assert np.asarray(on_demand_next(policy, together)).tolist() == [on_demand_next(policy, s) for s in alone]
+        assert isinstance(chosen, np.ndarray) and chosen.tolist() == [
+            policy.choose(s) for s in alone
+        ]
+        assert np.broadcast_to(policy.stay_s(together), len(runs)).tolist() == [
+            policy.stay_s(s) for s in alone
+        ]
+        assert np.asarray(on_demand_next(policy, together)).tolist() == [
+            on_demand_next(policy, s) for s in alone
+        ]
 
 
 def drawn_lives(
@@ -100,15 +113,19 @@ def drawn_lives(
     backup: float,
     lives: list[float],
 ) -> float:
-    """When a job ends in a world where spot can always be asked for and each VM lives as drawn from the request on.
+    """When a job ends in a world where spot can always be asked for and each VM lives as drawn from
+    the request on.
 
-    A caller of ``on_demand_next`` and ``stay_s`` as an engine is: it asks again after each new durable version.
+    A caller of ``on_demand_next`` and ``stay_s`` as an engine is: it asks again after each new
+    durable version.
     """
     now, kept, drawn = 0.0, 0.0, iter(lives)
 
     def at(on: int) -> Standing:
         version = cycle + backup
-        return Standing(work - kept, deadline - now, work, deadline, restart, version, on=on, spot_up=True)
+        return Standing(
+            work - kept, deadline - now, work, deadline, restart, version, on=on, spot_up=True
+        )
 
     on_demand = on_demand_next(policy, at(WAIT))
     while True:
@@ -124,7 +141,11 @@ def drawn_lives(
             return now
         safe_at = now + restart + cycle + backup
         while not on_demand:
-            last = safe_at - backup - cycle + (work - kept) if safe_at - backup - cycle < math.inf else math.inf
+            last = (
+                safe_at - backup - cycle + (work - kept)
+                if safe_at - backup - cycle < math.inf
+                else math.inf
+            )
             leave = now + policy.stay_s(at(SPOT))
             first = min(dies, leave, safe_at, last)
             now = first
@@ -149,9 +170,16 @@ def drawn_lives(
     st.lists(st.floats(1, 2e4), max_size=60),
 )
 def test_no_deadline_is_missed_with_drawn_lives(
-    policy: DeadlinePolicy, slack: float, restart: float, cycle: float, backup: float, lives: list[float]
+    policy: DeadlinePolicy,
+    slack: float,
+    restart: float,
+    cycle: float,
+    backup: float,
+    lives: list[float],
 ) -> None:
-    """At any time, with the restart and the work since the newest durable version lost by each preemption."""
+    """At any time, with the restart and the work since the newest durable version lost by each
+    preemption.
+    """
     work = 36_000.0
     deadline = (1 + slack) * work + restart
     assert drawn_lives(policy, work, deadline, restart, cycle, backup, lives) <= deadline + 1e-5
@@ -167,9 +195,13 @@ def test_holding_ends_where_the_choice_changes() -> None:
     hold = float(UniformProgress().stay_s(behind))
     for aside, expected in ((-1.0, ON_DEMAND), (1.0, SPOT)):
         hours = (hold + aside) / HOUR
-        assert UniformProgress().choose(standing(6 - hours, 7.5 - hours, on=ON_DEMAND, horizon_s=0.0)) == expected
+        assert (
+            UniformProgress().choose(standing(6 - hours, 7.5 - hours, on=ON_DEMAND, horizon_s=0.0))
+            == expected
+        )
     assert Greedy().stay_s(behind) == OnDemandOnly().stay_s(behind) == math.inf
-    assert UniformProgress().stay_s(standing(7.4, 7.5, on=ON_DEMAND)) == math.inf  # the net does not let it go
+    # The net does not let it go
+    assert UniformProgress().stay_s(standing(7.4, 7.5, on=ON_DEMAND)) == math.inf
 
 
 def test_names() -> None:

@@ -43,14 +43,20 @@ def test_the_rest_of_a_life_that_is_met_in_its_middle(hours: float) -> None:
 @pytest.mark.parametrize("shape", [0.3, 2.0, 50.0])
 def test_the_mean_over_the_rate_is_that_of_its_quantiles(shape: float) -> None:
     found = replace(BELIEF, rate=LossRate(shape, shape / 0.8)).forecast(1, 4 * HOUR).lasts.value
-    wanted = quad(lambda r: (1 + 2 * r) * math.exp(-2 * r) * stats.gamma.pdf(r, shape, scale=0.8 / shape), 0, 60)[0]
+    wanted = quad(
+        lambda r: (1 + 2 * r) * math.exp(-2 * r) * stats.gamma.pdf(r, shape, scale=0.8 / shape),
+        0,
+        60,
+    )[0]
     assert found == pytest.approx(wanted, abs=0.01)
 
 
 @pytest.mark.parametrize("shape", [0.1, 0.5, 1.9, 30.0, 1000.0])
 def test_quantiles_are_those_of_scipy(shape: float) -> None:
     at = (np.arange(40) + 0.5) / 40
-    assert LossRate(shape, 3.0).quantiles() == pytest.approx(stats.gamma.ppf(at, shape, scale=1 / 3), rel=1e-3)
+    assert LossRate(shape, 3.0).quantiles() == pytest.approx(
+        stats.gamma.ppf(at, shape, scale=1 / 3), rel=1e-3
+    )
     found = Availability(shape, 0.7).quantiles()
     assert found == pytest.approx(stats.beta.ppf(at, shape, 0.7), abs=1e-4)
 
@@ -63,27 +69,39 @@ def test_lives_from_their_beginning_teach_as_they_do_by_bayes() -> None:
     # The density of all three lives, times the prior, is a Gamma's up to a constant.
     r = np.array([0.2, 0.5, 1.1])
     density = [0.5 * r * np.exp(-r), np.exp(-2 * r), 0.5 / 3 * r * np.exp(-3 * r)]
-    ratio = stats.gamma.pdf(r, 2.0, scale=1 / 2.5) * np.prod(density, axis=0) / stats.gamma.pdf(r, 4.0, scale=1 / 8.5)
+    ratio = (
+        stats.gamma.pdf(r, 2.0, scale=1 / 2.5)
+        * np.prod(density, axis=0)
+        / stats.gamma.pdf(r, 4.0, scale=1 / 8.5)
+    )
     assert ratio == pytest.approx(ratio[0])
 
 
 def test_rests_teach_as_they_do_by_bayes() -> None:
-    found = LossRate(2.0, 2.5).after([Life(HOUR, True), Life(4 * HOUR, False), Life(4 * HOUR, False), Life(0.0, False)])
+    found = LossRate(2.0, 2.5).after(
+        [Life(HOUR, True), Life(4 * HOUR, False), Life(4 * HOUR, False), Life(0.0, False)]
+    )
     assert found == LossRate(4.0, 2.5 + 1 + 2 + 2, ((2.0, 2.0),))
 
-    # The rest of a life exp(-r sqrt(t)) has the density r^2 / 2 exp(-r sqrt(t)): integrals by another way.
+    # The rest of a life exp(-r sqrt(t)) has the density r^2 / 2 exp(-r sqrt(t)): integrals by
+    # another way.
     def density(r: float) -> float:
         ended = r**2 / 2 * math.exp(-r)
-        return float(stats.gamma.pdf(r, 2.0, scale=1 / 2.5) * ended * ((1 + 2 * r) * math.exp(-2 * r)) ** 2)
+        return float(
+            stats.gamma.pdf(r, 2.0, scale=1 / 2.5) * ended * ((1 + 2 * r) * math.exp(-2 * r)) ** 2
+        )
 
     whole = quad(density, 0, math.inf)[0]
     quantiles = found.quantiles()
     for place in (0, 10, 20, 39):
-        assert quad(density, 0, quantiles[place])[0] / whole == pytest.approx((place + 0.5) / 40, abs=1e-3)
+        assert quad(density, 0, quantiles[place])[0] / whole == pytest.approx(
+            (place + 0.5) / 40, abs=1e-3
+        )
 
 
 def test_rates_are_found_again_from_vms_that_came_at_any_moment() -> None:
-    # Spells of one rate; a user asks at moments of their own, keeps VMs for 12 h, and gets the rate back.
+    # Spells of one rate; a user asks at moments of their own, keeps VMs for 12 h, and gets the rate
+    # back.
     random, rate = np.random.default_rng(3), 0.7
     spells = (random.exponential(size=4000) / rate) ** 2
     ends = np.cumsum(spells)
@@ -109,7 +127,9 @@ def test_more_vms_and_longer_are_never_more_probable(
 ) -> None:
     belief = replace(BELIEF, rate=BELIEF.rate.of_band(band), placement_score=score)
     belief = belief.after(OwnPool(tuple(lives), 2.0, refused))
-    less, more, longer = (belief.forecast(n, h * HOUR) for n, h in ((vms, hours), (vms + 1, hours), (vms, 2 * hours)))
+    less, more, longer = (
+        belief.forecast(n, h * HOUR) for n, h in ((vms, hours), (vms + 1, hours), (vms, 2 * hours))
+    )
     for found in (less, more, longer):
         for p in (found.had, found.lasts, found.both, found.waited):
             assert 0 <= p.low <= p.value <= p.high <= 1
@@ -155,12 +175,17 @@ def test_a_forecast() -> None:
 
 
 def test_a_better_band_lives_longer() -> None:
-    lasts = [replace(BELIEF, rate=BELIEF.rate.of_band(b)).forecast(8, 4 * HOUR).lasts.value for b in range(5)]
+    lasts = [
+        replace(BELIEF, rate=BELIEF.rate.of_band(b)).forecast(8, 4 * HOUR).lasts.value
+        for b in range(5)
+    ]
     assert lasts == sorted(lasts, reverse=True)
     assert BELIEF.rate.of_band(None) == BELIEF.rate.of_band(4) == BELIEF.rate
     # A mean life of a tenth of the rate: its root in r.
     ratio = math.log1p(-0.25) / math.log1p(-0.025)
-    assert BELIEF.rate.of_band(0).per_sqrt_h == pytest.approx(BELIEF.rate.per_sqrt_h * math.sqrt(ratio))
+    assert BELIEF.rate.of_band(0).per_sqrt_h == pytest.approx(
+        BELIEF.rate.per_sqrt_h * math.sqrt(ratio)
+    )
 
 
 def test_own_lives_narrow_the_interval_and_gangs_by_less() -> None:
@@ -168,7 +193,11 @@ def test_own_lives_narrow_the_interval_and_gangs_by_less() -> None:
     before, alone = BELIEF.forecast(4, 4 * HOUR), BELIEF.after(OwnPool(lives)).forecast(4, 4 * HOUR)
     gang = BELIEF.after(OwnPool(lives, gang=8.0)).forecast(4, 4 * HOUR)
     assert before.lasts.value < gang.lasts.value < alone.lasts.value
-    assert alone.lasts.high - alone.lasts.low < gang.lasts.high - gang.lasts.low < before.lasts.high - before.lasts.low
+    assert (
+        alone.lasts.high - alone.lasts.low
+        < gang.lasts.high - gang.lasts.low
+        < before.lasts.high - before.lasts.low
+    )
     refused = BELIEF.after(OwnPool(lives, refused=64)).forecast(4, 4 * HOUR)
     assert refused.had.value < alone.had.value
     assert design_effect(8, 0.5) == 4.5
@@ -191,11 +220,15 @@ def test_life_for_work_gives_the_same_probability_back() -> None:
 def test_windows_kept() -> None:
     found = windows_kept(9, 10)
     assert found.value == pytest.approx(9.5 / 11)
-    assert (found.low, found.high) == pytest.approx(tuple(stats.beta.ppf([0.1, 0.9], 9.5, 1.5)), abs=1e-4)
+    assert (found.low, found.high) == pytest.approx(
+        tuple(stats.beta.ppf([0.1, 0.9], 9.5, 1.5)), abs=1e-4
+    )
     assert windows_kept(0, 0).value == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize(("vms", "for_s", "option"), [(0, 1, "count"), (10_001, 1, "count"), (1, 0, "for")])
+@pytest.mark.parametrize(
+    ("vms", "for_s", "option"), [(0, 1, "count"), (10_001, 1, "count"), (1, 0, "for")]
+)
 def test_what_cannot_be(vms: int, for_s: float, option: str) -> None:
     with pytest.raises(RequestError) as caught:
         BELIEF.forecast(vms, for_s)

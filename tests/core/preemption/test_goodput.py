@@ -29,7 +29,9 @@ def work_between_saves(rate: float, stall: float, durable: float) -> float:
     return max(math.sqrt(2 * stall / rate), durable)
 
 
-def by_lives(rate: float, stall: float, durable: float, restart: float, work: float, lives: int = 400_000) -> float:
+def by_lives(
+    rate: float, stall: float, durable: float, restart: float, work: float, lives: int = 400_000
+) -> float:
     """One life after the other: what was durable when each ended, over how long all of them lasted."""
     lasted = np.random.default_rng(20261125).exponential(1 / rate, lives)
     versions = np.maximum(0, np.floor((lasted - restart - durable) / (work + stall)))
@@ -37,12 +39,19 @@ def by_lives(rate: float, stall: float, durable: float, restart: float, work: fl
 
 
 CASES = list(
-    product((0.2 * HOUR, HOUR, 4 * HOUR, 100 * HOUR), (0.02, 2.0, 30.0), (0.5, 20.0, 300.0), (30.0, 300.0, 1500.0))
+    product(
+        (0.2 * HOUR, HOUR, 4 * HOUR, 100 * HOUR),
+        (0.02, 2.0, 30.0),
+        (0.5, 20.0, 300.0),
+        (30.0, 300.0, 1500.0),
+    )
 )
 
 
 @pytest.mark.parametrize(("life", "stall", "durable", "restart"), CASES)
-def test_as_one_life_after_the_other(life: float, stall: float, durable: float, restart: float) -> None:
+def test_as_one_life_after_the_other(
+    life: float, stall: float, durable: float, restart: float
+) -> None:
     work = work_between_saves(1 / life, stall, durable)
     expected = by_lives(1 / life, stall, durable, restart, work)
     assert share(1 / life, stall, durable, restart) == pytest.approx(expected, rel=0.02, abs=0.002)
@@ -52,7 +61,9 @@ def test_as_one_life_after_the_other(life: float, stall: float, durable: float, 
     ("life", "stall", "durable", "restart"),
     [case for number, case in enumerate(CASES) if THOROUGH or number % 7 == 0],
 )
-def test_as_the_simulator_of_events(life: float, stall: float, durable: float, restart: float) -> None:
+def test_as_the_simulator_of_events(
+    life: float, stall: float, durable: float, restart: float
+) -> None:
     """A long job in steps that are short beside a segment."""
     found = share(1 / life, stall, durable, restart)
     if found < 0.1:
@@ -73,13 +84,19 @@ def test_as_the_simulator_of_events(life: float, stall: float, durable: float, r
     assert found == pytest.approx(kept, rel=0.04)
 
 
-@pytest.mark.parametrize(("life", "stall", "durable"), [(0.2 * HOUR, 2, 20), (HOUR, 30, 60), (100 * HOUR, 60, 600)])
-def test_saving_more_or_less_often_is_hardly_better(life: float, stall: float, durable: float) -> None:
+@pytest.mark.parametrize(
+    ("life", "stall", "durable"), [(0.2 * HOUR, 2, 20), (HOUR, 30, 60), (100 * HOUR, 60, 600)]
+)
+def test_saving_more_or_less_often_is_hardly_better(
+    life: float, stall: float, durable: float
+) -> None:
     """Where a save is short beside a life, no other interval keeps a hundredth more."""
     rate, restart = 1 / life, 300.0
 
     def kept(work: float) -> float:
-        return rate * work * math.exp(-rate * (restart + durable)) / math.expm1(rate * (work + stall))
+        return (
+            rate * work * math.exp(-rate * (restart + durable)) / math.expm1(rate * (work + stall))
+        )
 
     best = max(kept(durable * factor) for factor in np.geomspace(1, 100 * life / durable, 4000))
     assert 0.99 * best <= share(rate, stall, durable, restart) <= best * (1 + 1e-9)
@@ -91,7 +108,9 @@ seconds = st.floats(0, 5000)
 
 @settings(max_examples=examples(2000))
 @given(rates, seconds, seconds, seconds, st.floats(1.001, 10))
-def test_more_of_anything_keeps_less(rate: float, stall: float, durable: float, restart: float, times: float) -> None:
+def test_more_of_anything_keeps_less(
+    rate: float, stall: float, durable: float, restart: float, times: float
+) -> None:
     now = share(rate, stall, durable, restart)
     assert 0 <= now <= 1
     for worse in (
@@ -110,7 +129,9 @@ def test_without_preemptions_nothing_is_lost(stall: float, durable: float, resta
 
 @settings(max_examples=examples(800))
 @given(st.floats(0, 1e308), st.floats(0, 1e9), st.floats(0, 1e9), st.floats(0, 1e9))
-def test_never_a_warning_and_always_a_share(rate: float, stall: float, durable: float, restart: float) -> None:
+def test_never_a_warning_and_always_a_share(
+    rate: float, stall: float, durable: float, restart: float
+) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert 0 <= share(rate, stall, durable, restart) <= 1

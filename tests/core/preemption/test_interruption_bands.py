@@ -1,4 +1,6 @@
-"""From AWS's bands of one VM to a cluster: what the formulas promise, and a simulation that knows none of them."""
+"""From AWS's bands of one VM to a cluster: what the formulas promise, and a simulation that knows
+none of them.
+"""
 
 from __future__ import annotations
 
@@ -47,12 +49,18 @@ def test_the_cluster_of_one_is_the_vm(band: int) -> None:
 @given(st.integers(0, 3), st.integers(1, 100))
 def test_a_worse_band_begins_where_the_better_one_ends(band: int, vms: int) -> None:
     better, worse = ClusterRisk.of_band(band, vms), ClusterRisk.of_band(band + 1, vms)
-    assert better.share[1] == worse.share[0] and better.losses_per_month[1] == worse.losses_per_month[0]
+    assert (
+        better.share[1] == worse.share[0]
+        and better.losses_per_month[1] == worse.losses_per_month[0]
+    )
     assert better.between_s[0] == worse.between_s[1]
     for risk in (better, worse):
         for low, high in (risk.share, risk.losses_per_month, risk.between_s):
             assert high is None or low < high
-        assert risk.losses_per_month[0] * risk.between_s[1] == pytest.approx(MONTH_S) or risk.between_s[1] == math.inf
+        assert (
+            risk.losses_per_month[0] * risk.between_s[1] == pytest.approx(MONTH_S)
+            or risk.between_s[1] == math.inf
+        )
 
 
 def test_what_has_no_end_has_none() -> None:
@@ -64,7 +72,9 @@ def test_what_has_no_end_has_none() -> None:
 
 @pytest.mark.parametrize(("share", "vms"), [(0.05, 3), (0.15, 8), (0.2, 9), (0.2, 1)])
 def test_a_simulation_of_independent_vms_agrees(share: float, vms: int) -> None:
-    """Day after day each VM goes or stays, so that the share of a month is gone after one, and is replaced."""
+    """Day after day each VM goes or stays, so that the share of a month is gone after one, and is
+    replaced.
+    """
     draw, days, months = random.Random(7), 30, 4000
     a_day = 1 - (1 - share) ** (1 / days)
     hit = losses = 0
@@ -74,7 +84,9 @@ def test_a_simulation_of_independent_vms_agrees(share: float, vms: int) -> None:
         losses += lost
     assert hit / months == pytest.approx(cluster_share(share, vms), abs=0.025)
     expected = MONTH_S / (mean_life_s(share) / vms)
-    assert losses / months == pytest.approx(expected, abs=4 * math.sqrt(expected / months) + 0.01 * expected)
+    assert losses / months == pytest.approx(
+        expected, abs=4 * math.sqrt(expected / months) + 0.01 * expected
+    )
 
 
 def test_the_words_and_the_middles_are_those_of_the_bands() -> None:

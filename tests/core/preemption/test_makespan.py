@@ -1,4 +1,6 @@
-"""Expected time, cost and preemptions in closed form, against the simulator, the thesis's tables, and themselves."""
+"""Expected time, cost and preemptions in closed form, against the simulator, the thesis's tables,
+and themselves.
+"""
 
 from __future__ import annotations
 
@@ -56,18 +58,26 @@ LARGE = Job(
         (LARGE, "static:100", None, 2_334_417, 1494.5),
     ],
 )
-def test_the_tables_of_the_thesis(job: Job, policy: str, every: int | None, total_s: float, usd: float) -> None:
-    """Tables 6.2 and 6.3, which are means of 100 runs; the last row is 0.8 % off in every simulation."""
+def test_the_tables_of_the_thesis(
+    job: Job, policy: str, every: int | None, total_s: float, usd: float
+) -> None:
+    """Tables 6.2 and 6.3, which are means of 100 runs.
+
+    The last row is 0.8 % off in every simulation.
+    """
     found = expected(replace(job, save_every_steps=every), parse_policy(policy))
     assert found.total_s == pytest.approx(total_s, rel=0.009 if policy == "static:100" else 0.0035)
     assert found.cost_usd == pytest.approx(usd, rel=0.009 if policy == "static:100" else 0.004)
 
 
 @pytest.mark.parametrize(
-    ("job", "every", "total_s", "usd"), [(SMALL, 10_000, 460_314, 793.4), (LARGE, 1000, 1_977_442, 3408.3)]
+    ("job", "every", "total_s", "usd"),
+    [(SMALL, 10_000, 460_314, 793.4), (LARGE, 1000, 1_977_442, 3408.3)],
 )
 def test_on_demand(job: Job, every: int, total_s: float, usd: float) -> None:
-    found = expected(replace(job, save_every_steps=every, market=Market.ON_DEMAND), parse_policy("none"))
+    found = expected(
+        replace(job, save_every_steps=every, market=Market.ON_DEMAND), parse_policy("none")
+    )
     assert found.total_s == pytest.approx(total_s, rel=1e-4)
     assert found.cost_usd == pytest.approx(usd, rel=1e-4)
     assert found.preemptions == pytest.approx(0, abs=1e-6)
@@ -77,7 +87,10 @@ def test_on_demand(job: Job, every: int, total_s: float, usd: float) -> None:
 def test_on_demand_as_simulated(policy: str) -> None:
     """What insures against preemptions saves nothing there; what the user asks for is done."""
     job = replace(LARGE, steps=5000, save_every_steps=None, market=Market.ON_DEMAND)
-    found, runs = expected(job, parse_policy(policy)), simulate(job, parse_policy(policy), runs=400, seed=1)
+    found, runs = (
+        expected(job, parse_policy(policy)),
+        simulate(job, parse_policy(policy), runs=400, seed=1),
+    )
     assert found.total_s == pytest.approx(runs.total_s.mean(), rel=1e-3)
     saves = {"every:600": 161, "every:20": 2500}.get(policy, 0)  # 31 and 2 steps
     assert found.total_s == pytest.approx(5000 * 19.75029 + 19.5 * saves + 472.5, rel=1e-3)
@@ -122,7 +135,10 @@ CAMPAIGN = 400 if THOROUGH else 20
 
 @pytest.mark.slow
 def test_within_two_percent_of_simulation_in_its_range() -> None:
-    """Time and cost of random jobs; what is outside of the range must say so, and not all may be."""
+    """Time and cost of random jobs.
+
+    What is outside of the range must say so, and not all may be.
+    """
     inside = 0
     for number in range(CAMPAIGN):
         job, policy = some_job(number)
@@ -135,9 +151,10 @@ def test_within_two_percent_of_simulation_in_its_range() -> None:
             error = 3 * theirs.std() / len(theirs) ** 0.5
             assert abs(mine - theirs.mean()) <= 0.02 * theirs.mean() + error, (number, policy, job)
         spread = 4 * runs.preemptions.std() / len(runs.preemptions) ** 0.5
-        assert abs(found.preemptions - runs.preemptions.mean()) <= 0.08 * runs.preemptions.mean() + spread + 1e-9, (
-            number
-        )
+        assert (
+            abs(found.preemptions - runs.preemptions.mean())
+            <= 0.08 * runs.preemptions.mean() + spread + 1e-9
+        ), number
     assert inside > CAMPAIGN // 2
 
 
@@ -161,18 +178,31 @@ ROUGH = Job(
         ("thesis", {"grace_s": Span.of(500), "missed_notice_rate": 0.3, "save_every_steps": 20}),
         ("adaptive", {"missed_notice_rate": 0.3}),
         ("adaptive", {"missed_notice_rate": 0.1, "proactive_replacement": True}),
-        ("exact", {"missed_notice_rate": 0.5, "proactive_replacement": True, "grace_s": Span.of(400)}),
-        ("exact", {"missed_notice_rate": 0.2, "proactive_replacement": True, "grace_s": Span.of(90)}),
+        (
+            "exact",
+            {"missed_notice_rate": 0.5, "proactive_replacement": True, "grace_s": Span.of(400)},
+        ),
+        (
+            "exact",
+            {"missed_notice_rate": 0.2, "proactive_replacement": True, "grace_s": Span.of(90)},
+        ),
         ("adaptive", {"vms": 5, "mttp_s": (18_000.0,)}),
         ("adaptive", {"vms": 5, "mttp_s": (18_000.0,), "proactive_replacement": True}),
         ("exact", {"vms": 5, "mttp_s": (18_000.0,)}),
     ],
 )
-def test_within_a_few_per_mille_where_each_term_counts(policy: str, changes: dict[str, Any]) -> None:
-    """Long steps, missed notices and early replacements: a wrong term is seen, which 2 % would hide."""
+def test_within_a_few_per_mille_where_each_term_counts(
+    policy: str, changes: dict[str, Any]
+) -> None:
+    """Long steps, missed notices and early replacements: a wrong term is seen, which 2 % would
+    hide.
+    """
     job = replace(ROUGH, **changes)
     assert holds(job, parse_policy(policy))
-    found, runs = expected(job, parse_policy(policy)), simulate(job, parse_policy(policy), runs=4000, seed=1)
+    found, runs = (
+        expected(job, parse_policy(policy)),
+        simulate(job, parse_policy(policy), runs=4000, seed=1),
+    )
     assert found.total_s == pytest.approx(runs.total_s.mean(), rel=0.0025)
     assert found.cost_usd == pytest.approx(runs.cost_usd.mean(), rel=0.006)
     assert found.preemptions == pytest.approx(runs.preemptions.mean(), rel=0.07)
@@ -195,7 +225,10 @@ def test_a_cluster_has_no_one_age_for_its_hazard() -> None:
     ],
 )
 def test_a_short_job(policy: str, changes: dict[str, Any]) -> None:
-    """No saves that would come after its end are counted; and it begins when the last of its VMs is there."""
+    """No saves that would come after its end are counted.
+
+    And it begins when the last of its VMs is there.
+    """
     job = Job(
         steps=300,
         step_s=Span.of(1.0),
@@ -206,16 +239,23 @@ def test_a_short_job(policy: str, changes: dict[str, Any]) -> None:
     )
     job = replace(job, **changes)
     runs = simulate(job, parse_policy(policy), runs=4000, seed=1)
-    assert expected(job, parse_policy(policy)).total_s == pytest.approx(runs.total_s.mean(), rel=0.01)
+    assert expected(job, parse_policy(policy)).total_s == pytest.approx(
+        runs.total_s.mean(), rel=0.01
+    )
 
 
 def test_the_exact_interval_is_the_best_static_one() -> None:
-    """Saves of a fixed number of steps cost least next to the minimiser that Lambert's function gives."""
+    """Saves of a fixed number of steps cost least next to the minimiser that Lambert's function
+    gives.
+    """
     from deepvm.core.preemption.save_intervals import exact_s
 
     job = replace(LARGE, step_s=Span.of(1.0), steps=10**6, backup_s=Span.of(0))
     best = float(exact_s(job.save_s.mean, job.mttp_s[0]))
-    times = {k: expected(job, parse_policy(f"static:{k}")).total_s for k in range(int(best) - 60, int(best) + 60)}
+    times = {
+        k: expected(job, parse_policy(f"static:{k}")).total_s
+        for k in range(int(best) - 60, int(best) + 60)
+    }
     assert abs(min(times, key=lambda k: times[k]) - best) <= 3
 
 
@@ -224,7 +264,9 @@ def test_many_clusters_at_once_are_the_same_as_one_by_one() -> None:
     steps = np.array([4.6, 2.4, 1.3, 0.9])
     for name in ("thesis", "adaptive", "exact", "static:51"):
         policy = parse_policy(name)
-        found = forecast(SMALL, policy, per_second=vms / 10_800, step_s=steps, vms=vms.astype(float))
+        found = forecast(
+            SMALL, policy, per_second=vms / 10_800, step_s=steps, vms=vms.astype(float)
+        )
         for i, (n, step) in enumerate(zip(vms.tolist(), steps.tolist(), strict=True)):
             wide = SMALL.step_s.high / SMALL.step_s.mean - 1
             alone = replace(SMALL, vms=n, step_s=Span(step * (1 - wide), step * (1 + wide)))
@@ -232,7 +274,9 @@ def test_many_clusters_at_once_are_the_same_as_one_by_one() -> None:
 
 
 def test_more_machines_are_hit_more_often() -> None:
-    totals = [expected(replace(SMALL, vms=n), parse_policy("adaptive")).total_s for n in (1, 2, 4, 8, 16)]
+    totals = [
+        expected(replace(SMALL, vms=n), parse_policy("adaptive")).total_s for n in (1, 2, 4, 8, 16)
+    ]
     assert totals == sorted(totals)
     assert expected(replace(SMALL, vms=4), parse_policy("exact")).preemptions == pytest.approx(
         expected(replace(SMALL, mttp_s=(2700.0,)), parse_policy("exact")).preemptions,
@@ -242,7 +286,12 @@ def test_more_machines_are_hit_more_often() -> None:
 
 def test_effective_length_is_that_of_restarts_until_done() -> None:
     """exp(-rate x) of a uniform latency, by its mean over a fine grid."""
-    for low, high, rate in ((0.0, 100.0, 0.01), (20.0, 21.0, 1e-6), (5.0, 5.0, 0.1), (0.0, 5000.0, 0.05)):
+    for low, high, rate in (
+        (0.0, 100.0, 0.01),
+        (20.0, 21.0, 1e-6),
+        (5.0, 5.0, 0.1),
+        (0.0, 5000.0, 0.05),
+    ):
         grid = low + (high - low) * (np.arange(200_000) + 0.5) / 200_000
         length = -math.log(np.exp(-rate * grid).mean()) / rate
         found = effective(np.asarray((low + high) / 2), np.asarray(high - low), np.asarray(rate))

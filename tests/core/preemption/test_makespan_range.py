@@ -1,4 +1,7 @@
-"""Where the closed form says that it holds, it is within 2 % of simulation; and it says so of all ordinary jobs."""
+"""Where the closed form says that it holds, it is within 2 % of simulation.
+
+And it says so of all ordinary jobs.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +81,12 @@ STALLED = Job(
         (WARM, "adaptive"),
         (replace(WARM, vms=4), "adaptive"),
         (replace(WARM, vms=4), "thesis"),
-        (replace(WARM, vms=5, preparation_s=Span.of(400), mttp_s=(21_600.0,), grace_s=Span.of(120)), "adaptive"),
+        (
+            replace(
+                WARM, vms=5, preparation_s=Span.of(400), mttp_s=(21_600.0,), grace_s=Span.of(120)
+            ),
+            "adaptive",
+        ),
         (LATE, "thesis"),
         (replace(LATE, save_every_steps=None), "thesis"),
         (replace(LATE, save_every_steps=4000), "thesis"),
@@ -90,13 +98,17 @@ STALLED = Job(
     ],
 )
 def test_warm_starts_late_notices_and_rare_saves(job: Job, policy: str) -> None:
-    """What was up to 19 % off: cold starts counted twice, notices in coarse parts, saves at the wrong places."""
+    """What was up to 19 % off: cold starts counted twice, notices in coarse parts, saves at the
+    wrong places.
+    """
     assert holds(job, parse_policy(policy))
     runs = simulate(job, parse_policy(policy), runs=4000, seed=1).total_s
     error = 4 * runs.std() / len(runs) ** 0.5
     # Of a cluster some machines go together, of which the closed form knows nothing.
     most = 0.006 if job.vms == 1 else 0.012
-    assert abs(expected(job, parse_policy(policy)).total_s - runs.mean()) <= most * runs.mean() + error
+    assert (
+        abs(expected(job, parse_policy(policy)).total_s - runs.mean()) <= most * runs.mean() + error
+    )
 
 
 @pytest.mark.parametrize(
@@ -109,9 +121,19 @@ def test_warm_starts_late_notices_and_rare_saves(job: Job, policy: str) -> None:
         ("hazard", 10_480, 9122, 23_243.0),
     ],
 )
-def test_long_saves_of_learnt_intervals_are_simulated(policy: str, save_s: float, work_s: int, life_s: float) -> None:
-    """A few short lives, and the job makes saves of which the closed form knows nothing: 10 to 45 % more time."""
-    job = Job(steps=work_s, step_s=Span.of(1.0), save_s=Span.of(save_s), backup_s=Span.of(5), mttp_s=(life_s,))
+def test_long_saves_of_learnt_intervals_are_simulated(
+    policy: str, save_s: float, work_s: int, life_s: float
+) -> None:
+    """A few short lives, and the job makes saves of which the closed form knows nothing: 10 to 45 %
+    more time.
+    """
+    job = Job(
+        steps=work_s,
+        step_s=Span.of(1.0),
+        save_s=Span.of(save_s),
+        backup_s=Span.of(5),
+        mttp_s=(life_s,),
+    )
     job = replace(job, allocation_s=Span.of(4), preparation_s=Span.of(13))
     assert not holds(job, parse_policy(policy))
     assert holds(job, parse_policy(f"static:{work_s * 2 // 3}"))
@@ -119,16 +141,38 @@ def test_long_saves_of_learnt_intervals_are_simulated(policy: str, save_s: float
 
 @pytest.mark.parametrize(
     ("policy", "backup_s", "life_s", "vms"),
-    [("static:10", (30, 300), 3600.0, 1), ("young", (60, 600), 10_800.0, 4), ("static:10", (60, 600), 10_800.0, 1)],
+    [
+        ("static:10", (30, 300), 3600.0, 1),
+        ("young", (60, 600), 10_800.0, 4),
+        ("static:10", (60, 600), 10_800.0, 1),
+    ],
 )
-def test_backups_that_overtake_each_other(policy: str, backup_s: tuple[float, float], life_s: float, vms: int) -> None:
+def test_backups_that_overtake_each_other(
+    policy: str, backup_s: tuple[float, float], life_s: float, vms: int
+) -> None:
     """Against the oracle, step by step: the newest durable version counts, whichever that is."""
-    job = replace(WARM, steps=5000, step_s=Span(1, 1.2), save_s=Span(1.3, 1.57), allocation_s=Span(62, 218), vms=vms)
-    job = replace(job, preparation_s=Span(143, 183), warm_preparation_s=None, grace_s=Span.of(0), mttp_s=(life_s,))
+    job = replace(
+        WARM,
+        steps=5000,
+        step_s=Span(1, 1.2),
+        save_s=Span(1.3, 1.57),
+        allocation_s=Span(62, 218),
+        vms=vms,
+    )
+    job = replace(
+        job,
+        preparation_s=Span(143, 183),
+        warm_preparation_s=None,
+        grace_s=Span.of(0),
+        mttp_s=(life_s,),
+    )
     job = replace(job, backup_s=Span(*backup_s))
     assert holds(job, parse_policy(policy))
     mean, error = naive.mean(job, parse_policy(policy), 4000 if THOROUGH else 500, 1)
-    assert abs(expected(job, parse_policy(policy)).total_s - mean.total_s) <= 0.008 * mean.total_s + 4 * error.total_s
+    assert (
+        abs(expected(job, parse_policy(policy)).total_s - mean.total_s)
+        <= 0.008 * mean.total_s + 4 * error.total_s
+    )
 
 
 POLICIES = ("static:10", "static:97", *CHOOSING, "every:600", "none", "auto")
@@ -161,7 +205,9 @@ def some_job(number: int) -> tuple[Job, str]:
         grace_s=draw.choice(graces),
         mttp_s=(mttp,),
         missed_notice_rate=draw.choice((0, 0, 0.05, 0.1, 0.3)),
-        save_every_steps=draw.choice((None, None, None, max(1, int(steps * 10 ** draw.uniform(-3, 0.1))))),
+        save_every_steps=draw.choice(
+            (None, None, None, max(1, int(steps * 10 ** draw.uniform(-3, 0.1))))
+        ),
         spot_usd_per_hour=1.0,
         stall_s=draw.choice((None, None, Span(0, save * 0.3))),
         memory_node_s=draw.choice((None, None, Span(2, 20))),
@@ -173,9 +219,14 @@ def some_job(number: int) -> tuple[Job, str]:
 
 
 def simulated(job: Job, name: str, number: int) -> tuple[float, float]:
-    """Mean time of simulated runs and its standard error; by the oracle where backups overtake each other."""
+    """Mean time of simulated runs and its standard error.
+
+    By the oracle where backups overtake each other.
+    """
     policy = parse_policy(name)
-    steady = replace(job, backup_s=Span.of(job.backup_s.mean), memory_node_s=job.memory_node_s and Span.of(11))
+    steady = replace(
+        job, backup_s=Span.of(job.backup_s.mean), memory_node_s=job.memory_node_s and Span.of(11)
+    )
     mine = expected(job, policy).total_s
     if abs(mine / expected(steady, policy).total_s - 1) > 0.002:
         mean, error = naive.mean(job, policy, max(30, min(300, 10**6 // job.steps)), number)
@@ -185,7 +236,9 @@ def simulated(job: Job, name: str, number: int) -> tuple[float, float]:
 
 
 def test_within_two_percent_wherever_it_says_so() -> None:
-    """Time of random jobs: warm starts, saves up to a cluster's life, late notices, rare own saves, 1 to 32 VMs."""
+    """Time of random jobs: warm starts, saves up to a cluster's life, late notices, rare own saves,
+    1 to 32 VMs.
+    """
     count = examples(1200)
     inside = 0
     for number in range(count):
@@ -197,26 +250,35 @@ def test_within_two_percent_wherever_it_says_so() -> None:
         except SimulationError:  # some run of a job that hardly makes progress
             continue
         inside += 1
-        # So many jobs are tried that a few are beyond four standard errors of few runs, which are not normal.
+        # So many jobs are tried that a few are beyond four standard errors of few runs, which are
+        # not normal.
         mine = expected(job, parse_policy(name)).total_s
         assert abs(mine - mean) <= 0.02 * mean + 4 * error, (number, name, mine, mean, error, job)
     assert inside > count // 2
 
 
-@pytest.mark.parametrize("policy", ["thesis", "adaptive", "young", "daly", "exact", "hazard", "static:51"])
+@pytest.mark.parametrize(
+    "policy", ["thesis", "adaptive", "young", "daly", "exact", "hazard", "static:51"]
+)
 def test_ordinary_jobs_are_not_refused(policy: str) -> None:
     """The presets, and 100 hours in steps of a second on 1 to 20 VMs that live half a day."""
     for name in ("gpt-117m", "gpt-1.3b"):
         assert holds(preset(name), parse_policy(policy))
-    work = replace(WARM, steps=360_000, save_s=Span.of(5), backup_s=Span.of(10), warm_preparation_s=None)
-    work = replace(work, allocation_s=Span(62, 218), preparation_s=Span(143, 183), mttp_s=(43_200.0,))
+    work = replace(
+        WARM, steps=360_000, save_s=Span.of(5), backup_s=Span.of(10), warm_preparation_s=None
+    )
+    work = replace(
+        work, allocation_s=Span(62, 218), preparation_s=Span(143, 183), mttp_s=(43_200.0,)
+    )
     for vms in range(1, 2 if policy == "hazard" else 21):
         faster = Span.of(vms**-0.8)
         assert holds(replace(work, vms=vms, step_s=faster), parse_policy(policy)), vms
 
 
 def test_share_of_notices_in_time() -> None:
-    """By drawing them: grace periods from 0, a step somewhere in its course, and a save of random length."""
+    """By drawing them: grace periods from 0, a step somewhere in its course, and a save of random
+    length.
+    """
     draw = np.random.default_rng(1)
     steps = np.array([0.5, 3.9, 30.0, 200.0])
     job: Any = replace(LATE, save_s=Span(2, 20), backup_s=Span(1, 10))
@@ -227,9 +289,13 @@ def test_share_of_notices_in_time() -> None:
         assert found == pytest.approx(done.mean(), abs=0.003)
 
 
-@pytest.mark.parametrize(("width", "segment"), [(100.0, 120.0), (100.0, 70.0), (270.0, 11.0), (270.0, 2.0)])
+@pytest.mark.parametrize(
+    ("width", "segment"), [(100.0, 120.0), (100.0, 70.0), (270.0, 11.0), (270.0, 2.0)]
+)
 def test_the_newest_durable_version(width: float, segment: float) -> None:
-    """By drawing delays: the age of the newest durable version is half a segment above a delay without overtaking."""
+    """By drawing delays: the age of the newest durable version is half a segment above a delay
+    without overtaking.
+    """
     draw = np.random.default_rng(2)
     count = math.ceil(width / segment) + 2
     age = draw.random((20_000, 1)) * segment + np.arange(count) * segment

@@ -14,7 +14,9 @@ from deepvm.core.preemption.offline_optimum import least_cost
 from deepvm.errors import RequestError
 
 
-def cheapest_of_all(up: list[bool], gap: float, work: float, deadline: float, restart: float, price: float) -> float:
+def cheapest_of_all(
+    up: list[bool], gap: float, work: float, deadline: float, restart: float, price: float
+) -> float:
     """Every sequence of waiting (0), spot (1) and on-demand (2), second for second within a tick."""
     best = math.inf
     for plan in itertools.product((0, 1, 2), repeat=len(up)):
@@ -52,7 +54,12 @@ def test_least_cost_is_that_of_the_best_of_all_schedules(
     gap, deadline = 10.0, len(up) * 10.0 - cut
     expected = cheapest_of_all(up, gap, work, deadline, restart, price)
     found = least_cost(
-        np.array([up, up]), gap, work_s=work, deadline_s=deadline, restart_s=restart, spot_price=price
+        np.array([up, up]),
+        gap,
+        work_s=work,
+        deadline_s=deadline,
+        restart_s=restart,
+        spot_price=price,
     ).tolist()
     assert found == pytest.approx([expected, expected])
 
@@ -65,4 +72,11 @@ def test_each_start_has_its_own_bound() -> None:
 
 def test_a_table_that_is_too_large_is_refused() -> None:
     with pytest.raises(RequestError, match="multiple of the traces' gap of 10 s"):
-        least_cost(np.ones((1, 99), dtype=bool), 10.0, work_s=1e5, deadline_s=2e6, restart_s=300.001, spot_price=0.3)
+        least_cost(
+            np.ones((1, 99), dtype=bool),
+            10.0,
+            work_s=1e5,
+            deadline_s=2e6,
+            restart_s=300.001,
+            spot_price=0.3,
+        )

@@ -1,4 +1,6 @@
-"""What is learnt of preemptions: against integration by brute force, censored lives, arrays against numbers."""
+"""What is learnt of preemptions: against integration by brute force, censored lives, arrays against
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ def learnt(history: LomaxHistory, seen: list[tuple[float, bool]]) -> LomaxHistor
 def test_mean_lifetime_is_the_posterior_of_a_gamma_prior(
     prior: float, strength: float, seen: list[tuple[float, bool]]
 ) -> None:
-    """The rate has the density of Gamma(strength) times each life's likelihood; its mean, by brute force."""
+    """The rate has the density of Gamma(strength) times each life's likelihood.
+
+    Its mean, by brute force.
+    """
     found = Lifetimes(prior, strength)
     for life, ended in seen:
         found = found.after(life, ended)
@@ -39,11 +44,14 @@ def test_mean_lifetime_is_the_posterior_of_a_gamma_prior(
     assert found.mean_s == pytest.approx((strength * prior + time) / (strength + deaths))
     log_rate = np.linspace(math.log(1 / found.mean_s) - 12, math.log(1 / found.mean_s) + 4, 40_001)
     rate = np.exp(log_rate)
-    log_density = strength * log_rate - strength * prior * rate  # with the Jacobian of the logarithm
+    # With the Jacobian of the logarithm
+    log_density = strength * log_rate - strength * prior * rate
     log_density += deaths * log_rate - rate * time
     weight = np.exp(log_density - log_density.max())
     if strength + deaths > 1:  # below, the grid cuts off what lies next to a rate of 0
-        assert 1 / found.mean_s == pytest.approx(float((weight * rate).sum() / weight.sum()), rel=1e-3)
+        assert 1 / found.mean_s == pytest.approx(
+            float((weight * rate).sum() / weight.sum()), rel=1e-3
+        )
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=20))
@@ -59,7 +67,10 @@ def test_notices_count_preemptions_only(seen: list[tuple[bool, bool]]) -> None:
 @settings(max_examples=examples(40))
 @given(st.floats(300, 1e5), lives)
 def test_lomax_posterior_against_brute_force(mttp_s: float, seen: list[tuple[float, bool]]) -> None:
-    """Prior times likelihood on a fine grid of shapes, for each scale; nothing of it is in closed form."""
+    """Prior times likelihood on a fine grid of shapes, for each scale.
+
+    Nothing of it is in closed form.
+    """
     start = LomaxHistory.around(mttp_s, size=9)
     found = learnt(start, seen)
     log_shape = np.linspace(math.log(1e-4), math.log(100), 6001)
@@ -75,7 +86,9 @@ def test_lomax_posterior_against_brute_force(mttp_s: float, seen: list[tuple[flo
     own = weight.sum(axis=1)
     assert weights(found) == pytest.approx(own / own.sum(), abs=1e-6)
     probable = own > 1e-9 * own.sum()
-    assert found.shape()[..., probable] == pytest.approx((weight @ shape)[probable] / own[probable], rel=1e-4)
+    assert found.shape()[..., probable] == pytest.approx(
+        (weight @ shape)[probable] / own[probable], rel=1e-4
+    )
 
 
 @given(lives)
@@ -88,7 +101,9 @@ def test_the_prior_weighs_as_stated(seen: list[tuple[float, bool]]) -> None:
 
 
 @given(st.floats(1, 1e6), lives)
-def test_a_life_that_was_only_watched_speaks_for_a_lower_hazard(life: float, seen: list[tuple[float, bool]]) -> None:
+def test_a_life_that_was_only_watched_speaks_for_a_lower_hazard(
+    life: float, seen: list[tuple[float, bool]]
+) -> None:
     before = learnt(LomaxHistory.around(5000.0), seen)
     watched, ended = before.after(life, False), before.after(life, True)
     assert np.all(watched.shape() < before.shape()) and np.all(watched.shape() < ended.shape())
@@ -132,10 +147,13 @@ def test_numbers_and_arrays_go_together(life: object, ended: object) -> None:
     found = LomaxHistory.around(5000.0).after(life, ended).after(50.0, True).most_probable()  # type: ignore[arg-type]
     for run in range(2):
         one, over = (
-            bool(np.broadcast_to(v, 2)[run]) if v is ended else float(np.broadcast_to(v, 2)[run]) for v in (life, ended)
+            bool(np.broadcast_to(v, 2)[run]) if v is ended else float(np.broadcast_to(v, 2)[run])
+            for v in (life, ended)
         )
         alone = LomaxHistory.around(5000.0).after(one, over).after(50.0, True).most_probable()
-        assert [np.broadcast_to(v, 2)[run] for v in found] == pytest.approx([float(v) for v in alone])
+        assert [np.broadcast_to(v, 2)[run] for v in found] == pytest.approx(
+            [float(v) for v in alone]
+        )
 
 
 def test_a_lomax_law_is_found_again() -> None:
@@ -145,7 +163,8 @@ def test_a_lomax_law_is_found_again() -> None:
     limit = random.exponential(20_000, 1000)
     seen = [(float(min(a, b)), bool(a <= b)) for a, b in zip(life, limit, strict=True)]
     shape, scale = learnt(LomaxHistory.around(10_800.0), seen).most_probable()
-    for age in (0, 1000, 10_000):  # shape and scale stand in for each other; the hazard is what is used
+    # Shape and scale stand in for each other; the hazard is what is used
+    for age in (0, 1000, 10_000):
         assert shape / (scale + age) == pytest.approx(1.5 / (3000 + age), rel=0.2)
     history = learnt(LomaxHistory.around(10_800.0), [(100.0, True)] * 200)
     assert history.shape().shape == (13,) and float(weights(history).sum()) == pytest.approx(1)

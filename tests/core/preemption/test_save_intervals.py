@@ -22,10 +22,13 @@ def is_least(lost: Callable[[float], float], best: float, other: float) -> bool:
 
 
 @given(saves, means, off)
-def test_the_exact_interval_is_where_dalys_expected_time_is_least(save: float, mean: float, other: float) -> None:
+def test_the_exact_interval_is_where_dalys_expected_time_is_least(
+    save: float, mean: float, other: float
+) -> None:
     best = float(exact_s(save, mean))
 
-    def log_time(tau: float) -> float:  # of (exp((tau + delta)/M) - 1)/tau, which may be beyond all floats
+    # Of (exp((tau + delta)/M) - 1)/tau, which may be beyond all floats
+    def log_time(tau: float) -> float:
         x = (tau + save) / mean
         return x + math.log(-math.expm1(-x)) - math.log(tau)
 
@@ -38,7 +41,15 @@ def test_first_order_forms_lose_least(
     save: float, mean: float, missed: float, age: float, shape: float, other: float
 ) -> None:
     """Of save / interval + hazard interval / 2, for the hazard that each form stands for."""
-    facts = SaveFacts(save_s=save, mttp_s=mean, restart_s=age, age_s=age, shape=shape, scale_s=mean, missed_rate=missed)
+    facts = SaveFacts(
+        save_s=save,
+        mttp_s=mean,
+        restart_s=age,
+        age_s=age,
+        shape=shape,
+        scale_s=mean,
+        missed_rate=missed,
+    )
     noticed = replace(facts, grace_s=1.0)
     for hazard, best in (
         (1 / mean, young_s(save, mean)),
@@ -52,7 +63,9 @@ def test_first_order_forms_lose_least(
 
 
 @given(means, st.floats(1e-6, 0.02))
-def test_dalys_form_is_next_to_the_exact_one_while_saves_are_short(mean: float, share: float) -> None:
+def test_dalys_form_is_next_to_the_exact_one_while_saves_are_short(
+    mean: float, share: float
+) -> None:
     assert daly_s(share * mean, mean) == pytest.approx(exact_s(share * mean, mean), rel=2e-3)
     assert daly_s(3 * mean, mean) == mean
 
@@ -65,9 +78,17 @@ def test_arrays_are_what_numbers_are(pairs: list[tuple[float, float]]) -> None:
 
 
 @given(saves, means, st.floats(0.01, 1), st.floats(0, 300))
-def test_who_insures_when_an_emergency_save_fits(save: float, mean: float, missed: float, grace: float) -> None:
+def test_who_insures_when_an_emergency_save_fits(
+    save: float, mean: float, missed: float, grace: float
+) -> None:
     facts = SaveFacts(
-        save_s=save, emergency_s=save, grace_s=grace, mttp_s=mean, missed_rate=missed, shape=1.0, scale_s=mean
+        save_s=save,
+        emergency_s=save,
+        grace_s=grace,
+        mttp_s=mean,
+        missed_rate=missed,
+        shape=1.0,
+        scale_s=mean,
     )
     fits = save < grace
     assert facts.emergency_fits == fits == Thesis().emergency(facts) == Adaptive().emergency(facts)

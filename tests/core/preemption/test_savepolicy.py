@@ -27,7 +27,9 @@ from deepvm.errors import RequestError
 times = st.floats(0.001, 1e5)
 
 
-def steps_saved(policy: SavePolicy, steps: int, step_s: float, stall_s: float = 0.0, busy_s: float = 0.0) -> list[int]:
+def steps_saved(
+    policy: SavePolicy, steps: int, step_s: float, stall_s: float = 0.0, busy_s: float = 0.0
+) -> list[int]:
     """A training that does what the policy says."""
     saved: list[int] = []
     now = last = 0.0
@@ -49,17 +51,23 @@ def test_steps_and_time() -> None:
 
 
 def test_a_time_counts_from_the_end_of_a_save() -> None:
-    """As in the simulator: between two saves the training gets the time that the user asks for, in full."""
+    """As in the simulator: between two saves the training gets the time that the user asks for, in
+    full.
+    """
     assert steps_saved(EverySeconds(30), 10, 10, stall_s=10) == [3, 6, 9]
     assert steps_saved(EverySeconds(30), 10, 10, stall_s=3000) == [3, 6, 9]
 
 
-@pytest.mark.parametrize("text", [*POLICIES, "static:51", "every:600", "every:0.1", "every:123456.789012345"])
+@pytest.mark.parametrize(
+    "text", [*POLICIES, "static:51", "every:600", "every:0.1", "every:123456.789012345"]
+)
 def test_names_of_policies(text: str) -> None:
     assert parse_policy(text).name == text
 
 
-@pytest.mark.parametrize("text", ["every:10min", "every:600s", "every:6e2", " every:0.1666666666666666667h"])
+@pytest.mark.parametrize(
+    "text", ["every:10min", "every:600s", "every:6e2", " every:0.1666666666666666667h"]
+)
 def test_times_of_policies(text: str) -> None:
     assert parse_policy(text) == EverySeconds(600)
 
@@ -92,11 +100,19 @@ def test_young_minimises_the_loss(stall_s: float, mtbf_s: float, other: float) -
         return stall_s / interval + interval / (2 * mtbf_s)
 
     best = math.sqrt(2 * stall_s * mtbf_s)
-    assert Auto(mtbf_s, 0.999999).interval_s(SaveFacts(save_s=stall_s)) == pytest.approx(max(best, stall_s / 0.999999))
+    assert Auto(mtbf_s, 0.999999).interval_s(SaveFacts(save_s=stall_s)) == pytest.approx(
+        max(best, stall_s / 0.999999)
+    )
     assert lost(best) <= lost(best * (1 + other)) and lost(best) <= lost(best * (1 - other))
 
 
-@given(st.floats(0.001, 10), st.floats(0.01, 100), st.floats(60, 1e5), st.floats(0.001, 0.2), st.floats(0.01, 1))
+@given(
+    st.floats(0.001, 10),
+    st.floats(0.01, 100),
+    st.floats(60, 1e5),
+    st.floats(0.001, 0.2),
+    st.floats(0.01, 1),
+)
 def test_auto_keeps_its_budget_and_never_overtakes_itself(
     stall_s: float, busy_s: float, mtbf_s: float, overhead: float, step_s: float
 ) -> None:
@@ -106,7 +122,8 @@ def test_auto_keeps_its_budget_and_never_overtakes_itself(
     assert saved[0] == 1
     gaps = [(b - a) * step_s for a, b in zip(saved, saved[1:], strict=False)]
     assert all(gap >= max(stall_s / overhead, busy_s) * (1 - 1e-9) for gap in gaps)
-    assert all(interval - step_s < gap * (1 + 1e-9) for gap in gaps)  # Young's interval is rounded down
+    # Young's interval is rounded down
+    assert all(interval - step_s < gap * (1 + 1e-9) for gap in gaps)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +168,9 @@ def test_the_exact_interval_of_one_job_needs_no_scipy() -> None:
 def test_whole_steps(policy: SavePolicy, steps: int) -> None:
     facts = SaveFacts(save_s=0.01, step_s=0.1, mttp_s=16.0)
     assert whole_steps(policy, facts) == steps
-    assert whole_steps(policy, replace(facts, save_s=np.array([0.01, 0.01]))) == pytest.approx([steps, steps])
+    assert whole_steps(policy, replace(facts, save_s=np.array([0.01, 0.01]))) == pytest.approx(
+        [steps, steps]
+    )
 
 
 def test_a_whole_number_of_steps_is_not_rounded_off() -> None:
@@ -160,7 +179,9 @@ def test_a_whole_number_of_steps_is_not_rounded_off() -> None:
 
 
 @given(
-    st.sampled_from([name for name in POLICIES if name not in ("none", "hazard")] + ["every:7.5", "every:100"]),
+    st.sampled_from(
+        [name for name in POLICIES if name not in ("none", "hazard")] + ["every:7.5", "every:100"]
+    ),
     st.floats(0.01, 10),
     st.floats(0.01, 10),
     st.floats(10, 1e4),
@@ -169,7 +190,9 @@ def test_a_whole_number_of_steps_is_not_rounded_off() -> None:
 def test_a_running_job_saves_after_as_many_steps_as_are_simulated(
     name: str, step_s: float, stall_s: float, mttp_s: float, busy_s: float
 ) -> None:
-    """One rule: the steps between two versions of a job whose steps are all alike are those of ``whole_steps``."""
+    """One rule: the steps between two versions of a job whose steps are all alike are those of
+    ``whole_steps``.
+    """
     policy = parse_policy(name)
     assert policy.has_interval
     facts = SaveFacts(save_s=stall_s, backup_s=busy_s, mttp_s=mttp_s)

@@ -8,13 +8,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.effort import examples
 
-from deepvm.core.training.evidence import NOISE, PRIOR, FloatArray, Loading, Row, kind, learn, leave_out, log_evidence
+from deepvm.core.training.evidence import (
+    NOISE,
+    PRIOR,
+    FloatArray,
+    Loading,
+    Row,
+    kind,
+    learn,
+    leave_out,
+    log_evidence,
+)
 
 GPUS, MODELS = ["a", "b", "c"], ["m", "n"]
 
 
 def row(gpu: str, model: str, error: float, *, share: float = 0.2, vms: int = 2) -> Row:
-    effects = {"all": 1.0, f"gpu={gpu}": 1.0, f"model={model}": 1.0, "network=net": 1.0, "across": 1.0}
+    effects = {
+        "all": 1.0,
+        f"gpu={gpu}": 1.0,
+        f"model={model}": 1.0,
+        "network=net": 1.0,
+        "across": 1.0,
+    }
     return Row(effects, share, log_local=np.log(4), log_vms=np.log(vms), error=error)
 
 
@@ -109,7 +125,9 @@ def test_the_interval_widens_with_the_distance_from_what_was_measured() -> None:
 
 
 def test_some_of_the_effects_keep_mean_and_covariance() -> None:
-    whole = learn([row(g, m, 0.1 * i) for i, (g, m) in enumerate((g, m) for g in GPUS for m in MODELS)])
+    whole = learn(
+        [row(g, m, 0.1 * i) for i, (g, m) in enumerate((g, m) for g in GPUS for m in MODELS)]
+    )
     part = whole.only(lambda name: name.startswith("gpu="))
     assert set(part.names) == {"gpu=a", "gpu=b", "gpu=c"}
     for name, place in part.names.items():

@@ -47,7 +47,10 @@ def test_micro_batches_make_up_the_batch_and_fit(workload: Workload, name: str) 
     batch = np.array([workload.batch_on(int(k)) for k in SIZES])
     assert np.allclose(found.micro_batch * found.passes, np.ceil(batch - 1e-9)), "samples are whole"
     fits = found.fits
-    assert (np.ceil(found.micro_batch[fits] - 1e-9) * found.sample_bytes[fits] <= found.free_bytes[fits] + 1).all()
+    assert (
+        np.ceil(found.micro_batch[fits] - 1e-9) * found.sample_bytes[fits]
+        <= found.free_bytes[fits] + 1
+    ).all()
     assert (batch[fits] >= 1 - 1e-9).all()
 
 
@@ -62,7 +65,9 @@ def test_sharding_over_more_gpus_never_needs_more_memory(workload: Workload) -> 
 
 
 def test_an_8b_model_as_engineers_know_it() -> None:
-    """16 bytes a parameter: 128 GB of state, 16 GB on each of 8, and 2 GB of its first and last layer, gathered."""
+    """16 bytes a parameter: 128 GB of state, 16 GB on each of 8, and 2 GB of its first and last
+    layer, gathered.
+    """
     workload = Workload(find_model("llama-8b"), Method.FSDP, BF16, 1)
     state = state_bytes(workload, BF16, np.array([8.0]), sharded=True)
     assert state[0] == pytest.approx(16.06e9 + 2 * 2 * 128_256 * 4096, rel=0.01)
@@ -89,7 +94,9 @@ def test_lora_on_one_gpu(model: str, name: str, memory: float, fits: bool) -> No
 
 
 def test_lora_splits_weights_only_where_it_must() -> None:
-    small, large = (Workload(find_model(m), Method.LORA, BF16, 1) for m in ("llama-8b", "llama-70b"))
+    small, large = (
+        Workload(find_model(m), Method.LORA, BF16, 1) for m in ("llama-8b", "llama-70b")
+    )
     eight = np.array([8.0])
     assert not fit_memory(small, gpu("H100"), BF16, eight).sharded[0]
     assert fit_memory(large, gpu("H100"), BF16, eight).sharded[0]
@@ -97,7 +104,10 @@ def test_lora_splits_weights_only_where_it_must() -> None:
 
 def test_strong_scaling_ends_where_a_gpu_has_no_sample() -> None:
     workload = Workload(find_model("resnet50"), Method.DDP, Precision.FP16, 16, Scaling.STRONG)
-    assert fit_memory(workload, gpu("T4"), Precision.FP16, SIZES).fits.tolist() == [True] * 16 + [False] * 48
+    assert (
+        fit_memory(workload, gpu("T4"), Precision.FP16, SIZES).fits.tolist()
+        == [True] * 16 + [False] * 48
+    )
 
 
 def test_checkpointing_is_what_usual_recipes_do() -> None:
@@ -113,23 +123,36 @@ def test_checkpointing_is_what_usual_recipes_do() -> None:
 
 
 def test_what_pytorch_took() -> None:
-    """Peaks of real runs on one H100 and one H200 (scripts/measure_transformers.py, 26 November 2026)."""
+    """Peaks of real runs on one H100 and one H200 (scripts/measure_transformers.py, 26 November
+    2026).
+    """
     off = []
     with (TESTS / "recorded" / "gpu_runs.csv").open(encoding="utf-8", newline="") as file:
         for run in csv.DictReader(file):
-            model, precision, batch = find_model(run["model"]), Precision(run["precision"]), float(run["batch"])
+            model, precision, batch = (
+                find_model(run["model"]),
+                Precision(run["precision"]),
+                float(run["batch"]),
+            )
             if run["tokens"]:
                 model = model.with_sequence(int(run["tokens"]))
             workload = Workload(
-                model, Method(run["method"]), precision, batch, checkpointing=run["checkpointing"] == "1"
+                model,
+                Method(run["method"]),
+                precision,
+                batch,
+                checkpointing=run["checkpointing"] == "1",
             )
             one = np.ones(1)
             need = float(state_bytes(workload, precision, one, sharded=False)[0])
-            need += batch * float(fit_memory(workload, gpu(run["gpu"]), precision, one).sample_bytes[0])
+            need += batch * float(
+                fit_memory(workload, gpu(run["gpu"]), precision, one).sample_bytes[0]
+            )
             if not run["allocated_gib"]:
                 # It found no memory; a block of 16 GiB needs more than what is free in all.
                 assert need > 0.95 * gpu(run["gpu"]).memory_bytes - 1.2e9, run
-            elif run["model"] != "gpt2":  # its GELU is made of many operations there, and it takes half as much again
+            elif run["model"] != "gpt2":
+                # Its GELU is made of many operations there, and it takes half as much again
                 off.append(need / float(run["allocated_gib"]) / 2**30 - 1)
     assert len(off) > 30
     assert np.median(np.abs(off)) < 0.08

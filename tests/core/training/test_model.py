@@ -19,7 +19,10 @@ PEAKS = {"A100": 312e12, "H100": 989e12}
 
 @pytest.mark.skipif(not RUNS.exists(), reason="the shared data are not here")
 def test_operations_are_those_of_published_utilisation() -> None:
-    """MFU of the published runs, recomputed from our operations; theirs count learned positions as well."""
+    """MFU of the published runs, recomputed from our operations.
+
+    Theirs count learned positions as well.
+    """
     with RUNS.open(encoding="utf-8") as file:
         rows = [r for r in csv.DictReader(file) if "fp8" not in r["precision"]]
     assert len(rows) > 150
@@ -31,7 +34,8 @@ def test_operations_are_those_of_published_utilisation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parameters", "layers", "hidden"), [(124e6, 9, 1088), (6.7e9, 32, 4160), (13e9, 40, 5184), (175e9, 96, 12352)]
+    ("parameters", "layers", "hidden"),
+    [(124e6, 9, 1088), (6.7e9, 32, 4160), (13e9, 40, 5184), (175e9, 96, 12352)],
 )
 def test_a_size_alone_gives_the_usual_shape(parameters: float, layers: int, hidden: int) -> None:
     shape = Transformer.of_size(parameters)
@@ -55,7 +59,10 @@ def test_training_costs_6_p_a_token_and_lora_4() -> None:
 
 def test_checkpointing_keeps_less() -> None:
     for name in ("llama-8b", "resnet50", "stable-diffusion-2"):
-        less, more = (find_model(name).kept_bytes(checkpointing=c, full_precision=False) for c in (True, False))
+        less, more = (
+            find_model(name).kept_bytes(checkpointing=c, full_precision=False)
+            for c in (True, False)
+        )
         assert 0 < less < more
 
 
@@ -74,6 +81,9 @@ def test_a_model_needs_a_shape_or_operations() -> None:
 
 def test_a_model_takes_no_longer_samples_than_it_has_learned_positions_for() -> None:
     assert find_model("gpt2").with_sequence(1024).sequence == 1024
-    with pytest.raises(RequestError, match="seq: 2048 cannot be used; allowed: at most 1024: gpt2 has learned so many"):
+    with pytest.raises(
+        RequestError,
+        match="seq: 2048 cannot be used; allowed: at most 1024: gpt2 has learned so many",
+    ):
         find_model("gpt2").with_sequence(2048)
     assert find_model("llama-8b").with_sequence(131_072).sequence == 131_072

@@ -1,4 +1,6 @@
-"""The step-time law: its limits, what a fit finds again, how often its intervals hold, and odd input."""
+"""The step-time law: its limits, what a fit finds again, how often its intervals hold, and odd
+input.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ MODELS = ("imagenet", "bert", "cifar10")
 needs_rows = pytest.mark.skipif(not PUBLISHED.is_file(), reason="the published rows are not there")
 
 times = st.floats(1e-5, 10.0)
-laws = st.builds(StepTimeLaw, times, times, times, times, times, times, st.floats(1.0, 10.0), st.floats(0.0, 0.3))
+laws = st.builds(
+    StepTimeLaw, times, times, times, times, times, times, st.floats(1.0, 10.0), st.floats(0.0, 0.3)
+)
 
 
 def numbers(*values: float) -> list[FloatArray]:
@@ -47,12 +51,16 @@ def by_law(law: StepTimeLaw, nodes: object, gpus: object, batch: object) -> Step
 
 def grid(batches: tuple[float, ...]) -> tuple[FloatArray, FloatArray, FloatArray]:
     sizes = [(1, 1), (1, 2), (1, 4), (2, 2), (2, 4), (2, 8), (3, 12), (4, 4), (4, 16)]
-    rows = np.array([(nodes, gpus, batch) for nodes, gpus in sizes for batch in batches], dtype=np.float64)
+    rows = np.array(
+        [(nodes, gpus, batch) for nodes, gpus in sizes for batch in batches], dtype=np.float64
+    )
     return rows[:, 0], rows[:, 1], rows[:, 2]
 
 
 @given(law=laws, nodes=st.integers(1, 64), per_vm=st.integers(1, 16), batch=st.floats(0.1, 1e5))
-def test_a_step_is_between_its_longer_part_and_both(law: StepTimeLaw, nodes: int, per_vm: int, batch: float) -> None:
+def test_a_step_is_between_its_longer_part_and_both(
+    law: StepTimeLaw, nodes: int, per_vm: int, batch: float
+) -> None:
     n, gpus, own = numbers(nodes, nodes * per_vm, batch)
     grad, sync, step = law.grad_s(gpus, own), law.sync_s(n, gpus), law.step_s(n, gpus, own)
     assert np.maximum(grad, sync) * (1 - 1e-12) <= step <= (grad + sync) * (1 + 1e-12)
@@ -88,12 +96,17 @@ known_laws = st.builds(
 
 
 @given(law=known_laws, exponent=st.integers(-3, 3))
-def test_a_known_law_is_found_again_within_what_was_measured(law: StepTimeLaw, exponent: int) -> None:
+def test_a_known_law_is_found_again_within_what_was_measured(
+    law: StepTimeLaw, exponent: int
+) -> None:
     unit = 10.0**exponent  # seconds or milliseconds: the search does not care
     law = law.slower(unit, unit)
     found = fit_steps(by_law(law, *grid((8.0, 32.0, 128.0, 512.0))))
     assert found.error < 0.02
-    n, gpus, batch = (np.array(values) for values in ([1.0, 1, 2, 3, 4], [1.0, 3, 6, 9, 12], [16.0, 64, 256, 20, 100]))
+    n, gpus, batch = (
+        np.array(values)
+        for values in ([1.0, 1, 2, 3, 4], [1.0, 3, 6, 9, 12], [16.0, 64, 256, 20, 100])
+    )
     assert found.law.step_s(n, gpus, batch) == pytest.approx(law.step_s(n, gpus, batch), rel=0.05)
 
 
@@ -105,7 +118,9 @@ def late_and_early(model: str) -> tuple[Steps, StepTimeFit]:
 
 @cache
 def misses(model: str) -> tuple[FloatArray, FloatArray]:
-    """Relative errors of six and eight VMs predicted from up to four, and whether the 80 % interval holds."""
+    """Relative errors of six and eight VMs predicted from up to four, and whether the 80 % interval
+    holds.
+    """
     late, fit = late_and_early(model)
     error = np.abs(fit.law.step_s(late.nodes, late.gpus, late.batch) / late.step_s - 1)
     held = []
@@ -178,7 +193,9 @@ def test_what_was_not_measured_is_0_and_doubted() -> None:
         ([(1, 1), (2, 2)], (2, 8, 32.0)),
     ],
 )
-def test_two_gpus_say_nothing_of_each_gpu_more(sizes: list[tuple[int, int]], asked: tuple[int, int, float]) -> None:
+def test_two_gpus_say_nothing_of_each_gpu_more(
+    sizes: list[tuple[int, int]], asked: tuple[int, int, float]
+) -> None:
     rows = np.array([(*size, batch) for size in sizes for batch in (8.0, 32.0, 128.0)])
     fit = fit_steps(by_law(LAW, *rows.T))
     if max(gpus for nodes, gpus in sizes if nodes == 1) <= 2:
@@ -208,15 +225,24 @@ def test_interval_without_ranges_grows_with_the_cluster() -> None:
 )
 def test_too_little_to_fit(nodes: list[float], step: list[float]) -> None:
     own = np.array(nodes, dtype=np.float64)
-    with pytest.raises(RequestError, match="at least 4 measured steps, of at least two clusters or batches"):
+    with pytest.raises(
+        RequestError, match="at least 4 measured steps, of at least two clusters or batches"
+    ):
         fit_steps(Steps(own, own, own * 8, np.array(step)))
 
 
 def test_ten_thousand_rows_take_a_second_or_so() -> None:
     random = np.random.default_rng(0)
     nodes = random.integers(1, 9, 10_000)
-    steps = by_law(LAW, nodes, nodes * random.integers(1, 5, 10_000), random.integers(1, 300, 10_000))
-    noisy = Steps(steps.nodes, steps.gpus, steps.batch, steps.step_s * np.exp(0.1 * random.standard_normal(10_000)))
+    steps = by_law(
+        LAW, nodes, nodes * random.integers(1, 5, 10_000), random.integers(1, 300, 10_000)
+    )
+    noisy = Steps(
+        steps.nodes,
+        steps.gpus,
+        steps.batch,
+        steps.step_s * np.exp(0.1 * random.standard_normal(10_000)),
+    )
     began = time.process_time()
     fit = fit_steps(noisy)
     assert time.process_time() - began < 15  # it takes one
@@ -231,8 +257,12 @@ shapes = st.sampled_from(["any", "one batch", "one size", "repeats"])
 
 
 @given(rows=st.lists(rows, min_size=4, max_size=12), shape=shapes)
-def test_odd_rows_are_fitted_or_refused(rows: list[tuple[int, int, float, float]], shape: str) -> None:
-    nodes, per_vm, batch, step = (np.array(column, dtype=np.float64) for column in zip(*rows, strict=True))
+def test_odd_rows_are_fitted_or_refused(
+    rows: list[tuple[int, int, float, float]], shape: str
+) -> None:
+    nodes, per_vm, batch, step = (
+        np.array(column, dtype=np.float64) for column in zip(*rows, strict=True)
+    )
     if shape == "one batch":
         batch[:] = batch[0]
     if shape == "one size":

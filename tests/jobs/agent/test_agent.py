@@ -52,7 +52,10 @@ def test_a_setup_that_a_signal_ends(commander: Commander, tmp_path: Path) -> Non
         assert agent.wait(20) != 0
         (failed,) = commander.heard("setup-failed")
         assert failed["code"] == 137 and failed["lines"] == ["setup: too large"]
-    assert not (tmp_path / "m1" / "agent" / "setup-done").exists() and not (tmp_path / "trained").exists()
+    assert (
+        not (tmp_path / "m1" / "agent" / "setup-done").exists()
+        and not (tmp_path / "trained").exists()
+    )
 
 
 @WHOLE
@@ -74,7 +77,9 @@ def _names(environ: Path, folder: Path) -> bool:
 
 
 @WHOLE
-def test_a_notice_during_the_setup_is_heard(commander: Commander, imds: Imds, tmp_path: Path) -> None:
+def test_a_notice_during_the_setup_is_heard(
+    commander: Commander, imds: Imds, tmp_path: Path
+) -> None:
     commander.spec["setup"] = "sleep 60"
     with running(commander, tmp_path / "m1", metadata=imds.url):
         until(lambda: any(beat["preparing"].startswith("runs setup") for beat in commander.beats))
@@ -110,7 +115,10 @@ class NoTrainers:
 def test_heartbeats_go_on_from_generation_to_generation(
     commander: Commander, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They look at the board at any time, also while it is replaced; and say no step of an older one."""
+    """They look at the board at any time, also while it is replaced.
+
+    And say no step of an older one.
+    """
     agent = Agent(Surroundings("m1", b"", tmp_path, lambda: commander.url, "127.0.0.1"), None)
     agent._trainers = NoTrainers()  # type: ignore[assignment]
     agent._trainers.command = type("Command", (), {"processes": 1})()  # type: ignore[union-attr, misc]
@@ -134,10 +142,14 @@ def test_heartbeats_go_on_from_generation_to_generation(
     agent._over.set()
     beats.join()
     assert still, "the thread of the heartbeats is gone"
-    assert len(said) > 500 and all(not beat["step"] or beat["step"] >= beat["generation"] for beat in said)
+    assert len(said) > 500 and all(
+        not beat["step"] or beat["step"] >= beat["generation"] for beat in said
+    )
 
 
-def test_what_trainers_of_an_older_generation_say_does_not_count(commander: Commander, tmp_path: Path) -> None:
+def test_what_trainers_of_an_older_generation_say_does_not_count(
+    commander: Commander, tmp_path: Path
+) -> None:
     """They were killed, and their last message is answered after the next ones have begun."""
     agent = Agent(Surroundings("m1", b"", tmp_path, lambda: commander.url, "127.0.0.1"), None)
     agent._running = 2
@@ -156,7 +168,9 @@ class Rank:
         agent._trainers = NoTrainers()  # type: ignore[assignment]
         agent._trainers.command = type("Command", (), {"processes": 1})()  # type: ignore[union-attr, misc]
         self.agent, self.step = agent, 0
-        ranks = [{"machine": f"m{n + 1}", "processes": 1, "address": "127.0.0.1"} for n in range(world)]
+        ranks = [
+            {"machine": f"m{n + 1}", "processes": 1, "address": "127.0.0.1"} for n in range(world)
+        ]
         self.orders = Orders(generation=1, ranks=ranks)
         agent._change(self.orders)
         assert agent._board is not None
@@ -167,7 +181,11 @@ class Rank:
 
     def told(self, asked_s: float | None, left_s: float = 60.0) -> None:
         """What the next heartbeat brings."""
-        save = None if asked_s is None else {"reason": SaveReason.EMERGENCY, "asked_s": asked_s, "left_s": left_s}
+        save = (
+            None
+            if asked_s is None
+            else {"reason": SaveReason.EMERGENCY, "asked_s": asked_s, "left_s": left_s}
+        )
         self.agent._obey(replace(self.orders, save=save))
         self.agent._save(self.agent._orders)
 
@@ -178,7 +196,9 @@ class Rank:
             self.board.schedule(self.step, scheduled)
         save = self.link.stepped(self.step, 1000)
         if save is not None:
-            self._holding = threading.Thread(target=self.link.hold, args=(self.step, save), daemon=True)
+            self._holding = threading.Thread(
+                target=self.link.hold, args=(self.step, save), daemon=True
+            )
             self._holding.start()
             until(lambda: self.board.of_rank(0, RankWord.HELD) == self.step)
         return save
@@ -196,7 +216,9 @@ class Rank:
 
 
 def agent_of(folder: Path, machine: str) -> Agent:
-    return Agent(Surroundings(machine, b"", folder, lambda: "http://127.0.0.1:9", "127.0.0.1"), None)
+    return Agent(
+        Surroundings(machine, b"", folder, lambda: "http://127.0.0.1:9", "127.0.0.1"), None
+    )
 
 
 def test_a_save_that_is_retried_between_two_heartbeats_is_saved_anew(tmp_path: Path) -> None:
@@ -226,15 +248,21 @@ def test_ranks_of_other_machines_go_on_with_it(tmp_path: Path) -> None:
     agent = agent_of(tmp_path, "m2")
     rank = Rank(agent, 1, 2)
     rank.told(1.0)
-    assert rank.steps(Scheduled(SaveReason.EMERGENCY, int((time.time() + 60) * 1000), 1)) is not None
+    assert (
+        rank.steps(Scheduled(SaveReason.EMERGENCY, int((time.time() + 60) * 1000), 1)) is not None
+    )
     rank.told(3.0)
     assert rank.goes_on()
-    assert rank.steps(Scheduled(SaveReason.EMERGENCY, int((time.time() + 60) * 1000), 2)) is not None
+    assert (
+        rank.steps(Scheduled(SaveReason.EMERGENCY, int((time.time() + 60) * 1000), 2)) is not None
+    )
     assert not rank.goes_on()
     rank.close()
 
 
-@pytest.mark.parametrize(("safe", "unsaved"), [(None, "step 7"), (4, "not saved: 3 steps after it"), (7, "")])
+@pytest.mark.parametrize(
+    ("safe", "unsaved"), [(None, "step 7"), (4, "not saved: 3 steps after it"), (7, "")]
+)
 def test_steps_that_are_not_saved_in_time_are_named_in_the_logs(
     safe: int | None, unsaved: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -243,14 +271,20 @@ def test_steps_that_are_not_saved_in_time_are_named_in_the_logs(
     rank = Rank(agent, 0, 1)
     rank.board.set_of_rank(0, RankWord.STEP, 7)
     if safe is not None:
-        agent._told_of_save({"version": safe, "save": list(Scheduled(SaveReason.NONE)), "took_s": 0, "stall_s": 0})
+        agent._told_of_save(
+            {"version": safe, "save": list(Scheduled(SaveReason.NONE)), "took_s": 0, "stall_s": 0}
+        )
     rank.told(1.0)
     assert not caplog.messages
     for _ in range(2):
         rank.told(2.0, left_s=0.5)
     lines = [event["text"] for event in agent._reporter._events if event["event"] == LINE]
-    assert len(lines) == bool(unsaved) and lines == [f"deepvm: {message}" for message in caplog.messages]
-    assert all(unsaved in line and line.startswith("deepvm: the time to save is over: ") for line in lines)
+    assert len(lines) == bool(unsaved) and lines == [
+        f"deepvm: {message}" for message in caplog.messages
+    ]
+    assert all(
+        unsaved in line and line.startswith("deepvm: the time to save is over: ") for line in lines
+    )
     rank.close()
     agent._over.set()
     agent._reporter.join()
@@ -261,7 +295,12 @@ def test_a_backup_that_is_refused_at_once_has_failed(tmp_path: Path) -> None:
     agent = agent_of(tmp_path, "m1")
     rank = Rank(agent, 0, 1)
     agent._backups = Backups(None, tmp_path / "here")
-    wrong = {"ask": "backup", "path": str(tmp_path), "step": 3, "save": list(Scheduled(SaveReason.INSURANCE))}
+    wrong = {
+        "ask": "backup",
+        "path": str(tmp_path),
+        "step": 3,
+        "save": list(Scheduled(SaveReason.INSURANCE)),
+    }
     found = agent._answer({**wrong, "epoch": 1, "rank": 0, "local_rank": 0, "world": 1})
     assert "none of the job's tiers takes backups" in found["error"]
     (said,) = (e for e in agent._reporter._events if e["event"] == "unsaved")
@@ -275,9 +314,16 @@ def test_a_step_that_the_controller_does_not_have_saved_has_failed(tmp_path: Pat
     agent = agent_of(tmp_path, "m1")
     rank = Rank(agent, 0, 2)
     agent._orders = rank.orders
-    asked = {"ask": "schedule", "step": 3, "save": list(Scheduled(SaveReason.INSURANCE)), "epoch": 1}
+    asked = {
+        "ask": "schedule",
+        "step": 3,
+        "save": list(Scheduled(SaveReason.INSURANCE)),
+        "epoch": 1,
+    }
     assert agent._answer({**asked, "peers": True})["error"]
-    assert not [e for e in agent._reporter._events if e["event"] == "unsaved"], "the ranks agree over their own store"
+    assert not [e for e in agent._reporter._events if e["event"] == "unsaved"], (
+        "the ranks agree over their own store"
+    )
     assert agent._answer({**asked, "peers": False})["error"]
     (said,) = (e for e in agent._reporter._events if e["event"] == "unsaved")
     assert said["why"].startswith("step 3 is not marked: ")
@@ -299,7 +345,9 @@ def test_a_rank_that_comes_late_to_a_save_that_has_failed_does_not_hold(tmp_path
     rank.close()
 
 
-def test_what_ranks_have_saved_by_themselves_is_what_the_controller_asks_for(tmp_path: Path) -> None:
+def test_what_ranks_have_saved_by_themselves_is_what_the_controller_asks_for(
+    tmp_path: Path,
+) -> None:
     agent = agent_of(tmp_path, "m1")
     rank = Rank(agent, 0, 1)
     number = rank.board.request(SaveReason.EMERGENCY, int((time.time() + 60) * 1000))

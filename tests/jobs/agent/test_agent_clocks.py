@@ -31,7 +31,10 @@ def home(tmp_path: Path) -> Iterator[Home]:
 @pytest.mark.parametrize("jump_s", [3600, -3600])
 @pytest.mark.parametrize("kind", ["chain", "torch"])
 def test_nothing_is_lost(home: Home, kind: str, jump_s: int) -> None:
-    """A notice that comes before, and one that comes after, are heeded in time; nobody holds for longer."""
+    """A notice that comes before, and one that comes after, are heeded in time.
+
+    Nobody holds for longer.
+    """
     if kind == "torch":
         pytest.importorskip("torch")
     train = {"chain": "exec python chain.py 3000;", "torch": "python train.py 3000 0.05"}[kind]
@@ -61,7 +64,9 @@ def test_nothing_is_lost(home: Home, kind: str, jump_s: int) -> None:
 
 @pytest.mark.parametrize("jump_s", [3600, -3600])
 def test_a_job_costs_what_it_took(home: Home, jump_s: int) -> None:
-    """The clock is set while a job with a budget and a deadline runs, and again while it has no controller."""
+    """The clock is set while a job with a budget and a deadline runs, and again while it has no
+    controller.
+    """
     home.env["JOBS_CLOCK_OF_ALL"] = "1"
     began_s = time.monotonic()
     budget = {"total_usd": 0.1, "deadline": "40min"}

@@ -1,4 +1,7 @@
-"""``deepvm agent -- COMMAND``: exit codes, signals, notices; several machines whose ranks save the same step."""
+"""``deepvm agent -- COMMAND``: exit codes, signals, notices.
+
+Several machines whose ranks save the same step.
+"""
 
 from __future__ import annotations
 
@@ -49,12 +52,24 @@ def imds() -> Iterator[Imds]:
 
 def environ(folder: Path, **more: str) -> dict[str, str]:
     """Without saves by the policy, unless a test is about them."""
-    own = {"DEEPVM_TIERS": f"file://{folder}/kept", "OMP_NUM_THREADS": "1", "DEEPVM_SAVE_POLICY": "none"}
+    own = {
+        "DEEPVM_TIERS": f"file://{folder}/kept",
+        "OMP_NUM_THREADS": "1",
+        "DEEPVM_SAVE_POLICY": "none",
+    }
     return {**os.environ, **own, **more}
 
 
-def start(folder: Path, *words: str, metadata: str = "http://127.0.0.1:9", **more: str) -> subprocess.Popen[str]:
-    options = ["--metadata", metadata, "--grace", more.pop("grace", "20s"), *more.pop("options", "").split()]
+def start(
+    folder: Path, *words: str, metadata: str = "http://127.0.0.1:9", **more: str
+) -> subprocess.Popen[str]:
+    options = [
+        "--metadata",
+        metadata,
+        "--grace",
+        more.pop("grace", "20s"),
+        *more.pop("options", "").split(),
+    ]
     return subprocess.Popen(
         [sys.executable, "-m", "deepvm.cli.main", "agent", *options, "--", *words],
         env=environ(folder, **more),
@@ -86,12 +101,19 @@ def reached(folder: Path, least: int = 1) -> int:
     return int(until(now))
 
 
-# --- exit codes and signals ------------------------------------------------------------------------------------------
+# --- exit codes and signals -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("script", "code"),
-    [("exit 0", 0), ("exit 7", 7), ("exit 255", 255), ("kill -9 $$", 137), ("kill -TERM $$", 143), ("kill -6 $$", 134)],
+    [
+        ("exit 0", 0),
+        ("exit 7", 7),
+        ("exit 255", 255),
+        ("kill -9 $$", 137),
+        ("kill -TERM $$", 143),
+        ("kill -6 $$", 134),
+    ],
 )
 def test_exit_codes_are_passed_through(script: str, code: int, tmp_path: Path) -> None:
     assert ended(start(tmp_path, "sh", "-c", script))[0] == code
@@ -105,9 +127,14 @@ def test_a_command_that_cannot_be_started(tmp_path: Path) -> None:
     assert code == 2 and "Permission denied" in said
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM]
+)
 def test_signals_reach_all_that_the_command_started(number: signal.Signals, tmp_path: Path) -> None:
-    """A shell passes nothing on to what it waits for; none of it has trained, so SIGTERM need not wait either."""
+    """A shell passes nothing on to what it waits for.
+
+    None of it has trained, so SIGTERM need not wait either.
+    """
     inner = (
         "import os, signal, sys, time\n"
         "def hear(number, _):\n"
@@ -129,7 +156,16 @@ def test_signals_reach_all_that_the_command_started(number: signal.Signals, tmp_
 
 def test_under_nohup_a_hangup_stays_ignored(tmp_path: Path) -> None:
     agent = subprocess.Popen(
-        ["nohup", sys.executable, "-m", "deepvm.cli.main", "agent", "--metadata", "http://127.0.0.1:9", "--"]
+        [
+            "nohup",
+            sys.executable,
+            "-m",
+            "deepvm.cli.main",
+            "agent",
+            "--metadata",
+            "http://127.0.0.1:9",
+            "--",
+        ]
         + ["sh", "-c", f"touch {tmp_path}/ready; sleep 1; exit 4"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -148,7 +184,8 @@ def test_sigterm_saves_first_and_the_next_start_goes_on(tmp_path: Path) -> None:
     agent.send_signal(signal.SIGTERM)
     code, said = ended(agent)
     assert code == 143 and "SIGTERM: trainers save first" in said
-    assert time.monotonic() - began < 10  # as soon as the version is safe, not after the grace of 20 s
+    # As soon as the version is safe, not after the grace of 20 s
+    assert time.monotonic() - began < 10
     saved = int((tmp_path / "saved").read_text())
     assert saved == int((tmp_path / "reached").read_text())  # no step that would be lost was begun
     code, _ = ended(start(tmp_path, *train(tmp_path, saved + 3)))
@@ -157,25 +194,40 @@ def test_sigterm_saves_first_and_the_next_start_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("pkill") is None, reason="there is no pkill here")
 def test_the_hook_that_the_guide_has_for_skypilot_saves_first(tmp_path: Path) -> None:
-    """Run as SkyPilot runs it, ``bash -c``; in a session of its own, of which pkill is kept from leaving."""
+    """Run as SkyPilot runs it, ``bash -c``.
+
+    In a session of its own, of which pkill is kept from leaving.
+    """
     (block,) = blocks("docs/guide/run.md", "yaml\nconfig:")
     (hook,) = yaml.safe_load(f"hooks:{block.partition('hooks:')[2]}")["hooks"]
     assert hook["events"] == ["preemption"]
     tools = {
         "deepvm": f"#!{sys.executable}\nfrom deepvm.cli.main import main\nmain()\n",
-        **{name: f'#!/bin/sh\nexec {shutil.which(name)} -s 0 "$@"\n' for name in ("pkill", "pgrep")},
-        "all.sh": "deepvm agent --metadata http://127.0.0.1:9 --grace 20s -- $TRAIN &\n"
-        'until [ -s reached ]; do sleep 0.1; done\nbash -c "$HOOK"\necho "hook $?"\nwait $!\necho "agent $?"\n',
+        **{
+            name: f'#!/bin/sh\nexec {shutil.which(name)} -s 0 "$@"\n' for name in ("pkill", "pgrep")
+        },
+        "all.sh": (
+            "deepvm agent --metadata http://127.0.0.1:9 --grace 20s -- $TRAIN &\nuntil [ -s reached"
+            ' ]; do sleep 0.1; done\nbash -c "$HOOK"\necho "hook $?"\nwait $!\necho "agent $?"\n'
+        ),
     }
     for name, text in tools.items():
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
     variables = environ(
-        tmp_path, PATH=f"{tmp_path}:{os.environ['PATH']}", HOOK=hook["run"], TRAIN=" ".join(train(tmp_path))
+        tmp_path,
+        PATH=f"{tmp_path}:{os.environ['PATH']}",
+        HOOK=hook["run"],
+        TRAIN=" ".join(train(tmp_path)),
     )
     words: list[str] = ["bash", str(tmp_path / "all.sh")]
     whole = subprocess.Popen(
-        words, cwd=tmp_path, env=variables, stdout=subprocess.PIPE, text=True, start_new_session=True
+        words,
+        cwd=tmp_path,
+        env=variables,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     try:
         said, _ = whole.communicate(timeout=hook["timeout"])
@@ -190,7 +242,13 @@ FOURTH = "the newest checkpoint that is safe is of step 4; not saved: 1 step aft
 HANDLED = "signal.signal(signal.SIGTERM, lambda *_: sys.exit()); time.sleep(60)"
 UNSAVED = [
     ("static:2", "time.sleep(60)", 1, 143, f"SIGTERM is passed on now: {FOURTH}"),
-    ("none", "time.sleep(60)", 1, 143, "SIGTERM is passed on now: no checkpoint is safe; not saved: 5 steps"),
+    (
+        "none",
+        "time.sleep(60)",
+        1,
+        143,
+        "SIGTERM is passed on now: no checkpoint is safe; not saved: 5 steps",
+    ),
     ("static:2", HANDLED, 1, 1, FOURTH),
     ("static:2", "time.sleep(2); os._exit(9)", 20, 9, f"the command has ended: {FOURTH}"),
 ]
@@ -215,7 +273,9 @@ def test_unsaved_steps_are_named_after_sigterm(
 def test_a_second_sigterm_is_passed_on_at_once(tmp_path: Path) -> None:
     slow = train(tmp_path)
     script = (tmp_path / "train.py").read_text()
-    (tmp_path / "train.py").write_text(script.replace("time.sleep(pause)", "time.sleep(pause if step < 3 else 60)"))
+    (tmp_path / "train.py").write_text(
+        script.replace("time.sleep(pause)", "time.sleep(pause if step < 3 else 60)")
+    )
     agent = start(tmp_path, *slow, grace="1h")
     reached(tmp_path, 3)
     agent.send_signal(signal.SIGTERM)
@@ -240,7 +300,7 @@ def test_a_script_with_a_handler_of_its_own_ends_in_order(tmp_path: Path) -> Non
     assert int((tmp_path / "saved").read_text()) <= int((tmp_path / "reached").read_text())
 
 
-# --- notices ---------------------------------------------------------------------------------------------------------
+# --- notices --------------------------------------------------------------------------------------
 
 
 def test_a_notice_saves_and_the_training_holds(tmp_path: Path, imds: Imds) -> None:
@@ -258,7 +318,9 @@ def test_a_notice_saves_and_the_training_holds(tmp_path: Path, imds: Imds) -> No
     assert (tmp_path / "saved").read_text() == f"{saved} "
 
 
-def test_a_rebalance_recommendation_saves_once_and_training_goes_on(tmp_path: Path, imds: Imds) -> None:
+def test_a_rebalance_recommendation_saves_once_and_training_goes_on(
+    tmp_path: Path, imds: Imds
+) -> None:
     agent = start(tmp_path, *train(tmp_path, 200), metadata=imds.url)
     reached(tmp_path, 5)
     imds.recommend_rebalance()
@@ -315,7 +377,9 @@ def test_a_notice_in_a_long_evaluation(tmp_path: Path, imds: Imds) -> None:
     torch = pytest.importorskip("torch")
     (tmp_path / "train.py").write_text(EVALUATES)
     words = [sys.executable, str(tmp_path / "train.py"), str(tmp_path)]
-    assert ended(start(tmp_path, *words, "0", DEEPVM_TIERS=f"file://{tmp_path}/undisturbed"))[0] == 0
+    assert (
+        ended(start(tmp_path, *words, "0", DEEPVM_TIERS=f"file://{tmp_path}/undisturbed"))[0] == 0
+    )
     whole = torch.load(tmp_path / "final.pt")
     for name in ("final.pt", "reached", "starts"):
         (tmp_path / name).unlink()
@@ -326,7 +390,11 @@ def test_a_notice_in_a_long_evaluation(tmp_path: Path, imds: Imds) -> None:
     until(lambda: kept(tmp_path) == [8])
     agent.send_signal(signal.SIGTERM)  # the engine ends it: all is safe
     code, said = ended(agent)
-    assert code == 143 and time.monotonic() - began < 18 and "version 8 is saved during an evaluation" in said
+    assert (
+        code == 143
+        and time.monotonic() - began < 18
+        and "version 8 is saved during an evaluation" in said
+    )
     assert len((tmp_path / "reached").read_text()) < 4  # of 16 batches
     assert ended(start(tmp_path, *words, "0"))[0] == 0
     assert (tmp_path / "starts").read_text() == "0 8 "
@@ -334,7 +402,7 @@ def test_a_notice_in_a_long_evaluation(tmp_path: Path, imds: Imds) -> None:
     assert all(torch.equal(final[name], whole[name]) for name in whole)
 
 
-# --- the save policy -------------------------------------------------------------------------------------------------
+# --- the save policy ------------------------------------------------------------------------------
 
 PLAIN = """
 import sys, time
@@ -360,7 +428,9 @@ def kept(folder: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", ["training", pytest.param("plain", marks=pytest.mark.slow)])
-def test_by_default_a_training_that_ends_without_a_notice_has_versions(kind: str, tmp_path: Path) -> None:
+def test_by_default_a_training_that_ends_without_a_notice_has_versions(
+    kind: str, tmp_path: Path
+) -> None:
     """As after a missed notice, a crash or an OOM: nobody has asked for a version."""
     if kind == "plain":
         pytest.importorskip("torch")
@@ -397,7 +467,12 @@ def test_another_policy_may_be_set(how: str, tmp_path: Path) -> None:
 
 def test_a_policy_that_does_not_exist(tmp_path: Path) -> None:
     code, said = ended(start(tmp_path, "true", DEEPVM_SAVE_POLICY="adaptiv"))
-    assert code == 2 and "DEEPVM_SAVE_POLICY" in said and "'adaptiv'" in said and "static:STEPS" in said
+    assert (
+        code == 2
+        and "DEEPVM_SAVE_POLICY" in said
+        and "'adaptiv'" in said
+        and "static:STEPS" in said
+    )
     code, said = ended(start(tmp_path, "true", options="--save-policy static:0"))
     assert code == 2 and "--save-policy" in said and "'static:0'" in said and "adaptive" in said
     code, said = ended(start(tmp_path, "true", DEEPVM_MTBF="soon", DEEPVM_SAVE_POLICY=""))
@@ -406,15 +481,18 @@ def test_a_policy_that_does_not_exist(tmp_path: Path) -> None:
 
 def test_who_cannot_save_is_asked_less_and_less_often(tmp_path: Path) -> None:
     """Its script writes a file each time, and no tier takes it."""
-    code, _ = ended(start(tmp_path, *train(tmp_path, 150, 0.01), DEEPVM_SAVE_POLICY="", DEEPVM_TIERS=""))
+    code, _ = ended(
+        start(tmp_path, *train(tmp_path, 150, 0.01), DEEPVM_SAVE_POLICY="", DEEPVM_TIERS="")
+    )
     asked = [int(step) for step in (tmp_path / "saved").read_text().split()]
     assert code == 0 and 2 <= len(asked) <= 8
 
 
-# --- several machines ------------------------------------------------------------------------------------------------
+# --- several machines -----------------------------------------------------------------------------
 
 SCRIPTS = {
-    "training": """
+    "training": (
+        """
 import os, sys, time
 import torch, torch.distributed as dist
 import deepvm.training as dt
@@ -435,8 +513,10 @@ for step in range(1, steps + 1):
     if not rank:
         open(f"{here}/reached", "w").write(str(step))
 dist.destroy_process_group()
-""",
-    "checkpointer": """
+"""
+    ),
+    "checkpointer": (
+        """
 import os, sys, time
 import torch, torch.distributed as dist
 from deepvm.checkpoint import Checkpointer
@@ -459,17 +539,26 @@ for step in range(ck.restore_latest(), steps):
         open(f"{here}/reached", "w").write(str(step + 1))
 ck.close()
 dist.destroy_process_group()
-""",
+"""
+    ),
 }
 
 
-def machines(folder: Path, kind: str, steps: int, services: list[Imds], **more: str) -> list[subprocess.Popen[str]]:
+def machines(
+    folder: Path, kind: str, steps: int, services: list[Imds], **more: str
+) -> list[subprocess.Popen[str]]:
     """An agent for each machine, each with two ranks started by torchrun."""
     (folder / "train.py").write_text(SCRIPTS[kind])
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    run = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={len(services)}", "--nproc-per-node=2"]
+    run = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        f"--nnodes={len(services)}",
+        "--nproc-per-node=2",
+    ]
     run += ["--master-addr=127.0.0.1", f"--master-port={port}"]
     script = [str(folder / "train.py"), str(folder), str(steps)]
     own = {"DEEPVM_JOB": "pair", "GLOO_SOCKET_IFNAME": "lo", **more}
@@ -497,7 +586,9 @@ def end(folder: Path, agents: list[subprocess.Popen[str]], services: list[Imds])
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SCRIPTS)
 @pytest.mark.parametrize("noticed", [0, 1])
-def test_a_notice_on_one_machine_saves_the_same_step_on_all(kind: str, noticed: int, tmp_path: Path) -> None:
+def test_a_notice_on_one_machine_saves_the_same_step_on_all(
+    kind: str, noticed: int, tmp_path: Path
+) -> None:
     pytest.importorskip("torch")
     services = [Imds(), Imds()]
     agents = machines(tmp_path, kind, 100_000, services)
@@ -521,7 +612,9 @@ def test_a_notice_on_one_machine_saves_the_same_step_on_all(kind: str, noticed: 
         if kind == "training":
             assert saved() == [held] * 4
         else:
-            assert [p.name for p in (tmp_path / "kept").glob("pair-*.pt")] == [f"pair-{held:012d}.pt"]
+            assert [p.name for p in (tmp_path / "kept").glob("pair-*.pt")] == [
+                f"pair-{held:012d}.pt"
+            ]
         for agent in agents:
             agent.send_signal(signal.SIGTERM)
         for agent in agents:
@@ -532,7 +625,9 @@ def test_a_notice_on_one_machine_saves_the_same_step_on_all(kind: str, noticed: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SCRIPTS)
-def test_a_rebalance_recommendation_on_one_machine_is_an_insurance_of_all(kind: str, tmp_path: Path) -> None:
+def test_a_rebalance_recommendation_on_one_machine_is_an_insurance_of_all(
+    kind: str, tmp_path: Path
+) -> None:
     pytest.importorskip("torch")
     services = [Imds(), Imds()]
     agents = machines(tmp_path, kind, 200, services)
@@ -551,7 +646,9 @@ def test_a_rebalance_recommendation_on_one_machine_is_an_insurance_of_all(kind: 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("kind", SCRIPTS)
-def test_the_policy_has_all_ranks_save_the_same_steps(kind: str, count: int, tmp_path: Path) -> None:
+def test_the_policy_has_all_ranks_save_the_same_steps(
+    kind: str, count: int, tmp_path: Path
+) -> None:
     pytest.importorskip("torch")
     services = [Imds() for _ in range(count)]
     agents = machines(tmp_path, kind, 60, services, DEEPVM_SAVE_POLICY="static:15", DEEPVM_KEEP="0")
@@ -566,7 +663,7 @@ def test_the_policy_has_all_ranks_save_the_same_steps(kind: str, count: int, tmp
         end(tmp_path, agents, services)
 
 
-# --- the end of a training -------------------------------------------------------------------------------------------
+# --- the end of a training ------------------------------------------------------------------------
 
 LAST = """
 import os, sys
@@ -584,7 +681,9 @@ dt.backup(f"{here}/final")
 @pytest.mark.slow  # 300 MB
 def test_the_backup_at_the_end_of_a_training_is_waited_for(tmp_path: Path) -> None:
     (tmp_path / "last.py").write_text(LAST)
-    code, said = ended(start(tmp_path, sys.executable, str(tmp_path / "last.py"), str(tmp_path), "300_000_000"))
+    code, said = ended(
+        start(tmp_path, sys.executable, str(tmp_path / "last.py"), str(tmp_path), "300_000_000")
+    )
     assert code == 0, said
     (found,) = (tmp_path / "kept").glob("*/backups/0*/rank-0/final")
     assert found.stat().st_size == 300_000_000 and (found.parents[1] / "whole.json").exists()
@@ -593,5 +692,7 @@ def test_the_backup_at_the_end_of_a_training_is_waited_for(tmp_path: Path) -> No
 def test_a_last_backup_that_cannot_be_made_is_a_failure(tmp_path: Path) -> None:
     (tmp_path / "last.py").write_text(LAST)
     (tmp_path / "kept").write_text("no folder")
-    code, said = ended(start(tmp_path, sys.executable, str(tmp_path / "last.py"), str(tmp_path), "1"))
+    code, said = ended(
+        start(tmp_path, sys.executable, str(tmp_path / "last.py"), str(tmp_path), "1")
+    )
     assert code == 1 and "its last backup was not made" in said

@@ -43,7 +43,9 @@ def test_a_file_and_a_folder(tmp_path: Path) -> None:
     assert found is not None and found.step == 3 and found.path.read_bytes() == b"weights"
     assert upload(backups(tmp_path), many, 4, epoch=2) == ""
     found = backups(tmp_path, "there").latest(0, 2)
-    assert found is not None and found.step == 4 and (found.path / "deep" / "a").read_bytes() == b"a"
+    assert (
+        found is not None and found.step == 4 and (found.path / "deep" / "a").read_bytes() == b"a"
+    )
 
 
 def test_old_ones_are_removed_and_a_damaged_one_is_skipped(tmp_path: Path) -> None:
@@ -52,13 +54,16 @@ def test_old_ones_are_removed_and_a_damaged_one_is_skipped(tmp_path: Path) -> No
         file.write_text(str(step))
         assert upload(to, file, step) == ""
     folders = sorted((tmp_path / "tier" / "job" / "backups").glob("0*"))
-    assert len(folders) == KEEP or _wait(lambda: len(list((tmp_path / "tier" / "job" / "backups").glob("0*"))) == KEEP)
+    assert len(folders) == KEEP or _wait(
+        lambda: len(list((tmp_path / "tier" / "job" / "backups").glob("0*"))) == KEEP
+    )
     folders = sorted((tmp_path / "tier" / "job" / "backups").glob("0*"))
     (folders[-1] / "rank-0" / "mine").write_text("?")
     found = to.latest(0, 1)
     assert found is not None and found.step == 4 and found.path.read_text() == "4"
     (folders[-2] / "rank-0" / "mine").unlink()
-    with pytest.raises(CheckpointError, match="no backup can be read"):  # never silently from step 0
+    # Never silently from step 0
+    with pytest.raises(CheckpointError, match="no backup can be read"):
         to.latest(0, 1)
 
 
@@ -76,7 +81,9 @@ def test_rank_0_waits_for_the_others(tmp_path: Path) -> None:
     for rank in (0, 1, 2):
         (tmp_path / f"r{rank}").write_text(str(rank))
     everybody = Others(3, all_say=True)
-    agents[0].add(tmp_path / "r0", Part(5, 0, 1), lambda step, error, _: said.append((step, error)), everybody)
+    agents[0].add(
+        tmp_path / "r0", Part(5, 0, 1), lambda step, error, _: said.append((step, error)), everybody
+    )
     assert not _wait(lambda: bool(said), 0.3) and agents[0].under_way == 1
     agents[2].nothing(Part(5, 2, 1))
     assert not _wait(lambda: bool(said), 0.3)
@@ -88,10 +95,17 @@ def test_rank_0_waits_for_the_others(tmp_path: Path) -> None:
         agents[2].latest(2, 1)
 
 
-def test_a_rank_that_cannot_save_fails_the_backup_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_cannot_save_fails_the_backup_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one, other, said = backups(tmp_path, "m0"), backups(tmp_path, "m1"), list[str]()
     (tmp_path / "r").write_text("1")
-    one.add(tmp_path / "r", Part(5, 0, 1), lambda _, error, __: said.append(error), Others(2, all_say=True))
+    one.add(
+        tmp_path / "r",
+        Part(5, 0, 1),
+        lambda _, error, __: said.append(error),
+        Others(2, all_say=True),
+    )
 
     def full(path: Path, part: Part) -> None:
         raise OSError("No space left on device")
@@ -107,7 +121,9 @@ def test_a_rank_that_cannot_save_fails_the_backup_of_all(tmp_path: Path, monkeyp
 def test_a_rank_that_cannot_begin_is_not_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
-    """Rank 0 cannot know that it wanted to save: sealed without it, the next start would give it the part of rank 0."""
+    """Rank 0 cannot know that it wanted to save: sealed without it, the next start would give it
+    the part of rank 0.
+    """
     one, other = backups(tmp_path, "m0"), backups(tmp_path, "m1")
     (tmp_path / "r").write_text("0")
     store, there = other._store, threading.Event()
@@ -138,7 +154,9 @@ def test_a_rank_that_says_nothing_is_waited_for_until_the_machine_goes(tmp_path:
 
 
 def test_where_the_controller_waits_no_more_rank_0_does_not_either(tmp_path: Path) -> None:
-    """Else the end of its training would be told when the limit of a save has passed that nobody wants."""
+    """Else the end of its training would be told when the limit of a save has passed that nobody
+    wants.
+    """
     one, said, given_up = backups(tmp_path), list[str](), list[bool]()
     (tmp_path / "r").write_text("1")
     others = Others(2, all_say=True, given_up=lambda: bool(given_up))
@@ -150,7 +168,9 @@ def test_where_the_controller_waits_no_more_rank_0_does_not_either(tmp_path: Pat
 
 
 def test_a_rank_that_is_late_seals_again(tmp_path: Path) -> None:
-    """Rank 0 has gone on, or ended, before another rank begins: ranks without a common step drift apart."""
+    """Rank 0 has gone on, or ended, before another rank begins: ranks without a common step drift
+    apart.
+    """
     one, other = backups(tmp_path, "m0"), backups(tmp_path, "m1")
     for rank in (0, 1):
         (tmp_path / f"r{rank}").write_text(str(rank))
@@ -164,7 +184,12 @@ def test_a_rank_that_is_late_seals_again(tmp_path: Path) -> None:
 def test_a_generation_that_is_over_is_waited_for_no_more(tmp_path: Path) -> None:
     one, said = backups(tmp_path), list[str]()
     (tmp_path / "r").write_text("1")
-    one.add(tmp_path / "r", Part(5, 0, 1), lambda _, error, __: said.append(error), Others(2, all_say=True))
+    one.add(
+        tmp_path / "r",
+        Part(5, 0, 1),
+        lambda _, error, __: said.append(error),
+        Others(2, all_say=True),
+    )
     assert not _wait(lambda: bool(said), 0.2)
     one.forget(2)
     assert _wait(lambda: said == ["generation 1 is over: 2 has begun"]) and not one.failure
@@ -173,7 +198,10 @@ def test_a_generation_that_is_over_is_waited_for_no_more(tmp_path: Path) -> None
 def test_without_a_place(tmp_path: Path) -> None:
     to = Backups.at(["tcp://node:1"], "job", tmp_path)
     assert "file://" in to.add(tmp_path, Part(1, 0, 1), lambda *_: None)["error"]
-    assert "there is no" in backups(tmp_path).add(tmp_path / "none", Part(1, 0, 1), lambda *_: None)["error"]
+    assert (
+        "there is no"
+        in backups(tmp_path).add(tmp_path / "none", Part(1, 0, 1), lambda *_: None)["error"]
+    )
 
 
 def _wait(done: Callable[[], bool], limit_s: float = 10.0) -> bool:

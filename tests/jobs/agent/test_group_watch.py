@@ -1,4 +1,7 @@
-"""Whether ranks are connected, by the sockets that the kernel shows; and what an agent makes of it."""
+"""Whether ranks are connected, by the sockets that the kernel shows.
+
+And what an agent makes of it.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,28 @@ from collections.abc import Iterator
 import pytest
 
 from deepvm.io.free_port import free_port
-from deepvm.jobs.agent.group_watch import LATE_S, GroupWatch, are_connected, children_of, explanation
+from deepvm.jobs.agent.group_watch import (
+    LATE_S,
+    GroupWatch,
+    are_connected,
+    children_of,
+    explanation,
+)
 
-LISTENS = "import socket, sys; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); print(flush=True); c = {}"
+LISTENS = (
+    "import socket, sys; s = socket.create_server(('127.0.0.1', int(sys.argv[1])));"
+    " print(flush=True); c = {}"
+)
 ACCEPTS = LISTENS.format("s.accept()") + "; sys.stdin.read()"
 IDLE = "import sys; print(flush=True); sys.stdin.read()"
-CONNECTS = "import socket, sys; c = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); print(flush=True); "
+CONNECTS = (
+    "import socket, sys; c = socket.create_connection(('127.0.0.1', int(sys.argv[1])));"
+    " print(flush=True); "
+)
 STAYS, GOES = "sys.stdin.read()", "c.close(); sys.stdin.read()"
 STARTS_ONE = (
-    "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', sys.argv[2], sys.argv[1]]); sys.stdin.read()"
+    "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', sys.argv[2],"
+    " sys.argv[1]]); sys.stdin.read()"
 )
 
 
@@ -80,7 +96,9 @@ def test_ranks_that_meet_elsewhere(ranks: Ranks) -> None:
 def test_a_memory_node_on_another_machine_is_no_rank(ranks: Ranks) -> None:
     ranks.start(ACCEPTS)
     roots = [ranks.start(CONNECTS + STAYS)]
-    assert not are_connected(roots, free_port(), ["127.0.0.1"], [f"tcp://127.0.0.1:{ranks.port}?replicas=2"])
+    assert not are_connected(
+        roots, free_port(), ["127.0.0.1"], [f"tcp://127.0.0.1:{ranks.port}?replicas=2"]
+    )
 
 
 def test_the_explanation_names_what_helps() -> None:
@@ -90,7 +108,9 @@ def test_the_explanation_names_what_helps() -> None:
     single = explanation(1, "m2", 3, "by their first step")
     assert "m2 and the other machines" in single and "one machine for one process" in single
     assert "--processes-per-machine" not in single and "--independent-processes" in single
-    assert "--processes-per-machine 1 and one machine for one process" in explanation(4, "m1", 2, "")
+    assert "--processes-per-machine 1 and one machine for one process" in explanation(
+        4, "m1", 2, ""
+    )
 
 
 def test_what_a_rank_has_started_belongs_to_it(ranks: Ranks) -> None:
@@ -132,7 +152,12 @@ def test_a_watch_looks_until_there_is_a_group() -> None:
     now_s[0] = LATE_S
     assert watch.is_late() and not watch.is_late()
     ties.there = True
-    assert watch.is_formed() and not watch.first_step() and watch.is_formed(now=True) and ties.looks == 2
+    assert (
+        watch.is_formed()
+        and not watch.first_step()
+        and watch.is_formed(now=True)
+        and ties.looks == 2
+    )
 
 
 def test_a_first_step_decides_once() -> None:

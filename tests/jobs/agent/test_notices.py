@@ -42,7 +42,7 @@ def found(source: NoticeSource) -> Notice:
     return notice
 
 
-# --- AWS -------------------------------------------------------------------------------------------------------------
+# --- AWS ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("action", ["terminate", "stop", "hibernate"])
@@ -62,20 +62,28 @@ def test_ec2_token_that_has_expired_is_renewed() -> None:
     with serving(Imds()) as imds:
         source = Ec2Notices(imds.url)
         source.poll()
-        imds.tokens = dict.fromkeys(imds.tokens, 0.0)  # as after 6 h, or after the instance was stopped
+        # As after 6 h, or after the instance was stopped
+        imds.tokens = dict.fromkeys(imds.tokens, 0.0)
         assert source.poll() is None and len(imds.tokens) == 2
 
 
 def test_ec2_without_a_token_says_why() -> None:
     class Refusing(Imds):
-        def answer(self, method: str, path: str, headers: object) -> tuple[int, str, dict[str, str]]:
+        def answer(
+            self, method: str, path: str, headers: object
+        ) -> tuple[int, str, dict[str, str]]:
             return (200, "token", {}) if method == "PUT" else (401, "", {})
 
-    with serving(Refusing()) as imds, pytest.raises(MetadataError, match="401 Unauthorized.*hop limit.*at least 2"):
+    with (
+        serving(Refusing()) as imds,
+        pytest.raises(MetadataError, match="401 Unauthorized.*hop limit.*at least 2"),
+    ):
         Ec2Notices(imds.url).poll()
 
     class Closed(Imds):
-        def answer(self, method: str, path: str, headers: object) -> tuple[int, str, dict[str, str]]:
+        def answer(
+            self, method: str, path: str, headers: object
+        ) -> tuple[int, str, dict[str, str]]:
             return 403, "", {}  # http-endpoint disabled
 
     with serving(Closed()) as imds, pytest.raises(MetadataError, match="gives no token: 403"):
@@ -84,11 +92,16 @@ def test_ec2_without_a_token_says_why() -> None:
 
 def test_ec2_from_a_container_behind_one_hop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notices._request, "__defaults__", ("GET", 0.2))
-    with serving(Imds(hop_limit=1)) as imds, pytest.raises(MetadataError, match="does not answer; .*hop limit"):
+    with (
+        serving(Imds(hop_limit=1)) as imds,
+        pytest.raises(MetadataError, match="does not answer; .*hop limit"),
+    ):
         Ec2Notices(imds.url).poll()
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"action": "stop"}', '{"action": "stop", "time": "soon"}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"action": "stop"}', '{"action": "stop", "time": "soon"}']
+)
 def test_an_ec2_notice_that_cannot_be_read_is_one_notice(text: str) -> None:
     with serving(Imds()) as imds:
         imds.facts["spot/instance-action"] = text
@@ -115,7 +128,7 @@ def test_nothing_there(source: type[Ec2Notices]) -> None:
             source(f"http://127.0.0.1:{unused.getsockname()[1]}").poll()
 
 
-# --- GCP -------------------------------------------------------------------------------------------------------------
+# --- GCP ------------------------------------------------------------------------------------------
 
 
 def test_gcp() -> None:
@@ -138,7 +151,7 @@ def test_whoever_is_not_googles_server_is_not_believed() -> None:
         GcpNotices(other.url).poll()
 
 
-# --- Azure -----------------------------------------------------------------------------------------------------------
+# --- Azure ----------------------------------------------------------------------------------------
 
 
 def test_azure() -> None:
@@ -182,14 +195,19 @@ def test_azures_first_answer_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("body", ["", "[]", '{"Events": [7]}', "<html>"])
 def test_azure_that_is_none(body: str) -> None:
     class Other(AzureMetadata):
-        def answer(self, method: str, path: str, headers: object) -> tuple[int, str, dict[str, str]]:
+        def answer(
+            self, method: str, path: str, headers: object
+        ) -> tuple[int, str, dict[str, str]]:
             return 200, body, {}
 
-    with serving(Other()) as metadata, pytest.raises(MetadataError, match="does not answer as scheduled events do"):
+    with (
+        serving(Other()) as metadata,
+        pytest.raises(MetadataError, match="does not answer as scheduled events do"),
+    ):
         AzureNotices(metadata.url).poll()
 
 
-# --- which -----------------------------------------------------------------------------------------------------------
+# --- which ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -198,7 +216,13 @@ def test_azure_that_is_none(body: str) -> None:
         ({"sys_vendor": "Amazon EC2"}, "aws"),
         ({"sys_vendor": "Xen", "bios_version": "4.11.amazon"}, "aws"),
         ({"sys_vendor": "Google", "product_name": "Google Compute Engine"}, "gcp"),
-        ({"sys_vendor": "Microsoft Corporation", "chassis_asset_tag": "7783-7084-3265-9085-8269-3286-77"}, "azure"),
+        (
+            {
+                "sys_vendor": "Microsoft Corporation",
+                "chassis_asset_tag": "7783-7084-3265-9085-8269-3286-77",
+            },
+            "azure",
+        ),
         ({"sys_vendor": "Microsoft Corporation", "chassis_asset_tag": "None"}, ""),
         ({"sys_vendor": "QEMU"}, ""),
         ({}, ""),
@@ -211,7 +235,9 @@ def test_the_firmware_names_the_cloud(facts: dict[str, str], cloud: str, tmp_pat
 
 
 def test_sources_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(notice_source("gcp"), GcpNotices) and isinstance(notice_source("azure"), AzureNotices)
+    assert isinstance(notice_source("gcp"), GcpNotices) and isinstance(
+        notice_source("azure"), AzureNotices
+    )
     assert isinstance(notice_source("http://10.0.0.1:80"), Ec2Notices)
     monkeypatch.setattr(notices, "cloud_here", lambda: "gcp")
     assert isinstance(notice_source("auto"), GcpNotices)
@@ -231,5 +257,7 @@ def test_the_fake_of_local_machines_answers_as_ec2_does() -> None:
     source = Ec2Notices(fake.url)
     assert source.poll() is None and not source.rebalance()
     fake.notice(1_900_000_000.5)
-    fake.facts["events/recommendations/rebalance"] = json.dumps({"noticeTime": "2026-11-26T09:00:00Z"})
+    fake.facts["events/recommendations/rebalance"] = json.dumps(
+        {"noticeTime": "2026-11-26T09:00:00Z"}
+    )
     assert found(source).taken_s == pytest.approx(1_900_000_000.5) and source.rebalance()

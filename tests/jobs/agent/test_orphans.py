@@ -1,4 +1,6 @@
-"""Machines that hear of no controller: they save, then end themselves, so that nobody pays for what nobody watches."""
+"""Machines that hear of no controller: they save, then end themselves, so that nobody pays for what
+nobody watches.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def orphan(home: Home, name: str, job: Path) -> None:
 def test_an_orphaned_machine_saves_and_ends(home: Home) -> None:
     job = home.job("left", "exec python own.py 250 0.03;", orphan_after="3s")
     orphan(home, "left", job)
-    backups = [int(p.name[:12]) for p in (home.jobs / "left" / "versions" / "left" / "backups").glob("0*")]
+    backups = [
+        int(p.name[:12]) for p in (home.jobs / "left" / "versions" / "left" / "backups").glob("0*")
+    ]
     assert max(backups) >= 60  # steps of those three seconds are in it
     found = home.document("jobs", "resume", "left")
     assert (found["state"], found["steps"], found["lost_steps"]) == ("done", 250, 0)
@@ -74,11 +78,15 @@ def test_it_ends_when_its_version_is_safe_and_not_when_that_is_begun(home: Home)
     (home.code / "bulky.py").write_text(BULKY)
     job = home.job("bulky", "exec python bulky.py;", orphan_after="3s", save_policy="static:1000")
     orphan(home, "bulky", job)
-    assert list((home.jobs / "bulky" / "versions" / "bulky" / "backups").glob("0*/rank-0/record.json"))
+    assert list(
+        (home.jobs / "bulky" / "versions" / "bulky" / "backups").glob("0*/rank-0/record.json")
+    )
 
 
 def test_an_orphaned_anchor_ends(home: Home) -> None:
-    job = home.job("left", "exec python own.py 250 0.03;", orphan_after="3s", anchor={"type": "m7g.large"})
+    job = home.job(
+        "left", "exec python own.py 250 0.03;", orphan_after="3s", anchor={"type": "m7g.large"}
+    )
     orphan(home, "left", job)
     found = home.document("jobs", "resume", "left")
     assert (found["state"], found["lost_steps"]) == ("done", 0)
@@ -87,9 +95,21 @@ def test_an_orphaned_anchor_ends(home: Home) -> None:
 
 @pytest.mark.parametrize("role", ["trainer", "anchor"])
 def test_an_agent_that_never_finds_its_controller_ends(tmp_path: Path, role: str) -> None:
-    settings = {"machine": "m1", "secret": "00", "controller": "http://127.0.0.1:9", "role": role, "orphan_after_s": 1}
+    settings = {
+        "machine": "m1",
+        "secret": "00",
+        "controller": "http://127.0.0.1:9",
+        "role": role,
+        "orphan_after_s": 1,
+    }
     (tmp_path / "settings.json").write_text(json.dumps(settings))
-    words = [sys.executable, "-m", "deepvm.jobs.agent.main", str(tmp_path / "settings.json"), "http://127.0.0.1:9"]
+    words = [
+        sys.executable,
+        "-m",
+        "deepvm.jobs.agent.main",
+        str(tmp_path / "settings.json"),
+        "http://127.0.0.1:9",
+    ]
     began = time.monotonic()
     assert subprocess.run(words, timeout=30).returncode == 0
     assert time.monotonic() - began >= 1

@@ -1,4 +1,6 @@
-"""Scripts that save by themselves, with a state of its own on each rank: all parts of a backup, or an older one."""
+"""Scripts that save by themselves, with a state of its own on each rank: all parts of a backup, or
+an older one.
+"""
 
 from __future__ import annotations
 
@@ -56,12 +58,22 @@ class Job:
 
     def begin(self, generation: int) -> None:
         self.commander.run(generation, "m1", "m2")
-        until(lambda: {b["machine"] for b in self.commander.beats if b["generation"] == generation} == {"m1", "m2"})
+        until(
+            lambda: (
+                {b["machine"] for b in self.commander.beats if b["generation"] == generation}
+                == {"m1", "m2"}
+            )
+        )
 
     def save(self, generation: int, step: int, reason: SaveReason) -> None:
         """Have both save the same step."""
         for orders in self.commander.orders.values():
-            schedule = {"generation": generation, "step": step, "save": [reason, 60_000, 1], "number": step}
+            schedule = {
+                "generation": generation,
+                "step": step,
+                "save": [reason, 60_000, 1],
+                "number": step,
+            }
             orders["schedule"] = schedule
             if reason.holds:
                 orders["save"] = {"asked_s": 1.0, "reason": reason, "left_s": 60.0}
@@ -72,7 +84,9 @@ class Job:
         return [place.read_text() for place in places]
 
     def part(self, rank: int) -> bool:
-        return bool(list((self.folder / "tier" / "job" / "backups").glob(f"0*/rank-{rank}/record.json")))
+        return bool(
+            list((self.folder / "tier" / "job" / "backups").glob(f"0*/rank-{rank}/record.json"))
+        )
 
     def end(self) -> None:
         self._agents.close()
@@ -128,7 +142,9 @@ def test_an_insurance_waits_for_slow_ranks_too(job: Job, commander: Commander) -
 
 @pytest.mark.parametrize("job", ["0"], indirect=True)
 @pytest.mark.parametrize("reason", [SaveReason.EMERGENCY, SaveReason.INSURANCE])
-def test_where_rank_0_alone_saves_nobody_waits_for_others(job: Job, commander: Commander, reason: SaveReason) -> None:
+def test_where_rank_0_alone_saves_nobody_waits_for_others(
+    job: Job, commander: Commander, reason: SaveReason
+) -> None:
     job.begin(1)
     job.save(1, 30, reason)
     until(lambda: commander.heard("saved"), 10)
@@ -149,7 +165,9 @@ dt.backup(sys.argv[1])
 
 
 @pytest.mark.parametrize("works", [True, False])
-def test_the_end_is_reported_when_the_last_backup_is_safe(commander: Commander, tmp_path: Path, works: bool) -> None:
+def test_the_end_is_reported_when_the_last_backup_is_safe(
+    commander: Commander, tmp_path: Path, works: bool
+) -> None:
     (tmp_path / "last.py").write_text(LAST)
     commander.spec |= {"train": f"exec python {tmp_path}/last.py {tmp_path}/mine;"}
     commander.spec["tiers"] = [(tmp_path / "tier").as_uri()]

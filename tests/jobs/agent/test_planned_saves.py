@@ -1,4 +1,6 @@
-"""When an agent has its trainers save by the policy: once for each interval, and not before there is something new."""
+"""When an agent has its trainers save by the policy: once for each interval, and not before there
+is something new.
+"""
 
 from __future__ import annotations
 
@@ -37,17 +39,25 @@ class Newest:
 
 
 class Training:
-    """An agent and the first trainer of ``ranks`` here, with a clock of their own: a step is three looks of the agent.
+    """An agent and the first trainer of ``ranks`` here, with a clock of their own: a step is three
+    looks of the agent.
 
-    ``late``: whether the agent looks between the end of a step and the begin of its version, as it may.
+    ``late``: whether the agent looks between the end of a step and the begin of its version, as it
+    may.
     """
 
-    def __init__(self, folder: Path, policy: str, ranks: int, orders: Orders, *, late: bool) -> None:
+    def __init__(
+        self, folder: Path, policy: str, ranks: int, orders: Orders, *, late: bool
+    ) -> None:
         self.now_s, self.late, self.saved = 1000.0, late, list[int]()
         self.agent = Agent(Surroundings("m1", b"", folder, lambda: "", ""), None)
         self.agent._reporter.add = lambda *_, **__: 0  # type: ignore[method-assign]
         self.agent._board = Board.create(folder / BOARD)
-        self.agent._plan, self.agent._running, self.agent._orders = PlannedSaves(parse_policy(policy), 0.0), 1, orders
+        self.agent._plan, self.agent._running, self.agent._orders = (
+            PlannedSaves(parse_policy(policy), 0.0),
+            1,
+            orders,
+        )
         self.link = Link(folder, rank=0, local_rank=0, world=ranks, local_world=ranks)
         self.step = 0
 
@@ -68,7 +78,12 @@ class Training:
 
     def told(self, stall_s: float = 0.001, error: str = "") -> None:
         """The newest version is safe, or will not be."""
-        said = {"version": self.saved[-1], "save": [SaveReason.INSURANCE, 0, 0], "took_s": 0.1, "stall_s": stall_s}
+        said = {
+            "version": self.saved[-1],
+            "save": [SaveReason.INSURANCE, 0, 0],
+            "took_s": 0.1,
+            "stall_s": stall_s,
+        }
         self.agent._told_of_save({**said, "error": error})
 
 
@@ -77,14 +92,20 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Training]]:
     """The time is that of the newest training."""
     found = list[Training]()
     true_s = time.monotonic
-    monkeypatch.setattr("deepvm.jobs.agent.agent.time.monotonic", lambda: found[-1].now_s if found else true_s())
+    monkeypatch.setattr(
+        "deepvm.jobs.agent.agent.time.monotonic", lambda: found[-1].now_s if found else true_s()
+    )
     yield found
     for training in found:
         training.link.close()
 
 
-def made(clock: list[Training], folder: Path, policy: str, ranks: int, *, late: bool = True, **known: Any) -> Training:
-    orders = Orders(generation=1, ranks=[{"machine": "m1", "processes": ranks}], mttp_s=100.0, **known)
+def made(
+    clock: list[Training], folder: Path, policy: str, ranks: int, *, late: bool = True, **known: Any
+) -> Training:
+    orders = Orders(
+        generation=1, ranks=[{"machine": "m1", "processes": ranks}], mttp_s=100.0, **known
+    )
     clock.append(Training(folder, policy, ranks, orders, late=late))
     clock[-1].agent._plan.restored(0)
     return clock[-1]
@@ -92,7 +113,9 @@ def made(clock: list[Training], folder: Path, policy: str, ranks: int, *, late: 
 
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_one_version_for_each_interval(tmp_path: Path, clock: list[Training], ranks: int, *, late: bool) -> None:
+def test_one_version_for_each_interval(
+    tmp_path: Path, clock: list[Training], ranks: int, *, late: bool
+) -> None:
     saved = made(clock, tmp_path, "every:0.2", ranks, late=late).train(200)
     apart = [b - a for a, b in zip(saved, saved[1:], strict=False)]
     assert len(saved) > 12 and min(apart) >= 10 and max(apart) <= 13, saved
@@ -100,7 +123,9 @@ def test_one_version_for_each_interval(tmp_path: Path, clock: list[Training], ra
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_one_version_shows_what_it_costs(tmp_path: Path, clock: list[Training], ranks: int) -> None:
-    """Until it has come nobody knows how often versions are worth it: others behind it would only be skipped."""
+    """Until it has come nobody knows how often versions are worth it: others behind it would only
+    be skipped.
+    """
     training = made(clock, tmp_path, "adaptive", ranks)
     assert len(training.train(50)) == 1
     training.told()
@@ -118,7 +143,9 @@ def test_a_version_that_does_not_come_is_tried_again(tmp_path: Path, clock: list
     assert len(training.train(10)) == 3
 
 
-def test_what_versions_cost_on_other_machines_is_known(tmp_path: Path, clock: list[Training]) -> None:
+def test_what_versions_cost_on_other_machines_is_known(
+    tmp_path: Path, clock: list[Training]
+) -> None:
     """A machine that goes on with a job has no reason to save its first step."""
     training = made(clock, tmp_path, "adaptive", 1, save_s=0.01, took_s=0.1)
     training.agent._plan.restored(100)
@@ -127,7 +154,9 @@ def test_what_versions_cost_on_other_machines_is_known(tmp_path: Path, clock: li
     assert training.train(300)
 
 
-def test_a_script_that_has_just_loaded_its_backup_has_nothing_new(tmp_path: Path, clock: list[Training]) -> None:
+def test_a_script_that_has_just_loaded_its_backup_has_nothing_new(
+    tmp_path: Path, clock: list[Training]
+) -> None:
     training = made(clock, tmp_path, "adaptive", 1, save_s=0.01, took_s=0.1)
     training.now_s += 1000.0
     training.agent._backups = Newest()  # type: ignore[assignment]
@@ -135,19 +164,25 @@ def test_a_script_that_has_just_loaded_its_backup_has_nothing_new(tmp_path: Path
     assert training.train(30) == []
 
 
-def test_a_save_that_trainers_have_missed_is_asked_for_again(tmp_path: Path, clock: list[Training]) -> None:
+def test_a_save_that_trainers_have_missed_is_asked_for_again(
+    tmp_path: Path, clock: list[Training]
+) -> None:
     training = made(clock, tmp_path, "every:0.2", 1)
     training.link.saving = lambda step: None  # type: ignore[method-assign]  # the script did not look
     assert len(training.train(30)) > 2
 
 
-def test_trainers_that_do_not_save_are_asked_less_and_less_often(tmp_path: Path, clock: list[Training]) -> None:
+def test_trainers_that_do_not_save_are_asked_less_and_less_often(
+    tmp_path: Path, clock: list[Training]
+) -> None:
     training = made(clock, tmp_path, "adaptive", 1)
     training.link.saving = lambda step: None  # type: ignore[method-assign]
     assert 4 <= len(training.train(1000)) <= 12
 
 
-def test_versions_that_never_come_are_tried_less_and_less_often(tmp_path: Path, clock: list[Training]) -> None:
+def test_versions_that_never_come_are_tried_less_and_less_often(
+    tmp_path: Path, clock: list[Training]
+) -> None:
     """As where the memory node is gone: each would be copied for nothing."""
     training = made(clock, tmp_path, "adaptive", 1)
     for _ in range(1000):
@@ -165,7 +200,10 @@ def test_versions_that_never_come_are_tried_less_and_less_often(tmp_path: Path, 
 def test_trainers_that_start_again_on_the_same_board_are_asked_anew(
     tmp_path: Path, clock: list[Training], ranks: int
 ) -> None:
-    """As torchrun starts them after a crash; the board still says what their predecessors did, and were asked."""
+    """As torchrun starts them after a crash.
+
+    The board still says what their predecessors did, and were asked.
+    """
     training = made(clock, tmp_path, "every:0.2", ranks)
     before = training.train(95)
     training.agent._board.words[Word.DUE] = 96  # type: ignore[union-attr]

@@ -18,7 +18,9 @@ from deepvm.jobs.agent.warm import use_own_gpu, watch_first_step
 OPTIMIZER: Any = import_module("torch.optim.optimizer")
 
 
-def layout(per_machine: int, gpus: int, *, independent: bool = False, **environ: str) -> list[dict[str, str]]:
+def layout(
+    per_machine: int, gpus: int, *, independent: bool = False, **environ: str
+) -> list[dict[str, str]]:
     """The variables of each process, on the second of two machines."""
     spec = {"name": "job", "per_machine": per_machine, "gpus": gpus, "independent": independent}
     found = ProcessLayout.of(spec, environ)
@@ -30,15 +32,21 @@ def test_processes_of_a_group_have_what_torchrun_gives_them() -> None:
     found = layout(4, 4)
     assert [one["LOCAL_RANK"] for one in found] == ["0", "1", "2", "3"]
     assert [one["RANK"] for one in found] == ["4", "5", "6", "7"]
-    assert {one[GPUS] for one in found} == {"0,1,2,3"} and {one["LOCAL_WORLD_SIZE"] for one in found} == {"4"}
+    assert {one[GPUS] for one in found} == {"0,1,2,3"} and {
+        one["LOCAL_WORLD_SIZE"] for one in found
+    } == {"4"}
     assert not any("DEEPVM_JOB" in one or INDEPENDENT in one for one in found)
 
 
 def test_independent_processes_see_their_own_gpu_as_the_first() -> None:
-    """Both ``.cuda()`` and ``set_device(LOCAL_RANK)`` must use it, and checkpoints must not replace one another."""
+    """Both ``.cuda()`` and ``set_device(LOCAL_RANK)`` must use it, and checkpoints must not replace
+    one another.
+    """
     found = layout(4, 4, independent=True)
     assert [one[GPUS] for one in found] == ["0", "1", "2", "3"]
-    assert {one["LOCAL_RANK"] for one in found} == {"0"} and {one["LOCAL_WORLD_SIZE"] for one in found} == {"1"}
+    assert {one["LOCAL_RANK"] for one in found} == {"0"} and {
+        one["LOCAL_WORLD_SIZE"] for one in found
+    } == {"1"}
     assert [one["RANK"] for one in found] == ["4", "5", "6", "7"]
     assert [one["DEEPVM_JOB"] for one in found] == ["job-4", "job-5", "job-6", "job-7"]
     assert [one[INDEPENDENT] for one in found] == ["0", "1", "2", "3"]
@@ -65,15 +73,26 @@ def test_machines_without_a_gpu_and_those_that_limit_theirs() -> None:
 
 
 def test_an_independent_process_has_the_agent_to_itself(tmp_path: Any) -> None:
-    """It saves when it is asked to, without waiting for the others; its steps have a place of their own."""
+    """It saves when it is asked to, without waiting for the others.
+
+    Its steps have a place of their own.
+    """
     Board.create(tmp_path / BOARD).close()
-    environ = {"DEEPVM_AGENT": str(tmp_path), "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "0", INDEPENDENT: "1"}
+    environ = {
+        "DEEPVM_AGENT": str(tmp_path),
+        "RANK": "5",
+        "WORLD_SIZE": "8",
+        "LOCAL_RANK": "0",
+        INDEPENDENT: "1",
+    }
     link = AgentLink.find(environ)
     assert link is not None and (link.rank, link.world, link.local_rank) == (0, 1, 1)
     link.close()
 
 
-@pytest.mark.parametrize(("local_rank", "devices", "chosen"), [("3", 4, [3]), ("0", 4, []), ("3", 1, [])])
+@pytest.mark.parametrize(
+    ("local_rank", "devices", "chosen"), [("3", 4, [3]), ("0", 4, []), ("3", 1, [])]
+)
 def test_the_own_gpu_is_the_default(
     monkeypatch: pytest.MonkeyPatch, local_rank: str, devices: int, chosen: list[int]
 ) -> None:
@@ -112,7 +131,8 @@ def optimizer(monkeypatch: pytest.MonkeyPatch) -> torch.optim.SGD:
 def test_a_first_step_without_a_group_is_asked_about_once(
     optimizer: torch.optim.SGD, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deepvm.jobs.agent.warm._OTHER_GROUPS", ())  # other tests may have imported one of them
+    # Other tests may have imported one of them
+    monkeypatch.setattr("deepvm.jobs.agent.warm._OTHER_GROUPS", ())
     monkeypatch.setattr("deepvm.jobs.agent.warm.distributed", lambda: None)
     watch_first_step({"WORLD_SIZE": "4"})
     for _ in range(3):
@@ -121,7 +141,9 @@ def test_a_first_step_without_a_group_is_asked_about_once(
 
 
 @pytest.mark.parametrize("environ", [{"WORLD_SIZE": "1"}, {"WORLD_SIZE": "4", INDEPENDENT: "2"}])
-def test_one_process_and_independent_ones_are_not_watched(optimizer: torch.optim.SGD, environ: dict[str, str]) -> None:
+def test_one_process_and_independent_ones_are_not_watched(
+    optimizer: torch.optim.SGD, environ: dict[str, str]
+) -> None:
     watch_first_step(environ)
     optimizer.step()
     assert not Link.asked
@@ -140,7 +162,9 @@ def test_a_group_of_another_library_or_of_torch_is_one(
     assert not Link.asked
 
 
-def test_a_compiled_step_is_left_as_it_is(optimizer: torch.optim.SGD, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiled_step_is_left_as_it_is(
+    optimizer: torch.optim.SGD, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     watch_first_step({"WORLD_SIZE": "4"})
     optimizer.step()

@@ -27,7 +27,9 @@ class Made:
     def __call__(self, train: str, **env: str) -> Trainers:
         """Their agent's own ``PATH`` is that of a machine which boots."""
         environ = {**os.environ, "PATH": "/usr/bin:/bin"}
-        found = Trainers(Command(train, 1, env, self.folder), environ, lambda rank, line: self.said.append(line))
+        found = Trainers(
+            Command(train, 1, env, self.folder), environ, lambda rank, line: self.said.append(line)
+        )
         self.all.append(found)
         return found
 

@@ -35,7 +35,11 @@ def test_a_waiting_trainer_becomes_a_command(tmp_path: Path) -> None:
     os.close(tells)
     with open(told, "rb") as source:
         assert source.read() == READY
-    order = {"env": {**os.environ, "MINE": "yes"}, "folder": str(tmp_path), "words": ["python", "own.py", "a b"]}
+    order = {
+        "env": {**os.environ, "MINE": "yes"},
+        "folder": str(tmp_path),
+        "words": ["python", "own.py", "a b"],
+    }
     said, _ = process.communicate(json.dumps(order) + "\n", timeout=60)
     assert process.returncode == 0 and said == f"['a b'] True yes {tmp_path}\n"
 
@@ -47,7 +51,10 @@ def test_a_waiting_trainer_becomes_a_command(tmp_path: Path) -> None:
 def test_ranks_begin_when_rank_0_listens(
     rank: int, listens_after_s: float | None, least_s: float, most_s: float
 ) -> None:
-    """Torch tries again half a second after a connection was refused; nobody waits for long, or for itself."""
+    """Torch tries again half a second after a connection was refused.
+
+    Nobody waits for long, or for itself.
+    """
     took_s = []
     for _ in range(3):
         with socket.socket() as first:
@@ -82,7 +89,9 @@ def test_a_command_that_is_nowhere_ends_the_job(tmp_path: Path) -> None:
     """One machine after the other would be paid for, else."""
     home = Home(tmp_path)
     try:
-        job = home.job("nowhere", "python own.py 5 0.01", env={"PATH": "/nowhere", "RESULT": str(home.result)})
+        job = home.job(
+            "nowhere", "python own.py 5 0.01", env={"PATH": "/nowhere", "RESULT": str(home.result)}
+        )
         done = home.run("run", str(job), limit_s=60)
         assert done.returncode == 1 and "python: No such file" in done.stderr, done
         assert len(home.document("jobs", "show", "nowhere")["machines"]) == 1
@@ -90,7 +99,9 @@ def test_a_command_that_is_nowhere_ends_the_job(tmp_path: Path) -> None:
         home.end()
 
 
-def test_waiting_trainers_that_die_leave_no_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_trainers_that_die_leave_no_open_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Heartbeats ask whether they wait while the loop starts them."""
     dies = tmp_path / "python"
     dies.write_text("#!/bin/sh\nexit 1\n")

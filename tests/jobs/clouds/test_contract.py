@@ -1,4 +1,6 @@
-"""What every cloud must do: ask once for each name, list what lives and what has ended, release, take back."""
+"""What every cloud must do: ask once for each name, list what lives and what has ended, release,
+take back.
+"""
 
 from __future__ import annotations
 
@@ -38,16 +40,29 @@ def alone() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(params=[*(c for c in CLOUDS if c != "aws"), "kept", pytest.param("aws", marks=pytest.mark.slow)])
-def cloud(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
-    assert request.param in ("local", "kept", "netns", "ssh", "aws"), "a new cloud comes under this contract, too"
+@pytest.fixture(
+    params=[*(c for c in CLOUDS if c != "aws"), "kept", pytest.param("aws", marks=pytest.mark.slow)]
+)
+def cloud(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Cloud]:
+    assert request.param in (
+        "local",
+        "kept",
+        "netns",
+        "ssh",
+        "aws",
+    ), "a new cloud comes under this contract, too"
     found: Cloud
     if request.param == "aws":  # whose machines are of a simulated EC2, and no processes here
         found = request.getfixturevalue("ec2").cloud(tmp_path)
     elif request.param == "ssh":
         monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "there"))
         (tmp_path / "job").mkdir()
-        hosts = tuple(Host(f"h{n}", type=POOL.instance_type, usd_per_hour=POOL.usd_per_hour) for n in range(1, 5))
+        hosts = tuple(
+            Host(f"h{n}", type=POOL.instance_type, usd_per_hour=POOL.usd_per_hour)
+            for n in range(1, 5)
+        )
         OwnHosts("job-1", "local", "", hosts).save(tmp_path / "job")
         found = SshCloud(tmp_path)
     else:
@@ -94,7 +109,10 @@ def test_life_of_a_machine(cloud: Cloud) -> None:
 
 
 def test_machines_are_found_by_their_owner(cloud: Cloud, tmp_path: Path) -> None:
-    """Whatever the job, where a cloud has others' machines beside these; elsewhere their job's folder is needed."""
+    """Whatever the job, where a cloud has others' machines beside these.
+
+    Elsewhere their job's folder is needed.
+    """
     if not isinstance(cloud, Owned):
         assert not isinstance(cloud, Distant)
         return
@@ -142,7 +160,9 @@ def test_taken_back_at_once_and_with_a_notice(cloud: Cloud, tmp_path: Path) -> N
     assert "m2" in cloud.listing("job").alive
     until(lambda: not cloud.listing("job").alive, 20)
     assert 2.9 < time.time() - began < 20
-    reasons = [json.loads((place_of(tmp_path, m) / "ended.json").read_text())["why"] for m in ("m1", "m2")]
+    reasons = [
+        json.loads((place_of(tmp_path, m) / "ended.json").read_text())["why"] for m in ("m1", "m2")
+    ]
     assert reasons == ["preempted", "preempted"]
     assert cloud.listing("job").taken == {"m1", "m2"}
 
@@ -188,7 +208,9 @@ if "deepvm.jobs.agent.main" in sys.orig_argv:
         os._exit(0)
     os.waitpid(child, 0)
 """
-"""A sitecustomize with which the agent, in the place of a trainer, leaves a process that nobody waits for."""
+"""A sitecustomize with which the agent, in the place of a trainer, leaves a process that nobody
+waits for.
+"""
 
 
 @pytest.mark.parametrize("end", ["release", "preempt"])
@@ -197,13 +219,18 @@ def test_no_process_outlives_its_machine(
 ) -> None:
     """Nor does one that has left its group and its parents: a daemon that a trainer has started."""
     if isinstance(cloud, Distant):
-        pytest.skip("machines that are no processes of this computer; tests/jobs/clouds/aws runs some")
+        pytest.skip(
+            "machines that are no processes of this computer; tests/jobs/clouds/aws runs some"
+        )
     (tmp_path / "sitecustomize.py").write_text(DAEMON)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")])))
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    )
     ask(cloud, "m1")
     place = place_of(tmp_path, "m1")
     (daemon,) = until(lambda: [pid for pid, words in _of(place) if "daemon" in words])
-    assert os.getsid(daemon) not in [pid for pid, _ in _of(place)]  # of a session whose leader has ended
+    # Of a session whose leader has ended
+    assert os.getsid(daemon) not in [pid for pid, _ in _of(place)]
     if end == "release":
         cloud.release("job", "m1")
     else:

@@ -1,4 +1,6 @@
-"""Local machines where ``unshare`` is refused, as in most containers: daemons do not outlive them either."""
+"""Local machines where ``unshare`` is refused, as in most containers: daemons do not outlive them
+either.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,11 @@ def words_of(pid: int) -> str:
 
 def one(home: Home, *kinds: str) -> int:
     """The process whose words have one text, and not another."""
-    found = [p for p in home.processes() if kinds[0] in words_of(p) and not any(k in words_of(p) for k in kinds[1:])]
+    found = [
+        p
+        for p in home.processes()
+        if kinds[0] in words_of(p) and not any(k in words_of(p) for k in kinds[1:])
+    ]
     return found[0]
 
 
@@ -71,9 +77,15 @@ TRAIN = 'python daemons.py "$RESULT"; exec python own.py 80 0.03'
 
 
 @pytest.mark.parametrize(
-    "inject", [{"missed": 1.0}, *(pytest.param(one, marks=pytest.mark.slow) for one in (None, {"grace": "6s"}))]
+    "inject",
+    [
+        {"missed": 1.0},
+        *(pytest.param(one, marks=pytest.mark.slow) for one in (None, {"grace": "6s"})),
+    ],
 )
-def test_no_daemon_outlives_a_release_or_a_preemption(home: Home, inject: dict[str, object] | None) -> None:
+def test_no_daemon_outlives_a_release_or_a_preemption(
+    home: Home, inject: dict[str, object] | None
+) -> None:
     more = {} if inject is None else {"inject": {"mttp": "1s", "count": 1, "seed": 4, **inject}}
     found = home.document("run", str(home.job("kept", TRAIN, save_policy="static:10", **more)))
     assert found["state"] == "done" and found["preemptions"] == (inject is not None)
@@ -82,7 +94,8 @@ def test_no_daemon_outlives_a_release_or_a_preemption(home: Home, inject: dict[s
 
 
 @pytest.mark.parametrize(
-    "victim", ["keeper", *(pytest.param(one, marks=pytest.mark.slow) for one in ("agent", "machine"))]
+    "victim",
+    ["keeper", *(pytest.param(one, marks=pytest.mark.slow) for one in ("agent", "machine"))],
 )
 def test_no_daemon_outlives_what_is_killed(home: Home, victim: str) -> None:
     words = {
@@ -107,6 +120,8 @@ def test_many_runaways(tmp_path: Path) -> None:
     script = f"for i in 1 2 3 4 5; do {' '.join(words)}; done; sleep 0.2"
     home_of = Home(tmp_path)
     for _ in range(20 if THOROUGH else 3):
-        done = subprocess.run([sys.executable, "-m", "deepvm.jobs.clouds.keeper", "sh", "-c", script], timeout=60)
+        done = subprocess.run(
+            [sys.executable, "-m", "deepvm.jobs.clouds.keeper", "sh", "-c", script], timeout=60
+        )
         assert done.returncode == 0
         assert not [p for p in home_of.processes() if "daemons.py" in words_of(p)]

@@ -27,7 +27,8 @@ POOL = Pool("g4dn.xlarge", "here", "spot", 0.3)
 def cloud(tmp_path: Path) -> Iterator[LocalCloud]:
     found = LocalCloud(tmp_path, allocation_s=0.0)
     found.request(
-        MachineRecord("m1", POOL, time.time()), Start("job", "m1", secret_of(new_secret(), "m1"), "http://:9")
+        MachineRecord("m1", POOL, time.time()),
+        Start("job", "m1", secret_of(new_secret(), "m1"), "http://:9"),
     )
     yield found
     found.release("job", "m1")
@@ -53,7 +54,8 @@ def test_what_its_processes_take_for_the_metadata_service(
     monkeypatch.delenv(ENDPOINT, raising=False)
     cloud = kind(tmp_path / "other")
     cloud.request(
-        MachineRecord("m1", POOL, time.time()), Start("job", "m1", secret_of(new_secret(), "m1"), "http://:9")
+        MachineRecord("m1", POOL, time.time()),
+        Start("job", "m1", secret_of(new_secret(), "m1"), "http://:9"),
     )
     try:
         place = str(cloud._machine("job", "m1"))
@@ -93,7 +95,9 @@ def test_trainers_see_the_metadata_service_of_their_machine(tmp_path: Path) -> N
         home.end()
 
 
-def test_two_who_look_at_once_see_the_same(cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_who_look_at_once_see_the_same(
+    cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The controller and 'deepvm jobs': neither takes the other for a machine that lives."""
     cloud.release("job", "m1")
     locked, seen = local._locked, list[list[str]]()
@@ -129,10 +133,16 @@ def test_code_and_data_go_with_their_machine(cloud: LocalCloud, tmp_path: Path, 
     (place / "agent" / "data" / "mount").symlink_to(elsewhere)
     ENDS[how](cloud)
     until(lambda: not cloud.listing("job").alive)
-    assert not (place / "agent").exists() and (place / "machine.log").exists() and (elsewhere / "kept").exists()
+    assert (
+        not (place / "agent").exists()
+        and (place / "machine.log").exists()
+        and (elsewhere / "kept").exists()
+    )
 
 
-def test_what_a_killed_controller_left_goes_at_the_end_of_the_job(cloud: LocalCloud, tmp_path: Path) -> None:
+def test_what_a_killed_controller_left_goes_at_the_end_of_the_job(
+    cloud: LocalCloud, tmp_path: Path
+) -> None:
     agent = tmp_path / "job" / "machines" / "m1" / "agent"
     cloud.release("job", "m1")
     agent.mkdir()

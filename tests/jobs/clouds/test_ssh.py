@@ -1,4 +1,7 @@
-"""Jobs on hosts of the user's own: hosts that die, are cut off, are taken, or have no deepvm; over a real sshd."""
+"""Jobs on hosts of the user's own: hosts that die, are cut off, are taken, or have no deepvm.
+
+Over a real sshd.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +43,16 @@ def home(tmp_path: Path) -> Iterator[Home]:
     found.end()
 
 
-def job_on(home: Home, name: str, hosts: str, train: str, launcher: str | None = "local", **more: Any) -> Path:
+def job_on(
+    home: Home, name: str, hosts: str, train: str, launcher: str | None = "local", **more: Any
+) -> Path:
     """A job file beside its file of hosts."""
     (home.folder / "hosts.txt").write_text(hosts)
-    machines = {"hosts": "hosts.txt", **({"launcher": launcher} if launcher else {}), **more.pop("machines", {})}
+    machines = {
+        "hosts": "hosts.txt",
+        **({"launcher": launcher} if launcher else {}),
+        **more.pop("machines", {}),
+    }
     return home.job(name, train, **{"cloud": "ssh", "machines": machines, **more})
 
 
@@ -53,20 +62,28 @@ def on_hosts(home: Home) -> Path:
 
 def nothing_is_left(home: Home) -> bool:
     """No process, and of files the logs alone."""
-    assert {p.suffix for p in on_hosts(home).rglob("*") if p.is_file() and p.name != "lock"} == {".log"}
+    assert {p.suffix for p in on_hosts(home).rglob("*") if p.is_file() and p.name != "lock"} == {
+        ".log"
+    }
     return bool(until(lambda: not home.processes(), 10))
 
 
 def trees(home: Home) -> list[int]:
     """First processes of machines."""
-    return [p for p in home.processes() if b"clouds.local_machine" in Path(f"/proc/{p}/cmdline").read_bytes()]
+    return [
+        p
+        for p in home.processes()
+        if b"clouds.local_machine" in Path(f"/proc/{p}/cmdline").read_bytes()
+    ]
 
 
 def test_a_job_on_all_hosts_of_a_file(home: Home) -> None:
     hosts = "one price=0.5\ntwo price=0.5\n"
     found = home.document("run", str(job_on(home, "both", hosts, "exec python own.py 40 0.02;")))
     assert (found["state"], found["steps"], found["generations"]) == ("done", 40, 1)
-    assert [(m["type"], m["zone"], m["end_reason"]) for m in found["machines"]] == [("host", "ssh", "released")] * 2
+    assert [(m["type"], m["zone"], m["end_reason"]) for m in found["machines"]] == [
+        ("host", "ssh", "released")
+    ] * 2
     assert found["cost_usd"] > 0 and found["on_demand_cost_usd"] is None
     assert sorted(p.name for p in on_hosts(home).iterdir()) == ["one", "two"]
     assert nothing_is_left(home)
@@ -75,7 +92,9 @@ def test_a_job_on_all_hosts_of_a_file(home: Home) -> None:
 @pytest.mark.slow
 def test_a_job_that_costs_nothing_has_a_final_document(home: Home) -> None:
     """Hosts without a price, and a number of steps: what it was to cost is compared with nothing."""
-    found = home.document("run", str(job_on(home, "free", "one\n", "exec python own.py 40 0.02;", steps=40)))
+    found = home.document(
+        "run", str(job_on(home, "free", "one\n", "exec python own.py 40 0.02;", steps=40))
+    )
     assert (found["state"], found["steps"], found["cost_usd"]) == ("done", 40, 0)
     assert found["forecast"]["steps"] == 40 and found["forecast"]["off"]["cost_usd"] is None
 
@@ -83,7 +102,14 @@ def test_a_job_that_costs_nothing_has_a_final_document(home: Home) -> None:
 @pytest.mark.slow
 def test_a_host_whose_processes_die_is_replaced(home: Home) -> None:
     hosts = "a\nb\nc\n"
-    job = job_on(home, "dies", hosts, "exec python own.py 250 0.03;", machines={"count": 2}, save_policy="static:20")
+    job = job_on(
+        home,
+        "dies",
+        hosts,
+        "exec python own.py 250 0.03;",
+        machines={"count": 2},
+        save_policy="static:20",
+    )
     process = home.start("run", str(job))
     until(lambda: (home.result / "starts-1").exists())
     os.kill(trees(home)[0], signal.SIGKILL)
@@ -92,7 +118,9 @@ def test_a_host_whose_processes_die_is_replaced(home: Home) -> None:
     found = home.document("jobs", "show", "dies")
     assert (found["state"], found["generations"], found["preemptions"]) == ("done", 2, 1)
     assert sorted(m["end_reason"] for m in found["machines"]) == ["lost", "released", "released"]
-    places = [json.loads(p.read_text())["host"] for p in (home.jobs / "dies" / "placed").glob("*.json")]
+    places = [
+        json.loads(p.read_text())["host"] for p in (home.jobs / "dies" / "placed").glob("*.json")
+    ]
     assert sorted(places) == ["a", "b", "c"]  # the host that has lost a machine comes last
     assert nothing_is_left(home)
 
@@ -101,7 +129,9 @@ def test_a_host_whose_processes_die_is_replaced(home: Home) -> None:
 def test_notices_on_purpose(home: Home) -> None:
     inject = {"mttp": "1s", "count": 1, "grace": "8s", "seed": 4}
     more = {"inject": inject, "machines": {"count": 1}}
-    found = home.document("run", str(job_on(home, "notices", "a\nb\n", "exec python own.py 150 0.03;", **more)))
+    found = home.document(
+        "run", str(job_on(home, "notices", "a\nb\n", "exec python own.py 150 0.03;", **more))
+    )
     assert (found["state"], found["notices"], found["lost_steps"]) == ("done", 1, 0)
     assert nothing_is_left(home)
 
@@ -110,7 +140,14 @@ def test_notices_on_purpose(home: Home) -> None:
 def test_a_killed_controller_is_resumed_at_another_port(home: Home) -> None:
     """Hosts have no file in common with it: they are told where it is now."""
     more = {"tiers": [tier(home)], "machines": {"python": sys.executable}}
-    job = job_on(home, "killed", "a address=127.0.0.1\n", "exec python own.py 300 0.03;", LOCAL_AS_FAR, **more)
+    job = job_on(
+        home,
+        "killed",
+        "a address=127.0.0.1\n",
+        "exec python own.py 300 0.03;",
+        LOCAL_AS_FAR,
+        **more,
+    )
     process = home.start("run", str(job))
     until(lambda: (home.result / "starts-0").exists())
     os.killpg(process.pid, signal.SIGKILL)
@@ -125,7 +162,10 @@ def test_a_killed_controller_is_resumed_at_another_port(home: Home) -> None:
 def test_a_host_without_deepvm_gets_it(home: Home) -> None:
     venv.create(home.folder / "bare", with_pip=False, symlinks=True)
     python = str(home.folder / "bare" / "bin" / "python")
-    assert subprocess.run([python, "-c", "import deepvm"], cwd="/", capture_output=True).returncode == 1
+    assert (
+        subprocess.run([python, "-c", "import deepvm"], cwd="/", capture_output=True).returncode
+        == 1
+    )
     machines = {"python": python}
     train = f"exec {python} own.py 40 0.02;"
     found = home.document("run", str(job_on(home, "bare", "a\n", train, machines=machines)))
@@ -139,10 +179,19 @@ def test_a_job_over_a_real_sshd(home: Home) -> None:
     with serving(home.folder) as (port, key):
         hosts = f"127.0.0.1 port={port}\nlocalhost port={port}\n"
         launcher = f"ssh -F none -i {key} -o BatchMode=yes -o StrictHostKeyChecking=no"
-        launcher += f" -o UserKnownHostsFile={home.folder}/known -o SetEnv=XDG_DATA_HOME={home.folder}/data {{host}}"
+        launcher += (
+            f" -o UserKnownHostsFile={home.folder}/known -o SetEnv=XDG_DATA_HOME={home.folder}/data"
+            " {host}"
+        )
         machines = {"python": sys.executable}
         job = job_on(
-            home, "sshd", hosts, "exec python own.py 250 0.03;", launcher, machines=machines, tiers=[tier(home)]
+            home,
+            "sshd",
+            hosts,
+            "exec python own.py 250 0.03;",
+            launcher,
+            machines=machines,
+            tiers=[tier(home)],
         )
         process = home.start("run", str(job))
         until(lambda: (home.result / "starts-1").exists(), 60)
@@ -184,7 +233,9 @@ def test_hosts_that_do_not_answer_are_unknown(there: Path, monkeypatch: pytest.M
     """One command leads there as long as a file exists."""
     switch = there / "switch"
     switch.touch()
-    launcher = f"sh -c 'test -e {switch} || {{ echo no route >&2; exit 255; }}; exec \"$@\"' {{host}}"
+    launcher = (
+        f"sh -c 'test -e {switch} || {{ echo no route >&2; exit 255; }}; exec \"$@\"' {{host}}"
+    )
     cloud = cloud_of(there, Host("a"), launcher=launcher)
     launched_s = ask(cloud, "m1")
     switch.unlink()
@@ -203,8 +254,12 @@ def test_hosts_that_do_not_answer_are_unknown(there: Path, monkeypatch: pytest.M
     assert list(again.listing("job").ended) == ["m1"]
 
 
-def test_a_host_that_was_silent_at_the_end_is_cleared_later(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its settings, with the machine's secret, its code and data stay there until 'deepvm jobs orphans --release'."""
+def test_a_host_that_was_silent_at_the_end_is_cleared_later(
+    there: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its settings, with the machine's secret, its code and data stay there until 'deepvm jobs
+    orphans --release'.
+    """
     home, switch = Home(there), there / "switch"
     switch.touch()
     jobs = home.jobs
@@ -220,7 +275,9 @@ def test_a_host_that_was_silent_at_the_end_is_cleared_later(there: Path, monkeyp
     over = worlds.one_machine(name="job")
     with History.open() as history:
         worlds.store(
-            history, replace(over, row=replace(over.row, spec={**over.row.spec, "cloud": "ssh"})), jobs / "job"
+            history,
+            replace(over, row=replace(over.row, spec={**over.row.spec, "cloud": "ssh"})),
+            jobs / "job",
         )
     switch.touch()
     left = there / "there" / "deepvm" / "hosts" / "a" / "job-1"
@@ -236,7 +293,9 @@ CODE = "0" * 32
 
 
 def test_code_that_another_start_has_just_unpacked_stays(there: Path) -> None:
-    """Between the interpreter's first look and the machine nothing but a lock says that the code is needed."""
+    """Between the interpreter's first look and the machine nothing but a lock says that the code is
+    needed.
+    """
     cloud = cloud_of(there, Host("a"))
     ask(cloud, "m1")
     cloud.release("job", "m1")
@@ -330,22 +389,29 @@ def test_the_address_of_the_controller(there: Path, monkeypatch: pytest.MonkeyPa
         pytest.param(
             "a\nb type=memory\n",
             {"launcher": LOCAL_AS_FAR, "anchor": {"type": "memory"}},
-            "tiers: 'none' cannot be used; allowed: what all hosts reach: [s3://bucket/run], or file:// of a folder "
-            "that they share, as the anchor's memory ends with the job",
+            "tiers: 'none' cannot be used; allowed: what all hosts reach: [s3://bucket/run], or"
+            " file:// of a folder that they share, as the anchor's memory ends with the job",
             marks=pytest.mark.slow,
         ),
         pytest.param(
-            "a\n", {"launcher": "teleport"}, "machines.launcher: 'teleport' cannot be used", marks=pytest.mark.slow
+            "a\n",
+            {"launcher": "teleport"},
+            "machines.launcher: 'teleport' cannot be used",
+            marks=pytest.mark.slow,
         ),
         pytest.param("", {}, "hosts.txt", marks=pytest.mark.slow),
         pytest.param("a\na\n", {}, "machines.hosts", marks=pytest.mark.slow),
         pytest.param("a price=free\n", {}, "line 1", marks=pytest.mark.slow),
     ],
 )
-def test_what_cannot_be_run_on_hosts(home: Home, hosts: str, more: dict[str, Any], said: str) -> None:
+def test_what_cannot_be_run_on_hosts(
+    home: Home, hosts: str, more: dict[str, Any], said: str
+) -> None:
     job = job_on(home, "bad", hosts, "true;", **more)
     done = home.run("run", str(job))
-    assert done.returncode in (2, 4) and said in done.stderr and "Traceback" not in done.stderr, done
+    assert done.returncode in (2, 4) and said in done.stderr and "Traceback" not in done.stderr, (
+        done
+    )
     assert not home.document("jobs", "ls")["jobs"]
 
 
@@ -353,4 +419,6 @@ def test_what_hosts_are_taken(home: Home) -> None:
     hosts = "a type=big price=1\nb type=small price=0.5\nc type=small price=0.5\n"
     job = job_on(home, "plan", hosts, "true;", anchor={"type": "big"})
     said = home.run("run", str(job), "--dry-run").stdout
-    assert "2 x small on-demand, 1 x big to keep versions in memory; up to 2.0000 $/h in ssh" in said
+    assert (
+        "2 x small on-demand, 1 x big to keep versions in memory; up to 2.0000 $/h in ssh" in said
+    )

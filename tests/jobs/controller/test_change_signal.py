@@ -25,7 +25,9 @@ def test_whoever_waits_is_woken_and_nobody_later() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_waiters_that_are_cancelled_at_any_moment_block_no_other(seed: int) -> None:
-    """As their time is up and as they are woken: a job that said "Lock is not acquired" never ended."""
+    """As their time is up and as they are woken: a job that said "Lock is not acquired" never
+    ended.
+    """
 
     async def run() -> None:
         rng, signal = random.Random(seed), ChangeSignal()

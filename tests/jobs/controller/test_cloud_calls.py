@@ -62,7 +62,10 @@ def test_a_cloud_that_hangs_is_asked_once() -> None:
 
     async def work(calls: CloudCalls) -> None:
         assert calls.is_list_due(0.0)
-        tasks = [asyncio.ensure_future(w) for w in (calls.list(), calls.release("m1"), calls.release("m2"))]
+        tasks = [
+            asyncio.ensure_future(w)
+            for w in (calls.list(), calls.release("m1"), calls.release("m2"))
+        ]
         await asyncio.sleep(0.1)
         assert not calls.is_list_due(0.0)
         await calls.release("m1")  # one is under way
@@ -108,7 +111,9 @@ def test_what_nobody_foresees_is_said_with_its_place(caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.parametrize("wrong", [UnknownError("ssh has failed"), ValueError("a bug")])
-def test_a_strike_that_the_cloud_does_not_make_is_said(caplog: pytest.LogCaptureFixture, wrong: Exception) -> None:
+def test_a_strike_that_the_cloud_does_not_make_is_said(
+    caplog: pytest.LogCaptureFixture, wrong: Exception
+) -> None:
     cloud, made = Cloud(), list[bool]()
     cloud.go.set()
     cloud.fails = [wrong]

@@ -29,6 +29,8 @@ def test_inject_where_the_cloud_cannot(tmp_path: Path, *, can_preempt: bool) -> 
         controller = Controller(job, replace(WORLD), cloud, history)
         answer = asyncio.run(controller.command(USER, {"command": "inject", "inject": LIVES}))
         events = history.events("job")
-    assert [(e.kind, e.facts["mttp_s"]) for e in events] == ([("injected", 30.0)] if can_preempt else [])
+    assert [(e.kind, e.facts["mttp_s"]) for e in events] == (
+        [("injected", 30.0)] if can_preempt else []
+    )
     assert answer == ({} if can_preempt else {"error": answer["error"]})
     assert can_preempt or "allowed with local, netns and ssh" in str(answer["error"])

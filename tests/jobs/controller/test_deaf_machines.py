@@ -41,7 +41,9 @@ def test_it_is_written_down_once(tmp_path: Path) -> None:
         m1 = MachineRecord("m1", POOL, 1.0, Machine.WARMING, launched_s=1.0, heard_s=time.time())
         world = World(Terms(1, 1), time.time(), machines={"m1": m1}, pools=(POOL,))
         history.add_job(JOB, 1.0, tmp_path, {}, world)
-        job = Submitted(JOB, tmp_path, new_secret(), {"per_machine": 1, "tiers": [], "orphan_after_s": 1e9})
+        job = Submitted(
+            JOB, tmp_path, new_secret(), {"per_machine": 1, "tiers": [], "orphan_after_s": 1e9}
+        )
         found = Controller(job, world, Messages(), history)  # type: ignore[arg-type]
 
         async def heard() -> None:
@@ -58,7 +60,9 @@ def test_it_is_written_down_once(tmp_path: Path) -> None:
 
 def test_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     job = worlds.one_machine()
-    row = EventRow(worlds.START_S + 8, "deaf", "running", {"id": "m1", "why": "no token", "generation": 1}, 99)
+    row = EventRow(
+        worlds.START_S + 8, "deaf", "running", {"id": "m1", "why": "no token", "generation": 1}, 99
+    )
     job = replace(job, events=[*job.events, row])
     print_job(job.document, job.events)
     assert "m1 hears no notices of its cloud: no token" in capsys.readouterr().out

@@ -1,4 +1,6 @@
-"""The end of a job: it comes however long the cloud takes to say what lives, and leaves nothing behind."""
+"""The end of a job: it comes however long the cloud takes to say what lives, and leaves nothing
+behind.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ class Slow(Messages):
 def ended(folder: Path, cloud: Messages, list_s: float) -> list[EventRow]:
     """What is written down of a job that is over, by the controller that ends it."""
     with History.open({PLACE: str(folder / "history.db")}) as history:
-        world = World(Terms(1, 1), 1.0, job=Job.DONE, pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),))
+        world = World(
+            Terms(1, 1), 1.0, job=Job.DONE, pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),)
+        )
         history.add_job(JOB, 1.0, folder, {}, world)
         spec = {"per_machine": 1, "tiers": [], "orphan_after_s": 1e9}
         job = Submitted(JOB, folder, new_secret(), spec, list_s=list_s)
@@ -60,7 +64,9 @@ def ended(folder: Path, cloud: Messages, list_s: float) -> list[EventRow]:
 
 
 def test_a_list_that_takes_longer_than_the_time_between_two(tmp_path: Path) -> None:
-    """Else the next one begins before the job is seen to be over, and its machines and its head are paid for ever."""
+    """Else the next one begins before the job is seen to be over, and its machines and its head are
+    paid for ever.
+    """
     cloud = Slow(0.3)
     ended(tmp_path, cloud, 0.1)
     assert cloud.done == ["listing", "finish"]
@@ -84,7 +90,9 @@ def test_what_the_last_list_shows_is_released_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "cure"), [(Job.DONE, "writes down its result"), (Job.STOPPED, "goes on with it")], ids=str
+    ("state", "cure"),
+    [(Job.DONE, "writes down its result"), (Job.STOPPED, "goes on with it")],
+    ids=str,
 )
 @pytest.mark.parametrize("method", ["samples", "finish"])
 def test_where_its_result_cannot_be_written_it_is_said_what_to_do(
@@ -128,9 +136,12 @@ class Stubborn(Slow):
 
 
 @pytest.mark.parametrize(
-    ("times", "cloud", "limit_s"), [(1, Slow(0.0), 0.1), (2, Slow(0.0), 15.0), (5, Stubborn(0.0), 0.3)]
+    ("times", "cloud", "limit_s"),
+    [(1, Slow(0.0), 0.1), (2, Slow(0.0), 15.0), (5, Stubborn(0.0), 0.3)],
 )
-def test_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int, cloud: Slow, limit_s: float) -> None:
+def test_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int, cloud: Slow, limit_s: float
+) -> None:
     """What cannot be released is left after a while, and is known."""
     monkeypatch.setattr(controller, "RELEASE_LIMIT_S", limit_s)
 
@@ -143,9 +154,17 @@ def test_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
         return await asyncio.wait_for(running, 10)
 
     with History.open({PLACE: str(tmp_path / "history.db")}) as history:
-        world = World(Terms(1, 1, absent_s=0.5), time.time(), pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),))
+        world = World(
+            Terms(1, 1, absent_s=0.5), time.time(), pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),)
+        )
         history.add_job(JOB, 1.0, tmp_path, {}, world)
-        job = Submitted(JOB, tmp_path, new_secret(), {"per_machine": 1, "tiers": [], "orphan_after_s": 1e9}, list_s=0.1)
+        job = Submitted(
+            JOB,
+            tmp_path,
+            new_secret(),
+            {"per_machine": 1, "tiers": [], "orphan_after_s": 1e9},
+            list_s=0.1,
+        )
         found = Controller(job, world, cloud, history)  # type: ignore[arg-type]
         with found.signals:
             end = asyncio.run(interrupted())
@@ -161,7 +180,10 @@ def test_machines_that_are_left_are_named(
 ) -> None:
     monkeypatch.setenv("DEEPVM_DATA_DIR", str(tmp_path))
     pool = Pool("g4dn.xlarge", "z", "spot", 0.3)
-    machines = {m: MachineRecord(m, pool, 1.0, s) for m, s in (("m1", Machine.ENDED), ("m2", Machine.RELEASING))}
+    machines = {
+        m: MachineRecord(m, pool, 1.0, s)
+        for m, s in (("m1", Machine.ENDED), ("m2", Machine.RELEASING))
+    }
     world = World(Terms(1, 1), 1.0, Job.RUNNING if keeps else Job.STOPPED, machines, pools=(pool,))
 
     async def run(controller: Controller) -> World:

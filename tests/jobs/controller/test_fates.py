@@ -38,7 +38,9 @@ def member(number: int, trained_s: float = 0.0, **more: object) -> MachineRecord
 
 
 def test_drawn_lives_have_their_mean_and_shares() -> None:
-    injection = Injection(30.0, seed=3, grace_s=20.0, missed=0.2, late=0.3, silent=0.1, rebalance=0.5)
+    injection = Injection(
+        30.0, seed=3, grace_s=20.0, missed=0.2, late=0.3, silent=0.1, rebalance=0.5
+    )
     fates = [fate_of(injection, number) for number in range(1, 1001)]
     assert all(fates) and fmean(s.life_s for s in fates if s) == pytest.approx(30.0, rel=0.1)
     silent = [s for s in fates if s and s.silent]
@@ -52,7 +54,9 @@ def test_drawn_lives_have_their_mean_and_shares() -> None:
 
 
 @given(st.integers(0, 99), st.integers(1, 20), SHARE, SHARE)
-def test_what_else_happens_changes_no_life(seed: int, number: int, missed: float, rebalance: float) -> None:
+def test_what_else_happens_changes_no_life(
+    seed: int, number: int, missed: float, rebalance: float
+) -> None:
     one = fate_of(Injection(30.0, seed=seed), number)
     other = fate_of(Injection(60.0, seed=seed, missed=missed, rebalance=rebalance), number)
     assert one and other and other.life_s == pytest.approx(2 * one.life_s)
@@ -73,7 +77,11 @@ def test_listed_lives_are_those_of_the_machines_in_turn() -> None:
 
 def test_a_rebalance_is_recommended_once_a_grace_period_before() -> None:
     injector = Injector(Injection(lives_s=(30.0,), grace_s=10.0, rebalance=1.0), ())
-    told = [(now_s, blow) for now_s in range(50) for _, blow, _ in due(injector, world(member(1)), now_s)]
+    told = [
+        (now_s, blow)
+        for now_s in range(50)
+        for _, blow, _ in due(injector, world(member(1)), now_s)
+    ]
     assert told == [(20, Blow.RECOMMEND), (30, Blow.PREEMPT)]
 
 
@@ -103,13 +111,21 @@ def test_lives_of_a_command_begin_with_it() -> None:
 
 
 def test_a_trace(tmp_path: Path) -> None:
-    (tmp_path / "trace.json").write_text(json.dumps({"metadata": {"gap_seconds": 600}, "data": [0, 1, 1, 0, 1, 0, 1]}))
-    text = "name: x\ntrain: python t.py\nmachines: {type: a}\ninject: {lives: trace.json, scale: 0.01}\n"
+    (tmp_path / "trace.json").write_text(
+        json.dumps({"metadata": {"gap_seconds": 600}, "data": [0, 1, 1, 0, 1, 0, 1]})
+    )
+    text = (
+        "name: x\ntrain: python t.py\nmachines: {type: a}\ninject: {lives: trace.json, scale:"
+        " 0.01}\n"
+    )
     (tmp_path / "job.yaml").write_text(text)
     found = read_job_file(tmp_path / "job.yaml").inject
-    assert found is not None and found.lives == [1800.0, 600.0]  # the last run never ended: the first life goes on
+    # The last run never ended: the first life goes on
+    assert found is not None and found.lives == [1800.0, 600.0]
     assert Injection.of(found.model_dump()).lives_s == (18.0, 6.0)
-    (tmp_path / "trace.json").write_text(json.dumps({"metadata": {"gap_seconds": 600}, "data": [0, 1, 1]}))
+    (tmp_path / "trace.json").write_text(
+        json.dumps({"metadata": {"gap_seconds": 600}, "data": [0, 1, 1]})
+    )
     with pytest.raises(DataError, match="no machine is preempted there"):
         read_job_file(tmp_path / "job.yaml")
     (tmp_path / "trace.json").unlink()
@@ -121,11 +137,14 @@ COMMAND = {"mttp": None, "lives": None, "scale": 1.0, "seed": 0, "grace": "5s", 
 
 
 def test_what_the_command_line_says(tmp_path: Path) -> None:
-    many = checked_injection({**COMMAND, "lives": ",".join(["30s"] * 100)}, "local")  # too long for the name of a file
+    # Too long for the name of a file
+    many = checked_injection({**COMMAND, "lives": ",".join(["30s"] * 100)}, "local")
     assert many["lives"] == [30] * 100
     found = checked_injection({**COMMAND, "lives": "30s, 2min"}, "local")
     assert Injection.of(found, done=1) == Injection(lives_s=(30.0, 120.0), grace_s=5.0)
-    (tmp_path / "trace.json").write_text(json.dumps({"metadata": {"gap_seconds": 600}, "data": [0, 1, 0]}))
+    (tmp_path / "trace.json").write_text(
+        json.dumps({"metadata": {"gap_seconds": 600}, "data": [0, 1, 0]})
+    )
     found = checked_injection({**COMMAND, "lives": str(tmp_path / "trace.json"), "count": 2}, "ssh")
     assert Injection.of(found, done=1) == Injection(lives_s=(600.0,), grace_s=5.0, count=3)
 
@@ -135,11 +154,31 @@ def test_what_the_command_line_says(tmp_path: Path) -> None:
     [
         ({}, "local", "mttp: None cannot be used; allowed: either mttp or lives"),
         ({"mttp": "30"}, "local", "mttp: '30' cannot be used; allowed: a time with a unit"),
-        ({"lives": "30s,x"}, "local", "lives: '30s,x' cannot be used; allowed: a list of times such as"),
-        ({"mttp": "30s", "missed": 2.0}, "local", "missed: 2.0 cannot be used; allowed: the share without a notice"),
-        ({"mttp": "30s", "late": 0.7, "silent": 0.7}, "netns", "missed, late and silent: at most 1 together"),
-        ({"mttp": "30s", "silent": 0.7}, "ssh", "silent: 0.7 cannot be used; allowed: only with netns; the cloud ssh"),
-        ({"mttp": "30s"}, "aws", "allowed: only with local, netns and ssh; the cloud aws takes machines back itself"),
+        (
+            {"lives": "30s,x"},
+            "local",
+            "lives: '30s,x' cannot be used; allowed: a list of times such as",
+        ),
+        (
+            {"mttp": "30s", "missed": 2.0},
+            "local",
+            "missed: 2.0 cannot be used; allowed: the share without a notice",
+        ),
+        (
+            {"mttp": "30s", "late": 0.7, "silent": 0.7},
+            "netns",
+            "missed, late and silent: at most 1 together",
+        ),
+        (
+            {"mttp": "30s", "silent": 0.7},
+            "ssh",
+            "silent: 0.7 cannot be used; allowed: only with netns; the cloud ssh",
+        ),
+        (
+            {"mttp": "30s"},
+            "aws",
+            "allowed: only with local, netns and ssh; the cloud aws takes machines back itself",
+        ),
         ({"mttp": "30s", "count": -1}, "local", "count: -1 cannot be used"),
     ],
 )

@@ -53,7 +53,9 @@ def test_it_ends_although_nothing_happens(tmp_path: Path) -> None:
     found = controller(tmp_path, cloud, Job.PENDING)
 
     async def run() -> None:
-        asyncio.get_running_loop().call_later(0.5, found.give_up, FencedError("another head has the job"))
+        asyncio.get_running_loop().call_later(
+            0.5, found.give_up, FencedError("another head has the job")
+        )
         await asyncio.wait_for(found.run(), 10)
 
     with pytest.raises(FencedError):

@@ -20,16 +20,21 @@ ALWAYS = Injection(mttp_s=1e-9, seed=3, grace_s=5.0)
 
 
 def machine(number: int, **more: Any) -> MachineRecord:
-    return MachineRecord(f"m{number}", POOL, 0.0, **{"state": Machine.MEMBER, "trained_s": 10.0, **more})
+    return MachineRecord(
+        f"m{number}", POOL, 0.0, **{"state": Machine.MEMBER, "trained_s": 10.0, **more}
+    )
 
 
 def world(*machines: MachineRecord, **more: Any) -> World:
-    return World(Terms(1, 9), 100.0, machines={m.id: m for m in machines}, **{"job": Job.RUNNING, **more})
+    return World(
+        Terms(1, 9), 100.0, machines={m.id: m for m in machines}, **{"job": Job.RUNNING, **more}
+    )
 
 
 def struck(*strikes: Strike) -> list[EventRow]:
     return [
-        EventRow(50.0, STRUCK, "running", {"id": s.id, "blow": s.blow.value, "grace_s": s.grace_s}) for s in strikes
+        EventRow(50.0, STRUCK, "running", {"id": s.id, "blow": s.blow.value, "grace_s": s.grace_s})
+        for s in strikes
     ]
 
 
@@ -54,7 +59,12 @@ def test_each_machine_is_struck_once_after_its_life() -> None:
 
 
 @pytest.mark.parametrize(
-    "one", [machine(1, state=Machine.NOTICED), machine(1, state=Machine.RELEASING), machine(1, trained_s=None)]
+    "one",
+    [
+        machine(1, state=Machine.NOTICED),
+        machine(1, state=Machine.RELEASING),
+        machine(1, trained_s=None),
+    ],
 )
 def test_who_does_not_train_is_not_struck(one: MachineRecord) -> None:
     assert due(after([]), world(one)) == []
@@ -70,12 +80,17 @@ def test_no_more_than_the_count_are_struck_whoever_controls() -> None:
     all_of_them = world(*map(machine, (1, 2, 3)))
     strikes = due(after([], two), all_of_them)
     assert [s.id for s in strikes] == ["m1", "m2"]
-    # The next controller does not know whether the cloud has heard of them: it says so again, and strikes no other.
+    # The next controller does not know whether the cloud has heard of them: it says so again, and
+    # strikes no other.
     again = after(struck(*strikes), two)
     assert due(again, all_of_them) == [replace(s, new=False) for s in strikes]
     assert due(again, all_of_them) == []
     # One was noticed and is gone, of the other nothing has come yet.
-    gone = world(machine(1, state=Machine.ENDED, noticed_s=60.0, end_reason="preempted"), machine(2), machine(3))
+    gone = world(
+        machine(1, state=Machine.ENDED, noticed_s=60.0, end_reason="preempted"),
+        machine(2),
+        machine(3),
+    )
     assert due(after(struck(*strikes), two), gone) == [replace(strikes[1], new=False)]
     # One was taken back, one was released before it could be: another is struck in its place.
     released = world(
@@ -89,12 +104,15 @@ def test_no_more_than_the_count_are_struck_whoever_controls() -> None:
 def test_what_was_ordered_while_the_job_ran_is_known_after_a_resume() -> None:
     ordered = Injection.of({"mttp": 1e-9, "seed": 3, "count": 1, "grace": 7.0}, done=2)
     assert ordered.count == 3
-    row = EventRow(90.0, INJECTED, "running", {**asdict(ordered), "generation": 1, "steps": 5, "usd": 0.1})
+    row = EventRow(
+        90.0, INJECTED, "running", {**asdict(ordered), "generation": 1, "steps": 5, "usd": 0.1}
+    )
     earlier = [machine(n, state=Machine.ENDED, end_reason="lost", ended_s=80.0) for n in (1, 2)]
     found = world(*earlier, machine(3), machine(4))
     assert due(after([], None), found) == []
     assert due(after([row], None), found) == [Strike("m3", grace_s=7.0)]
-    assert due(after([row], ALWAYS), found) == [Strike("m3", grace_s=7.0)]  # it counts instead of the job file's
+    # It counts instead of the job file's
+    assert due(after([row], ALWAYS), found) == [Strike("m3", grace_s=7.0)]
     assert due(after([row], ALWAYS), found, 90.0) == []  # lives begin with the order
 
 
@@ -115,13 +133,16 @@ def test_machines_that_the_cloud_refused_have_no_lives() -> None:
     refused = [machine(n, state=Machine.FAILED, trained_s=None, ended_s=None) for n in (1, 2)]
     (strike,) = due(after([], listed), world(*refused, machine(3, launched_s=1.0)))
     assert strike.id == "m3"
-    lost = machine(1, state=Machine.ENDED, launched_s=1.0, ended_s=50.0, end_reason="lost")  # it has had the first one
+    # It has had the first one
+    lost = machine(1, state=Machine.ENDED, launched_s=1.0, ended_s=50.0, end_reason="lost")
     assert due(after([], listed), world(lost, machine(3, launched_s=1.0))) == []
 
 
 @pytest.mark.parametrize("state", [Machine.INTENT, Machine.RELEASING])
 def test_lives_do_not_change_where_the_cloud_refuses_late(state: Machine) -> None:
-    """Or where nobody knows for a while whether it has made a machine: those behind it wait for their lives."""
+    """Or where nobody knows for a while whether it has made a machine: those behind it wait for
+    their lives.
+    """
     listed = Injection(lives_s=(1e9, 1e9, 20.0), grace_s=5.0)
     injector, second = after([], listed), machine(2, state=state, trained_s=None)
     first, third, fourth = (machine(n, launched_s=1.0) for n in (1, 3, 4))

@@ -15,10 +15,15 @@ from support.jobs.runs import until
 from deepvm.jobs.cloud import RefusedError
 from deepvm.jobs.controller.server import listening
 
-MACHINES = {"m1": {"address": "10.0.0.1", "port": 1111}, "m2": {"address": "10.0.0.2", "port": 2222}}
+MACHINES = {
+    "m1": {"address": "10.0.0.1", "port": 1111},
+    "m2": {"address": "10.0.0.2", "port": 2222},
+}
 
 
-def beat(found: Controlled, machine: str, port: int = 0, wait_s: float = 0.0, seen: str = "") -> dict[str, Any]:
+def beat(
+    found: Controlled, machine: str, port: int = 0, wait_s: float = 0.0, seen: str = ""
+) -> dict[str, Any]:
     """The orders for a machine."""
     facts = {**MACHINES[machine], "wait_s": wait_s, "seen": seen}
     return Peer(found, machine).ask("/beat", {**BEAT, **facts, "port": port or facts["port"]})
@@ -31,7 +36,10 @@ def places(orders: dict[str, Any]) -> tuple[Any, ...]:
 
 @pytest.fixture(params=[True, False], ids=["half told", "not told"])
 def taken_over(tmp_path: Path, request: pytest.FixtureRequest) -> Any:
-    """A controller that has formed generation 1 and was killed; another is there. With the orders that m1 had."""
+    """A controller that has formed generation 1 and was killed; another is there.
+
+    With the orders that m1 had.
+    """
     found, seen = Controlled(tmp_path), ""
     try:
         beat(found, "m1")
@@ -52,9 +60,12 @@ def taken_over(tmp_path: Path, request: pytest.FixtureRequest) -> Any:
 
 
 def test_all_are_told_the_same_place(taken_over: tuple[Controlled, str]) -> None:
-    """If one has been told another, by a controller that has written it down nowhere, a new generation begins."""
+    """If one has been told another, by a controller that has written it down nowhere, a new
+    generation begins.
+    """
     found, seen = taken_over
-    assert beat(found, "m2", 2223).get("generation", 0) == 0  # m1 has not been heard: nobody knows where it is
+    # M1 has not been heard: nobody knows where it is
+    assert beat(found, "m2", 2223).get("generation", 0) == 0
     generation = 2 if seen else 1
     for machine, port in (("m1", 1112), ("m2", 2224)):  # the ports that are free change
         answer = beat(found, machine, port, 2.0, seen if machine == "m1" else "")
@@ -88,7 +99,9 @@ def test_a_generation_that_all_run_goes_on(tmp_path: Path) -> None:
         found.kill()
         found.start()
         for machine in MACHINES:
-            Peer(found, machine).ask("/beat", {**BEAT, **MACHINES[machine], "generation": 1, "seen": "x 0 1 0.0 0"})
+            Peer(found, machine).ask(
+                "/beat", {**BEAT, **MACHINES[machine], "generation": 1, "seen": "x 0 1 0.0 0"}
+            )
         time.sleep(1)
         assert found.world().generation == 1 and found.world().formed
     finally:
@@ -143,7 +156,9 @@ def test_small_answers_do_not_wait_for_acknowledgements() -> None:
 def test_a_port_that_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(RefusedError, match=f"cannot listen at 127.0.0.1:{port}: Address already in use"):
+        with pytest.raises(
+            RefusedError, match=f"cannot listen at 127.0.0.1:{port}: Address already in use"
+        ):
             listening("127.0.0.1", port)
     with pytest.raises(RefusedError, match="cannot listen at 192.0.2.1"):
         listening("192.0.2.1", 0)

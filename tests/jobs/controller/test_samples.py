@@ -53,7 +53,12 @@ def test_what_was_lost_stays_where_it_was_lost(place: dict[str, str]) -> None:
             sampler.take(world(float(second), step, 1 + (second > 1000) + (second > 20_000)))
         sampler.close()
         found = history.samples("falls")
-    assert [(s.at_s, s.generation) for s in edges(found)] == [(1000, 1), (1001, 2), (20_000, 2), (20_001, 3)]
+    assert [(s.at_s, s.generation) for s in edges(found)] == [
+        (1000, 1),
+        (1001, 2),
+        (20_000, 2),
+        (20_001, 3),
+    ]
     assert sum(max(a.step - b.step, 0) for a, b in zip(found, found[1:], strict=False)) == 14
 
 
@@ -78,7 +83,9 @@ def test_another_controller_goes_on(place: dict[str, str]) -> None:
             second_one.take(world(float(second), second))
         second_one.close()
         found = history.samples("job")
-    assert kept >= 100 - FLUSH_S - 1 and found[:kept] == [Sample(float(i), 1, i) for i in range(kept)]
+    assert kept >= 100 - FLUSH_S - 1 and found[:kept] == [
+        Sample(float(i), 1, i) for i in range(kept)
+    ]
     assert found[-1] == Sample(299.0, 1, 299)
 
 
@@ -94,10 +101,14 @@ def test_writes_are_few(place: dict[str, str], monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("span_s", [0.0, 1.0, 299.0, 301.0, 86_400.0, 1e7])
 def test_spacing(span_s: float) -> None:
-    assert span_s <= MOST * spacing_s(span_s) and (spacing_s(span_s) == 0.25 or span_s > MOST * spacing_s(span_s) / 2)
+    assert span_s <= MOST * spacing_s(span_s) and (
+        spacing_s(span_s) == 0.25 or span_s > MOST * spacing_s(span_s) / 2
+    )
 
 
-def test_what_could_not_be_written_is_written_later(place: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_could_not_be_written_is_written_later(
+    place: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The history is locked for a third of the time; also when the series becomes coarser."""
     add = History.add_samples
 

@@ -39,7 +39,9 @@ class Flaky(Messages):
         self.struck.append(machine)
 
 
-def test_a_strike_that_the_cloud_did_not_make_comes_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_strike_that_the_cloud_did_not_make_comes_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else it would never happen, and no other in its place."""
     monkeypatch.setattr(controller, "_AGAIN_S", 0.1)
     cloud, now_s = Flaky(2), time.time()
@@ -47,10 +49,20 @@ def test_a_strike_that_the_cloud_did_not_make_comes_again(tmp_path: Path, monkey
     machines = {m: MachineRecord(m, POOL, now_s, Machine.MEMBER, **times) for m in ("m1", "m2")}  # type: ignore[arg-type]
     cloud.alive = dict.fromkeys(machines, now_s)
     with History.open({PLACE: str(tmp_path / "history.db")}) as history:
-        world = World(Terms(2, 2), now_s, Job.RUNNING, machines, members=("m1", "m2"), formed=True, pools=(POOL,))
+        world = World(
+            Terms(2, 2),
+            now_s,
+            Job.RUNNING,
+            machines,
+            members=("m1", "m2"),
+            formed=True,
+            pools=(POOL,),
+        )
         history.add_job(JOB, now_s, tmp_path, {}, world)
         spec = {"per_machine": 1, "tiers": [], "orphan_after_s": 1e9}
-        job = Submitted(JOB, tmp_path, new_secret(), spec, injection=Injection(1e-9, count=1, grace_s=5.0))
+        job = Submitted(
+            JOB, tmp_path, new_secret(), spec, injection=Injection(1e-9, count=1, grace_s=5.0)
+        )
         found = Controller(job, world, cloud, history)  # type: ignore[arg-type]
 
         async def run() -> None:

@@ -1,4 +1,6 @@
-"""What heads cost is part of the bill, of its causes and of the budget, whatever the job has cost besides."""
+"""What heads cost is part of the bill, of its causes and of the budget, whatever the job has cost
+besides.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,10 @@ from deepvm.jobs.decisions.world import Head, Terms, World
 from deepvm.jobs.decisions.world_document import from_document, to_document
 from deepvm.jobs.history.final import final_document
 
-HEADS = (Head("head-1", 0.36, worlds.START_S, worlds.START_S + 100), Head("head-2", 0.36, worlds.START_S + 150))
+HEADS = (
+    Head("head-1", 0.36, worlds.START_S, worlds.START_S + 100),
+    Head("head-2", 0.36, worlds.START_S + 150),
+)
 
 
 def test_they_are_in_the_final_document() -> None:
@@ -24,7 +29,9 @@ def test_they_are_in_the_final_document() -> None:
     assert found["head_usd"] == pytest.approx(0.0001 * lived_s)
     assert found["cost_usd"] == pytest.approx(job.document["cost_usd"] + found["head_usd"])
     assert sum(found["spent_usd"].values()) == pytest.approx(found["cost_usd"])
-    assert found["on_demand_cost_usd"] == pytest.approx(job.document["on_demand_cost_usd"] + found["head_usd"])
+    assert found["on_demand_cost_usd"] == pytest.approx(
+        job.document["on_demand_cost_usd"] + found["head_usd"]
+    )
     assert found["machines"] == job.document["machines"] and job.document["head_usd"] == 0
 
 
@@ -37,7 +44,9 @@ def test_a_controller_that_is_started_again_knows_them() -> None:
 
 def test_a_budget_ends_a_job_that_only_its_head_costs_something() -> None:
     terms = Terms(1, 1, total_usd=0.05)
-    world = World(terms, worlds.START_S, pools=(worlds.POOL,), heads=(Head("head-1", 0.36, worlds.START_S),))
+    world = World(
+        terms, worlds.START_S, pools=(worlds.POOL,), heads=(Head("head-1", 0.36, worlds.START_S),)
+    )
     assert world.usd_per_second == pytest.approx(0.0001)
     early, _ = react(world, [], worlds.START_S + 100)
     assert not early.ending

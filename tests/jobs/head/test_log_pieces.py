@@ -14,7 +14,9 @@ from deepvm.jobs.head.log_pieces import LogPieces, fetch_logs
 from deepvm.jobs.history.log_files import FOLDER
 
 
-def test_pieces_add_up_whatever_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_add_up_whatever_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(log_pieces, "_MOST", 100)
     rng, bucket = random.Random(5), MemoryBucket()
     head, laptop = tmp_path / "head", tmp_path / "laptop"
@@ -92,10 +94,20 @@ def test_trainers_that_print_all_the_time_keep_no_command_from_being_heard(
     LogPieces(head, bucket, 1).send()
 
 
-def test_what_was_sent_takes_no_place_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A head has a few gigabytes, and a full disk ends its controller; trainers may print for weeks."""
+def test_what_was_sent_takes_no_place_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A head has a few gigabytes, and a full disk ends its controller.
+
+    Trainers may print for weeks.
+    """
     monkeypatch.setattr(log_pieces, "_MOST_S", 0.0)
-    bucket, head, laptop, line = MemoryBucket(), tmp_path / "head", tmp_path / "laptop", "x" * 999 + "\n"
+    bucket, head, laptop, line = (
+        MemoryBucket(),
+        tmp_path / "head",
+        tmp_path / "laptop",
+        "x" * 999 + "\n",
+    )
     (head / FOLDER).mkdir(parents=True)
     laptop.mkdir()
     file = head / FOLDER / "m1.log"

@@ -1,4 +1,6 @@
-"""The machine of a head: what runs there does what was asked for, and nothing more, and its user hears of the end."""
+"""The machine of a head: what runs there does what was asked for, and nothing more, and its user
+hears of the end.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,10 @@ def test_it_rents_no_other_head_when_its_own_address_is_not_known(
 
 @pytest.mark.parametrize("state", [Job.STOPPED, Job.FAILED])
 def test_a_controller_that_was_killed_while_the_job_ended_goes_on_ending_it(
-    head: tuple[History, JobRow], controlled: list[World], monkeypatch: pytest.MonkeyPatch, state: Job
+    head: tuple[History, JobRow],
+    controlled: list[World],
+    monkeypatch: pytest.MonkeyPatch,
+    state: Job,
 ) -> None:
     """Nobody has asked for more: its user does that from elsewhere, and rents a head for it."""
     monkeypatch.setattr("deepvm.jobs.submission.cloud_of", lambda name: HeadCloud())
@@ -73,11 +78,13 @@ def test_a_controller_that_was_killed_while_the_job_ended_goes_on_ending_it(
     assert (world.job, world.ending) == (state, "stopped by the user")
 
 
-# --- the process that keeps a controller running ---------------------------------------------------------------------
+# --- the process that keeps a controller running --------------------------------------------------
 
 
 @pytest.fixture
-def begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[HeadMachine, HeadCloud]]:
+def begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[HeadMachine, HeadCloud]]:
     """A head that has booted, on a computer of its own."""
     cloud, place = HeadCloud(), tmp_path / "head"
     (tmp_path / "laptop").mkdir()
@@ -126,7 +133,9 @@ def test_the_end_leaves_what_another_head_brings_at_once(
     monkeypatch.setattr(cloud.bucket, "replace", seen)
     head.run()
     assert cloud.bucket.objects[f"{FOLDER}0000"][0] == b"for the next head"
-    assert json.loads(decoded(cloud.bucket.objects[MIRROR][0])["job"]["result"]) == {"state": "stopped"}
+    assert json.loads(decoded(cloud.bucket.objects[MIRROR][0])["job"]["result"]) == {
+        "state": "stopped"
+    }
 
 
 def test_a_history_that_cannot_be_opened_for_a_moment_ends_no_head(
@@ -149,13 +158,19 @@ def test_a_history_that_cannot_be_opened_for_a_moment_ends_no_head(
     head._folder.mkdir()
     (head._folder / machine.CRASHES).touch()
     head.run()
-    assert json.loads(decoded(cloud.bucket.objects[MIRROR][0])["job"]["result"]) == {"state": "stopped"}
+    assert json.loads(decoded(cloud.bucket.objects[MIRROR][0])["job"]["result"]) == {
+        "state": "stopped"
+    }
 
 
-def controllers(head: HeadMachine, monkeypatch: pytest.MonkeyPatch, *scripts: str) -> list[subprocess.Popen[bytes]]:
+def controllers(
+    head: HeadMachine, monkeypatch: pytest.MonkeyPatch, *scripts: str
+) -> list[subprocess.Popen[bytes]]:
     """Have controllers be these, one after the other; none: there is no memory for it."""
     made, left, start = list[subprocess.Popen[bytes]](), [*scripts], subprocess.Popen
-    begin = f"import os, time; from pathlib import Path; pulse = Path({str(head._folder / PULSE)!r}); "
+    begin = (
+        f"import os, time; from pathlib import Path; pulse = Path({str(head._folder / PULSE)!r}); "
+    )
 
     def started(words: list[str], **more: object) -> subprocess.Popen[bytes]:
         script = left.pop(0)
@@ -184,7 +199,10 @@ def test_a_controller_that_hangs_is_ended(
 
 @pytest.mark.parametrize(
     "script",
-    ["[(time.sleep(0.1), pulse.touch()) for _ in range(30)]", "pulse.touch(); pulse.unlink(); time.sleep(3)"],
+    [
+        "[(time.sleep(0.1), pulse.touch()) for _ in range(30)]",
+        "pulse.touch(); pulse.unlink(); time.sleep(3)",
+    ],
     ids=["its loop turns", "its loop is over"],
 )
 def test_a_controller_that_works_is_not_ended(
@@ -204,11 +222,16 @@ def test_a_head_without_memory_for_a_controller_tries_again(
     begun: tuple[HeadMachine, HeadCloud], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     head, cloud = begun
-    end = "from deepvm.jobs.history.history import History; History.open().finish('resnet-7', {'state': 'stopped'})"
+    end = (
+        "from deepvm.jobs.history.history import History; History.open().finish('resnet-7',"
+        " {'state': 'stopped'})"
+    )
     made = controllers(head, monkeypatch, "", "", end)
     head.run()
     assert len(made) == 1
-    assert json.loads(decoded(cloud.bucket.objects[MIRROR][0])["job"]["result"]) == {"state": "stopped"}
+    assert json.loads(decoded(cloud.bucket.objects[MIRROR][0])["job"]["result"]) == {
+        "state": "stopped"
+    }
 
 
 def test_of_a_log_only_the_end_is_read(begun: tuple[HeadMachine, HeadCloud]) -> None:
@@ -225,10 +248,20 @@ def test_of_a_log_only_the_end_is_read(begun: tuple[HeadMachine, HeadCloud]) -> 
     assert said.endswith(b"\0the end") and len(said) < 100_000
 
 
-def test_a_role_that_is_not_known_yet_ends_no_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_role_that_is_not_known_yet_ends_no_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """AWS gives a new instance's role to it a while after it has booted."""
-    settings = {"job": NAME, "owner": "me", "environ": {"AWS_REGION": "us-east-1", "DEEPVM_AWS_BUCKET": "b"}}
-    said: list[Exception | bytes] = [OSError("403"), LookupError("no role"), json.dumps(settings).encode()]
+    settings = {
+        "job": NAME,
+        "owner": "me",
+        "environ": {"AWS_REGION": "us-east-1", "DEEPVM_AWS_BUCKET": "b"},
+    }
+    said: list[Exception | bytes] = [
+        OSError("403"),
+        LookupError("no role"),
+        json.dumps(settings).encode(),
+    ]
     ran = list[tuple[object, ...]]()
 
     def read(region: str, bucket: str, key: str) -> bytes:
@@ -256,7 +289,9 @@ def test_a_role_that_is_not_known_yet_ends_no_head(tmp_path: Path, monkeypatch: 
     assert ran[0][:2] == (NAME, 3) and not said
 
 
-def test_a_head_that_has_no_memory_for_a_moment_is_not_shut_down_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_head_that_has_no_memory_for_a_moment_is_not_shut_down_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     over, asked = threading.Event(), list[list[str]]()
 
     def run(words: list[str], **_: object) -> None:

@@ -1,4 +1,6 @@
-"""On the head: nothing is done that is not in the mirror, and nothing at all once another head has the job."""
+"""On the head: nothing is done that is not in the mirror, and nothing at all once another head has
+the job.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ class Head:
 
     def __init__(self, folder: Path, cloud: HeadCloud, number: int) -> None:
         self.folder, self.cloud = folder, cloud
-        self.history, self.keeper = head_in(folder, cloud, number, decoded(cloud.bucket.objects[MIRROR][0]))
+        self.history, self.keeper = head_in(
+            folder, cloud, number, decoded(cloud.bucket.objects[MIRROR][0])
+        )
 
     def take(self, nonce: str = "nonce") -> None:
         self.keeper.take(self.history.world(NAME), self.history, self.cloud, nonce)
@@ -47,7 +51,9 @@ class Head:
         """As the controller waits; the threads run meanwhile."""
 
         async def wait() -> None:
-            self.keeper.attend(Deaf(), asyncio.get_running_loop(), lambda: History.open(place_of(self.folder)))
+            self.keeper.attend(
+                Deaf(), asyncio.get_running_loop(), lambda: History.open(place_of(self.folder))
+            )
             try:
                 await asyncio.wait_for(self.keeper.kept(), limit_s)
             finally:
@@ -123,10 +129,14 @@ def test_lost_replies_are_its_own(head: Head, cloud: HeadCloud, lost: int) -> No
     assert generation(cloud) == 5
 
 
-def test_of_two_heads_the_older_one_does_nothing_more(head: Head, cloud: HeadCloud, tmp_path: Path) -> None:
+def test_of_two_heads_the_older_one_does_nothing_more(
+    head: Head, cloud: HeadCloud, tmp_path: Path
+) -> None:
     head.take()
     copy = {**decoded(cloud.bucket.objects[MIRROR][0]), "head": 2}
-    cloud.bucket.put(MIRROR, encoded({k: copy[k] for k in ("job", "machines", "events", "samples")}, 2, "", 0))
+    cloud.bucket.put(
+        MIRROR, encoded({k: copy[k] for k in ("job", "machines", "events", "samples")}, 2, "", 0)
+    )
     head.step(generation=9)
     with pytest.raises(FencedError, match="another head"):
         head.kept()
@@ -146,16 +156,22 @@ def test_of_two_heads_the_older_one_does_nothing_more(head: Head, cloud: HeadClo
 def test_one_that_has_nothing_to_write_down_hears_of_another_head_too(
     head: Head, cloud: HeadCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would go on answering machines that have not found the other one, and cost what a head does."""
+    """It would go on answering machines that have not found the other one, and cost what a head
+    does.
+    """
     monkeypatch.setattr(mirror_keeper, "EACH_S", 0.05)
     monkeypatch.setattr(mirror_keeper, "BEAT_S", 0.0)
     head.take()
     controller = Deaf()
     copy = decoded(cloud.bucket.objects[MIRROR][0])
-    cloud.bucket.put(MIRROR, encoded({k: copy[k] for k in ("job", "machines", "events", "samples")}, 2, "", 0))
+    cloud.bucket.put(
+        MIRROR, encoded({k: copy[k] for k in ("job", "machines", "events", "samples")}, 2, "", 0)
+    )
 
     async def wait() -> None:
-        head.keeper.attend(controller, asyncio.get_running_loop(), lambda: History.open(place_of(head.folder)))
+        head.keeper.attend(
+            controller, asyncio.get_running_loop(), lambda: History.open(place_of(head.folder))
+        )
         await asyncio.to_thread(until, lambda: controller.given_up, 10)
         await asyncio.to_thread(head.keeper.leave)
 
@@ -166,11 +182,16 @@ def test_one_that_has_nothing_to_write_down_hears_of_another_head_too(
 def test_a_history_that_fails_in_a_way_that_nobody_foresaw_is_read_again(
     head: Head, cloud: HeadCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else nothing is kept any more, and whatever waits for it waits for ever: orders, releases, the end."""
+    """Else nothing is kept any more, and whatever waits for it waits for ever: orders, releases,
+    the end.
+    """
     monkeypatch.setattr(mirror_keeper, "_AGAIN_S", 0.05)
     head.take()
     head.step(generation=4)
-    failures: list[Exception] = [DataError("no place"), sa.exc.OperationalError("SELECT", {}, Exception("disk I/O"))]
+    failures: list[Exception] = [
+        DataError("no place"),
+        sa.exc.OperationalError("SELECT", {}, Exception("disk I/O")),
+    ]
     copy = History.copy
 
     def opened() -> History:
@@ -213,7 +234,9 @@ def test_the_final_document_is_written_through_conflicts(
 
     monkeypatch.setattr(cloud.bucket, "replace", busy)
     head.keeper.finish(head.history)
-    assert json.loads(decoded(cloud.bucket.objects[MIRROR][0])["job"]["result"]) == {"state": "done"}
+    assert json.loads(decoded(cloud.bucket.objects[MIRROR][0])["job"]["result"]) == {
+        "state": "done"
+    }
 
 
 def test_the_final_document_is_written_whatever_is_wrong(
@@ -223,7 +246,10 @@ def test_the_final_document_is_written_whatever_is_wrong(
     monkeypatch.setattr(mirror_keeper, "_AGAIN_S", 0.05)
     head.take()
     head.history.finish(NAME, {"state": "done"})
-    send, failures = head.keeper._logs.send, [KeyError("sent"), sa.exc.OperationalError("SELECT", {}, Exception("I/O"))]
+    send, failures = (
+        head.keeper._logs.send,
+        [KeyError("sent"), sa.exc.OperationalError("SELECT", {}, Exception("I/O"))],
+    )
 
     def sometimes(*, last: bool = False) -> None:
         if failures:
@@ -232,7 +258,9 @@ def test_the_final_document_is_written_whatever_is_wrong(
 
     monkeypatch.setattr(head.keeper._logs, "send", sometimes)
     head.keeper.finish(head.history)
-    assert json.loads(decoded(cloud.bucket.objects[MIRROR][0])["job"]["result"]) == {"state": "done"}
+    assert json.loads(decoded(cloud.bucket.objects[MIRROR][0])["job"]["result"]) == {
+        "state": "done"
+    }
 
 
 def test_what_is_wrong_with_logs_keeps_no_command_from_being_heard(
@@ -248,10 +276,14 @@ def test_what_is_wrong_with_logs_keeps_no_command_from_being_heard(
     controller = Controller("00" * 32)
 
     async def wait() -> None:
-        head.keeper.attend(controller, asyncio.get_running_loop(), lambda: History.open(place_of(head.folder)))
+        head.keeper.attend(
+            controller, asyncio.get_running_loop(), lambda: History.open(place_of(head.folder))
+        )
         for number in range(2):  # the first one is answered before the logs fail
             cloud.bucket.put(f"{COMMANDS}{number}", b"junk")
-            await asyncio.to_thread(until, lambda key=f"{COMMANDS}{number}": key not in cloud.bucket.objects, 5)
+            await asyncio.to_thread(
+                until, lambda key=f"{COMMANDS}{number}": key not in cloud.bucket.objects, 5
+            )
         await asyncio.to_thread(head.keeper.leave)
 
     asyncio.run(wait())
@@ -264,20 +296,30 @@ def test_a_head_that_was_lost_before_it_began_has_cost_something_too(
     cloud.ended["head-1"] = launched_s, launched_s + 20.0
     cloud.alive = {"head-2": launched_s + 30.0}
     mirror = decoded(cloud.bucket.objects[MIRROR][0])
-    cloud.bucket.put(MIRROR, encoded({k: mirror[k] for k in ("job", "machines", "events", "samples")}, 2, "", 0))
-    history, keeper = head_in(tmp_path / "other", cloud, 2, decoded(cloud.bucket.objects[MIRROR][0]))
+    cloud.bucket.put(
+        MIRROR, encoded({k: mirror[k] for k in ("job", "machines", "events", "samples")}, 2, "", 0)
+    )
+    history, keeper = head_in(
+        tmp_path / "other", cloud, 2, decoded(cloud.bucket.objects[MIRROR][0])
+    )
     world = keeper.take(history.world(NAME), history, cloud, "nonce")
-    assert [(h.name, h.ended_s) for h in world.heads] == [("head-1", launched_s + 20.0), ("head-2", None)]
+    assert [(h.name, h.ended_s) for h in world.heads] == [
+        ("head-1", launched_s + 20.0),
+        ("head-2", None),
+    ]
     assert world.heads[0].usd(world.now_s + 100) == pytest.approx(20.0)
     history.close()
 
 
-def test_a_controller_that_was_killed_there_is_followed_by_another(head: Head, cloud: HeadCloud) -> None:
+def test_a_controller_that_was_killed_there_is_followed_by_another(
+    head: Head, cloud: HeadCloud
+) -> None:
     head.take("one")
     again = Keeper(NAME, 1, cloud.bucket, head.keeper._logs)
     late = head.keeper
     head.step(generation=2)
-    cloud.bucket.early = lambda: late._put(head.history)  # what the dead one had sent arrives between read and write
+    # What the dead one had sent arrives between read and write
+    cloud.bucket.early = lambda: late._put(head.history)
     world = again.take(head.history.world(NAME), head.history, cloud, "two")
     assert decoded(cloud.bucket.objects[MIRROR][0])["writer"] == "two" and generation(cloud) == 2
     assert [h.name for h in world.heads] == ["head-1"]  # it costs once
@@ -289,7 +331,9 @@ def test_a_mirror_that_is_gone_means_that_the_job_is(head: Head, cloud: HeadClou
         head.take()
 
 
-def test_the_mirror_is_written_without_news_too(head: Head, cloud: HeadCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_mirror_is_written_without_news_too(
+    head: Head, cloud: HeadCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else its user would take the head for dead."""
     monkeypatch.setattr("deepvm.jobs.head.mirror_keeper.BEAT_S", 0.0)
     head.take()
@@ -349,7 +393,9 @@ def test_the_head_sees_whether_the_loop_of_its_controller_turns(
         return pulse.stat().st_mtime_ns != before
 
     async def controlled() -> None:
-        head.keeper.attend(Deaf(), asyncio.get_running_loop(), lambda: History.open(place_of(head.folder)))
+        head.keeper.attend(
+            Deaf(), asyncio.get_running_loop(), lambda: History.open(place_of(head.folder))
+        )
         await asyncio.to_thread(until, pulse.exists, 5)
         assert await asyncio.to_thread(turns)
         assert not turns()  # in the loop itself: it stands still
@@ -425,11 +471,15 @@ def test_commands_are_signed_and_count_once(
 def test_a_command_whose_answer_cannot_be_written_is_obeyed_once(
     head: Head, cloud: HeadCloud, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
-    """Found again, it would be refused as one that was seen before, and the user's side would send another."""
+    """Found again, it would be refused as one that was seen before, and the user's side would send
+    another.
+    """
     controller = Controller("00" * 32)
     sender = Sender(USER, secret_of("00" * 32, USER), controller.receiver.nonce)
     body, signature = sender.sealed({"command": "save"})
-    cloud.bucket.put(f"{COMMANDS}1", json.dumps({"body": body.decode(), "signature": signature}).encode())
+    cloud.bucket.put(
+        f"{COMMANDS}1", json.dumps({"body": body.decode(), "signature": signature}).encode()
+    )
     whole, left = getattr(cloud.bucket, fails), [2]
 
     def once(*given: object) -> None:

@@ -1,4 +1,6 @@
-"""From the user's computer: one head however often it is tried, and the history of a job as its head has written it."""
+"""From the user's computer: one head however often it is tried, and the history of a job as its
+head has written it.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,9 @@ def test_a_start_that_was_killed_anywhere_is_taken_up_with_one_head(
     assert f"{FOLDER}0000" in cloud.bucket.objects and mirror_of(cloud)["head"] == 1
 
 
-@pytest.mark.parametrize(("error", "number"), [(UnknownError("no answer"), 1), (RefusedError("no capacity"), 2)])
+@pytest.mark.parametrize(
+    ("error", "number"), [(UnknownError("no answer"), 1), (RefusedError("no capacity"), 2)]
+)
 def test_a_refusal_is_asked_about_by_another_name_and_silence_by_the_same(
     cloud: HeadCloud,
     laptop: tuple[History, JobRow],
@@ -108,7 +112,9 @@ def test_a_refusal_is_asked_about_by_another_name_and_silence_by_the_same(
     assert cloud.asked == [number] and controller_of(row) == ALIVE
 
 
-def test_one_that_lives_is_not_replaced(cloud: HeadCloud, laptop: tuple[History, JobRow], tmp_path: Path) -> None:
+def test_one_that_lives_is_not_replaced(
+    cloud: HeadCloud, laptop: tuple[History, JobRow], tmp_path: Path
+) -> None:
     history, row = laptop
     remote.start(row, history, cloud)
     head, _ = begin(cloud, tmp_path / "head")
@@ -153,7 +159,12 @@ def test_an_older_mirror_does_not_overwrite_what_is_known(
     history, row = laptop
     old = history.copy(NAME)
     before = history.world(NAME)
-    history.commit(NAME, before, replace(before, now_s=before.now_s + 9), [EventRow(1.0, "ready", "running", {})])
+    history.commit(
+        NAME,
+        before,
+        replace(before, now_s=before.now_s + 9),
+        [EventRow(1.0, "ready", "running", {})],
+    )
     assert not history.put_copy(old, row.folder)
     assert len(history.events(NAME)) == 1
 
@@ -164,7 +175,9 @@ def test_after_the_end_all_is_here_and_nothing_in_the_bucket(
     history, row = laptop
     remote.start(row, history, cloud)
     head, keeper = begin(cloud, tmp_path / "head")
-    (tmp_path / "head" / NAME / "logs" / "m1.log").write_text("2026-11-26T12:00:00.000Z a line\nand one without an end")
+    (tmp_path / "head" / NAME / "logs" / "m1.log").write_text(
+        "2026-11-26T12:00:00.000Z a line\nand one without an end"
+    )
     head.finish(NAME, {"state": "done"})
     keeper.finish(head)
     remote.refresh(row, history, cloud)
@@ -207,13 +220,20 @@ def test_after_the_end_its_page_is_here(
 
 
 def test_what_is_left_in_the_bucket_at_the_end_is_fetched_the_next_time(
-    cloud: HeadCloud, laptop: tuple[History, JobRow], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cloud: HeadCloud,
+    laptop: tuple[History, JobRow],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The final document was read, the last lines were not: the network was gone, or somebody pressed Ctrl-C."""
+    """The final document was read, the last lines were not: the network was gone, or somebody
+    pressed Ctrl-C.
+    """
     history, row = laptop
     remote.start(row, history, cloud)
     head, keeper = begin(cloud, tmp_path / "head")
-    (tmp_path / "head" / NAME / "logs" / "m1.log").write_text("2026-11-26T12:00:00.000Z the last line\n")
+    (tmp_path / "head" / NAME / "logs" / "m1.log").write_text(
+        "2026-11-26T12:00:00.000Z the last line\n"
+    )
     head.finish(NAME, {"state": "failed"})
     keeper.finish(head)
 
@@ -227,12 +247,16 @@ def test_what_is_left_in_the_bucket_at_the_end_is_fetched_the_next_time(
     over = history.job(NAME)
     assert over is not None and over.result == {"state": "failed"} and remote.is_to_be_read(over)
     remote.refresh(over, history, cloud)
-    assert "the last line" in (row.folder / "logs" / "m1.log").read_text() and not cloud.bucket.objects
+    assert (
+        "the last line" in (row.folder / "logs" / "m1.log").read_text() and not cloud.bucket.objects
+    )
     assert not remote.is_to_be_read(over)
     head.close()
 
 
-def test_another_head_goes_on_from_the_mirror(cloud: HeadCloud, laptop: tuple[History, JobRow], tmp_path: Path) -> None:
+def test_another_head_goes_on_from_the_mirror(
+    cloud: HeadCloud, laptop: tuple[History, JobRow], tmp_path: Path
+) -> None:
     """Its predecessor hangs: it is ended and fenced; what both have cost is counted, each once."""
     history, row = laptop
     remote.start(row, history, cloud)
@@ -242,13 +266,20 @@ def test_another_head_goes_on_from_the_mirror(cloud: HeadCloud, laptop: tuple[Hi
     keeper._put(head)
     cloud.bucket.age(MIRROR, FRESH_S + 1)
     remote.start(row, history, cloud, lambda: history.world(NAME))
-    assert cloud.asked == [1, 2] and list(cloud.alive) == ["head-2"] and list(cloud.ended) == ["head-1"]
+    assert (
+        cloud.asked == [1, 2]
+        and list(cloud.alive) == ["head-2"]
+        and list(cloud.ended) == ["head-1"]
+    )
     assert mirror_of(cloud)["head"] == 2 and controller_of(row) == ALIVE
     cloud.ended["head-1"] = (cloud.ended["head-1"][0], cloud.ended["head-1"][0] + 20.0)
     other, _ = begin(cloud, tmp_path / "other", 2)
     world = other.world(NAME)
     assert world.generation == 3 and [h.name for h in world.heads] == ["head-1", "head-2"]
-    assert world.heads[0].usd(world.now_s + 1e6) == pytest.approx(20.0) and world.heads[1].ended_s is None
+    assert (
+        world.heads[0].usd(world.now_s + 1e6) == pytest.approx(20.0)
+        and world.heads[1].ended_s is None
+    )
     for each in (head, other):
         each.close()
 
@@ -268,7 +299,9 @@ def test_one_that_never_began_is_replaced_by_one_of_another_name(
     assert cloud.asked == [1, 2] and list(cloud.alive) == ["head-2"]
 
 
-def test_terms_that_cannot_be_change_nothing(cloud: HeadCloud, laptop: tuple[History, JobRow]) -> None:
+def test_terms_that_cannot_be_change_nothing(
+    cloud: HeadCloud, laptop: tuple[History, JobRow]
+) -> None:
     history, row = laptop
 
     def wrong() -> Any:
@@ -291,12 +324,19 @@ def test_what_the_head_writes_meanwhile_is_not_lost(
 
     def late() -> None:
         before = head.world(NAME)
-        head.commit(NAME, before, replace(before, now_s=before.now_s + 1), [EventRow(1.0, "ready", "running", {})])
+        head.commit(
+            NAME,
+            before,
+            replace(before, now_s=before.now_s + 1),
+            [EventRow(1.0, "ready", "running", {})],
+        )
         keeper._put(head)
 
     cloud.bucket.early = late
     remote.start(row, history, cloud, lambda: history.world(NAME))
-    assert [e["kind"] for e in mirror_of(cloud)["events"]] == ["ready"] and mirror_of(cloud)["head"] == 2
+    assert [e["kind"] for e in mirror_of(cloud)["events"]] == ["ready"] and mirror_of(cloud)[
+        "head"
+    ] == 2
     head.close()
 
 
@@ -337,5 +377,9 @@ def test_nothing_is_an_orphan_while_nobody_knows_whether_the_head_lives(
     with pytest.raises(UnknownError):
         remote.refresh(row, history, cloud)
     found = search(history, lambda name: cloud, release=True)  # type: ignore[arg-type, return-value]
-    assert not found.orphans and "cannot be read" in found.problems[0] and list(cloud.alive) == ["head-1"]
+    assert (
+        not found.orphans
+        and "cannot be read" in found.problems[0]
+        and list(cloud.alive) == ["head-1"]
+    )
     head.close()

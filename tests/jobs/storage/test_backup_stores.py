@@ -77,7 +77,9 @@ def test_files_and_folders(make: Make, tmp_path: Path) -> None:
     assert (two.step, two.automatic, one.step, one.automatic) == (2, True, 1, False)
     place = make().fetch(two, 3, tmp_path / "there")
     assert place.name == "many"
-    found = {p.relative_to(place).as_posix(): p.read_bytes() for p in place.rglob("*") if p.is_file()}
+    found = {
+        p.relative_to(place).as_posix(): p.read_bytes() for p in place.rglob("*") if p.is_file()
+    }
     assert found == {"deep/a b\u00e9": (many / "deep" / "a b\u00e9").read_bytes(), "empty": b""}
 
 
@@ -104,7 +106,9 @@ def test_what_rank_0_alone_saved_is_for_all(make: Make, tmp_path: Path) -> None:
 
 
 def test_parts_of_two_generations_are_no_backup(make: Make, tmp_path: Path) -> None:
-    """The same step, done again from an older version: a rank of the older generation saved it, and was lost."""
+    """The same step, done again from an older version: a rank of the older generation saved it, and
+    was lost.
+    """
     store, file = make(), tmp_path / "mine"
     for rank in (0, 1):
         file.write_text(f"old {rank}")
@@ -181,10 +185,15 @@ def test_all_ranks_go_on_from_one_step(tmp_path: Path, damage: str) -> None:
         (part / "mine").unlink()
     else:
         (part / "record.json").write_text("?")
-    agents = [Backups(FolderBackups(tmp_path / "tier", "job"), tmp_path / f"here-{rank}") for rank in (0, 1)]
+    agents = [
+        Backups(FolderBackups(tmp_path / "tier", "job"), tmp_path / f"here-{rank}")
+        for rank in (0, 1)
+    ]
     first = agents[0].latest(0, 2)
     assert first is not None and first.path.read_text() == "2 of 0"
-    with pytest.raises(CheckpointError, match="the backup of step 2 is set aside: start again, from an older one"):
+    with pytest.raises(
+        CheckpointError, match="the backup of step 2 is set aside: start again, from an older one"
+    ):
         agents[1].latest(1, 2)
     again = [agents[rank].latest(rank, 3) for rank in (0, 1)]
     assert [found.path.read_text() for found in again if found] == ["1 of 0", "1 of 1"]
@@ -192,7 +201,10 @@ def test_all_ranks_go_on_from_one_step(tmp_path: Path, damage: str) -> None:
 
 def test_what_cannot_be_read_now_is_not_skipped(bucket: Store, tmp_path: Path) -> None:
     """Another rank may well read it."""
-    store, file = BucketBackups(BUCKET, "run", "job", endpoint=bucket.url, attempts=1), tmp_path / "mine"
+    store, file = (
+        BucketBackups(BUCKET, "run", "job", endpoint=bucket.url, attempts=1),
+        tmp_path / "mine",
+    )
     for step in (1, 2):
         file.write_text(str(step))
         put(store, file, Part(step, 0, 1))
@@ -247,7 +259,9 @@ def test_a_newer_generation_begins_in_the_middle_of_an_upload(
     assert make().whole() == []
 
 
-def test_a_full_disk_when_fetching(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_when_fetching(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, file = make(), tmp_path / "mine"
     file.write_bytes(bytes(10_000))
     put(store, file, Part(1, 0, 1))
@@ -264,9 +278,19 @@ def test_a_full_disk_when_fetching(make: Make, tmp_path: Path, monkeypatch: pyte
 
 
 def test_retention_by_an_agent(make: Make, tmp_path: Path) -> None:
-    """Insurance and emergency saves go when a newer backup is whole; the script's own stay, as many as are kept."""
+    """Insurance and emergency saves go when a newer backup is whole.
+
+    The script's own stay, as many as are kept.
+    """
     agent, file = Backups(make(), tmp_path / "here", keep=2), tmp_path / "mine"
-    for step, automatic in ((10, False), (12, True), (14, True), (20, False), (22, True), (30, False)):
+    for step, automatic in (
+        (10, False),
+        (12, True),
+        (14, True),
+        (20, False),
+        (22, True),
+        (30, False),
+    ):
         file.write_text(str(step))
         done = threading.Event()
         assert agent.add(file, Part(step, 0, 1, automatic), lambda *_, done=done: done.set()) == {}
@@ -329,7 +353,9 @@ REQUESTS = {
 }
 
 
-@pytest.mark.parametrize(("request_name", "fate"), sampled(product(REQUESTS, ["503 Slow Down", "lost", "late"])))
+@pytest.mark.parametrize(
+    ("request_name", "fate"), sampled(product(REQUESTS, ["503 Slow Down", "lost", "late"]))
+)
 def test_requests_that_fail(bucket: Store, tmp_path: Path, request_name: str, fate: str) -> None:
     """With one more try the backup is made; without, it is whole or not visible."""
     file = tmp_path / "mine"
@@ -364,8 +390,11 @@ def test_a_bucket_that_is_refused(bucket: Store, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="NoSuchBucket.*make the bucket first"):
         put(store, tmp_path / "mine", Part(1, 0, 1))
     bucket.trouble = lambda method, path: "403 Access Denied"
-    with pytest.raises(CheckpointError, match="s3:GetObject"):  # not: there are none, training starts at 0
-        Backups(BucketBackups(BUCKET, "run", "job", endpoint=bucket.url, attempts=1), tmp_path).latest(0, 1)
+    # Not: there are none, training starts at 0
+    with pytest.raises(CheckpointError, match="s3:GetObject"):
+        Backups(
+            BucketBackups(BUCKET, "run", "job", endpoint=bucket.url, attempts=1), tmp_path
+        ).latest(0, 1)
 
 
 def test_a_damaged_object_is_skipped(bucket: Store, tmp_path: Path) -> None:
@@ -413,7 +442,9 @@ def test_an_agent_that_is_killed_in_the_middle_of_an_upload(bucket: Store, tmp_p
     assert "/000000000002-" in left  # it is paid for: the next generation aborts it
     orphan = left.rpartition("/")[0] + "/other"  # a file of a folder that came whole before the end
     bucket.client().put_object(Bucket=BUCKET, Key=orphan, Body=b"x")
-    ours = bucket.client().create_multipart_upload(Bucket=BUCKET, Key=left.replace("g000000001", "g000000002"))
+    ours = bucket.client().create_multipart_upload(
+        Bucket=BUCKET, Key=left.replace("g000000001", "g000000002")
+    )
     assert left.count("g000000001") == 1
     put(BucketBackups(BUCKET, "run", "job", endpoint=bucket.url), file, Part(3, 0, 2))
     assert bucket.uploads() == [ours["Key"]] and orphan not in set(bucket.keys())

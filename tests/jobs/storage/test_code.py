@@ -20,8 +20,19 @@ SECRET = "ghp-planted-secret"
 
 
 def git(folder: Path, *words: str) -> str:
-    names = ["-c", "user.name=x", "-c", "user.email=x@y", "-c", "commit.gpgsign=false", "-c", "init.defaultBranch=main"]
-    done = subprocess.run(["git", *names, *words], cwd=folder, capture_output=True, text=True, check=True)
+    names = [
+        "-c",
+        "user.name=x",
+        "-c",
+        "user.email=x@y",
+        "-c",
+        "commit.gpgsign=false",
+        "-c",
+        "init.defaultBranch=main",
+    ]
+    done = subprocess.run(
+        ["git", *names, *words], cwd=folder, capture_output=True, text=True, check=True
+    )
     return done.stdout.strip()
 
 
@@ -42,7 +53,9 @@ def repository(tmp_path: Path) -> Path:
 
 def unpacked(archive: Path, folder: Path) -> dict[str, str]:
     unpack(archive, folder)
-    return {p.relative_to(folder).as_posix(): p.read_text() for p in folder.rglob("*") if p.is_file()}
+    return {
+        p.relative_to(folder).as_posix(): p.read_text() for p in folder.rglob("*") if p.is_file()
+    }
 
 
 @pytest.mark.parametrize(
@@ -63,7 +76,8 @@ def test_what_is_written(text: str, url: str, ref: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["git:", "git:@main", "git:--upload-pack=x@y", "git:https://h/x@-y", "git:a b", "git:x@"]
+    "text",
+    ["git:", "git:@main", "git:--upload-pack=x@y", "git:https://h/x@-y", "git:a b", "git:x@"],
 )
 def test_what_cannot_be_a_repository(text: str) -> None:
     with pytest.raises(RequestError, match="git: URL@REF"):
@@ -73,21 +87,33 @@ def test_what_cannot_be_a_repository(text: str) -> None:
 def test_secrets_are_not_shown() -> None:
     assert public(f"https://me:{SECRET}@host/it") == "https://host/it"
     assert public(f"https://{SECRET}@host/it") == "https://host/it"
-    assert public("ssh://git@host/it") == "ssh://git@host/it" and public("git@host:it") == "git@host:it"
+    assert (
+        public("ssh://git@host/it") == "ssh://git@host/it"
+        and public("git@host:it") == "git@host:it"
+    )
     assert SECRET not in GitCode(f"https://x:{SECRET}@host/it", "main").shown
 
 
-@pytest.mark.parametrize(("ref", "content"), [("main", "2"), ("v1", "1"), ("HEAD", "2"), ("refs/heads/main", "2")])
+@pytest.mark.parametrize(
+    ("ref", "content"), [("main", "2"), ("v1", "1"), ("HEAD", "2"), ("refs/heads/main", "2")]
+)
 def test_the_commit_of_a_name(repository: Path, tmp_path: Path, ref: str, content: str) -> None:
     commit = fetch_code(GitCode(str(repository), ref), tmp_path / "code")
     assert commit == git(repository, "rev-parse", f"{ref}^{{commit}}")
     assert unpacked(tmp_path / "code", tmp_path / "there") == {"train.py": content}
-    again = fetch_code(GitCode(repository.as_uri(), commit), tmp_path / "code")  # as when a job is resumed
-    assert again == commit and unpacked(tmp_path / "code", tmp_path / "again") == {"train.py": content}
+    # As when a job is resumed
+    again = fetch_code(GitCode(repository.as_uri(), commit), tmp_path / "code")
+    assert again == commit and unpacked(tmp_path / "code", tmp_path / "again") == {
+        "train.py": content
+    }
 
 
-def test_errors_say_what_to_do(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RequestError, match="@none' cannot be used; allowed: a branch, tag or commit that is there"):
+def test_errors_say_what_to_do(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(
+        RequestError, match="@none' cannot be used; allowed: a branch, tag or commit that is there"
+    ):
         fetch_code(GitCode(str(repository), "none"), tmp_path / "code")
     with pytest.raises(DataError, match="does not appear to be a git repository|does not exist"):
         fetch_code(GitCode(str(tmp_path / "nowhere"), "main"), tmp_path / "code")
@@ -102,7 +128,9 @@ def test_errors_say_what_to_do(repository: Path, tmp_path: Path, monkeypatch: py
         fetch_code(GitCode(str(repository), "main"), tmp_path / "code")
 
 
-def test_a_server_that_asks_for_a_password_is_not_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_asks_for_a_password_is_not_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from http.server import BaseHTTPRequestHandler, HTTPServer
     from threading import Thread
 
@@ -120,7 +148,9 @@ def test_a_server_that_asks_for_a_password_is_not_answered(tmp_path: Path, monke
     monkeypatch.setattr(git_code, "_ASK_S", 20.0)
     try:
         with pytest.raises(DataError, match="nobody is asked for a password"):
-            fetch_code(GitCode(f"http://127.0.0.1:{server.server_port}/it", "main"), tmp_path / "code")
+            fetch_code(
+                GitCode(f"http://127.0.0.1:{server.server_port}/it", "main"), tmp_path / "code"
+            )
     finally:
         server.shutdown()
         server.server_close()
@@ -148,7 +178,10 @@ def test_git_says_what_belongs_to_it(repository: Path, tmp_path: Path) -> None:
     (repository / "new.py").write_text("n")
     (repository / "train.py").unlink()  # in the index still
     pack(repository, tmp_path / "archive")
-    assert unpacked(tmp_path / "archive", tmp_path / "there") == {".gitignore": "data\n", "new.py": "n"}
+    assert unpacked(tmp_path / "archive", tmp_path / "there") == {
+        ".gitignore": "data\n",
+        "new.py": "n",
+    }
 
 
 @pytest.mark.parametrize("link", ["/etc/passwd", "../outside", "deep/../../outside"])
@@ -156,7 +189,9 @@ def test_links_that_lead_out_are_refused(tmp_path: Path, link: str) -> None:
     folder = tmp_path / "code"
     folder.mkdir()
     (folder / "link").symlink_to(link)
-    with pytest.raises(RequestError, match="'link' cannot be used; allowed: links within the folder"):
+    with pytest.raises(
+        RequestError, match="'link' cannot be used; allowed: links within the folder"
+    ):
         pack(folder, tmp_path / "archive")
     assert sorted(os.listdir(tmp_path)) == ["code"]
 
@@ -223,7 +258,10 @@ def test_links_that_lead_out_together_are_refused(
     """Each by its words stays within; what is written behind the second would lie outside."""
     if old_python:
         monkeypatch.delattr(tarfile, "data_filter", raising=False)
-    links = [member("deep/deeper/up", tarfile.SYMTYPE, "../.."), member("out", tarfile.SYMTYPE, "deep/deeper/up/..")]
+    links = [
+        member("deep/deeper/up", tarfile.SYMTYPE, "../.."),
+        member("out", tarfile.SYMTYPE, "deep/deeper/up/.."),
+    ]
     folder = member("deep/deeper", tarfile.DIRTYPE)
     folder.mode = 0o755
     with tarfile.open(tmp_path / "archive", "w:gz") as archive:
@@ -236,7 +274,9 @@ def test_links_that_lead_out_together_are_refused(
 
 @pytest.mark.parametrize("old_python", [False, True])
 @pytest.mark.parametrize("bomb", ["one file", "many files"])
-def test_bombs_are_refused(tmp_path: Path, old_python: bool, bomb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bombs_are_refused(
+    tmp_path: Path, old_python: bool, bomb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if old_python:
         monkeypatch.delattr(tarfile, "data_filter", raising=False)
     monkeypatch.setattr(code_archive, "MOST_BYTES", 1_000_000)
@@ -252,7 +292,9 @@ def test_bombs_are_refused(tmp_path: Path, old_python: bool, bomb: str, monkeypa
     assert sum(file.stat().st_size for file in (tmp_path / "there").iterdir()) <= 1_000_000
 
 
-def test_programs_with_the_rights_of_others_are_none_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_with_the_rights_of_others_are_none_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("new", "old"):
         one = member("program")
         one.mode = 0o6777

@@ -25,7 +25,13 @@ def bucket() -> Iterator[Store]:
 
 @pytest.fixture
 def filled(bucket: Store) -> Store:
-    for name, size in (("train/a", 10), ("train/deep/b", 5_000_000), ("train/", 0), ("train2/c", 3), ("one.tar", 7)):
+    for name, size in (
+        ("train/a", 10),
+        ("train/deep/b", 5_000_000),
+        ("train/", 0),
+        ("train2/c", 3),
+        ("one.tar", 7),
+    ):
         bucket.client().put_object(Bucket=BUCKET, Key=name, Body=content(name, size))
     return bucket
 
@@ -41,7 +47,9 @@ def have(store: Store, folder: Path, **wanted: Any) -> list[str]:
 
 
 def files(folder: Path) -> dict[str, int]:
-    return {p.relative_to(folder).as_posix(): p.stat().st_size for p in folder.rglob("*") if p.is_file()}
+    return {
+        p.relative_to(folder).as_posix(): p.stat().st_size for p in folder.rglob("*") if p.is_file()
+    }
 
 
 def test_a_prefix_and_an_object(filled: Store, tmp_path: Path) -> None:
@@ -51,19 +59,25 @@ def test_a_prefix_and_an_object(filled: Store, tmp_path: Path) -> None:
     assert said[0] == "data train: 0 B of 5 MB, 0 of 2 files of s3://bucket/train"
     assert said[1] == "data train: 5 MB of 5 MB, 2 of 2 files of s3://bucket/train"
     filled.seen.clear()
-    assert have(filled, tmp_path, train=f"s3://{BUCKET}/train/") == [] and not filled.seen, "it is here"
+    assert have(filled, tmp_path, train=f"s3://{BUCKET}/train/") == [] and not filled.seen, (
+        "it is here"
+    )
 
 
 def test_it_goes_on_where_it_was_cut_off(filled: Store, tmp_path: Path) -> None:
     filled.trouble = lambda method, path: "403 Access Denied" if "deep/b" in path else None
-    with pytest.raises(DataError, match="train: s3://bucket: cannot read train/deep/b: AccessDenied.*s3:GetObject"):
+    with pytest.raises(
+        DataError, match="train: s3://bucket: cannot read train/deep/b: AccessDenied.*s3:GetObject"
+    ):
         have(filled, tmp_path, train=f"s3://{BUCKET}/train")
     assert not (tmp_path / "train").exists(), "nothing is trained on half of it"
     filled.trouble = lambda method, path: None
     filled.seen.clear()
     have(filled, tmp_path, train=f"s3://{BUCKET}/train")
     assert files(tmp_path / "train") == {"a": 10, "deep/b": 5_000_000}
-    assert not [path for method, path in filled.seen if path.startswith("/bucket/train/a")], "it was whole"
+    assert not [path for method, path in filled.seen if path.startswith("/bucket/train/a")], (
+        "it was whole"
+    )
     assert sorted(os.listdir(tmp_path)) == ["train"]
 
 
@@ -71,7 +85,9 @@ def test_replies_that_break_off_and_servers_that_fail(filled: Store, tmp_path: P
     left = ["cut", "503 Slow Down", "500 Internal Error"]
     filled.trouble = lambda method, path: left.pop() if left and "deep/b" in path else None
     have(filled, tmp_path, train=f"s3://{BUCKET}/train")
-    assert not left and (tmp_path / "train/deep/b").read_bytes() == content("train/deep/b", 5_000_000)
+    assert not left and (tmp_path / "train/deep/b").read_bytes() == content(
+        "train/deep/b", 5_000_000
+    )
 
 
 def test_an_object_that_changes_while_it_is_fetched(filled: Store, tmp_path: Path) -> None:
@@ -94,7 +110,10 @@ def test_an_object_that_changes_while_it_is_fetched(filled: Store, tmp_path: Pat
         (f"s3://{BUCKET}/trai", "there is nothing at s3://bucket/trai; correct the URL in data:"),
         ("/no/such/place", "there is no /no/such/place on this machine; correct the path"),
         ("file:///no/such/place", "there is no /no/such/place on this machine"),
-        ({"mount": "/no/such/place"}, "there is no /no/such/place on this machine; mount it in setup:"),
+        (
+            {"mount": "/no/such/place"},
+            "there is no /no/such/place on this machine; mount it in setup:",
+        ),
     ],
 )
 def test_what_is_not_there(filled: Store, tmp_path: Path, where: Any, said: str) -> None:
@@ -103,11 +122,15 @@ def test_what_is_not_there(filled: Store, tmp_path: Path, where: Any, said: str)
     assert not (tmp_path / "train").exists()
 
 
-def test_a_disk_without_room(filled: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_without_room(
+    filled: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     usage = namedtuple("usage", "total used free")
     with monkeypatch.context() as patch:
         patch.setattr(data.shutil, "disk_usage", lambda path: usage(0, 0, 70_000_000))
-        with pytest.raises(DataError, match=r"5 MB of s3://bucket/train do not fit on the disk, .* larger disks"):
+        with pytest.raises(
+            DataError, match=r"5 MB of s3://bucket/train do not fit on the disk, .* larger disks"
+        ):
             have(filled, tmp_path, train=f"s3://{BUCKET}/train")
 
     def full(descriptor: int) -> None:
@@ -115,7 +138,9 @@ def test_a_disk_without_room(filled: Store, tmp_path: Path, monkeypatch: pytest.
 
     with monkeypatch.context() as patch:
         patch.setattr(data.os, "fsync", full)
-        with pytest.raises(DataError, match="No space left on device; give the machines larger disks"):
+        with pytest.raises(
+            DataError, match="No space left on device; give the machines larger disks"
+        ):
             have(filled, tmp_path, train=f"s3://{BUCKET}/train")
     assert not (tmp_path / "train").exists()
 

@@ -1,4 +1,7 @@
-"""Records that are damaged are told with file and key; what is not there fails the gates that need it."""
+"""Records that are damaged are told with file and key.
+
+What is not there fails the gates that need it.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,9 @@ def test_documents_that_are_damaged_are_told_with_their_key(
     runs: Path, name: str, key: str, change: Callable[[Row], None]
 ) -> None:
     change_document(runs / "run", name, change)
-    with pytest.raises(DataError, match=rf"run/{re.escape(name)}(, attempts\[0\])?: damaged: (it has no )?{key}\b"):
+    with pytest.raises(
+        DataError, match=rf"run/{re.escape(name)}(, attempts\[0\])?: damaged: (it has no )?{key}\b"
+    ):
         judge(runs / "run")
 
 
@@ -76,7 +81,9 @@ def test_documents_that_are_damaged_are_told_with_their_key(
         ("checkpoint_rank0.jsonl", "error", None),
     ],
 )
-def test_lines_that_are_damaged_are_told_with_their_number(runs: Path, name: str, key: str, value: object) -> None:
+def test_lines_that_are_damaged_are_told_with_their_number(
+    runs: Path, name: str, key: str, value: object
+) -> None:
     change_lines(runs / "run", name, lambda rows: [{**rows[0], key: value}, *rows[1:]])
     with pytest.raises(DataError, match=rf"{re.escape(name)}, line 1: damaged: {key} is"):
         judge(runs / "run")
@@ -97,4 +104,6 @@ def test_what_people_lay_beside_the_logs_is_none(runs: Path) -> None:
 
 def test_a_file_that_is_missing_fails_the_gates_that_need_it(runs: Path) -> None:
     (runs / "run" / "final.sha256").unlink()
-    assert judge(runs / "run") == dict.fromkeys(("parameters", "artefacts"), "final.sha256 is missing")
+    assert judge(runs / "run") == dict.fromkeys(
+        ("parameters", "artefacts"), "final.sha256 is missing"
+    )

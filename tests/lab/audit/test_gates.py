@@ -1,4 +1,7 @@
-"""Each gate passes what is right, and fails for what it is there for and nothing else; runs are written by hand."""
+"""Each gate passes what is right, and fails for what it is there for and nothing else.
+
+Runs are written by hand.
+"""
 
 from __future__ import annotations
 
@@ -50,12 +53,15 @@ def half_written(folder: Path) -> None:
 
 def two_resumptions(folder: Path) -> None:
     """Rank 1 of attempt 1 goes on from step 12, rank 0 from step 10."""
-    lines_of(1, lambda rows: [one for one in rows if one["attempt"] != 1 or one["global_step"] >= 12])(folder)
+    lines_of(
+        1, lambda rows: [one for one in rows if one["attempt"] != 1 or one["global_step"] >= 12]
+    )(folder)
     change_lines(
         folder,
         "worker_1.jsonl",
         lambda rows: [
-            {**one, "step": 12} if one["event"] == "restored" and one["attempt"] == 1 else one for one in rows
+            {**one, "step": 12} if one["event"] == "restored" and one["attempt"] == 1 else one
+            for one in rows
         ],
     )
 
@@ -100,7 +106,11 @@ WRONG: dict[str, tuple[str, str, Change]] = {
         "step 19 was the last one",
         without_the_last_step,
     ),
-    "it gave up": ("steps", "ended as failed", document("supervisor.json", lambda d: d.update(state="failed"))),
+    "it gave up": (
+        "steps",
+        "ended as failed",
+        document("supervisor.json", lambda d: d.update(state="failed")),
+    ),
     "a step is missing on a rank": (
         "samples",
         "step 7 of rank 1 is missing",
@@ -109,9 +119,18 @@ WRONG: dict[str, tuple[str, str, Change]] = {
     "other samples": (
         "samples",
         "step 3 of rank 0 had other samples",
-        lines_of(0, lambda rows: updated(rows, 3, 0, sample_ids_hash=row(CONFIG, 4, 0, 2, 0)["sample_ids_hash"])),
+        lines_of(
+            0,
+            lambda rows: updated(
+                rows, 3, 0, sample_ids_hash=row(CONFIG, 4, 0, 2, 0)["sample_ids_hash"]
+            ),
+        ),
     ),
-    "fewer samples": ("samples", "step 3 of rank 0", lines_of(0, lambda rows: updated(rows, 3, 0, sample_ids_count=3))),
+    "fewer samples": (
+        "samples",
+        "step 3 of rank 0",
+        lines_of(0, lambda rows: updated(rows, 3, 0, sample_ids_count=3)),
+    ),
     "another place": (
         "samples",
         "step 8 of rank 0 is logged as epoch 1, step 3",
@@ -132,7 +151,11 @@ WRONG: dict[str, tuple[str, str, Change]] = {
         "step 10 of rank 1 is missing in attempt 1",
         two_resumptions,
     ),
-    "a rank too many": ("samples stories", "step 0 was done by rank 7, of a world of 2", a_rank_too_many),
+    "a rank too many": (
+        "samples stories",
+        "step 0 was done by rank 7, of a world of 2",
+        a_rank_too_many,
+    ),
     "an attempt that nobody started": (
         "steps stories",
         "rank 0 did step 19 in attempt 7, which is not recorded",
@@ -153,7 +176,11 @@ WRONG: dict[str, tuple[str, str, Change]] = {
         "other parameters",
         lambda folder: (folder / "final.sha256").write_text(OTHER),
     ),
-    "no digest": ("parameters", "no SHA-256", lambda folder: (folder / "final.sha256").write_text("")),
+    "no digest": (
+        "parameters",
+        "no SHA-256",
+        lambda folder: (folder / "final.sha256").write_text(""),
+    ),
     "a failure that never struck": (
         "failures",
         "exit-3-0 has never struck",
@@ -188,7 +215,9 @@ WRONG: dict[str, tuple[str, str, Change]] = {
     "a rank that has not said from where it went on": (
         "stories",
         "rank 1 did steps in attempt 1, and has not noted from where it went on",
-        events_of(1, lambda rows: [x for x in rows if x["event"] != "restored" or x["attempt"] != 1]),
+        events_of(
+            1, lambda rows: [x for x in rows if x["event"] != "restored" or x["attempt"] != 1]
+        ),
     ),
     "steps that were lost and count": (
         "samples",
@@ -203,10 +232,24 @@ WRONG: dict[str, tuple[str, str, Change]] = {
     "a step before the one at which an attempt went on": (
         "samples",
         "step 9 of rank 0 was done in attempt 1, which went on from step 10",
-        all_rows(lambda rows: [*rows[:12], *({**x, "attempt": 1, "time": 1100.0} for x in rows[9:10]), *rows[12:]]),
+        all_rows(
+            lambda rows: [
+                *rows[:12],
+                *({**x, "attempt": 1, "time": 1100.0} for x in rows[9:10]),
+                *rows[12:],
+            ]
+        ),
     ),
-    "a reached step that is too high": ("stories", "attempt 1 reached step 99, and 16 by its ranks", reached(1, 99)),
-    "a reached step that is too low": ("stories", "attempt 1 reached step 1, and 16 by its ranks", reached(1, 1)),
+    "a reached step that is too high": (
+        "stories",
+        "attempt 1 reached step 99, and 16 by its ranks",
+        reached(1, 99),
+    ),
+    "a reached step that is too low": (
+        "stories",
+        "attempt 1 reached step 1, and 16 by its ranks",
+        reached(1, 1),
+    ),
     "an end that was not planned": (
         "stories",
         "attempt 2 is recorded as completed at step 20, and was to end at 3",
@@ -278,7 +321,11 @@ WRONG: dict[str, tuple[str, str, Change]] = {
         ".supervisor.json.0123abcd.tmp is left",
         lambda folder: (folder / ".supervisor.json.0123abcd.tmp").touch(),
     ),
-    "an order": ("leftovers", "order-2.json is left", lambda folder: (folder / "order-2.json").touch()),
+    "an order": (
+        "leftovers",
+        "order-2.json is left",
+        lambda folder: (folder / "order-2.json").touch(),
+    ),
     "no record of a worker": (
         "stories artefacts",
         "worker_1.jsonl is missing",
@@ -289,8 +336,16 @@ WRONG: dict[str, tuple[str, str, Change]] = {
         "worker_0.jsonl is missing",
         lambda folder: [(folder / f"worker_{rank}.jsonl").unlink() for rank in (0, 1)],
     ),
-    "a strike after its attempt": ("failures", "exit-12-0 struck 99.9 s after attempt 0", struck_at(0, 1149.9)),
-    "a strike before its attempt": ("failures", "exit-16-0 struck 1099.0 s before attempt 1", struck_at(1, 1.0)),
+    "a strike after its attempt": (
+        "failures",
+        "exit-12-0 struck 99.9 s after attempt 0",
+        struck_at(0, 1149.9),
+    ),
+    "a strike before its attempt": (
+        "failures",
+        "exit-16-0 struck 1099.0 s before attempt 1",
+        struck_at(1, 1.0),
+    ),
     "a strike at another step": (
         "failures",
         "exit-12-0 is planned as exit at step 2 of rank 0",
@@ -319,7 +374,10 @@ WRONG: dict[str, tuple[str, str, Change]] = {
     "a rank that raised": (
         "failures",
         "exit-12-0 has not ended rank 0: the last that it noted is raised",
-        events_of(0, lambda rows: [{**x, "event": "raised"} if x["event"] == "strike" else x for x in rows]),
+        events_of(
+            0,
+            lambda rows: [{**x, "event": "raised"} if x["event"] == "strike" else x for x in rows],
+        ),
     ),
     "no record of checkpoints": (
         "artefacts",
@@ -340,7 +398,9 @@ def test_a_gate_fails_for_what_it_is_there_for_alone(runs: Path, what: str) -> N
 def test_the_older_attempt_of_a_step_does_not_count(runs: Path) -> None:
     """Samples of a step that was lost and done again are those of its last attempt."""
     wrong = row(CONFIG, 4, 0, 2, 0)["sample_ids_hash"]
-    change_lines(runs / "run", "rank_0.jsonl", lambda rows: updated(rows, 11, 0, sample_ids_hash=wrong))
+    change_lines(
+        runs / "run", "rank_0.jsonl", lambda rows: updated(rows, 11, 0, sample_ids_hash=wrong)
+    )
     found = judge(runs / "run")
     assert set(found) == {"replays"} and "had other samples" in found["replays"]
 
@@ -388,7 +448,9 @@ def test_replays_are_compared_after_a_change_of_the_world(tmp_path: Path) -> Non
     assert verdicts(Records.read(folder))["replays"] == ""
     again[1] |= {"loss": 0.5, "loss_hex": (0.5).hex()}
     change_lines(folder, "rank_0.jsonl", lambda rows: rows[:-1] + again[1:])
-    assert verdicts(Records.read(folder))["replays"] == "step 3 of rank 0: attempt 2 had another loss"
+    assert (
+        verdicts(Records.read(folder))["replays"] == "step 3 of rank 0: attempt 2 had another loss"
+    )
 
 
 @pytest.mark.parametrize(("world", "right"), [(1, True), (2, True), (4, False)])
@@ -406,7 +468,14 @@ def test_without_an_undisturbed_run_nothing_is_said_to_be_equal(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "changes", [{"seed": 4}, {"steps": 25}, {"global_batch": 4}, {"world": 1, "worlds": [[0, 1]]}, {"dataset_size": 51}]
+    "changes",
+    [
+        {"seed": 4},
+        {"steps": 25},
+        {"global_batch": 4},
+        {"world": 1, "worlds": [[0, 1]]},
+        {"dataset_size": 51},
+    ],
 )
 def test_runs_of_another_training_are_no_reference(tmp_path: Path, changes: Row) -> None:
     make_calm(tmp_path / "calm", **changes, final=OTHER)
@@ -433,24 +502,39 @@ def test_ranks_of_two_worlds_in_one_step_are_wrong(tmp_path: Path) -> None:
 
 
 def test_attempts_of_other_worlds_are_followed(tmp_path: Path) -> None:
-    """Elastic: 2 ranks until step 10, then 1; the record of each attempt says how far it was to go."""
+    """Elastic: 2 ranks until step 10, then 1.
+
+    The record of each attempt says how far it was to go.
+    """
     changes: Row = {"virtual_shards": 2, "worlds": [[0, 2], [10, 1]]}
     make_calm(tmp_path / "calm", virtual_shards=2)
     folder = make_run(tmp_path / "run", failures=(), **changes)
     config = {**CONFIG, **changes}
     first = attempt(0, 0, 10, world=2, steps=20) | {"state": "completed", "until": 10}
     second = attempt(1, 10, 20, world=1, steps=20)
-    change_document(folder, "supervisor.json", lambda d: d.update(attempts=[first, second], wall_s=150.0))
+    change_document(
+        folder, "supervisor.json", lambda d: d.update(attempts=[first, second], wall_s=150.0)
+    )
     later = [row(config, step, 0, 1, 1) for step in range(10, 20)]
-    change_lines(folder, "rank_0.jsonl", lambda rows: [one for one in rows if one["global_step"] < 10] + later)
-    change_lines(folder, "rank_1.jsonl", lambda rows: [one for one in rows if one["global_step"] < 10])
     change_lines(
-        folder, "checkpoint_rank0.jsonl", lambda rows: [{**one, "attempt": int(one["step"] > 10)} for one in rows]
+        folder,
+        "rank_0.jsonl",
+        lambda rows: [one for one in rows if one["global_step"] < 10] + later,
+    )
+    change_lines(
+        folder, "rank_1.jsonl", lambda rows: [one for one in rows if one["global_step"] < 10]
+    )
+    change_lines(
+        folder,
+        "checkpoint_rank0.jsonl",
+        lambda rows: [{**one, "attempt": int(one["step"] > 10)} for one in rows],
     )
     for rank in (0, 1):
         change_lines(
             folder,
             f"worker_{rank}.jsonl",
-            lambda rows, rank=rank: rows if rank else [*rows, {**rows[2], "attempt": 1, "step": 10}],  # type: ignore[misc]
+            lambda rows, rank=rank: (
+                rows if rank else [*rows, {**rows[2], "attempt": 1, "step": 10}]
+            ),  # type: ignore[misc]
         )
     assert judge(folder) == {} and (folder / "final.sha256").read_text().strip() == FINAL

@@ -12,8 +12,12 @@ from deepvm.lab.audit.sample_rule import SampleRule, hash_of
 from deepvm.lab.geometry import Geometry, ids_hash
 
 
-@given(st.integers(1, 60), st.integers(1, 4), st.integers(1, 4), st.integers(0, 9), st.integers(0, 100))
-def test_samples_are_those_of_the_trainer(size: int, world: int, local: int, seed: int, step: int) -> None:
+@given(
+    st.integers(1, 60), st.integers(1, 4), st.integers(1, 4), st.integers(0, 9), st.integers(0, 100)
+)
+def test_samples_are_those_of_the_trainer(
+    size: int, world: int, local: int, seed: int, step: int
+) -> None:
     batch = world * local
     geometry = Geometry(size + batch, batch)
     rule = SampleRule({"dataset_size": size + batch, "global_batch": batch, "seed": seed})
@@ -28,4 +32,6 @@ def test_samples_are_those_of_the_trainer(size: int, world: int, local: int, see
 
 def test_the_audit_reads_nothing_of_the_code_that_trained() -> None:
     for path in Path(deepvm.lab.audit.__path__[0]).glob("*.py"):
-        assert not any(name in path.read_text() for name in ("lab.geometry", "lab.training", "lab.running")), path
+        assert not any(
+            name in path.read_text() for name in ("lab.geometry", "lab.training", "lab.running")
+        ), path

@@ -24,7 +24,9 @@ log = SampleLog()
 """
 
 
-def attempt(folder: Path, code: str, trigger: Trigger | None = None, limit_s: float = 30.0) -> Attempt:
+def attempt(
+    folder: Path, code: str, trigger: Trigger | None = None, limit_s: float = 30.0
+) -> Attempt:
     script = folder / "train.py"
     script.write_text(f"# DEEPVM_AUDIT_DIR{TRAIN}{code}")
     subject, run = Subject(script), folder / "run"
@@ -64,7 +66,9 @@ def test_the_first_line_says_how_many_are_to_come(tmp_path: Path) -> None:
         asked.append(first["step"])
         return KillPoint(3, 0.0, 3)
 
-    found = attempt(tmp_path, LONG.replace("log.step(step", "log.step(step + 70"), Trigger("samples", point))
+    found = attempt(
+        tmp_path, LONG.replace("log.step(step", "log.step(step + 70"), Trigger("samples", point)
+    )
     assert asked == [70] and len(found.logged.progress) == 3
 
 
@@ -77,28 +81,48 @@ def test_processes_in_sessions_of_their_own_are_killed_too(tmp_path: Path) -> No
     """Also one that has lost its parent, as torchrun's workers have when their agent is killed."""
     sleeper = f"[sys.executable, '-c', 'import time; time.sleep(60)', {str(tmp_path)!r}]"
     orphan = f"import subprocess, sys; subprocess.Popen({sleeper}, start_new_session=True)"
-    code = f"subprocess.Popen({sleeper}, start_new_session=True)\nsubprocess.run([sys.executable, '-c', {orphan!r}])\n"
+    code = (
+        f"subprocess.Popen({sleeper}, start_new_session=True)\nsubprocess.run([sys.executable,"
+        f" '-c', {orphan!r}])\n"
+    )
     assert attempt(tmp_path, code + LONG, after(2)).left == 0
     assert not marked(str(tmp_path))
 
 
 def test_nothing_of_one_that_has_ended_is_left(tmp_path: Path) -> None:
-    code = f"subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)', {str(tmp_path)!r}])\n"
+    code = (
+        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)',"
+        f" {str(tmp_path)!r}])\n"
+    )
     assert attempt(tmp_path, code).state == "ended"
     assert not marked(str(tmp_path))
 
 
 @pytest.mark.parametrize("trigger", [None, after(5)])
-def test_one_that_ends_before_it_is_killed_has_ended(tmp_path: Path, trigger: Trigger | None) -> None:
+def test_one_that_ends_before_it_is_killed_has_ended(
+    tmp_path: Path, trigger: Trigger | None
+) -> None:
     found = attempt(tmp_path, "log.step(0, [])\nprint('done')\n", trigger)
-    assert (found.state, found.code, len(found.logged.progress), found.last_lines) == ("ended", 0, 1, "")
+    assert (found.state, found.code, len(found.logged.progress), found.last_lines) == (
+        "ended",
+        0,
+        1,
+        "",
+    )
     assert (tmp_path / "run" / "output-0.txt").read_text() == "done\n"
 
 
 def test_one_that_fails_tells_its_last_lines(tmp_path: Path) -> None:
-    found = attempt(tmp_path, "for n in range(100):\n    print(n, flush=True)\nsys.exit('ValueError: no')\n", after(5))
+    found = attempt(
+        tmp_path,
+        "for n in range(100):\n    print(n, flush=True)\nsys.exit('ValueError: no')\n",
+        after(5),
+    )
     assert (found.state, found.code) == ("failed", 1)
-    assert found.last_lines.splitlines()[-2:] == ["99", "ValueError: no"] and "\n84" not in found.last_lines
+    assert (
+        found.last_lines.splitlines()[-2:] == ["99", "ValueError: no"]
+        and "\n84" not in found.last_lines
+    )
 
 
 def test_one_that_takes_too_long_hangs(tmp_path: Path) -> None:
@@ -107,7 +131,9 @@ def test_one_that_takes_too_long_hangs(tmp_path: Path) -> None:
 
 
 def test_of_two_that_kill_at_once_one_does(tmp_path: Path) -> None:
-    """As two ranks that write their checkpoints at the same time: they must not stop each other for ever."""
+    """As two ranks that write their checkpoints at the same time: they must not stop each other for
+    ever.
+    """
     code = """from deepvm.lab.certify.probe import Killer
 log.step(0, [])
 os.fork()
@@ -124,7 +150,9 @@ Killer(os.environ["DEEPVM_AUDIT_LOG"], "").kill(os.path.join(os.environ["DEEPVM_
 
 @pytest.mark.parametrize("how", ["group", "audit"])
 def test_nothing_is_left_of_an_audit_that_is_killed_itself(tmp_path: Path, how: str) -> None:
-    """Workers in sessions of their own, as torchrun starts them, that no signal to the audit reaches."""
+    """Workers in sessions of their own, as torchrun starts them, that no signal to the audit
+    reaches.
+    """
     sleeper = f"[sys.executable, '-c', 'import time; time.sleep(60)', {str(tmp_path)!r}]"
     code = f"subprocess.Popen({sleeper}, start_new_session=True)\n{LONG}"
     (tmp_path / "train.py").write_text(f"# DEEPVM_AUDIT_DIR\n{TRAIN}{code}")
@@ -143,7 +171,9 @@ certify(Subject(Path({str(tmp_path / "train.py")!r})), out=Path({str(tmp_path / 
 
 
 def test_what_it_is_told(tmp_path: Path) -> None:
-    code = "print(os.environ['DEEPVM_AUDIT_DIR'], os.environ.get('DEEPVM_AUDIT_KILL'), os.getcwd())\n"
+    code = (
+        "print(os.environ['DEEPVM_AUDIT_DIR'], os.environ.get('DEEPVM_AUDIT_KILL'), os.getcwd())\n"
+    )
     attempt(tmp_path, code, Trigger("write"))
     shown = (tmp_path / "run" / "output-0.txt").read_text().split()
     assert shown == [str(tmp_path / "run" / "out"), "write", str(Path.cwd())]

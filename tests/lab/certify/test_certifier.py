@@ -25,7 +25,9 @@ SCRIPT = Path(toy.__file__)
 FINAL = "final.safetensors"
 
 
-def audit(mistake: str = "", kills: int = 2, out: Path | None = None, **more: object) -> Certificate:
+def audit(
+    mistake: str = "", kills: int = 2, out: Path | None = None, **more: object
+) -> Certificate:
     words = ["--out", "{out}", "--mistake", mistake]
     return certify(Subject(SCRIPT, words, final=FINAL, **more), kills=kills, out=out)  # type: ignore[arg-type]
 
@@ -66,7 +68,9 @@ def test_a_mistake_fails_its_gate_only(mistake: str, gates: list[str]) -> None:
 
 @pytest.mark.slow
 def test_the_last_lines_of_a_crash_are_shown() -> None:
-    assert "failed with exit code 1:\nKeyError: 'optimizer'" in reason(audit("crash", kills=1), "ends")
+    assert "failed with exit code 1:\nKeyError: 'optimizer'" in reason(
+        audit("crash", kills=1), "ends"
+    )
 
 
 @pytest.mark.slow
@@ -149,7 +153,10 @@ def test_a_checkpoint_that_was_there_is_told(earlier: Path, step: int | None) ->
     found = certify(Subject(Path("train.py"), final=FINAL), kills=1)
     assert found.certified
     told = [note for note in found.notes if "earlier" in note]
-    text = "the undisturbed run found files of earlier trainings and began at step 30: ckpt/last.pt, ckpt/pretrained.pt"
+    text = (
+        "the undisturbed run found files of earlier trainings and began at step 30: ckpt/last.pt,"
+        " ckpt/pretrained.pt"
+    )
     assert told == ([text] if step else [])
 
 
@@ -157,7 +164,9 @@ def test_a_finished_checkpoint_that_was_there_is_told(earlier: Path) -> None:
     earlier.write_text("60")
     with pytest.raises(DataError) as raised:
         certify(Subject(Path("train.py"), final=FINAL))
-    assert str(raised.value).startswith("the script fails by itself, with exit code 1:\nIndexError: nothing to train\n")
+    assert str(raised.value).startswith(
+        "the script fails by itself, with exit code 1:\nIndexError: nothing to train\n"
+    )
     assert "ckpt/last.pt" in str(raised.value) and "earlier training" in str(raised.value)
     (earlier.parents[1] / "train.py").write_text("print('all is done')")
     with pytest.raises(DataError, match=r"no step of a torch optimizer .*\n.*ckpt/last\.pt"):
@@ -167,13 +176,16 @@ def test_a_finished_checkpoint_that_was_there_is_told(earlier: Path) -> None:
 def test_without_samples_a_checkpoint_that_was_there_may_be_one() -> None:
     told = earlier_checkpoints([Path("ckpt/last.pt")], logged(train(3)))
     assert told.startswith(
-        "files that lay in the current folder may be checkpoints of an earlier training: ckpt/last.pt. If"
+        "files that lay in the current folder may be checkpoints of an earlier training:"
+        " ckpt/last.pt. If"
     )
     assert not earlier_checkpoints([], logged(train(3)))
 
 
 def test_an_abort_at_the_end_is_told_to_be_one() -> None:
-    lines = "  exitcode  : -6 (pid: 12)  (SIGABRT)\n  traceback : Signal 6 (SIGABRT) received by PID 12"
+    lines = (
+        "  exitcode  : -6 (pid: 12)  (SIGABRT)\n  traceback : Signal 6 (SIGABRT) received by PID 12"
+    )
     assert "os._exit(0)" in failure(lines, [], logged(train(3)))
     assert failure("ValueError: no such file", [], logged(train(3))) == ""
 
@@ -181,12 +193,14 @@ def test_an_abort_at_the_end_is_told_to_be_one() -> None:
 def test_a_module_that_is_missing_is_told(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
-        "import sys\n# DEEPVM_AUDIT_DIR\nsys.exit(\"ModuleNotFoundError: No module named 'lightning.x'\")"
+        'import sys\n# DEEPVM_AUDIT_DIR\nsys.exit("ModuleNotFoundError: No module named'
+        " 'lightning.x'\")"
     )
     with pytest.raises(DataError) as raised:
         certify(Subject(script))
     assert str(raised.value).endswith(
-        f"the script runs in deepvm's own Python; install lightning there: {sys.executable} -m pip install lightning"
+        f"the script runs in deepvm's own Python; install lightning there: {sys.executable} -m pip"
+        " install lightning"
     )
 
 
@@ -208,7 +222,9 @@ def test_a_script_that_reads_the_variable_stays_where_it_is() -> None:
 
 def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
-    with pytest.raises(RequestError, match="a new or empty folder; .* to use this one, delete it first"):
+    with pytest.raises(
+        RequestError, match="a new or empty folder; .* to use this one, delete it first"
+    ):
         audit(out=tmp_path)
     with pytest.raises(RequestError, match="a Python file; there is none"):
         Subject(tmp_path / "nothing.py")
@@ -230,19 +246,31 @@ def test_kills_are_drawn_from_the_seed(tmp_path: Path) -> None:
     for seed in range(20):
         kills = plan(seed)
         assert [kill.kind for kill in kills].count("write") == 1 and kills[0].kind == "step"
-        assert all(1 + 89 * part / 4 - 1 <= kill.step <= 1 + 89 * (part + 1) / 4 for part, kill in enumerate(kills))
+        assert all(
+            1 + 89 * part / 4 - 1 <= kill.step <= 1 + 89 * (part + 1) / 4
+            for part, kill in enumerate(kills)
+        )
         assert all(0 <= kill.skip < 3 for kill in kills)
-    assert {kill.kind for kill in plan(1, text=train(100))} == {kill.kind for kill in plan(1, 0)} == {"step"}
+    assert (
+        {kill.kind for kill in plan(1, text=train(100))}
+        == {kill.kind for kill in plan(1, 0)}
+        == {"step"}
+    )
 
 
 def killed_run(
     monkeypatch: pytest.MonkeyPatch, folder: Path, first: list[int | None], steps: int = 20
 ) -> tuple[Certificate, list[int], list[str]]:
-    """The verdict on a script whose attempts reach these steps, or end; the steps asked for; what was reported."""
+    """The verdict on a script whose attempts reach these steps, or end; the steps asked for.
+
+    What was reported.
+    """
     asked: list[int] = []
     reached = [None, None, *first]
 
-    def run_attempt(subject: Subject, run: Path, number: int, trigger: Trigger | None, limit_s: float) -> Attempt:
+    def run_attempt(
+        subject: Subject, run: Path, number: int, trigger: Trigger | None, limit_s: float
+    ) -> Attempt:
         end = reached.pop(0) if reached else None
         if trigger is not None:
             asked.append(trigger.point(start("w0", "")).after)
@@ -257,7 +285,9 @@ def killed_run(
     return found, asked, said
 
 
-def test_a_kill_with_the_last_step_is_repeated_earlier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_with_the_last_step_is_repeated_earlier(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found, asked, said = killed_run(monkeypatch, tmp_path, [20, None, 10, None])
     assert found.certified and [kill.hit for kill in found.kills] == [False, True]
     assert [kill["hit"] for kill in audit_document(found)["kills"]] == [False, True]
@@ -269,12 +299,16 @@ def test_a_kill_with_the_last_step_is_repeated_earlier(tmp_path: Path, monkeypat
     assert said[4] == "1 of 1 kills did not hit the training: again, earlier"
 
 
-def test_one_that_ends_before_its_kill_is_repeated_earlier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_ends_before_its_kill_is_repeated_earlier(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found, asked, _ = killed_run(monkeypatch, tmp_path, [None, 10, None])
     assert found.certified and asked[1] == max(1, asked[0] // 2)
 
 
-def test_after_some_runs_kills_that_prove_nothing_are_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_some_runs_kills_that_prove_nothing_are_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found, asked, _ = killed_run(monkeypatch, tmp_path, [20, None] * 5)
     assert failed(found) == ["kills"] and len(asked) == 3
     assert "0 of 1 kills hit the training" in reason(found, "kills")
@@ -295,12 +329,18 @@ def test_one_kill_is_in_the_middle_between_two_saves() -> None:
     """So that there are steps to do again, whichever points the seed draws."""
 
     def saves(every: int) -> list[Row]:
-        return [{"kind": "write", "file": "a", "n": n, "time": n} for n in range(every, 101, every) for _ in range(2)]
+        return [
+            {"kind": "write", "file": "a", "n": n, "time": n}
+            for n in range(every, 101, every)
+            for _ in range(2)
+        ]
 
     for seed in range(50):
         for kills in (1, 3):
             plan = plan_of(logged([*train(100), *saves(10)]), kills, 1, random.Random(seed))
-            assert any(kill.kind == "step" and kill.step % 10 == 5 and kill.step > 10 for kill in plan)
+            assert any(
+                kill.kind == "step" and kill.step % 10 == 5 and kill.step > 10 for kill in plan
+            )
             assert [kill.step for kill in plan] == sorted(kill.step for kill in plan)
     steps = {
         kill.step % 10
@@ -319,5 +359,7 @@ def test_no_kill_waits_for_the_last_step(kills: int) -> None:
     history = History(logged(rows), logged(rows))
     for kill in plan_of(logged(rows), kills, 0, random.Random(0)):
         for place in range(9):
-            point = trigger_of(kill, 0, history, "step").point(start(f"w{place}", f"s{place}" if place else ""))
+            point = trigger_of(kill, 0, history, "step").point(
+                start(f"w{place}", f"s{place}" if place else "")
+            )
             assert 1 <= point.after <= point.limit <= 9 - place

@@ -28,7 +28,10 @@ def test_a_folder_with_room_is_no_fault(tmp_path: Path) -> None:
 
 
 def test_a_full_one_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DataError, match=f"{tmp_path}: no room left .* --out DIR"), own_files(tmp_path):
+    with (
+        pytest.raises(DataError, match=f"{tmp_path}: no room left .* --out DIR"),
+        own_files(tmp_path),
+    ):
         full()
     monkeypatch.setattr(tempfile, "TemporaryFile", full)
     with pytest.raises(DataError, match="no room left"):
@@ -46,7 +49,9 @@ SCRIPTS = {
 
 @pytest.mark.parametrize("what", SCRIPTS)
 def test_an_audit_on_a_full_disk(tmp_path: Path, what: str) -> None:
-    """Whatever finds no room below the folder of the audit: the probe's log, a checkpoint, what the script prints."""
+    """Whatever finds no room below the folder of the audit: the probe's log, a checkpoint, what the
+    script prints.
+    """
     script = tmp_path / "train.py"
     script.write_text(f"""import os
 from pathlib import Path
@@ -56,8 +61,18 @@ log, out = SampleLog(), os.environ["DEEPVM_AUDIT_DIR"]
     (tmp_path / "disk").mkdir()
     audit = f"{sys.executable} -m deepvm audit --final f.safetensors --out disk/a train.py"
     mount = "mount -t tmpfs -o size=300k none disk || exit 99"
-    words = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", f"{mount}; exec {audit}"]
-    found = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, env=os.environ, check=False)
+    words = [
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "--mount",
+        "sh",
+        "-c",
+        f"{mount}; exec {audit}",
+    ]
+    found = subprocess.run(
+        words, cwd=tmp_path, capture_output=True, text=True, env=os.environ, check=False
+    )
     if "unshare" in found.stderr or found.returncode == 99:
         pytest.skip("needs unshare and a tmpfs")
     assert found.returncode == 4

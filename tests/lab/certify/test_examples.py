@@ -46,8 +46,14 @@ TRAINERS = {
     "accelerate_loop.py --seedable": ("accelerate", ["parameters", "replays"]),
     "accelerate_loop.py --seedable --late": ("accelerate", ["parameters"]),
     "lightning_loop.py": ("lightning", ["parameters", "samples", "replays"]),
-    "lightning_loop.py --no-shuffle --dropout 0": ("lightning", ["parameters", "samples", "replays"]),
-    "lightning_loop.py --no-shuffle --dropout 0 --every 40": ("lightning", ["parameters", "samples"]),
+    "lightning_loop.py --no-shuffle --dropout 0": (
+        "lightning",
+        ["parameters", "samples", "replays"],
+    ),
+    "lightning_loop.py --no-shuffle --dropout 0 --every 40": (
+        "lightning",
+        ["parameters", "samples"],
+    ),
 }
 """By command: the library that it needs, and the gates that fail."""
 
@@ -92,9 +98,13 @@ def test_a_trainer(words: str) -> None:
 
 
 @pytest.mark.parametrize(("forget", "gates"), [("none", []), ("rng", ["parameters", "replays"])])
-def test_two_ranks_under_torchrun(forget: str, gates: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_ranks_under_torchrun(
+    forget: str, gates: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests")]))
-    found = certify(Subject(Path(ddp.__file__), ["--out", "{out}", "--forget", forget], processes=2), kills=2)
+    found = certify(
+        Subject(Path(ddp.__file__), ["--out", "{out}", "--forget", forget], processes=2), kills=2
+    )
     # replays are judged if there are any: a kill right after a checkpoint leaves none
     assert found.processes == 2 and failed(found) in (gates, gates[:1])
 
@@ -102,6 +112,12 @@ def test_two_ranks_under_torchrun(forget: str, gates: list[str], monkeypatch: py
 def test_the_page_says_the_same() -> None:
     """Each row of its two tables: a command or what is forgotten, and the gates that fail."""
     rows = re.findall(r"^\| `([^`]+)` \|.*\| ([^|]+) \|$", text_of(PAGE), re.MULTILINE)
-    shown = {what: [] if gates == "none" else gates.replace("`", "").split(", ") for what, gates in rows}
-    assert {what: shown[what] for what in PLAIN if what} == {what: gates for what, gates in PLAIN.items() if what}
-    assert {words: shown[words] for words in TRAINERS} == {words: gates for words, (_, gates) in TRAINERS.items()}
+    shown = {
+        what: [] if gates == "none" else gates.replace("`", "").split(", ") for what, gates in rows
+    }
+    assert {what: shown[what] for what in PLAIN if what} == {
+        what: gates for what, gates in PLAIN.items() if what
+    }
+    assert {words: shown[words] for words in TRAINERS} == {
+        words: gates for words, (_, gates) in TRAINERS.items()
+    }

@@ -1,4 +1,6 @@
-"""Digests of files of final parameters: of the tensors in them, wherever they lie, and of nothing else."""
+"""Digests of files of final parameters: of the tensors in them, wherever they lie, and of nothing
+else.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,9 @@ for step in range(20):
 """
 
 
-def test_a_file_of_another_training_is_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_another_training_is_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The script never writes one; the current folder, which each run gets a copy of, has one."""
     (tmp_path / "silent.py").write_text(SILENT)
     torch.save({"weights": torch.zeros(3)}, tmp_path / "final.pt")
@@ -109,9 +113,10 @@ def test_a_missing_file_is_told_with_what_is_there(tmp_path: Path) -> None:
     (tmp_path / "sub" / "final.pt").touch()
     with pytest.raises(DataError) as raised:
         digest_of_file(tmp_path / "nosuch.pt", tmp_path)
-    assert str(raised.value) == (
-        f"nosuch.pt: the script has not written this file of final parameters; in {tmp_path}, the folder of its run, "
-        "there are sub/final.pt, e, d, c, b, ..."
+    assert (
+        str(raised.value)
+        == f"nosuch.pt: the script has not written this file of final parameters; in {tmp_path},"
+        " the folder of its run, there are sub/final.pt, e, d, c, b, ..."
     )
     empty = tmp_path / "empty"
     empty.mkdir()

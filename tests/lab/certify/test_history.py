@@ -1,4 +1,6 @@
-"""Where attempts go on, and what is said of the first difference: from lines as the probe writes them."""
+"""Where attempts go on, and what is said of the first difference: from lines as the probe writes
+them.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,12 @@ def test_of_equal_parameters_the_optimizer_decides() -> None:
 
 
 def test_optimizers_that_take_turns() -> None:
-    rows = [start("d0", "", "d"), step(1, "d1", "", "d"), start("g0", "", "g"), step(2, "g1", "", "g")]
+    rows = [
+        start("d0", "", "d"),
+        step(1, "d1", "", "d"),
+        start("g0", "", "g"),
+        step(2, "g1", "", "g"),
+    ]
     rows += [step(3, "d2", "", "d"), step(4, "g2", "", "g")]
     found = History(logged(rows), logged(rows))
     assert found.place_of(start("d1", "", "d")) == 2
@@ -46,14 +53,21 @@ def test_optimizers_that_take_turns() -> None:
 
 def test_a_later_attempt_is_found_after_one_that_had_diverged() -> None:
     wrong = [start("w5", "s5"), step(1, "x6", "s6"), step(2, "x7", "s7")]
-    found = history(attempt(0, train(7)), attempt(1, wrong), attempt(2, [start("x7", "s7"), step(1, "x8", "s8")]))
+    found = history(
+        attempt(0, train(7)),
+        attempt(1, wrong),
+        attempt(2, [start("x7", "s7"), step(1, "x8", "s8")]),
+    )
     assert [one.resumed for one in found.placed] == [0, 5, 7]
 
 
 def test_unknown_parameters_are_told() -> None:
     found = history(attempt(0, train(7)), attempt(1, [start("half", "s5"), step(1, "x6", "s6")]))
     assert found.placed[1].resumed is None
-    assert found.first_difference() == "attempt 1 went on with parameters that the undisturbed run never had"
+    assert (
+        found.first_difference()
+        == "attempt 1 went on with parameters that the undisturbed run never had"
+    )
 
 
 @pytest.mark.parametrize(
@@ -62,13 +76,21 @@ def test_unknown_parameters_are_told() -> None:
         ("s5", step(1, "x", "s", lr=0.1), "the learning rate is 0.1, not 0.01"),
         ("none", step(1, "x", "s"), "the optimizer had another state, such as momentum, before it"),
         ("s5", step(1, "x", "s", torch="other"), "another random state of torch"),
-        ("s5", step(1, "w6", "s6", buffers="other"), "buffers, such as BatchNorm's averages, are others"),
+        (
+            "s5",
+            step(1, "w6", "s6", buffers="other"),
+            "buffers, such as BatchNorm's averages, are others",
+        ),
         (
             "s5",
             step(1, "x", "s"),
             "its gradients are others: other samples, other buffers or random numbers of its own",
         ),
-        ("none", step(1, "x", "s", lr=0.1), "the learning rate is 0.1, not 0.01; the optimizer had another state"),
+        (
+            "none",
+            step(1, "x", "s", lr=0.1),
+            "the learning rate is 0.1, not 0.01; the optimizer had another state",
+        ),
     ],
 )
 def test_the_cause_is_told(state: str, row: Any, said: str) -> None:
@@ -80,7 +102,9 @@ def test_samples_would_tell_more() -> None:
     """That is said where the script logs none."""
     wrong = [start("w5", "s5"), step(1, "x", "s")]
     unlogged = history(attempt(0, train(7)), attempt(1, wrong))
-    assert unlogged.first_difference().endswith("; log samples (deepvm.lab.SampleLog) to know which")
+    assert unlogged.first_difference().endswith(
+        "; log samples (deepvm.lab.SampleLog) to know which"
+    )
     rows = [*REFERENCE, *samples({n: [n] for n in range(10)})]
     found = History(logged(rows), logged(rows))
     found.add(attempt(0, wrong))
@@ -105,7 +129,9 @@ def test_the_rank_that_shows_it_is_named() -> None:
     wrong = [start("w5", "s5"), step(1, "x", "s")]
     other = [start("w5", "s5"), step(1, "x", "s", torch="other")]
     found.add(replace(attempt(1, []), logged=on_both(wrong, other)))
-    assert found.first_difference().endswith("diverged at step 6: on rank 1, another random state of torch")
+    assert found.first_difference().endswith(
+        "diverged at step 6: on rank 1, another random state of torch"
+    )
 
 
 def test_too_few_and_too_many_steps_are_told() -> None:
@@ -121,7 +147,10 @@ def test_an_attempt_without_steps() -> None:
 
 
 def test_a_script_may_log_its_steps_itself() -> None:
-    rows = [{"kind": "samples", "step": n, "epoch": 0, "ids": ["1"], "loss": None, "time": n} for n in range(5, 9)]
+    rows = [
+        {"kind": "samples", "step": n, "epoch": 0, "ids": ["1"], "loss": None, "time": n}
+        for n in range(5, 9)
+    ]
     found = History(logged(rows), logged(rows))
     assert found.place_of(rows[2]) == 2 and found.steps == 4
     assert found.place_of({**rows[2], "step": 99}) is None

@@ -16,10 +16,18 @@ def line(kind: str, time: float, **more: object) -> str:
 
 
 def test_lines_of_several_processes_are_in_their_order(tmp_path: Path) -> None:
-    (tmp_path / "steps-0-7.jsonl").write_text(line("step", 3, n=1) + line("write", 3.5, file="a", n=1))
-    (tmp_path / "steps-0-8.jsonl").write_text(line("start", 1) + line("step", 2, n=1) + line("step", 4, n=2))
-    (tmp_path / "steps-1-9.jsonl").write_text(line("step", 1, n=1) + line("write", 2, file="b", n=1))
-    (tmp_path / "samples-0-7.jsonl").write_text(line("samples", 1, step=0) + line("error", 2, why="no"))
+    (tmp_path / "steps-0-7.jsonl").write_text(
+        line("step", 3, n=1) + line("write", 3.5, file="a", n=1)
+    )
+    (tmp_path / "steps-0-8.jsonl").write_text(
+        line("start", 1) + line("step", 2, n=1) + line("step", 4, n=2)
+    )
+    (tmp_path / "steps-1-9.jsonl").write_text(
+        line("step", 1, n=1) + line("write", 2, file="b", n=1)
+    )
+    (tmp_path / "samples-0-7.jsonl").write_text(
+        line("samples", 1, step=0) + line("error", 2, why="no")
+    )
     (tmp_path / "others.jsonl").write_text("x")
     found = Logged.read(tmp_path)
     assert [row["time"] for row in found.steps[0]] == [2, 3, 4] and len(found.steps[1]) == 1

@@ -42,7 +42,11 @@ class Hooks:
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()]
+    return [
+        json.loads(line)
+        for path in folder.glob("*.jsonl")
+        for line in path.read_text().splitlines()
+    ]
 
 
 def watched(folder: Path) -> Hooks:
@@ -92,7 +96,9 @@ def test_each_change_is_seen(tmp_path: Path, change: Callable[..., Any], seen: s
     change(model, optimizer)
     hooks.step(optimizer)
     before, after = lines(tmp_path)[-2:]
-    assert [name for name in ("params", "buffers", "state", "random") if before[name] != after[name]] == [seen]
+    assert [
+        name for name in ("params", "buffers", "state", "random") if before[name] != after[name]
+    ] == [seen]
 
 
 def test_the_training_is_not_changed(tmp_path: Path) -> None:
@@ -105,7 +111,10 @@ def test_the_training_is_not_changed(tmp_path: Path) -> None:
 
 
 def test_optimizers_keep_their_names_in_the_next_process(tmp_path: Path) -> None:
-    """Two of the same shapes are told apart by their order; a new optimizer of the same parameters is the same."""
+    """Two of the same shapes are told apart by their order.
+
+    A new optimizer of the same parameters is the same.
+    """
     keys = []
     for place in range(2):
         folder = tmp_path / str(place)
@@ -138,7 +147,7 @@ def test_a_mistake_of_the_probe_ends_no_training(tmp_path: Path) -> None:
     assert {row["kind"] for row in lines(tmp_path)} == {"error"}
 
 
-# --- writes ----------------------------------------------------------------------------------------------------------
+# --- writes ---------------------------------------------------------------------------------------
 
 
 class Killed(BaseException):
@@ -160,7 +169,9 @@ def torn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, byt
 
 @pytest.fixture
 def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], Probe]:
-    """One that is to kill in a write after so many steps and so many other writes: the answer is there already."""
+    """One that is to kill in a write after so many steps and so many other writes: the answer is
+    there already.
+    """
 
     def make(after: int, skip: int) -> Probe:
         monkeypatch.setenv("DEEPVM_AUDIT_KILL", "write")
@@ -212,12 +223,16 @@ def test_not_in_a_write_before_its_step(tmp_path: Path, torn: Torn, probe: Make)
     save(torch.arange(5), path)
     train(model, optimizer, hooks)
     assert not torn
-    assert json.loads((tmp_path / probes.FIRST).read_text())["params"] == lines(tmp_path)[0]["params"]
+    assert (
+        json.loads((tmp_path / probes.FIRST).read_text())["params"] == lines(tmp_path)[0]["params"]
+    )
     with pytest.raises(Killed):
         save(torch.arange(5), path)
 
 
-def test_before_the_answer_is_there_no_write_is_killed(tmp_path: Path, torn: Torn, probe: Make) -> None:
+def test_before_the_answer_is_there_no_write_is_killed(
+    tmp_path: Path, torn: Torn, probe: Make
+) -> None:
     """Of ranks that write before rank 0 has made its first step."""
     save = saving(probe(0, 0))
     (tmp_path / probes.POINT).unlink()
@@ -237,22 +252,30 @@ def test_safetensors_are_seen_too(tmp_path: Path, torn: Torn, probe: Make) -> No
     assert 0 < len(torn[0][1]) < len(whole)
 
 
-def test_it_is_killed_at_a_step(tmp_path: Path, torn: list[tuple[str, bytes]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_killed_at_a_step(
+    tmp_path: Path, torn: list[tuple[str, bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The answer is there before the question: nobody waits for it."""
     (tmp_path / "a.pt").touch()
     monkeypatch.setenv("DEEPVM_AUDIT_KILL", "step")
-    (tmp_path / probes.POINT).write_text(json.dumps({"after": 3, "delay_s": 0.0, "limit": 3, "skip": 0}))
+    (tmp_path / probes.POINT).write_text(
+        json.dumps({"after": 3, "delay_s": 0.0, "limit": 3, "skip": 0})
+    )
     model, hooks = network(), watched(tmp_path)
     with pytest.raises(Killed):
         train(model, torch.optim.SGD(model.parameters(), lr=0.1), hooks, 5)
     assert [row["kind"] for row in lines(tmp_path)] == ["start", "step", "step", "step"]
-    assert json.loads((tmp_path / probes.FIRST).read_text())["params"] == lines(tmp_path)[0]["params"]
+    assert (
+        json.loads((tmp_path / probes.FIRST).read_text())["params"] == lines(tmp_path)[0]["params"]
+    )
 
 
-# --- full disks ------------------------------------------------------------------------------------------------------
+# --- full disks -----------------------------------------------------------------------------------
 
 
-def test_a_line_that_cannot_be_written_ends_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_that_cannot_be_written_ends_no_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nor is a torn one taken for a whole one: the audit is told by a file that goes."""
     write = os.write
     for written in (OSError(errno.ENOSPC, "No space left on device"), 3):
@@ -270,7 +293,7 @@ def test_a_line_that_cannot_be_written_ends_no_training(tmp_path: Path, monkeypa
         assert not (tmp_path / probes.COMPLETE).exists()
 
 
-# --- the start of a process ------------------------------------------------------------------------------------------
+# --- the start of a process -----------------------------------------------------------------------
 
 SITE = f"""import importlib.util, os
 spec = importlib.util.spec_from_file_location("p", {probes.__file__!r})
@@ -286,7 +309,9 @@ def python(code: str, folder: Path, *paths: Path, **environment: str) -> str:
     path = os.pathsep.join(map(str, (folder / "hook", *paths)))
     command = [sys.executable, "-c", code]
     environment = {**os.environ, "PYTHONPATH": path, **environment}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=120).stdout
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True, timeout=120
+    ).stdout
 
 
 def test_the_sitecustomize_that_is_hidden_is_run(tmp_path: Path) -> None:
@@ -301,7 +326,9 @@ def test_torch_is_not_loaded_for_it(tmp_path: Path) -> None:
 
 
 def test_the_script_does_not_see_the_folder_of_the_hook(tmp_path: Path) -> None:
-    assert python("import sys; print([p for p in sys.path if p.endswith('hook')])", tmp_path) == "[]\n"
+    assert (
+        python("import sys; print([p for p in sys.path if p.endswith('hook')])", tmp_path) == "[]\n"
+    )
 
 
 def test_a_forked_process_has_a_file_of_its_own(tmp_path: Path) -> None:
@@ -333,7 +360,10 @@ from safetensors.torch import save_file
 save_file({"w": w.data}, "w.safetensors")"""
     (tmp_path / "log").mkdir()
     python(
-        f"import os; os.chdir({str(tmp_path)!r})\n{code}", tmp_path, DEEPVM_AUDIT_LOG=str(tmp_path / "log"), RANK="3"
+        f"import os; os.chdir({str(tmp_path)!r})\n{code}",
+        tmp_path,
+        DEEPVM_AUDIT_LOG=str(tmp_path / "log"),
+        RANK="3",
     )
     assert [(row["kind"], row.get("file", "")) for row in lines(tmp_path / "log")] == [
         ("start", ""),
@@ -344,10 +374,12 @@ save_file({"w": w.data}, "w.safetensors")"""
     assert next((tmp_path / "log").iterdir()).name.startswith("steps-3-")
 
 
-# --- samples ---------------------------------------------------------------------------------------------------------
+# --- samples --------------------------------------------------------------------------------------
 
 
-def test_samples_are_logged_in_an_audit_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_are_logged_in_an_audit_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     SampleLog().step(0, [1, 2], 0.5)
     assert not list(tmp_path.iterdir())
     monkeypatch.setenv("DEEPVM_AUDIT_LOG", str(tmp_path))

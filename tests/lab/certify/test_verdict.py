@@ -24,7 +24,9 @@ def undisturbed(rows: Sequence[Any] = (*train(10), *samples(IDS)), final: str = 
     return Run([attempt(0, rows)], final)
 
 
-def killed(*attempts: Attempt, final: str = "", reference: Sequence[Any] = (*train(10), *samples(IDS))) -> Run:
+def killed(
+    *attempts: Attempt, final: str = "", reference: Sequence[Any] = (*train(10), *samples(IDS))
+) -> Run:
     history = History(logged(reference), logged(reference))
     for one in attempts:
         history.add(one)
@@ -45,17 +47,27 @@ def skipped(found: Evidence) -> set[str]:
 
 
 def test_a_right_one_passes_all() -> None:
-    assert [(gate.name, gate.state, gate.reason) for gate in judge(RIGHT)] == [(name, "passed", "") for name in GATES]
+    assert [(gate.name, gate.state, gate.reason) for gate in judge(RIGHT)] == [
+        (name, "passed", "") for name in GATES
+    ]
 
 
 def other_samples(ids: Mapping[int, list[int]], **more: Any) -> Evidence:
-    return replace(RIGHT, killed=[killed(LOST, attempt(1, [*train(10, after=5), *samples(dict(ids), **more)]))])
+    return replace(
+        RIGHT, killed=[killed(LOST, attempt(1, [*train(10, after=5), *samples(dict(ids), **more)]))]
+    )
 
 
 WRONG = {
     "parameters differ": (
         replace(
-            RIGHT, killed=[killed(LOST, attempt(1, [*train(9, after=5), step(5, "x", "s10"), *samples(some(5, 10))]))]
+            RIGHT,
+            killed=[
+                killed(
+                    LOST,
+                    attempt(1, [*train(9, after=5), step(5, "x", "s10"), *samples(some(5, 10))]),
+                )
+            ],
         ),
         "parameters",
         "attempt 1, which resumed from step 5, diverged at step 10: its gradients are others",
@@ -65,7 +77,15 @@ WRONG = {
             RIGHT,
             killed=[
                 killed(
-                    LOST, attempt(1, [*train(9, after=5), step(5, "w10", "s10", buffers="x"), *samples(some(5, 10))])
+                    LOST,
+                    attempt(
+                        1,
+                        [
+                            *train(9, after=5),
+                            step(5, "w10", "s10", buffers="x"),
+                            *samples(some(5, 10)),
+                        ],
+                    ),
                 )
             ],
         ),
@@ -73,7 +93,9 @@ WRONG = {
         "buffers, such as BatchNorm's averages, are others",
     ),
     "a step is left out": (
-        replace(RIGHT, killed=[killed(LOST, attempt(1, [*train(9, after=5), *samples(some(5, 10))]))]),
+        replace(
+            RIGHT, killed=[killed(LOST, attempt(1, [*train(9, after=5), *samples(some(5, 10))]))]
+        ),
         "parameters",
         "attempt 1 ended at step 9, of 10",
     ),
@@ -92,21 +114,41 @@ WRONG = {
         "samples",
         "epoch 0: of the ids of its samples, 1 are too many (27)",
     ),
-    "another loss": (other_samples(some(5, 10), loss="x"), "replays", "step 5 of rank 0: attempt 1 had another loss"),
+    "another loss": (
+        other_samples(some(5, 10), loss="x"),
+        "replays",
+        "step 5 of rank 0: attempt 1 had another loss",
+    ),
     "another order": (
         other_samples({**some(5, 10), 5: IDS[5][::-1]}),
         "replays",
         "step 5 of rank 0: attempt 1 had other samples",
     ),
     "a kill missed": (replace(RIGHT, planned=2), "kills", "1 of 2 kills hit the training"),
-    "a process lives": (replace(RIGHT, killed=[killed(replace(LOST, left=2), BACK)]), "kills", "2 processes could not"),
+    "a process lives": (
+        replace(RIGHT, killed=[killed(replace(LOST, left=2), BACK)]),
+        "kills",
+        "2 processes could not",
+    ),
     "a crash": (
-        replace(RIGHT, killed=[RIGHT.killed[0], killed(LOST, attempt(1, [], "failed", last_lines="KeyError: 1"))]),
+        replace(
+            RIGHT,
+            killed=[
+                RIGHT.killed[0],
+                killed(LOST, attempt(1, [], "failed", last_lines="KeyError: 1")),
+            ],
+        ),
         "ends",
         "attempt 1, started after a kill after a step, failed with exit code 0:\nKeyError: 1",
     ),
     "a crash on a torn file": (
-        replace(RIGHT, killed=[RIGHT.killed[0], killed(replace(LOST, torn_file="a/b.pt"), attempt(1, [], "failed"))]),
+        replace(
+            RIGHT,
+            killed=[
+                RIGHT.killed[0],
+                killed(replace(LOST, torn_file="a/b.pt"), attempt(1, [], "failed")),
+            ],
+        ),
         "ends",
         "started after a kill while a/b.pt was written, failed",
     ),
@@ -116,7 +158,12 @@ WRONG = {
         "did not end within 1 s",
     ),
     "chance in the parameters": (
-        replace(RIGHT, second=undisturbed([start("w0", ""), step(1, "x", "s", lr=0.5), *train(10)[2:], *samples(IDS)])),
+        replace(
+            RIGHT,
+            second=undisturbed(
+                [start("w0", ""), step(1, "x", "s", lr=0.5), *train(10)[2:], *samples(IDS)]
+            ),
+        ),
         "repeats",
         "two undisturbed runs differ from step 1 on: the learning rate is 0.5, not 0.01",
     ),
@@ -153,7 +200,9 @@ def test_what_cannot_be_judge_is_skipped() -> None:
     crash = replace(RIGHT, killed=[killed(LOST, attempt(1, [], "failed"))])
     assert skipped(crash) == {"kills", "resumed", "parameters", "samples", "replays"}
     silent = [attempt(0, train(7), "killed"), attempt(1, train(10, after=5))]
-    unlogged = replace(RIGHT, first=undisturbed(train(10)), second=undisturbed(train(10)), killed=[killed(*silent)])
+    unlogged = replace(
+        RIGHT, first=undisturbed(train(10)), second=undisturbed(train(10)), killed=[killed(*silent)]
+    )
     assert skipped(unlogged) == {"samples", "replays"} and not failed(unlogged)
     assert sum("SampleLog" in gate.reason for gate in judge(unlogged)) == 1
 
@@ -183,24 +232,35 @@ def test_a_later_attempt_owns_a_step() -> None:
 
 def test_each_epoch_counts_by_itself() -> None:
     def two(ids: Mapping[int, list[int]]) -> list[Any]:
-        early, late = ({n: i for n, i in ids.items() if (n < 5) is first} for first in (True, False))
+        early, late = (
+            {n: i for n, i in ids.items() if (n < 5) is first} for first in (True, False)
+        )
         return [*samples(early, epoch=0), *samples(late, epoch=1)]
 
     swapped = {**some(5, 9), 9: IDS[0]}
     rows = [*train(10), *two(IDS)]
     wrong = attempt(1, [*train(10, after=5), *two(swapped)])
     right = replace(RIGHT, first=undisturbed(rows), second=undisturbed(rows))
-    found = failed(replace(right, killed=[killed(attempt(0, [*train(5), *two(some(0, 5))], "killed"), wrong)]))
+    found = failed(
+        replace(right, killed=[killed(attempt(0, [*train(5), *two(some(0, 5))], "killed"), wrong)])
+    )
     assert found == {
-        "samples": "epoch 1: of the ids of its samples, 3 are missing (27, 28, 29) and 3 are too many (0, 1, 2)"
+        "samples": (
+            "epoch 1: of the ids of its samples, 3 are missing (27, 28, 29) and 3 are too many (0,"
+            " 1, 2)"
+        )
     }
 
 
 def test_samples_whose_steps_the_weights_lack_are_lost() -> None:
-    """The cursor lies ahead of the checkpoint: what was trained after it is neither in the weights nor done again."""
+    """The cursor lies ahead of the checkpoint: what was trained after it is neither in the weights
+    nor done again.
+    """
     ahead = attempt(1, [*train(10, after=5), *samples(some(7, 10))])
     found = failed(replace(RIGHT, killed=[killed(LOST, ahead)]))
-    assert found == {"samples": "epoch 0: of the ids of its samples, 6 are missing (15, 16, 17, ...)"}
+    assert found == {
+        "samples": "epoch 0: of the ids of its samples, 6 are missing (15, 16, 17, ...)"
+    }
 
 
 def test_a_checkpoint_older_than_the_last_attempt_loses_its_samples_too() -> None:
@@ -210,12 +270,16 @@ def test_a_checkpoint_older_than_the_last_attempt_loses_its_samples_too() -> Non
     assert not failed(replace(RIGHT, killed=[killed(LOST, second, right)]))
     ahead = attempt(2, [*train(10, after=3), *samples(some(8, 10))])
     found = failed(replace(RIGHT, killed=[killed(LOST, second, ahead)]))
-    assert found == {"samples": "epoch 0: of the ids of its samples, 15 are missing (9, 10, 11, ...)"}
+    assert found == {
+        "samples": "epoch 0: of the ids of its samples, 15 are missing (9, 10, 11, ...)"
+    }
 
 
 def test_a_file_of_final_parameters_is_compared_besides() -> None:
     wrong = attempt(1, [*train(9, after=5), step(5, "x", "s"), *samples(some(5, 10))])
-    with_file = Evidence(undisturbed(final="a"), undisturbed(final="a"), [killed(LOST, BACK, final="a")], 1, 1)
+    with_file = Evidence(
+        undisturbed(final="a"), undisturbed(final="a"), [killed(LOST, BACK, final="a")], 1, 1
+    )
     assert not failed(with_file)
     differs = failed(replace(with_file, killed=[killed(LOST, wrong, final="a")]))
     assert list(differs) == ["parameters"] and "diverged at step 10" in differs["parameters"]

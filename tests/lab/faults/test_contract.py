@@ -1,4 +1,6 @@
-"""What every fault promises, over the registry: it strikes when said, ends the attempt or does not, and is recorded."""
+"""What every fault promises, over the registry: it strikes when said, ends the attempt or does not,
+and is recorded.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def calm(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Ran:
     return ran(tmp_path_factory.mktemp("calm") / "run", launcher, None)
 
 
-# --- when they strike ------------------------------------------------------------------------------------------------
+# --- when they strike -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", AT_STEPS)
@@ -53,7 +55,9 @@ def test_random_strikes_are_those_of_their_seed(name: str) -> None:
     draws = [list(fault.strikes(name, When(count=5, seed=seed), 40, 4)) for seed in (1, 1, 2)]
     assert draws[0] == draws[1] != draws[2]
     for found in draws:
-        assert len({one.step for one in found}) == 5 and all(1 <= one.step <= 32 and 0 <= one.rank < 4 for one in found)
+        assert len({one.step for one in found}) == 5 and all(
+            1 <= one.step <= 32 and 0 <= one.rank < 4 for one in found
+        )
         assert all(one.delay_s == 0 for one in found) == (fault.moment is not None)
 
 
@@ -67,7 +71,8 @@ def test_random_strikes_leave_the_last_fifth_alone(name: str) -> None:
 
 def test_random_kills_in_a_write_hit_the_rank_that_writes() -> None:
     found = [
-        list(find_fault("kill").strikes("kill", When(count=9, target=Target.WRITE, rank=r), 40, 4)) for r in (None, 2)
+        list(find_fault("kill").strikes("kill", When(count=9, target=Target.WRITE, rank=r), 40, 4))
+        for r in (None, 2)
     ]
     assert [{one.rank for one in strikes} for strikes in found] == [{0}, {2}]
 
@@ -88,11 +93,15 @@ def test_a_strike_is_the_same_from_its_file(name: str) -> None:
 def test_bad_disks_draw_by_the_seed_of_the_matrix_and_of_the_run(name: str) -> None:
     fault = find_fault(name)
     assert isinstance(fault, DiskFault)
-    seeds = {fault.disk(When(share=0.1, seed=given), seed).seed for given in (0, 1) for seed in (0, 1, 101)}
+    seeds = {
+        fault.disk(When(share=0.1, seed=given), seed).seed
+        for given in (0, 1)
+        for seed in (0, 1, 101)
+    }
     assert len(seeds) == 6
 
 
-# --- what they do ----------------------------------------------------------------------------------------------------
+# --- what they do ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", sampled(ENDS))
@@ -107,7 +116,10 @@ def test_it_ends_the_attempt_and_the_next_one_is_right(
     assert AT - 1 <= first["reached_step"] <= AT + 2
     assert 0 <= first["detect_s"] < 60
     damaged = int(name in ("torn", "flip"))
-    assert first["broken"] == (["checkpoints/step-000000004"] if damaged else []) and second["broken"] == []
+    assert (
+        first["broken"] == (["checkpoints/step-000000004"] if damaged else [])
+        and second["broken"] == []
+    )
     assert second["damaged"] == damaged and second["resumed_step"] == (0 if damaged else 4)
 
 
@@ -123,7 +135,9 @@ def test_a_launcher_without_an_agent_cannot_lose_it(launcher: Launcher, tmp_path
 
 
 @pytest.mark.parametrize("target", [target for target in Target if target is not Target.AGENT])
-def test_kills_hit_their_target(target: Target, launcher: Launcher, calm: Ran, tmp_path: Path) -> None:
+def test_kills_hit_their_target(
+    target: Target, launcher: Launcher, calm: Ran, tmp_path: Path
+) -> None:
     one = ran(tmp_path / "run", launcher, "blocking", Strike("kill", AT, target=target))
     assert one.ended and one.wrong(calm) == {}
     first, second = one.supervisor["attempts"]
@@ -132,8 +146,9 @@ def test_kills_hit_their_target(target: Target, launcher: Launcher, calm: Ran, t
     events = {row["event"] for row in one.records.events(0)}
     assert ("killed-in-write" in events) == (target is Target.WRITE)
     if target is Target.WRITE:  # armed at step 6, struck in the checkpoint of step 8
-        (armed, struck) = (
-            next(r["time"] for r in one.records.events(0) if r["event"] == e) for e in ("armed", "killed-in-write")
+        armed, struck = (
+            next(r["time"] for r in one.records.events(0) if r["event"] == e)
+            for e in ("armed", "killed-in-write")
         )
         assert first["struck"] == {f"kill-{AT}-0": struck} and struck > armed
         assert first["detect_s"] == pytest.approx(first["detected"] - struck)
@@ -148,14 +163,22 @@ def test_a_straggler_is_waited_for(launcher: Launcher, calm: Ran, tmp_path: Path
 
 
 def test_a_lost_node_ends_nothing(launcher: Launcher, calm: Ran, tmp_path: Path) -> None:
-    one = ran(tmp_path / "run", launcher, "deepvm-tcp", Strike("node", AT, seconds=0.1), Strike("exit", 10))
+    one = ran(
+        tmp_path / "run",
+        launcher,
+        "deepvm-tcp",
+        Strike("node", AT, seconds=0.1),
+        Strike("exit", 10),
+    )
     assert one.ended and one.wrong(calm) == {}
     assert one.supervisor["attempts"][0]["struck"].keys() == {"node-6-0", "exit-10-0"}
 
 
 @pytest.mark.parametrize("name", DISK)
 @pytest.mark.parametrize("strategy", ["blocking", "torch-save"])
-def test_a_bad_disk_costs_no_step(name: str, strategy: str, launcher: Launcher, calm: Ran, tmp_path: Path) -> None:
+def test_a_bad_disk_costs_no_step(
+    name: str, strategy: str, launcher: Launcher, calm: Ran, tmp_path: Path
+) -> None:
     """Even a share that would draw nothing fails once: else a run would prove nothing."""
     when = When(mbps=0.5) if name == "slow" else When(share=0.001)
     one = ran(tmp_path / "run", launcher, strategy, disk={name: when})
@@ -166,4 +189,6 @@ def test_a_bad_disk_costs_no_step(name: str, strategy: str, launcher: Launcher, 
     if name == "slow":
         assert first["foreground_s"] > 0.8 * first["bytes"] / 0.5e6
     else:
-        assert (first["retries"], bool(first["error"])) == ((1, False) if strategy == "blocking" else (0, True))
+        assert (first["retries"], bool(first["error"])) == (
+            (1, False) if strategy == "blocking" else (0, True)
+        )

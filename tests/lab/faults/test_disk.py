@@ -1,4 +1,6 @@
-"""The faulty disk: what is written below its folder meets it by whatever way Python writes, and nothing else does."""
+"""The faulty disk: what is written below its folder meets it by whatever way Python writes, and
+nothing else does.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,19 @@ DATA = bytes(4096)
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Faults], list[str]]:
     """Put it below tmp_path/here; returns the errors that it has made."""
     (tmp_path / "here").mkdir()
-    for module, names in ((os, ("write", "pwrite", "fsync", "fdatasync")), (io, ("open",)), (builtins, ("open",))):
+    for module, names in (
+        (os, ("write", "pwrite", "fsync", "fdatasync")),
+        (io, ("open",)),
+        (builtins, ("open",)),
+    ):
         for name in names:
             monkeypatch.setattr(module, name, getattr(module, name))  # so that it is put back
 
     def put(faults: Faults) -> list[str]:
         made: list[str] = []
-        FaultyDisk(tmp_path / "here", faults, lambda event, **facts: made.append(facts.get("error", event))).install()
+        FaultyDisk(
+            tmp_path / "here", faults, lambda event, **facts: made.append(facts.get("error", event))
+        ).install()
         return made
 
     return put
@@ -69,7 +77,9 @@ WAYS = [by_os, by_pwrite, by_open, by_path, by_torch]
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_every_way_to_write_meets_it(way: Callable[[Path], None], install: Any, tmp_path: Path) -> None:
+def test_every_way_to_write_meets_it(
+    way: Callable[[Path], None], install: Any, tmp_path: Path
+) -> None:
     made = install(Faults(enospc=1.0))
     with pytest.raises((OSError, RuntimeError)) as raised:
         way(tmp_path / "here" / "file")
@@ -80,14 +90,20 @@ def test_every_way_to_write_meets_it(way: Callable[[Path], None], install: Any, 
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_it_lets_through_is_as_it_was_written(way: Callable[[Path], None], install: Any, tmp_path: Path) -> None:
+def test_what_it_lets_through_is_as_it_was_written(
+    way: Callable[[Path], None], install: Any, tmp_path: Path
+) -> None:
     install(Faults())
     way(tmp_path / "here" / "file")
     way(tmp_path / "elsewhere")
     if way is by_torch:
         assert torch.equal(torch.load(tmp_path / "here" / "file"), torch.zeros(1024))
     else:
-        assert (tmp_path / "here" / "file").read_bytes() == (tmp_path / "elsewhere").read_bytes() == DATA
+        assert (
+            (tmp_path / "here" / "file").read_bytes()
+            == (tmp_path / "elsewhere").read_bytes()
+            == DATA
+        )
 
 
 def test_notes_are_spared(install: Any, tmp_path: Path) -> None:
@@ -114,9 +130,12 @@ def test_shares_are_what_they_say(install: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("faults", "error"), [(Faults(eio=1e-9, first=True), "EIO"), (Faults(enospc=1e-9, first=True), "ENOSPC")]
+    ("faults", "error"),
+    [(Faults(eio=1e-9, first=True), "EIO"), (Faults(enospc=1e-9, first=True), "ENOSPC")],
 )
-def test_the_first_one_fails_for_sure(faults: Faults, error: str, install: Any, tmp_path: Path) -> None:
+def test_the_first_one_fails_for_sure(
+    faults: Faults, error: str, install: Any, tmp_path: Path
+) -> None:
     made = install(faults)
     with pytest.raises(OSError, match=os.strerror(getattr(errno, error))):
         by_os(tmp_path / "here" / "file")
@@ -148,7 +167,7 @@ def test_slow_is_as_slow_as_it_says(install: Any, tmp_path: Path) -> None:
 
 
 def test_several_faults_are_one_disk() -> None:
-    assert combined([Faults(eio=0.1), Faults(enospc=0.2, seed=4), Faults(mbps=3), Faults(mbps=2)]) == Faults(
-        0.1, 0.2, 2, 0
-    )
+    assert combined(
+        [Faults(eio=0.1), Faults(enospc=0.2, seed=4), Faults(mbps=3), Faults(mbps=2)]
+    ) == Faults(0.1, 0.2, 2, 0)
     assert combined([]) == Faults()

@@ -49,20 +49,28 @@ def test_the_job_file_is_one_that_deepvm_run_reads(
     assert place.state.stat().st_mode & 0o077 == 0
 
 
-def test_nothing_of_the_users_own_jobs_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_of_the_users_own_jobs_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DEEPVM_HISTORY", "postgresql://team/jobs")
     monkeypatch.setenv("DEEPVM_DATA_DIR", "/home/me/deepvm")
     found = JobPlace(tmp_path).environ
     mine = {
-        value for key, value in found.items() if key.startswith(("DEEPVM_", "XDG_")) and key.endswith(("DIR", "HOME"))
+        value
+        for key, value in found.items()
+        if key.startswith(("DEEPVM_", "XDG_")) and key.endswith(("DIR", "HOME"))
     }
-    assert "DEEPVM_HISTORY" not in found and all(value.startswith(str(tmp_path / STATE)) for value in mine)
+    assert "DEEPVM_HISTORY" not in found and all(
+        value.startswith(str(tmp_path / STATE)) for value in mine
+    )
 
 
 def test_a_rank_is_told_its_generation_and_meets_no_failure_twice(tmp_path: Path) -> None:
     strikes = [Strike("exit", 40), Strike("exit", 60)]
     (tmp_path / ORDER).write_text(json.dumps(Order(tmp_path, 0, config(), strikes).document()))
-    (tmp_path / "worker_1.jsonl").write_text(json.dumps({"event": "strike", "key": "exit-40-0"}) + "\n")
+    (tmp_path / "worker_1.jsonl").write_text(
+        json.dumps({"event": "strike", "key": "exit-40-0"}) + "\n"
+    )
     tiers = "tcp://127.0.0.1:5 file:///versions"
     order = order_of(tmp_path, {"DEEPVM_EPOCH": "3", "DEEPVM_TIERS": tiers})
     assert (order.attempt, order.strikes, order.tiers) == (2, [strikes[1]], ("tcp://127.0.0.1:5",))
@@ -137,7 +145,9 @@ assert end_descendants()
 
 
 @pytest.mark.parametrize(("command", "count"), [("sleep 60 & sleep 60 &", 2), ("true & true", 0)])
-def test_what_lives_when_a_job_is_over_is_written_down(tmp_path: Path, command: str, count: int) -> None:
+def test_what_lives_when_a_job_is_over_is_written_down(
+    tmp_path: Path, command: str, count: int
+) -> None:
     place = JobPlace(tmp_path)
     place.state.mkdir()
     subprocess.run([sys.executable, "-c", OVER, str(tmp_path), command], check=True, timeout=60)
@@ -147,7 +157,9 @@ def test_what_lives_when_a_job_is_over_is_written_down(tmp_path: Path, command: 
 def test_processes_that_a_job_has_left_are_found_by_their_environment(tmp_path: Path) -> None:
     other = tmp_path / "other"
     words = [sys.executable, "-c", "input()"]
-    process = subprocess.Popen(words, env={**os.environ, **JobPlace(tmp_path).environ}, stdin=subprocess.PIPE)
+    process = subprocess.Popen(
+        words, env={**os.environ, **JobPlace(tmp_path).environ}, stdin=subprocess.PIPE
+    )
     try:
         assert left_by(tmp_path) == [process.pid] and left_by(other) == []
     finally:

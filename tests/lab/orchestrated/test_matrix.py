@@ -35,9 +35,15 @@ def test_machines_are_taken_back_from_jobs_only(fault: str, launcher: str) -> No
     ("more", "words"),
     [
         ({"launcher": "forkserver", "min_world": 1}, "min_world: only with launcher: deepvm-run"),
-        ({"world": None, "elastic": [[0, 2], [60, 1]]}, "elastic: with launcher: deepvm-run the orchestrator decides"),
+        (
+            {"world": None, "elastic": [[0, 2], [60, 1]]},
+            "elastic: with launcher: deepvm-run the orchestrator decides",
+        ),
         ({"min_world": 3}, "min_world: 3 is more than world, 2"),
-        ({"world": 4, "min_world": 2}, "min_world: a generation of 3 ranks does not divide the 4 virtual shards"),
+        (
+            {"world": 4, "min_world": 2},
+            "min_world: a generation of 3 ranks does not divide the 4 virtual shards",
+        ),
         ({"min_world": 0}, "min_world"),
     ],
 )
@@ -48,7 +54,9 @@ def test_what_cannot_be(more: dict[str, Any], words: str) -> None:
 
 def test_a_fault_has_only_its_own_options() -> None:
     assert "loss has no seconds" in refused({"loss": {"at": [70], "seconds": 2}})
-    assert "there is no rank 1: there are 1" in refused({"loss": {"at": [70], "rank": 1}}, min_world=1)
+    assert "there is no rank 1: there are 1" in refused(
+        {"loss": {"at": [70], "rank": 1}}, min_world=1
+    )
 
 
 def test_sizes_that_differ_are_computed_in_virtual_shards() -> None:
@@ -72,5 +80,9 @@ def test_the_matrix_that_comes_with_deepvm_can_be_read() -> None:
         file = data_folder() / "lab" / f"{name}.yaml"
         found = FORMAT.read(file)
         assert found.launcher == "deepvm-run" and found.name == name
-        used = {key for faults in yaml.safe_load(file.read_text())["failures"].values() for key in faults}
+        used = {
+            key
+            for faults in yaml.safe_load(file.read_text())["failures"].values()
+            for key in faults
+        }
         assert used & set(MACHINE_FAULTS)

@@ -19,7 +19,13 @@ pytestmark = pytest.mark.slow  # whole jobs
     ("mutation", "failures", "more", "gates", "why"),
     [
         ("older-version", {"loss": [70]}, {}, {"stories"}, "attempt 1 "),
-        ("no-notice", {"notice": {"at": [70], "seconds": 2}}, {"steps": 600}, {"stories"}, "was told in time"),
+        (
+            "no-notice",
+            {"notice": {"at": [70], "seconds": 2}},
+            {"steps": 600},
+            {"stories"},
+            "was told in time",
+        ),
         (
             "two-generations",
             {"loss": [70]},
@@ -38,9 +44,12 @@ def test_a_broken_promise_is_noticed(
     gates: set[str],
     why: str,
 ) -> None:
-    Forkserver().ready()  # multiprocessing has one for all tests: it must not be born with the mutation
+    # Multiprocessing has one for all tests: it must not be born with the mutation
+    Forkserver().ready()
     monkeypatch.setenv("JOBS_MUTATION", mutation)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(MUTATIONS), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(MUTATIONS), os.environ.get("PYTHONPATH", "")])
+    )
     found = run_job(matrix_of(failures, **more), tmp_path)
     assert set(found.failed) == gates, found.failed
     assert any(why in reason for reason in found.failed.values()), found.failed

@@ -18,14 +18,22 @@ STEPS, EVERY = 60, 20
 
 
 def attempt(number: int, state: str, resumed: int, reached: int, **more: Any) -> dict[str, Any]:
-    found = {"attempt": number, "state": state, "resumed_step": resumed, "reached_step": reached, "until": reached}
+    found = {
+        "attempt": number,
+        "state": state,
+        "resumed_step": resumed,
+        "reached_step": reached,
+        "until": reached,
+    }
     found |= {"causes": [], "struck": {}, "damaged": 0, "disk_errors": 0, "safe": []}
     found |= {"world": 1, "began": 0.0, "detected": 0.0, "exits": []}
     return found | more
 
 
 class Job:
-    """The records of a job of one rank that was taken back after a notice, and lost its machine later."""
+    """The records of a job of one rank that was taken back after a notice, and lost its machine
+    later.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -48,7 +56,13 @@ class Job:
         config |= {"world": 1, "worlds": [[0, 1]]}
         strikes = [strike(fault, step) for fault, step in self.strikes]
         config |= {"strikes": strikes, "launcher": "deepvm-run"}
-        supervisor = {"state": "completed", "restarts": 2, "wall_s": 90.0, "attempts": self.attempts, "left": self.left}
+        supervisor = {
+            "state": "completed",
+            "restarts": 2,
+            "wall_s": 90.0,
+            "attempts": self.attempts,
+            "left": self.left,
+        }
         self._write("config.json", config)
         self._write("supervisor.json", supervisor)
         rows, events = [], []
@@ -56,22 +70,32 @@ class Job:
             number = one["attempt"]
             since = {"time": self.times[number], "attempt": number}
             events.append({"event": "joined", **since})
-            events.append({"event": "restored", **since, "step": one["resumed_step"], "seconds": 0.5})
+            events.append(
+                {"event": "restored", **since, "step": one["resumed_step"], "seconds": 0.5}
+            )
             for place, step in enumerate(range(one["resumed_step"], one["reached_step"])):
                 at = self.times[number] + place / 10
                 rows.append({**row(config, step, 0, 1, number), "time": at})
         self._lines("rank_0.jsonl", rows)
         self._lines("worker_0.jsonl", events)
         self._lines("checkpoint_rank0.jsonl", [checkpoint(0, 20), *self._last()])
-        job = [{"event": "state", "time": float(n), "generation": n} for n in range(1, self.generations + 1)]
+        job = [
+            {"event": "state", "time": float(n), "generation": n}
+            for n in range(1, self.generations + 1)
+        ]
         self._lines("orchestrator.jsonl", [*job, *self.told])
         run = Records.read(self.folder)
-        return {name: why for name in ("stories", "leftovers") if (why := next(GATES[name](run), ""))}
+        return {
+            name: why for name in ("stories", "leftovers") if (why := next(GATES[name](run), ""))
+        }
 
     def _last(self) -> list[dict[str, Any]]:
         """The checkpoints of the generation that came to its end, which has recorded all."""
         number, first = len(self.attempts) - 1, self.attempts[-1]["resumed_step"]
-        return [checkpoint(number, step) for step in range((first // EVERY + 1) * EVERY, STEPS + 1, EVERY)]
+        return [
+            checkpoint(number, step)
+            for step in range((first // EVERY + 1) * EVERY, STEPS + 1, EVERY)
+        ]
 
     def _write(self, name: str, document: Any) -> None:
         (self.folder / name).write_text(json.dumps(document))
@@ -124,14 +148,19 @@ def a_version_from_nowhere(job: Job) -> None:
         (a_version_from_nowhere, "went on from step 30, of which no checkpoint is recorded"),
     ],
 )
-def test_a_promise_that_is_broken_is_told(tmp_path: Path, breaks: Callable[[Job], None], why: str) -> None:
+def test_a_promise_that_is_broken_is_told(
+    tmp_path: Path, breaks: Callable[[Job], None], why: str
+) -> None:
     job = Job(tmp_path)
     breaks(job)
     assert why in job.failed()["stories"]
 
 
 def test_two_generations_at_once_are_told(tmp_path: Path) -> None:
-    """A generation is formed while the older one trains; once its ranks have met, that must be gone."""
+    """A generation is formed while the older one trains.
+
+    Once its ranks have met, that must be gone.
+    """
     job = Job(tmp_path)
     two_at_once(job)
     assert job.failed() == {"leftovers": "attempt 0 of rank 0 did step 21 beside attempt 1"}
@@ -148,7 +177,11 @@ def test_what_was_damaged_on_purpose_need_not_be_restored(tmp_path: Path) -> Non
     job = Job(tmp_path)
     older_checkpoint(job)
     job.strikes[1] = ("flip", 45)
-    struck = {"causes": ["flip-45-0"], "struck": {"flip-45-0": 40.0}, "broken": ["checkpoints/lab-000000000030.pt"]}
+    struck = {
+        "causes": ["flip-45-0"],
+        "struck": {"flip-45-0": 40.0},
+        "broken": ["checkpoints/lab-000000000030.pt"],
+    }
     job.attempts[1] |= struck
     assert job.failed() == {}
 
@@ -156,7 +189,9 @@ def test_what_was_damaged_on_purpose_need_not_be_restored(tmp_path: Path) -> Non
 def test_a_rebalance_is_an_insurance(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.attempts[2]["struck"] = {"rebalance-50-0": 61.0}
-    job.told.append({"event": "safe", "time": 60.5, "generation": 3, "reason": "insurance", "version": 3})
+    job.told.append(
+        {"event": "safe", "time": 60.5, "generation": 3, "reason": "insurance", "version": 3}
+    )
     assert "rebalance-50-0 was told, and no version was asked for" in job.failed()["stories"]
     job.told[0]["time"] = 61.5
     assert job.failed() == {}

@@ -19,7 +19,9 @@ class Job:
     def event(self, at_s: float, kind: str, generation: int, **facts: Any) -> None:
         self.events.append(EventRow(at_s, kind, "running", {"generation": generation, **facts}))
 
-    def trains(self, generation: int, at_s: float, first: int, last: int, machines: tuple[str, ...]) -> None:
+    def trains(
+        self, generation: int, at_s: float, first: int, last: int, machines: tuple[str, ...]
+    ) -> None:
         """A generation restores a step, and does others, ten a second."""
         self.event(at_s, "started", generation)
         for rank, machine in enumerate(machines):
@@ -36,9 +38,13 @@ class Job:
                     at = at_s + 1.0 + (step - first + 1) / 10
                     file.write(json.dumps({"global_step": step, "time": at, **about}) + "\n")
 
-    def attempts(self, struck: dict[str, tuple[float, int]], *, done: bool = True) -> list[dict[str, Any]]:
+    def attempts(
+        self, struck: dict[str, tuple[float, int]], *, done: bool = True
+    ) -> list[dict[str, Any]]:
         config = {"world": 2, "steps": 100}
-        self.document = JobRecord(self.folder, config, self.events, struck, done).document(0.0, 99.0)
+        self.document = JobRecord(self.folder, config, self.events, struck, done).document(
+            0.0, 99.0
+        )
         found: list[dict[str, Any]] = self.document["attempts"]
         return found
 
@@ -53,10 +59,18 @@ def test_a_loss(tmp_path: Path) -> None:
     first, second = job.attempts({"loss-50-0": (6.0, 0)})
     assert (first["state"], first["causes"], first["reached_step"]) == ("failed", ["loss-50-0"], 50)
     assert first["safe"] == [[40, "periodic", True]] and first["detect_s"] == 0.25
-    assert (second["state"], second["resumed_step"], second["machines"]) == ("completed", 40, ["m2", "m3"])
+    assert (second["state"], second["resumed_step"], second["machines"]) == (
+        "completed",
+        40,
+        ["m2", "m3"],
+    )
     assert (second["restart_s"], second["restore_s"]) == (3.5, 0.25)
     assert abs(second["replay_s"] - 1.0) < 1e-6  # ten steps
-    assert (self := job.document)["restarts"] == 1 and self["state"] == "completed" and self["wall_s"] == 99.0
+    assert (
+        (self := job.document)["restarts"] == 1
+        and self["state"] == "completed"
+        and self["wall_s"] == 99.0
+    )
 
 
 def test_a_notice_and_a_newcomer(tmp_path: Path) -> None:
@@ -99,7 +113,13 @@ def test_a_generation_is_back_when_all_of_its_ranks_are(tmp_path: Path) -> None:
     job.trains(2, 7.0, 40, 40, ("m3", "m2"))
     log = tmp_path / "worker_0.jsonl"
     rows = [json.loads(line) for line in log.read_text().splitlines()]
-    log.write_text("".join(json.dumps(row) + "\n" for row in rows if (row["event"], row["attempt"]) != ("restored", 1)))
+    log.write_text(
+        "".join(
+            json.dumps(row) + "\n"
+            for row in rows
+            if (row["event"], row["attempt"]) != ("restored", 1)
+        )
+    )
     job.event(8.5, "machine", 2, id="m3", state="ended")
     job.trains(3, 9.0, 40, 100, ("m4", "m2"))
     first, second, third = job.attempts({"loss-50-0": (6.0, 0)})
@@ -111,7 +131,12 @@ def test_a_hang(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.trains(1, 0.0, 0, 50, ("m1", "m2"))
     with (tmp_path / "worker_0.jsonl").open("a") as file:
-        file.write(json.dumps({"event": "strike", "key": "hang-51-0", "time": 6.1, "attempt": 0, "rank": 0}) + "\n")
+        file.write(
+            json.dumps(
+                {"event": "strike", "key": "hang-51-0", "time": 6.1, "attempt": 0, "rank": 0}
+            )
+            + "\n"
+        )
     job.event(21.0, "hung", 2)  # it has formed the next one
     job.trains(2, 22.0, 40, 100, ("m1", "m2"))
     first, _ = job.attempts({})

@@ -1,4 +1,6 @@
-"""Whole runs as jobs of ``deepvm run``: machines are lost, taken back, replaced, and every gate is passed."""
+"""Whole runs as jobs of ``deepvm run``: machines are lost, taken back, replaced, and every gate is
+passed.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ def test_versions_in_the_memory_of_another_machine(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("variant", ["deepvm", "blk"])
-def test_other_failures(tmp_path: Path, failures: dict[str, Any], causes: list[str], variant: str) -> None:
+def test_other_failures(
+    tmp_path: Path, failures: dict[str, Any], causes: list[str], variant: str
+) -> None:
     found = passes(matrix_of(failures, variant), tmp_path)
     assert [attempt["causes"] for attempt in found.attempts] == [causes, []]
 
@@ -83,7 +87,9 @@ MatrixRunner(read_matrix(Path(sys.argv[1])), Path(sys.argv[2])).run()
 
 def test_nothing_outlives_a_lab_that_is_killed_and_it_resumes(tmp_path: Path) -> None:
     file, out = tmp_path / "matrix.yaml", tmp_path / "out"
-    file.write_text(yaml.safe_dump(matrix_of({"loss": [70]}).model_dump(mode="json", exclude_unset=True)))
+    file.write_text(
+        yaml.safe_dump(matrix_of({"loss": [70]}).model_dump(mode="json", exclude_unset=True))
+    )
     words = [sys.executable, "-c", PROGRAM, str(file), str(out)]
     process = subprocess.Popen(words)
     runs = out / "runs"

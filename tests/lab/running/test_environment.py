@@ -27,7 +27,9 @@ a line that says nothing
         ("/hidden/lab", "tmpfs"),
     ],
 )
-def test_the_file_system_is_that_of_the_nearest_mount(tmp_path: Path, folder: str, kind: str) -> None:
+def test_the_file_system_is_that_of_the_nearest_mount(
+    tmp_path: Path, folder: str, kind: str
+) -> None:
     mounts = tmp_path / "mountinfo"
     mounts.write_text(MOUNTS)
     assert file_system(Path(folder), mounts) == kind
@@ -39,5 +41,16 @@ def test_where_the_system_does_not_tell(tmp_path: Path) -> None:
 
 def test_all_items_of_a_table_are_there(tmp_path: Path) -> None:
     found = environment(tmp_path)
-    assert set(found) == {"OS", "CPU", "cores", "memory", "disk", "Python", "PyTorch", "NumPy", "backend", "deepvm"}
+    assert set(found) == {
+        "OS",
+        "CPU",
+        "cores",
+        "memory",
+        "disk",
+        "Python",
+        "PyTorch",
+        "NumPy",
+        "backend",
+        "deepvm",
+    }
     assert all(found.values()) and found["memory"].endswith(" GiB") and found["cores"][0].isdigit()

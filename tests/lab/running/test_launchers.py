@@ -1,4 +1,6 @@
-"""What every launcher promises: exits of ranks, and that nothing outlives an attempt or the process that started it."""
+"""What every launcher promises: exits of ranks, and that nothing outlives an attempt or the process
+that started it.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ from deepvm.lab.running.launchers import LAUNCHERS, find_launcher
 from deepvm.lab.training.order import Order
 
 pytestmark = pytest.mark.xdist_group("lab")
-NAMES = [pytest.param(name, marks=[] if name == "forkserver" else pytest.mark.slow) for name in LAUNCHERS]
+NAMES = [
+    pytest.param(name, marks=[] if name == "forkserver" else pytest.mark.slow) for name in LAUNCHERS
+]
 LIMIT_S = 90.0
 
 
@@ -135,7 +139,10 @@ def test_kill_all_at_the_start(launcher: Launcher, tmp_path: Path) -> None:
 def test_exits_are_not_lost_while_another_run_starts_ranks(
     launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """multiprocessing asks for exits of all children whenever it starts one; who asks second reads 255."""
+    """multiprocessing asks for exits of all children whenever it starts one.
+
+    Who asks second reads 255.
+    """
     real, reads = multiprocessing.forkserver.read_signed, threading.Event()
 
     def slow(descriptor: int) -> int:
@@ -157,7 +164,8 @@ def test_exits_are_not_lost_while_another_run_starts_ranks(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["torchrun"], indirect=True)  # the others have no process of their own
+# The others have no process of their own
+@pytest.mark.parametrize("launcher", ["torchrun"], indirect=True)
 def test_a_killed_agent_takes_its_ranks_along(launcher: Launcher, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     attempt = launcher.start(order(folder, steps=100_000), 2, free_port())
@@ -193,7 +201,9 @@ def test_nothing_outlives_a_killed_parent(name: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("wait_s", [0.0, 0.1, 0.3])
 @pytest.mark.parametrize("name", LAUNCHERS)
-def test_nothing_outlives_a_parent_that_is_killed_while_ranks_start(name: str, wait_s: float, tmp_path: Path) -> None:
+def test_nothing_outlives_a_parent_that_is_killed_while_ranks_start(
+    name: str, wait_s: float, tmp_path: Path
+) -> None:
     """A rank that begins when its launcher is gone must not take whoever has adopted it for that."""
     folder = tmp_path / "run"
     with parent(name, order(folder, steps=100_000), tmp_path) as process:

@@ -23,13 +23,19 @@ from deepvm.lab.running.manifest import NAME, Manifest, Row, RunState, key_of, r
 
 ROW = Row("0123456789abcdef", "a-b-c-d-s0", "a", "b", "c", "d", 0, "completed", 1.5, 2.25, 3, "")
 TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20)
-STATES, COUNT, AMOUNT = st.sampled_from([s.value for s in RunState]), st.integers(0, 9), st.floats(0, 1e6)
+STATES, COUNT, AMOUNT = (
+    st.sampled_from([s.value for s in RunState]),
+    st.integers(0, 9),
+    st.floats(0, 1e6),
+)
 ROWS = st.builds(Row, *[TEXT] * 6, COUNT, STATES, AMOUNT, AMOUNT, COUNT, TEXT)
 
 
 @settings(deadline=None)
 @given(st.lists(ROWS, max_size=5, unique_by=lambda row: row.run))
-def test_rows_are_read_as_they_were_written(tmp_path_factory: pytest.TempPathFactory, rows: list[Row]) -> None:
+def test_rows_are_read_as_they_were_written(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[Row]
+) -> None:
     folder = tmp_path_factory.mktemp("out")
     manifest = Manifest(folder)
     for row in rows:
@@ -44,13 +50,20 @@ def test_a_run_has_one_row_the_newest(tmp_path: Path) -> None:
     manifest.add(dataclasses.replace(ROW, state="skipped_exists"))
     with (tmp_path / NAME).open() as file:
         rows = list(csv.DictReader(file))
-    assert [(row["run"], row["state"]) for row in rows] == [("a-b-c-d-s0", "skipped_exists"), ("other", "completed")]
+    assert [(row["run"], row["state"]) for row in rows] == [
+        ("a-b-c-d-s0", "skipped_exists"),
+        ("other", "completed"),
+    ]
 
 
 def test_threads_lose_no_row(tmp_path: Path) -> None:
     manifest = Manifest(tmp_path)
     threads = [
-        threading.Thread(target=lambda n=n: [manifest.add(dataclasses.replace(ROW, run=f"{n}-{i}")) for i in range(20)])
+        threading.Thread(
+            target=lambda n=n: [
+                manifest.add(dataclasses.replace(ROW, run=f"{n}-{i}")) for i in range(20)
+            ]
+        )
         for n in range(4)
     ]
     for thread in threads:
@@ -85,11 +98,10 @@ def test_no_manifest_says_what_to_give(tmp_path: Path) -> None:
 
 def test_a_manifest_is_whole_whenever_its_writer_is_killed(tmp_path: Path) -> None:
     code = (
-        "import dataclasses, pathlib, sys\n"
-        "from deepvm.lab.running.manifest import Manifest, Row\n"
-        "manifest = Manifest(pathlib.Path(sys.argv[1]))\n"
-        "for i in range(10**6):\n"
-        "    manifest.add(Row('k', f'run-{i % 50}', *'abcd', 0, 'completed', float(i), 1.0, 0, 'x' * 200))\n"
+        "import dataclasses, pathlib, sys\nfrom deepvm.lab.running.manifest import Manifest,"
+        " Row\nmanifest = Manifest(pathlib.Path(sys.argv[1]))\nfor i in range(10**6):\n   "
+        " manifest.add(Row('k', f'run-{i % 50}', *'abcd', 0, 'completed', float(i), 1.0, 0, 'x' *"
+        " 200))\n"
     )
     for turn in range(5):
         process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)])
@@ -110,7 +122,9 @@ def test_a_key_changes_with_what_may_change_a_run(tmp_path: Path) -> None:
         assert name in known and key_of(CONFIG, {**known, name: "other"}) != first
 
 
-def test_the_code_of_training_is_part_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_of_training_is_part_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for room in ("lab", "checkpoint", "reports"):
         (tmp_path / room).mkdir()
         (tmp_path / room / "a.py").write_text("1")

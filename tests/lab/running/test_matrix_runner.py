@@ -1,4 +1,7 @@
-"""Matrices of real trainings: what is there and right is kept, all else is made anew; a kill costs one run at most."""
+"""Matrices of real trainings: what is there and right is kept, all else is made anew.
+
+A kill costs one run at most.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,9 @@ def test_all_runs_pass_and_are_there(made: Path) -> None:
 def test_a_training_without_checkpoints_is_always_among_the_runs(tmp_path: Path) -> None:
     """Else a save that changes the training would change its reference, too."""
     runner = MatrixRunner(
-        matrix(MATRIX.replace("[none, blk, ovl]", "[ref-blk, blk]")), tmp_path / "out", only="*-blk-*"
+        matrix(MATRIX.replace("[none, blk, ovl]", "[ref-blk, blk]")),
+        tmp_path / "out",
+        only="*-blk-*",
     )
     assert [run.name for run in runner.runs][-1] == RUNS[0]
 
@@ -72,7 +77,10 @@ def test_what_is_there_is_not_made_again(out: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
     assert states(out) == dict.fromkeys(RUNS, "skipped_exists")
     after = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
-    assert {path.name for path in before if before[path] != after[path]} == {"manifest.csv", "planned.json"}
+    assert {path.name for path in before if before[path] != after[path]} == {
+        "manifest.csv",
+        "planned.json",
+    }
 
 
 def tamper(folder: Path, what: str) -> None:
@@ -93,7 +101,11 @@ def tamper(folder: Path, what: str) -> None:
 @pytest.mark.parametrize("what", ["rank_1.jsonl"])
 def test_what_is_not_right_is_made_again(out: Path, what: str) -> None:
     tamper(out / "runs" / RUNS[1], what)
-    assert states(out) == {RUNS[0]: "skipped_exists", RUNS[1]: "completed", RUNS[2]: "skipped_exists"}
+    assert states(out) == {
+        RUNS[0]: "skipped_exists",
+        RUNS[1]: "completed",
+        RUNS[2]: "skipped_exists",
+    }
     assert check(out)[0].passed == 3
 
 
@@ -112,14 +124,19 @@ def test_another_configuration_is_another_run(out: Path) -> None:
 
 
 def test_runs_of_another_matrix_are_not_mixed_with_those_of_this_one(out: Path) -> None:
-    with pytest.raises(RequestError, match=r"--fresh: tokens-gpt-tiny-base-ovl-s0 there has steps 12, now 14"):
+    with pytest.raises(
+        RequestError, match=r"--fresh: tokens-gpt-tiny-base-ovl-s0 there has steps 12, now 14"
+    ):
         MatrixRunner(matrix(MATRIX.replace("steps: 12", "steps: 14")), out, only="*-blk-*")
 
 
 def test_a_damaged_neighbour_is_nobody_elses_fault(out: Path) -> None:
     (out / "runs" / RUNS[2] / "config.json").write_text("{")
     found = MatrixRunner(matrix(), out, only="*-blk-*")
-    assert {row.run: row.state for row in found.run()} == {RUNS[1]: "skipped_exists", RUNS[0]: "skipped_exists"}
+    assert {row.run: row.state for row in found.run()} == {
+        RUNS[1]: "skipped_exists",
+        RUNS[0]: "skipped_exists",
+    }
 
 
 def test_what_is_compared_with_comes_along(tmp_path: Path) -> None:
@@ -134,7 +151,9 @@ def test_a_pattern_that_chooses_nothing_names_what_there_is(tmp_path: Path) -> N
         MatrixRunner(matrix(), tmp_path, only="nothing")
 
 
-def test_a_run_that_cannot_be_recorded_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_cannot_be_recorded_fails_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from deepvm.errors import DataError
     from deepvm.lab.running import matrix_runner
 
@@ -143,10 +162,14 @@ def test_a_run_that_cannot_be_recorded_fails_alone(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(matrix_runner, "Supervisor", fails)
     rows = MatrixRunner(matrix(), tmp_path / "out").run()
-    assert [(row.state, row.reason) for row in rows] == [("failed", "the memory node did not start")] * 3
+    assert [(row.state, row.reason) for row in rows] == [
+        ("failed", "the memory node did not start")
+    ] * 3
     checked, records = check(tmp_path / "out")
     assert records == [] and len(checked.incomplete) == 3
-    assert all("missing; 'deepvm lab run' makes this run again" in why for _, why in checked.incomplete)
+    assert all(
+        "missing; 'deepvm lab run' makes this run again" in why for _, why in checked.incomplete
+    )
 
 
 WRITER = """
@@ -160,7 +183,9 @@ with open(sys.argv[1] + "/worker_0.jsonl", "a") as file:
 
 def writer(folder: Path, seconds: float) -> subprocess.Popen[bytes]:
     """A process of an older start that still writes into a run, and ends after so long."""
-    process = subprocess.Popen([sys.executable, "-c", WRITER, str(folder), str(seconds)], stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(folder), str(seconds)], stdout=subprocess.PIPE
+    )
     assert process.stdout is not None and process.stdout.readline()
     return process
 
@@ -174,7 +199,9 @@ def test_a_run_is_made_again_when_those_that_write_into_it_have_ended(out: Path)
     assert check(out)[0].passed == 3
 
 
-def test_a_run_into_which_others_write_is_not_made_again(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_into_which_others_write_is_not_made_again(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = out / "runs" / RUNS[1]
     tamper(folder, "final.sha256")
     monkeypatch.setattr("deepvm.lab.running.writers.LIMIT_S", 0.2)
@@ -189,7 +216,9 @@ def test_a_run_into_which_others_write_is_not_made_again(out: Path, monkeypatch:
 
 
 def killed_at(seconds: float, file: Path, out: Path) -> bool:
-    """Start a matrix in a process of its own, and kill that after so long; see that nothing of it is left.
+    """Start a matrix in a process of its own, and kill that after so long.
+
+    See that nothing of it is left.
 
     Returns whether it had not ended by itself.
     """
@@ -218,8 +247,13 @@ def alive(pid: int) -> bool:
 
 
 @pytest.mark.slow
-def test_a_matrix_killed_at_random_moments_ends_as_if_it_had_not_been(made: Path, tmp_path: Path) -> None:
-    """No run that was complete is made again; only kills count that hit a matrix with runs still to be made."""
+def test_a_matrix_killed_at_random_moments_ends_as_if_it_had_not_been(
+    made: Path, tmp_path: Path
+) -> None:
+    """No run that was complete is made again.
+
+    Only kills count that hit a matrix with runs still to be made.
+    """
     random_, file = random.Random(18), tmp_path / "m.yaml"
     file.write_text(MATRIX)
     wanted, landed, turn = 20 if THOROUGH else 3, 0, 0

@@ -1,4 +1,6 @@
-"""The parts of a recovery add up: nothing between a failure and the next step that counts is left out."""
+"""The parts of a recovery add up: nothing between a failure and the next step that counts is left
+out.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ class Ended(Attempt):
 
 
 class Scripted(Launcher):
-    """Attempts of one rank that meets at once, then loads data for 3 s, restores for 0.5 s, and steps each 0.25 s."""
+    """Attempts of one rank that meets at once, then loads data for 3 s, restores for 0.5 s, and
+    steps each 0.25 s.
+    """
 
     begins: ClassVar[dict[int, int]] = {0: 0, 1: 2}
 
@@ -53,7 +57,12 @@ class Scripted(Launcher):
         lines = Lines(folder / steps_of(0))
         restored = now + LOADS_S + RESTORES_S
         for place, step in enumerate(range(begins, 4 if not number else 6), 1):
-            row = {"attempt": number, "global_step": step, "seconds": STEP_S, "time": restored + place * STEP_S}
+            row = {
+                "attempt": number,
+                "global_step": step,
+                "seconds": STEP_S,
+                "time": restored + place * STEP_S,
+            }
             lines.add(row)
         lines.close()
         if not number:
@@ -78,7 +87,9 @@ def test_loading_data_and_model_is_part_of_a_restart(tmp_path: Path) -> None:
     assert second["restore_s"] == RESTORES_S
     assert second["replay_s"] == pytest.approx(2 * STEP_S, abs=0.01)  # steps 2 and 3
     restored_s = second["began"] + LOADS_S + RESTORES_S
-    assert first["detected"] + second["restart_s"] + second["restore_s"] == pytest.approx(restored_s, abs=0.5)
+    assert first["detected"] + second["restart_s"] + second["restore_s"] == pytest.approx(
+        restored_s, abs=0.5
+    )
 
 
 class DiesOnce(Scripted):
@@ -100,10 +111,16 @@ def test_an_attempt_that_never_restores_is_part_of_the_restart(tmp_path: Path) -
     assert Supervisor(Plan(tmp_path, config, [(0, 1)], [Strike("exit", 4)]), DiesOnce()).run()
     first, second, third = json.loads((tmp_path / SUPERVISOR).read_text())["attempts"]
     assert second["state"] == "failed" and second["detected"] - first["detected"] >= 0.5
-    assert not {"detect_s", "restart_s", "restore_s", "replay_s"} & set(second)  # all of it is in the next one
-    assert first["detected"] + third["restart_s"] == pytest.approx(third["began"] + LOADS_S, abs=0.3)
+    # All of it is in the next one
+    assert not {"detect_s", "restart_s", "restore_s", "replay_s"} & set(second)
+    assert first["detected"] + third["restart_s"] == pytest.approx(
+        third["began"] + LOADS_S, abs=0.3
+    )
     assert third["restart_s"] >= LOADS_S + 0.5
-    assert (third["restore_s"], third["replay_s"]) == (RESTORES_S, pytest.approx(2 * STEP_S, abs=0.01))
+    assert (third["restore_s"], third["replay_s"]) == (
+        RESTORES_S,
+        pytest.approx(2 * STEP_S, abs=0.01),
+    )
 
 
 @pytest.mark.slow

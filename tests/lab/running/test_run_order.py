@@ -23,4 +23,6 @@ def test_seed_by_seed_and_every_second_one_in_reverse(tmp_path: Path) -> None:
         [(8, "none")],
         [(8, "blk"), (8, "ovl")],
     ]
-    assert sorted(run.name for batch in side_by_side(runs) for run in batch) == sorted(run.name for run in runs)
+    assert sorted(run.name for batch in side_by_side(runs) for run in batch) == sorted(
+        run.name for run in runs
+    )

@@ -1,4 +1,7 @@
-"""The supervisor: what ends an attempt, its cause, when a run is given up; ranks are small scripts without torch."""
+"""The supervisor: what ends an attempt, its cause, when a run is given up.
+
+Ranks are small scripts without torch.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,7 @@ from deepvm.lab.running.launcher import Attempt, Launcher
 from deepvm.lab.running.memory_node import TOKEN
 from deepvm.lab.running.supervisor import Supervisor
 
-RANK = textwrap.dedent(
-    """
+RANK = textwrap.dedent("""
     import json, os, sys, time
     folder, order, rank, attempt = sys.argv[1], json.load(open(sys.argv[2])), int(sys.argv[3]), int(sys.argv[4])
     struck = {one["fault"] for one in order["strikes"]}
@@ -41,8 +43,7 @@ RANK = textwrap.dedent(
         line(f"rank_{rank}.jsonl", global_step=step)
         time.sleep(0.01)
     event("ended", step=order["until"])
-    """
-)
+    """)
 
 
 class Scripts(Launcher):
@@ -57,7 +58,9 @@ class Scripts(Launcher):
         self.started += 1
         words = [sys.executable, "-c", self._code, str(order.parent), str(order)]
         with (order.parent / "workers.log").open("ab") as log:
-            made = [subprocess.Popen([*words, str(r), str(number)], stderr=log) for r in range(world)]
+            made = [
+                subprocess.Popen([*words, str(r), str(number)], stderr=log) for r in range(world)
+            ]
         return _Ranks(made, self)
 
 
@@ -79,7 +82,9 @@ class _Ranks(Attempt):
             self._of.killed.append(one.pid)
 
 
-def supervised(folder: Path, body: str, *strikes: Strike, **changes: Any) -> tuple[bool, dict[str, Any], Scripts]:
+def supervised(
+    folder: Path, body: str, *strikes: Strike, **changes: Any
+) -> tuple[bool, dict[str, Any], Scripts]:
     """Whether the run has ended well, what the supervisor wrote, and the launcher."""
     folder.mkdir()
     hang_s = changes.pop("hang_s", 5.0)
@@ -94,27 +99,48 @@ def test_an_undisturbed_run_is_one_attempt(tmp_path: Path) -> None:
     ended, found, launcher = supervised(tmp_path / "run", "pass")
     assert ended and found["state"] == "completed" and found["restarts"] == 0
     (one,) = found["attempts"]
-    assert one["state"] == "completed" and one["reached_step"] == 10 and one["causes"] == [] and launcher.started == 1
+    assert (
+        one["state"] == "completed"
+        and one["reached_step"] == 10
+        and one["causes"] == []
+        and launcher.started == 1
+    )
     assert not list((tmp_path / "run").glob("order-*.json")) and len(launcher.killed) == 2
 
 
-def test_a_planned_exit_is_a_restart_with_its_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planned_exit_is_a_restart_with_its_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FIRST", "4")
     strikes = 'event("strike", key="exit-6-0"); os._exit(137)'
     body = f"if rank == 0 and attempt == 0 and step == 6:\n            {strikes}"
     ended, found, _ = supervised(tmp_path / "run", body, Strike("exit", 6))
     first, second = found["attempts"]
     assert ended and found["restarts"] == 1
-    assert first["state"] == "failed" and first["causes"] == ["exit-6-0"] and first["exits"][0] == 137
+    assert (
+        first["state"] == "failed" and first["causes"] == ["exit-6-0"] and first["exits"][0] == 137
+    )
     assert first["reached_step"] >= 6 and first["detect_s"] >= 0
     assert second["resumed_step"] == 4 and second["state"] == "completed"
-    assert second["restart_s"] >= 0 and second["restore_s"] == 0.01 and second["replay_s"] is not None
+    assert (
+        second["restart_s"] >= 0 and second["restore_s"] == 0.01 and second["replay_s"] is not None
+    )
 
 
 def test_what_was_not_planned_is_tried_once_more_and_then_given_up(tmp_path: Path) -> None:
-    ended, found, launcher = supervised(tmp_path / "run", 'if step == 3: raise SystemExit("no room left")')
-    assert not ended and found["state"] == "failed" and launcher.started == 2 and found["restarts"] == 1
-    assert all(one["causes"] == [] and any("no room left" in t for t in one["last_lines"]) for one in found["attempts"])
+    ended, found, launcher = supervised(
+        tmp_path / "run", 'if step == 3: raise SystemExit("no room left")'
+    )
+    assert (
+        not ended
+        and found["state"] == "failed"
+        and launcher.started == 2
+        and found["restarts"] == 1
+    )
+    assert all(
+        one["causes"] == [] and any("no room left" in t for t in one["last_lines"])
+        for one in found["attempts"]
+    )
 
 
 def test_ranks_that_make_no_step_are_killed(tmp_path: Path) -> None:
@@ -126,19 +152,30 @@ def test_ranks_that_make_no_step_are_killed(tmp_path: Path) -> None:
 
 
 def test_a_run_that_hangs_again_is_given_up(tmp_path: Path) -> None:
-    ended, found, launcher = supervised(tmp_path / "run", "if step == 3: time.sleep(1000)", hang_s=0.4)
+    ended, found, launcher = supervised(
+        tmp_path / "run", "if step == 3: time.sleep(1000)", hang_s=0.4
+    )
     assert not ended and found["hangs"] == 2 and launcher.started == 2
 
 
 def test_kills_from_outside_strike_on_progress(tmp_path: Path) -> None:
     ended, found, _ = supervised(tmp_path / "run", "time.sleep(0.05)", Strike("kill", 5, rank=1))
     first = found["attempts"][0]
-    assert ended and first["causes"] == ["kill-5-1"] and first["exits"][1] == -9 and first["reached_step"] >= 5
+    assert (
+        ended
+        and first["causes"] == ["kill-5-1"]
+        and first["exits"][1] == -9
+        and first["reached_step"] >= 5
+    )
 
 
 def test_each_world_has_an_attempt_of_its_own(tmp_path: Path) -> None:
     ended, found, _ = supervised(tmp_path / "run", "pass", worlds=[[0, 2], [4, 1], [7, 2]])
-    assert ended and [(one["world"], one["until"]) for one in found["attempts"]] == [(2, 4), (1, 7), (2, 10)]
+    assert ended and [(one["world"], one["until"]) for one in found["attempts"]] == [
+        (2, 4),
+        (1, 7),
+        (2, 10),
+    ]
     assert found["restarts"] == 0
 
 
@@ -177,11 +214,15 @@ def test_the_token_of_a_memory_node_does_not_outlive_its_run(tmp_path: Path) -> 
 
     plan = Plan(folder, {**CONFIG, "steps": 10}, [(0, 2)], in_memory=True)
     assert Supervisor(plan, Looks("pass")).run()
-    assert tokens and not [p for p in folder.rglob("*") if p.is_file() and tokens[0] in p.read_text(errors="replace")]
+    assert tokens and not [
+        p for p in folder.rglob("*") if p.is_file() and tokens[0] in p.read_text(errors="replace")
+    ]
 
 
 def test_a_strike_that_comes_too_late_is_not_booked(tmp_path: Path) -> None:
-    """Rank 0 has ended while the supervisor waits for the moment at which rank 1 is killed: that is still to come."""
+    """Rank 0 has ended while the supervisor waits for the moment at which rank 1 is killed: that is
+    still to come.
+    """
     body = 'if (rank, attempt, step) == (0, 0, 6): event("strike", key="exit-6-0"); os._exit(137)'
     body += "\n    if (rank, attempt) == (1, 0): time.sleep(0.3)"
     strikes = [Strike("kill", 2, rank=1, delay_s=1.8), Strike("exit", 6)]
@@ -218,10 +259,14 @@ def test_a_kill_that_only_waits_for_a_write_has_not_struck(tmp_path: Path) -> No
 
 def test_a_rank_that_stands_still_for_long_is_a_hang(tmp_path: Path) -> None:
     began = time.monotonic()
-    ended, found, _ = supervised(tmp_path / "run", "time.sleep(0.05)", Strike("stop", 3, seconds=1000.0), hang_s=0.7)
+    ended, found, _ = supervised(
+        tmp_path / "run", "time.sleep(0.05)", Strike("stop", 3, seconds=1000.0), hang_s=0.7
+    )
     first, second = found["attempts"]
     assert ended and time.monotonic() - began < 30
-    assert (first["state"], first["causes"]) == ("hung", ["stop-3-0"]) and second["state"] == "completed"
+    assert (first["state"], first["causes"]) == ("hung", ["stop-3-0"]) and second[
+        "state"
+    ] == "completed"
     assert first["detect_s"] >= 0.4
 
 
@@ -233,7 +278,11 @@ def test_who_interrupts_need_not_wait_for_a_rank_that_stands_still(tmp_path: Pat
     timer.start()
     began = time.monotonic()
     with pytest.raises(StoppedError):
-        Supervisor(Plan(folder, {**CONFIG, "steps": 10}, [(0, 2)], [strike], hang_s=500.0), launcher, stopping).run()
+        Supervisor(
+            Plan(folder, {**CONFIG, "steps": 10}, [(0, 2)], [strike], hang_s=500.0),
+            launcher,
+            stopping,
+        ).run()
     assert time.monotonic() - began < 30 and len(launcher.killed) == 2
 
 
@@ -245,7 +294,8 @@ def test_a_port_that_somebody_takes_is_no_failed_attempt(tmp_path: Path) -> None
             return super().start(order, world, port)
 
         _taken = (
-            "import sys; sys.exit('DistNetworkError: code: -98, name: EADDRINUSE, message: address already in use')"
+            "import sys; sys.exit('DistNetworkError: code: -98, name: EADDRINUSE, message: address"
+            " already in use')"
         )
         _free = RANK.replace("BODY", "pass").replace("int(sys.argv[4])", "0")
 

@@ -1,6 +1,8 @@
-"""What every strategy promises, over the registry: one process trains, so that each test takes a fraction of a second.
+"""What every strategy promises, over the registry: one process trains, so that each test takes a
+fraction of a second.
 
-A strategy that cannot keep a promise is named here with what it does instead: that is a finding of the lab's.
+A strategy that cannot keep a promise is named here with what it does instead: that is a finding of
+the lab's.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from deepvm.lab.training.models import build, loss_of
 from deepvm.lab.training.trainer import digest
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning"),  # DCP's, of a single process
+    # DCP's, of a single process
+    pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning"),
     pytest.mark.xdist_group("lab-faults"),
 ]
 STEPS, EVERY = 10, 3
@@ -40,7 +43,10 @@ ONE_FILE = {"torch-save"}
 NO_CHECKSUM = {"torch-save", "dcp", "dcp-async"}
 """A bit that has changed may be loaded without a word."""
 FILES = [name for name in STRATEGIES if not find_strategy(name).in_memory]
-ALL = [*FILES, *(pytest.param(name, marks=pytest.mark.slow) for name in STRATEGIES if name not in FILES)]
+ALL = [
+    *FILES,
+    *(pytest.param(name, marks=pytest.mark.slow) for name in STRATEGIES if name not in FILES),
+]
 
 
 @pytest.fixture(scope="module")
@@ -62,14 +68,22 @@ def same_random_numbers_afterwards() -> Iterator[None]:
 class Training:
     """One rank without a trainer: its state, its strategy, and the rows that it has recorded."""
 
-    def __init__(self, samples: Samples, name: str | None, setting: Setting | None, rows: list[CheckpointRow]) -> None:
+    def __init__(
+        self, samples: Samples, name: str | None, setting: Setting | None, rows: list[CheckpointRow]
+    ) -> None:
         module = build("gpt-tiny", samples, seed=3, width=16, norm="batch", dropout=0.1)
         optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=STEPS)
         sampler = ResumableSampler(len(samples), global_batch=16, seed=1)
-        self.state, self.rows, self._samples = State(module, module, optimizer, scheduler, sampler, 0, 1), rows, samples
+        self.state, self.rows, self._samples = (
+            State(module, module, optimizer, scheduler, sampler, 0, 1),
+            rows,
+            samples,
+        )
         seed_all(5, 0)
-        self.strategy = None if name is None or setting is None else find_strategy(name)(self.state, setting)
+        self.strategy = (
+            None if name is None or setting is None else find_strategy(name)(self.state, setting)
+        )
         self.done = self._last = 0
 
     def restore(self) -> int:
@@ -78,7 +92,10 @@ class Training:
         return self.done
 
     def train(self, until: int) -> Training:
-        """Up to so many steps; a checkpoint is waited for before the next one, so that none is skipped."""
+        """Up to so many steps.
+
+        A checkpoint is waited for before the next one, so that none is skipped.
+        """
         state = self.state
         while self.done < until:
             inputs, targets, _ = self._samples.batch(next(iter(state.sampler)))
@@ -111,7 +128,11 @@ class Training:
 
     def facts(self) -> tuple[str, Any]:
         states = random_states()
-        return digest(self.state.module), (states["python"], states["torch"].tolist(), states["numpy"][1].tolist())
+        return digest(self.state.module), (
+            states["python"],
+            states["torch"].tolist(),
+            states["numpy"][1].tolist(),
+        )
 
 
 Starts = Callable[..., Training]
@@ -159,7 +180,9 @@ def undisturbed(start: Starts) -> tuple[str, Any]:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_training_goes_on_bit_for_bit(name: str, start: Starts, undisturbed: tuple[str, Any]) -> None:
+def test_a_training_goes_on_bit_for_bit(
+    name: str, start: Starts, undisturbed: tuple[str, Any]
+) -> None:
     first = start(name)
     assert first.restore() == 0
     first.train(8).close()
@@ -169,7 +192,9 @@ def test_a_training_goes_on_bit_for_bit(name: str, start: Starts, undisturbed: t
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_checkpoints_change_nothing_in_the_training(name: str, start: Starts, undisturbed: tuple[str, Any]) -> None:
+def test_checkpoints_change_nothing_in_the_training(
+    name: str, start: Starts, undisturbed: tuple[str, Any]
+) -> None:
     one = start(name)
     one.restore()
     assert one.train(STEPS).facts() == undisturbed
@@ -196,7 +221,9 @@ def test_the_newest_good_one_is_taken(
     if isinstance(fault, Flipped) and name in NO_CHECKSUM and resumed == 6:
         return  # it has not seen it: the gates do, by replays and parameters
     assert resumed == (0 if name in ONE_FILE else 3)
-    assert resumed or digest(second.state.module) == fresh, "parts of what is damaged have reached the training"
+    assert resumed or digest(second.state.module) == fresh, (
+        "parts of what is damaged have reached the training"
+    )
     assert [note["checkpoints"] for note in notes if note["event"] == "damaged"] == [1]
     assert second.train(STEPS).facts() == undisturbed
 
@@ -243,7 +270,11 @@ def test_so_many_are_kept(name: str, start: Starts, tmp_path: Path) -> None:
     one.restore()
     one.train(9).close()
     folder = tmp_path / "run" / "checkpoints"
-    kept = {path.name.partition(".")[0] for path in folder.iterdir() if any(c.isdigit() for c in path.name)} - {""}
+    kept = {
+        path.name.partition(".")[0]
+        for path in folder.iterdir()
+        if any(c.isdigit() for c in path.name)
+    } - {""}
     assert len(kept) == (1 if name in ONE_FILE else 2), kept
     assert start(name, 1, keep=2).restore() == 9
 
@@ -253,11 +284,16 @@ def test_nothing_is_written_that_nobody_reads(name: str, start: Starts, tmp_path
     one = start(name)
     one.restore()
     one.train(4).close()
-    found = {path.name for path in (tmp_path / "run" / "checkpoints").iterdir() if not path.name.startswith(".")}
+    found = {
+        path.name
+        for path in (tmp_path / "run" / "checkpoints").iterdir()
+        if not path.name.startswith(".")
+    }
     assert found == {"step-000000003", "step-000000003.json"}
 
 
-@pytest.mark.parametrize("name", [n for n in FILES if n != "deepvm"])  # tests/checkpoint/files/test_left_behind.py
+# Tests/checkpoint/files/test_left_behind.py
+@pytest.mark.parametrize("name", [n for n in FILES if n != "deepvm"])
 def test_what_a_killed_writer_left_is_removed(name: str, start: Starts, tmp_path: Path) -> None:
     one = start(name)
     one.restore()
@@ -284,7 +320,16 @@ def test_each_checkpoint_is_recorded_with_its_cost(name: str, start: Starts) -> 
     assert [row.step for row in one.rows] == [3, 6]
     for row in one.rows:
         assert not row.error and 0 < row.stall_s <= took_s
-        assert min(row.snapshot_s, row.foreground_s, row.background_s, row.enqueue_s, row.backpressure_s) >= 0
+        assert (
+            min(
+                row.snapshot_s,
+                row.foreground_s,
+                row.background_s,
+                row.enqueue_s,
+                row.backpressure_s,
+            )
+            >= 0
+        )
         waited = row.snapshot_s + row.foreground_s + row.enqueue_s + row.backpressure_s
         assert row.bytes > 10_000 and waited <= row.stall_s + 1e-3
     assert {row.retries for row in one.rows} == {0}
@@ -306,13 +351,16 @@ def test_a_stall_is_noted_when_it_happens(name: str, start: Starts) -> None:
     of_step = {row.step: row for row in one.rows}
     for step in (3, 6):
         noted = [note for note in notes if note["event"] == "stalled" and note["step"] == step]
-        parts = {key: sum(note[key] for note in noted) for key in ("seconds", "snapshot_s", "write_s")}
+        parts = {
+            key: sum(note[key] for note in noted) for key in ("seconds", "snapshot_s", "write_s")
+        }
         row = of_step[step]
         waited = (row.stall_s, row.snapshot_s, row.foreground_s + row.enqueue_s)
         assert (parts["seconds"], parts["snapshot_s"], parts["write_s"]) == pytest.approx(waited)
 
 
-@pytest.mark.parametrize("name", ["overlapped", "deepvm", "dcp-async"])  # those that write beside the training
+# Those that write beside the training
+@pytest.mark.parametrize("name", ["overlapped", "deepvm", "dcp-async"])
 def test_a_checkpoint_that_is_never_complete_has_stalled_all_the_same(
     name: str, start: Starts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -333,7 +381,9 @@ def test_a_checkpoint_that_is_never_complete_has_stalled_all_the_same(
     assert (set(stalls), complete) == ({3}, [])
 
 
-def test_handing_a_checkpoint_over_is_part_of_its_cost(start: Starts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_handing_a_checkpoint_over_is_part_of_its_cost(
+    start: Starts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     honest = queue.Queue.put
 
     def slow(self: Any, item: Any, *rest: Any) -> None:
@@ -349,7 +399,9 @@ def test_handing_a_checkpoint_over_is_part_of_its_cost(start: Starts, monkeypatc
     assert 0.1 <= row.enqueue_s <= row.stall_s
 
 
-def test_a_disk_that_is_slow_stalls_who_waits_for_it(start: Starts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_slow_stalls_who_waits_for_it(
+    start: Starts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     honest = os.fsync
 
     def slow(descriptor: int) -> None:
@@ -386,5 +438,8 @@ def test_a_write_that_fails_is_tried_again_and_then_given_up(
     failures[0] = 1000
     one.train(7).close()
     failures[0] = 0
-    assert [(row.step, row.retries, row.error) for row in one.rows] == [(3, 2, ""), (6, 2, os.strerror(5))]
+    assert [(row.step, row.retries, row.error) for row in one.rows] == [
+        (3, 2, ""),
+        (6, 2, os.strerror(5)),
+    ]
     assert start(name, 1).restore() == 3

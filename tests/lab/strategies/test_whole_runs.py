@@ -1,6 +1,9 @@
-"""Every strategy through whole trainings with failures, and the verdict of the gates; kills anywhere, many times.
+"""Every strategy through whole trainings with failures, and the verdict of the gates.
 
-A strategy that does not survive a failure is named with the gates that it fails: the lab's verdict is to say so.
+Kills anywhere, many times.
+
+A strategy that does not survive a failure is named with the gates that it fails: the lab's verdict
+is to say so.
 """
 
 from __future__ import annotations
@@ -33,9 +36,15 @@ WORLDS: dict[str, dict[str, Any]] = {
     "elastic": {"world": 4, "worlds": [[0, 4], [4, 2], [8, 1], [20, 4]], "virtual_shards": 4},
     "accumulate": {"world": 2, "accumulate": 4},
     "batch-norm": {"world": 2, **BATCH_NORM},
-    "elastic-batch-norm": {"world": 4, "worlds": [[0, 4], [7, 2], [13, 4]], "virtual_shards": 4, **BATCH_NORM},
+    "elastic-batch-norm": {
+        "world": 4,
+        "worlds": [[0, 4], [7, 2], [13, 4]],
+        "virtual_shards": 4,
+        **BATCH_NORM,
+    },
 }
-STEPS, EVERY = 40, 6  # what strikes from outside may come some steps late: it must not come behind the last one
+# What strikes from outside may come some steps late: it must not come behind the last one
+STEPS, EVERY = 40, 6
 MBPS = 1.0
 """Of a slow disk."""
 Made = Callable[..., Ran]
@@ -76,13 +85,20 @@ def test_bit_for_bit_in_every_world(world: str, strategy: str, made: Made) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("fault", ["torn", "flip", "segfault", "loader", "stop", "hang", "held-gil", "write"])
+@pytest.mark.parametrize(
+    "fault", ["torn", "flip", "segfault", "loader", "stop", "hang", "held-gil", "write"]
+)
 def test_every_failure(fault: str, strategy: str, made: Made) -> None:
-    strike = Strike("kill", 11, target=Target.WRITE) if fault == "write" else Strike(fault, 15, seconds=0.3)
+    strike = (
+        Strike("kill", 11, target=Target.WRITE)
+        if fault == "write"
+        else Strike(fault, 15, seconds=0.3)
+    )
     one = made("two", strategy, strike, hang_s=4.0)
     found = wrong(made, one, "two")
     if fault == "flip" and strategy in NO_CHECKSUM:
-        # The bit is in no step's loss if it is momentum's or a statistic's; nothing else may be wrong.
+        # The bit is in no step's loss if it is momentum's or a statistic's; nothing else may be
+        # wrong.
         assert one.ended and set(found) <= {"replays", "parameters"}, found
         return
     assert one.ended and found == {}
@@ -101,7 +117,9 @@ def test_every_bad_disk(disk: str, strategy: str, made: Made) -> None:
         return
     assert not any(attempt["disk_errors"] for attempt in one.supervisor["attempts"])
     made_s = [
-        (row["foreground_s"] + row["background_s"], row["bytes"]) for row in one.records.checkpoints if not row["error"]
+        (row["foreground_s"] + row["background_s"], row["bytes"])
+        for row in one.records.checkpoints
+        if not row["error"]
     ]
     # Two ranks may write at the same time; without a slow disk a checkpoint takes 5 to 50 ms.
     assert made_s and all(seconds >= size / 2 / (MBPS * 1e6) for seconds, size in made_s)
@@ -110,7 +128,10 @@ def test_every_bad_disk(disk: str, strategy: str, made: Made) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_who_writes_can_be_killed_in_a_write(strategy: str, made: Made) -> None:
-    """Rank 1, too, where all ranks write; where rank 0 alone does, the failure never happens, and the gate says so."""
+    """Rank 1, too, where all ranks write.
+
+    Where rank 0 alone does, the failure never happens, and the gate says so.
+    """
     one = made("two", strategy, Strike("kill", 11, 1, target=Target.WRITE))
     found = wrong(made, one, "two")
     if find_strategy(strategy).all_ranks_write:
@@ -121,14 +142,18 @@ def test_who_writes_can_be_killed_in_a_write(strategy: str, made: Made) -> None:
 
 @pytest.mark.slow
 def test_a_lost_node_among_exits(made: Made) -> None:
-    one = made("two", "deepvm-tcp", Strike("exit", 7), Strike("node", 10, seconds=0.2), Strike("exit", 16))
+    one = made(
+        "two", "deepvm-tcp", Strike("exit", 7), Strike("node", 10, seconds=0.2), Strike("exit", 16)
+    )
     assert one.ended and wrong(made, one, "two") == {} and one.supervisor["restarts"] == 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["blocking", "overlapped", "deepvm", "dcp-async"])
 def test_killed_anywhere_no_result_is_wrong(strategy: str, made: Made) -> None:
-    """Ten kills in a run, each so long after a random step that it lands anywhere in one: 100 of them if thorough."""
+    """Ten kills in a run, each so long after a random step that it lands anywhere in one: 100 of
+    them if thorough.
+    """
     struck, options = (
         0,
         {"steps": 240, "checkpoint_every": 6},

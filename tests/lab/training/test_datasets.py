@@ -1,4 +1,7 @@
-"""Data sets from files in their authors' formats, which are generated here; damaged ones are named and refused."""
+"""Data sets from files in their authors' formats, which are generated here.
+
+Damaged ones are named and refused.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +43,14 @@ def write_fashion(folder: Path, *, zipped: bool) -> tuple[Any, Any]:
 
 
 def python2(value: Any) -> bytes:
-    """As Python 2 pickled it, with which CIFAR's files were made: its bytes are text, and NumPy's names are old."""
+    """As Python 2 pickled it, with which CIFAR's files were made: its bytes are text, and NumPy's
+    names are old.
+    """
     data = pickle.dumps(value, protocol=3)
-    made, ends = bytearray(data), [(code.name, at) for code, _, at in pickletools.genops(data) if at is not None]
+    made, ends = (
+        bytearray(data),
+        [(code.name, at) for code, _, at in pickletools.genops(data) if at is not None],
+    )
     for name, at in ends:
         made[at] = {"BINBYTES": ord("T"), "SHORT_BINBYTES": ord("U")}.get(name, made[at])
     made[1] = 2
@@ -50,7 +58,10 @@ def python2(value: Any) -> bytes:
 
 
 def write_cifar(folder: Path, name: str, *, binary: bool) -> tuple[Any, Any]:
-    """In the format of https://www.cs.toronto.edu/~kriz/cifar.html; returns images and labels in their order."""
+    """In the format of https://www.cs.toronto.edu/~kriz/cifar.html.
+
+    Returns images and labels in their order.
+    """
     files = [f"data_batch_{i}" for i in range(1, 6)] if name == "cifar10" else ["train"]
     classes, everything = (10 if name == "cifar10" else 100), []
     for number, file in enumerate(files):
@@ -75,19 +86,29 @@ def write_cifar(folder: Path, name: str, *, binary: bool) -> tuple[Any, Any]:
 def test_fashion_mnist(zipped: bool, tmp_path: Path) -> None:
     images, labels = write_fashion(tmp_path, zipped=zipped)
     found = load("fashion-mnist", tmp_path)
-    assert found.inputs.shape == (N, 1, 28, 28) and found.classes == 10 and found.targets.tolist() == labels.tolist()
+    assert (
+        found.inputs.shape == (N, 1, 28, 28)
+        and found.classes == 10
+        and found.targets.tolist() == labels.tolist()
+    )
     assert torch.equal(found.inputs[:, 0], torch.from_numpy(images.astype(np.float32)) / 127.5 - 1)
 
 
 @pytest.mark.parametrize("binary", [False, True])
-@pytest.mark.parametrize(("name", "size", "classes"), [("cifar10", 5 * N, 10), ("cifar100", N, 100)])
+@pytest.mark.parametrize(
+    ("name", "size", "classes"), [("cifar10", 5 * N, 10), ("cifar100", N, 100)]
+)
 def test_cifar(name: str, size: int, classes: int, binary: bool, tmp_path: Path) -> None:
     images, labels = write_cifar(tmp_path, name, binary=binary)
     found = load(name, tmp_path)
-    assert found.inputs.shape == (size, 3, 32, 32) and found.classes == classes and len(found) == size
+    assert (
+        found.inputs.shape == (size, 3, 32, 32) and found.classes == classes and len(found) == size
+    )
     assert found.targets.tolist() == labels.tolist()
     # Red, green and blue, each row by row.
-    assert torch.equal(found.inputs.reshape(size, -1), torch.from_numpy(images.astype(np.float32)) / 127.5 - 1)
+    assert torch.equal(
+        found.inputs.reshape(size, -1), torch.from_numpy(images.astype(np.float32)) / 127.5 - 1
+    )
     x, y, sample_id = found[3]
     assert torch.equal(x, found.inputs[3]) and int(y) == labels[3] and int(sample_id) == 3
 
@@ -136,7 +157,9 @@ def test_labels_of_other_images(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["cifar10", "cifar100"])
 @pytest.mark.parametrize("damage", [shorten, empty])
 @pytest.mark.parametrize("binary", [False, True])
-def test_damaged_files_of_cifar(name: str, damage: Callable[[Path], None], binary: bool, tmp_path: Path) -> None:
+def test_damaged_files_of_cifar(
+    name: str, damage: Callable[[Path], None], binary: bool, tmp_path: Path
+) -> None:
     write_cifar(tmp_path, name, binary=binary)
     file = sorted(tmp_path.iterdir())[0]
     damage(file)
@@ -159,7 +182,9 @@ def test_labels_that_are_no_classes(binary: bool, tmp_path: Path) -> None:
 
 def test_negative_labels(tmp_path: Path) -> None:
     write_cifar(tmp_path, "cifar100", binary=False)
-    (tmp_path / "train").write_bytes(pickle.dumps({b"data": pixels((N, 3072)), b"fine_labels": [-1] * N}))
+    (tmp_path / "train").write_bytes(
+        pickle.dumps({b"data": pixels((N, 3072)), b"fine_labels": [-1] * N})
+    )
     with pytest.raises(DataError, match="a label is -1"):
         load("cifar100", tmp_path)
 
@@ -177,13 +202,21 @@ def test_a_file_that_would_run_code_is_refused_before_it_does(tmp_path: Path) ->
     write_cifar(tmp_path, "cifar100", binary=False)
     proof = tmp_path / "proof"
     (tmp_path / "train").write_bytes(pickle.dumps({b"data": Malicious(proof), b"fine_labels": [0]}))
-    with pytest.raises(DataError, match="train: not a file of CIFAR's Python format: .*has no place in such a file"):
+    with pytest.raises(
+        DataError, match="train: not a file of CIFAR's Python format: .*has no place in such a file"
+    ):
         load("cifar100", tmp_path)
     assert not proof.exists()
 
 
 @pytest.mark.parametrize(
-    "found", [[1, 2], {b"data": "x", b"fine_labels": [0]}, {b"data": pixels((2, 9)), b"fine_labels": [0, 1]}, {}]
+    "found",
+    [
+        [1, 2],
+        {b"data": "x", b"fine_labels": [0]},
+        {b"data": pixels((2, 9)), b"fine_labels": [0, 1]},
+        {},
+    ],
 )
 def test_a_pickle_of_something_else(found: Any, tmp_path: Path) -> None:
     (tmp_path / "train").write_bytes(pickle.dumps(found))
@@ -201,14 +234,19 @@ def test_cifar_needs_its_folder(name: str, tmp_path: Path) -> None:
 
 def test_a_part_of_a_data_set(tmp_path: Path) -> None:
     write_fashion(tmp_path, zipped=False)
-    assert load("fashion-mnist", tmp_path, 5).targets.tolist() == load("fashion-mnist", tmp_path).targets[:5].tolist()
+    assert (
+        load("fashion-mnist", tmp_path, 5).targets.tolist()
+        == load("fashion-mnist", tmp_path).targets[:5].tolist()
+    )
     with pytest.raises(RequestError, match=f"at most the {N} samples"):
         load("fashion-mnist", tmp_path, N + 1)
 
 
 def test_tokens_are_the_same_each_time_and_can_be_learnt() -> None:
     one, two = load("tokens"), load("tokens")
-    assert torch.equal(one.inputs, two.inputs) and torch.equal(one.targets[:, :-1], one.inputs[:, 1:])
+    assert torch.equal(one.inputs, two.inputs) and torch.equal(
+        one.targets[:, :-1], one.inputs[:, 1:]
+    )
     # Most tokens follow from the two before them.
     pairs: dict[tuple[int, int], list[int]] = {}
     for row, ends in zip(one.inputs.tolist(), one.targets.tolist(), strict=True):

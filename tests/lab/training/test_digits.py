@@ -23,6 +23,7 @@ def test_they_are_those_of_scikit_learn() -> None:
 def test_ranks_do_not_load_scikit_learn() -> None:
     pytest.importorskip("sklearn")
     code = (
-        "import sys; from deepvm.lab.training.datasets import digits; digits(None); assert 'sklearn' not in sys.modules"
+        "import sys; from deepvm.lab.training.datasets import digits; digits(None); assert"
+        " 'sklearn' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

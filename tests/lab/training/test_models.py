@@ -1,4 +1,6 @@
-"""Models: published sizes, the same weights for the same seed, and no random number drawn from the process."""
+"""Models: published sizes, the same weights for the same seed, and no random number drawn from the
+process.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ IMAGES = Samples(torch.zeros(4, 3, 32, 32), torch.zeros(4, dtype=torch.int64), 1
 SMALL = Samples(torch.zeros(4, 1, 8, 8), torch.zeros(4, dtype=torch.int64), 10)
 
 
-QUICK = [pytest.param(name, marks=pytest.mark.slow if name == "resnet50" else ()) for name in MODELS]
+QUICK = [
+    pytest.param(name, marks=pytest.mark.slow if name == "resnet50" else ()) for name in MODELS
+]
 
 
 def samples_of(name: str) -> Samples:
@@ -27,8 +31,11 @@ def made(name: str, samples: Samples | None = None, **changes: object) -> nn.Mod
     return build(name, samples or samples_of(name), **options)  # type: ignore[arg-type]
 
 
-# https://github.com/kuangliu/pytorch-cifar counts 11 173 962 and 23 520 842 with this stem and 10 classes.
-@pytest.mark.parametrize(("name", "parameters"), [("resnet18", 11_173_962), ("resnet50", 23_520_842)])
+# https://github.com/kuangliu/pytorch-cifar counts 11 173 962 and 23 520 842 with this stem and 10
+# classes.
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("resnet18", 11_173_962), ("resnet50", 23_520_842)]
+)
 def test_published_sizes(name: str, parameters: int) -> None:
     with torch.device("meta"):
         model = made(name, IMAGES, width=None)
@@ -48,12 +55,16 @@ def test_a_seed_is_a_model(name: str) -> None:
 @pytest.mark.parametrize("norm", ["batch", "group"])
 def test_norms_and_widths(name: str, norm: str) -> None:
     found = [made(name, norm=norm, width=width) for width in (8, 16)]
-    assert sum(p.numel() for p in found[0].parameters()) < sum(p.numel() for p in found[1].parameters())
+    assert sum(p.numel() for p in found[0].parameters()) < sum(
+        p.numel() for p in found[1].parameters()
+    )
     kinds = {type(module) for module in found[0].modules()}
     if name in FOR_TOKENS:
         assert nn.LayerNorm in kinds and not kinds & {nn.BatchNorm2d, nn.GroupNorm}
     else:
-        wanted, none = (nn.BatchNorm2d, nn.GroupNorm) if norm == "batch" else (nn.GroupNorm, nn.BatchNorm2d)
+        wanted, none = (
+            (nn.BatchNorm2d, nn.GroupNorm) if norm == "batch" else (nn.GroupNorm, nn.BatchNorm2d)
+        )
         assert wanted in kinds and none not in kinds
         # No running statistics: nothing but parameters is trained, whatever the number of ranks.
         assert (norm == "group") is not any(True for _ in found[0].buffers())

@@ -19,6 +19,8 @@ def draws(**options: object) -> bool:
 
 
 def test_a_data_loader_draws_a_number_each_time_it_is_iterated() -> None:
-    """One iterator more in a resumed training, and each dropout mask behind it is another: hence its own generator."""
+    """One iterator more in a resumed training, and each dropout mask behind it is another: hence
+    its own generator.
+    """
     assert draws()
     assert not draws(generator=torch.Generator())

@@ -15,7 +15,11 @@ from deepvm.lab.training.models import build, loss_of
 from deepvm.lab.training.virtual_shards import VirtualShards, _tree_sum
 
 SHARDS, BATCH = 4, 16
-IMAGES = Samples(torch.randn(BATCH, 1, 8, 8, generator=torch.Generator().manual_seed(1)), torch.arange(BATCH) % 10, 10)
+IMAGES = Samples(
+    torch.randn(BATCH, 1, 8, 8, generator=torch.Generator().manual_seed(1)),
+    torch.arange(BATCH) % 10,
+    10,
+)
 
 
 def model(norm: str = "batch", dropout: float = 0.2) -> nn.Module:
@@ -23,7 +27,9 @@ def model(norm: str = "batch", dropout: float = 0.2) -> nn.Module:
 
 
 def trained(world: int, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> list[Tensor]:
-    """Gradients, buffers and loss of a step by so many ranks, one after the other: each gives the others its rows."""
+    """Gradients, buffers and loss of a step by so many ranks, one after the other: each gives the
+    others its rows.
+    """
     rows: list[Tensor] = []
 
     def everyones(self: VirtualShards, mine: Tensor) -> Sequence[Tensor]:
@@ -44,26 +50,38 @@ def trained(world: int, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> list
 
 @pytest.mark.parametrize("norm", ["batch", "group"])
 @pytest.mark.parametrize("world", [2, 4])
-def test_any_number_of_ranks_has_the_same_result(norm: str, world: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_number_of_ranks_has_the_same_result(
+    norm: str, world: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one, more = trained(1, monkeypatch, norm=norm), trained(world, monkeypatch, norm=norm)
-    assert len(one) == len(more) > 10 and all(torch.equal(a, b) for a, b in zip(one, more, strict=True))
+    assert len(one) == len(more) > 10 and all(
+        torch.equal(a, b) for a, b in zip(one, more, strict=True)
+    )
 
 
 def test_it_is_the_gradient_of_the_mean_loss() -> None:
     module, plain = (model("group", 0.0) for _ in range(2))
-    loss = VirtualShards(module, SHARDS, 0, 1, 0).gradients(0, IMAGES.inputs, IMAGES.targets, lambda: None)
+    loss = VirtualShards(module, SHARDS, 0, 1, 0).gradients(
+        0, IMAGES.inputs, IMAGES.targets, lambda: None
+    )
     whole = loss_of(plain, IMAGES.inputs, IMAGES.targets)
     torch.autograd.backward(whole)
     assert loss == pytest.approx(float(whole.detach()), rel=1e-6)
     for a, b in zip(module.parameters(), plain.parameters(), strict=True):
-        assert a.grad is not None and b.grad is not None and torch.allclose(a.grad, b.grad, rtol=1e-4, atol=1e-6)
+        assert (
+            a.grad is not None
+            and b.grad is not None
+            and torch.allclose(a.grad, b.grad, rtol=1e-4, atol=1e-6)
+        )
 
 
 def test_random_numbers_are_those_of_seed_step_and_shard() -> None:
     before = torch.get_rng_state()
 
     def loss(seed: int, step: int) -> float:
-        return VirtualShards(model(), SHARDS, 0, 1, seed).gradients(step, IMAGES.inputs, IMAGES.targets, lambda: None)
+        return VirtualShards(model(), SHARDS, 0, 1, seed).gradients(
+            step, IMAGES.inputs, IMAGES.targets, lambda: None
+        )
 
     assert loss(1, 3) == loss(1, 3) and len({loss(1, 3), loss(1, 4), loss(2, 3)}) == 3
     assert torch.equal(torch.get_rng_state(), before)

@@ -17,18 +17,24 @@ from deepvm.planner.search.formulation import SolveStatus
 @given(case=cases())
 def test_enumeration_agrees_with_the_oracle(case: Case) -> None:
     expected = oracle.answer(case.catalog, case.request)
-    assert_agree(enumerated(blocks_for(case.catalog, case.request), case.request), expected, case.request)
+    assert_agree(
+        enumerated(blocks_for(case.catalog, case.request), case.request), expected, case.request
+    )
 
 
 @settings(max_examples=examples(400))
 @given(case=cases())
 def test_integer_program_agrees_with_the_oracle(case: Case) -> None:
     expected = oracle.answer(case.catalog, case.request)
-    assert_agree(by_ilp(blocks_for(case.catalog, case.request), case.request), expected[:1], case.request)
+    assert_agree(
+        by_ilp(blocks_for(case.catalog, case.request), case.request), expected[:1], case.request
+    )
 
 
 def assert_right_or_in_doubt(case: Case) -> None:
-    """Where a micro-dollar is close to the tolerances, a solver may give up, but must not answer wrongly."""
+    """Where a micro-dollar is close to the tolerances, a solver may give up, but must not answer
+    wrongly.
+    """
     expected = oracle.answer(case.catalog, case.request)
     blocks = blocks_for(case.catalog, case.request)
     assert_agree(enumerated(blocks, case.request), expected, case.request)
@@ -52,9 +58,9 @@ def test_recommend_is_right_where_solvers_are_not(case: Case) -> None:
     """At 100 000 $/h HiGHS is wrong now and then; the answer is right all the same, and says so."""
     answer = solve(case.catalog, case.request)
     expected = oracle.answer(case.catalog, case.request)
-    assert [(r.cluster.gpu.name, r.cluster.gpu_count, r.cluster.micro_usd_per_hour) for r in answer] == [
-        (p.gpu, p.count, p.micro_usd) for p in expected
-    ]
+    assert [
+        (r.cluster.gpu.name, r.cluster.gpu_count, r.cluster.micro_usd_per_hour) for r in answer
+    ] == [(p.gpu, p.count, p.micro_usd) for p in expected]
     event(answer.status.value)
     assert (answer.status is SolveStatus.NUMERICAL) == bool(answer.doubt)
 
@@ -64,7 +70,9 @@ def test_recommend_is_right_where_solvers_are_not(case: Case) -> None:
 @given(case=cases())
 def test_integer_program_agrees_with_the_oracle_at_length(case: Case) -> None:
     expected = oracle.answer(case.catalog, case.request)
-    assert_agree(by_ilp(blocks_for(case.catalog, case.request), case.request), expected[:1], case.request)
+    assert_agree(
+        by_ilp(blocks_for(case.catalog, case.request), case.request), expected[:1], case.request
+    )
 
 
 @pytest.mark.slow
@@ -72,7 +80,9 @@ def test_integer_program_agrees_with_the_oracle_at_length(case: Case) -> None:
 @given(case=cases())
 def test_enumeration_agrees_with_the_oracle_at_length(case: Case) -> None:
     expected = oracle.answer(case.catalog, case.request)
-    assert_agree(enumerated(blocks_for(case.catalog, case.request), case.request), expected, case.request)
+    assert_agree(
+        enumerated(blocks_for(case.catalog, case.request), case.request), expected, case.request
+    )
 
 
 @pytest.mark.slow

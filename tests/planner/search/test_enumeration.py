@@ -19,7 +19,9 @@ from deepvm.planner.search import enumeration, ilp
 from deepvm.planner.search.enumeration import Enumeration, price_order, skyband
 
 tables = arrays.arrays(
-    np.int64, st.tuples(st.integers(0, 12), st.integers(1, 4)), elements=st.sampled_from([-3, 0, 0, 1, 2, 5])
+    np.int64,
+    st.tuples(st.integers(0, 12), st.integers(1, 4)),
+    elements=st.sampled_from([-3, 0, 0, 1, 2, 5]),
 )
 
 
@@ -64,7 +66,9 @@ def test_equal_rows_are_kept_in_their_order() -> None:
 @given(values=st.lists(st.integers(0, 5), max_size=20))
 def test_price_order_is_the_place_in_a_stable_sort(values: list[int]) -> None:
     order = price_order(np.array(values, dtype=np.int64)).tolist()
-    assert order == [sorted((v, i) for i, v in enumerate(values)).index((v, i)) for i, v in enumerate(values)]
+    assert order == [
+        sorted((v, i) for i, v in enumerate(values)).index((v, i)) for i, v in enumerate(values)
+    ]
 
 
 @settings(max_examples=examples(150))
@@ -72,7 +76,9 @@ def test_price_order_is_the_place_in_a_stable_sort(values: list[int]) -> None:
 def test_the_tier_is_pruned_without_loss(case: Case) -> None:
     blocks = blocks_for(case.catalog, case.request)
     pruned = [summary(c) for c in enumerated(blocks, case.request)]
-    with mock.patch.object(enumeration, "useful_tier", lambda tier, *_, **__: np.ones(len(tier), dtype=np.bool_)):
+    with mock.patch.object(
+        enumeration, "useful_tier", lambda tier, *_, **__: np.ones(len(tier), dtype=np.bool_)
+    ):
         whole = [summary(c) for c in enumerated(blocks, case.request)]
     assert pruned == whole
 

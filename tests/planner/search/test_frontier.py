@@ -30,7 +30,9 @@ A_MICRO = Decimal(1) / MICRO_USD
 
 def asked(answer: Recommendations, budget: Decimal) -> str:
     """What the planner answers for another budget."""
-    found = solve(answer.catalog, replace(answer.request, budget=budget, solver=SolverName.FRONTIER))
+    found = solve(
+        answer.catalog, replace(answer.request, budget=budget, solver=SolverName.FRONTIER)
+    )
     return str(found[0].cluster) if found else "nothing"
 
 
@@ -40,8 +42,14 @@ def told(found: Frontier, budget: Decimal) -> str:
 
 
 @settings(max_examples=examples(60))
-@given(case=cases(), rank=st.sampled_from(list(Rank)), shares=st.lists(st.floats(0, 1), min_size=4, max_size=4))
-def test_it_is_what_the_planner_answers_at_every_budget(case: Case, rank: Rank, shares: list[float]) -> None:
+@given(
+    case=cases(),
+    rank=st.sampled_from(list(Rank)),
+    shares=st.lists(st.floats(0, 1), min_size=4, max_size=4),
+)
+def test_it_is_what_the_planner_answers_at_every_budget(
+    case: Case, rank: Rank, shares: list[float]
+) -> None:
     answer = solve(case.catalog, replace(case.request, rank=rank, solver=SolverName.FRONTIER))
     found = frontier_of(answer)
     most = int(found.most * MICRO_USD)
@@ -56,7 +64,11 @@ def test_each_step_is_where_the_answer_changes(case: Case, rank: Rank) -> None:
     answer = solve(case.catalog, replace(case.request, rank=rank, solver=SolverName.FRONTIER))
     found = frontier_of(answer)
     for step in found.steps[:6]:
-        assert told(found, step.budget) == asked(answer, step.budget) == str(step.recommendation.cluster)
+        assert (
+            told(found, step.budget)
+            == asked(answer, step.budget)
+            == str(step.recommendation.cluster)
+        )
         if step.budget:
             assert asked(answer, step.budget - A_MICRO) == told(found, step.budget - A_MICRO)
 
@@ -79,7 +91,9 @@ def test_only_plans_near_the_best_are_looked_at_and_none_is_missed(case: Case) -
 @pytest.fixture(scope="module")
 def trained() -> Recommendations:
     training = Training(read_workload(model="llama-8b", method="fsdp"), PublishedPerformance())
-    return recommend(load_catalog("aws-us-east-1", prices="snapshot"), 30, training=training, solver="frontier")
+    return recommend(
+        load_catalog("aws-us-east-1", prices="snapshot"), 30, training=training, solver="frontier"
+    )
 
 
 def test_a_model_on_real_prices(trained: Recommendations) -> None:
@@ -106,8 +120,13 @@ def test_the_fate_of_each_gpu_type(trained: Recommendations) -> None:
             assert fate.best.cluster.gpu.name == fate.instance_type
             assert fate.best.usd_per_hour <= trained.request.budget
     winner = next(t for t in found.types if t.instance_type == trained[0].cluster.gpu.name)
-    assert winner.gap == 0 and winner.best is not None and str(winner.best.cluster) == str(trained[0].cluster)
-    assert min(t.gap for t in found.types if t.gap is not None) > -0.26  # what is faster for sure would have won
+    assert (
+        winner.gap == 0
+        and winner.best is not None
+        and str(winner.best.cluster) == str(trained[0].cluster)
+    )
+    # What is faster for sure would have won
+    assert min(t.gap for t in found.types if t.gap is not None) > -0.26
 
 
 def test_all_machines_stand_beside_it(trained: Recommendations) -> None:
@@ -116,7 +135,13 @@ def test_all_machines_stand_beside_it(trained: Recommendations) -> None:
     assert len(set(rows)) == len(rows) == len(found) > 1000
     assert (np.diff(found.usd_per_hour) >= 0).all() and found.usd_per_hour[-1] <= 60
     best = trained[0]
-    at = rows.index((found.types.index(best.cluster.gpu.name), best.cluster.spot_count, best.cluster.on_demand_count))
+    at = rows.index(
+        (
+            found.types.index(best.cluster.gpu.name),
+            best.cluster.spot_count,
+            best.cluster.on_demand_count,
+        )
+    )
     assert found.usd_per_hour[at] == float(best.usd_per_hour)
     assert best.prediction is not None
     assert found.effective[at] == pytest.approx(best.throughput * best.prediction.kept.value)

@@ -39,7 +39,9 @@ from deepvm.planner.search.solver import IntegerProgram, Unproven
 NEVER = float("inf")
 
 
-def program(*constraints: Constraint, upper: Sequence[int] = (5, 5), deadline: float = NEVER) -> IntegerProgram:
+def program(
+    *constraints: Constraint, upper: Sequence[int] = (5, 5), deadline: float = NEVER
+) -> IntegerProgram:
     """A few variables between 0 and ``upper``; prices play no part here."""
     variables = {f"v_{i}": u for i, u in enumerate(upper)}
     return IntegerProgram(Formulation(variables, constraints, (0,) * len(upper)), deadline=deadline)
@@ -69,7 +71,8 @@ class TestProgram:
         assert stop(late, {0: 1.0}) is SolveStatus.TIME_LIMIT
 
     def test_time_runs_out_while_solving(self) -> None:
-        # Market split (Cornuejols and Dawande 1998): 60 yes-or-no variables in 6 such rows take hours, not tenths.
+        # Market split (Cornuejols and Dawande 1998): 60 yes-or-no variables in 6 such rows take
+        # hours, not tenths.
         rng = random.Random(1998)
         weights = [[rng.randint(0, 99) for _ in range(60)] for _ in range(6)]
         rows = [row(dict(enumerate(w)), "==", sum(w) // 2) for w in weights]
@@ -109,21 +112,30 @@ class TestBackend:
 
     def test_it_cannot_be_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
         p = program(row({0: 1}, "<=", 3))
-        monkeypatch.setattr(solver, "_backend", lambda seconds: pulp.COIN_CMD(path="/nowhere/cbc", msg=False))
+        monkeypatch.setattr(
+            solver, "_backend", lambda seconds: pulp.COIN_CMD(path="/nowhere/cbc", msg=False)
+        )
         assert stop(p, {0: -1.0}) is SolveStatus.NUMERICAL  # COIN_CMD raises PulpSolverError
 
     def test_it_refuses_a_row(self) -> None:
-        # HiGHS takes no coefficient of 1e15 or more; PuLP then looks for the value of a row that is not there.
+        # HiGHS takes no coefficient of 1e15 or more; PuLP then looks for the value of a row that is
+        # not there.
         too_large = row({0: 10**16, 1: 1}, "<=", 3 * 10**16)
         assert stop(program(too_large, upper=(5, 1)), {0: -1.0}) is SolveStatus.NUMERICAL
 
 
 class TestExactCheck:
-    """HiGHS's tolerances are real: it takes plans that cost a micro-dollar too much at 100 000 $/h a VM."""
+    """HiGHS's tolerances are real: it takes plans that cost a micro-dollar too much at 100 000 $/h
+    a VM.
+    """
 
     def dear(self) -> tuple[Catalog, PlanRequest]:
         shop = catalog(
-            gpu_type(on_demand_usd_per_hour=None, spot_usd_per_hour="99999.999999", speedups=(RingSpeedup(0.0, 0.0),)),
+            gpu_type(
+                on_demand_usd_per_hour=None,
+                spot_usd_per_hour="99999.999999",
+                speedups=(RingSpeedup(0.0, 0.0),),
+            ),
             cpu_type("c1", on_demand_usd_per_hour="49999.999999", network_gbps=5),
             cpu_type("c2", on_demand_usd_per_hour="99999.999998", network_gbps=25),
             cpu_type("c3", on_demand_usd_per_hour="50000.000001", network_gbps=1),
@@ -132,7 +144,9 @@ class TestExactCheck:
             n_sat=SaturationTable((1.0,), (1,)),
         )
         # 7 + 8 nodes cost 1 099 999.999985 $/h with c1: 3 micro-dollars more than this.
-        request = PlanRequest(budget=Decimal("1099999.999982"), max_nodes=12, top=2, architectures=("tiering",))
+        request = PlanRequest(
+            budget=Decimal("1099999.999982"), max_nodes=12, top=2, architectures=("tiering",)
+        )
         return shop, request
 
     def test_a_plan_that_costs_a_micro_dollar_too_much_is_not_believed(self) -> None:
@@ -160,11 +174,16 @@ class TestExactCheck:
         )
         best = recommend(shop, 3, architecture="tiering", top=2)
         assert best.status is SolveStatus.OPTIMAL
-        assert [r.cluster.memory.instance.name for r in best if r.cluster.memory] == ["b-cheaper", "a-dearer"]
+        assert [r.cluster.memory.instance.name for r in best if r.cluster.memory] == [
+            "b-cheaper",
+            "a-dearer",
+        ]
 
 
 class Liar:
-    """A solver that gives answers of its own; ``answer`` gets the variables by name and returns values by name."""
+    """A solver that gives answers of its own; ``answer`` gets the variables by name and returns
+    values by name.
+    """
 
     def __init__(self, answer: Callable[[dict[str, Any]], dict[str, float] | None]) -> None:
         self._answer = answer
@@ -184,7 +203,9 @@ class Liar:
         return int(pulp.LpStatusOptimal)
 
 
-def deceived(monkeypatch: pytest.MonkeyPatch, answer: Callable[[dict[str, Any]], dict[str, float] | None]) -> None:
+def deceived(
+    monkeypatch: pytest.MonkeyPatch, answer: Callable[[dict[str, Any]], dict[str, float] | None]
+) -> None:
     monkeypatch.setattr(solver, "_backend", lambda seconds: Liar(answer))
 
 
@@ -217,14 +238,20 @@ class TestLies:
         assert [r.cluster for r in answer] == [r.cluster for r in expected]
 
     @pytest.mark.parametrize("wrong", ["too few nodes", "too many nodes"])
-    def test_a_plan_that_breaks_a_constraint_is_not_believed(self, monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
+    def test_a_plan_that_breaks_a_constraint_is_not_believed(
+        self, monkeypatch: pytest.MonkeyPatch, wrong: str
+    ) -> None:
         lies = []
 
         class Wrong(pulp.HiGHS):  # type: ignore[misc]
             def actualSolve(self, lp: Any) -> Any:  # noqa: N802  PuLP's name
                 status = super().actualSolve(lp)
                 values = {v.name: v for v in lp.variables()}
-                nodes = [v for n, v in values.items() if n.startswith("m_") and v.varValue and v.varValue > 0.5]
+                nodes = [
+                    v
+                    for n, v in values.items()
+                    if n.startswith("m_") and v.varValue and v.varValue > 0.5
+                ]
                 lies.append(wrong)
                 nodes[0].varValue = 0.0 if "few" in wrong else nodes[0].upBound
                 return status
@@ -234,7 +261,9 @@ class TestLies:
         self.assert_right_and_in_doubt(recommend(paper(), 3), "numerical trouble")
         assert lies
 
-    def test_a_solver_that_contradicts_itself_is_not_believed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_solver_that_contradicts_itself_is_not_believed(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """A best plan, and then no plan of that value at all."""
         calls = []
 
@@ -248,11 +277,16 @@ class TestLies:
 
         monkeypatch.setattr(solver, "_backend", lambda seconds: Forgetful(msg=False))
         blocks = blocks_for(paper(), PlanRequest(budget=Decimal(3), architectures=("tiering",)))
-        assert ilp.prove(blocks, 3_000_000, time_limit_s=60) == ilp.Proof(SolveStatus.NUMERICAL, None, "highs")
+        assert ilp.prove(blocks, 3_000_000, time_limit_s=60) == ilp.Proof(
+            SolveStatus.NUMERICAL, None, "highs"
+        )
 
 
 class TestTolerance:
-    """What passes a row only by the solver's tolerance is excluded; a solver that keeps offering it is not believed."""
+    """What passes a row only by the solver's tolerance is excluded.
+
+    A solver that keeps offering it is not believed.
+    """
 
     def test_what_was_excluded_is_not_offered_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
         request = PlanRequest(budget=Decimal(3), architectures=("tiering",), max_nodes=3)
@@ -297,14 +331,21 @@ class TestResults:
         answer = recommend(paper(), 3, time_limit_s=1e-6)
         assert answer.status is SolveStatus.TIME_LIMIT
         assert "time limit" in answer.doubt
-        assert [r.cluster for r in answer] == [r.cluster for r in recommend(paper(), 3, solver="frontier")]
+        assert [r.cluster for r in answer] == [
+            r.cluster for r in recommend(paper(), 3, solver="frontier")
+        ]
 
     def test_the_enumeration_needs_no_time_limit(self) -> None:
-        assert recommend(paper(), 3, time_limit_s=1e-6, solver="frontier").status is SolveStatus.OPTIMAL
+        assert (
+            recommend(paper(), 3, time_limit_s=1e-6, solver="frontier").status
+            is SolveStatus.OPTIMAL
+        )
 
     def test_the_time_limit_of_the_proof(self) -> None:
         blocks = blocks_for(paper(), PlanRequest(budget=Decimal(3)))
-        assert ilp.prove(blocks, 3_000_000, time_limit_s=-1.0) == ilp.Proof(SolveStatus.TIME_LIMIT, None, "highs")
+        assert ilp.prove(blocks, 3_000_000, time_limit_s=-1.0) == ilp.Proof(
+            SolveStatus.TIME_LIMIT, None, "highs"
+        )
 
     def test_time_runs_out_between_stages(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """What is not proven to the end is no proof."""
@@ -320,7 +361,9 @@ class TestResults:
         monkeypatch.setattr(IntegerProgram, "minimise", late)
         answer = recommend(paper(), "6.5")
         assert answer.status is SolveStatus.TIME_LIMIT
-        assert [r.cluster for r in answer] == [r.cluster for r in recommend(paper(), "6.5", solver="frontier")]
+        assert [r.cluster for r in answer] == [
+            r.cluster for r in recommend(paper(), "6.5", solver="frontier")
+        ]
 
     def test_fewer_plans_than_were_asked_for_are_no_failure(self) -> None:
         answer = recommend(paper(), "0.3242", top=5)
@@ -337,7 +380,9 @@ MINORS = ("1.7", "1.8", "1.9", "1.10", "1.11", "1.12", "1.13", "1.14", "1.15", "
 
 
 class TestOracle:
-    """Every release of the solver that pyproject.toml allows finds what brute force does, and prints nothing."""
+    """Every release of the solver that pyproject.toml allows finds what brute force does, and
+    prints nothing.
+    """
 
     def test_the_installed_release(self) -> None:
         assert milp_oracle.brute_force(milp_oracle.KNOWN) == pytest.approx(28.2)
@@ -352,17 +397,31 @@ class TestOracle:
     @pytest.mark.parametrize("minor", MINORS)
     def test_each_minor_release(self, minor: str, tmp_path: Path) -> None:
         """Skips what the package index does not have for this Python."""
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:"]
-        got = subprocess.run([*pip, "--target", tmp_path, f"highspy=={minor}.*"], capture_output=True, text=True)
+        pip = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--only-binary=:all:",
+        ]
+        got = subprocess.run(
+            [*pip, "--target", tmp_path, f"highspy=={minor}.*"], capture_output=True, text=True
+        )
         if got.returncode:
             pytest.skip(f"highspy {minor} cannot be installed here: {got.stderr[-300:]}")
         script = [sys.executable, milp_oracle.__file__, "1000"]
-        asked = subprocess.run(script, env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True)
+        asked = subprocess.run(
+            script, env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
+        )
         right = asked.returncode == 0 and not asked.stdout
         assert right == (f"{minor}.0" in ALLOWED), (asked.stdout + asked.stderr)[-2000:]
 
 
 def test_nothing_is_written_to_stdout(capfd: pytest.CaptureFixture[str]) -> None:
-    """HiGHS 1.16 prints a banner from C++ whatever its options say: before the JSON of `recommend -o json`."""
+    """HiGHS 1.16 prints a banner from C++ whatever its options say: before the JSON of `recommend
+    -o json`.
+    """
     assert recommend(paper(), 3).solver == solver.SOLVER
     assert capfd.readouterr() == ("", "")

@@ -85,7 +85,9 @@ def test_a_cheap_gpu_of_which_nothing_is_published_is_worth_a_run() -> None:
 
 
 def test_a_run_does_not_tell_how_fast_samples_are_read() -> None:
-    """Runs train on random samples: a machine of which only the reading is in doubt is not worth one."""
+    """Runs train on random samples: a machine of which only the reading is in doubt is not worth
+    one.
+    """
     median, causes = np.array([0.1, 0.0]), np.array([[0.0], [0.5]])
     assert Doubts(median, causes).gain_of(1)[0] > 0.1
     assert Doubts(median, causes, np.zeros(1)).gain_of(1) == (0.0, 0.0)

@@ -19,7 +19,13 @@ from deepvm.planner.architectures import ON_DEMAND, REGISTRY
 from deepvm.planner.candidates import gather
 from deepvm.planner.columns import TrainingTable
 from deepvm.planner.job_forecast import ALLOCATION_S
-from deepvm.planner.workload.recovery import SHORT_LIFE_S, as_counted, lives_of, nodes_to_receive, receive_s
+from deepvm.planner.workload.recovery import (
+    SHORT_LIFE_S,
+    as_counted,
+    lives_of,
+    nodes_to_receive,
+    receive_s,
+)
 from deepvm.simulator.monte_carlo import simulate
 
 START_S = 303.2
@@ -27,7 +33,9 @@ LINEAR = [10.0 * n for n in range(1, 13)]
 GB = 10**9
 
 
-def sizes(architecture: str = "tiering", *, changes: dict[str, Any] | None = None, **asked: Any) -> TrainingTable:
+def sizes(
+    architecture: str = "tiering", *, changes: dict[str, Any] | None = None, **asked: Any
+) -> TrainingTable:
     """All numbers of one type of VMs that live for an hour, with checkpoints of 16 GB."""
     shop = plain_shop(
         {"g.x": plain_gpu(LINEAR, **(changes or {}))},
@@ -50,7 +58,9 @@ def test_what_is_whole_is_moved_by_one(gbps: float, gpus: int) -> None:
 
 def test_what_is_split_is_moved_n_times_as_fast_into_a_bucket() -> None:
     found = sizes("spot-storage", method="fsdp")
-    assert found.kept == pytest.approx([expected(n, 16 / 6 / n, 16 / 1.25 / n) for n in range(1, 13)])
+    assert found.kept == pytest.approx(
+        [expected(n, 16 / 6 / n, 16 / 1.25 / n) for n in range(1, 13)]
+    )
     assert (found.kept[1:] > sizes("spot-storage", method="ddp").kept[1:]).all()
 
 
@@ -65,9 +75,17 @@ def test_memory_nodes_and_an_anchor_receive_all_parts() -> None:
 
 @pytest.mark.parametrize(
     ("gbps", "size", "nodes"),
-    [(10.0, 300_000_000, 1), (0.1, 300_000_000, 3), (12.5, 16 * GB, 1), (12.4, 16 * GB, 2), (3.125, 840 * GB, 4)],
+    [
+        (10.0, 300_000_000, 1),
+        (0.1, 300_000_000, 3),
+        (12.5, 16 * GB, 1),
+        (12.4, 16 * GB, 2),
+        (3.125, 840 * GB, 4),
+    ],
 )
-def test_memory_nodes_are_as_many_as_receive_a_version_in_time(gbps: float, size: int, nodes: int) -> None:
+def test_memory_nodes_are_as_many_as_receive_a_version_in_time(
+    gbps: float, size: int, nodes: int
+) -> None:
     """In ten seconds, or with 1.25 GB/s, at four fifths of their networks."""
     assert nodes_to_receive(gbps, size) == nodes
     assert receive_s(size) == pytest.approx(max(10, size / 1.25e9))
@@ -79,7 +97,11 @@ def test_memory_nodes_are_as_many_as_receive_a_version_in_time(gbps: float, size
 def test_the_simulated_job_is_the_one_that_is_counted(architecture: str, method: str) -> None:
     """The same stalls, delays, restarts and lives."""
     shop = plain_shop(
-        {"g.x": plain_gpu(LINEAR)}, life_s=12 * 3600.0, checkpoint=16 * GB, n_sat=((0.3, 99),), method=method
+        {"g.x": plain_gpu(LINEAR)},
+        life_s=12 * 3600.0,
+        checkpoint=16 * GB,
+        n_sat=((0.3, 99),),
+        method=method,
     )
     request = request_of(shop)
     candidates = gather(catalog_of(shop), request)
@@ -87,26 +109,36 @@ def test_the_simulated_job_is_the_one_that_is_counted(architecture: str, method:
     row = int(np.flatnonzero(table.count == 4)[0])
     gpu, steps = table.types[int(table.type_index[row])], 2_000_000
     cluster = Cluster(architecture, gpu, int(table.spot[row]), int(table.on_demand[row]), None)
-    plain = Job(steps=steps, step_s=Span.of(1.0), allocation_s=ALLOCATION_S, vms=max(cluster.spot_count, 1))
+    plain = Job(
+        steps=steps, step_s=Span.of(1.0), allocation_s=ALLOCATION_S, vms=max(cluster.spot_count, 1)
+    )
     job = as_counted(plain, cluster, request)
     runs = simulate(job, parse_policy("young"), runs=40, seed=3)
     assert steps / float(np.mean(runs.total_s)) == pytest.approx(float(table.kept[row]), rel=0.02)
 
 
 def test_a_sustained_bandwidth_counts_before_a_peak_and_an_unknown_one_is_low() -> None:
-    assert sizes(changes={"network": 25.0, "baseline": 5.0}).kept == pytest.approx(sizes(changes={"network": 5.0}).kept)
+    assert sizes(changes={"network": 25.0, "baseline": 5.0}).kept == pytest.approx(
+        sizes(changes={"network": 5.0}).kept
+    )
     unknown = sizes("spot-storage", changes={"network": None})
     assert unknown.kept == pytest.approx(sizes("spot-storage", changes={"network": 5.0}).kept)
 
 
 def test_a_bucket_is_never_faster_than_its_limit() -> None:
-    """1.25 GB/s is 80 % of 12.5 Gbit/s: a faster network does not help, and a slower one still limits."""
+    """1.25 GB/s is 80 % of 12.5 Gbit/s: a faster network does not help, and a slower one still
+    limits.
+    """
     limit = sizes("spot-storage", changes={"network": 12.5}).kept
     for gbps in (25.0, 100.0, 400.0):
         assert sizes("spot-storage", changes={"network": gbps}).kept == pytest.approx(limit)
-        assert sizes(changes={"network": gbps}).kept == pytest.approx(limit), "nodes need be no faster"
+        assert sizes(changes={"network": gbps}).kept == pytest.approx(limit), (
+            "nodes need be no faster"
+        )
     assert (sizes("spot-storage", changes={"network": 5.0}).kept < limit).all()
-    assert sizes("spot-storage", changes={"network": 5.0}).kept == pytest.approx(sizes(changes={"network": 5.0}).kept)
+    assert sizes("spot-storage", changes={"network": 5.0}).kept == pytest.approx(
+        sizes(changes={"network": 5.0}).kept
+    )
 
 
 def test_vms_on_demand_lose_nothing_and_an_anchor_is_not_lost() -> None:

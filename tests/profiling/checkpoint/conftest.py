@@ -3,4 +3,6 @@
 from __future__ import annotations
 
 from support.checkpoint.folders import memory_folder as memory_folder
-from support.checkpoint.folders import temporary_folders_count_as_disks as temporary_folders_count_as_disks
+from support.checkpoint.folders import (
+    temporary_folders_count_as_disks as temporary_folders_count_as_disks,
+)

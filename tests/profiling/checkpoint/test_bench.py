@@ -1,4 +1,7 @@
-"""The bench: models of the right size, its arithmetic, its command; and the limits that checkpoints must keep."""
+"""The bench: models of the right size, its arithmetic, its command.
+
+And the limits that checkpoints must keep.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,9 @@ TINY = Workload("tiny", 8, batch=2)
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = lambda classes: nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8 * 36, classes))  # noqa: E731
+    def model(classes: int) -> nn.Sequential:
+        return nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8 * 36, classes))
+
     monkeypatch.setitem(models.MODELS, "tiny", model)
     monkeypatch.setitem(MODELS, "resnet18", TINY)
 
@@ -46,7 +51,8 @@ def bench(folder: Path, *names: str, reps: int = 1, steps: int = 1) -> Bench:
 
 
 @pytest.mark.parametrize(
-    ("name", "parameters", "entries"), [("resnet18", 11_689_512, 122), ("resnet152", 60_192_808, 932)]
+    ("name", "parameters", "entries"),
+    [("resnet18", 11_689_512, 122), ("resnet152", 60_192_808, 932)],
 )
 def test_the_models_are_those_of_the_paper(name: str, parameters: int, entries: int) -> None:
     with torch.device("meta"):
@@ -86,7 +92,10 @@ def test_the_memory_node_methods(tiny: None, tmp_path: Path) -> None:
 
 def test_the_memory_node_methods_in_memory(tiny: None, memory_folder: Path) -> None:
     """Nothing is durable there; what the node can promise is measured."""
-    assert list(bench(memory_folder, "deepvm-memory-durable").methods) == ["torch.save", "deepvm-memory-durable"]
+    assert list(bench(memory_folder, "deepvm-memory-durable").methods) == [
+        "torch.save",
+        "deepvm-memory-durable",
+    ]
 
 
 class Slow(Method):
@@ -108,7 +117,9 @@ class Reference(Slow):
 
 
 @pytest.mark.slow
-def test_ratios_are_to_the_reference(tiny: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ratios_are_to_the_reference(
+    tiny: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(run, "METHODS", {"torch.save": Reference, "slow": Slow})
     monkeypatch.setattr(methods, "METHODS", {"torch.save": Reference, "slow": Slow})
     for _ in range(3):  # what the machine does besides may come between
@@ -146,7 +157,9 @@ def test_a_method_that_fails_ends_the_run_and_is_closed(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_node_that_does_not_start_is_said(tiny: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_does_not_start_is_said(
+    tiny: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(CheckpointError, match="could not be started"):
         bench(tmp_path, "deepvm-memory")
@@ -155,7 +168,13 @@ def test_a_node_that_does_not_start_is_said(tiny: None, tmp_path: Path, monkeypa
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"model": "vgg"}, {"reps": 0}, {"steps": 0}, {"methods": ["zip"]}, {"folder": Path("/nowhere")}],
+    [
+        {"model": "vgg"},
+        {"reps": 0},
+        {"steps": 0},
+        {"methods": ["zip"]},
+        {"folder": Path("/nowhere")},
+    ],
 )
 def test_arguments_that_cannot_be_used(tiny: None, arguments: dict[str, Any]) -> None:
     with pytest.raises(RequestError):
@@ -177,7 +196,9 @@ def test_torchsnapshot_is_offered_where_it_is(monkeypatch: pytest.MonkeyPatch) -
     assert methods.available() == tuple(methods.METHODS)
 
 
-def test_torchsnapshot_is_used_as_its_manual_says(tiny: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchsnapshot_is_used_as_its_manual_says(
+    tiny: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Pending:
         def wait(self) -> None:
             (tmp_path / "state").mkdir()
@@ -199,7 +220,18 @@ def test_torchsnapshot_is_used_as_its_manual_says(tiny: None, tmp_path: Path, mo
 
 
 def test_the_command(tiny: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["ckpt", "bench", "--model", "resnet18", "--reps", "1", "--steps", "1", "--dir", str(tmp_path)]
+    words = [
+        "ckpt",
+        "bench",
+        "--model",
+        "resnet18",
+        "--reps",
+        "1",
+        "--steps",
+        "1",
+        "--dir",
+        str(tmp_path),
+    ]
     picture = tmp_path / "ratios.svg"
     with pytest.raises(SystemExit) as end:
         main([*words, "--methods", "deepvm-file", "-o", "json", "--plot", str(picture)])
@@ -211,27 +243,36 @@ def test_the_command(tiny: None, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert document["bytes"] > 0
     assert {"processor", "cores", "torch"} <= set(document["machine"])
     assert list(document["methods"]) == ["torch.save", "deepvm-file"]
-    assert {f"{what}_{unit}" for what in ("stall", "durable", "training", "extra") for unit in ("s", "ratio")} == set(
-        document["methods"]["deepvm-file"]
-    )
+    assert {
+        f"{what}_{unit}"
+        for what in ("stall", "durable", "training", "extra")
+        for unit in ("s", "ratio")
+    } == set(document["methods"]["deepvm-file"])
     assert "warm-up" in err and "deepvm-file" in err
     assert ElementTree.parse(picture).getroot().tag == "{http://www.w3.org/2000/svg}svg"
 
 
-def test_the_command_refuses_a_picture_of_no_format_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_refuses_a_picture_of_no_format_at_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(SystemExit) as end:
         main(["ckpt", "bench", "--plot", "ratios.gif"])
     assert end.value.code == 2
     assert "warm-up" not in capsys.readouterr().err
 
 
-def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_torch_the_extra_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in [n for n in sys.modules if n.startswith("deepvm.profiling.checkpoint.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(SystemExit) as end:
         main(["ckpt", "bench"])
-    assert end.value.code == 2 and "this needs torch, which is not installed; install it" in capsys.readouterr().err
+    assert (
+        end.value.code == 2
+        and "this needs torch, which is not installed; install it" in capsys.readouterr().err
+    )
 
 
 def test_table_and_bars(tiny: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -260,7 +301,10 @@ class Scripted(methods.Method):
 
 
 def test_saves_of_what_blocks_are_all_alike(tiny: None) -> None:
-    """With training behind them or not; of the others each kind is looked at by itself, as often."""
+    """With training behind them or not.
+
+    Of the others each kind is looked at by itself, as often.
+    """
     training = run.Training(run.MODELS["resnet18"])
     method = Scripted(training, 9.0, 8.0)
     sample = run._sample(training, method, Times(0.3, 3.0), 5.0, 7.0)
@@ -317,27 +361,43 @@ def plain_seconds(folder: Path, size: int) -> dict[str, float]:
 
 
 def over(folder: Path, *names: str, what: Sequence[str], reps: int, steps: int) -> dict[str, float]:
-    """Ratios that are higher than their limit, unless plain copies of the bytes take two thirds of that time.
+    """Ratios that are higher than their limit, unless plain copies of the bytes take two thirds of
+    that time.
 
     Beside a disk that is as fast as memory, not even they would keep the limits.
     """
     found = bench(folder, *names, reps=reps, steps=steps)
     floors = plain_seconds(folder, found.bytes)
-    figures = {f"{n} {w}": (getattr(found.methods[n], w), LIMITS[n][w]) for n in names for w in what if w in LIMITS[n]}
+    figures = {
+        f"{n} {w}": (getattr(found.methods[n], w), LIMITS[n][w])
+        for n in names
+        for w in what
+        if w in LIMITS[n]
+    }
     fast = {f"{n} durable_ratio" for n in names if found.methods[n].durable_s <= 1.5 * floors[n]}
-    return {name: value for name, (value, most) in figures.items() if (value or 0.0) > most and name not in fast}
+    return {
+        name: value
+        for name, (value, most) in figures.items()
+        if (value or 0.0) > most and name not in fast
+    }
 
 
 @pytest.mark.slow
 def test_the_limit_of_the_stall(tmp_path: Path) -> None:
     """Once more when it fails: what else runs on the machine may come between."""
     measure: dict[str, Any] = {"what": ("stall_ratio",), "reps": 3, "steps": 1}
-    assert not over(tmp_path, "deepvm-file", **measure) or not over(tmp_path, "deepvm-file", **measure)
+    assert not over(tmp_path, "deepvm-file", **measure) or not over(
+        tmp_path, "deepvm-file", **measure
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.alone
 def test_all_limits(tmp_path: Path) -> None:
     """The disk and two cores are what the time goes to."""
-    measure: dict[str, Any] = {"what": ("stall_ratio", "durable_ratio", "extra_ratio"), "reps": 5, "steps": 4}
+    measure: dict[str, Any] = {
+        "what": ("stall_ratio", "durable_ratio", "extra_ratio"),
+        "reps": 5,
+        "steps": 4,
+    }
     assert not over(tmp_path, *LIMITS, **measure) or not over(tmp_path, *LIMITS, **measure)

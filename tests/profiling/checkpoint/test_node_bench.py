@@ -1,4 +1,6 @@
-"""The bench of a memory node: every figure is measured and adds up, what does not fit is said, nothing stays behind."""
+"""The bench of a memory node: every figure is measured and adds up, what does not fit is said,
+nothing stays behind.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,13 @@ def test_trainers_and_sizes_are_measured(tmp_path: Path) -> None:
         (3, 5 * MB + 1),
     ]
     for row in found.rows:
-        assert row.seconds and row.bytes_s and row.plain_1_bytes_s and row.plain_2_bytes_s and not row.problem
+        assert (
+            row.seconds
+            and row.bytes_s
+            and row.plain_1_bytes_s
+            and row.plain_2_bytes_s
+            and not row.problem
+        )
         assert row.bytes_s == pytest.approx(row.trainers * row.bytes / row.seconds)
         assert row.ratio == pytest.approx(row.bytes_s / row.plain_2_bytes_s)
         assert row.fairness is not None and 0 < row.fairness <= 1
@@ -93,7 +101,9 @@ def test_arguments_that_cannot_be_used(arguments: dict[str, Any]) -> None:
 def test_a_trainer_that_fails_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The node holds fewer than two versions of it."""
     real = node_process.memory_node
-    monkeypatch.setattr(node_bench, "memory_node", lambda folder, size, secret: real(folder, 3 * MB, secret))
+    monkeypatch.setattr(
+        node_bench, "memory_node", lambda folder, size, secret: real(folder, 3 * MB, secret)
+    )
     with pytest.raises(CheckpointError, match="a trainer of the benchmark failed: .*room for 2"):
         run_node_bench([1], [8 * MB], 1, folder=tmp_path)
     assert not list(tmp_path.iterdir())
@@ -107,13 +117,26 @@ def test_a_trainer_that_dies_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_peers_end_with_the_benchmark() -> None:
     words = [sys.executable, "-m", "deepvm.profiling.checkpoint.node_peers"]
-    setting = {"role": "send", "size": 10, "node": "tcp://127.0.0.1:1", "token": "00", "job": "j", "plain_port": 1}
-    done = subprocess.run(words, input=json.dumps(setting), capture_output=True, text=True, timeout=60)
+    setting = {
+        "role": "send",
+        "size": 10,
+        "node": "tcp://127.0.0.1:1",
+        "token": "00",
+        "job": "j",
+        "plain_port": 1,
+    }
+    done = subprocess.run(
+        words, input=json.dumps(setting), capture_output=True, text=True, timeout=60
+    )
     assert (done.returncode, done.stdout) == (0, '{"ready": true}\n')
     assert (
         "torch"
         not in subprocess.run(
-            [sys.executable, "-c", "import sys, deepvm.profiling.checkpoint.node_peers; print(*sys.modules)"],
+            [
+                sys.executable,
+                "-c",
+                "import sys, deepvm.profiling.checkpoint.node_peers; print(*sys.modules)",
+            ],
             capture_output=True,
             text=True,
             check=True,
@@ -131,18 +154,34 @@ def test_a_disk_without_direct_writes(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     row = NodeRow(4, 1, 100 * MB, 0.1, 4e9, 5e9, 6e9, 0.667, 0.9)
-    machine = {"processor": "P", "cores": 2, "file_system": "ext4", "measured_at": "2026-11-27T20:00:00Z"}
+    machine = {
+        "processor": "P",
+        "cores": 2,
+        "file_system": "ext4",
+        "measured_at": "2026-11-27T20:00:00Z",
+    }
     limits = {"memory_copy_bytes_s": 1.2e10, "direct_write_bytes_s": None}
     print_node_bench(NodeBench(5, machine, limits, [row]))
     out = capsys.readouterr().out
-    assert "0.67" in out and "0.90" in out and "4.00" in out and "no O_DIRECT" in out and "2026-11-27T20:00:00Z" in out
+    assert (
+        "0.67" in out
+        and "0.90" in out
+        and "4.00" in out
+        and "no O_DIRECT" in out
+        and "2026-11-27T20:00:00Z" in out
+    )
 
 
 @pytest.mark.parametrize(
-    ("state", "sizes"), [("0.5,1,2MB", [500_000, MB, 2 * MB]), ("1MiB", [2**20]), ("1MB, 2MiB", [MB, 2 * 2**20])]
+    ("state", "sizes"),
+    [("0.5,1,2MB", [500_000, MB, 2 * MB]), ("1MiB", [2**20]), ("1MB, 2MiB", [MB, 2 * 2**20])],
 )
 def test_the_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, state: str, sizes: list[int]
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    state: str,
+    sizes: list[int],
 ) -> None:
     asked: list[Any] = []
 
@@ -169,11 +208,19 @@ def test_the_command(
         main([*words, "-o", "json"])
     document = json.loads(capsys.readouterr().out)
     assert end.value.code == 0 and asked == [([1, 4], sizes, 3, 2)]
-    assert document["schema_version"] == "deepvm.ckpt-bench-node/1" and document["rows"][0]["problem"] == "it was not"
+    assert (
+        document["schema_version"] == "deepvm.ckpt-bench-node/1"
+        and document["rows"][0]["problem"] == "it was not"
+    )
 
 
 @pytest.mark.parametrize(
-    "words", [["--trainers", "x"], ["--trainers", "1", "--state", "5"], ["--trainers", "1", "--plot", "x.svg"]]
+    "words",
+    [
+        ["--trainers", "x"],
+        ["--trainers", "1", "--state", "5"],
+        ["--trainers", "1", "--plot", "x.svg"],
+    ],
 )
 def test_words_that_cannot_be_used(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     begin = time.monotonic()
@@ -185,7 +232,10 @@ def test_words_that_cannot_be_used(words: list[str], capsys: pytest.CaptureFixtu
 @pytest.mark.slow
 @pytest.mark.alone
 def test_eight_trainers_are_served_alike(tmp_path: Path) -> None:
-    """And the node keeps up with plain TCP (the goal is 60 %); once more if other work came between."""
+    """And the node keeps up with plain TCP (the goal is 60 %).
+
+    Once more if other work came between.
+    """
     for _ in range(2):
         (row,) = run_node_bench([8], [64 * MB], 5, folder=tmp_path).rows
         assert row.ratio is not None and row.fairness is not None

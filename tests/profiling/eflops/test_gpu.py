@@ -23,7 +23,9 @@ pytestmark = [
 
 @pytest.mark.parametrize("processes", [1, None])
 def test_all_gpus_or_one(processes: int | None) -> None:
-    found = measure_eflops("resnet18", 128, windows=3, seconds=0.5, device="cuda", processes=processes)
+    found = measure_eflops(
+        "resnet18", 128, windows=3, seconds=0.5, device="cuda", processes=processes
+    )
     assert found.processes == (processes or torch.cuda.device_count())
     assert found.machine["gpus"][0] == torch.cuda.get_device_name(0)
     assert found.machine["cuda"] == torch.version.cuda
@@ -36,7 +38,10 @@ def test_an_independent_stopwatch_agrees() -> None:
     found = measure_eflops("resnet50", 64, 64, windows=3, seconds=0.5, device="cuda", processes=1)
     model = build("resnet50").cuda()
     optimizer = torch.optim.Adam(model.parameters())
-    images, labels = torch.randn(64, 3, 64, 64, device="cuda"), torch.randint(10, (64,), device="cuda")
+    images, labels = (
+        torch.randn(64, 3, 64, 64, device="cuda"),
+        torch.randint(10, (64,), device="cuda"),
+    )
     speeds = []
     for _ in range(5):
         torch.cuda.synchronize()
@@ -56,13 +61,17 @@ def test_mixed_precision(dtype: str) -> None:
         with pytest.raises(RequestError, match="has no bfloat16"):
             measure_eflops("resnet18", 16, windows=3, seconds=0.1, device="cuda", dtype=dtype)
         return
-    found = measure_eflops("efficientnet_v2_m", 16, windows=3, seconds=0.1, device="cuda", dtype=dtype)
+    found = measure_eflops(
+        "efficientnet_v2_m", 16, windows=3, seconds=0.1, device="cuda", dtype=dtype
+    )
     assert found.workload.dtype == dtype
     assert found.eflops > 0
 
 
 def test_what_does_not_fit_is_told_with_the_next_step() -> None:
-    with pytest.raises(RequestError, match="less, such as 16384: resnet152 at 1024 x 1024: CUDA out of memory"):
+    with pytest.raises(
+        RequestError, match="less, such as 16384: resnet152 at 1024 x 1024: CUDA out of memory"
+    ):
         measure_eflops("resnet152", 32768, 1024, windows=3, device="cuda")
 
 

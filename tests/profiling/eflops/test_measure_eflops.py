@@ -1,4 +1,6 @@
-"""eFLOPS of this machine: real training in processes of its own, and every way in which one of them can fail."""
+"""eFLOPS of this machine: real training in processes of its own, and every way in which one of them
+can fail.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,13 @@ from deepvm.profiling.hosts.watchdog import ENDED  # noqa: E402
 from deepvm.profiling.workload.images import Images  # noqa: E402
 from deepvm.profiling.workload.models import MODELS, forward_flops  # noqa: E402
 from deepvm.profiling.workload.spec import Workload  # noqa: E402
-from deepvm.profiling.workload.train_step import DTYPES, Ranks, Training, real, synthetic  # noqa: E402
+from deepvm.profiling.workload.train_step import (  # noqa: E402
+    DTYPES,
+    Ranks,
+    Training,
+    real,
+    synthetic,
+)
 from deepvm.profiling.workload.windows import Window, time_windows  # noqa: E402
 
 HERE = TESTS / "support" / "profiling"
@@ -70,7 +78,9 @@ def measured(**changes: Any) -> Eflops:
 
 class Tiny(nn.Sequential):
     def __init__(self) -> None:
-        super().__init__(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten())
+        super().__init__(
+            nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten()
+        )
         self.append(nn.Linear(256, 10))
 
 
@@ -92,7 +102,10 @@ class TestNumbers:
         ("changes", "words"),
         [
             ({"steady": False}, "still changed after 3 windows.*--seconds"),
-            ({"windows": (Window(100, 1.0), Window(100, 1.0), Window(100, 1.2))}, "differ by 17%.*--windows"),
+            (
+                {"windows": (Window(100, 1.0), Window(100, 1.0), Window(100, 1.2))},
+                "differ by 17%.*--windows",
+            ),
             ({"processes": 3}, "3 of 4 GPUs.*--processes"),
         ],
     )
@@ -102,7 +115,14 @@ class TestNumbers:
 
     def test_the_document_has_its_pinned_form(self) -> None:
         document = measured().document()
-        assert list(document)[:6] == ["schema_version", "eflops", "images_per_s", "spread", "workload", "machine"]
+        assert list(document)[:6] == [
+            "schema_version",
+            "eflops",
+            "images_per_s",
+            "spread",
+            "workload",
+            "machine",
+        ]
         assert document["schema_version"] == "deepvm.eflops/1"
         assert document["workload"] == {
             "model": "resnet18",
@@ -143,7 +163,8 @@ class TestNumbers:
 
 class TestStep:
     @pytest.mark.parametrize(
-        ("dtype", "optimizer"), [("float32", "adam"), ("float32", "sgd"), ("bfloat16", "adam"), ("float16", "adam")]
+        ("dtype", "optimizer"),
+        [("float32", "adam"), ("float32", "sgd"), ("bfloat16", "adam"), ("float16", "adam")],
     )
     def test_it_trains(self, dtype: str, optimizer: str) -> None:
         model = Tiny()
@@ -158,7 +179,9 @@ class TestStep:
         assert not any(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
 
     def test_each_process_gets_its_own_images(self) -> None:
-        pixels = np.arange(7, dtype=np.uint8)[:, None, None, None] * np.ones((1, 3, 32, 32), np.uint8)
+        pixels = np.arange(7, dtype=np.uint8)[:, None, None, None] * np.ones(
+            (1, 3, 32, 32), np.uint8
+        )
         data = Images("idx", pixels, np.arange(7, dtype=np.uint8))
         for rank, own in ((0, [0, 2, 4, 6]), (1, [1, 3, 5])):
             ranks = Ranks(rank, 1, CPU, Path("unused"), 10)
@@ -224,7 +247,9 @@ def for_other_images():
 
 
 @pytest.mark.slow
-def test_a_model_of_ones_own(one_core: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_of_ones_own(
+    one_core: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By hand: a linear layer on 8 tokens is 8 x 16 x 50 multiplications and as many additions."""
     (tmp_path / "own_model.py").write_text(OWN)
     (tmp_path / "json.py").write_text("raise SystemExit('the user has a file of that name')")
@@ -233,10 +258,16 @@ def test_a_model_of_ones_own(one_core: None, tmp_path: Path, monkeypatch: pytest
     assert found.forward_flops == 2 * 8 * 16 * 50 and found.workload.model == "own_model:Tokens"
     for name, message in {
         "own_model:Token": "imported in the current folder .AttributeError: ",
-        "no_such:Model": "imported in the current folder .ModuleNotFoundError: No module named 'no_such'",
-        "own_model:for_other_images": "a model that takes images, and whose operations can be counted without data .",
+        "no_such:Model": (
+            "imported in the current folder .ModuleNotFoundError: No module named 'no_such'"
+        ),
+        "own_model:for_other_images": (
+            "a model that takes images, and whose operations can be counted without data ."
+        ),
     }.items():
-        with pytest.raises(RequestError, match=f"model: '{name}' cannot be used; allowed: .*{message}"):
+        with pytest.raises(
+            RequestError, match=f"model: '{name}' cannot be used; allowed: .*{message}"
+        ):
             measure_eflops(name, **SMALL)
 
 
@@ -268,7 +299,9 @@ def test_two_processes_train_one_model_by_ddp() -> None:
     assert {w.images for w in found.windows} == {2 * 2 * found.steps}
 
 
-def fault(monkeypatch: pytest.MonkeyPatch, kind: str, rank: int, task: Task = TASK, within: float = 60) -> DeepVMError:
+def fault(
+    monkeypatch: pytest.MonkeyPatch, kind: str, rank: int, task: Task = TASK, within: float = 60
+) -> DeepVMError:
     monkeypatch.setenv("FAULT", f"{kind} {rank}")
     monkeypatch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
     before = children(os.getpid())
@@ -281,12 +314,29 @@ def fault(monkeypatch: pytest.MonkeyPatch, kind: str, rank: int, task: Task = TA
 @pytest.mark.parametrize(
     ("kind", "rank", "error", "message"),
     [
-        ("raise", 1, MeasurementError, "process 2 of 2 failed: RuntimeError: the fan has stopped; try --processes 1"),
+        (
+            "raise",
+            1,
+            MeasurementError,
+            "process 2 of 2 failed: RuntimeError: the fan has stopped; try --processes 1",
+        ),
         pytest.param("memory", 1, RequestError, "CUDA out of memory", marks=pytest.mark.slow),
-        pytest.param("kill", 1, RequestError, "batch: 2 .* no less; .*killed, as Linux", marks=pytest.mark.slow),
-        pytest.param("segv", 1, MeasurementError, "process 2 of 2 ended by signal 11", marks=pytest.mark.slow),
-        pytest.param("segv", 0, MeasurementError, "process 1 of 2 ended by signal 11", marks=pytest.mark.slow),
-        pytest.param("exit", 1, MeasurementError, "exit code 7: something last", marks=pytest.mark.slow),
+        pytest.param(
+            "kill",
+            1,
+            RequestError,
+            "batch: 2 .* no less; .*killed, as Linux",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "segv", 1, MeasurementError, "process 2 of 2 ended by signal 11", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            "segv", 0, MeasurementError, "process 1 of 2 ended by signal 11", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            "exit", 1, MeasurementError, "exit code 7: something last", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_process_that_fails_is_named_with_its_reason(
@@ -313,7 +363,9 @@ def test_processes_that_say_nothing_are_ended(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_process_that_hangs_in_the_middle_is_ended_with_the_other(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_hangs_in_the_middle_is_ended_with_the_other(
+    rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = fault(monkeypatch, "hang", rank, replace(TASK, timeout_s=30.0), within=120)
     assert isinstance(found, MeasurementError)
 
@@ -343,5 +395,8 @@ def test_damaged_images_are_told_as_such(one_core: None, tmp_path: Path) -> None
 
 def test_what_does_not_fit_is_told_with_the_next_step(one_core: None) -> None:
     """60000 images of 2048 x 2048 are 3 TB; nothing of it is touched."""
-    with pytest.raises(RequestError, match="batch: 60000 .*less, such as 30000: resnet18 at 2048 x 2048: D.*allocat"):
+    with pytest.raises(
+        RequestError,
+        match="batch: 60000 .*less, such as 30000: resnet18 at 2048 x 2048: D.*allocat",
+    ):
         measure_eflops("resnet18", **SMALL | {"batch": 60000}, resolution=2048)

@@ -1,4 +1,6 @@
-"""The fit: published figures and every law's own data come back, AICc is what it should be, doubts are said."""
+"""The fit: published figures and every law's own data come back, AICc is what it should be, doubts
+are said.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,16 @@ from deepvm.errors import RequestError
 from deepvm.profiling.fit import speedup_models
 from deepvm.profiling.fit.diagnostics import doubts
 from deepvm.profiling.fit.speedup_fit import Fit, fit_curve, next_step
-from deepvm.profiling.fit.speedup_models import ALPHA_BETA, AMDAHL, LAWS, LOGISTIC, USL, Law, aicc, fit_law
+from deepvm.profiling.fit.speedup_models import (
+    ALPHA_BETA,
+    AMDAHL,
+    LAWS,
+    LOGISTIC,
+    USL,
+    Law,
+    aicc,
+    fit_law,
+)
 
 N = np.array(SIZES, dtype=np.float64)
 Points = list[tuple[float, float]]
@@ -31,7 +42,9 @@ def sampled(curve: Callable[[float], float], sizes: Sequence[int] = SIZES) -> Po
     return [(float(n), curve(n)) for n in sizes]
 
 
-def noisy(law: Law, values: Sequence[float], noise: float, seed: int = 0, repeats: int = 1) -> Points:
+def noisy(
+    law: Law, values: Sequence[float], noise: float, seed: int = 0, repeats: int = 1
+) -> Points:
     """Times that are off by some share of themselves."""
     random = np.random.default_rng(seed)
     return [
@@ -63,7 +76,10 @@ class TestPublished:
         assert found.best.law is LOGISTIC
 
     def test_the_average_of_its_workloads_is_the_papers(self) -> None:
-        fits = [quick(sampled(lambda n, row=row: logistic(n, *row))).document() for row in TABLE_IV.values()]
+        fits = [
+            quick(sampled(lambda n, row=row: logistic(n, *row))).document()
+            for row in TABLE_IV.values()
+        ]
         means = [float(np.mean([f[p] for f in fits])) for p in "abc"]
         assert means == pytest.approx(G4DN, rel=1e-3)
 
@@ -97,12 +113,17 @@ class TestPublished:
         assert 0.05 < mean_error(RingSpeedup(**found.document()["ring"]), beyond) < 0.4
 
     def test_what_the_warning_says_of_a_logistic_to_eight_vms(self) -> None:
-        """S(32) of 0.4 to 6 times the truth: nine in ten fits with 5 % noise, and not much less than that."""
+        """S(32) of 0.4 to 6 times the truth: nine in ten fits with 5 % noise, and not much less
+        than that.
+        """
         random = np.random.default_rng(3)
         n, at = np.array([1.0, 2, 4, 6, 8]), np.array([32.0])
         truth = LOGISTIC.speedup(n, *G4DN)
         draws = [truth * (1 + 0.05 * random.standard_normal(5)) for _ in range(examples(120))]
-        found = [float(fit_law(LOGISTIC, n, s).speedup(at)[0] / LOGISTIC.speedup(at, *G4DN)[0]) for s in draws]
+        found = [
+            float(fit_law(LOGISTIC, n, s).speedup(at)[0] / LOGISTIC.speedup(at, *G4DN)[0])
+            for s in draws
+        ]
         low, high = np.quantile(found, [0.05, 0.95])
         assert 0.3 < low < 0.55
         assert 3.5 < high < 8
@@ -118,9 +139,12 @@ class TestOwnData:
     """Without noise each law finds its parameters, and AICc finds the law."""
 
     @pytest.mark.parametrize(
-        ("law", "parameters"), [(AMDAHL, amdahls), (USL, usls), (ALPHA_BETA, rings), (LOGISTIC, logistics)]
+        ("law", "parameters"),
+        [(AMDAHL, amdahls), (USL, usls), (ALPHA_BETA, rings), (LOGISTIC, logistics)],
     )
-    def test_it_comes_back(self, law: Law, parameters: st.SearchStrategy[tuple[float, ...]]) -> None:
+    def test_it_comes_back(
+        self, law: Law, parameters: st.SearchStrategy[tuple[float, ...]]
+    ) -> None:
         @settings(max_examples=examples(60))
         @given(values=parameters)
         def check(values: tuple[float, ...]) -> None:
@@ -134,10 +158,17 @@ class TestOwnData:
 
     @pytest.mark.parametrize(
         ("law", "values"),
-        [(AMDAHL, (0.08,)), (USL, (0.05, 0.004)), (ALPHA_BETA, (2.0, 0.09)), (LOGISTIC, (0.2, 12.0, 6.2))],
+        [
+            (AMDAHL, (0.08,)),
+            (USL, (0.05, 0.004)),
+            (ALPHA_BETA, (2.0, 0.09)),
+            (LOGISTIC, (0.2, 12.0, 6.2)),
+        ],
     )
     @pytest.mark.parametrize("seed", range(3))
-    def test_clear_data_with_noise_are_recognised(self, law: Law, values: tuple[float, ...], seed: int) -> None:
+    def test_clear_data_with_noise_are_recognised(
+        self, law: Law, values: tuple[float, ...], seed: int
+    ) -> None:
         points = noisy(law, values, 0.02, seed, repeats=3)
         found = quick(points)
         assert found.best.law is law or _nests(found.best.law, law)
@@ -146,7 +177,9 @@ class TestOwnData:
 
 
 def _nests(larger: Law, law: Law) -> bool:
-    """Amdahl's law is a USL and an alpha-beta whose second cost is 0: noise may prefer those by a little."""
+    """Amdahl's law is a USL and an alpha-beta whose second cost is 0: noise may prefer those by a
+    little.
+    """
     return law is AMDAHL and larger in (USL, ALPHA_BETA)
 
 
@@ -201,18 +234,23 @@ class TestOracles:
         """Ten times the work in each unit of S changes c and nothing else."""
         n, s = np.array(noisy(LOGISTIC, (0.15, 14.0, 9.0), 0.05)).T
         one, ten = fit_law(LOGISTIC, n, s), fit_law(LOGISTIC, n, 10 * s)
-        assert ten.values == pytest.approx((one.values[0], one.values[1], 10 * one.values[2]), rel=1e-5)
+        assert ten.values == pytest.approx(
+            (one.values[0], one.values[1], 10 * one.values[2]), rel=1e-5
+        )
         assert (ten.mape, ten.aicc) == pytest.approx((one.mape, one.aicc))
 
 
 class TestRefused:
     @pytest.mark.parametrize("sizes", [(), (1,), (1, 2), (1, 2, 4), (2, 2, 4, 4, 8, 8)])
     def test_too_few_sizes(self, sizes: tuple[int, ...]) -> None:
-        with pytest.raises(RequestError, match=f"{len(set(sizes))} different n .*at least 4 different n"):
+        with pytest.raises(
+            RequestError, match=f"{len(set(sizes))} different n .*at least 4 different n"
+        ):
             fit_curve([(n, 0.9 * n) for n in sizes])
 
     @pytest.mark.parametrize(
-        "point", [(0, 1), (1.5, 1), (5000, 1), (3, 0), (3, -1), (3, math.nan), (math.nan, 1), (3, math.inf)]
+        "point",
+        [(0, 1), (1.5, 1), (5000, 1), (3, 0), (3, -1), (3, math.nan), (math.nan, 1), (3, math.inf)],
     )
     def test_points_that_are_none(self, point: tuple[float, float]) -> None:
         with pytest.raises(RequestError, match="a whole n, 1 to 4096"):
@@ -239,10 +277,16 @@ class TestWarnings:
         points = [(1.0, 1.0), *sampled(lambda n: logistic(n, a, b, c), SIZES[1:])]
         assert quick(points).warnings == ()
 
-    @pytest.mark.parametrize(("up_to", "expected"), [(None, False), (8, False), (48, False), (49, True), (255, True)])
-    def test_use_beyond_one_and_a_half_of_what_was_measured(self, up_to: int | None, expected: bool) -> None:
+    @pytest.mark.parametrize(
+        ("up_to", "expected"), [(None, False), (8, False), (48, False), (49, True), (255, True)]
+    )
+    def test_use_beyond_one_and_a_half_of_what_was_measured(
+        self, up_to: int | None, expected: bool
+    ) -> None:
         text = said(RING, up_to)
-        assert ("the largest n that was measured (32): beyond 1.5 x, here n = 48" in text) is expected
+        assert (
+            "the largest n that was measured (32): beyond 1.5 x, here n = 48" in text
+        ) is expected
 
     def test_few_sizes(self) -> None:
         assert "only 4 different n: measure 5 or more" in said(RING[:4])
@@ -250,9 +294,14 @@ class TestWarnings:
 
     def test_laws_that_could_not_be_compared(self) -> None:
         text = said(RING[:5])
-        assert "5 measurements are too few for an AICc of logistic: 6 are enough to compare all laws" in text
+        assert (
+            "5 measurements are too few for an AICc of logistic: 6 are enough to compare all laws"
+            in text
+        )
         assert "too few" not in said(RING[:6])
-        assert "4 measurements are too few for an AICc of logistic, usl and alpha-beta" in said(RING[:4])
+        assert "4 measurements are too few for an AICc of logistic, usl and alpha-beta" in said(
+            RING[:4]
+        )
 
     def test_no_point_past_the_bend(self) -> None:
         points = sampled(lambda n: logistic(n, 0.3, 20, 30), (1, 2, 4, 8, 12, 16))
@@ -261,8 +310,9 @@ class TestWarnings:
 
     def test_near_linear_points(self) -> None:
         points = sampled(lambda n: 0.97 * n, (1, 2, 4, 6, 8))
-        assert "S(n) is above 0.9 n everywhere, so no bend has been measured: nothing is known of n above 8" in said(
-            points
+        assert (
+            "S(n) is above 0.9 n everywhere, so no bend has been measured: nothing is known of n"
+            " above 8" in said(points)
         )
         assert "0.9 n" not in said(RING)
 
@@ -291,11 +341,15 @@ class TestWarnings:
         assert "at n = 4" not in text
 
     def test_a_hybrid_that_is_no_speed_up_at_small_n(self) -> None:
-        assert "hybrid, which is the logistic with its tangent below b (eq. 12): S(1) is 0.707" in said(
-            sampled(lambda n: logistic(n, *TABLE_IV["ResNet-18"]))
+        assert (
+            "hybrid, which is the logistic with its tangent below b (eq. 12): S(1) is 0.707"
+            in said(sampled(lambda n: logistic(n, *TABLE_IV["ResNet-18"])))
         )
         steep = said(sampled(lambda n: logistic(n, 0.5, 8, 10)))
-        assert "hybrid, which is the logistic with its tangent below b (eq. 12): S(n) is below 0 up to n = 4" in steep
+        assert (
+            "hybrid, which is the logistic with its tangent below b (eq. 12): S(n) is below 0 up to"
+            " n = 4" in steep
+        )
 
     def test_no_law_that_fits(self) -> None:
         points = [(n, s * (1.5 if i % 2 else 0.7)) for i, (n, s) in enumerate(RING)]
@@ -308,8 +362,12 @@ class TestWarnings:
         cut = fit_law(LOGISTIC, n, s)
         assert whole.converged
         assert not cut.converged
-        assert square(LOGISTIC, cut.values, n, s) == pytest.approx(square(LOGISTIC, whole.values, n, s), rel=1e-3)
-        assert "logistic: the search for its parameters was cut off; do not use them" in doubts(n, s, [cut], cut, 32)
+        assert square(LOGISTIC, cut.values, n, s) == pytest.approx(
+            square(LOGISTIC, whole.values, n, s), rel=1e-3
+        )
+        assert "logistic: the search for its parameters was cut off; do not use them" in doubts(
+            n, s, [cut], cut, 32
+        )
         assert not any("cut off" in text for text in doubts(n, s, [whole], whole, 32))
 
 
@@ -329,12 +387,18 @@ class TestNextStep:
 
     def test_the_middle_of_the_widest_gap(self) -> None:
         curve = lambda n: n / (1 + 0.5 * (n - 1))  # noqa: E731
-        assert next_step(quick(sampled(curve, (1, 2, 4, 16, 32)))) == "measure n = 8: 5 sizes are few"
-        assert next_step(quick(sampled(curve, (1, 2, 3, 4, 5)))) == "measure n = 10: 5 sizes are few"
+        assert (
+            next_step(quick(sampled(curve, (1, 2, 4, 16, 32)))) == "measure n = 8: 5 sizes are few"
+        )
+        assert (
+            next_step(quick(sampled(curve, (1, 2, 3, 4, 5)))) == "measure n = 10: 5 sizes are few"
+        )
 
     def test_the_size_where_the_band_is_widest(self) -> None:
         once = noisy(ALPHA_BETA, (2.0, 0.09), 0.4, 2)
-        assert next_step(fit_curve(once, resamples=100)).startswith("repeat n = 1, from which all speed-ups count: S(")
+        assert next_step(fit_curve(once, resamples=100)).startswith(
+            "repeat n = 1, from which all speed-ups count: S("
+        )
         found = fit_curve([*once, (1, 1.02), (1, 0.98)], resamples=100)
         n = np.array(found.sizes, dtype=np.float64)
         low, high = found.band.at(n)
@@ -367,13 +431,19 @@ def test_an_aicc_without_a_value_is_null() -> None:
 
 def test_the_order_of_the_points_does_not_matter() -> None:
     points = noisy(ALPHA_BETA, (2.0, 0.09), 0.05, repeats=2)
-    assert fit_curve(points, resamples=20).document() == fit_curve(points[::-1], resamples=20).document()
+    assert (
+        fit_curve(points, resamples=20).document()
+        == fit_curve(points[::-1], resamples=20).document()
+    )
 
 
 @settings(max_examples=examples(75))
 @given(
     points=st.lists(
-        st.tuples(st.integers(1, 4096), st.floats(1e-9, 1e9)), min_size=4, max_size=12, unique_by=lambda p: p[0]
+        st.tuples(st.integers(1, 4096), st.floats(1e-9, 1e9)),
+        min_size=4,
+        max_size=12,
+        unique_by=lambda p: p[0],
     )
 )
 def test_any_points_give_a_fit_or_a_reason(points: Points) -> None:

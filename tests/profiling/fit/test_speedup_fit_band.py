@@ -1,4 +1,6 @@
-"""The bootstrap band: it holds the curve, the same seed gives the same, it widens with noise, and it covers."""
+"""The bootstrap band: it holds the curve, the same seed gives the same, it widens with noise, and
+it covers.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,9 @@ def test_it_is_wider_beyond_the_points() -> None:
 
 def test_the_same_seed_gives_the_same_band_and_another_another() -> None:
     points = measured("g5.xlarge")
-    first, second, other = (fit_curve(points, resamples=50, seed=seed).band_points() for seed in (1, 1, 2))
+    first, second, other = (
+        fit_curve(points, resamples=50, seed=seed).band_points() for seed in (1, 1, 2)
+    )
     assert first == second
     assert first != other
     for one, two in zip(first, other, strict=True):
@@ -81,7 +85,9 @@ def test_the_same_seed_gives_the_same_band_and_another_another() -> None:
 
 @pytest.mark.parametrize("law", [ALPHA_BETA, LOGISTIC], ids=lambda law: law.name)
 def test_it_covers_the_truth(law: Law) -> None:
-    """Of 95 % bands around fits to data with 5 % noise, nine in ten hold the true S(20), and not all by being huge."""
+    """Of 95 % bands around fits to data with 5 % noise, nine in ten hold the true S(20), and not
+    all by being huge.
+    """
     at = np.array([20.0])
     truth = law.speedup(at, *TRUE[law])
     bands = [band_of(law, 0.05, seed) for seed in range(examples(75))]
@@ -92,7 +98,9 @@ def test_it_covers_the_truth(law: Law) -> None:
 
 @pytest.mark.parametrize("repeats", [1, 3])
 def test_the_band_knows_that_the_unit_was_measured_too(repeats: int) -> None:
-    """Times with 3 % noise, those of one VM included: S(16) is in nearly all 95 % bands, which are not huge."""
+    """Times with 3 % noise, those of one VM included: S(16) is in nearly all 95 % bands, which are
+    not huge.
+    """
     at, n = np.array([16.0]), np.repeat([1.0, 2, 4, 8, 16, 32], repeats)
     truth, held, widths = ALPHA_BETA.speedup(at, *TRUE[ALPHA_BETA]), 0, []
     trials = 40
@@ -108,7 +116,10 @@ def test_the_band_knows_that_the_unit_was_measured_too(repeats: int) -> None:
 
 
 def test_repeats_do_not_hide_what_a_law_cannot_describe() -> None:
-    """Ten times the same points that lie off the law: no better known than once; only the unit is."""
+    """Ten times the same points that lie off the law: no better known than once.
+
+    Only the unit is.
+    """
     unit, *others = measured("g5.xlarge")
     once, ten = (fit_curve([unit, *others * times], resamples=100).band for times in (1, 10))
     assert width(ten) == pytest.approx(width(once), rel=0.3)
@@ -127,7 +138,9 @@ def test_the_scatter_of_the_unit_moves_the_whole_curve() -> None:
 
 @settings(max_examples=examples(90))
 @given(law=st.sampled_from(LAWS), noise=st.floats(0, 0.2), seed=st.integers(0, 10_000))
-def test_the_fast_search_finds_what_the_bounded_one_finds(law: Law, noise: float, seed: int) -> None:
+def test_the_fast_search_finds_what_the_bounded_one_finds(
+    law: Law, noise: float, seed: int
+) -> None:
     s = law.speedup(N, *TRUE[law]) * (1 + noise * np.clip(noise_of(seed, len(N)), -3, 3))
     fast, exact = search_fast(law, N, s, TRUE[law]), search(law, N, s, TRUE[law])
     assert fast is not None

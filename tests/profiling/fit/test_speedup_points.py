@@ -43,12 +43,22 @@ def test_speed_ups(text: str, tmp_path: Path) -> None:
 
 def test_seconds_count_from_the_median_of_one_vm(tmp_path: Path) -> None:
     path = written(tmp_path, "n,seconds\n4,30\n1,100\n1,90\n1,130\n2,50\n2,80\n")
-    assert read_points(path) == ((1, 1.0), (1, 100 / 90), (1, 100 / 130), (2, 2.0), (2, 1.25), (4, 100 / 30))
+    assert read_points(path) == (
+        (1, 1.0),
+        (1, 100 / 90),
+        (1, 100 / 130),
+        (2, 2.0),
+        (2, 1.25),
+        (4, 100 / 30),
+    )
 
 
 def test_seconds_without_one_vm_say_what_to_measure(tmp_path: Path) -> None:
     text = refused(written(tmp_path, "n,seconds\n2,50\n4,30\n"))
-    assert "no row with n = 1, only n = 2, 4; a speed-up counts from one VM: measure n = 1 as well" in text
+    assert (
+        "no row with n = 1, only n = 2, 4; a speed-up counts from one VM: measure n = 1 as well"
+        in text
+    )
 
 
 @pytest.mark.parametrize(
@@ -59,7 +69,12 @@ def test_seconds_without_one_vm_say_what_to_measure(tmp_path: Path) -> None:
         ("n,speedup\n", "file", "holds no measurement", "columns n,speedup"),
         ("1,1\n2,1.8\n", "line 1", "'1,1'", "the columns n and speedup, or n and seconds"),
         ("# a\nn,time\n1,2\n", "line 2", "'n,time'", "the columns n and speedup, or n and seconds"),
-        ("n,seconds,speedup\n1,2,1\n", "line 1", "'n,seconds,speedup'", "the columns n and speedup"),
+        (
+            "n,seconds,speedup\n1,2,1\n",
+            "line 1",
+            "'n,seconds,speedup'",
+            "the columns n and speedup",
+        ),
         ("n,speedup\n1,1\n\n2\n", "line 4", "1 fields", "one field for n and speedup"),
         ("n,speedup\n1,1\n2,1.8,3\n", "line 3", "3 fields", "one field for n and speedup"),
         ("n,speedup\n1.5,1\n", "line 2, column n", "1.5", "a whole number of VMs, 1 to 4096"),
@@ -76,7 +91,9 @@ def test_seconds_without_one_vm_say_what_to_measure(tmp_path: Path) -> None:
         ('n,seconds\n1,"10\n', "line 2", "not CSV", "the columns n"),
     ],
 )
-def test_what_cannot_be_read(text: str, place: str, found: str, expected: str, tmp_path: Path) -> None:
+def test_what_cannot_be_read(
+    text: str, place: str, found: str, expected: str, tmp_path: Path
+) -> None:
     path = written(tmp_path, text)
     message = refused(path)
     first = message.splitlines()[0]
@@ -115,7 +132,13 @@ SCALING: dict[str, Any] = {
     "workload": {"model": "resnet18"},
     "runs": [
         {"n": 2, "repeat": 0, "seconds_per_step": [0.1], "images_per_s": 180.0, "failed": None},
-        {"n": 2, "repeat": 1, "seconds_per_step": [], "images_per_s": None, "failed": "host b did not answer"},
+        {
+            "n": 2,
+            "repeat": 1,
+            "seconds_per_step": [],
+            "images_per_s": None,
+            "failed": "host b did not answer",
+        },
         {"n": 1, "repeat": 0, "seconds_per_step": [0.1], "images_per_s": 100, "failed": None},
         {"n": 1, "repeat": 1, "seconds_per_step": [0.1], "images_per_s": 125, "failed": None},
     ],
@@ -145,15 +168,30 @@ def test_its_points_are_used_where_the_runs_have_no_unit(runs: Any, tmp_path: Pa
     ("text", "words"),
     [
         ("[1]", "schema_version: is missing; allowed: 'deepvm.scaling/1'"),
-        ('{"schema_version": "deepvm.fit/1"}', "schema_version: 'deepvm.fit/1'; allowed: 'deepvm.scaling/1'"),
+        (
+            '{"schema_version": "deepvm.fit/1"}',
+            "schema_version: 'deepvm.fit/1'; allowed: 'deepvm.scaling/1'",
+        ),
         ("{", "line 1, column 2: not JSON"),
         (changed(runs=[], points=[]), "points: holds no speed-up; a speed-up counts from one VM"),
-        (changed(runs=[], points=[{"n": 1}]), "points[0].speedup: is missing; allowed: a number above 0"),
+        (
+            changed(runs=[], points=[{"n": 1}]),
+            "points[0].speedup: is missing; allowed: a number above 0",
+        ),
         (changed(runs=[], points=[7]), "points[0].n: is missing; allowed: a whole number"),
         (changed(runs=[7]), "run 1 that did not fail, n: is missing; allowed: a whole number"),
-        (changed(runs=[{"n": 1}]), "run 1 that did not fail, images_per_s: is missing; allowed: a number above 0"),
-        (changed(runs=[{"n": True, "images_per_s": 5}]), "run 1 that did not fail, n: True; allowed: a whole number"),
-        (changed(runs=[{"n": 1, "images_per_s": -5}]), "run 1 that did not fail, images_per_s: -5; allowed: a number"),
+        (
+            changed(runs=[{"n": 1}]),
+            "run 1 that did not fail, images_per_s: is missing; allowed: a number above 0",
+        ),
+        (
+            changed(runs=[{"n": True, "images_per_s": 5}]),
+            "run 1 that did not fail, n: True; allowed: a whole number",
+        ),
+        (
+            changed(runs=[{"n": 1, "images_per_s": -5}]),
+            "run 1 that did not fail, images_per_s: -5; allowed: a number",
+        ),
     ],
 )
 def test_a_document_that_is_none(text: str, words: str, tmp_path: Path) -> None:
@@ -165,14 +203,18 @@ values = st.floats(1e-8, 1e8)
 
 
 @given(rows=st.lists(st.tuples(sizes, values), min_size=1, max_size=20))
-def test_what_is_written_is_read(rows: list[tuple[int, float]], tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_what_is_written_is_read(
+    rows: list[tuple[int, float]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
     path = tmp_path_factory.mktemp("points") / "points.csv"
     path.write_text("n,speedup\n" + "".join(f"{n},{s!r}\n" for n, s in rows))
     assert sorted(read_points(path)) == sorted((float(n), s) for n, s in rows)
 
 
 @given(text=st.text(max_size=60))
-def test_any_text_is_points_or_is_refused_with_its_place(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_any_text_is_points_or_is_refused_with_its_place(
+    text: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     path = tmp_path_factory.mktemp("points") / "points.csv"
     path.write_bytes(("n,speedup\n" + text).encode("utf-8", "surrogatepass"))
     try:

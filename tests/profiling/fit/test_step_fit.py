@@ -30,7 +30,15 @@ def fitted(*asked: tuple[int, int, float], **more: object) -> StepFit:
 def test_the_document() -> None:
     found = fitted((8, 32, 128.0), (1, 1, 8.0)).document()
     assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert list(found) == ["schema_version", "law", "row_count", "error", "measured_to", "predictions", "warnings"]
+    assert list(found) == [
+        "schema_version",
+        "law",
+        "row_count",
+        "error",
+        "measured_to",
+        "predictions",
+        "warnings",
+    ]
     assert found["schema_version"] == "deepvm.steptime/1"
     assert list(found["law"]) == [
         "grad_fixed",
@@ -50,7 +58,9 @@ def test_the_document() -> None:
     assert near["step_s"]["value"] == pytest.approx(0.05 + 0.032, rel=0.02)
     for place, other in (("low", "high"), ("value", "value"), ("high", "low")):
         assert far["throughput"][place] == pytest.approx(32 * 128 / far["step_s"][other])
-    assert all(type(value) is float for one in (far["step_s"], far["throughput"]) for value in one.values())
+    assert all(
+        type(value) is float for one in (far["step_s"], far["throughput"]) for value in one.values()
+    )
 
 
 def test_without_predictions() -> None:
@@ -65,13 +75,27 @@ def test_without_predictions() -> None:
         ((6, 24, 32.0), False, None),
         ((7, 24, 32.0), True, "more than 1.5 x what was measured, 4 VMs and 16 GPUs"),
         ((4, 32, 32.0), True, "more GPUs in a VM than were measured, 4"),
-        ((4, 16, 130.0), False, "the batch lies outside what was measured, 8 to 128 samples on each GPU"),
-        ((4, 16, 200.0), True, "the batch lies outside what was measured, 8 to 128 samples on each GPU"),
-        ((4, 16, 1.0), True, "the batch lies outside what was measured, 8 to 128 samples on each GPU"),
+        (
+            (4, 16, 130.0),
+            False,
+            "the batch lies outside what was measured, 8 to 128 samples on each GPU",
+        ),
+        (
+            (4, 16, 200.0),
+            True,
+            "the batch lies outside what was measured, 8 to 128 samples on each GPU",
+        ),
+        (
+            (4, 16, 1.0),
+            True,
+            "the batch lies outside what was measured, 8 to 128 samples on each GPU",
+        ),
         ((1, 8, 32.0), True, "more GPUs in a VM than were measured, 4"),
     ],
 )
-def test_what_predictions_are_warned_of(asked: tuple[int, int, float], extrapolated: bool, warned: str | None) -> None:
+def test_what_predictions_are_warned_of(
+    asked: tuple[int, int, float], extrapolated: bool, warned: str | None
+) -> None:
     found = fitted(asked)
     assert found.predictions[0].extrapolated == extrapolated
     expected = [f"nodes={asked[0]},gpus={asked[1]},batch={asked[2]:g}: {warned}"] if warned else []
@@ -88,22 +112,65 @@ def test_many_predictions_are_warned_of_at_once() -> None:
 @pytest.mark.parametrize(
     ("sizes", "batches", "asked", "warned"),
     [
-        ([(1, 1), (1, 2), (1, 4)], BATCHES, (2, 2, 8.0), "nothing was measured that synchronises so"),
+        (
+            [(1, 1), (1, 2), (1, 4)],
+            BATCHES,
+            (2, 2, 8.0),
+            "nothing was measured that synchronises so",
+        ),
         ([(1, 1), (1, 2), (1, 4)], BATCHES, None, "nothing was measured on several VMs"),
         ([(1, 1), (2, 2), (2, 4), (2, 8)], BATCHES, None, "of several VMs only 2 were measured"),
-        ([(1, 1), (2, 2), (4, 4), (8, 8)], BATCHES, None, "nothing was measured with several GPUs in a VM"),
-        ([(1, 1), (1, 2), (2, 8), (4, 16)], BATCHES, None, "of several GPUs in one VM only 2 were measured"),
-        ([(1, 1), (1, 2), (2, 8), (4, 16)], BATCHES, (1, 4, 8.0), "more GPUs in a VM than were measured, 2"),
-        ([(1, 1), (2, 8), (3, 12), (4, 16)], BATCHES, None, "no VM with several GPUs was measured alone"),
+        (
+            [(1, 1), (2, 2), (4, 4), (8, 8)],
+            BATCHES,
+            None,
+            "nothing was measured with several GPUs in a VM",
+        ),
+        (
+            [(1, 1), (1, 2), (2, 8), (4, 16)],
+            BATCHES,
+            None,
+            "of several GPUs in one VM only 2 were measured",
+        ),
+        (
+            [(1, 1), (1, 2), (2, 8), (4, 16)],
+            BATCHES,
+            (1, 4, 8.0),
+            "more GPUs in a VM than were measured, 2",
+        ),
+        (
+            [(1, 1), (2, 8), (3, 12), (4, 16)],
+            BATCHES,
+            None,
+            "no VM with several GPUs was measured alone",
+        ),
         ([(2, 2), (3, 3), (4, 4)], BATCHES, None, "no single GPU was measured"),
-        ([(2, 2), (3, 3), (4, 4)], BATCHES, (1, 1, 8.0), "smaller than what was measured, 2 VMs and 2 GPUs"),
+        (
+            [(2, 2), (3, 3), (4, 4)],
+            BATCHES,
+            (1, 1, 8.0),
+            "smaller than what was measured, 2 VMs and 2 GPUs",
+        ),
         (SIZES, [32.0], None, "only a batch of 32 was measured"),
-        (SIZES, [32.0], (1, 1, 33.0), "the batch lies outside what was measured, 32 samples on each GPU"),
-        ([(1, 1), (1, 2), (2, 2)], [8.0, 32.0], None, "only 6 different clusters and batches were measured"),
+        (
+            SIZES,
+            [32.0],
+            (1, 1, 33.0),
+            "the batch lies outside what was measured, 32 samples on each GPU",
+        ),
+        (
+            [(1, 1), (1, 2), (2, 2)],
+            [8.0, 32.0],
+            None,
+            "only 6 different clusters and batches were measured",
+        ),
     ],
 )
 def test_what_is_said_of_little(
-    sizes: list[tuple[int, int]], batches: list[float], asked: tuple[int, int, float] | None, warned: str
+    sizes: list[tuple[int, int]],
+    batches: list[float],
+    asked: tuple[int, int, float] | None,
+    warned: str,
 ) -> None:
     found = fit_step_time(steps(sizes, batches), [Asked(*asked)] if asked else [])
     assert any(warned in text for text in found.warnings), found.warnings
@@ -112,12 +179,16 @@ def test_what_is_said_of_little(
 def test_steps_that_no_law_describes() -> None:
     own = steps()
     random = np.random.default_rng(0)
-    wild = Steps(own.nodes, own.gpus, own.batch, own.step_s * np.exp(random.standard_normal(len(own))))
+    wild = Steps(
+        own.nodes, own.gpus, own.batch, own.step_s * np.exp(random.standard_normal(len(own)))
+    )
     assert "% or more off the law: were they the same work?" in fit_step_time(wild).warnings[-1]
 
 
 def test_too_little_names_the_file_and_what_to_measure() -> None:
-    with pytest.raises(RequestError, match=r"POINTS: '1 row' .* at least 4 .* measure several batches"):
+    with pytest.raises(
+        RequestError, match=r"POINTS: '1 row' .* at least 4 .* measure several batches"
+    ):
         fitted(sizes=[(1, 1)], batches=[8.0])
 
 

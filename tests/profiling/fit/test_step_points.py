@@ -1,4 +1,6 @@
-"""Measured steps as people write them, and what --predict asks for: what is read, and what is said of the rest."""
+"""Measured steps as people write them, and what --predict asks for: what is read, and what is said
+of the rest.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ from hypothesis import strategies as st
 
 from deepvm.core.training.steptime import Steps
 from deepvm.errors import CatalogFormatError, RequestError
-from deepvm.profiling.fit.step_points import MAX_ROWS, MOST_GPUS, Asked, asked_of, read_asked, read_steps
+from deepvm.profiling.fit.step_points import (
+    MAX_ROWS,
+    MOST_GPUS,
+    Asked,
+    asked_of,
+    read_asked,
+    read_steps,
+)
 
 HEADER = "nodes,gpus,local_batch,step_time_s\n"
 
@@ -41,7 +50,10 @@ def rows_of(steps: Steps) -> list[tuple[float, ...]]:
         HEADER + "2,8,20,0.5\n1,1,0.5,2e-3\n",
         "step_time_s,local_batch,gpus,nodes\n0.5,20,8,2\n2e-3,.5,1,1\n",
         "model,nodes,gpu,gpus,local_batch,step_time_s\na,2,T4,8,20,0.5\nb,1,T4,1,0.5,2e-3",
-        "\ufeffNodes , GPUs,Local_Batch,step_time_s\r\n\r\n# by hand\r\n 2 ,8,20,.5\r\n,,,\r\n1,1.0,0.5,0.002\r\n",
+        (
+            "\ufeffNodes , GPUs,Local_Batch,step_time_s\r\n\r\n# by hand\r\n 2"
+            " ,8,20,.5\r\n,,,\r\n1,1.0,0.5,0.002\r\n"
+        ),
         '"nodes","gpus","local_batch","step_time_s","note"\n2,8,20,0.5,"a, b"\n1,1,0.5,0.002,\n',
     ],
 )
@@ -56,36 +68,64 @@ def test_steps(text: str, tmp_path: Path) -> None:
         ("1,1,20,1,\n", "line 2: 5 fields; allowed: 4, one for each column of the header"),
         ("1.5,2,20,1\n", "line 2, column nodes: 1.5; allowed: a whole number of VMs, 1 to 4096"),
         ("0,2,20,1\n", "line 2, column nodes: 0.0; allowed: a whole number of VMs, 1 to 4096"),
-        ("4097,5000,20,1\n", "line 2, column nodes: 4097.0; allowed: a whole number of VMs, 1 to 4096"),
+        (
+            "4097,5000,20,1\n",
+            "line 2, column nodes: 4097.0; allowed: a whole number of VMs, 1 to 4096",
+        ),
         (",2,20,1\n", "line 2, column nodes: is empty; allowed: a whole number of VMs, 1 to 4096"),
         (
             "4,3,20,1\n",
-            f"line 2, column gpus: 3.0; allowed: a whole number of GPUs of all VMs together, 4 to {MOST_GPUS}, "
-            "one or more on each VM",
+            (
+                "line 2, column gpus: 3.0; allowed: a whole number of GPUs of all VMs together, 4"
+                f" to {MOST_GPUS}, one or more on each VM"
+            ),
         ),
         (
             "1,0,20,1\n",
-            f"line 2, column gpus: 0.0; allowed: a whole number of GPUs of all VMs together, 1 to {MOST_GPUS}",
+            (
+                "line 2, column gpus: 0.0; allowed: a whole number of GPUs of all VMs together, 1"
+                f" to {MOST_GPUS}"
+            ),
         ),
         (
             f"1,{MOST_GPUS + 1},20,1\n",
-            f"line 2, column gpus: {float(MOST_GPUS + 1)}; allowed: a whole number of GPUs of all VMs together, "
-            f"1 to {MOST_GPUS}",
+            (
+                f"line 2, column gpus: {float(MOST_GPUS + 1)}; allowed: a whole number of GPUs of"
+                f" all VMs together, 1 to {MOST_GPUS}"
+            ),
         ),
         (
             "1,1,0,1\n",
-            "line 2, column local_batch: 0.0; allowed: samples on each GPU, a number above 0, 1e-09 to 1e+09",
+            (
+                "line 2, column local_batch: 0.0; allowed: samples on each GPU, a number above 0,"
+                " 1e-09 to 1e+09"
+            ),
         ),
         ("1,1,1e10,1\n", "line 2, column local_batch: 10000000000.0; allowed: samples on each GPU"),
         ("1,1,nan,1\n", "line 2, column local_batch: 'nan'; allowed: samples on each GPU"),
-        ("1,1,20,0\n", "line 2, column step_time_s: 0.0; allowed: seconds of a step, a number above 0, 1e-09 to 1e+06"),
+        (
+            "1,1,20,0\n",
+            (
+                "line 2, column step_time_s: 0.0; allowed: seconds of a step, a number above 0,"
+                " 1e-09 to 1e+06"
+            ),
+        ),
         ("1,1,20,-1\n", "line 2, column step_time_s: -1.0; allowed: seconds of a step"),
         ("1,1,20,inf\n", "line 2, column step_time_s: 'inf'; allowed: seconds of a step"),
         ("1,1,20,1e999\n", "line 2, column step_time_s: inf; allowed: seconds of a step"),
         ("1,1,20,1_0\n", "line 2, column step_time_s: '1_0'; allowed: seconds of a step"),
         ("1,1,20,10 ms\n", "line 2, column step_time_s: '10 ms'; allowed: seconds of a step"),
-        ('1,1,20,"1\n', "line 2: not CSV: unexpected end of data; allowed: CSV with the columns nodes,gpus"),
-        ("# nothing\n", "file: holds no row below its header; allowed: CSV with the columns nodes,gpus,local_batch"),
+        (
+            '1,1,20,"1\n',
+            "line 2: not CSV: unexpected end of data; allowed: CSV with the columns nodes,gpus",
+        ),
+        (
+            "# nothing\n",
+            (
+                "file: holds no row below its header; allowed: CSV with the columns"
+                " nodes,gpus,local_batch"
+            ),
+        ),
     ],
 )
 def test_rows_that_cannot_be(text: str, expected: str, tmp_path: Path) -> None:
@@ -117,7 +157,10 @@ def test_headers(tmp_path: Path) -> None:
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
-    assert "file: does not exist; allowed: CSV with the columns nodes,gpus" in refused(tmp_path / "steps.csv")[0]
+    assert (
+        "file: does not exist; allowed: CSV with the columns nodes,gpus"
+        in refused(tmp_path / "steps.csv")[0]
+    )
     (tmp_path / "steps.csv").mkdir()
     assert "file: is a folder" in refused(tmp_path / "steps.csv")[0]
     path = tmp_path / "bytes.csv"
@@ -127,7 +170,10 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 
 def test_ten_thousand_rows_are_read_and_far_too_many_refused(tmp_path: Path) -> None:
     assert len(read_steps(written(tmp_path, HEADER + "1,1,20,1\n" * 10_000))) == 10_000
-    assert f"more than {MAX_ROWS} rows" in refused(written(tmp_path, HEADER + "1,1,20,1\n" * (MAX_ROWS + 1)))[0]
+    assert (
+        f"more than {MAX_ROWS} rows"
+        in refused(written(tmp_path, HEADER + "1,1,20,1\n" * (MAX_ROWS + 1)))[0]
+    )
 
 
 def test_what_is_asked_keeps_its_order(tmp_path: Path) -> None:
@@ -157,8 +203,14 @@ def test_a_file_may_have_an_equals_sign_in_its_name(tmp_path: Path) -> None:
             "nodes=8,gpus=4,batch=2",
             "gpus: a whole number of GPUs of all VMs together, 8 to 65536, one or more on each VM",
         ),
-        ("nodes=x,gpus=4.5,batch=", "nodes: a whole number of VMs, 1 to 4096 (not 'x'); gpus: a whole number of GPUs"),
-        ("nodes=1,gpus=1,batch=-2", "batch: samples on each GPU, a number above 0, 1e-09 to 1e+09 (not -2)"),
+        (
+            "nodes=x,gpus=4.5,batch=",
+            "nodes: a whole number of VMs, 1 to 4096 (not 'x'); gpus: a whole number of GPUs",
+        ),
+        (
+            "nodes=1,gpus=1,batch=-2",
+            "batch: samples on each GPU, a number above 0, 1e-09 to 1e+09 (not -2)",
+        ),
         ("", "nodes=N,gpus=K,batch=B"),
         ("=,", "nodes=N,gpus=K,batch=B"),
     ],
@@ -178,7 +230,9 @@ def test_files_of_what_is_asked_are_checked_as_others_are(tmp_path: Path) -> Non
         asked_of(["missing"])
 
 
-sizes = st.tuples(st.integers(1, 4096), st.integers(1, 16), st.floats(1e-8, 1e8), st.floats(1e-8, 1e5))
+sizes = st.tuples(
+    st.integers(1, 4096), st.integers(1, 16), st.floats(1e-8, 1e8), st.floats(1e-8, 1e5)
+)
 
 
 @given(rows=st.lists(sizes, min_size=1, max_size=20))
@@ -187,12 +241,16 @@ def test_what_is_written_is_read(
 ) -> None:
     path = tmp_path_factory.mktemp("steps") / "steps.csv"
     expected = [(n, n * per_vm, batch, step) for n, per_vm, batch, step in rows]
-    path.write_text(HEADER + "".join(f"{n},{gpus},{batch!r},{step!r}\n" for n, gpus, batch, step in expected))
+    path.write_text(
+        HEADER + "".join(f"{n},{gpus},{batch!r},{step!r}\n" for n, gpus, batch, step in expected)
+    )
     assert rows_of(read_steps(path)) == expected
 
 
 @given(text=st.text(max_size=60))
-def test_any_text_is_steps_or_is_refused_with_its_place(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_any_text_is_steps_or_is_refused_with_its_place(
+    text: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     path = tmp_path_factory.mktemp("steps") / "steps.csv"
     path.write_bytes((HEADER + text).encode("utf-8", "surrogatepass"))
     try:

@@ -1,4 +1,6 @@
-"""Commands on several hosts: what they say, how they end, and that none of them outlives who started it."""
+"""Commands on several hosts: what they say, how they end, and that none of them outlives who
+started it.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def test_messages_and_ends_of_all_commands_are_heard() -> None:
     heard: list[str] = []
     got = """read x; printf '@deepvm {"event": "got", "line": %s}' "$x" """
     first = f"{fact('one')}; echo rubbish; echo '@deepvm {{'; echo two >&2; exit 3"
-    with Coordinator([(Host("a"), shell(first)), (Host("b"), shell(got))], heard.append) as programs:
+    with Coordinator(
+        [(Host("a"), shell(first)), (Host("b"), shell(got))], heard.append
+    ) as programs:
         programs.send(1, "word")
         found = [programs.next_message(time.monotonic() + 10) for _ in range(4)]
         assert programs.next_message(time.monotonic() + 0.05) is None
@@ -38,7 +42,10 @@ def test_messages_and_ends_of_all_commands_are_heard() -> None:
     ended = {"event": "ended", "reason": f"{end.format(3)}; it said last: two", "code": 3}
     assert [m for m in found if m is not None and m[0] == 0] == [(0, {"event": "one"}), (0, ended)]
     ended = {"event": "ended", "reason": end.format(0), "code": 0}
-    assert [m for m in found if m is not None and m[0] == 1] == [(1, {"event": "got", "line": "word"}), (1, ended)]
+    assert [m for m in found if m is not None and m[0] == 1] == [
+        (1, {"event": "got", "line": "word"}),
+        (1, ended),
+    ]
     assert heard == ["[a] two"]
 
 
@@ -49,14 +56,23 @@ def test_one_host_is_heard_while_the_others_speak() -> None:
         assert programs.ending(0) == "its command ended with exit code 0"
         assert [programs.answer(place, 5)["number"] for place in (1, 0, 0)] == [3, 1, 2]
         for _ in range(2):
-            with pytest.raises(MeasurementError, match="host b: its command ended with exit code 0"):
+            with pytest.raises(
+                MeasurementError, match="host b: its command ended with exit code 0"
+            ):
                 programs.answer(1, 5, "host b")
 
 
 @pytest.mark.slow
 def test_answers_of_all_and_reasons_of_the_others() -> None:
-    scripts = [fact("ready"), "echo no >&2; exit 7", "exec sleep 100", fact("failed", reason="no torch")]
-    with Coordinator([(Host(str(n)), shell(script)) for n, script in enumerate(scripts)]) as programs:
+    scripts = [
+        fact("ready"),
+        "echo no >&2; exit 7",
+        "exec sleep 100",
+        fact("failed", reason="no torch"),
+    ]
+    with Coordinator(
+        [(Host(str(n)), shell(script)) for n, script in enumerate(scripts)]
+    ) as programs:
         answers, failed = programs.collect(range(4), 2)
     assert answers == {0: {"event": "ready"}}
     assert failed == {
@@ -88,4 +104,6 @@ def test_what_cannot_be_started_ends_what_was() -> None:
     ours = f"sleep {100 + os.getpid() / 1e6}"
     with pytest.raises(RequestError, match="a program that can be started"):
         Coordinator([(Host("a"), shell(f"exec {ours}")), (Host("b"), ["/nowhere/at-all"])])
-    assert until(lambda: not subprocess.run(["pgrep", "-f", f"^{ours}"], capture_output=True).stdout, 5)
+    assert until(
+        lambda: not subprocess.run(["pgrep", "-f", f"^{ours}"], capture_output=True).stdout, 5
+    )

@@ -1,4 +1,6 @@
-"""Hosts as users write them, commands on their way to a host, and processes that never outlive who started them."""
+"""Hosts as users write them, commands on their way to a host, and processes that never outlive who
+started them.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ def test_keys_of_a_line_that_cannot_be(tmp_path: Path, line: str, said: str) -> 
     assert said in caught.value.problems[0].expected
 
 
-@pytest.mark.parametrize("text", ["", " , ", "a,a", "a,-oProxyCommand=x", "a b", "a;reboot", "a,$(x)", "é"])
+@pytest.mark.parametrize(
+    "text", ["", " , ", "a,a", "a,-oProxyCommand=x", "a b", "a;reboot", "a,$(x)", "é"]
+)
 def test_names_that_are_none(text: str) -> None:
     with pytest.raises(RequestError) as caught:
         parse_hosts(text)
@@ -92,7 +96,9 @@ def test_every_line_of_rubbish_is_named(tmp_path: Path) -> None:
         (b"a slots=1\nb slots=2\n", RequestError, "different slots"),
     ],
 )
-def test_files_that_hold_no_hosts(tmp_path: Path, data: bytes, error: type[Exception], said: str) -> None:
+def test_files_that_hold_no_hosts(
+    tmp_path: Path, data: bytes, error: type[Exception], said: str
+) -> None:
     file = tmp_path / "hosts"
     file.write_bytes(data)
     with pytest.raises(error, match=said) as caught:
@@ -134,7 +140,11 @@ def test_a_template_gets_words_or_one_word() -> None:
         "m",
         "a b",
     ]
-    assert Launcher.parse("ssh {host}", "py").command(HOST, "m", ["a b"]) == ["ssh", "h1", "py -m m 'a b'"]
+    assert Launcher.parse("ssh {host}", "py").command(HOST, "m", ["a b"]) == [
+        "ssh",
+        "h1",
+        "py -m m 'a b'",
+    ]
     assert Launcher.parse("sh -c {command} {host}", "py").command(HOST, "m", ["a b"]) == [
         *("sh", "-c", "py -m m 'a b'", "h1"),
     ]
@@ -144,7 +154,10 @@ def test_a_template_gets_words_or_one_word() -> None:
 
 @pytest.fixture
 def fake_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What ssh and sshd do to a command: its words joined by blanks, given to a shell; in a home of its own."""
+    """What ssh and sshd do to a command: its words joined by blanks, given to a shell.
+
+    In a home of its own.
+    """
     home = tmp_path / "home of host"
     home.mkdir()
     script = tmp_path / "ssh"
@@ -158,7 +171,9 @@ def fake_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def through(launcher: Launcher, arguments: list[str]) -> list[str]:
-    done = subprocess.run(launcher.command(HOST, "tell", arguments), capture_output=True, timeout=20, check=True)
+    done = subprocess.run(
+        launcher.command(HOST, "tell", arguments), capture_output=True, timeout=20, check=True
+    )
     found: list[str] = json.loads(done.stdout)
     return found
 
@@ -167,16 +182,40 @@ def test_the_shell_of_a_host_gives_back_every_word(fake_ssh: Path) -> None:
     """Also a folder and an interpreter with blanks in their names, and the home of the host."""
     folder = fake_ssh / "my work"
     folder.mkdir()
-    (folder / "tell.py").write_text("import json, os, sys\nprint(json.dumps([os.getcwd(), *sys.argv[1:]]))\n")
+    (folder / "tell.py").write_text(
+        "import json, os, sys\nprint(json.dumps([os.getcwd(), *sys.argv[1:]]))\n"
+    )
     own = fake_ssh / "my python"
     own.symlink_to(sys.executable)
-    nasty = ["", " ", "'", '"', "$HOME", "`id`", "a\nb", "*", "~", "\\", "é", '{"model": "x y"}', "-o", "a;b", "#"]
-    for python, there in ((str(own), "my work"), ("~/my python", "~/my work"), (str(own), str(folder))):
+    nasty = [
+        "",
+        " ",
+        "'",
+        '"',
+        "$HOME",
+        "`id`",
+        "a\nb",
+        "*",
+        "~",
+        "\\",
+        "é",
+        '{"model": "x y"}',
+        "-o",
+        "a;b",
+        "#",
+    ]
+    for python, there in (
+        (str(own), "my work"),
+        ("~/my python", "~/my work"),
+        (str(own), str(folder)),
+    ):
         assert through(Launcher.parse("ssh", python, there), nasty) == [str(folder), *nasty]
 
 
 @settings(max_examples=examples(30))
-@given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), max_size=6))
+@given(
+    st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), max_size=6)
+)
 def test_any_words_survive_a_shell(words: list[str]) -> None:
     whole = Launcher.parse("sh {host} {command}", "printf").command(HOST, "%s\\0", words)[-1]
     # printf -m is no option everywhere: only the words behind the module are of interest
@@ -199,7 +238,9 @@ time.sleep(100)
 """
 
 
-def held(limit_s: float = 60, *, stop: int = signal.SIGCONT, before: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+def held(
+    limit_s: float = 60, *, stop: int = signal.SIGCONT, before: tuple[str, ...] = ()
+) -> subprocess.Popen[str]:
     words = [*before, sys.executable, "-c", HELD.format(stop=int(stop)), str(limit_s)]
     pipe = subprocess.PIPE
     return subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
@@ -207,7 +248,10 @@ def held(limit_s: float = 60, *, stop: int = signal.SIGCONT, before: tuple[str, 
 
 @pytest.mark.parametrize("stop", [signal.SIGCONT, signal.SIGSTOP])
 def test_closed_input_ends_a_process_and_its_children(stop: int) -> None:
-    """A child in a session of its own, as torchrun starts its workers; and one that does not run."""
+    """A child in a session of its own, as torchrun starts its workers.
+
+    And one that does not run.
+    """
     process = held(stop=stop)
     assert process.stdin is not None and process.stdout is not None
     child = int(process.stdout.readline())
@@ -241,7 +285,11 @@ def test_temporary_files_go_with_a_process_that_the_watchdog_ends(tmp_path: Path
     """As torchrun's folder of logs, when the command that waits for it is killed."""
     code = "import tempfile, time; from deepvm.profiling.hosts.watchdog import agent\n"
     code += "agent(lambda order, lines: [print(tempfile.mkdtemp(), flush=True), time.sleep(60)])"
-    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    environment = {
+        **os.environ,
+        "TMPDIR": str(tmp_path),
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+    }
     pipe = subprocess.PIPE
     with subprocess.Popen(
         [sys.executable, "-c", code, '{"limit_s": 60}'], stdin=pipe, stdout=pipe, env=environment
@@ -254,12 +302,18 @@ def test_temporary_files_go_with_a_process_that_the_watchdog_ends(tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_work_that_was_done_counts_even_if_the_interpreter_would_abort_at_its_end(tmp_path: Path) -> None:
+def test_a_work_that_was_done_counts_even_if_the_interpreter_would_abort_at_its_end(
+    tmp_path: Path,
+) -> None:
     """As with gloo, whose threads outlive the group."""
     code = "import atexit, os, tempfile; from deepvm.profiling.hosts.watchdog import agent\n"
     code += "atexit.register(os.abort)\n"
     code += "agent(lambda order, lines: print('said', tempfile.mkdtemp(), flush=True))"
-    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    environment = {
+        **os.environ,
+        "TMPDIR": str(tmp_path),
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+    }
     pipe = subprocess.PIPE
     with subprocess.Popen(
         [sys.executable, "-c", code, '{"limit_s": 60}'], stdin=pipe, stdout=pipe, env=environment

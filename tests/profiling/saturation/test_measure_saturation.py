@@ -1,4 +1,6 @@
-"""Real pushes between real processes: shaped hosts, processes of this machine, senders that die or never come."""
+"""Real pushes between real processes: shaped hosts, processes of this machine, senders that die or
+never come.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def named(*names: str) -> tuple[Host, ...]:
     return tuple(Host(name) for name in names)
 
 
-def between(hosts: list[namespaces.Host], size: int, launcher: str | Launcher = "netns", **more: Any) -> Saturation:
+def between(
+    hosts: list[namespaces.Host], size: int, launcher: str | Launcher = "netns", **more: Any
+) -> Saturation:
     receiver, *senders = named(*(h.name for h in hosts))
     setup = Setup(
         receiver=receiver,
@@ -68,7 +72,9 @@ def here(folder: Path, names: tuple[str, ...], **more: Any) -> Setup:
     """Processes of this machine that tell their numbers, so that they can be killed by name."""
     template = f"""sh -c 'echo $$ > {folder}/"$0"; exec "$@"' {{host}}"""
     launcher = Launcher.parse(template, sys.executable)
-    return Setup(receiver=Host("memory"), senders=named(*names), launcher=launcher, **{"limit_s": 60, **more})
+    return Setup(
+        receiver=Host("memory"), senders=named(*names), launcher=launcher, **{"limit_s": 60, **more}
+    )
 
 
 def number(folder: Path, name: str) -> int:
@@ -99,7 +105,8 @@ class OnLine:
 def test_four_and_a_half_senders_fill_a_receiver() -> None:
     need_namespaces(shaped=True)
     with shaped_hosts(7, receiver_mbit=450, sender_mbit=100) as hosts:
-        # Enough to push that the bursts of the shaped links do not count; one run in ten may miss all the same.
+        # Enough to push that the bursts of the shaped links do not count; one run in ten may miss
+        # all the same.
         tries = [between(hosts, 8 * MB, repeats=3)]
         while tries[-1].knee.n_sat != 5 and len(tries) < 3:
             tries.append(between(hosts, 8 * MB, seed=len(tries)))
@@ -133,7 +140,9 @@ def test_over_mpi_the_interval_has_five(mpi: None) -> None:
 @pytest.mark.slow
 @pytest.mark.mpi
 def test_over_mpi_with_a_template_whose_command_a_shell_reads(mpi: None, tmp_path: Path) -> None:
-    """As behind ssh: the folder and the interpreter are quoted for it, though mpirun goes past that shell."""
+    """As behind ssh: the folder and the interpreter are quoted for it, though mpirun goes past that
+    shell.
+    """
     need_namespaces(shaped=True)
     folder = tmp_path / "my work"
     folder.mkdir()
@@ -226,7 +235,8 @@ def test_a_sender_that_stands_still_is_lost_after_a_while(tmp_path: Path) -> Non
         assert push.lost["bob"].startswith("nothing has come of it for 0.6 s")
         assert set(push.lost) == {"bob"}
         assert not cluster.push(["ann", "eve"]).lost
-        os.kill(number(tmp_path, "bob"), signal.SIGKILL)  # the crew would do it as well, after a while
+        # The crew would do it as well, after a while
+        os.kill(number(tmp_path, "bob"), signal.SIGKILL)
     assert nothing_runs(tmp_path)
 
 
@@ -234,8 +244,12 @@ def test_a_receiver_that_dies_ends_the_measurement_with_what_there_is(tmp_path: 
     def kill() -> None:
         os.kill(number(tmp_path, "memory"), signal.SIGKILL)
 
-    found = measure(here(tmp_path, ("ann", "bob"), checkpoint_bytes=50 * MB, repeats=50), OnLine("[8/", kill))
-    assert any(w.startswith("the measurement ended early: receiver memory: ") for w in found.warnings)
+    found = measure(
+        here(tmp_path, ("ann", "bob"), checkpoint_bytes=50 * MB, repeats=50), OnLine("[8/", kill)
+    )
+    assert any(
+        w.startswith("the measurement ended early: receiver memory: ") for w in found.warnings
+    )
     assert 4 <= len(found.times[1]) < 50
     assert nothing_runs(tmp_path)
 
@@ -259,7 +273,9 @@ def test_a_sender_that_never_comes_is_named(tmp_path: Path) -> None:
 def test_without_any_host_the_reason_is_said() -> None:
     nowhere = Launcher.parse("sh -c 'echo cannot reach $0 >&2; exit 255' {host}")
     setup = Setup(receiver=Host("memory"), senders=named("ann", "bob"), launcher=nowhere)
-    with pytest.raises(MeasurementError, match=r"receiver memory: .*code 255; it said last: cannot reach memory"):
+    with pytest.raises(
+        MeasurementError, match=r"receiver memory: .*code 255; it said last: cannot reach memory"
+    ):
         measure(setup)
 
 
@@ -269,20 +285,28 @@ def test_an_mpirun_that_stays_behind_its_ranks_is_ended(
     """Open MPI's stays for ever in one of about twenty starts in which MPI_Init fails everywhere."""
     stays = tmp_path / "mpirun"
     stays.write_text(
-        f"#!/bin/sh\necho $$ > {tmp_path}/stays\necho '*** MPI_ERRORS_ARE_FATAL (will abort)' >&2\nexec sleep 600\n"
+        f"#!/bin/sh\necho $$ > {tmp_path}/stays\necho '*** MPI_ERRORS_ARE_FATAL (will abort)'"
+        " >&2\nexec sleep 600\n"
     )
     stays.chmod(0o700)
     monkeypatch.setattr("deepvm.profiling.saturation.mpirun._mpirun_path", lambda: str(stays))
     monkeypatch.setattr("deepvm.profiling.saturation.mpirun._FATAL_S", 0.2)
-    with soon(60), pytest.raises(MeasurementError, match=r"^mpirun: its command .*; --verbose shows"):
+    with (
+        soon(60),
+        pytest.raises(MeasurementError, match=r"^mpirun: its command .*; --verbose shows"),
+    ):
         measure(here(tmp_path, ("ann", "bob"), transport="mpi"))
     assert not Path(f"/proc/{number(tmp_path, 'stays')}").exists()
 
 
 def test_a_receiver_that_says_nothing_is_not_waited_for_for_ever() -> None:
     silent = Launcher.parse("sh -c 'echo hm >&2; exec cat >/dev/null' {host}")
-    setup = Setup(receiver=Host("memory"), senders=named("ann", "bob"), launcher=silent, start_s=0.5)
-    with pytest.raises(MeasurementError, match=r"receiver memory: nothing was heard .*; it said last: hm"):
+    setup = Setup(
+        receiver=Host("memory"), senders=named("ann", "bob"), launcher=silent, start_s=0.5
+    )
+    with pytest.raises(
+        MeasurementError, match=r"receiver memory: nothing was heard .*; it said last: hm"
+    ):
         measure(setup)
 
 
@@ -325,7 +349,8 @@ def _greet(port: int, token: bytes, name: str) -> str:
 
 
 def test_strangers_cannot_push(receiver: Receiver) -> None:
-    silent = socket.create_connection(("127.0.0.1", receiver.port), timeout=5)  # must not keep the others waiting
+    # Must not keep the others waiting
+    silent = socket.create_connection(("127.0.0.1", receiver.port), timeout=5)
     with pytest.raises((OSError, CheckpointError)):
         _greet(receiver.port, b"another token", "ann")
     with pytest.raises((OSError, CheckpointError)):
@@ -360,7 +385,12 @@ def test_the_document() -> None:
     document = json.loads(json.dumps(evaluate(setup, times).document()))
     machine = document.pop("machine")
     assert machine["cores"] >= 1
-    assert document.pop("knee") == {"senders": 3.0, "rise": 1.0, "seconds": pytest.approx(12.0), "error": 0.0}
+    assert document.pop("knee") == {
+        "senders": 3.0,
+        "rise": 1.0,
+        "seconds": pytest.approx(12.0),
+        "error": 0.0,
+    }
     assert document == {
         "schema_version": "deepvm.saturation/1",
         "local": False,

@@ -1,4 +1,6 @@
-"""The knee of t(n): exact without noise, in any unit, as an independent search finds it, and honest with noise."""
+"""The knee of t(n): exact without noise, in any unit, as an independent search finds it, and honest
+with noise.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,29 @@ from support.effort import THOROUGH
 
 from deepvm.profiling.saturation.saturation_fit import Knee, fit_knee, raw_saturation
 
-# Deviations of log t from the median of its n, in pushes of 4 to 16 MB between namespaces shaped by tbf on a machine
-# that did other things as well: 0.4 % in the middle, and a few pushes that something came between.
-MEASURED = np.array([-0.02, -0.006, -0.004, -0.003, -0.002, 0, 0, 0, 0.001, 0.003, 0.004, 0.006, 0.01, 0.04, 0.06, 0.2])
+# Deviations of log t from the median of its n, in pushes of 4 to 16 MB between namespaces shaped by
+# tbf on a machine that did other things as well: 0.4 % in the middle, and a few pushes that
+# something came between.
+MEASURED = np.array(
+    [
+        -0.02,
+        -0.006,
+        -0.004,
+        -0.003,
+        -0.002,
+        0,
+        0,
+        0,
+        0.001,
+        0.003,
+        0.004,
+        0.006,
+        0.01,
+        0.04,
+        0.06,
+        0.2,
+    ]
+)
 
 
 def plateau(k: float, largest: int, scale: float = 1.0) -> dict[int, list[float]]:
@@ -23,7 +45,9 @@ def plateau(k: float, largest: int, scale: float = 1.0) -> dict[int, list[float]
 
 def noisy(k: float, largest: int, repeats: int, seed: int) -> dict[int, list[float]]:
     random = np.random.default_rng(seed)
-    return {n: list(np.exp(random.choice(MEASURED, repeats)) / min(n, k)) for n in range(1, largest + 1)}
+    return {
+        n: list(np.exp(random.choice(MEASURED, repeats)) / min(n, k)) for n in range(1, largest + 1)
+    }
 
 
 @given(k=st.integers(1, 20), more=st.integers(1, 12), scale=st.floats(1e-3, 1e4))
@@ -58,7 +82,12 @@ def test_the_unit_of_time_does_not_matter(n: int, seed: int, factor: float) -> N
     assert b.seconds == pytest.approx(factor * a.seconds)
 
 
-@given(seed=st.integers(0, 10_000), k=st.floats(1, 9), largest=st.integers(5, 10), noise=st.floats(0.0, 0.15))
+@given(
+    seed=st.integers(0, 10_000),
+    k=st.floats(1, 9),
+    largest=st.integers(5, 10),
+    noise=st.floats(0.0, 0.15),
+)
 def test_the_fit_is_what_a_search_finds(seed: int, k: float, largest: int, noise: float) -> None:
     """A search over a fine grid of knees and rises, with nothing of the code that is tested."""
     random = np.random.default_rng(seed)
@@ -73,15 +102,20 @@ def test_the_fit_is_what_a_search_finds(seed: int, k: float, largest: int, noise
     def score(total: float, parameters: int) -> float:
         # AICc with the floor of 1 % under the noise.
         fair = largest * math.log(total / largest + 1e-4)
-        return fair + 2 * parameters + 2 * parameters * (parameters + 1) / (largest - parameters - 1)
+        return (
+            fair + 2 * parameters + 2 * parameters * (parameters + 1) / (largest - parameters - 1)
+        )
 
     whole = min(squares(float(m), 0.0) for m in range(1, largest + 1))
     real = min(squares(1 + i / 100, 0.0) for i in range(100 * (largest - 1) + 1))
     rises = [i / 100 for i in range(101)]
     risen = min(squares(float(m), rise) for m in range(1, largest) for rise in rises)
     searched = min(score(whole, 2), score(min(real, risen), 3))
-    own = score(largest * knee.error**2, 2 if knee.senders == int(knee.senders) and knee.rise == 1 else 3)
-    # The grid can only be coarser; and what is said about the error must be true of the curve that is returned.
+    own = score(
+        largest * knee.error**2, 2 if knee.senders == int(knee.senders) and knee.rise == 1 else 3
+    )
+    # The grid can only be coarser; and what is said about the error must be true of the curve that
+    # is returned.
     assert own <= searched + 1e-9
     said = math.sqrt(squares(knee.senders, math.log(knee.rise)) / largest)
     assert knee.error == pytest.approx(said, abs=1e-9)
@@ -90,9 +124,22 @@ def test_the_fit_is_what_a_search_finds(seed: int, k: float, largest: int, noise
 
 def test_a_minimum_is_a_knee() -> None:
     """A small buffer: five senders fill the receiver, and with more of them packets are dropped."""
-    measured = {1: 0.6644, 2: 0.3336, 3: 0.2225, 4: 0.1665, 5: 0.1354, 6: 0.1642, 7: 0.1607, 8: 0.1637}
+    measured = {
+        1: 0.6644,
+        2: 0.3336,
+        3: 0.2225,
+        4: 0.1665,
+        5: 0.1354,
+        6: 0.1642,
+        7: 0.1607,
+        8: 0.1637,
+    }
     knee = fit_knee({n: [t] for n, t in measured.items()})
-    assert (knee.n_sat, knee.senders, raw_saturation({n: [t] for n, t in measured.items()})) == (5, 5.0, 5)
+    assert (knee.n_sat, knee.senders, raw_saturation({n: [t] for n, t in measured.items()})) == (
+        5,
+        5.0,
+        5,
+    )
     assert knee.rise == pytest.approx(0.163 / 0.133, rel=0.02)
     assert knee.at(np.array([5.0, 6.0])) == pytest.approx([0.1335, 0.163], rel=0.02)
 
@@ -121,14 +168,18 @@ def test_more_noise_makes_a_wider_interval() -> None:
     random = np.random.default_rng(1)
     widths = []
     for noise in (0.005, 0.15):
-        times = {n: list(np.exp(noise * random.standard_normal(3)) / min(n, 4.5)) for n in range(1, 9)}
+        times = {
+            n: list(np.exp(noise * random.standard_normal(3)) / min(n, 4.5)) for n in range(1, 9)
+        }
         knee = fit_knee(times)
         widths.append((knee.high or 8) - (knee.low or 8))
     assert widths[0] == 0 < widths[1]
 
 
 def test_what_the_fit_leaves_unexplained_widens_the_interval() -> None:
-    """Repeats that agree to the last digit prove nothing where their medians lie off every curve of ours."""
+    """Repeats that agree to the last digit prove nothing where their medians lie off every curve of
+    ours.
+    """
     off = {1: 0.2, 2: -0.2, 3: 0.2, 4: -0.2, 5: 0.2, 6: -0.2, 7: 0.2, 8: -0.2}
     knee = fit_knee({n: [math.exp(v) / min(n, 4)] * 5 for n, v in off.items()})
     assert (knee.high or 8) - (knee.low or 8) >= 2

@@ -22,7 +22,13 @@ from deepvm.profiling.hosts.machine import describe
 from deepvm.profiling.scaling import scaling_host
 from deepvm.profiling.scaling.measure_scaling import Task, _fit, _law, _Session, measure_scaling
 from deepvm.profiling.scaling.scaling_coordinator import Limits, Outcome, Ready, _leave_out
-from deepvm.profiling.scaling.scaling_document import Curve, Run, check_same, read_curve, write_curve
+from deepvm.profiling.scaling.scaling_document import (
+    Curve,
+    Run,
+    check_same,
+    read_curve,
+    write_curve,
+)
 
 SHORT = ("--warmup", "1", "--windows", "2", "--steps", "3", "--repeats", "1")
 CURVE = Curve(
@@ -42,17 +48,25 @@ CURVE = Curve(
 
 def scaling(*words: object, limit_s: float = 120, **more: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "deepvm.cli.main", "profile", "scaling", *map(str, words)]
-    return subprocess.run(command, env=environment(**more), capture_output=True, text=True, timeout=limit_s)
+    return subprocess.run(
+        command, env=environment(**more), capture_output=True, text=True, timeout=limit_s
+    )
 
 
 # --- numbers ---
 
 
 def test_speedups_are_those_of_the_same_work() -> None:
-    """A step of 2 VMs is twice the work: S(2) = 2 x 0.4 s / 0.7 s, with 0.7 s the median of the runs' medians."""
+    """A step of 2 VMs is twice the work: S(2) = 2 x 0.4 s / 0.7 s, with 0.7 s the median of the
+    runs' medians.
+    """
     one, two = CURVE.points
     assert (one.n, one.seconds, one.speedup) == (1, 0.4, 1.0)
-    assert two.n == 2 and two.seconds == pytest.approx(0.35) and two.speedup == pytest.approx(0.8 / 0.7)
+    assert (
+        two.n == 2
+        and two.seconds == pytest.approx(0.35)
+        and two.speedup == pytest.approx(0.8 / 0.7)
+    )
     assert [n for n, _ in CURVE.samples] == [2, 2, 1]
     assert [s for _, s in CURVE.samples] == pytest.approx([0.8 / 0.6, 1.0, 1.0])
     assert CURVE.missing == (4,)
@@ -106,7 +120,10 @@ def test_batches() -> None:
     text = Task("gpt2", 2, sequence=64, method="fsdp", checkpointing=True).workload("cuda", 8)
     assert text["resolution"] is None and text["activation_checkpointing"] is True
     assert (text["sequence"], text["method"], text["processes"]) == (64, "fsdp", 8)
-    assert not {"method", "trains", "sequence", "activation_checkpointing"} & Task("m").workload("cpu", 1).keys()
+    assert (
+        not {"method", "trains", "sequence", "activation_checkpointing"}
+        & Task("m").workload("cpu", 1).keys()
+    )
 
 
 class Scripted:
@@ -127,7 +144,9 @@ def test_a_batch_that_is_too_large_for_all_hosts_costs_no_host() -> None:
     said = list[str]()
     session = _Session(task, coordinator, [Host("a"), Host("b")], None, said.append)  # type: ignore[arg-type]
     session.healthy = (ready("a"), ready("b"))
-    session.curve = replace(CURVE, workload=task.workload("cpu", 1), runs=(), plan={"sizes": [1, 2], "repeats": 1})
+    session.curve = replace(
+        CURVE, workload=task.workload("cpu", 1), runs=(), plan={"sizes": [1, 2], "repeats": 1}
+    )
     for n in (2, 1):
         for batch in task.all_batches:
             session.measure(n, batch)
@@ -142,10 +161,16 @@ def test_a_single_host_is_not_lost_with_a_batch_that_is_too_large() -> None:
     task, coordinator = Task("m", 256, batches=(64,), repeats=2), Scripted({(1, 256): full})
     session = _Session(task, coordinator, [Host("a")], None, lambda line: None)  # type: ignore[arg-type]
     session.healthy = (ready("a"),)
-    session.curve = replace(CURVE, workload=task.workload("cpu", 1), runs=(), plan={"sizes": [1], "repeats": 2})
+    session.curve = replace(
+        CURVE, workload=task.workload("cpu", 1), runs=(), plan={"sizes": [1], "repeats": 2}
+    )
     for batch in task.all_batches:
         session.measure(1, batch)
-    assert [(r.batch, r.failed is None) for r in session.curve.runs] == [(256, False), (64, True), (64, True)]
+    assert [(r.batch, r.failed is None) for r in session.curve.runs] == [
+        (256, False),
+        (64, True),
+        (64, True),
+    ]
 
 
 def test_sizes() -> None:
@@ -190,7 +215,9 @@ def test_a_curve_comes_back_from_its_file(tmp_path: Path) -> None:
     write_curve(file, CURVE)
     assert read_curve(file) == CURVE
     document = json.loads(file.read_text())
-    assert document["schema_version"] == "deepvm.scaling/1" and document["points"][0]["speedup"] == 1.0
+    assert (
+        document["schema_version"] == "deepvm.scaling/1" and document["points"][0]["speedup"] == 1.0
+    )
     assert document["runs"][0] == {
         "n": 4,
         "repeat": 1,
@@ -243,7 +270,10 @@ def test_other_measurements_are_not_mixed(other: Curve, said: str) -> None:
 
 
 def test_without_scipy_a_measurement_lacks_only_its_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is an extra that measuring does not need; the fit can be made later, of hours of measurements."""
+    """It is an extra that measuring does not need.
+
+    The fit can be made later, of hours of measurements.
+    """
     for name in [name for name in sys.modules if name.startswith("deepvm.profiling.fit.")]:
         monkeypatch.delitem(sys.modules, name)
     for name in ("scipy", "scipy.optimize", "scipy.special"):
@@ -268,7 +298,10 @@ def test_two_processes_give_a_curve(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert not list(temporary.glob("torchelastic*")) and not list(temporary.glob("deepvm*"))
     document = json.loads(done.stdout)
-    assert [(r["n"], r["failed"], len(r["seconds_per_step"])) for r in document["runs"]] == [(2, None, 2), (1, None, 2)]
+    assert [(r["n"], r["failed"], len(r["seconds_per_step"])) for r in document["runs"]] == [
+        (2, None, 2),
+        (1, None, 2),
+    ]
     assert all(s > 0 for r in document["runs"] for s in r["seconds_per_step"])
     one, two = document["points"]
     assert two["speedup"] == pytest.approx(one["seconds"] / two["seconds"])
@@ -282,7 +315,10 @@ def test_two_processes_give_a_curve(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_measurement_goes_on_where_it_ended(tmp_path: Path) -> None:
-    """As if it had been killed before n = 1, which is then the only run that is made; failed ones are tried again."""
+    """As if it had been killed before n = 1, which is then the only run that is made.
+
+    Failed ones are tried again.
+    """
     file = tmp_path / "curve.json"
     words = ("--local", 2, *TINY, *SHORT, "--out", file, "-o", "json")
     document = json.loads(scaling(*words).stdout)
@@ -313,9 +349,13 @@ def test_a_measurement_goes_on_where_it_ended(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.slow
-def test_what_cannot_be_done_is_said_at_once(words: tuple[object, ...], code: int, said: str) -> None:
+def test_what_cannot_be_done_is_said_at_once(
+    words: tuple[object, ...], code: int, said: str
+) -> None:
     done = scaling(*words)
-    assert done.returncode == code and said in done.stderr and "Traceback" not in done.stderr, done.stderr
+    assert done.returncode == code and said in done.stderr and "Traceback" not in done.stderr, (
+        done.stderr
+    )
     assert done.stdout == ""
 
 
@@ -324,22 +364,32 @@ def test_a_host_that_never_answers_ends_after_the_time_out(monkeypatch: pytest.M
     """And one that refuses, as ssh does, is told with what it said."""
     with pytest.raises(MeasurementError, match="nothing was heard from it for 1 s"):
         measure_scaling(
-            Task("m"), [Host("a")], Launcher.parse("sh -c 'sleep 100' {host}"), limits=Limits(1, 5), say=lambda _: None
+            Task("m"),
+            [Host("a")],
+            Launcher.parse("sh -c 'sleep 100' {host}"),
+            limits=Limits(1, 5),
+            say=lambda _: None,
         )
     refused = "sh -c 'echo ssh: connect to host: No route to host >&2; exit 255' {host}"
-    with pytest.raises(MeasurementError, match="exit code 255; it said last: ssh: connect to host: No route"):
+    with pytest.raises(
+        MeasurementError, match="exit code 255; it said last: ssh: connect to host: No route"
+    ):
         measure_scaling(Task("m"), [Host("a")], Launcher.parse(refused), limits=Limits(20, 5))
 
 
 @pytest.mark.slow
-def test_a_disk_that_fills_up_does_not_end_the_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fills_up_does_not_end_the_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
     disk, said = tmp_path / "disk", list[str]()
 
     def say(line: str) -> None:
         said.append(line)
         if line.startswith("n = 1, repeat 1"):
-            (disk / "filler").write_bytes(bytes(2**20 - (disk / "curve.json").stat().st_size // 4096 * 4096 - 4096))
+            (disk / "filler").write_bytes(
+                bytes(2**20 - (disk / "curve.json").stat().st_size // 4096 * 4096 - 4096)
+            )
 
     with small_disk(disk, "1M"):
         curve = measure_scaling(
@@ -350,7 +400,11 @@ def test_a_disk_that_fills_up_does_not_end_the_measurement(tmp_path: Path, monke
             out=disk / "curve.json",
             say=say,
         )
-        assert "No space left" in curve.unwritten and [p.n for p in curve.points] == [1] and len(curve.runs) == 2
+        assert (
+            "No space left" in curve.unwritten
+            and [p.n for p in curve.points] == [1]
+            and len(curve.runs) == 2
+        )
         assert any("the measurement goes on" in line for line in said)
         kept = read_curve(disk / "curve.json")
         assert kept is not None and len(kept.runs) == 1
@@ -360,7 +414,12 @@ def test_a_disk_that_fills_up_does_not_end_the_measurement(tmp_path: Path, monke
 def test_processes_of_one_processor_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Torchrun would give each of several one core only."""
     monkeypatch.setattr(scaling_host, "cores", lambda: 8)
-    for given, processes, found in ((None, 1, None), (None, 2, "4"), (None, 16, "1"), ("3", 2, "3")):
+    for given, processes, found in (
+        (None, 1, None),
+        (None, 2, "4"),
+        (None, 16, "1"),
+        ("3", 2, "3"),
+    ):
         with monkeypatch.context() as patch:
             patch.delenv("OMP_NUM_THREADS", raising=False)
             if given is not None:

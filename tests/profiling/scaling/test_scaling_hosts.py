@@ -1,6 +1,9 @@
-"""Real torchrun over network namespaces: a curve; and whatever happens to a host, a report in time and no process left.
+"""Real torchrun over network namespaces: a curve.
 
-Each test marks its processes by a variable of the environment, which all of them inherit: /proc shows who is left.
+And whatever happens to a host, a report in time and no process left.
+
+Each test marks its processes by a variable of the environment, which all of them inherit: /proc
+shows who is left.
 """
 
 from __future__ import annotations
@@ -48,7 +51,9 @@ class Profiler:
         given = [*map(str, words), "--launcher", launcher, "--hosts", names, *TINY, "-o", "json"]
         command = [sys.executable, "-m", "deepvm.cli.main", "profile", "scaling", *given]
         pipe = subprocess.PIPE
-        self.process = subprocess.Popen(command, env=environment(**{MARK: mark}), stdout=pipe, stderr=pipe, text=True)
+        self.process = subprocess.Popen(
+            command, env=environment(**{MARK: mark}), stdout=pipe, stderr=pipe, text=True
+        )
 
     def all(self) -> dict[int, str]:
         """Command lines of the processes that live, by their number."""
@@ -56,7 +61,9 @@ class Profiler:
 
     def workers(self, host: Host) -> list[int]:
         here = host.processes()
-        return [pid for pid, line in self.all().items() if pid in here and '"work": "train"' in line]
+        return [
+            pid for pid, line in self.all().items() if pid in here and '"work": "train"' in line
+        ]
 
     def await_line(self, beginning: str) -> None:
         assert self.process.stderr is not None
@@ -123,9 +130,18 @@ def test_four_hosts_the_largest_size_first(start: Start) -> None:
     with namespaces(4) as hosts:
         code, document, errors = start(hosts, *SHORT[:-1], 2).end()
     assert code == 0, errors
-    assert [(r["n"], r["repeat"]) for r in document["runs"]] == [(4, 1), (4, 2), (2, 1), (2, 2), (1, 1), (1, 2)]
+    assert [(r["n"], r["repeat"]) for r in document["runs"]] == [
+        (4, 1),
+        (4, 2),
+        (2, 1),
+        (2, 2),
+        (1, 1),
+        (1, 2),
+    ]
     assert not any(r["failed"] for r in document["runs"])
-    assert [p["n"] for p in document["points"]] == [1, 2, 4] and document["points"][0]["speedup"] == 1
+    assert [p["n"] for p in document["points"]] == [1, 2, 4] and document["points"][0][
+        "speedup"
+    ] == 1
 
 
 @pytest.mark.slow
@@ -139,7 +155,9 @@ def test_a_worker_is_killed_in_the_middle(start: Start, number: int) -> None:
         code, document, errors = profiler.end()
     assert code == 1 and "No time for n = 4" in errors
     first, second = document["runs"][:2]
-    assert first["failed"].startswith(f"{hosts[1].name}: its process 0 was killed by signal {int(number)}")
+    assert first["failed"].startswith(
+        f"{hosts[1].name}: its process 0 was killed by signal {int(number)}"
+    )
     assert (second["n"], second["failed"][:20]) == (4, "3 of 4 hosts are hea")
     assert f"{hosts[1].name}: its process" in second["failed"]
     assert [p["n"] for p in document["points"]] == [1, 2]
@@ -156,21 +174,36 @@ def test_a_curve_without_the_host_that_failed(start: Start, tmp_path: Path) -> N
         # -S, and a path with this checkout alone: the interpreter without any installed package
         checkout = shlex.quote(str(ROOT))
         bare.write_text(
-            f'#!/bin/sh\nhost=$1; shift 2\n[ "$host" = {hosts[2].name} ] && set -- -S "$@" && PYTHONPATH={checkout}\n'
-            f'exec ip netns exec "$host" {shlex.quote(sys.executable)} "$@"\n'
+            f'#!/bin/sh\nhost=$1; shift 2\n[ "$host" = {hosts[2].name} ] && set -- -S "$@" &&'
+            f' PYTHONPATH={checkout}\nexec ip netns exec "$host" {shlex.quote(sys.executable)}'
+            ' "$@"\n'
         )
         bare.chmod(0o755)
-        code, document, errors = start(hosts, *SHORT, "--out", tmp_path / "c.json", launcher=f"{bare} {{host}}").end()
+        code, document, errors = start(
+            hosts, *SHORT, "--out", tmp_path / "c.json", launcher=f"{bare} {{host}}"
+        ).end()
     assert code == 1, errors
-    assert f"{hosts[0].name} is left out: no connection between it and {hosts[1].name}, {hosts[3].name}" in errors
-    assert f"{hosts[2].name} is left out" in errors and "has no torch: install deepvm[train]" in errors
-    assert [(r["n"], r["failed"] is None) for r in document["runs"]] == [(4, False), (2, True), (1, True)]
+    assert (
+        f"{hosts[0].name} is left out: no connection between it and {hosts[1].name},"
+        f" {hosts[3].name}" in errors
+    )
+    assert (
+        f"{hosts[2].name} is left out" in errors and "has no torch: install deepvm[train]" in errors
+    )
+    assert [(r["n"], r["failed"] is None) for r in document["runs"]] == [
+        (4, False),
+        (2, True),
+        (1, True),
+    ]
     assert [p["n"] for p in document["points"]] == [1, 2]
 
 
 @pytest.mark.slow
 def test_a_link_that_breaks_in_the_middle(start: Start) -> None:
-    """Nobody is told; the other hosts notice by their time-out, and a look at all shows who it is."""
+    """Nobody is told.
+
+    The other hosts notice by their time-out, and a look at all shows who it is.
+    """
     with namespaces(2) as hosts:
         profiler = start(hosts, *LONG, "--start-timeout", 15, "--timeout", 60)
         training(profiler, hosts[1])
@@ -182,8 +215,12 @@ def test_a_link_that_breaks_in_the_middle(start: Start) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
-def test_nobody_stays_when_the_profiler_ends(start: Start, tmp_path: Path, number: int, code: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+)
+def test_nobody_stays_when_the_profiler_ends(
+    start: Start, tmp_path: Path, number: int, code: int
+) -> None:
     """Not even a worker that is stopped; then the same command goes on."""
     out = tmp_path / "curve.json"
     with namespaces(2) as hosts:
@@ -203,5 +240,9 @@ def test_nobody_stays_when_the_profiler_ends(start: Start, tmp_path: Path, numbe
             second.process.wait(30)
             second.nobody_left(20)
             code, document, errors = start(hosts, *SHORT, "--out", tmp_path / "short.json").end()
-            assert code == 0 and "goes on after 1 finished runs" in errors and "n = 2, repeat" not in errors
+            assert (
+                code == 0
+                and "goes on after 1 finished runs" in errors
+                and "n = 2, repeat" not in errors
+            )
             assert [(r["n"], r["failed"]) for r in document["runs"]] == [(2, None), (1, None)]

@@ -20,7 +20,9 @@ from deepvm.profiling.workload.images import read_images
 
 def cifar(labels: list[int], seed: int = 0) -> bytes:
     pixels = np.random.default_rng(seed).integers(0, 256, (len(labels), 3072), dtype=np.uint8)
-    return b"".join(bytes([label]) + row.tobytes() for label, row in zip(labels, pixels, strict=True))
+    return b"".join(
+        bytes([label]) + row.tobytes() for label, row in zip(labels, pixels, strict=True)
+    )
 
 
 def idx(array: np.ndarray) -> bytes:  # type: ignore[type-arg]
@@ -45,7 +47,11 @@ def test_cifar(tmp_path: Path, inside: str) -> None:
     for number, labels in enumerate(([3, 9], [0, 1, 2]), start=1):
         (tmp_path / inside / f"data_batch_{number}.bin").write_bytes(cifar(labels, number))
     found = read_images(tmp_path)
-    assert (found.name, found.pixels.shape, found.labels.tolist()) == ("cifar10", (5, 3, 32, 32), [3, 9, 0, 1, 2])
+    assert (found.name, found.pixels.shape, found.labels.tolist()) == (
+        "cifar10",
+        (5, 3, 32, 32),
+        [3, 9, 0, 1, 2],
+    )
     assert found.pixels[2].tobytes() == cifar([0, 1, 2], 2)[1:3073]
 
 
@@ -83,11 +89,19 @@ def test_bad_cifar(tmp_path: Path, data: bytes, message: str) -> None:
     [
         (b"", idx(LABELS), "images-idx3-ubyte: byte 0: 0x00000000 is not 0x00000803"),
         (idx(LABELS), idx(LABELS), "images-idx3-ubyte: byte 0: 0x00000801 is not 0x00000803"),
-        (idx(PIXELS)[:-1], idx(LABELS), "images-idx3-ubyte: byte 16: 2351 bytes follow the header, which says 2352"),
+        (
+            idx(PIXELS)[:-1],
+            idx(LABELS),
+            "images-idx3-ubyte: byte 16: 2351 bytes follow the header, which says 2352",
+        ),
         (idx(PIXELS)[:10], idx(LABELS), "images-idx3-ubyte: byte 0"),
         (idx(PIXELS[:0]), idx(LABELS), "images-idx3-ubyte: byte 4: a size of 0"),
         (idx(PIXELS[:, :, :0]), idx(LABELS), "images-idx3-ubyte: byte 12: a size of 0"),
-        (struct.pack(">4I", 0x803, 3, 2**32 - 1, 28), idx(LABELS), "images-idx3-ubyte: byte 8: a size of 4294967295"),
+        (
+            struct.pack(">4I", 0x803, 3, 2**32 - 1, 28),
+            idx(LABELS),
+            "images-idx3-ubyte: byte 8: a size of 4294967295",
+        ),
         (idx(PIXELS), idx(LABELS[:2]), "has 3 images, .* has 2 labels"),
         (idx(PIXELS), idx(np.array([0, 77, 1], np.uint8)), "labels-idx1-ubyte: byte 9: label 77"),
     ],
@@ -135,7 +149,9 @@ def test_what_has_no_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         read_images(tmp_path)
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[:-6], lambda data: data[:20] + b"\xff" * 9 + data[29:]])
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-6], lambda data: data[:20] + b"\xff" * 9 + data[29:]]
+)
 def test_damaged_gzip(tmp_path: Path, damage: object) -> None:
     assert callable(damage)
     for name, data in zip(NAMES, (idx(PIXELS), idx(LABELS)), strict=True):
@@ -148,6 +164,8 @@ def test_damaged_gzip(tmp_path: Path, damage: object) -> None:
 def test_noise_is_refused_and_nothing_else(
     tmp_path_factory: pytest.TempPathFactory, images: bytes, labels: bytes, keep: int
 ) -> None:
-    folder = fashion(tmp_path_factory.mktemp("noise"), idx(PIXELS)[:keep] + images, idx(LABELS)[:keep] + labels)
+    folder = fashion(
+        tmp_path_factory.mktemp("noise"), idx(PIXELS)[:keep] + images, idx(LABELS)[:keep] + labels
+    )
     with pytest.raises(DataError):
         read_images(folder)

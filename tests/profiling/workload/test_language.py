@@ -20,7 +20,11 @@ from deepvm.profiling.workload.train_step import Ranks, Training  # noqa: E402
 
 TINY = Model("tiny", "transformer", 110_000, "tokens", 16, transformer=Transformer(2, 64, 100))
 CPU = torch.device("cpu")
-TEXT = [m for m in {m.name: m for m in presets().values()}.values() if m.transformer and m.transformer.vocabulary]
+TEXT = [
+    m
+    for m in {m.name: m for m in presets().values()}.values()
+    if m.transformer and m.transformer.vocabulary
+]
 
 
 @pytest.fixture
@@ -29,7 +33,12 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ranks]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}.items():
+    for name, value in {
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }.items():
         monkeypatch.setenv(name, value)
     found = Ranks(0, 1, CPU, None, 60)
     yield found
@@ -49,7 +58,9 @@ def test_scores_of_every_token() -> None:
     model = language.on_meta(TINY)
     language.fill(model, CPU)
     tokens, following = language.synthetic_text(3, TINY, CPU)()
-    assert tokens.shape == following.shape == (3, 16) and torch.equal(tokens[:, 1:], following[:, :-1])
+    assert tokens.shape == following.shape == (3, 16) and torch.equal(
+        tokens[:, 1:], following[:, :-1]
+    )
     assert model(tokens).shape == (3, 16, 100)
 
 
@@ -71,7 +82,9 @@ def test_it_learns_whole_and_in_shards(ranks: Ranks, sharded: bool, checkpointin
     batches = language.synthetic_text(4, TINY, CPU)
     own = Workload("tiny", 0, 4, "bfloat16" if sharded else "float32")
     if sharded:
-        training = Training(model, own, batches, CPU, ranks, lambda kind: language.shard(model, kind, CPU, 1))
+        training = Training(
+            model, own, batches, CPU, ranks, lambda kind: language.shard(model, kind, CPU, 1)
+        )
     else:
         language.fill(model, CPU)
         training = Training(model, own, batches, CPU, ranks)
@@ -80,7 +93,11 @@ def test_it_learns_whole_and_in_shards(ranks: Ranks, sharded: bool, checkpointin
     def loss() -> float:
         with torch.no_grad():
             tokens, following = batches()
-            return float(torch.nn.functional.cross_entropy(model(tokens).flatten(0, 1).float(), following.flatten()))
+            return float(
+                torch.nn.functional.cross_entropy(
+                    model(tokens).flatten(0, 1).float(), following.flatten()
+                )
+            )
 
     before, seconds = loss(), training.run(30)
     assert seconds > 0 and loss() < 0.9 * before
@@ -96,10 +113,16 @@ def test_activation_checkpointing_changes_no_number() -> None:
     for model in (plain, again):
         model(tokens).square().mean().backward()
     for one, other in zip(plain.parameters(), again.parameters(), strict=True):
-        assert one.grad is not None and other.grad is not None and torch.allclose(one.grad, other.grad, atol=1e-6)
+        assert (
+            one.grad is not None
+            and other.grad is not None
+            and torch.allclose(one.grad, other.grad, atol=1e-6)
+        )
 
 
 def test_what_a_host_is_told_to_train_is_built_without_memory() -> None:
-    built = _built({"model": "llama-70b", "sequence": 128, "method": "fsdp", "activation_checkpointing": True})
+    built = _built(
+        {"model": "llama-70b", "sequence": 128, "method": "fsdp", "activation_checkpointing": True}
+    )
     assert next(built.parameters()).is_meta
     assert not next(_built({"model": "resnet18"}).parameters()).is_meta

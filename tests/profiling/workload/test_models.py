@@ -1,4 +1,6 @@
-"""The models that are measured: their sizes are the published ones, their operations are counted twice."""
+"""The models that are measured: their sizes are the published ones, their operations are counted
+twice.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from deepvm.errors import RequestError  # noqa: E402
 from deepvm.profiling.workload.models import MODELS, build, forward_flops  # noqa: E402
 
 PUBLISHED = {
-    # name: millions of parameters with 10 and with 1000 classes, 10^9 multiplications of the forward pass, at pixels
+    # name: millions of parameters with 10 and with 1000 classes, 10^9 multiplications of the
+    # forward pass, at pixels
     "resnet18": (11.181642, 11.689512, 1.814, 224),
     "resnet50": (23.528522, 25.557032, 4.089, 224),
     "resnet152": (58.164298, 60.192808, 11.514, 224),
@@ -92,10 +95,13 @@ def counted_with_backward(model: nn.Module, pixels: int) -> int:
 def test_why_the_backward_pass_is_not_counted() -> None:
     """Torch counts the weights' gradient of a grouped convolution as if it had no groups.
 
-    Where this fails because torch counts rightly (the two sums are 3), the backward pass can be counted as well.
+    Where this fails because torch counts rightly (the two sums are 3), the backward pass can be
+    counted as well.
     """
     with torch.device("meta"):
-        grouped = nn.Sequential(nn.Conv2d(3, 32, 1), nn.Conv2d(32, 32, 3, padding=1, groups=32, bias=False))
+        grouped = nn.Sequential(
+            nn.Conv2d(3, 32, 1), nn.Conv2d(32, 32, 3, padding=1, groups=32, bias=False)
+        )
         whole = nn.Sequential(nn.Conv2d(3, 32, 1), nn.Conv2d(32, 32, 3, padding=1, bias=False))
     assert counted_with_backward(whole, 16) == 3 * forward_flops(whole, 16)
     depthwise = 2 * 32 * 9 * 16 * 16
@@ -110,7 +116,9 @@ def test_efficientnet_trains_and_skips_blocks_in_training_only() -> None:
     model(torch.empty(2, 3, 32, 32, device="meta")).sum().backward()
     assert all(p.grad is not None for p in model.parameters())
     blocks = [layer for layer in model.children() if hasattr(layer, "kept")]
-    assert [b.kept for b in blocks] == pytest.approx([1 - 0.2 * number / 57 for number in range(57)])
+    assert [b.kept for b in blocks] == pytest.approx(
+        [1 - 0.2 * number / 57 for number in range(57)]
+    )
     last = blocks[-1]
     last.body = nn.Identity()
     ones = torch.ones(4000, 1, 1, 1)

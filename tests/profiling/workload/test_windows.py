@@ -81,7 +81,9 @@ def test_single_steps_that_are_slow_do_not_make_windows_short() -> None:
 def test_a_window_lasts_as_long_as_it_should(
     single_s: float, step_s: float, noise: list[float], seconds: float
 ) -> None:
-    """However much slower or faster single steps are: if the others differ by less than the warm-up waits for."""
+    """However much slower or faster single steps are: if the others differ by less than the warm-up
+    waits for.
+    """
     found = timed(Clock(*[single_s] * 4, *(step_s * n for n in noise)), seconds=seconds)
     assert all(w.seconds >= seconds * (1 - 1e-9) for w in found.windows)
 
@@ -92,14 +94,19 @@ def test_a_window_lasts_as_long_as_it_should(
     seconds=st.floats(0.001, 10),
     images=st.integers(1, 1000),
 )
-def test_whatever_the_clock_says(step_s: list[float], count: int, seconds: float, images: int) -> None:
+def test_whatever_the_clock_says(
+    step_s: list[float], count: int, seconds: float, images: int
+) -> None:
     clock = Clock(*step_s)
     lines: list[str] = []
     found = time_windows(clock, images, count, seconds, lines.append)
     warm, counted = len(found.warm_up), clock.seconds[-count:]
     # The fastest step that was seen says how many fill a window, and never fewer than before.
     seen = [clock.seconds[i] / clock.steps[i] for i in range(1, module.SINGLE_STEPS + warm)]
-    wanted = [min(module.MOST_STEPS, max(1, math.ceil(1.05 * seconds / min(seen[: 3 + i])))) for i in range(warm + 1)]
+    wanted = [
+        min(module.MOST_STEPS, max(1, math.ceil(1.05 * seconds / min(seen[: 3 + i]))))
+        for i in range(warm + 1)
+    ]
     assert [*clock.steps[module.SINGLE_STEPS : -count], found.steps] == wanted
     assert 2 <= warm <= module.MOST_WARM_UPS
     assert len(clock.seconds) == module.SINGLE_STEPS + warm + count
@@ -108,7 +115,9 @@ def test_whatever_the_clock_says(step_s: list[float], count: int, seconds: float
     # The first pair of neighbours that agree, and no other, ends the warm-up.
     warm_s = clock.seconds[module.SINGLE_STEPS : -count]
     speeds = [w.images_per_s for w in found.warm_up]
-    agree = [abs(a - b) <= module.STEADY * (a + b) / 2 for a, b in zip(speeds, speeds[1:], strict=False)]
+    agree = [
+        abs(a - b) <= module.STEADY * (a + b) / 2 for a, b in zip(speeds, speeds[1:], strict=False)
+    ]
     assert agree[-1] == found.steady
     assert not any(agree[:-1])
     assert found.steady or warm == module.MOST_WARM_UPS or sum(warm_s) >= module.MOST_WARM_UP_S

@@ -1,4 +1,6 @@
-"""CreateFleet requests: judged by the real service model, and sent to a server that answers like AWS."""
+"""CreateFleet requests: judged by the real service model, and sent to a server that answers like
+AWS.
+"""
 
 from __future__ import annotations
 
@@ -106,15 +108,17 @@ def test_a_server_starts_the_vms(plan: Plan, server: str) -> None:
         fleet = ec2.create_fleet(**request)["FleetId"]
         running = ec2.describe_fleet_instances(FleetId=fleet)["ActiveInstances"]
         (wanted,) = {o["InstanceType"] for o in overrides(request)}
-        assert [i["InstanceType"] for i in running] == [wanted] * request["TargetCapacitySpecification"][
-            "TotalTargetCapacity"
-        ]
+        assert [i["InstanceType"] for i in running] == [wanted] * request[
+            "TargetCapacitySpecification"
+        ]["TotalTargetCapacity"]
         (described,) = ec2.describe_fleets(FleetIds=[fleet])["Fleets"]
         assert described["Type"] == request["Type"]
         ec2.delete_fleets(FleetIds=[fleet], TerminateInstances=True)
 
 
-OURS = ExportOptions(image="ami-0123456789abcdef0", key_name="key", security_group=("sg-1",), command="train.py")
+OURS = ExportOptions(
+    image="ami-0123456789abcdef0", key_name="key", security_group=("sg-1",), command="train.py"
+)
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
@@ -127,11 +131,21 @@ def test_templates_hold_what_starts_the_training(plan: Plan) -> None:
         assert not report.has_errors(), report.generate_report()
         _assert_enums(request, model.input_shape)
         (config,) = fleet["LaunchTemplateConfigs"]
-        assert config["LaunchTemplateSpecification"]["LaunchTemplateName"] == request["LaunchTemplateName"]
-        assert request["LaunchTemplateName"] == f"deepvm-training-{role.removesuffix('-template.json')}"
+        assert (
+            config["LaunchTemplateSpecification"]["LaunchTemplateName"]
+            == request["LaunchTemplateName"]
+        )
+        assert (
+            request["LaunchTemplateName"]
+            == f"deepvm-training-{role.removesuffix('-template.json')}"
+        )
         data = request["LaunchTemplateData"]
         assert data["IamInstanceProfile"] == {"Name": "deepvm-training"}
-        assert (data["ImageId"], data["KeyName"], data["SecurityGroupIds"]) == (OURS.image, "key", ["sg-1"])
+        assert (data["ImageId"], data["KeyName"], data["SecurityGroupIds"]) == (
+            OURS.image,
+            "key",
+            ["sg-1"],
+        )
         script = base64.b64decode(data["UserData"])
         assert script.startswith(b"#!/bin/bash\n") and len(script) < 16384
         subprocess.run(["bash", "-n"], input=script, check=True)
@@ -140,7 +154,9 @@ def test_templates_hold_what_starts_the_training(plan: Plan) -> None:
 def test_the_placeholder_is_refused(tmp_path: Path) -> None:
     """By the script, and by AWS: it is no id of an image."""
     write_export(render(tiering(), "ec2-fleet"), tmp_path)
-    out = subprocess.run([tmp_path / "start.sh"], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True)
+    out = subprocess.run(
+        [tmp_path / "start.sh"], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True
+    )
     assert out.returncode == 2 and "fill in what stands between" in out.stderr
     assert out.stdout.split() == ["./memory-template.json", "./training-template.json"]
     assert not re.fullmatch(r"ami-[0-9a-f]+", PLACEHOLDER)
@@ -151,8 +167,9 @@ def test_a_launch_template_of_ones_own_gets_the_script_by_hand() -> None:
     export = render(tiering(), "ec2-fleet", TEMPLATE)
     names = [f.name for f in export.files]
     assert "training-user-data.sh" in names and not any("template" in n for n in names)
-    assert "needs training-user-data.sh as its user data, the instance profile deepvm-training" in "\n".join(
-        export.notes
+    assert (
+        "needs training-user-data.sh as its user data, the instance profile deepvm-training"
+        in "\n".join(export.notes)
     )
 
 
@@ -163,18 +180,30 @@ def test_one_script_starts_and_stops_all(name: str, server: str, tmp_path: Path)
     plan = PLANS[name]
     ec2, iam = client(server), client(server, "iam")
     image = ec2.describe_images(Owners=["amazon"], MaxResults=5)["Images"][0]["ImageId"]
-    options = ExportOptions(image=image, command="train.py", job=f"job-{plan.architecture}", persist="s3://bucket/run")
+    options = ExportOptions(
+        image=image, command="train.py", job=f"job-{plan.architecture}", persist="s3://bucket/run"
+    )
     write_export(render(plan, "ec2-fleet", options), tmp_path)
-    client(server, "ssm").put_parameter(Name=f"/deepvm/{options.job}/token", Value="x", Type="SecureString")
+    client(server, "ssm").put_parameter(
+        Name=f"/deepvm/{options.job}/token", Value="x", Type="SecureString"
+    )
     variables = {
         **{k: v for k, v in os.environ.items() if not k.startswith("AWS_")},
-        **{"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_ENDPOINT_URL": server},
+        **{
+            "AWS_ACCESS_KEY_ID": "testing",
+            "AWS_SECRET_ACCESS_KEY": "testing",
+            "AWS_ENDPOINT_URL": server,
+        },
         **{"AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1", "PROFILE_S": "0"},
     }
 
     def call(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [tmp_path / "start.sh", *words], env=variables, capture_output=True, text=True, timeout=120
+            [tmp_path / "start.sh", *words],
+            env=variables,
+            capture_output=True,
+            text=True,
+            timeout=120,
         )
 
     out = call()
@@ -193,7 +222,9 @@ def test_one_script_starts_and_stops_all(name: str, server: str, tmp_path: Path)
     assert call("stop").returncode == 0 and not (tmp_path / "fleets").exists()
     left = {t["LaunchTemplateName"] for t in ec2.describe_launch_templates()["LaunchTemplates"]}
     assert not any(template.startswith(role) for template in left)
-    assert not client(server, "ssm").get_parameters_by_path(Path=f"/deepvm/{options.job}", Recursive=True)["Parameters"]
+    assert not client(server, "ssm").get_parameters_by_path(
+        Path=f"/deepvm/{options.job}", Recursive=True
+    )["Parameters"]
     with pytest.raises(iam.exceptions.NoSuchEntityException):
         iam.get_role(RoleName=role)
 
@@ -208,7 +239,9 @@ case "$2" in
 esac
 exit 0
 """
-"""What the command line answers: two fleets, VMs that end at the third look, and a fleet that is not deleted."""
+"""What the command line answers: two fleets, VMs that end at the third look, and a fleet that is
+not deleted.
+"""
 
 
 def test_stop_forgets_no_fleet_and_leaves_vms_their_role_while_they_save(tmp_path: Path) -> None:
@@ -221,15 +254,23 @@ def test_stop_forgets_no_fleet_and_leaves_vms_their_role_while_they_save(tmp_pat
     def stop() -> tuple[int, str, list[str]]:
         (tmp_path / "calls").write_text("")
         variables = {"PATH": f"{tmp_path}:/usr/bin:/bin", "LOOK_S": "0"}
-        done = subprocess.run([tmp_path / "start.sh", "stop"], env=variables, capture_output=True, text=True)
+        done = subprocess.run(
+            [tmp_path / "start.sh", "stop"], env=variables, capture_output=True, text=True
+        )
         return done.returncode, done.stderr, (tmp_path / "calls").read_text().splitlines()
 
     code, said, calls = stop()
-    assert code == 5 and "fleet-2\tunexpectedError" in said and (tmp_path / "fleets").read_text() == "fleet-2\n"
+    assert (
+        code == 5
+        and "fleet-2\tunexpectedError" in said
+        and (tmp_path / "fleets").read_text() == "fleet-2\n"
+    )
     assert not any(call.startswith("iam") for call in calls)
     (tmp_path / "refuses").unlink()
     code, said, calls = stop()
-    assert code == 0 and not (tmp_path / "fleets").exists() and not (tmp_path / "vms").exists(), said
+    assert code == 0 and not (tmp_path / "fleets").exists() and not (tmp_path / "vms").exists(), (
+        said
+    )
     assert any("delete-fleets" in call and "--fleet-ids fleet-2 --query" in call for call in calls)
     looks = [n for n, call in enumerate(calls) if "describe-instances" in call]
     first = next(n for n, call in enumerate(calls) if call.startswith("iam"))
@@ -251,7 +292,10 @@ def test_spot_and_on_demand() -> None:
     # AWS refuses these outside fleets of type instant, or outside maintain.
     assert {t["ResourceType"] for t in spot["TagSpecifications"]} == {"fleet"}
     assert {t["ResourceType"] for t in anchor["TagSpecifications"]} == {"fleet", "instance"}
-    assert "ExcessCapacityTerminationPolicy" in spot and "ExcessCapacityTerminationPolicy" not in anchor
+    assert (
+        "ExcessCapacityTerminationPolicy" in spot
+        and "ExcessCapacityTerminationPolicy" not in anchor
+    )
 
 
 def test_limits_are_where_aws_enforces_them() -> None:
@@ -261,7 +305,8 @@ def test_limits_are_where_aws_enforces_them() -> None:
     assert spot["SpotOptions"]["MaxTotalPrice"] == "3.21912"
     assert {o["MaxPrice"] for o in overrides(spot)} == {"0.18936"}
     assert nodes["OnDemandOptions"]["MaxTotalPrice"] == "0.204"
-    # MaxPrice is for spot VMs alone, and a fleet has no options of a market that it does not buy in.
+    # MaxPrice is for spot VMs alone, and a fleet has no options of a market that it does not buy
+    # in.
     assert "MaxPrice" not in json.dumps(overrides(nodes))
     assert "OnDemandOptions" not in spot and "SpotOptions" not in nodes
     asked = requests(tiering(), ExportOptions(launch_template="x", max_price=Decimal("5")))
@@ -270,7 +315,9 @@ def test_limits_are_where_aws_enforces_them() -> None:
 
 
 @given(any_plan(), st.none() | st.decimals(1, 5, places=9))
-def test_all_limits_together_hold_the_cluster_to_its_price(plan: Plan, factor: Decimal | None) -> None:
+def test_all_limits_together_hold_the_cluster_to_its_price(
+    plan: Plan, factor: Decimal | None
+) -> None:
     most = None if factor is None else plan.usd_per_hour * factor
     enforced = Decimal(0)
     zones = {z.zone: z.usd_per_hour for z in plan.training.zones}
@@ -279,12 +326,18 @@ def test_all_limits_together_hold_the_cluster_to_its_price(plan: Plan, factor: D
         options = request.get("SpotOptions") or request["OnDemandOptions"]
         total = Decimal(options["MaxTotalPrice"])
         enforced += total
-        (group,) = [g for g in plan.groups if f'{{"Key": "Name", "Value": "deepvm-{g.role}"}}' in json.dumps(request)]
+        (group,) = [
+            g
+            for g in plan.groups
+            if f'{{"Key": "Name", "Value": "deepvm-{g.role}"}}' in json.dumps(request)
+        ]
         assert group.usd_per_hour is not None and group.usd_per_hour * count <= total
         if "SpotOptions" in request:
             for override in overrides(request):
                 each = Decimal(override["MaxPrice"])
-                assert each * count <= total and re.fullmatch(r"\d+(\.\d{1,6})?", override["MaxPrice"])
+                assert each * count <= total and re.fullmatch(
+                    r"\d+(\.\d{1,6})?", override["MaxPrice"]
+                )
                 assert zones.get(override.get("AvailabilityZoneId"), group.usd_per_hour) <= each
     assert enforced <= (plan.usd_per_hour * Decimal("1.2") if most is None else most)
 
@@ -299,7 +352,13 @@ def test_on_demand_alone_may_cost_all_of_the_limit() -> None:
 def test_no_tag_promises_a_limit() -> None:
     for request in requests(tiering()).values():
         keys = {t["Key"] for spec in request["TagSpecifications"] for t in spec["Tags"]}
-        assert keys == {"Name", "deepvm:plan", "deepvm:usd-per-hour", "deepvm:prices", "deepvm:source"}
+        assert keys == {
+            "Name",
+            "deepvm:plan",
+            "deepvm:usd-per-hour",
+            "deepvm:prices",
+            "deepvm:source",
+        }
 
 
 def test_one_override_for_each_zone() -> None:
@@ -315,14 +374,17 @@ def test_one_override_for_each_zone() -> None:
 
 
 def test_the_zone_to_start_in_comes_first_even_when_it_is_not_the_cheapest() -> None:
-    (first, *_) = overrides(requests(tiering(zone="use1-az1"))["memory-fleet.json"])
+    first, *_ = overrides(requests(tiering(zone="use1-az1"))["memory-fleet.json"])
     assert first["AvailabilityZoneId"] == "use1-az1"
 
 
 def test_zones_without_names_go_by_their_ids() -> None:
     zones = tuple(ZonePrice(z.zone, z.usd_per_hour) for z in gpu_vms().zones)
     found = requests(tiering(training=gpu_vms(zones=zones)))
-    assert [o.get("AvailabilityZoneId") for o in overrides(found["training-fleet.json"])] == ["use1-az4", "use1-az1"]
+    assert [o.get("AvailabilityZoneId") for o in overrides(found["training-fleet.json"])] == [
+        "use1-az4",
+        "use1-az1",
+    ]
     assert "AvailabilityZone" not in overrides(found["training-fleet.json"])[0]
 
 
@@ -332,10 +394,17 @@ def test_without_zones_the_template_decides() -> None:
 
 
 def test_subnets_stand_for_zones() -> None:
-    options = ExportOptions(subnet=(Subnet("subnet-b", "us-east-1b"), Subnet("subnet-a", "use1-az4")))
+    options = ExportOptions(
+        subnet=(Subnet("subnet-b", "us-east-1b"), Subnet("subnet-a", "use1-az4"))
+    )
     found = overrides(requests(tiering(), options)["training-fleet.json"])
-    assert [(o["SubnetId"], "AvailabilityZoneId" in o) for o in found] == [("subnet-a", False), ("subnet-b", False)]
-    found = overrides(requests(spot_only(), ExportOptions(subnet=(Subnet("subnet-x"),)))["training-fleet.json"])
+    assert [(o["SubnetId"], "AvailabilityZoneId" in o) for o in found] == [
+        ("subnet-a", False),
+        ("subnet-b", False),
+    ]
+    found = overrides(
+        requests(spot_only(), ExportOptions(subnet=(Subnet("subnet-x"),)))["training-fleet.json"]
+    )
     assert [o["SubnetId"] for o in found] == ["subnet-x"]
 
 
@@ -357,7 +426,8 @@ def test_memory_nodes_of_another_cpu_need_a_template_of_their_own() -> None:
     assert found["memory-template.json"]["LaunchTemplateData"]["ImageId"] == PLACEHOLDER
     options = ExportOptions(launch_template="gpu", memory_launch_template="arm")
     names = {
-        n: r["LaunchTemplateConfigs"][0]["LaunchTemplateSpecification"] for n, r in requests(plan, options).items()
+        n: r["LaunchTemplateConfigs"][0]["LaunchTemplateSpecification"]
+        for n, r in requests(plan, options).items()
     }
     assert names["training-fleet.json"]["LaunchTemplateName"] == "gpu"
     assert names["memory-fleet.json"]["LaunchTemplateName"] == "arm"
@@ -368,16 +438,28 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1
 
 @given(TEXT, TEXT, TEXT)
 def test_any_text_comes_back(template: str, memory: str, subnet: str) -> None:
-    options = ExportOptions(launch_template=template, memory_launch_template=memory, subnet=(Subnet(subnet),))
+    options = ExportOptions(
+        launch_template=template, memory_launch_template=memory, subnet=(Subnet(subnet),)
+    )
     training, nodes = requests(tiering(), options).values()
-    assert training["LaunchTemplateConfigs"][0]["LaunchTemplateSpecification"]["LaunchTemplateName"] == template
-    assert nodes["LaunchTemplateConfigs"][0]["LaunchTemplateSpecification"]["LaunchTemplateName"] == memory
+    assert (
+        training["LaunchTemplateConfigs"][0]["LaunchTemplateSpecification"]["LaunchTemplateName"]
+        == template
+    )
+    assert (
+        nodes["LaunchTemplateConfigs"][0]["LaunchTemplateSpecification"]["LaunchTemplateName"]
+        == memory
+    )
     assert overrides(training)[0]["SubnetId"] == subnet
 
 
 def test_notes_say_what_to_do() -> None:
     notes = "\n".join(render(tiering(), "ec2-fleet").notes)
-    assert "start: ./start.sh" in notes and "stop: ./start.sh stop" in notes and "--zone use1-az4" in notes
+    assert (
+        "start: ./start.sh" in notes
+        and "stop: ./start.sh stop" in notes
+        and "--zone use1-az4" in notes
+    )
     assert "nothing trains: --command" in notes and "--code s3://" in notes
     assert "on-demand VMs start only while all of them together cost at most 0.2040 $/h" in notes
     assert "to fill in" not in "\n".join(render(spot_only(), "ec2-fleet", OURS).notes)
@@ -389,18 +471,26 @@ def test_notes_say_what_to_do() -> None:
 
 
 def test_a_savings_plan_does_not_lower_the_limit_below_what_aws_compares_it_with() -> None:
-    """AWS holds on-demand VMs to their list price: 0.2 $/h less 30 % is 0.14, and 20 % more would start none."""
+    """AWS holds on-demand VMs to their list price: 0.2 $/h less 30 % is 0.14, and 20 % more would
+    start none.
+    """
     plan = tiering()
     assert plan.memory is not None
     list_usd = plan.memory.on_demand_usd_per_hour
     assert list_usd is not None
     paid = (list_usd * Decimal("0.7")).quantize(Decimal("0.000001"))
     saved = replace(plan.memory, on_demand_usd_per_hour=paid, on_demand_discount=Decimal("0.3"))
-    cheaper = replace(plan, memory=saved, usd_per_hour=plan.usd_per_hour - (list_usd - paid) * saved.on_demand_count)
+    cheaper = replace(
+        plan,
+        memory=saved,
+        usd_per_hour=plan.usd_per_hour - (list_usd - paid) * saved.on_demand_count,
+    )
     most = Decimal(requests(cheaper)["memory-fleet.json"]["OnDemandOptions"]["MaxTotalPrice"])
     assert most >= list_usd * saved.on_demand_count * Decimal("1.19")
     before = requests(plan)["training-fleet.json"], requests(cheaper)["training-fleet.json"]
-    assert [o["MaxPrice"] for o in overrides(before[0])] == [o["MaxPrice"] for o in overrides(before[1])]
+    assert [o["MaxPrice"] for o in overrides(before[0])] == [
+        o["MaxPrice"] for o in overrides(before[1])
+    ]
 
 
 @pytest.mark.parametrize("engine", ["ec2-fleet", "terraform", "skypilot"])

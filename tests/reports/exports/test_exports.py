@@ -67,10 +67,18 @@ def options(*names: str, **changes: Any) -> ExportOptions:
 
 def usable(engine: str, plan: Plan) -> ExportOptions:
     """Every option that this engine and plan take."""
-    names = [n for n in exporter(engine).OPTIONS if plan.memory is not None or not n.startswith("memory")]
-    names = [n for n in names if "launch_template" not in n]  # in the place of image, key pair, security groups
+    names = [
+        n for n in exporter(engine).OPTIONS if plan.memory is not None or not n.startswith("memory")
+    ]
+    # In the place of image, key pair, security groups
+    names = [n for n in names if "launch_template" not in n]
     return options(
-        *names, **({} if plan.training.zones or "subnet" not in names else {"subnet": (Subnet("subnet-1"),)})
+        *names,
+        **(
+            {}
+            if plan.training.zones or "subnet" not in names
+            else {"subnet": (Subnet("subnet-1"),)}
+        ),
     )
 
 
@@ -94,7 +102,9 @@ def _of_fleets(files: dict[str, str]) -> dict[tuple[str, str], int]:
     for text in (files[name] for name in files if name.endswith("-fleet.json")):
         request = json.loads(text)
         capacity = request["TargetCapacitySpecification"]
-        (only,) = {o["InstanceType"] for c in request["LaunchTemplateConfigs"] for o in c["Overrides"]}
+        (only,) = {
+            o["InstanceType"] for c in request["LaunchTemplateConfigs"] for o in c["Overrides"]
+        }
         found[only, capacity["DefaultTargetCapacityType"]] = capacity["TotalTargetCapacity"]
     return found
 
@@ -127,7 +137,12 @@ def _of_torchrun(files: dict[str, str]) -> dict[tuple[str, str], int]:
     return found
 
 
-COUNTERS = {"skypilot": _of_skypilot, "ec2-fleet": _of_fleets, "terraform": _of_terraform, "torchrun": _of_torchrun}
+COUNTERS = {
+    "skypilot": _of_skypilot,
+    "ec2-fleet": _of_fleets,
+    "terraform": _of_terraform,
+    "torchrun": _of_torchrun,
+}
 
 
 def test_every_engine_is_tested_and_on_the_command_line() -> None:
@@ -135,22 +150,37 @@ def test_every_engine_is_tested_and_on_the_command_line() -> None:
     for name in REGISTRY:
         assert (TESTS / "reports" / "exports" / f"test_{name.replace('-', '_')}.py").exists()
         assert set(ALL_OPTIONS) >= exporter(name).OPTIONS
-    (choices, *_) = get_args(get_type_hints(command, include_extras=True)["to"])
+    choices, *_ = get_args(get_type_hints(command, include_extras=True)["to"])
     assert list(get_args(choices)) == list(REGISTRY)
 
 
 def test_an_engine_is_a_file_and_a_line(tmp_path: Path) -> None:
-    """One more file with an exporter, and one more line in the registry: the command line offers it."""
+    """One more file with an exporter, and one more line in the registry: the command line offers
+    it.
+    """
     (tmp_path / "slurm_exporter.py").write_text(
-        "from deepvm.reports.exports.base import Export, ExportFile\n"
-        "OPTIONS = CLOUDS = frozenset()\n"
-        "def render(plan, options):\n"
-        "    return Export((ExportFile('job.sh', f'#SBATCH --nodes={plan.training.spot_count}\\n'),))\n"
+        "from deepvm.reports.exports.base import Export, ExportFile\nOPTIONS = CLOUDS ="
+        " frozenset()\ndef render(plan, options):\n    return Export((ExportFile('job.sh',"
+        " f'#SBATCH --nodes={plan.training.spot_count}\\n'),))\n"
     )
-    line = "from deepvm.reports.exports.registry import REGISTRY; REGISTRY['slurm'] = 'slurm_exporter'; "
+    line = (
+        "from deepvm.reports.exports.registry import REGISTRY; REGISTRY['slurm'] ="
+        " 'slurm_exporter'; "
+    )
     code = f"{line}from deepvm.cli.main import main; main()"
     plan = tmp_path / "plan.json"
-    command = [sys.executable, "-m", "deepvm", "recommend", "--catalog", "paper", "--pw", "3", "-o", "json"]
+    command = [
+        sys.executable,
+        "-m",
+        "deepvm",
+        "recommend",
+        "--catalog",
+        "paper",
+        "--pw",
+        "3",
+        "-o",
+        "json",
+    ]
     plan.write_bytes(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)
     path = os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])
     ended = subprocess.run(
@@ -190,7 +220,14 @@ def test_the_price_its_source_and_its_day_are_there(engine: str) -> None:
         if file.name.endswith(("-template.json", "-policy.json")):
             continue
         text = " ".join(file.text.replace("\n#", " ").split())
-        for fact in ("2.8526", "aws", "2026-08-10", "us-east-1", "AWS price list", "17 x g4dn.xlarge"):
+        for fact in (
+            "2.8526",
+            "aws",
+            "2026-08-10",
+            "us-east-1",
+            "AWS price list",
+            "17 x g4dn.xlarge",
+        ):
             assert fact in text, (file.name, fact)
 
 
@@ -209,7 +246,9 @@ def test_a_source_that_says_little() -> None:
 def test_warnings_of_the_plan_are_told(engine: str) -> None:
     plan = tiering(warnings=("the eFLOPS are estimated",))
     if engine != "ec2-fleet":  # JSON that AWS reads has no room for comments
-        assert all("eFLOPS are estimated" in " ".join(f.text.split()) for f in render(plan, engine).files)
+        assert all(
+            "eFLOPS are estimated" in " ".join(f.text.split()) for f in render(plan, engine).files
+        )
 
 
 @each_engine
@@ -230,7 +269,11 @@ def installs(engine: str, options: ExportOptions, plan: Plan = PLANS["single-anc
     """What pip installs, in all files of an export."""
     text = "".join(f.text for f in render(plan, engine, options).files)
     if engine == "ec2-fleet":
-        files = [json.loads(f.text) for f in render(plan, engine, options).files if f.name.endswith("-template.json")]
+        files = [
+            json.loads(f.text)
+            for f in render(plan, engine, options).files
+            if f.name.endswith("-template.json")
+        ]
         text = "".join(b64decode(f["LaunchTemplateData"]["UserData"]).decode() for f in files)
     return re.findall(r'pip install --quiet \\?"\$+{DEEPVM_PACKAGE:(.*?)}\\?"', text)
 
@@ -245,9 +288,15 @@ def test_vms_get_the_deepvm_that_made_the_export(engine: str) -> None:
 @each_engine
 def test_package_wins(engine: str) -> None:
     for own in (WHEEL, GIT, OwnPackage("")):
-        export = render(tiering(), engine, ExportOptions(command="train.py", package="mine==2", own=own))
-        assert set(installs(engine, ExportOptions(command="train.py", package="mine==2", own=own))) == {"-mine==2"}
-        assert not any(f.data for f in export.files) and not any("--package" in note for note in export.notes)
+        export = render(
+            tiering(), engine, ExportOptions(command="train.py", package="mine==2", own=own)
+        )
+        assert set(
+            installs(engine, ExportOptions(command="train.py", package="mine==2", own=own))
+        ) == {"-mine==2"}
+        assert not any(f.data for f in export.files) and not any(
+            "--package" in note for note in export.notes
+        )
 
 
 @pytest.mark.parametrize("engine", CARRY)
@@ -260,14 +309,21 @@ def test_a_deepvm_of_a_folder_here_goes_with_the_files(engine: str, tmp_path: Pa
     assert wheel.name == WHEEL.wheel_name and wheel.read_bytes() == b"a wheel"
 
 
-@pytest.mark.parametrize(("engine", "own"), [*((e, WHEEL) for e in REGISTRY if e not in CARRY),
-                                             *((e, OwnPackage("", "/home/me")) for e in REGISTRY)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("engine", "own"),
+    [
+        *((e, WHEEL) for e in REGISTRY if e not in CARRY),
+        # Fmt: skip
+        *((e, OwnPackage("", "/home/me")) for e in REGISTRY),
+    ],
+)
 def test_what_vms_cannot_have_is_refused_before_they_cost(engine: str, own: OwnPackage) -> None:
     with pytest.raises(RequestError) as caught:
         render(single_anchor(), engine, ExportOptions(command="train.py", own=own))
     assert (caught.value.option, caught.value.exit_code) == ("package", 2)
     assert f"of {own.place}: a release" in str(caught.value) and "git+https://" in str(caught.value)
-    # Without a training to start, the image may have it: nothing of a stranger is installed in its place.
+    # Without a training to start, the image may have it: nothing of a stranger is installed in its
+    # place.
     found = installs(engine, ExportOptions(own=own))
     assert found and all(each.startswith("?deepvm export --package") for each in found)
     notes = render(single_anchor(), engine, ExportOptions(own=own)).notes
@@ -299,7 +355,9 @@ def test_the_environment_stays_out(engine: str, monkeypatch: pytest.MonkeyPatch)
 @each_plan
 def test_golden(engine: str, plan: Plan) -> None:
     export = render(plan, engine, ExportOptions() if plan.memory is None else usable(engine, plan))
-    written = "".join(f"=== {f.name}{' (executable)' if f.executable else ''}\n{f.text}" for f in export.files)
+    written = "".join(
+        f"=== {f.name}{' (executable)' if f.executable else ''}\n{f.text}" for f in export.files
+    )
     written += "=== notes\n" + "".join(f"{note}\n" for note in export.notes)
     path = GOLDEN / f"export-{engine}-{plan.architecture}.txt"
     if os.environ.get("WRITE_GOLDEN"):
@@ -345,10 +403,19 @@ def test_nothing_gets_out_of_a_comment(sentences: list[str]) -> None:
 
 @each_engine
 def test_nothing_in_a_plan_gets_out_of_its_place(engine: str) -> None:
-    """Plans are files, and files can be written by anybody; control characters do not get through the reader."""
+    """Plans are files, and files can be written by anybody.
+
+    Control characters do not get through the reader.
+    """
     nasty = "x$(touch pwned)`id`'\"${var.region}%{if true}#: *&!|>"
     plan = tiering()
-    odd = replace(plan, architecture=nasty, region=nasty, zone="", source=replace(SOURCE, catalog=nasty, source=nasty))
+    odd = replace(
+        plan,
+        architecture=nasty,
+        region=nasty,
+        zone="",
+        source=replace(SOURCE, catalog=nasty, source=nasty),
+    )
     odd = replace(odd, training=replace(plan.training, instance_type=nasty), warnings=(nasty,))
     found = counts(engine, render(odd, engine)) if engine != "torchrun" else {(nasty, "spot"): 17}
     shown = nasty.replace("${", "$${").replace("%{", "%%{") if engine == "terraform" else nasty
@@ -407,7 +474,9 @@ def test_a_script_that_was_replaced_gets_its_mode_back(tmp_path: Path) -> None:
     (tmp_path / "a.txt").mkdir()
     with pytest.raises(DataError):
         write_export(Export(tuple(reversed(FILES.files))), tmp_path, force=True)
-    assert (tmp_path / "b.sh").read_text() == "old b" and stat.S_IMODE((tmp_path / "b.sh").stat().st_mode) == 0o640
+    assert (tmp_path / "b.sh").read_text() == "old b" and stat.S_IMODE(
+        (tmp_path / "b.sh").stat().st_mode
+    ) == 0o640
 
 
 def test_what_was_made_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -424,7 +493,12 @@ def test_what_was_made_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for folder in (tmp_path / "file", tmp_path / "file" / "below", tmp_path / ("x" * 300), Path("zero\0byte")):
+    for folder in (
+        tmp_path / "file",
+        tmp_path / "file" / "below",
+        tmp_path / ("x" * 300),
+        Path("zero\0byte"),
+    ):
         with pytest.raises((DataError, RequestError)):
             write_export(FILES, folder)
     assert [p.name for p in tmp_path.iterdir()] == ["file"]

@@ -25,8 +25,9 @@ from deepvm.io.own_package import OwnPackage
 from deepvm.reports.exports.base import ExportOptions, write_export
 from deepvm.reports.exports.registry import render
 
-# What SkyPilot 0.14.1 takes (sky/utils/schemas.py, get_task_schema and get_resources_schema): names of the keys, and
-# the types of those that are used here. Both objects are closed: any other key is an error.
+# What SkyPilot 0.14.1 takes (sky/utils/schemas.py, get_task_schema and get_resources_schema): names
+# of the keys, and the types of those that are used here. Both objects are closed: any other key is
+# an error.
 TASK_KEYS = """name workdir event_callback num_nodes resources file_mounts service pool setup run envs secrets
 managed_secrets inputs outputs file_mounts_mapping config volumes volume_mounts api_server_access"""
 RESOURCE_KEYS = """cloud region zone infra cpus memory accelerators instance_type use_spot job_recovery volumes
@@ -45,7 +46,13 @@ TASK_TYPES = {
     },
     "workdir": (str, dict),
 }
-RESOURCE_TYPES = {"infra": str, "instance_type": str, "use_spot": bool, "accelerators": dict, "image_id": str}
+RESOURCE_TYPES = {
+    "infra": str,
+    "instance_type": str,
+    "use_spot": bool,
+    "accelerators": dict,
+    "image_id": str,
+}
 INFRA = re.compile(r"aws(/[^/]+(/[^/]+)?)?")
 VARIABLE = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 NAME = re.compile(r"[a-zA-Z0-9]+(?:[._-]{1,2}[a-zA-Z0-9]+)*")
@@ -80,14 +87,17 @@ def assert_valid(task: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-@pytest.mark.parametrize("options", [ExportOptions(), COMMAND, ExportOptions(image="ami-1")], ids=repr)
+@pytest.mark.parametrize(
+    "options", [ExportOptions(), COMMAND, ExportOptions(image="ami-1")], ids=repr
+)
 def test_skypilots_schema_takes_them(plan: Plan, options: ExportOptions) -> None:
     for task in tasks(plan, options).values():
         assert_valid(task)
 
 
 SECRET = "5" * 64
-# As far as the scripts see them: an agent that runs its command and says what it was told, a node that stays a while.
+# As far as the scripts see them: an agent that runs its command and says what it was told, a node
+# that stays a while.
 DEEPVM = """#!/bin/bash
 { printf '%s ' "$@"; echo; env | grep ^DEEPVM_; } >> "$HOME/deepvm-ran"
 [ "$1" = agent ] || exec sleep 0.2
@@ -98,7 +108,10 @@ exec "$@"
 
 
 def run(task: dict[str, Any], tmp_path: Path, **variables: str) -> tuple[list[str], str]:
-    """Run a task's script with a torchrun that writes down its arguments; those and what was printed."""
+    """Run a task's script with a torchrun that writes down its arguments.
+
+    Those and what was printed.
+    """
     stub = tmp_path / "torchrun"
     stub.write_text('#!/bin/bash\nprintf "%s\\0" "$@" > "$ARGUMENTS"\n')
     stub.chmod(0o755)
@@ -117,7 +130,9 @@ def run(task: dict[str, Any], tmp_path: Path, **variables: str) -> tuple[list[st
         "SKYPILOT_NUM_GPUS_PER_NODE": "1",
         **variables,
     }
-    out = subprocess.run(["bash"], input=task["run"], env=environment, capture_output=True, text=True, check=True)
+    out = subprocess.run(
+        ["bash"], input=task["run"], env=environment, capture_output=True, text=True, check=True
+    )
     arguments = record.read_bytes().decode().split("\0")[:-1] if record.exists() else []
     return arguments, out.stdout
 
@@ -137,7 +152,8 @@ def test_one_cluster_meets_at_its_first_node(tmp_path: Path) -> None:
 
 def test_a_command_given_at_the_start(tmp_path: Path) -> None:
     task = tasks(spot_only(), ExportOptions())["training.yaml"]
-    assert task["envs"] == {"TRAINING_COMMAND": None}  # SkyPilot refuses to start it until the variable is given
+    # SkyPilot refuses to start it until the variable is given
+    assert task["envs"] == {"TRAINING_COMMAND": None}
     arguments, _ = run(task, tmp_path, TRAINING_COMMAND="train.py --name 'two words'")
     assert arguments == [*INSIDE, "train.py", "--name", "two words"]
     with pytest.raises(subprocess.CalledProcessError):
@@ -156,14 +172,25 @@ def test_two_clusters_meet_at_the_anchor(tmp_path: Path) -> None:
     found = tasks(single_anchor())
     anchor, spot = found["anchor.yaml"], found["training.yaml"]
     assert (anchor["num_nodes"], spot["num_nodes"]) == (1, 8)
-    both = ["--nnodes", "9", "--rdzv-backend", "c10d", "--rdzv-id", "deepvm", "--rdzv-endpoint", "10.0.0.1:29500"]
+    both = [
+        "--nnodes",
+        "9",
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-id",
+        "deepvm",
+        "--rdzv-endpoint",
+        "10.0.0.1:29500",
+    ]
     arguments, printed = run(anchor, tmp_path)
     assert arguments[: len(both)] == both and arguments[-len(TRAINED) :] == TRAINED
     assert "join_timeout=3600,is_host=true" in arguments
     assert printed == "ANCHOR_ADDRESSES=10.0.0.1,10.0.0.2\n"
     assert "join_timeout=3600,is_host=false" in run(anchor, tmp_path, SKYPILOT_NODE_RANK="1")[0]
     assert spot["envs"] == {"ANCHOR_ADDRESSES": None}
-    arguments, _ = run(spot, tmp_path, ANCHOR_ADDRESSES="10.0.0.1,10.0.0.2", SKYPILOT_NODE_IPS="10.1.0.1")
+    arguments, _ = run(
+        spot, tmp_path, ANCHOR_ADDRESSES="10.0.0.1,10.0.0.2", SKYPILOT_NODE_IPS="10.1.0.1"
+    )
     assert arguments[: len(both)] == both and "join_timeout=3600,is_host=false" in arguments
 
 
@@ -189,20 +216,27 @@ def test_no_anchors_for_readers() -> None:
 def test_zones_without_names_mean_the_region() -> None:
     zones = (*gpu_vms().zones, ZonePrice("use1-az2", gpu_vms().zones[0].usd_per_hour))
     file, *_ = render(tiering(training=gpu_vms(zones=zones)), "skypilot").files
-    assert [e["infra"] for e in yaml.safe_load(file.text)["resources"]["any_of"]] == ["aws/us-east-1"]
+    assert [e["infra"] for e in yaml.safe_load(file.text)["resources"]["any_of"]] == [
+        "aws/us-east-1"
+    ]
     assert "no names of use1-az2" in " ".join(file.text.split())
-    assert [e["infra"] for e in tasks(spot_only())["training.yaml"]["resources"]["any_of"]] == ["aws"]
+    assert [e["infra"] for e in tasks(spot_only())["training.yaml"]["resources"]["any_of"]] == [
+        "aws"
+    ]
 
 
 @pytest.mark.parametrize(
     ("vms", "accelerators"),
     [
         (gpu_vms(gpu_name="A10G", gpus_per_vm=4), {"A10G": 4}),
-        (gpu_vms(gpu_name="A100-40"), None),  # SkyPilot has another name for it; the type alone says it
+        # SkyPilot has another name for it; the type alone says it
+        (gpu_vms(gpu_name="A100-40"), None),
         (gpu_vms(gpu_name="", gpus_per_vm=None), None),
     ],
 )
-def test_accelerators_only_under_skypilots_names(vms: PlannedVms, accelerators: dict[str, int] | None) -> None:
+def test_accelerators_only_under_skypilots_names(
+    vms: PlannedVms, accelerators: dict[str, int] | None
+) -> None:
     for entry in tasks(tiering(training=vms))["training.yaml"]["resources"]["any_of"]:
         assert entry.get("accelerators") == accelerators
 
@@ -221,7 +255,11 @@ def test_images() -> None:
 
 def test_the_limit_is_said() -> None:
     for file in render(tiering(), "skypilot").files[:2]:
-        text = " ".join(line.removeprefix("#").strip() for line in file.text.splitlines() if line.startswith("#"))
+        text = " ".join(
+            line.removeprefix("#").strip()
+            for line in file.text.splitlines()
+            if line.startswith("#")
+        )
         assert "A SkyPilot cluster has nodes of one kind only" in text
         (other,) = {"training.yaml", "memory.yaml"} - {file.name}
         assert f"{other} starts" in text and f"{file.name} starts" not in text
@@ -239,7 +277,9 @@ fi
 """
 
 
-def start(plan: Plan, folder: Path, *words: str, options: ExportOptions = COMMAND) -> subprocess.CompletedProcess[str]:
+def start(
+    plan: Plan, folder: Path, *words: str, options: ExportOptions = COMMAND
+) -> subprocess.CompletedProcess[str]:
     """Run start.sh with a sky that writes down what it was told."""
     write_export(render(plan, "skypilot", options), folder / "files")
     (folder / "sky").write_text(SKY)
@@ -259,8 +299,10 @@ def test_one_script_starts_what_stays_and_tells_the_rest_its_addresses(tmp_path:
     assert (tmp_path / "sky-ran").read_text().splitlines() == [
         f"launch|-y|-c|deepvm-memory|--detach-run|--secret|DEEPVM_TOKEN|{files}/memory.yaml|{token}",
         *[logs + token] * 2,
-        "jobs|launch|-y|-n|deepvm-training|--detach-run|--secret|DEEPVM_TOKEN|--env|"
-        f"MEMORY_ADDRESSES=10.0.0.1,10.0.0.2|{files}/training.yaml|{token}",
+        (
+            "jobs|launch|-y|-n|deepvm-training|--detach-run|--secret|DEEPVM_TOKEN|--env|"
+            f"MEMORY_ADDRESSES=10.0.0.1,10.0.0.2|{files}/training.yaml|{token}"
+        ),
     ]
 
 
@@ -268,12 +310,23 @@ def test_the_script_takes_the_command_and_stops_all(tmp_path: Path) -> None:
     out = start(single_anchor(), tmp_path, options=ExportOptions(job="resnet_7"))
     assert out.returncode == 2 and "usage: " in out.stderr
     command = [str(tmp_path / "files" / "start.sh"), "train.py --name 'a b'"]
-    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path), "LOOK_S": "0", "ROLE": "ANCHOR"}
+    variables = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+        "LOOK_S": "0",
+        "ROLE": "ANCHOR",
+    }
     subprocess.run(command, env=variables, check=True, timeout=30)
     subprocess.run([command[0], "stop"], env=variables, check=True, timeout=30)
     first, *_, last, cancel, down = (tmp_path / "sky-ran").read_text().splitlines()
-    assert "launch|-y|-c|resnet-7-anchor|" in first and "--env|TRAINING_COMMAND=train.py --name 'a b'|" in first
-    assert "--env|TRAINING_COMMAND=train.py --name 'a b'|--env|ANCHOR_ADDRESSES=10.0.0.1,10.0.0.2|" in last
+    assert (
+        "launch|-y|-c|resnet-7-anchor|" in first
+        and "--env|TRAINING_COMMAND=train.py --name 'a b'|" in first
+    )
+    assert (
+        "--env|TRAINING_COMMAND=train.py --name 'a b'|--env|ANCHOR_ADDRESSES=10.0.0.1,10.0.0.2|"
+        in last
+    )
     assert (cancel, down) == ("jobs|cancel|-y|-n|resnet-7-training|", "down|-y|resnet-7-anchor|")
 
 
@@ -290,14 +343,18 @@ def test_trainers_know_their_tiers_and_no_process_inherits_the_token(tmp_path: P
     run(found["training.yaml"], tmp_path, MEMORY_ADDRESSES="10.0.0.8,10.0.0.9")
     ran = (tmp_path / "deepvm-ran").read_text()
     assert ran.startswith("agent --metadata auto -- torchrun ")
-    assert "DEEPVM_TIERS=tcp://10.0.0.8:7070,10.0.0.9:7070\n" in ran and "DEEPVM_JOB=resnet-7\n" in ran
+    assert (
+        "DEEPVM_TIERS=tcp://10.0.0.8:7070,10.0.0.9:7070\n" in ran and "DEEPVM_JOB=resnet-7\n" in ran
+    )
     assert f"DEEPVM_TOKEN_FILE={tmp_path}/.deepvm-token\n" in ran and SECRET not in ran
     file = tmp_path / ".deepvm-token"
     assert file.read_text() == SECRET and file.stat().st_mode & 0o777 == 0o600
     (tmp_path / "deepvm-ran").unlink()
     run(found["memory.yaml"], tmp_path)
     ran = (tmp_path / "deepvm-ran").read_text()
-    assert ran.startswith(f"memory-node serve --listen 0.0.0.0:7070 --token-file {tmp_path}/.deepvm-token --memory ")
+    assert ran.startswith(
+        f"memory-node serve --listen 0.0.0.0:7070 --token-file {tmp_path}/.deepvm-token --memory "
+    )
     assert SECRET not in ran
 
 
@@ -310,7 +367,10 @@ def test_an_anchor_keeps_versions_beside_its_training(tmp_path: Path) -> None:
 
 
 def test_all_spot_keeps_versions_in_the_bucket_alone(tmp_path: Path) -> None:
-    run(tasks(spot_only(), ExportOptions(command="x", persist="s3://bucket/run"))["training.yaml"], tmp_path)
+    run(
+        tasks(spot_only(), ExportOptions(command="x", persist="s3://bucket/run"))["training.yaml"],
+        tmp_path,
+    )
     assert "DEEPVM_TIERS=s3://bucket/run\n" in (tmp_path / "deepvm-ran").read_text()
     assert "--persist s3://bucket/run does" in "\n".join(render(spot_only(), "skypilot").notes)
 
@@ -322,7 +382,10 @@ def test_buckets_of_other_clouds_bring_their_library(tmp_path: Path, scheme: str
     made = render(tiering(), "skypilot", options)
     assert any(f"an identity that may write {url}" in note for note in made.notes)
     found = {name: task["setup"] for name, task in tasks(tiering(), options).items()}
-    assert f"deepvm.whl[{scheme}]" in found["memory.yaml"] and f"deepvm.whl[train,{scheme}]" in found["training.yaml"]
+    assert (
+        f"deepvm.whl[{scheme}]" in found["memory.yaml"]
+        and f"deepvm.whl[train,{scheme}]" in found["training.yaml"]
+    )
     run(tasks(spot_only(), ExportOptions(command="x", persist=url))["training.yaml"], tmp_path)
     assert f"DEEPVM_TIERS={url}\n" in (tmp_path / "deepvm-ran").read_text()
 
@@ -334,14 +397,20 @@ def test_where_the_code_comes_from(tmp_path: Path) -> None:
     assert workdir(str(tmp_path)) == [str(tmp_path), None]
     with pytest.raises(RequestError, match="a folder that is here, or"):
         workdir(str(tmp_path / "code"))
-    assert workdir("https://host/a.git@v1.0") == [{"url": "https://host/a.git", "ref": "v1.0"}, None]
+    assert workdir("https://host/a.git@v1.0") == [
+        {"url": "https://host/a.git", "ref": "v1.0"},
+        None,
+    ]
     assert workdir("https://host/a.git") == [{"url": "https://host/a.git"}, None]
     with pytest.raises(RequestError, match="a folder here, or"):
         workdir("s3://bucket/code.tar.gz")
 
 
 def test_setup_installs_deepvm(tmp_path: Path) -> None:
-    """With a pip that writes down what it was told; there is no deepvm yet, and nothing is installed a second time."""
+    """With a pip that writes down what it was told.
+
+    There is no deepvm yet, and nothing is installed a second time.
+    """
     (tmp_path / "python3").write_text('#!/bin/bash\necho "$@" >> "$HOME/asked"\n')
     (tmp_path / "python3").chmod(0o755)
     variables = {"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path)}
@@ -358,13 +427,16 @@ def test_setup_installs_deepvm(tmp_path: Path) -> None:
 
 def test_the_wheel_is_where_setup_looks_for_it(tmp_path: Path) -> None:
     own = OwnPackage("", "/home/me", "deepvm-0.1.0-py3-none-any.whl", b"a wheel")
-    (tmp_path / "python3").write_text('#!/bin/bash\n[ -s "${!#%%"[train]"}" ] && echo "${!#}" >> "$HOME/asked"\n')
+    (tmp_path / "python3").write_text(
+        '#!/bin/bash\n[ -s "${!#%%"[train]"}" ] && echo "${!#}" >> "$HOME/asked"\n'
+    )
     (tmp_path / "python3").chmod(0o755)
     options = ExportOptions(command="train.py", own=own)
     write_export(render(tiering(), "skypilot", options), tmp_path / "files")
     for task in tasks(tiering(), options).values():
         assert_valid(task)
-        for there, here in task["file_mounts"].items():  # as SkyPilot does, called by start.sh in its folder
+        # As SkyPilot does, called by start.sh in its folder
+        for there, here in task["file_mounts"].items():
             shutil.copy(tmp_path / "files" / here, there.replace("~", str(tmp_path)))
         variables = {"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path)}
         subprocess.run(["bash"], input=task["setup"], env=variables, text=True, check=True)
@@ -387,16 +459,23 @@ def test_any_image_comes_back(image: str, memory: str) -> None:
 
 
 @given(
-    st.lists(TEXT, min_size=1, max_size=4).filter(lambda w: w[0] not in ("python", "python3", "torchrun", "bash", "sh"))
+    st.lists(TEXT, min_size=1, max_size=4).filter(
+        lambda w: w[0] not in ("python", "python3", "torchrun", "bash", "sh")
+    )
 )
 @example([" ", "\n", "'", '"$(x)"'])
 @example(["train.py", "\x85", "a\r\nb", "#"])
 def test_any_command_comes_back(words: list[str]) -> None:
     script = tasks(spot_only(), ExportOptions(command=shlex.join(words)))["training.yaml"]["run"]
-    assert shlex.split(script.replace("\\\n", " ", 6).split('"$SKYPILOT_NUM_GPUS_PER_NODE"')[1]) == words
+    assert (
+        shlex.split(script.replace("\\\n", " ", 6).split('"$SKYPILOT_NUM_GPUS_PER_NODE"')[1])
+        == words
+    )
 
 
-@pytest.mark.parametrize("words", [["a b", "$HOME", "`id`", "'", '"', "\\", "*", "\n", "é\u2028x", "-m"]])
+@pytest.mark.parametrize(
+    "words", [["a b", "$HOME", "`id`", "'", '"', "\\", "*", "\n", "é\u2028x", "-m"]]
+)
 def test_a_shell_reads_the_words(words: list[str], tmp_path: Path) -> None:
     options = ExportOptions(command=shlex.join(words))
     assert run(tasks(spot_only(), options)["training.yaml"], tmp_path)[0] == INSIDE + words
@@ -405,18 +484,26 @@ def test_a_shell_reads_the_words(words: list[str], tmp_path: Path) -> None:
 def test_markets_are_told_apart() -> None:
     for plan in PLANS.values():
         for group, task in zip(plan.groups, tasks(plan).values(), strict=True):
-            assert {e["use_spot"] for e in task["resources"]["any_of"]} == {group.market is Market.SPOT}
+            assert {e["use_spot"] for e in task["resources"]["any_of"]} == {
+                group.market is Market.SPOT
+            }
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_no_limit_is_pretended(plan: Plan) -> None:
-    """SkyPilot's max_hourly_cost filters what its optimizer considers; it holds no VM to a price."""
+    """SkyPilot's max_hourly_cost filters what its optimizer considers.
+
+    It holds no VM to a price.
+    """
     export = render(plan, "skypilot", COMMAND)
     for file in export.files:
         lines = [line for line in file.text.splitlines() if not line.startswith("#")]
         assert not any("max_hourly_cost" in line for line in lines)
         assert "SkyPilot holds no VM to a price" in " ".join(file.text.replace("\n#", " ").split())
-    assert "SkyPilot enforces no price limit; --to ec2-fleet and --to terraform write one" in export.notes
+    assert (
+        "SkyPilot enforces no price limit; --to ec2-fleet and --to terraform write one"
+        in export.notes
+    )
     with pytest.raises(RequestError) as caught:
         render(plan, "skypilot", ExportOptions(max_price=Decimal(3)))
     assert caught.value.option == "max_price" and caught.value.exit_code == 2

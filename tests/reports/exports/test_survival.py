@@ -1,4 +1,6 @@
-"""Exported files start a training that really survives: the real torchrun, agent and memory node, on this machine."""
+"""Exported files start a training that really survives: the real torchrun, agent and memory node,
+on this machine.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,11 @@ class Host:
     def __init__(self, command: list[str], log: Path, **variables: str) -> None:
         self._log = log.open("ab")
         self.process = subprocess.Popen(
-            command, env={**os.environ, **variables}, stdout=self._log, stderr=self._log, start_new_session=True
+            command,
+            env={**os.environ, **variables},
+            stdout=self._log,
+            stderr=self._log,
+            start_new_session=True,
         )
 
     def vanish(self) -> None:
@@ -122,9 +128,12 @@ def until_step(log: Path, step: int, limit_s: float = 120.0) -> None:
 
 
 def assert_survived(log: Path, killed_at: int, apart: int = STEPS) -> None:
-    """Both ranks went on from a version, and nothing after it was done more than twice; ``apart``: of the versions.
+    """Both ranks went on from a version, and nothing after it was done more than twice.
 
-    By default the first step is saved, to see what versions cost; these trainings are too short for a second one.
+    ``apart``: of the versions.
+
+    By default the first step is saved, to see what versions cost; these trainings are too short for
+    a second one.
     """
     rows = trained(log)
     assert {(r, s) for r, _, s in rows} == {(r, s) for r in (0, 1) for s in range(STEPS)}
@@ -147,7 +156,10 @@ def wheel() -> OwnPackage:
 
 
 def bare(folder: Path) -> dict[str, str]:
-    """Variables of a VM that has PyTorch, but no deepvm; its pip has no index, and so no other packages."""
+    """Variables of a VM that has PyTorch, but no deepvm.
+
+    Its pip has no index, and so no other packages.
+    """
     tools, site = folder / "tools", folder / "site"
     tools.mkdir()
     pip = f'exec "{sys.executable}" -m pip install --no-deps --no-index --target "{site}" "${{!#}}"'
@@ -166,7 +178,9 @@ def bare(folder: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("victim", [1, 2])
 def test_a_torchrun_export_goes_on_where_it_was(victim: int, tmp_path: Path) -> None:
-    """Two VMs and a memory node; one VM vanishes, another takes its place, with nothing but the exported files.
+    """Two VMs and a memory node.
+
+    One VM vanishes, another takes its place, with nothing but the exported files.
 
     deepvm is among them, as it was not installed from where VMs could get it.
     """
@@ -182,7 +196,11 @@ def test_a_torchrun_export_goes_on_where_it_was(victim: int, tmp_path: Path) -> 
         (folder / file).write_text(text)
     variables = {
         **{"OMP_NUM_THREADS": "1", "DEEPVM_SAVE_POLICY": "static:5"},
-        **{"RENDEZVOUS_PORT": str(free_port()), "MEMORY_PORT": str(free_port()), "MEMORY_SIZE": "64MiB"},
+        **{
+            "RENDEZVOUS_PORT": str(free_port()),
+            "MEMORY_PORT": str(free_port()),
+            "MEMORY_SIZE": "64MiB",
+        },
     }
     subprocess.run([folder / "launch.sh", "token"], env={**os.environ, **variables}, check=True)
     copies = [tmp_path / f"vm-{i}" for i in range(3)]
@@ -191,7 +209,13 @@ def test_a_torchrun_export_goes_on_where_it_was(victim: int, tmp_path: Path) -> 
     own = {copy: {**variables, **bare(copy)} for copy in copies}
     train = [str(tmp_path / "train.py"), str(log)]
     with ended() as hosts:
-        hosts.append(Host([str(copies[0] / "launch.sh"), "rendezvous"], tmp_path / "memory.log", **own[copies[0]]))
+        hosts.append(
+            Host(
+                [str(copies[0] / "launch.sh"), "rendezvous"],
+                tmp_path / "memory.log",
+                **own[copies[0]],
+            )
+        )
         for copy in copies[1:]:
             hosts.append(Host([str(copy / "launch.sh"), *train], copy / "log", **own[copy]))
         until_step(log, 20)
@@ -200,7 +224,9 @@ def test_a_torchrun_export_goes_on_where_it_was(victim: int, tmp_path: Path) -> 
         there = copies[victim]
         hosts.append(Host([str(there / "launch.sh"), *train], there / "log", **own[there]))
         for host in hosts[1:]:
-            assert host.process.wait(180) == 0, "".join(c.joinpath("log").read_text()[-3000:] for c in copies[1:])
+            assert host.process.wait(180) == 0, "".join(
+                c.joinpath("log").read_text()[-3000:] for c in copies[1:]
+            )
         assert hosts[0].process.poll() is None
     assert_survived(log, killed_at, apart=5)
     for copy in copies[1:]:
@@ -208,10 +234,15 @@ def test_a_torchrun_export_goes_on_where_it_was(victim: int, tmp_path: Path) -> 
 
 
 def test_all_spot_vms_survive_the_loss_of_the_one_where_they_meet(tmp_path: Path) -> None:
-    """The survivor's torchrun ends with its store; it and the newcomer agree on another, and read the bucket."""
+    """The survivor's torchrun ends with its store.
+
+    It and the newcomer agree on another, and read the bucket.
+    """
     plan, log = spot_only(training=gpu_vms(2, zones=())), tmp_path / "steps"
     (tmp_path / "train.py").write_text(TRAIN)
-    options = ExportOptions(command=f"{tmp_path}/train.py {log}", job="survivor", persist=f"file://{tmp_path}/versions")
+    options = ExportOptions(
+        command=f"{tmp_path}/train.py {log}", job="survivor", persist=f"file://{tmp_path}/versions"
+    )
     script = tmp_path / "user-data.sh"
     script.write_text(user_data.user_data(plan, plan.groups[0], options, "No limit."))
     script.chmod(0o700)
@@ -226,7 +257,10 @@ def test_all_spot_vms_survive_the_loss_of_the_one_where_they_meet(tmp_path: Path
         services[-1].facts |= {"local-ipv4": f"127.0.0.{number}", "placement/region": "us-east-1"}
         variables = {
             **{"PATH": path, "OMP_NUM_THREADS": "1", "RENDEZVOUS_PORT": port},
-            **{"AWS_ENDPOINT_URL": f"http://{address}:{moto_port}", "DEEPVM_ROOT": str(tmp_path / f"vm-{number}")},
+            **{
+                "AWS_ENDPOINT_URL": f"http://{address}:{moto_port}",
+                "DEEPVM_ROOT": str(tmp_path / f"vm-{number}"),
+            },
             **{"AWS_EC2_METADATA_SERVICE_ENDPOINT": services[-1].url, "MAX_RESTARTS": "3"},
             **{"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"},
         }
@@ -253,7 +287,9 @@ def test_all_spot_vms_survive_the_loss_of_the_one_where_they_meet(tmp_path: Path
 
 
 def test_user_data_goes_on_where_it_was(tmp_path: Path) -> None:
-    """As EC2 Fleet and Terraform start it: three VMs boot, one is taken, and what takes its place boots the same."""
+    """As EC2 Fleet and Terraform start it: three VMs boot, one is taken, and what takes its place
+    boots the same.
+    """
     plan, log = tiering(training=gpu_vms(2)), tmp_path / "steps"
     (tmp_path / "train.py").write_text(TRAIN)
     options = ExportOptions(command=f"{tmp_path}/train.py {log}", job="survivor")
@@ -268,13 +304,25 @@ def test_user_data_goes_on_where_it_was(tmp_path: Path) -> None:
     imds.facts |= {"local-ipv4": "127.0.0.1", "instance-id": "i-1", "placement/region": "us-east-1"}
     variables = {
         **{"PATH": tools(tmp_path / "tools"), "OMP_NUM_THREADS": "1"},
-        **{"RENDEZVOUS_PORT": str(free_port()), "MEMORY_PORT": str(free_port()), "MEMORY_SIZE": "64MiB"},
-        **{"AWS_ENDPOINT_URL": f"http://{address}:{port}", "AWS_EC2_METADATA_SERVICE_ENDPOINT": imds.url},
+        **{
+            "RENDEZVOUS_PORT": str(free_port()),
+            "MEMORY_PORT": str(free_port()),
+            "MEMORY_SIZE": "64MiB",
+        },
+        **{
+            "AWS_ENDPOINT_URL": f"http://{address}:{port}",
+            "AWS_EC2_METADATA_SERVICE_ENDPOINT": imds.url,
+        },
         **{"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"},
     }
 
     def boot(role: str, name: str) -> Host:
-        return Host([str(scripts[role])], tmp_path / f"{name}.log", DEEPVM_ROOT=str(tmp_path / name), **variables)
+        return Host(
+            [str(scripts[role])],
+            tmp_path / f"{name}.log",
+            DEEPVM_ROOT=str(tmp_path / name),
+            **variables,
+        )
 
     try:
         with ended() as hosts:

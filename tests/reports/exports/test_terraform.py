@@ -1,4 +1,6 @@
-"""Terraform: references that resolve, block types that exist, and Terraform's own reader where it is installed."""
+"""Terraform: references that resolve, block types that exist, and Terraform's own reader where it
+is installed.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.plans import PLANS, SOURCE, any_plan, gpu_vms, memory_vms, single_anchor, spot_only, tiering
+from support.plans import (
+    PLANS,
+    SOURCE,
+    any_plan,
+    gpu_vms,
+    memory_vms,
+    single_anchor,
+    spot_only,
+    tiering,
+)
 from support.terraform import apply, expressions, leaves, terraform
 
 from deepvm.core.cluster.instances import Market
@@ -26,19 +37,25 @@ from deepvm.reports.exports.registry import render
 
 # Arguments and blocks of the AWS provider (its documentation of 5.x), as far as they are used here.
 ARGUMENTS = {
-    "aws_launch_template": """name_prefix image_id instance_type key_name vpc_security_group_ids
+    "aws_launch_template": (
+        """name_prefix image_id instance_type key_name vpc_security_group_ids
         tag_specifications.resource_type tag_specifications.tags user_data iam_instance_profile.name
-        metadata_options.http_tokens""",
-    "aws_ec2_fleet": """type terminate_instances excess_capacity_termination_policy tags
+        metadata_options.http_tokens"""
+    ),
+    "aws_ec2_fleet": (
+        """type terminate_instances excess_capacity_termination_policy tags
         spot_options.allocation_strategy
         launch_template_config.launch_template_specification.launch_template_id
         launch_template_config.launch_template_specification.version launch_template_config.override.instance_type
         launch_template_config.override.availability_zone launch_template_config.override.subnet_id
         launch_template_config.override.max_price
         target_capacity_specification.default_target_capacity_type target_capacity_specification.total_target_capacity
-        target_capacity_specification.spot_target_capacity target_capacity_specification.on_demand_target_capacity""",
-    "aws_instance": """count ami instance_type key_name vpc_security_group_ids subnet_id availability_zone tags
-        user_data iam_instance_profile lifecycle.ignore_changes metadata_options.http_tokens""",
+        target_capacity_specification.spot_target_capacity target_capacity_specification.on_demand_target_capacity"""
+    ),
+    "aws_instance": (
+        """count ami instance_type key_name vpc_security_group_ids subnet_id availability_zone tags
+        user_data iam_instance_profile lifecycle.ignore_changes metadata_options.http_tokens"""
+    ),
     "aws_iam_role": "name assume_role_policy",
     "aws_iam_role_policy": "name role policy",
     "aws_iam_instance_profile": "name role",
@@ -53,7 +70,10 @@ ATTRIBUTES = {
     "aws_availability_zone": {"name"},
 }
 FULL = ExportOptions(
-    image="ami-1", key_name="key", subnet=(Subnet("subnet-1", "use1-az4"),), security_group=("sg-1", "sg-2")
+    image="ami-1",
+    key_name="key",
+    subnet=(Subnet("subnet-1", "use1-az4"),),
+    security_group=("sg-1", "sg-2"),
 )
 
 
@@ -64,18 +84,34 @@ def configuration(plan: Plan, options: ExportOptions = ExportOptions()) -> dict[
     return found
 
 
-CASES = [(p, o) for p in PLANS.values() for o in (ExportOptions(), FULL) if p.training.zones or not o.subnet]
+CASES = [
+    (p, o)
+    for p in PLANS.values()
+    for o in (ExportOptions(), FULL)
+    if p.training.zones or not o.subnet
+]
 
 
 @pytest.mark.parametrize(("plan", "options"), CASES)
 def test_arguments_and_references(plan: Plan, options: ExportOptions) -> None:
     found = configuration(plan, options)
-    assert set(found) <= {"//", "terraform", "provider", "variable", "locals", "data", "resource", "output"}
+    assert set(found) <= {
+        "//",
+        "terraform",
+        "provider",
+        "variable",
+        "locals",
+        "data",
+        "resource",
+        "output",
+    }
     blocks = {**found["resource"], **found.get("data", {})}
     for kind, named in blocks.items():
         for body in named.values():
             assert {path for path, _ in leaves(body)} <= set(ARGUMENTS[kind].split())
-    read = [text for part in ("provider", "resource", "output") for text in expressions(found[part])]
+    read = [
+        text for part in ("provider", "resource", "output") for text in expressions(found[part])
+    ]
     assert read
     for text in read:
         parts = re.sub(r"\[(\*|\d+)\]", "", text).removeprefix("data.").split(".")
@@ -96,7 +132,11 @@ def test_arguments_and_references(plan: Plan, options: ExportOptions) -> None:
 def test_metadata_needs_a_token(plan: Plan) -> None:
     """Else whatever fetches a URL on a VM can read the keys of its role."""
     found = configuration(plan)["resource"]
-    vms = [vm for kind in ("aws_launch_template", "aws_instance") for vm in found.get(kind, {}).values()]
+    vms = [
+        vm
+        for kind in ("aws_launch_template", "aws_instance")
+        for vm in found.get(kind, {}).values()
+    ]
     assert len(vms) == len(plan.groups)
     assert all(vm["metadata_options"] == [{"http_tokens": "required"}] for vm in vms)
 
@@ -110,7 +150,11 @@ def test_the_provider_is_pinned() -> None:
 
 def test_what_is_unknown_is_asked_for() -> None:
     def asked(plan: Plan, **options: Any) -> set[str]:
-        return {n for n, v in configuration(plan, ExportOptions(**options))["variable"].items() if "default" not in v}
+        return {
+            n
+            for n, v in configuration(plan, ExportOptions(**options))["variable"].items()
+            if "default" not in v
+        }
 
     assert asked(spot_only()) == {"region", "image_id"}
     assert asked(tiering()) == {"image_id", "memory_image_id"}
@@ -124,7 +168,10 @@ def test_what_is_unknown_is_asked_for() -> None:
 
 
 def test_newer_prices_do_not_stop_what_holds_versions() -> None:
-    """User data names the prices; for another one the provider stops an instance, and starts it again."""
+    """User data names the prices.
+
+    For another one the provider stops an instance, and starts it again.
+    """
     (node,) = configuration(tiering())["resource"]["aws_instance"].values()
     assert node["lifecycle"] == {"ignore_changes": ["user_data"]}
 
@@ -132,37 +179,56 @@ def test_newer_prices_do_not_stop_what_holds_versions() -> None:
 def test_no_token_is_in_the_state() -> None:
     """What Terraform makes, it keeps as plain text: the VMs make the token."""
     found = configuration(tiering())
-    assert not {kind for kind in found["resource"] if "ssm" in kind or "secret" in kind or "random" in kind}
-    (trust,) = json.loads(found["resource"]["aws_iam_role"]["vms"]["assume_role_policy"])["Statement"]
+    assert not {
+        kind for kind in found["resource"] if "ssm" in kind or "secret" in kind or "random" in kind
+    }
+    (trust,) = json.loads(found["resource"]["aws_iam_role"]["vms"]["assume_role_policy"])[
+        "Statement"
+    ]
     assert trust["Principal"] == {"Service": "ec2.amazonaws.com"}
 
 
 def test_vms_end_with_the_fleet() -> None:
     """Terraform's default leaves them running, and costing, when the fleet is destroyed."""
-    assert configuration(tiering())["resource"]["aws_ec2_fleet"]["training"]["terminate_instances"] is True
+    assert (
+        configuration(tiering())["resource"]["aws_ec2_fleet"]["training"]["terminate_instances"]
+        is True
+    )
 
 
 def test_limits_are_where_the_provider_sends_them() -> None:
-    """The provider (5.x) sends an override's max_price; it knows no max_total_price of spot_options."""
+    """The provider (5.x) sends an override's max_price.
+
+    It knows no max_total_price of spot_options.
+    """
     found = configuration(tiering())
     fleet = found["resource"]["aws_ec2_fleet"]["training"]
     (config,) = fleet["launch_template_config"]
     assert {o["max_price"] for o in config["override"]} == {"0.18936"}
     assert set(fleet["spot_options"][0]) == {"allocation_strategy"}
     assert "max" not in json.dumps(found["resource"]["aws_instance"])
-    assert "Limit: 3.42312 $/h for all VMs" in " ".join(found["//"]) and "most-usd" not in json.dumps(found)
+    assert "Limit: 3.42312 $/h for all VMs" in " ".join(
+        found["//"]
+    ) and "most-usd" not in json.dumps(found)
     only = tiering(training=gpu_vms(0, 3, zones=()), usd_per_hour=Decimal("1.748"))
     notes = "\n".join(render(only, "terraform").notes)
     assert "Terraform has no limit for them" in notes and "limit: " not in notes
-    with pytest.raises(RequestError, match=r"max_price: '9'.*no spot VMs, and Terraform has no limit") as caught:
+    with pytest.raises(
+        RequestError, match=r"max_price: '9'.*no spot VMs, and Terraform has no limit"
+    ) as caught:
         render(only, "terraform", ExportOptions(max_price=Decimal(9)))
     assert caught.value.exit_code == 2
 
 
 @given(any_plan(), st.none() | st.decimals(1, 5, places=9))
-def test_spot_limits_and_fixed_prices_together_are_within_the_limit(plan: Plan, factor: Decimal | None) -> None:
+def test_spot_limits_and_fixed_prices_together_are_within_the_limit(
+    plan: Plan, factor: Decimal | None
+) -> None:
     most = None if factor is None or not plan.training.spot_count else plan.usd_per_hour * factor
-    fixed = sum((g.count * (g.usd_per_hour or 0) for g in plan.groups if g.market is Market.ON_DEMAND), Decimal(0))
+    fixed = sum(
+        (g.count * (g.usd_per_hour or 0) for g in plan.groups if g.market is Market.ON_DEMAND),
+        Decimal(0),
+    )
     found = configuration(plan, ExportOptions(max_price=most))
     for fleet in found["resource"].get("aws_ec2_fleet", {}).values():
         (config,) = fleet["launch_template_config"]
@@ -180,7 +246,10 @@ def test_zones_go_by_id() -> None:
     }
     (config,) = found["resource"]["aws_ec2_fleet"]["training"]["launch_template_config"]
     names = [o["availability_zone"] for o in config["override"]]
-    assert names == ["${data.aws_availability_zone.zone_1.name}", "${data.aws_availability_zone.zone_2.name}"]
+    assert names == [
+        "${data.aws_availability_zone.zone_1.name}",
+        "${data.aws_availability_zone.zone_2.name}",
+    ]
     assert found["resource"]["aws_instance"]["memory"]["availability_zone"] == names[0]
     assert "data" not in configuration(spot_only())
 
@@ -198,9 +267,16 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1
 @given(TEXT, TEXT, TEXT, TEXT, TEXT)
 def test_any_text_comes_back(image: str, memory: str, key: str, subnet: str, group: str) -> None:
     options = ExportOptions(
-        image=image, memory_image=memory, key_name=key, subnet=(Subnet(subnet),), security_group=(group,)
+        image=image,
+        memory_image=memory,
+        key_name=key,
+        subnet=(Subnet(subnet),),
+        security_group=(group,),
     )
-    found = {name: body.get("default") for name, body in configuration(tiering(), options)["variable"].items()}
+    found = {
+        name: body.get("default")
+        for name, body in configuration(tiering(), options)["variable"].items()
+    }
     # Terraform takes defaults of variables as they are: no templates, so nothing to escape.
     assert found == {
         "region": "us-east-1",
@@ -213,7 +289,9 @@ def test_any_text_comes_back(image: str, memory: str, key: str, subnet: str, gro
 
 
 def built_in(found: dict[str, Any]) -> dict[str, Any]:
-    """The same configuration with Terraform's own resource in the place of the provider's, which needs a network."""
+    """The same configuration with Terraform's own resource in the place of the provider's, which
+    needs a network.
+    """
     blocks = {**found["resource"], **found.get("data", {})}
     instead: dict[str, Any] = {}
     for kind, named in blocks.items():
@@ -230,8 +308,14 @@ def built_in(found: dict[str, Any]) -> dict[str, Any]:
         r"terraform_data.aws_availability_zone_\1.output.zone_id",
         text,
     )
-    text = re.sub(r"(?<=\$\{)aws_iam_(\w+)\.vms\.name", r"terraform_data.aws_iam_\1_vms.output.name", text)
-    text = re.sub(r"(?<=\$\{)(aws_\w+?)\.(training|anchor|memory)(\[\*\])?\.\w+", r"terraform_data.\1_\2\3.id", text)
+    text = re.sub(
+        r"(?<=\$\{)aws_iam_(\w+)\.vms\.name", r"terraform_data.aws_iam_\1_vms.output.name", text
+    )
+    text = re.sub(
+        r"(?<=\$\{)(aws_\w+?)\.(training|anchor|memory)(\[\*\])?\.\w+",
+        r"terraform_data.\1_\2\3.id",
+        text,
+    )
     swapped: dict[str, Any] = json.loads(text)
     return swapped
 
@@ -243,11 +327,22 @@ def test_terraform_reads_it(plan: Plan, options: ExportOptions, tmp_path: Path) 
     given_now = {n: "given" for n, body in found["variable"].items() if "default" not in body}
     done = apply(found, tmp_path, **given_now)
     fleet = done["terraform_data.aws_ec2_fleet_training"]
-    assert fleet["target_capacity_specification"][0]["total_target_capacity"] == plan.training.spot_count
-    places = [o.get("subnet_id") or o.get("availability_zone") for o in fleet["launch_template_config"][0]["override"]]
-    assert places == (["subnet-1"] if options.subnet else [z.zone for z in plan.training.zones] or [None])
+    assert (
+        fleet["target_capacity_specification"][0]["total_target_capacity"]
+        == plan.training.spot_count
+    )
+    places = [
+        o.get("subnet_id") or o.get("availability_zone")
+        for o in fleet["launch_template_config"][0]["override"]
+    ]
+    assert places == (
+        ["subnet-1"] if options.subnet else [z.zone for z in plan.training.zones] or [None]
+    )
     images = {
-        i for a, v in done.items() for i in [(v or {}).get("ami"), (v or {}).get("image_id")] if i and a != "outputs"
+        i
+        for a, v in done.items()
+        for i in [(v or {}).get("ami"), (v or {}).get("image_id")]
+        if i and a != "outputs"
     }
     assert images == {options.image or "given"}
 
@@ -255,14 +350,21 @@ def test_terraform_reads_it(plan: Plan, options: ExportOptions, tmp_path: Path) 
 @terraform
 def test_terraform_hands_user_data_over_as_it_is(tmp_path: Path) -> None:
     """Scripts are full of what Terraform would take for templates."""
-    options = ExportOptions(image="ami-1", command="train.py '${HOME}' %{x}", code="s3://bucket/code.tar.gz")
+    options = ExportOptions(
+        image="ami-1", command="train.py '${HOME}' %{x}", code="s3://bucket/code.tar.gz"
+    )
     plan = tiering()
     done = apply(built_in(configuration(plan, options)), tmp_path)
-    wanted = {g.role: user_data.user_data(plan, g, options, within_limit(plan, options).sentence) for g in plan.groups}
+    wanted = {
+        g.role: user_data.user_data(plan, g, options, within_limit(plan, options).sentence)
+        for g in plan.groups
+    }
     assert done["terraform_data.aws_instance_memory[0]"]["user_data"] == wanted["memory"]
     encoded = done["terraform_data.aws_launch_template_training"]["user_data"]
     assert base64.b64decode(encoded).decode() == wanted["training"]
-    assert done["terraform_data.aws_instance_memory[0]"]["iam_instance_profile"] == "deepvm-training"
+    assert (
+        done["terraform_data.aws_instance_memory[0]"]["iam_instance_profile"] == "deepvm-training"
+    )
     policy = json.loads(done["terraform_data.aws_iam_role_policy_vms"]["policy"])
     assert policy == user_data.policy(options)
 

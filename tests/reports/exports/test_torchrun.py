@@ -1,4 +1,6 @@
-"""The torchrun pair: scripts that bash reads and that really run, with a torchrun that writes down its arguments."""
+"""The torchrun pair: scripts that bash reads and that really run, with a torchrun that writes down
+its arguments.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ COMMAND = ExportOptions(command="train.py --epochs 3")
 FILLED = {"memory-1": "10.0.0.100", "anchor-1": "10.0.0.50", "training-1": "10.0.0.1"}
 
 
-def written(plan: Plan, folder: Path, options: ExportOptions = COMMAND, *, fill: bool = True) -> Path:
+def written(
+    plan: Plan, folder: Path, options: ExportOptions = COMMAND, *, fill: bool = True
+) -> Path:
     """The folder with the export, the addresses filled in unless told otherwise."""
     for path in write_export(render(plan, "torchrun", options), folder):
         if fill and path.name != "launch.sh":
@@ -59,7 +63,9 @@ def launch(folder: Path, *words: str, **variables: str) -> subprocess.CompletedP
     # From another folder: the script finds its host files beside itself.
     command = [str(folder / "launch.sh"), *words]
     out = subprocess.run(command, cwd=tools, env=environment, capture_output=True, timeout=30)
-    return subprocess.CompletedProcess(command, out.returncode, out.stdout.decode(), out.stderr.decode())
+    return subprocess.CompletedProcess(
+        command, out.returncode, out.stdout.decode(), out.stderr.decode()
+    )
 
 
 def arguments(folder: Path, *words: str, **variables: str) -> list[str]:
@@ -141,7 +147,11 @@ def test_placeholders_are_refused(plan: Plan, tmp_path: Path) -> None:
     folder = written(plan, tmp_path, fill=False)
     out = launch(folder)
     name = "memory-hosts" if plan.memory else "hostfile"
-    assert out.returncode == 2 and f"{folder}/{name}: fill in the addresses" in out.stderr and not out.stdout
+    assert (
+        out.returncode == 2
+        and f"{folder}/{name}: fill in the addresses" in out.stderr
+        and not out.stdout
+    )
     (folder / name).write_text("# nothing but a comment\n\n")
     assert launch(folder).returncode == 2
     (folder / name).unlink()
@@ -156,16 +166,23 @@ def test_host_files(tmp_path: Path) -> None:
     folder = written(tiering(), tmp_path / "tiering", fill=False)
     lines = [x for x in (folder / "memory-hosts").read_text().splitlines() if not x.startswith("#")]
     assert lines == ["<memory-1>"]
-    assert "slots" not in (written(spot_only(), tmp_path / "spot", fill=False) / "hostfile").read_text()
+    assert (
+        "slots"
+        not in (written(spot_only(), tmp_path / "spot", fill=False) / "hostfile").read_text()
+    )
 
 
 def test_the_memory_node_holds_the_store_until_it_is_stopped(tmp_path: Path) -> None:
-    """With a stand-in for PyTorch, which is not installed here: what is asked of it, and that the script waits."""
+    """With a stand-in for PyTorch, which is not installed here: what is asked of it, and that the
+    script waits.
+    """
     folder = written(tiering(), tmp_path)
     stand_in = tmp_path / "stand-in" / "torch"
     stand_in.mkdir(parents=True)
     (stand_in / "__init__.py").write_text("")
-    (stand_in / "distributed.py").write_text("def TCPStore(*a, **k):\n    print(a, sorted(k.items()), flush=True)\n")
+    (stand_in / "distributed.py").write_text(
+        "def TCPStore(*a, **k):\n    print(a, sorted(k.items()), flush=True)\n"
+    )
     tools = tmp_path / "tools"
     tools.mkdir()
     (tools / "python3").symlink_to(sys.executable)
@@ -173,20 +190,31 @@ def test_the_memory_node_holds_the_store_until_it_is_stopped(tmp_path: Path) -> 
     (tools / "deepvm").chmod(0o755)
     process = subprocess.Popen(
         [str(folder / "launch.sh"), "rendezvous"],
-        env={"PATH": f"{tools}:{os.environ['PATH']}", "PYTHONPATH": str(stand_in.parent), "RENDEZVOUS_PORT": "1234"},
+        env={
+            "PATH": f"{tools}:{os.environ['PATH']}",
+            "PYTHONPATH": str(stand_in.parent),
+            "RENDEZVOUS_PORT": "1234",
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     try:
         assert process.stdout is not None
-        assert process.stdout.readline() == ("('localhost', 1234) [('is_master', True), ('wait_for_workers', False)]\n")
+        assert (
+            process.stdout.readline()
+            == "('localhost', 1234) [('is_master', True), ('wait_for_workers', False)]\n"
+        )
         assert process.stdout.readline() == "rendezvous on port 1234\n"
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.3)
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 143
-        assert (tools / "deepvm-ran").read_text().startswith("memory-node serve --listen 0.0.0.0:7070 --token-file")
+        assert (
+            (tools / "deepvm-ran")
+            .read_text()
+            .startswith("memory-node serve --listen 0.0.0.0:7070 --token-file")
+        )
     finally:
         process.kill()
         process.communicate()
@@ -209,12 +237,18 @@ def test_only_tiering_has_a_store_of_its_own(tmp_path: Path) -> None:
     assert "TCPStore" not in (written(single_anchor(), tmp_path) / "launch.sh").read_text()
 
 
-_WORDS = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12), min_size=1, max_size=4)
+_WORDS = st.lists(
+    st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12),
+    min_size=1,
+    max_size=4,
+)
 
 
 @settings(max_examples=examples(40))
 @given(_WORDS.filter(lambda w: w[0] not in ("python", "python3", "torchrun", "bash", "sh")))
-def test_any_command_reaches_torchrun(tmp_path_factory: pytest.TempPathFactory, words: list[str]) -> None:
+def test_any_command_reaches_torchrun(
+    tmp_path_factory: pytest.TempPathFactory, words: list[str]
+) -> None:
     folder = tmp_path_factory.mktemp("any")
     written(tiering(), folder, ExportOptions(command=shlex.join(words)))
     assert arguments(folder)[-len(words) :] == words

@@ -1,6 +1,8 @@
-"""User data of EC2 instances, run with parameters in a server that answers like AWS, and facts of a fake IMDS.
+"""User data of EC2 instances, run with parameters in a server that answers like AWS, and facts of a
+fake IMDS.
 
-deepvm and torchrun are stand-ins here that say what they were told; :mod:`test_survival` runs the real ones.
+deepvm and torchrun are stand-ins here that say what they were told; :mod:`test_survival` runs the
+real ones.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ TRAINED = ["train.py", "--name", "two words"]
 KEYS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
 TOOLS = {
     # A node that listens until it is stopped.
-    "deepvm": f"""#!/bin/bash
+    "deepvm": (
+        f"""#!/bin/bash
 {{ printf '%s ' "$@"; echo; env | grep -E '^(DEEPVM|TORCH)_'; echo "in $PWD"; }} >> "$DEEPVM_ROOT/ran"
 if [ "$1" = memory-node ]; then
   exec {shlex.quote(sys.executable)} -c '
@@ -47,14 +50,19 @@ fi
 while [ "$1" != -- ]; do shift; done
 shift
 exec "$@"
-""",
-    "torchrun": """#!/bin/bash
+"""
+    ),
+    "torchrun": (
+        """#!/bin/bash
 printf '%s\\n' "$@" > "$DEEPVM_ROOT/arguments"
 exit "$(cat "$DEEPVM_ROOT/exits" 2> /dev/null || echo 0)"
-""",
-    "python3": f"""#!/bin/sh
+"""
+    ),
+    "python3": (
+        f"""#!/bin/sh
 [ "$2" = "import signal" ] || exec {shlex.quote(sys.executable)} "$@"
-""",
+"""
+    ),
 }
 
 
@@ -87,10 +95,16 @@ class Vm:
 
     def __init__(self, server: str, folder: Path, address: str, port: int) -> None:
         self.folder, self._imds = folder, Imds()
-        self._imds.facts |= {"local-ipv4": address, "instance-id": f"i-{folder.name}", "placement/region": "us-east-1"}
+        self._imds.facts |= {
+            "local-ipv4": address,
+            "instance-id": f"i-{folder.name}",
+            "placement/region": "us-east-1",
+        }
         self._imds.facts |= {
             "iam/security-credentials/": "role",
-            "iam/security-credentials/role": json.dumps({"AccessKeyId": "a", "SecretAccessKey": "b", "Token": "c"}),
+            "iam/security-credentials/role": json.dumps(
+                {"AccessKeyId": "a", "SecretAccessKey": "b", "Token": "c"}
+            ),
         }
         tools = folder / "tools"
         tools.mkdir(parents=True)
@@ -99,9 +113,16 @@ class Vm:
             (tools / name).chmod(0o755)
         self.environment = {
             **KEYS,
-            **{"PATH": f"{tools}:/usr/bin:/bin", "HOME": str(folder), "DEEPVM_ROOT": str(folder / "root")},
+            **{
+                "PATH": f"{tools}:/usr/bin:/bin",
+                "HOME": str(folder),
+                "DEEPVM_ROOT": str(folder / "root"),
+            },
             **{"AWS_ENDPOINT_URL": server, "AWS_ENDPOINT_URL_S3": server, "MEMORY_PORT": str(port)},
-            **{"AWS_EC2_METADATA_SERVICE_ENDPOINT": self._imds.url, "PYTHONPATH": os.environ["PYTHONPATH"]},
+            **{
+                "AWS_EC2_METADATA_SERVICE_ENDPOINT": self._imds.url,
+                "PYTHONPATH": os.environ["PYTHONPATH"],
+            },
             **{"WAIT_S": "20"},
         }
 
@@ -151,7 +172,9 @@ def unused_port() -> int:
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-@pytest.mark.parametrize("options", [ExportOptions(), COMMAND, ExportOptions(code="s3://bucket/code.tgz")], ids=repr)
+@pytest.mark.parametrize(
+    "options", [ExportOptions(), COMMAND, ExportOptions(code="s3://bucket/code.tgz")], ids=repr
+)
 def test_bash_reads_it_and_ec2_takes_it(plan: Plan, options: ExportOptions) -> None:
     for group in plan.groups:
         text = script(plan, group.role, options)
@@ -175,7 +198,9 @@ def test_a_memory_node_makes_the_token_and_trainers_find_it(server: str, vm: Any
     finally:
         serving.terminate()
         serving.communicate(timeout=20)
-    token = client(server).get_parameter(Name="/deepvm/found/token", WithDecryption=True)["Parameter"]
+    token = client(server).get_parameter(Name="/deepvm/found/token", WithDecryption=True)[
+        "Parameter"
+    ]
     assert token["Type"] == "SecureString" and len(token["Value"]) == 64
     for one in (node, trainer):
         file = one.folder / "root" / "token"
@@ -186,7 +211,10 @@ def test_a_memory_node_makes_the_token_and_trainers_find_it(server: str, vm: Any
     assert arguments[-3:] == TRAINED and "127.0.0.1:29500" in arguments and "17:17" in arguments
     port = trainer.environment["MEMORY_PORT"]
     ran = trainer.read("ran")
-    assert ran.startswith("agent --metadata auto -- torchrun ") and f"DEEPVM_TIERS=tcp://127.0.0.1:{port}\n" in ran
+    assert (
+        ran.startswith("agent --metadata auto -- torchrun ")
+        and f"DEEPVM_TIERS=tcp://127.0.0.1:{port}\n" in ran
+    )
     assert "DEEPVM_JOB=found\n" in ran and f"DEEPVM_TOKEN_FILE={trainer.folder}/root/token\n" in ran
 
 
@@ -215,14 +243,21 @@ def test_an_anchor_trains_beside_its_node_and_hosts_the_rendezvous(vm: Any) -> N
     code, said = anchor.run(script(plan, "anchor", options))
     assert code == 0, said
     assert "memory-node serve" in anchor.read("ran")
-    assert anchor.read("arguments").splitlines()[-2:] == ["join_timeout=3600,is_host=true", "train.py"]
+    assert anchor.read("arguments").splitlines()[-2:] == [
+        "join_timeout=3600,is_host=true",
+        "train.py",
+    ]
 
 
 def test_without_a_command_all_is_prepared(vm: Any) -> None:
     plan, options = single_anchor(), ExportOptions(job="later")
     spot, anchor = vm("spot", "127.0.0.2"), vm("anchor")
     code, said = spot.run(script(plan, "training", options))
-    assert code == 0 and "sudo /opt/deepvm/run.sh train.py ARGUMENTS" in said and not spot.read("arguments")
+    assert (
+        code == 0
+        and "sudo /opt/deepvm/run.sh train.py ARGUMENTS" in said
+        and not spot.read("arguments")
+    )
     serving = anchor.boot(script(plan, "anchor", options))
     try:
         assert until(lambda: "memory-node" in anchor.read("ran"), 30)
@@ -234,10 +269,16 @@ def test_without_a_command_all_is_prepared(vm: Any) -> None:
             timeout=60,
         )
         assert by_hand.returncode == 0, by_hand.stderr
-        assert spot.read("arguments").splitlines()[-3:] == ["join_timeout=3600,is_host=false", "train.py", "a b"]
+        assert spot.read("arguments").splitlines()[-3:] == [
+            "join_timeout=3600,is_host=false",
+            "train.py",
+            "a b",
+        ]
         # The anchor's node runs already, and is not started a second time.
         run = [anchor.folder / "root" / "run.sh", "train.py"]
-        by_hand = subprocess.run(run, env=anchor.environment, capture_output=True, text=True, timeout=60)
+        by_hand = subprocess.run(
+            run, env=anchor.environment, capture_output=True, text=True, timeout=60
+        )
         assert by_hand.returncode == 0, by_hand.stderr
         assert anchor.read("ran").count("memory-node serve") == 1
         assert serving.poll() is None
@@ -247,7 +288,10 @@ def test_without_a_command_all_is_prepared(vm: Any) -> None:
 
 
 def test_all_spot_vms_agree_on_one_and_on_another_when_it_is_gone(server: str, vm: Any) -> None:
-    plan, options = spot_only(), ExportOptions(command="train.py", job="spots", persist="s3://bucket/run")
+    plan, options = (
+        spot_only(),
+        ExportOptions(command="train.py", job="spots", persist="s3://bucket/run"),
+    )
     first = vm("first")
     assert first.run(script(plan, "training", options))[0] == 0
     assert "join_timeout=3600,is_host=true" in first.read("arguments")
@@ -277,11 +321,15 @@ def test_the_code_is_fetched(server: str, vm: Any, tmp_path: Path) -> None:
     storage = client(server, "s3")
     storage.create_bucket(Bucket="codes")
     storage.put_object(Bucket="codes", Key="a/code.tar.gz", Body=archive())
-    options = ExportOptions(command="train.py", job="code", code="s3://codes/a/code.tar.gz", persist="s3://b/run")
+    options = ExportOptions(
+        command="train.py", job="code", code="s3://codes/a/code.tar.gz", persist="s3://b/run"
+    )
     trainer = vm("trainer")
     code, said = trainer.run(script(spot_only(), "training", options))
     assert code == 0, said
-    assert trainer.read("code/train.py") == "1" and f"in {trainer.folder}/root/code\n" in trainer.read("ran")
+    assert trainer.read(
+        "code/train.py"
+    ) == "1" and f"in {trainer.folder}/root/code\n" in trainer.read("ran")
 
 
 def test_code_from_git(tmp_path: Path) -> None:
@@ -296,11 +344,15 @@ def test_code_from_git(tmp_path: Path) -> None:
         subprocess.run(["git", "tag", f"v{number}"], cwd=home, check=True)
     lines = user_data._code("https://host/a.git@v1").replace("https://host/a.git", str(home))
     for _ in range(2):  # started again
-        subprocess.run(["bash", "-euc", lines], env={**os.environ, "root": str(tmp_path)}, check=True)
+        subprocess.run(
+            ["bash", "-euc", lines], env={**os.environ, "root": str(tmp_path)}, check=True
+        )
         assert (tmp_path / "code" / "train.py").read_text() == "1"
 
 
-@pytest.mark.parametrize("code", ["s3://bucket/code.zip", "git@host:a.git", "/home/me/code", "http://host/a.tar.gz"])
+@pytest.mark.parametrize(
+    "code", ["s3://bucket/code.zip", "git@host:a.git", "/home/me/code", "http://host/a.tar.gz"]
+)
 def test_code_from_elsewhere_is_refused(code: str) -> None:
     with pytest.raises(RequestError) as caught:
         script(tiering(), "training", ExportOptions(code=code))
@@ -316,15 +368,25 @@ def test_names_that_aws_does_not_take_are_refused(job: str) -> None:
 
 def test_the_role_may_do_what_is_needed_and_no_more() -> None:
     options = ExportOptions(job="j", code="s3://codes/a.tar.gz", persist="s3://bucket/run")
-    allowed = {(a, s["Resource"]) for s in user_data.policy(options)["Statement"] for a in _listed(s["Action"])}
-    assert {r for a, r in allowed if a.startswith("ssm:")} == {"arn:aws:ssm:*:*:parameter/deepvm/j/*"}
+    allowed = {
+        (a, s["Resource"])
+        for s in user_data.policy(options)["Statement"]
+        for a in _listed(s["Action"])
+    }
+    assert {r for a, r in allowed if a.startswith("ssm:")} == {
+        "arn:aws:ssm:*:*:parameter/deepvm/j/*"
+    }
     assert ("s3:GetObject", "arn:aws:s3:::codes/a.tar.gz") in allowed
     assert ("s3:PutObject", "arn:aws:s3:::bucket/run/*") in allowed and (
         "s3:ListBucket",
         "arn:aws:s3:::bucket",
     ) in allowed
     assert not any("*" in action for action, _ in allowed)
-    assert not any(a.startswith("s3:") for s in user_data.policy(COMMAND)["Statement"] for a in _listed(s["Action"]))
+    assert not any(
+        a.startswith("s3:")
+        for s in user_data.policy(COMMAND)["Statement"]
+        for a in _listed(s["Action"])
+    )
 
 
 def _listed(actions: str | list[str]) -> list[str]:

@@ -17,25 +17,35 @@ ANCHOR = Pool("m7g.large", "us-east-1", "on-demand", 0.08)
 def document(**terms: Any) -> dict[str, Any]:
     asked = Terms(**{"least": 4, "most": 4, "anchor": (ANCHOR,), "anchors": 1, **terms})
     world = World(terms=asked, now_s=0.0, pools=(SPOT,))
-    return plan_document("job", world, None, {"instances": "deepvm job m1"}, rates_of("aws", "us-east-1"))
+    return plan_document(
+        "job", world, None, {"instances": "deepvm job m1"}, rates_of("aws", "us-east-1")
+    )
 
 
-def test_machines_have_a_limit_where_the_user_set_one_only(capsys: pytest.CaptureFixture[str]) -> None:
+def test_machines_have_a_limit_where_the_user_set_one_only(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     free, limited = document(usd_per_hour=3.0), document(usd_per_hour=1.44, max_price=1.44)
     assert [m["most_usd_per_hour"] for m in free["machines"]] == [None, None]
-    assert [m["most_usd_per_hour"] for m in limited["machines"]] == pytest.approx([0.32, 0.16])  # all twice as dear
+    # All twice as dear
+    assert [m["most_usd_per_hour"] for m in limited["machines"]] == pytest.approx([0.32, 0.16])
     print_plan(free)
     assert "may rise" not in capsys.readouterr().out
     print_plan(limited)
     assert "prices may rise to 0.3200 $/h for each g4dn.xlarge" in capsys.readouterr().out
 
 
-def test_what_comes_besides_machines_is_counted_as_in_recommendations(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_comes_besides_machines_is_counted_as_in_recommendations(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     found = document()
     items = {item["name"]: item for item in found["bill"]["items"]}
     assert items["addresses"]["usd_per_hour"] == pytest.approx(5 * 0.005)
     assert items["boot"]["usd_once"] == pytest.approx((4 * 0.16 + 0.08) * 163.2 / 3600, abs=1e-6)
     assert {part["name"] for part in found["bill"]["not_counted"]} == {"disk", "egress", "bucket"}
     print_plan(found)
-    line = "besides machines: ~0.0250 $/h + 0.03 $ (addresses, boot); not counted: disk, egress, bucket"
+    line = (
+        "besides machines: ~0.0250 $/h + 0.03 $ (addresses, boot); not counted: disk, egress,"
+        " bucket"
+    )
     assert line in capsys.readouterr().out

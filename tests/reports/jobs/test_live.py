@@ -1,4 +1,7 @@
-"""The live table of a job: what matters at a glance, in any width; elsewhere a line for each event."""
+"""The live table of a job: what matters at a glance, in any width.
+
+Elsewhere a line for each event.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,12 @@ LIMITS = Limits(steps=1000, total_usd=5.0)
 def world() -> World:
     base = worlds.one_machine(over=False).world
     machines = [
-        worlds.machine(1, 0, launched_s=S + 10, ended_s=S + 1000, end_reason="preempted", state=Machine.ENDED),
-        worlds.machine(2, 0, launched_s=S + 20, noticed_s=S + 3550, taken_s=S + 3690, state=Machine.NOTICED),
+        worlds.machine(
+            1, 0, launched_s=S + 10, ended_s=S + 1000, end_reason="preempted", state=Machine.ENDED
+        ),
+        worlds.machine(
+            2, 0, launched_s=S + 20, noticed_s=S + 3550, taken_s=S + 3690, state=Machine.NOTICED
+        ),
         worlds.machine(3, 3000, launched_s=S + 3010, state=Machine.MEMBER),
         worlds.machine(4, 3590, state=Machine.INTENT),
         worlds.machine(5, 3000, state=Machine.FAILED, end_reason="refused"),
@@ -43,7 +50,9 @@ def world() -> World:
 
 
 def shown(width: int, limits: Limits = LIMITS, found: World | None = None) -> list[str]:
-    return list(live_lines("resnet-7", found or world(), limits, ["12:00:00 m1 was preempted"], width))
+    return list(
+        live_lines("resnet-7", found or world(), limits, ["12:00:00 m1 was preempted"], width)
+    )
 
 
 def test_at_a_glance() -> None:
@@ -71,11 +80,16 @@ def test_a_machine_trains_or_waits() -> None:
         ({"job": Job.FORMING}, "waiting"),  # for the trainers of others
         ({"formed": False, "job": Job.FORMING}, "waiting"),  # for other machines
         ({"members": ("m2",)}, "waiting"),  # for a version behind which it may join
-        ({"machines": {"m3": replace(machine, role=Role.ANCHOR)}, "members": ()}, "keeping versions"),
+        (
+            {"machines": {"m3": replace(machine, role=Role.ANCHOR)}, "members": ()},
+            "keeping versions",
+        ),
         ({"machines": {"m3": replace(machine, state=Machine.SUSPECT)}}, "silent"),
         ({"machines": {"m3": replace(machine, state=Machine.WARMING)}}, "loading"),
     ]:
-        line = next(line for line in shown(80, found=replace(trains, **changes)) if line.startswith("m3"))
+        line = next(
+            line for line in shown(80, found=replace(trains, **changes)) if line.startswith("m3")
+        )
         assert f"  {said}  " in line, line
 
 

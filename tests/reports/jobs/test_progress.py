@@ -1,4 +1,6 @@
-"""Jobs whose progress is not known: no report says that nothing was lost, or calls time steps that were not seen."""
+"""Jobs whose progress is not known: no report says that nothing was lost, or calls time steps that
+were not seen.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +25,37 @@ WHY = "this script reports no steps"
 
 
 def plain() -> Standing:
-    """``torch.save`` in a loop, nothing else: m1 is preempted after 20 s of it, m2 does all of it again."""
+    """``torch.save`` in a loop, nothing else: m1 is preempted after 20 s of it, m2 does all of it
+    again.
+    """
     machines = [
-        worlds.machine(1, 0, launched_s=S + 2, ready_s=S + 4, trained_s=S + 5, ended_s=S + 25, end_reason=PREEMPTED),
         worlds.machine(
-            2, 25, launched_s=S + 27, ready_s=S + 29, trained_s=S + 30, ended_s=S + 70, end_reason="released"
+            1,
+            0,
+            launched_s=S + 2,
+            ready_s=S + 4,
+            trained_s=S + 5,
+            ended_s=S + 25,
+            end_reason=PREEMPTED,
+        ),
+        worlds.machine(
+            2,
+            25,
+            launched_s=S + 27,
+            ready_s=S + 29,
+            trained_s=S + 30,
+            ended_s=S + 70,
+            end_reason="released",
         ),
     ]
     events = [
         EventRow(S + 5, "started", "running", {"id": "m1", "generation": 1}),
-        EventRow(S + 25, MACHINE, "forming", {"id": "m1", "state": "ended", "why": PREEMPTED, "generation": 1}),
+        EventRow(
+            S + 25,
+            MACHINE,
+            "forming",
+            {"id": "m1", "state": "ended", "why": PREEMPTED, "generation": 1},
+        ),
         EventRow(S + 30, "started", "running", {"id": "m2", "generation": 2}),
         EventRow(S + 70, "ended", "done", {"id": "m2", "code": 0, "step": 0, "generation": 2}),
     ]
@@ -49,10 +72,14 @@ def test_what_is_not_known_is_null() -> None:
     assert found["breakdown_s"]["recompute"] is found["spent_usd"]["recompute"] is None
     assert found["breakdown_s"]["compute"] == 60.0  # both times
     again = found["restarts"]
-    assert again["count"] == again["causes"]["preemption"] == 1 and sum(again["causes"].values()) == 1
+    assert (
+        again["count"] == again["causes"]["preemption"] == 1 and sum(again["causes"].values()) == 1
+    )
     rate = worlds.POOL.usd_per_hour / 3600
     assert again["waiting_s"] == 5.0 and again["waiting_usd"] == pytest.approx(3 * rate, abs=1e-8)
-    assert again["uncertain_s"] == 20.0 and again["uncertain_usd"] == pytest.approx(20 * rate, abs=1e-8)
+    assert again["uncertain_s"] == 20.0 and again["uncertain_usd"] == pytest.approx(
+        20 * rate, abs=1e-8
+    )
 
 
 def test_no_report_calls_it_known(capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,7 +90,14 @@ def test_no_report_calls_it_known(capsys: pytest.CaptureFixture[str]) -> None:
         assert f"rogress unknown: {WHY}" in text
         assert "1 restart (1 preemption): 5 s and $0.0001 of waiting and loading" in text
         assert "up to 20 s ($0.0009) of training may have been done twice" in text
-        for false in ("0 steps", "done once", "done twice.", "nothing was done twice", "steps that count", "step 0"):
+        for false in (
+            "0 steps",
+            "done once",
+            "done twice.",
+            "nothing was done twice",
+            "steps that count",
+            "step 0",
+        ):
             assert false not in text, false
     line = JobLine("plain", "done", OVER, S, None, 1, 0, 0.1)
     print_jobs([line])
@@ -83,17 +117,22 @@ def test_while_it_runs() -> None:
     assert "step 0" not in text and "lost" not in text and "is safe" not in text
     starts = replace(trains, machines={}, generation=0)
     assert "step 0 of 400" in " ".join(live_lines("plain", starts, Limits(steps=400), [], 200))
-    assert event_line(EventRow(S, "ended", "done", {"id": "m2", "code": 0, "step": 0})) == (
-        "m2: trainers ended with exit code 0"
+    assert (
+        event_line(EventRow(S, "ended", "done", {"id": "m2", "code": 0, "step": 0}))
+        == "m2: trainers ended with exit code 0"
     )
 
 
 def test_steps_after_a_restart_that_say_not_where_they_begin() -> None:
-    """``step_context`` without ``latest``: it may have restored a file of its own, or done all of it again."""
+    """``step_context`` without ``latest``: it may have restored a file of its own, or done all of
+    it again.
+    """
     counted = replace(plain().world, pulse=Pulse(stepped=True), reached=50, peak=30)
     document = final_document("plain", S, counted, plain().events, {})
     assert document["steps"] is document["lost_steps"] is None
-    assert document["progress_unknown"] == "this script does not report from which step it continues"
+    assert (
+        document["progress_unknown"] == "this script does not report from which step it continues"
+    )
     first = final_document("plain", S, replace(counted, peak=0), plain().events, {})
     assert (first["steps"], first["lost_steps"], first["progress_unknown"]) == (50, 0, "")
 

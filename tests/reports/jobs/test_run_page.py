@@ -41,22 +41,37 @@ def page(text: str) -> Page:
 
 def test_one_file_in_ascii_that_loads_nothing(text: str, page: Page) -> None:
     assert text.startswith("<!doctype html>\n<html ") and text.isascii() and len(text) < 400_000
-    assert not {e.name for e in page.elements} & {"link", "img", "iframe", "object", "embed", "base", "form"}
+    assert not {e.name for e in page.elements} & {
+        "link",
+        "img",
+        "iframe",
+        "object",
+        "embed",
+        "base",
+        "form",
+    }
     names = {name for e in page.elements for name in e.attributes}
-    assert not {n for n in names if n.startswith("on") or n in ("src", "style", "action", "srcset", "xlink:href")}
+    assert not {
+        n
+        for n in names
+        if n.startswith("on") or n in ("src", "style", "action", "srcset", "xlink:href")
+    }
     assert {e.attributes["href"] for e in page.elements if "href" in e.attributes} == {"#machines"}
     assert "url(" not in page.all("style")[0].text and "@import" not in page.all("style")[0].text
 
 
 def test_the_policy_allows_this_script_and_this_style_alone(page: Page) -> None:
-    (policy,) = [e for e in page.all("meta") if e.attributes.get("http-equiv") == "Content-Security-Policy"]
+    (policy,) = [
+        e for e in page.all("meta") if e.attributes.get("http-equiv") == "Content-Security-Policy"
+    ]
     (script,), (style,) = page.all("script"), page.all("style")
 
     def digest(found: str) -> str:
         return f"'sha256-{base64.b64encode(hashlib.sha256(found.encode()).digest()).decode()}'"
 
-    assert policy.attributes["content"] == (
-        f"default-src 'none'; script-src {digest(script.text)}; style-src {digest(style.text)}; "
+    assert (
+        policy.attributes["content"]
+        == f"default-src 'none'; script-src {digest(script.text)}; style-src {digest(style.text)}; "
         "base-uri 'none'; form-action 'none'"
     )
 
@@ -79,13 +94,23 @@ def test_a_reader_without_scripts_has_it_all(page: Page) -> None:
     assert all(m["id"] in machines for m in job.document["machines"])
     assert f"{job.document['cost_usd']:.2f} $" in body and "less than on demand" in body
     assert "version" in page.by_id("event-rows").text
-    assert {e.attributes["id"] for e in page.elements if "hidden" in e.attributes} == {"tip", "filter"}
+    assert {e.attributes["id"] for e in page.elements if "hidden" in e.attributes} == {
+        "tip",
+        "filter",
+    }
 
 
 def test_headings_regions_and_pictures_have_names(page: Page) -> None:
     ids = [e.attributes["id"] for e in page.elements if "id" in e.attributes]
     assert len(set(ids)) == len(ids)
-    assert [e.attributes["id"] for e in page.all("section")] == ["time", "machines", "steps", "money", "events", "file"]
+    assert [e.attributes["id"] for e in page.all("section")] == [
+        "time",
+        "machines",
+        "steps",
+        "money",
+        "events",
+        "file",
+    ]
     for e in page.elements:
         assert set(str(e.attributes.get("aria-labelledby", "")).split()) <= set(ids)
         if e.attributes.get("role") in ("region", "img"):
@@ -101,7 +126,10 @@ def test_a_job_that_goes_on() -> None:
     assert "deepvm jobs resume resnet-7" in text and 'script nonce="abc"' in text
     assert "connect-src 'self'; script-src 'nonce-abc'" in html.unescape(text)
     live = read_page(text).by_id("live")
-    assert live.attributes["data-stream"] == "/jobs/resnet-7/events" and live.attributes["data-after"] == "5"
+    assert (
+        live.attributes["data-stream"] == "/jobs/resnet-7/events"
+        and live.attributes["data-after"] == "5"
+    )
 
 
 def test_saves_that_fail_are_an_alarm() -> None:
@@ -109,7 +137,9 @@ def test_saves_that_fail_are_an_alarm() -> None:
     said = "saves failed since version"
     assert said not in RunPage(job).render()
     failed = {"total": 9, "in_a_row": 8, "why": f"{worlds.HOSTILE} is full"}
-    text = RunPage(replace(job, document={**job.document, "failed_saves": failed, "version": 90})).render()
+    text = RunPage(
+        replace(job, document={**job.document, "failed_saves": failed, "version": 90})
+    ).render()
     assert f"8 {said} 90, the newest that is safe: " in text and worlds.HOSTILE not in text
     read_page(text)
 
@@ -122,7 +152,8 @@ def test_a_job_of_which_nothing_is_known_yet() -> None:
 
 
 @pytest.mark.parametrize(
-    ("usd", "said"), [(None, ""), (0.005, "budget, 0.005 $"), (1000.0, "The budget of 1000 $ is far above")]
+    ("usd", "said"),
+    [(None, ""), (0.005, "budget, 0.005 $"), (1000.0, "The budget of 1000 $ is far above")],
 )
 def test_the_budget(usd: float | None, said: str) -> None:
     text = RunPage(worlds.one_machine(budget={"total_usd": usd})).render()
@@ -133,21 +164,33 @@ def test_events_are_limited_and_new_ones_come_alone() -> None:
     job = worlds.one_machine()
     many = [replace(job.events[3], number=i) for i in range(1, MOST_EVENTS + 101)]
     page = RunPage(replace(job, events=many))
-    assert len(list(page.event_rows(0))) == MOST_EVENTS and "100 older ones are left out" in page.render()
-    assert len(list(page.event_rows(MOST_EVENTS + 98))) == 2 and page.last_event == MOST_EVENTS + 100
+    assert (
+        len(list(page.event_rows(0))) == MOST_EVENTS
+        and "100 older ones are left out" in page.render()
+    )
+    assert (
+        len(list(page.event_rows(MOST_EVENTS + 98))) == 2 and page.last_event == MOST_EVENTS + 100
+    )
 
 
 @pytest.mark.parametrize("over", [True, False])
 def test_what_was_paid_by_when(over: bool) -> None:
-    """The line ends at what the card says, with what heads cost, and that on demand at the report's figure."""
+    """The line ends at what the card says, with what heads cost, and that on demand at the report's
+    figure.
+    """
     job = worlds.many(40)
     start_s, now_s = worlds.START_S, job.world.now_s
-    heads = (Head("head-1", 3.6, start_s, start_s + 900), Head("head-2", 3.6, start_s + 1000, now_s if over else None))
+    heads = (
+        Head("head-1", 3.6, start_s, start_s + 900),
+        Head("head-2", 3.6, start_s + 1000, now_s if over else None),
+    )
     world = replace(job.world, heads=heads)
     document = final_document("resnet-7", start_s, world, job.events, {"g4dn.xlarge": 0.526})
     job = replace(job, world=world, document=document)
     bends = paid(world, RunPage(job).times)
-    assert document["head_usd"] > 1 and bends[-1].usd == pytest.approx(document["cost_usd"], rel=1e-6)
+    assert document["head_usd"] > 1 and bends[-1].usd == pytest.approx(
+        document["cost_usd"], rel=1e-6
+    )
     assert bends[-1].head_usd == pytest.approx(document["head_usd"])
     assert all(a.usd <= b.usd and a.x_s < b.x_s for a, b in zip(bends, bends[1:], strict=False))
     cards = {name: value for name, value, _ in RunPage(job)._cards()}
@@ -158,7 +201,10 @@ def test_a_type_without_a_price_is_named() -> None:
     job = worlds.one_machine()
     document = final_document("resnet-7", worlds.START_S, job.world, job.events, {})
     text = RunPage(replace(job, document=document)).render()
-    assert "the on-demand price of g4dn.xlarge is not known" in text and "less than on demand" not in text
+    assert (
+        "the on-demand price of g4dn.xlarge is not known" in text
+        and "less than on demand" not in text
+    )
 
 
 def test_losses_are_where_steps_fall() -> None:
@@ -174,8 +220,14 @@ def test_phases_follow_one_another() -> None:
         assert all(a[2] == b[1] for a, b in zip(found, found[1:], strict=False))
         if machine.ended_s is not None and machine.launched_s is not None:
             assert found[0][1] == machine.requested_s and found[-1][2] == machine.ended_s
-    noticed = worlds.machine(1, 0, launched_s=worlds.START_S + 5, noticed_s=worlds.START_S + 8, role=Role.TRAINER)
-    assert [k for k, *_ in phases(noticed, worlds.START_S + 20, trained)] == ["waits", "warms", "noticed"]
+    noticed = worlds.machine(
+        1, 0, launched_s=worlds.START_S + 5, noticed_s=worlds.START_S + 8, role=Role.TRAINER
+    )
+    assert [k for k, *_ in phases(noticed, worlds.START_S + 20, trained)] == [
+        "waits",
+        "warms",
+        "noticed",
+    ]
 
 
 def row(at_s: float, kind: str, state: str, generation: int, machine: str = "") -> EventRow:
@@ -183,7 +235,10 @@ def row(at_s: float, kind: str, state: str, generation: int, machine: str = "") 
 
 
 def test_a_machine_that_is_ready_is_drawn_as_waiting_until_it_trains() -> None:
-    """m1 waits for the trainers of m2, m3 for a version to join behind; then m2 is lost, and the others wait."""
+    """m1 waits for the trainers of m2, m3 for a version to join behind.
+
+    Then m2 is lost, and the others wait.
+    """
     events = [
         row(10, STATE, "forming", 1),
         row(11, "started", "forming", 1, "m1"),
@@ -197,37 +252,65 @@ def test_a_machine_that_is_ready_is_drawn_as_waiting_until_it_trains() -> None:
         row(70, DOWNTIME, "running", 3),
         row(80, "ended", "done", 3, "m1"),
     ]
-    trained = Trained.of(events, worlds.START_S + 90, [Downtime(worlds.START_S + 65, worlds.START_S + 70)])
+    trained = Trained.of(
+        events, worlds.START_S + 90, [Downtime(worlds.START_S + 65, worlds.START_S + 70)]
+    )
 
     def drawn(number: int, ready_s: float) -> list[tuple[str, float, float]]:
-        made = worlds.machine(number, 0, launched_s=worlds.START_S + 1, ready_s=worlds.START_S + ready_s)
+        made = worlds.machine(
+            number, 0, launched_s=worlds.START_S + 1, ready_s=worlds.START_S + ready_s
+        )
         found = phases(made, worlds.START_S + 90, trained)
         return [
-            (kind, a - worlds.START_S, b - worlds.START_S) for kind, a, b in found if kind not in ("waits", "warms")
+            (kind, a - worlds.START_S, b - worlds.START_S)
+            for kind, a, b in found
+            if kind not in ("waits", "warms")
         ]
 
-    end = [("idle", 50, 60), ("member", 60, 65), ("downtime", 65, 70), ("member", 70, 80), ("idle", 80, 90)]
-    assert drawn(1, 10) == [("idle", 10, 14), ("member", 14, 31), ("idle", 31, 32), ("member", 32, 50), *end]
+    end = [
+        ("idle", 50, 60),
+        ("member", 60, 65),
+        ("downtime", 65, 70),
+        ("member", 70, 80),
+        ("idle", 80, 90),
+    ]
+    assert drawn(1, 10) == [
+        ("idle", 10, 14),
+        ("member", 14, 31),
+        ("idle", 31, 32),
+        ("member", 32, 50),
+        *end,
+    ]
     assert drawn(3, 20) == [("idle", 20, 32), ("member", 32, 50), *end]
     loads = worlds.machine(5, 0, launched_s=worlds.START_S + 60, ready_s=worlds.START_S + 75)
     kinds = [kind for kind, *_ in phases(loads, worlds.START_S + 90, trained)]
     assert kinds == ["waits", "warms", "downtime", "warms", "idle"]
     assert drawn(4, 40) == [("idle", 40, 65), ("downtime", 65, 70), ("idle", 70, 90)]
-    assert Trained.of(events[:3], worlds.START_S + 20).runs == [(1, worlds.START_S + 14, worlds.START_S + 20)]
+    assert Trained.of(events[:3], worlds.START_S + 20).runs == [
+        (1, worlds.START_S + 14, worlds.START_S + 20)
+    ]
 
 
 def test_the_page_says_when_there_was_no_controller_and_who_waited() -> None:
     job = worlds.one_machine(over=False)
     away = Downtime(worlds.START_S + 20, worlds.START_S + 45)
-    document = final_document("resnet-7", worlds.START_S, job.world, job.events, {"g4dn.xlarge": 0.526}, [away])
+    document = final_document(
+        "resnet-7", worlds.START_S, job.world, job.events, {"g4dn.xlarge": 0.526}, [away]
+    )
     text = RunPage(replace(job, without=[away], document=document)).render()
     page = read_page(text)
-    assert "no controller" in page.by_id("part-machines").text and "no controller25 s" in page.by_id("part-time").text
+    assert (
+        "no controller" in page.by_id("part-machines").text
+        and "no controller25 s" in page.by_id("part-time").text
+    )
     assert "no controller" in page.by_id("part-steps").text
     assert "25.0 s of it without a controller" in page.by_id("part-head").text
     assert 'class="bar downtime"' in text and 'class="bar idle"' in text and "ready, waits" in text
     usual = RunPage(worlds.one_machine()).render()
-    assert "no controller" not in read_page(usual).by_id("part-time").text and 'class="bar downtime"' not in usual
+    assert (
+        "no controller" not in read_page(usual).by_id("part-time").text
+        and 'class="bar downtime"' not in usual
+    )
 
 
 @pytest.mark.parametrize("span_s", [0.5, 7, 59, 61, 240, 3600, 7300, 40_000, 200_000, 3e6, 4e7])
@@ -241,7 +324,9 @@ def test_few_labels_for_any_time(span_s: float) -> None:
 def test_few_labels_for_any_amount(most: float) -> None:
     rows = charts.amounts(most)
     labels = [charts.format_amount(v, rows[1]) for v in rows]
-    assert rows[-1] >= most * 0.999 and 2 <= len(rows) <= 6 and len(set(labels)) == len(labels), labels
+    assert rows[-1] >= most * 0.999 and 2 <= len(rows) <= 6 and len(set(labels)) == len(labels), (
+        labels
+    )
     for value, label in zip(rows, labels, strict=True):
         size = {"k": 1e3, "M": 1e6, "G": 1e9}.get(label[-1], 1)
         assert float(label.rstrip("kMG")) * size == pytest.approx(value)
@@ -249,7 +334,14 @@ def test_few_labels_for_any_amount(most: float) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
-    [(0, "0.0 s"), (12.34, "12.3 s"), (60, "1:00"), (245, "4:05"), (3600, "1:00:00"), (176_720, "2 d 1:05:20")],
+    [
+        (0, "0.0 s"),
+        (12.34, "12.3 s"),
+        (60, "1:00"),
+        (245, "4:05"),
+        (3600, "1:00:00"),
+        (176_720, "2 d 1:05:20"),
+    ],
 )
 def test_times_in_python_and_in_the_script(seconds: float, said: str) -> None:
     assert charts.elapsed(seconds) == said
@@ -286,7 +378,11 @@ def test_colours_can_be_told_from_the_paper() -> None:
     style = SCRIPT.with_suffix(".css").read_text()
     for block in re.findall(r":root \{(.*?)\}", style, re.S):
         colours = dict(re.findall(r"--(\w+): #(\w+);", block))
-        for name in ("ink", "quiet", "blue", "orange", "red", "green", "violet", "amber"):  # of texts
-            assert min(contrast(colours[name], colours[p]) for p in ("paper", "shade")) >= 4.5, (name, colours)
+        # Of texts
+        for name in ("ink", "quiet", "blue", "orange", "red", "green", "violet", "amber"):
+            assert min(contrast(colours[name], colours[p]) for p in ("paper", "shade")) >= 4.5, (
+                name,
+                colours,
+            )
         for name in ("edge",):  # of shapes
             assert contrast(colours[name], colours["paper"]) >= 3, (name, colours)

@@ -1,4 +1,6 @@
-"""The page of a job in a real browser: it fits, nothing overlaps, nothing of a user acts, and one can look closer."""
+"""The page of a job in a real browser: it fits, nothing overlaps, nothing of a user acts, and one
+can look closer.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ JOBS = {
 }
 
 
-def opened(chromium: Any, tmp_path: Path, job: Standing, *, width: int = 1200, scheme: str = "light") -> Any:
+def opened(
+    chromium: Any, tmp_path: Path, job: Standing, *, width: int = 1200, scheme: str = "light"
+) -> Any:
     file = tmp_path / "run.html"
     file.write_text(RunPage(job, "1").render())
     page = chromium.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
@@ -37,7 +41,12 @@ def opened(chromium: Any, tmp_path: Path, job: Standing, *, width: int = 1200, s
     page.on("console", lambda message: page.problems.append(message.text))
     page.on("pageerror", lambda error: page.problems.append(str(error)))
     page.on("dialog", lambda dialog: (page.problems.append("a dialog"), dialog.dismiss()))
-    page.on("request", lambda request: page.problems.append(request.url) if "run.html" not in request.url else None)
+    page.on(
+        "request",
+        lambda request: (
+            page.problems.append(request.url) if "run.html" not in request.url else None
+        ),
+    )
     page.goto(file.as_uri())
     return page
 
@@ -45,7 +54,9 @@ def opened(chromium: Any, tmp_path: Path, job: Standing, *, width: int = 1200, s
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1200])
 @pytest.mark.parametrize("name", JOBS)
-def test_it_fits_and_can_be_read(chromium: Any, tmp_path: Path, name: str, width: int, scheme: str) -> None:
+def test_it_fits_and_can_be_read(
+    chromium: Any, tmp_path: Path, name: str, width: int, scheme: str
+) -> None:
     job = JOBS[name]()
     if name == "many":
         assert len(job.world.machines) > 200 and len(job.events) >= 2000
@@ -86,10 +97,16 @@ def test_a_tap_shows_the_same(chromium: Any, tmp_path: Path) -> None:
 
 def test_events_are_filtered(chromium: Any, tmp_path: Path) -> None:
     page = opened(chromium, tmp_path, worlds.many(40))
-    rows, everything = page.locator("#event-rows tr:visible"), page.locator("#event-rows tr").count()
+    rows, everything = (
+        page.locator("#event-rows tr:visible"),
+        page.locator("#event-rows tr").count(),
+    )
     page.select_option("#group", "trouble")
     trouble = rows.count()
-    assert 0 < trouble < everything and page.locator("#matches").inner_text() == f"{trouble} of {everything}"
+    assert (
+        0 < trouble < everything
+        and page.locator("#matches").inner_text() == f"{trouble} of {everything}"
+    )
     page.fill("#search", "be taken back")
     assert 0 < rows.count() < trouble
     page.fill("#search", "nothing has this")

@@ -1,4 +1,6 @@
-"""All files that a lab writes: there, as their schemas say, the same each time, and without runs that do not pass."""
+"""All files that a lab writes: there, as their schemas say, the same each time, and without runs
+that do not pass.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,16 @@ from deepvm.reports.lab.results import checked_document, report_document
 WRONG, UNFINISHED = "tokens-gpt-tiny-late-ovl-s1", "tokens-gpt-tiny-base-deepvm-s2"
 NAMES = {
     *("summary.csv", "detailed_table.csv", "analysis.md", "report.html"),
-    *(f"tokens-gpt-tiny-{failure}_publishable.{form}" for failure in ("base", "late") for form in ("json", "md")),
-    *(f"figure-{name}.{form}" for name in ("2-goodput", "3-gain", "4-stall") for form in ("png", "svg")),
+    *(
+        f"tokens-gpt-tiny-{failure}_publishable.{form}"
+        for failure in ("base", "late")
+        for form in ("json", "md")
+    ),
+    *(
+        f"figure-{name}.{form}"
+        for name in ("2-goodput", "3-gain", "4-stall")
+        for form in ("png", "svg")
+    ),
 }
 
 
@@ -38,7 +48,11 @@ def table(out: Path, name: str) -> list[dict[str, str]]:
 
 
 def files(out: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in out.iterdir() if path.is_file() and path.name != "manifest.csv"}
+    return {
+        path.name: path.read_bytes()
+        for path in out.iterdir()
+        if path.is_file() and path.name != "manifest.csv"
+    }
 
 
 def test_all_are_there_and_the_same_each_time(tmp_path: Path) -> None:
@@ -55,11 +69,17 @@ def test_documents_are_as_their_schemas_say(tmp_path: Path) -> None:
     check_schema(checked_document(check(tmp_path)[0]), "lab")
     check_schema(report_document(suites), "lab-report")
     for failure in ("base", "late"):
-        document = json.loads((tmp_path / f"tokens-gpt-tiny-{failure}_publishable.json").read_text())
+        document = json.loads(
+            (tmp_path / f"tokens-gpt-tiny-{failure}_publishable.json").read_text()
+        )
         check_schema(document, "lab-suite")
         assert len(document["runs"]) == 18 and document["config"]["failures"].startswith("exit")
     for folder in (tmp_path / "runs").iterdir():
-        for name, schema in (("config", "lab-run"), ("supervisor", "lab-supervisor"), ("audit", "lab-audit")):
+        for name, schema in (
+            ("config", "lab-run"),
+            ("supervisor", "lab-supervisor"),
+            ("audit", "lab-audit"),
+        ):
             check_schema(json.loads((folder / f"{name}.json").read_text()), schema)
 
 
@@ -76,9 +96,15 @@ def test_runs_that_do_not_pass_are_in_no_number(tmp_path: Path) -> None:
         key: row for key, row in good.items() if key != ("late", "ovl")
     }
     rows = {row["run"]: row for row in table(tmp_path / "bad", "detailed_table.csv")}
-    kept = [float(row["goodput"]) for row in rows.values() if row["run"].startswith("tokens-gpt-tiny-late-ovl")]
+    kept = [
+        float(row["goodput"])
+        for row in rows.values()
+        if row["run"].startswith("tokens-gpt-tiny-late-ovl")
+    ]
     assert float(late["goodput"]) == pytest.approx((kept[0] + kept[2]) / 2, abs=1e-6)
-    assert rows[WRONG]["audit"] == "fail" and rows[WRONG]["reason"].startswith("parameters: other parameters")
+    assert rows[WRONG]["audit"] == "fail" and rows[WRONG]["reason"].startswith(
+        "parameters: other parameters"
+    )
 
 
 def test_where_no_run_passes_there_is_no_number(tmp_path: Path) -> None:
@@ -89,7 +115,9 @@ def test_where_no_run_passes_there_is_no_number(tmp_path: Path) -> None:
     assert late["variants"]["ovl"]["stall_s"] is None and late["variants"]["ovl"]["audit"] == "fail"
     assert "ovl_over_blk" not in late["paired"] and "deepvm_over_blk" in late["paired"]
     check_schema(document, "lab-report")
-    (row,) = (r for r in table(tmp_path, "summary.csv") if (r["failure"], r["variant"]) == ("late", "ovl"))
+    (row,) = (
+        r for r in table(tmp_path, "summary.csv") if (r["failure"], r["variant"]) == ("late", "ovl")
+    )
     assert row["goodput"] == row["stall_s"] == row["detect_s"] == ""
 
 
@@ -109,7 +137,9 @@ def test_texts_as_they_are_kept(tmp_path: Path, name: str) -> None:
     check_golden(f"lab-{name}", (tmp_path / name).read_text())
 
 
-def test_without_matplotlib_all_else_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_all_else_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def missing(*_: Any) -> None:
         raise MissingExtraError("plot", "matplotlib", "plot")
 
@@ -125,8 +155,11 @@ def test_a_matrix_without_blocking_or_a_reference(tmp_path: Path) -> None:
     """Nothing to compare with: goodputs remain."""
     written(make(tmp_path, variants=("none", "deepvm")))
     text = (tmp_path / "analysis.md").read_text()
-    assert "No suite has blocking, overlapped and reference runs that pass with the same seed: no means." in text
-    (row, _) = (r for r in table(tmp_path, "summary.csv") if r["variant"] == "deepvm")
+    assert (
+        "No suite has blocking, overlapped and reference runs that pass with the same seed: no"
+        " means." in text
+    )
+    row, _ = (r for r in table(tmp_path, "summary.csv") if r["variant"] == "deepvm")
     assert row["over_blocking"] == "" and not math.isnan(float(row["goodput"]))
 
 
@@ -142,7 +175,10 @@ def test_a_training_that_diverged_is_a_finding(tmp_path: Path) -> None:
     make(tmp_path)
     for log in (tmp_path / "runs" / run).glob("rank_*.jsonl"):
         rows = [json.loads(line) for line in log.read_text().splitlines()]
-        lost = [{**row, "loss": math.nan, "loss_hex": "nan"} if row["global_step"] >= 7 else row for row in rows]
+        lost = [
+            {**row, "loss": math.nan, "loss_hex": "nan"} if row["global_step"] >= 7 else row
+            for row in rows
+        ]
         log.write_text("".join(json.dumps(row) + "\n" for row in lost))
     suites = written(tmp_path).suites
     document = json.loads((tmp_path / "tokens-gpt-tiny-late_publishable.json").read_text())
@@ -151,10 +187,16 @@ def test_a_training_that_diverged_is_a_finding(tmp_path: Path) -> None:
     ovl = document["variants"]["ovl"]
     assert ovl["diverged"] == 1 and ovl["loss_difference"] == 0 and ovl["audit"] == "pass"
     (row,) = (one for one in table(tmp_path, "detailed_table.csv") if one["run"] == run)
-    assert row["loss_difference"] == "" and row["reason"] == "training diverged: some losses are not numbers"
+    assert (
+        row["loss_difference"] == ""
+        and row["reason"] == "training diverged: some losses are not numbers"
+    )
     for name in ("analysis.md", "tokens-gpt-tiny-late_publishable.md", "report.html"):
         text = (tmp_path / name).read_text()
-        assert f"Training diverged, some losses are not numbers: {run}." in text and "1 diverged" in text
+        assert (
+            f"Training diverged, some losses are not numbers: {run}." in text
+            and "1 diverged" in text
+        )
         assert not re.search(r"\bnan\b", text)
 
 
@@ -164,7 +206,9 @@ def test_where_all_have_diverged_there_is_no_loss_difference(tmp_path: Path) -> 
         log.write_text(re.sub(r'"loss": [-+.e0-9]+', '"loss": NaN', log.read_text()))
     written(tmp_path)
     (line,) = (
-        one for one in (tmp_path / "analysis.md").read_text().splitlines() if one.startswith("| loss difference")
+        one
+        for one in (tmp_path / "analysis.md").read_text().splitlines()
+        if one.startswith("| loss difference")
     )
     assert line.startswith("| loss difference | - | - | - | - |")
 

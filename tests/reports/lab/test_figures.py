@@ -31,7 +31,9 @@ def test_bars_are_goodputs_over_that_of_the_reference(found: Findings) -> None:
     heights = sorted(bar.get_height() for bars in axes.containers for bar in bars)
     names = ("ref-ovl", "blk", "ovl", "deepvm")
     assert heights == pytest.approx(sorted(one[name].mean for one in ratios for name in names))
-    whiskers = [line for line in axes.lines if len(line.get_xdata()) == 2 and line.get_color() == "black"]
+    whiskers = [
+        line for line in axes.lines if len(line.get_xdata()) == 2 and line.get_color() == "black"
+    ]
     assert len(whiskers) == 8 and axes.get_ylabel() == "goodput over ref-blk"
     mean, low, high = ratios[0]["blk"].mean, ratios[0]["blk"].low, ratios[0]["blk"].high
     assert low is not None and high is not None and low < mean < high
@@ -39,7 +41,10 @@ def test_bars_are_goodputs_over_that_of_the_reference(found: Findings) -> None:
 
 def test_seven_strategies_look_different(found: Findings) -> None:
     looks = {
-        (figures.STYLES[place % len(figures.STYLES)].color, figures._HATCHES[place // len(figures.STYLES) % 3])
+        (
+            figures.STYLES[place % len(figures.STYLES)].color,
+            figures._HATCHES[place // len(figures.STYLES) % 3],
+        )
         for place in range(7)
     }
     assert len(looks) == 7
@@ -54,9 +59,14 @@ def test_gains_are_those_of_the_pairs(found: Findings) -> None:
 
 def test_stall_against_gain(found: Findings) -> None:
     (axes,) = figures.stall_figure(found).axes
-    points = [(line.get_xdata()[0], line.get_ydata()[0]) for line in axes.lines if line.get_marker() == "o"]
+    points = [
+        (line.get_xdata()[0], line.get_ydata()[0])
+        for line in axes.lines
+        if line.get_marker() == "o"
+    ]
     gains = [100 * (suite.paired["ovl_over_blk"].mean - 1) for suite in found.suites]
-    assert points == [pytest.approx((0.9, gain)) for gain in gains]  # 3 checkpoints, 0.3 s less each
+    # 3 checkpoints, 0.3 s less each
+    assert points == [pytest.approx((0.9, gain)) for gain in gains]
 
 
 def test_files_are_pictures(found: Findings, tmp_path: Path) -> None:

@@ -24,26 +24,33 @@ def change(out: Path, run: str, name: str, **values: Any) -> None:
 
 def test_the_reference_of_ecrl_comes_first(tmp_path: Path) -> None:
     assert findings(make(tmp_path / "all", seeds=(0,))).reference == "ref-blk"
-    assert findings(make(tmp_path / "calm", seeds=(0,), variants=("none", "blk"))).reference == "none"
+    assert (
+        findings(make(tmp_path / "calm", seeds=(0,), variants=("none", "blk"))).reference == "none"
+    )
 
 
 def test_seeds_count_where_all_pass(tmp_path: Path) -> None:
     found = findings(make(tmp_path, wrong={"tokens-gpt-tiny-late-ovl-s1"}))
     late = found.suites[1]
     complete = found.complete(late, ["ref-blk", "blk", "ovl"])
-    assert {name: [cost.seed for cost in costs] for name, costs in complete.items()} == dict.fromkeys(
-        ("ref-blk", "blk", "ovl"), [0, 2]
-    )
+    assert {
+        name: [cost.seed for cost in costs] for name, costs in complete.items()
+    } == dict.fromkeys(("ref-blk", "blk", "ovl"), [0, 2])
     assert found.complete(late, ["blk", "dcp"]) == {} and found.complete(late, []) == {}
     assert found.left_out(late) == [
-        ("tokens-gpt-tiny-late-ovl-s1", "parameters: other parameters than those of the undisturbed run")
+        (
+            "tokens-gpt-tiny-late-ovl-s1",
+            "parameters: other parameters than those of the undisturbed run",
+        )
     ]
     (ovl,) = (one for one in [estimate(late.variants["ovl"], lambda cost: cost.goodput)] if one)
     assert ovl.n == 2
 
 
 def test_no_run_that_passes_is_no_number(tmp_path: Path) -> None:
-    found = findings(make(tmp_path, wrong={f"tokens-gpt-tiny-late-ovl-s{seed}" for seed in range(3)}))
+    found = findings(
+        make(tmp_path, wrong={f"tokens-gpt-tiny-late-ovl-s{seed}" for seed in range(3)})
+    )
     assert estimate(found.suites[1].variants["ovl"], lambda cost: cost.goodput) is None
 
 
@@ -63,7 +70,10 @@ def test_machines_that_differ_are_counted(tmp_path: Path) -> None:
     make(tmp_path, seeds=(0,))
     assert findings(tmp_path).environment == MACHINE
     change(tmp_path, "tokens-gpt-tiny-late-blk-s0", "environment.json", CPU="Another CPU")
-    assert findings(tmp_path).environment["CPU"] == "Example CPU (8 of 9 runs); Another CPU (1 of 9 runs)"
+    assert (
+        findings(tmp_path).environment["CPU"]
+        == "Example CPU (8 of 9 runs); Another CPU (1 of 9 runs)"
+    )
 
 
 def test_when_runs_were_made(tmp_path: Path) -> None:
@@ -72,7 +82,11 @@ def test_when_runs_were_made(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("seeds", "said"),
-    [((0,), "One seed: there are no intervals"), ((0, 1), "2 seeds: intervals are wide"), (range(5), "")],
+    [
+        ((0,), "One seed: there are no intervals"),
+        ((0, 1), "2 seeds: intervals are wide"),
+        (range(5), ""),
+    ],
 )
 def test_few_seeds_are_said(tmp_path: Path, seeds: Any, said: str) -> None:
     doubts = findings(make(tmp_path, seeds=tuple(seeds), variants=("none", "blk"))).doubts()
@@ -85,9 +99,14 @@ def test_what_is_no_result_on_cifar_is_said(tmp_path: Path) -> None:
         change(tmp_path, folder.name, "config.json", dataset={"name": "cifar10", "path": "made"})
     list_again(tmp_path)
     (doubt,) = findings(tmp_path).doubts()
-    assert doubt.startswith("cifar10 has 50000 samples, these runs had 4096") and "Nothing here is a result" in doubt
+    assert (
+        doubt.startswith("cifar10 has 50000 samples, these runs had 4096")
+        and "Nothing here is a result" in doubt
+    )
 
 
 def test_runs_that_fail_are_said(tmp_path: Path) -> None:
-    doubts = findings(make(tmp_path, seeds=range(5), wrong={"tokens-gpt-tiny-late-ovl-s1"})).doubts()
+    doubts = findings(
+        make(tmp_path, seeds=range(5), wrong={"tokens-gpt-tiny-late-ovl-s1"})
+    ).doubts()
     assert doubts == ["Runs that do not pass all gates are in no number below: 1 of 45."]

@@ -1,4 +1,6 @@
-"""The page of a lab in a real browser: it fits a telephone, can be read in light and dark, and loads nothing."""
+"""The page of a lab in a real browser: it fits a telephone, can be read in light and dark, and
+loads nothing.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ from deepvm.reports.lab.artefacts import write_all
 pytestmark = pytest.mark.browser
 LABS: dict[str, dict[str, Any]] = {
     "good": {},
-    "bad": {"wrong": {"tokens-gpt-tiny-late-ovl-s1"}, "unfinished": {"tokens-gpt-tiny-base-deepvm-s2"}},
+    "bad": {
+        "wrong": {"tokens-gpt-tiny-late-ovl-s1"},
+        "unfinished": {"tokens-gpt-tiny-base-deepvm-s2"},
+    },
     "one": {"seeds": (0,), "variants": ("none",)},
 }
 
@@ -41,7 +46,12 @@ def opened(chromium: Any, out: Path, **how: Any) -> Any:
     page.problems = []
     page.on("console", lambda message: page.problems.append(message.text))
     page.on("pageerror", lambda error: page.problems.append(str(error)))
-    page.on("request", lambda request: page.problems.append(request.url) if "report.html" not in request.url else None)
+    page.on(
+        "request",
+        lambda request: (
+            page.problems.append(request.url) if "report.html" not in request.url else None
+        ),
+    )
     page.goto((out / "report.html").as_uri())
     return page
 
@@ -49,8 +59,12 @@ def opened(chromium: Any, out: Path, **how: Any) -> Any:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1200])
 @pytest.mark.parametrize("name", LABS)
-def test_it_fits_and_can_be_read(chromium: Any, labs: dict[str, Path], name: str, width: int, scheme: str) -> None:
-    page = opened(chromium, labs[name], viewport={"width": width, "height": 800}, color_scheme=scheme)
+def test_it_fits_and_can_be_read(
+    chromium: Any, labs: dict[str, Path], name: str, width: int, scheme: str
+) -> None:
+    page = opened(
+        chromium, labs[name], viewport={"width": width, "height": 800}, color_scheme=scheme
+    )
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate(OVERLAPS) == []
     assert page.evaluate(FAINT) == []
@@ -73,7 +87,9 @@ def test_parts_of_a_run_are_drawn(chromium: Any, labs: dict[str, Path]) -> None:
     kinds = {}
     for part in area.locator("rect").all():
         box = part.bounding_box()
-        kinds.setdefault(round(box["y"]), []).append((box["x"], box["width"], part.get_attribute("class")))
+        kinds.setdefault(round(box["y"]), []).append(
+            (box["x"], box["width"], part.get_attribute("class"))
+        )
     assert len(kinds) == 6
     for parts in kinds.values():
         for (x, width, _), (following, _, _) in zip(parts, parts[1:], strict=False):

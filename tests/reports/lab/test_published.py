@@ -70,7 +70,9 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[str]
     text = analysis(Findings(Path("none"), Checked({}), records, suites))
     found: dict[str, list[list[str]]] = {}
     for part in text.split("\n## ")[1:]:
-        rows = [line.strip("| ").split(" | ") for line in part.splitlines() if line.startswith("| ")]
+        rows = [
+            line.strip("| ").split(" | ") for line in part.splitlines() if line.startswith("| ")
+        ]
         found[part.partition(":")[0]] = rows[1:]
     return found
 
@@ -83,10 +85,17 @@ def close(ours: str, paper: str, printed: str) -> None:
 
 def test_its_table_5(tables: dict[str, list[list[str]]]) -> None:
     rows = {row[0]: row[1:] for row in tables["Table 5"]}
-    assert rows["goodput, steps/s"][:3] == ["10.9284", "9.4560", "9.6433"] == rows["goodput, steps/s"][4:7]
+    assert (
+        rows["goodput, steps/s"][:3]
+        == ["10.9284", "9.4560", "9.6433"]
+        == rows["goodput, steps/s"][4:7]
+    )
     close(rows["goodput, steps/s"][3], rows["goodput, steps/s"][7], "+1.9931%")
     for ours, paper, printed in zip(
-        rows["over reference"][1:4], rows["over reference"][5:], ("-13.2466%", "-11.5026%", "+1.7440 pp"), strict=True
+        rows["over reference"][1:4],
+        rows["over reference"][5:],
+        ("-13.2466%", "-11.5026%", "+1.7440 pp"),
+        strict=True,
     ):
         close(ours, paper, printed)
     for ours, paper, printed in zip(
@@ -97,10 +106,13 @@ def test_its_table_5(tables: dict[str, list[list[str]]]) -> None:
 
 def test_its_table_6(tables: dict[str, list[list[str]]]) -> None:
     rows = tables["Table 6"]
-    assert [row[:2] for row in rows] == [[one.dataset, one.model] for one in published.SUITES]  # in the same order
+    # In the same order
+    assert [row[:2] for row in rows] == [[one.dataset, one.model] for one in published.SUITES]
     first = rows[0]
     assert first[2] == "late (exit 800, 1400)" and first[3:6] == ["14.5657", "12.2979", "12.7471"]
-    for ours, printed in zip(first[6:10], ("+3.6527%", "-15.5693%", "-12.4854%", "-6.6940"), strict=True):
+    for ours, printed in zip(
+        first[6:10], ("+3.6527%", "-15.5693%", "-12.4854%", "-6.6940"), strict=True
+    ):
         close(ours.removesuffix(" (n = 1)"), printed, printed)
     for row in rows:
         close(row[6].removesuffix(" (n = 1)"), row[11], row[11])
@@ -136,10 +148,18 @@ def test_its_machine_and_matrix(tables: dict[str, list[list[str]]]) -> None:
 
 def test_rows_give_the_means() -> None:
     suites = published.SUITES
-    goodputs = [[one.reference for one in suites], [one.blocking for one in suites], [one.overlapped for one in suites]]
-    assert [round(statistics.fmean(values), 4) for values in goodputs] == list(published.AGGREGATE["goodput, steps/s"])
+    goodputs = [
+        [one.reference for one in suites],
+        [one.blocking for one in suites],
+        [one.overlapped for one in suites],
+    ]
+    assert [round(statistics.fmean(values), 4) for values in goodputs] == list(
+        published.AGGREGATE["goodput, steps/s"]
+    )
     stalls = [[one.blocking_stall_s for one in suites], [one.overlapped_stall_s for one in suites]]
-    assert [round(statistics.fmean(values), 4) for values in stalls] == list(published.AGGREGATE["stall, s"][1:])
+    assert [round(statistics.fmean(values), 4) for values in stalls] == list(
+        published.AGGREGATE["stall, s"][1:]
+    )
 
 
 def test_figures_are_those_of_the_paper() -> None:
@@ -152,5 +172,7 @@ def test_figures_are_those_of_the_paper() -> None:
     for value in (*aggregate, *(abs(x) for row in slices for x in row), 100 * published.GAIN):
         assert f"{value:.4f}" in text
     for one in published.SUITES:
-        row = re.search(rf"{one.reference:.4f}\t{one.blocking:.4f}\t{one.overlapped:.4f}\t([+-].*?)%.*", text)
+        row = re.search(
+            rf"{one.reference:.4f}\t{one.blocking:.4f}\t{one.overlapped:.4f}\t([+-].*?)%.*", text
+        )
         assert row and float(row[1]) == pytest.approx(100 * one.gain)

@@ -28,28 +28,41 @@ PRICES = datetime(2026, 8, 10, tzinfo=timezone.utc)
 
 
 @cache
-def answered(budget: str, model: str = "llama-8b", tokens: str | None = None, **options: str) -> Recommendations:
+def answered(
+    budget: str, model: str = "llama-8b", tokens: str | None = None, **options: str
+) -> Recommendations:
     workload = read_workload(model=model, tokens=tokens)
     catalog = load_catalog("aws-us-east-1", prices="snapshot")
     training = Training(workload, PublishedPerformance())
     return recommend(catalog, budget, training=training, solver="frontier", **options)  # type: ignore[arg-type]
 
 
-def shown(answer: Recommendations, capsys: pytest.CaptureFixture[str], now: datetime = PRICES) -> list[str]:
+def shown(
+    answer: Recommendations, capsys: pytest.CaptureFixture[str], now: datetime = PRICES
+) -> list[str]:
     answers.print_answer(compare([answer]), now)
     return capsys.readouterr().out.splitlines()
 
 
-def reasons(answer: Recommendations, capsys: pytest.CaptureFixture[str], *, wide: bool = False) -> str:
+def reasons(
+    answer: Recommendations, capsys: pytest.CaptureFixture[str], *, wide: bool = False
+) -> str:
     print_trained_report(compare([answer]), None, None, PRICES, wide=wide)
     return capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("budget", "model", "tokens"),
-    [("3", "resnet50", None), ("30", "llama-8b", "2B"), ("0.5", "bert-large", None), ("300", "llama-70b", None)],
+    [
+        ("3", "resnet50", None),
+        ("30", "llama-8b", "2B"),
+        ("0.5", "bert-large", None),
+        ("300", "llama-70b", None),
+    ],
 )
-def test_it_fits_on_a_screen(budget: str, model: str, tokens: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_fits_on_a_screen(
+    budget: str, model: str, tokens: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert len(shown(answered(budget, model, tokens), capsys)) <= 16
 
 
@@ -59,7 +72,9 @@ def test_value_and_interval_are_of_the_same_speed(capsys: pytest.CaptureFixture[
         assert r.throughput == pytest.approx(r.prediction.throughput.value)
 
 
-def test_the_best_value_is_the_first_where_others_save_little(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_best_value_is_the_first_where_others_save_little(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """One T4 would train as much for 1 % less, and take half as long again."""
     best = answered("0.6", "bert-base")
     cheapest = answered("0.32", "bert-base")[0]
@@ -77,7 +92,11 @@ def test_a_baseline_has_no_best_value() -> None:
 
 def test_the_bill_at_a_good_and_at_a_bad_time() -> None:
     first = answered("30", "llama-8b", "2B")[0]
-    assert first.outlook is not None and first.prediction is not None and first.outlook.costs_usd is not None
+    assert (
+        first.outlook is not None
+        and first.prediction is not None
+        and first.outlook.costs_usd is not None
+    )
     low, high = first.outlook.costs_usd
     assert low < first.outlook.cost_usd < high
     kept, speed = first.prediction.kept, first.prediction.throughput
@@ -87,9 +106,13 @@ def test_the_bill_at_a_good_and_at_a_bad_time() -> None:
         (kept.low, speed.low, high),
     )
     for share, units_per_s, bill in ends:
-        assert bill == pytest.approx(float(first.usd_per_hour) * (START_S + 2e9 / (share * units_per_s)) / 3600)
+        assert bill == pytest.approx(
+            float(first.usd_per_hour) * (START_S + 2e9 / (share * units_per_s)) / 3600
+        )
     steady = answered("30", "llama-8b", "2B").on_demand
-    assert steady is not None and steady.outlook is not None and steady.outlook.costs_usd is not None
+    assert (
+        steady is not None and steady.outlook is not None and steady.outlook.costs_usd is not None
+    )
     assert steady.outlook.costs_usd[0] < steady.outlook.cost_usd < steady.outlook.costs_usd[1]
 
 
@@ -124,10 +147,15 @@ def test_what_more_money_buys_is_worth_it() -> None:
 
 
 def test_the_next_budget_is_no_trap() -> None:
-    """For 1 $/h there are three T4 that gather a sharded model over Ethernet; half a dollar more is a new world."""
+    """For 1 $/h there are three T4 that gather a sharded model over Ethernet.
+
+    Half a dollar more is a new world.
+    """
     change = answered("1", "qwen2.5-1.5b", "100M").next_change
     assert change is not None and change.gain is not None and change.gain > 10 and change.budget < 2
-    (line,) = answers.limits(answered("1", "qwen2.5-1.5b"), answers.rows_of(answered("1", "qwen2.5-1.5b")))
+    (line,) = answers.limits(
+        answered("1", "qwen2.5-1.5b"), answers.rows_of(answered("1", "qwen2.5-1.5b"))
+    )
     assert "times the speed" in line
 
 
@@ -141,7 +169,9 @@ def test_a_bad_time_is_called_out_from_five_per_cent_on() -> None:
     assert line == "! at a bad time, when spot VMs live for hours, 'no spot' is faster"
 
 
-def test_a_deadline_that_a_slower_run_would_miss_is_called_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_deadline_that_a_slower_run_would_miss_is_called_out(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """The time is that of a speed in the middle: just in time is late in half of the cases."""
     one = {"instance_type": "p5.48xlarge"}  # of which 30 $/h buy one
     time_s = next(iter(answered("30", "llama-8b", "2B", **one))).outlook.total_s  # type: ignore[union-attr]
@@ -184,19 +214,31 @@ def test_doubts_about_several_gpus_are_one_line(capsys: pytest.CaptureFixture[st
     (line,) = (d for d in found if "no published run of llama-70b" in d)
     run = r"llama-70b with fsdp on [^:]*B200[^:]* or [^:]* in bf16"
     assert re.fullmatch(rf"Doubt: no published run of {run} is known: derived .*", line)
-    assert sum("plain PyTorch is counted" in d for d in found) == 1, "of the request, not of each type"
+    assert sum("plain PyTorch is counted" in d for d in found) == 1, (
+        "of the request, not of each type"
+    )
 
 
-def test_wide_adds_what_the_step_does(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wide_adds_what_the_step_does(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "220")
-    head = next(line for line in reasons(answered("30"), capsys, wide=True).splitlines() if line.startswith("#"))
+    head = next(
+        line
+        for line in reasons(answered("30"), capsys, wide=True).splitlines()
+        if line.startswith("#")
+    )
     assert {"MFU", "step", "precision", "K(n)"} <= set(re.split(r"\s{2,}", head))
 
 
 def test_each_doubt_says_which_type_it_is_about(capsys: pytest.CaptureFixture[str]) -> None:
     """Not "16 vCPUs read too little" below a first row that has 96."""
     best = answered("3", "resnet50")
-    said = [line for line in reasons(best, capsys).splitlines() if line.startswith("Doubt:") and "vCPUs" in line]
+    said = [
+        line
+        for line in reasons(best, capsys).splitlines()
+        if line.startswith("Doubt:") and "vCPUs" in line
+    ]
     assert said and all(any(f"{r.cluster.gpu.name}: " in line for r in best) for line in said)
 
 
@@ -206,20 +248,29 @@ def test_one_screen_names_the_fastest_rival_that_nobody_can_tell_apart() -> None
     assert first.prediction and second.prediction and third.prediction
     alike = [replace(r.prediction, faster_than_first=0.5) for r in (second, third) if r.prediction]
     slow, fast = (replace(r, prediction=p) for r, p in zip((second, third), alike, strict=True))
-    fast = replace(fast, prediction=replace(alike[1], throughput=first.prediction.throughput.scaled(1.1)))
+    fast = replace(
+        fast, prediction=replace(alike[1], throughput=first.prediction.throughput.scaled(1.1))
+    )
     (line,) = answers.apart(replace(best, configurations=(first, slow, fast)))
     assert line.startswith(f"~ {answers.cluster_words(fast.cluster)} at ")
 
 
-def test_fastest_is_said_of_nothing_slower_whatever_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    for budget, model, options in (("3", "llama-8b", {"method": "lora"}), ("7.67", "llama-8b", {"method": "fsdp"})):
+def test_fastest_is_said_of_nothing_slower_whatever_is_shown(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for budget, model, options in (
+        ("3", "llama-8b", {"method": "lora"}),
+        ("7.67", "llama-8b", {"method": "fsdp"}),
+    ):
         training = Training(read_workload(model=model, **options), PublishedPerformance())
         catalog = load_catalog("aws-us-east-1", prices="snapshot")
         for top in (1, 3):
             best = recommend(catalog, budget, training=training, solver="frontier", top=top)
             most = max(
                 r.kept_throughput.value
-                for r in recommend(catalog, budget, training=training, solver="frontier", rank="plans", top=60)
+                for r in recommend(
+                    catalog, budget, training=training, solver="frontier", rank="plans", top=60
+                )
                 if r.prediction and r.prediction.trusted
             )
             assert best.fastest is (most <= 1.01 * best[0].kept_throughput.value)
@@ -229,8 +280,12 @@ def test_fastest_is_said_of_nothing_slower_whatever_is_shown(capsys: pytest.Capt
 def test_what_preemptions_leave_is_what_is_compared() -> None:
     first = answered("300", "llama-70b")[0]
     assert first.prediction is not None and first.prediction.kept.value < 0.995
-    assert first.kept_throughput.value == pytest.approx(first.throughput * first.prediction.kept.value)
-    assert first.kept_throughput.low == pytest.approx(first.prediction.throughput.low * first.prediction.kept.value)
+    assert first.kept_throughput.value == pytest.approx(
+        first.throughput * first.prediction.kept.value
+    )
+    assert first.kept_throughput.low == pytest.approx(
+        first.prediction.throughput.low * first.prediction.kept.value
+    )
 
 
 def test_a_deadline_is_compared_with_training_alone() -> None:

@@ -31,16 +31,20 @@ def test_shares(band: int, vms: int, words: str) -> None:
 
 
 def test_sentences() -> None:
-    assert cluster_sentence(ClusterRisk.of_band(4, 9)) == (
-        "Risk of the cluster: if the 9 are preempted independently, at least 86 % of months see a "
+    assert (
+        cluster_sentence(ClusterRisk.of_band(4, 9))
+        == "Risk of the cluster: if the 9 are preempted independently, at least 86 % of months"
+        " see a "
         "preemption: at least 2.0 a month, one every 16 d or sooner."
     )
-    assert cluster_sentence(ClusterRisk.of_band(1, 9)) == (
-        "Risk of the cluster: if the 9 are preempted independently, 36 to 62 % of months see a "
+    assert (
+        cluster_sentence(ClusterRisk.of_band(1, 9))
+        == "Risk of the cluster: if the 9 are preempted independently, 36 to 62 % of months see a "
         "preemption: 0.46 to 0.95 a month, one every 32 to 66 d."
     )
     assert cluster_sentence(ClusterRisk.of_band(0, 9)).endswith(
-        "at most 37 % of months see a preemption: at most 0.47 a month, one every 65 d or more rarely."
+        "at most 37 % of months see a preemption: at most 0.47 a month, one every 65 d or more"
+        " rarely."
     )
 
 
@@ -66,7 +70,13 @@ def test_documents_have_null_where_nothing_is_known() -> None:
     worst, best = risk_document(ClusterRisk.of_band(4, 9)), risk_document(ClusterRisk.of_band(0, 9))
     assert worst["vm_monthly_share"] == {"min": 0.2, "max": None} and worst["vm_count"] == 9
     assert worst["cluster_monthly_share"] == {"min": pytest.approx(1 - 0.8**9), "max": None}
-    assert worst["mean_time_between_preemptions_s"] == {"min": None, "max": pytest.approx(86400 * 15.156, rel=1e-3)}
-    assert best["mean_time_between_preemptions_s"]["max"] is None and best["preemptions_per_month"]["min"] == 0
+    assert worst["mean_time_between_preemptions_s"] == {
+        "min": None,
+        "max": pytest.approx(86400 * 15.156, rel=1e-3),
+    }
+    assert (
+        best["mean_time_between_preemptions_s"]["max"] is None
+        and best["preemptions_per_month"]["min"] == 0
+    )
     ends = [end for part in best.values() if isinstance(part, dict) for end in part.values()]
     assert len(ends) == 8 and all(end is None or math.isfinite(end) for end in ends)

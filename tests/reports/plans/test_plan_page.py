@@ -39,7 +39,9 @@ SCRIPT = Path(plan_page.__file__).with_suffix(".js")
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
 
-def written(answer: Recommendations, *others: Recommendations, command: str = "deepvm recommend --pw 3") -> str:
+def written(
+    answer: Recommendations, *others: Recommendations, command: str = "deepvm recommend --pw 3"
+) -> str:
     found = compare([answer, *others])
     return PlanPage(found, frontier_of(found.answers[0]), command, NOW, "1.2").render()
 
@@ -52,7 +54,9 @@ def data_of(page: Page) -> Any:
 def trained() -> Recommendations:
     workload = read_workload(model="llama-8b", method="fsdp", tokens="2B")
     training = Training(workload, PublishedPerformance())
-    return recommend(load_catalog("aws-us-east-1", prices="snapshot"), 30, training=training, solver="frontier")
+    return recommend(
+        load_catalog("aws-us-east-1", prices="snapshot"), 30, training=training, solver="frontier"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -71,15 +75,29 @@ def test_one_small_file_in_ascii(text: str) -> None:
 
 
 def test_nothing_comes_from_elsewhere_and_nothing_else_can_run(page: Page) -> None:
-    assert not {e.name for e in page.elements} & {"link", "img", "iframe", "object", "embed", "base", "form"}
+    assert not {e.name for e in page.elements} & {
+        "link",
+        "img",
+        "iframe",
+        "object",
+        "embed",
+        "base",
+        "form",
+    }
     names = {name for e in page.elements for name in e.attributes}
-    assert not {n for n in names if n.startswith("on") or n in ("src", "style", "action", "srcset", "xlink:href")}
+    assert not {
+        n
+        for n in names
+        if n.startswith("on") or n in ("src", "style", "action", "srcset", "xlink:href")
+    }
     assert {e.attributes["href"] for e in page.elements if "href" in e.attributes} == {"#answer"}
     assert "url(" not in page.all("style")[0].text and "@import" not in page.all("style")[0].text
 
 
 def test_the_policy_allows_this_script_and_this_style_alone(page: Page) -> None:
-    (policy,) = [e for e in page.all("meta") if e.attributes.get("http-equiv") == "Content-Security-Policy"]
+    (policy,) = [
+        e for e in page.all("meta") if e.attributes.get("http-equiv") == "Content-Security-Policy"
+    ]
     rules = dict(rule.split(" ", 1) for rule in str(policy.attributes["content"]).split("; "))
     data, script = page.all("script")
     (style,) = page.all("style")
@@ -137,12 +155,18 @@ def test_headings_regions_and_labels(page: Page) -> None:
         assert region.attributes["aria-label"] and region.attributes["tabindex"] == "0"
 
 
-def test_each_step_stands_in_the_table_and_in_the_data(page: Page, trained: Recommendations) -> None:
+def test_each_step_stands_in_the_table_and_in_the_data(
+    page: Page, trained: Recommendations
+) -> None:
     found = frontier_of(trained)
     steps = data_of(page)["steps"]
     assert [s["from"] for s in steps] == [float(s.budget) for s in found.steps]
-    assert [s["cells"][0] for s in steps] == [cluster_words(s.recommendation.cluster) for s in found.steps]
-    table = next(t for t in page.all("table") if t.text.startswith("The best plan of each budget")).text
+    assert [s["cells"][0] for s in steps] == [
+        cluster_words(s.recommendation.cluster) for s in found.steps
+    ]
+    table = next(
+        t for t in page.all("table") if t.text.startswith("The best plan of each budget")
+    ).text
     assert all(cell in table for s in steps for cell in s["cells"])
     assert len(data_of(page)["header"]) == len(steps[0]["cells"])
     assert len(data_of(page)["machines"]) > 300
@@ -157,15 +181,23 @@ def test_every_gpu_type_has_its_fate(page: Page, trained: Recommendations) -> No
             assert rejection.reason in fates and rejection.detail in fates
     assert "it is the answer" in fates and "% slower" in fates and "cannot tell them apart" in fates
     heads = [e.text for e in page.all("th") if e.attributes.get("scope") == "row"]
-    assert heads.index("p5en.48xlarge") < heads.index("g4dn.xlarge") < heads.index("p6-b200.48xlarge")
+    assert (
+        heads.index("p5en.48xlarge") < heads.index("g4dn.xlarge") < heads.index("p6-b200.48xlarge")
+    )
 
 
 def test_limits_doubts_sources_and_how_to_ask_again(page: Page) -> None:
-    assert "limited by budget" in page.by_id("limits").text and "38.9866" in page.by_id("limits").text
+    assert (
+        "limited by budget" in page.by_id("limits").text and "38.9866" in page.by_id("limits").text
+    )
     doubts = page.by_id("doubts").text
-    assert "days old" in doubts and "no published run of llama-8b" in doubts and "--why" not in doubts
+    assert (
+        "days old" in doubts and "no published run of llama-8b" in doubts and "--why" not in doubts
+    )
     sources = page.by_id("sources").text
-    assert "embedded snapshot" in sources and "2026-08-10T00:00:00Z" in sources and "107 d" in sources
+    assert (
+        "embedded snapshot" in sources and "2026-08-10T00:00:00Z" in sources and "107 d" in sources
+    )
     assert page.all("code")[0].text == "deepvm recommend --pw 3"
     header = page.all("header")[0].text
     assert "llama-8b, sharded" in header and "Clusters for at most 30 $/h" in header
@@ -220,10 +252,17 @@ def test_other_regions_have_a_line() -> None:
 
 def hostile_answer() -> Recommendations:
     """Every name that a file of a user may hold."""
-    gpu, other = gpu_type(f"a{HOSTILE}"), gpu_type(f"b{HOSTILE}", gpu=Gpu(HOSTILE), eflops=None, eflops_source=HOSTILE)
+    gpu, other = (
+        gpu_type(f"a{HOSTILE}"),
+        gpu_type(f"b{HOSTILE}", gpu=Gpu(HOSTILE), eflops=None, eflops_source=HOSTILE),
+    )
     origin = Origin("spot", "live", NOW, HOSTILE, ((HOSTILE, 3),))
-    about = Provenance("file", NOW.date(), HOSTILE, (origin,), HOSTILE, (HOSTILE,), doubts=(HOSTILE,))
-    shop = catalog(gpu, other, cpu_type(f"c{HOSTILE}"), name=HOSTILE, region=HOSTILE, eflops_unit=HOSTILE)
+    about = Provenance(
+        "file", NOW.date(), HOSTILE, (origin,), HOSTILE, (HOSTILE,), doubts=(HOSTILE,)
+    )
+    shop = catalog(
+        gpu, other, cpu_type(f"c{HOSTILE}"), name=HOSTILE, region=HOSTILE, eflops_unit=HOSTILE
+    )
     return recommend(replace(shop, provenance=about), 3, memory_node=f"c{HOSTILE}")
 
 
@@ -232,7 +271,11 @@ def hostile_model() -> Recommendations:
     workload = read_workload(model="gpt2")
     workload = replace(workload, model=replace(workload.model, name=HOSTILE))
     gpu = gpu_type(f"a{HOSTILE}", gpu=Gpu("A100", memory_gib=40.0))
-    return recommend(catalog(gpu, cpu_type(), name=HOSTILE), 3, training=Training(workload, PublishedPerformance()))
+    return recommend(
+        catalog(gpu, cpu_type(), name=HOSTILE),
+        3,
+        training=Training(workload, PublishedPerformance()),
+    )
 
 
 @pytest.mark.parametrize("answer", [hostile_answer, hostile_model])
@@ -269,14 +312,34 @@ def test_the_slider_finds_the_planner_s_step(page: Page, trained: Recommendation
     budgets = [Decimal(i) / 7 for i in range(0, 7 * 60 + 1, 3)] + [s.budget for s in found.steps]
     expected = [found.steps.index(step) if (step := found.at(b)) else -1 for b in budgets]
     assert (
-        in_node("v[1].map((b) => p.stepAt(v[0], b))", data_of(page)["steps"], [float(b) for b in budgets]) == expected
+        in_node(
+            "v[1].map((b) => p.stepAt(v[0], b))",
+            data_of(page)["steps"],
+            [float(b) for b in budgets],
+        )
+        == expected
     )
 
 
 def test_the_script_shows_numbers_as_the_page_does() -> None:
-    values = [1.0, 0.123456, 12.3456, 999.96, 9994.0, 9995.0, 12345.6, 998_000.0, 999_600.0, 1.5e6, 2.34e9, 5651.2]
+    values = [
+        1.0,
+        0.123456,
+        12.3456,
+        999.96,
+        9994.0,
+        9995.0,
+        12345.6,
+        998_000.0,
+        999_600.0,
+        1.5e6,
+        2.34e9,
+        5651.2,
+    ]
     assert in_node("v[0].map(p.short)", values) == [short(v) for v in values]
-    assert in_node("p.machineWords(['g5'], v[0])", [0, 3, 1, 1.0, 2.0]) == "3 x g5 spot + 1 on demand"
+    assert (
+        in_node("p.machineWords(['g5'], v[0])", [0, 3, 1, 1.0, 2.0]) == "3 x g5 spot + 1 on demand"
+    )
     assert in_node("p.machineWords(['g5'], v[0])", [0, 0, 2, 1.0, 2.0]) == "2 x g5"
     assert in_node("p.machineWords(['g5'], v[0])", [0, 2, 0, 1.0, 2.0]) == "2 x g5 spot"
 
@@ -287,11 +350,15 @@ def test_places_machines_words_and_comparisons_of_the_script() -> None:
     axes = [10, 0, 100], [10, 100, 0]
     assert in_node("p.nearest(v[0], v[1], v[2], 19, 82, 7)", machines, *axes) == 1
     assert in_node("p.nearest(v[0], v[1], v[2], 50, 50, 7)", machines, *axes) == -1
-    assert in_node("[p.matches('g5.xlarge A10G', 'a10 G5'), p.matches('g5', 'g6'), p.matches('g5', '')]") == [
-        *(True, False, True)
-    ]
+    assert in_node(
+        "[p.matches('g5.xlarge A10G', 'a10 G5'), p.matches('g5', 'g6'), p.matches('g5', '')]"
+    ) == [*(True, False, True)]
     steps = [{"speed": 10, "usd": 1}, {"speed": 12, "usd": 3}, {"speed": 10, "usd": 0.5}]
-    said = in_node("[p.compared(v[0][1], v[0][0]), p.compared(v[0][2], v[0][0]), p.compared(v[0][0], v[0][0])]", steps)
+    said = in_node(
+        "[p.compared(v[0][1], v[0][0]), p.compared(v[0][2], v[0][0]), p.compared(v[0][0],"
+        " v[0][0])]",
+        steps,
+    )
     head = "Against the plan for the request's budget: "
     assert said == [f"{head}20 % faster, 3.0 times the price.", f"{head}as fast, 50 % cheaper.", ""]
 
@@ -299,6 +366,7 @@ def test_places_machines_words_and_comparisons_of_the_script() -> None:
 def test_the_script_makes_no_html_of_texts() -> None:
     code = SCRIPT.read_text()
     assert not re.search(
-        r"innerHTML|outerHTML|insertAdjacent|document\.write|eval|Function\(|fetch|XMLHttp|import", code
+        r"innerHTML|outerHTML|insertAdjacent|document\.write|eval|Function\(|fetch|XMLHttp|import",
+        code,
     )
     assert code.isascii() and "</" not in code and "<!--" not in code

@@ -1,4 +1,6 @@
-"""A sweep with a job as a picture: time and bill over the budgets, with units, and open where there is nothing."""
+"""A sweep with a job as a picture: time and bill over the budgets, with units, and open where there
+is nothing.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def figure_of(rows: list[SweepRow], **limits: Any) -> Any:
 
 
 def lines_of(axes: Any) -> dict[str, Any]:
-    return {line.get_label(): line for line in axes.get_lines() if not line.get_label().startswith("_")}
+    return {
+        line.get_label(): line for line in axes.get_lines() if not line.get_label().startswith("_")
+    }
 
 
 def spread_out(row: SweepRow) -> SweepRow:
@@ -48,7 +52,9 @@ def spread_out(row: SweepRow) -> SweepRow:
         return row
     t, c = found.outlook.total_s, found.outlook.cost_usd
     spread = Spread(200, 0.9 * t, t, 1.2 * t, 0.8 * c, c, 1.3 * c)
-    return replace(row, recommendation=replace(found, outlook=replace(found.outlook, spread=spread)))
+    return replace(
+        row, recommendation=replace(found, outlook=replace(found.outlook, spread=spread))
+    )
 
 
 def test_both_panels_name_their_axis_and_unit(rows: list[SweepRow]) -> None:
@@ -95,24 +101,37 @@ def bars_of(axes: Any) -> list[tuple[float, float, float]]:
 @pytest.mark.parametrize("budgets", ["3", "0,1", "1,2,3"])
 def test_each_simulated_budget_shows_its_range(budgets: str) -> None:
     """The last one too, one before a gap, and one alone: there the band has no width."""
-    found = [spread_out(r) for r in sweep(paper(), parse_budgets(budgets), ["deepvm"], work=100, mttp="12h")]
+    found = [
+        spread_out(r)
+        for r in sweep(paper(), parse_budgets(budgets), ["deepvm"], work=100, mttp="12h")
+    ]
     gap = Outlook(math.inf, math.inf, 1e9, sound=False)
     if budgets == "1,2,3":
         assert found[1].recommendation is not None
         found[1] = replace(found[1], recommendation=replace(found[1].recommendation, outlook=gap))
-    outlooks = [(float(r.budget), r.recommendation.outlook) for r in found if r.recommendation is not None]
+    outlooks = [
+        (float(r.budget), r.recommendation.outlook) for r in found if r.recommendation is not None
+    ]
     drawn = [(budget, o.spread) for budget, o in outlooks if o is not None and o.spread is not None]
     time, bill = figure_of(found).axes
-    assert drawn and bars_of(time) == [pytest.approx((b, s.p5_s / 3600, s.p95_s / 3600)) for b, s in drawn]
+    assert drawn and bars_of(time) == [
+        pytest.approx((b, s.p5_s / 3600, s.p95_s / 3600)) for b, s in drawn
+    ]
     assert bars_of(bill) == [pytest.approx((b, s.p5_usd, s.p95_usd)) for b, s in drawn]
 
 
 def test_bars_do_not_hide_each_other(rows: list[SweepRow]) -> None:
-    """Policies that buy the same cluster: the wider bars are below, and those of a hundred budgets do not touch."""
+    """Policies that buy the same cluster: the wider bars are below, and those of a hundred budgets
+    do not touch.
+    """
     axes = figure_of([spread_out(r) for r in rows]).axes[0]
     bars = [c for c in axes.collections if isinstance(c, LineCollection)]
     widths = [c.get_linewidth()[0] for c in bars]
-    assert len(bars) == 2 and widths[0] > widths[1] > 0 and bars[0].get_zorder() == bars[1].get_zorder()
+    assert (
+        len(bars) == 2
+        and widths[0] > widths[1] > 0
+        and bars[0].get_zorder() == bars[1].get_zorder()
+    )
     assert not bars_of(figure_of(rows).axes[0])
     many = [replace(spread_out(rows[-2]), budget=Decimal(n)) for n in range(100)]
     figure = figure_of(many)
@@ -125,13 +144,17 @@ def test_bars_do_not_hide_each_other(rows: list[SweepRow]) -> None:
 def test_the_band_is_that_of_the_simulated_runs(rows: list[SweepRow]) -> None:
     plain, simulated = figure_of(rows), figure_of([spread_out(r) for r in rows])
     assert not any(axes.collections for axes in plain.axes)
-    assert "200 simulated runs" in simulated.axes[0].get_title() and "closed form" in plain.axes[0].get_title()
+    assert (
+        "200 simulated runs" in simulated.axes[0].get_title()
+        and "closed form" in plain.axes[0].get_title()
+    )
     for axes, low, high in zip(simulated.axes, (0.9, 0.8), (1.2, 1.3), strict=True):
         bands = [c for c in axes.collections if isinstance(c, PolyCollection)]
         assert len(bands) == 2
         value = lines_of(axes)["DeepVM"].get_ydata()[-1]
         corners = bands[0].get_paths()[0].vertices
-        at_3 = {round(y / value, 4) for x, y in corners if x == 3}  # the step to it, and its own ends
+        # The step to it, and its own ends
+        at_3 = {round(y / value, 4) for x, y in corners if x == 3}
         assert {low, high} <= at_3 and len(at_3) <= 4
 
 
@@ -140,14 +163,18 @@ def test_what_the_closed_form_does_not_hold_for_is_marked(rows: list[SweepRow]) 
         found = row.recommendation
         if found is None or found.outlook is None:
             return row
-        return replace(row, recommendation=replace(found, outlook=replace(found.outlook, sound=False)))
+        return replace(
+            row, recommendation=replace(found, outlook=replace(found.outlook, sound=False))
+        )
 
     figure = figure_of([doubtful(r) for r in rows])
     said = "hollow: it does not hold there"
     assert said in figure.axes[0].get_title() and said not in figure_of(rows).axes[0].get_title()
     hollow = [line for line in figure.axes[0].get_lines() if line.get_markerfacecolor() == "white"]
     assert len(hollow) == 2 and not [
-        line for line in figure_of(rows).axes[0].get_lines() if line.get_markerfacecolor() == "white"
+        line
+        for line in figure_of(rows).axes[0].get_lines()
+        if line.get_markerfacecolor() == "white"
     ]
     simulated = figure_of([spread_out(doubtful(r)) for r in rows])
     assert said not in simulated.axes[0].get_title()
@@ -163,7 +190,9 @@ def test_limits_of_the_job_are_drawn(rows: list[SweepRow]) -> None:
     assert high.get_ylim()[1] > 4000  # it is seen, and the curve below it
 
 
-@pytest.mark.parametrize("policies", [["deepvm"], ["deepvm", "noscale", "cost-first", "performance-first"]])
+@pytest.mark.parametrize(
+    "policies", [["deepvm"], ["deepvm", "noscale", "cost-first", "performance-first"]]
+)
 def test_nothing_is_written_outside_of_the_picture(policies: list[str]) -> None:
     many = sweep(paper(), parse_budgets("0:3:0.5"), policies, work=4, mttp="40min")
     figure = outlooks_figure(many, job(), catalog_name="a name of a catalog that is long " * 3)

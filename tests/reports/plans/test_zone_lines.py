@@ -17,8 +17,13 @@ from deepvm.reports.plans.sources import zone_lines
 ZONES = {"a1": "0.30", "b2": "0.31", "c3": "0.35"}
 
 
-def answer(offered: tuple[str, ...], spot: dict[str, str] | None = None, **changes: Any) -> Recommendations:
-    rows = [ZonePrice(z, Decimal(p), f"here-{z[0]}") for z, p in (ZONES if spot is None else spot).items()]
+def answer(
+    offered: tuple[str, ...], spot: dict[str, str] | None = None, **changes: Any
+) -> Recommendations:
+    rows = [
+        ZonePrice(z, Decimal(p), f"here-{z[0]}")
+        for z, p in (ZONES if spot is None else spot).items()
+    ]
     shop = catalog(
         gpu_type("g", speedups=(RingSpeedup(0.0, 0.0),), spot_zones=tuple(rows), **changes),
         cpu_type("m", on_demand_usd_per_hour="0.1", zones=offered),
@@ -37,18 +42,26 @@ def configuration(found: Recommendations) -> dict[str, Any]:
     [
         (
             (),
-            "Zone: a1 (here-a), where g costs 0.3000 $/h on the spot market; next best: b2 (here-b) with 0.3100, "
-            "2.8900 $/h for the cluster.",
+            (
+                "Zone: a1 (here-a), where g costs 0.3000 $/h on the spot market; next best: b2"
+                " (here-b) with 0.3100, 2.8900 $/h for the cluster."
+            ),
         ),
         (
             ("c3", "b2"),
-            "Zone: b2 (here-b), where g costs 0.3100 $/h on the spot market (it is cheapest in a1 (here-a) with "
-            "0.3000, which does not offer m); next best: c3 (here-c) with 0.3500, 3.2500 $/h for the cluster.",
+            (
+                "Zone: b2 (here-b), where g costs 0.3100 $/h on the spot market (it is cheapest in"
+                " a1 (here-a) with 0.3000, which does not offer m); next best: c3 (here-c) with"
+                " 0.3500, 3.2500 $/h for the cluster."
+            ),
         ),
         (
             ("b2",),
-            "Zone: b2 (here-b), where g costs 0.3100 $/h on the spot market (it is cheapest in a1 (here-a) with "
-            "0.3000, which does not offer m); no other zone has g on the spot market and memory nodes for it.",
+            (
+                "Zone: b2 (here-b), where g costs 0.3100 $/h on the spot market (it is cheapest in"
+                " a1 (here-a) with 0.3000, which does not offer m); no other zone has g on the spot"
+                " market and memory nodes for it."
+            ),
         ),
     ],
 )

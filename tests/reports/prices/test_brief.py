@@ -13,7 +13,9 @@ from deepvm.core.cluster.provenance import Origin, Provenance
 from deepvm.reports.prices.brief import brief_line
 
 
-def catalog(region: str, days: list[int], why: str = "", usual: tuple[str, ...] = ("missing",)) -> Catalog:
+def catalog(
+    region: str, days: list[int], why: str = "", usual: tuple[str, ...] = ("missing",)
+) -> Catalog:
     origins = (
         *(Origin("spot", "cache", datetime(2026, 8, day, tzinfo=timezone.utc)) for day in days),
         Origin("specs", "cache", datetime(2020, 1, 1, tzinfo=timezone.utc)),
@@ -30,15 +32,24 @@ NOBODY = "no AWS credentials were found"
     [
         (
             [catalog("us-east-1", [3, 1, 2], NOBODY)],
-            "no AWS credentials: us-east-1 prices are of 2026-08-01 to 2026-08-03; see 'deepvm doctor'",
+            (
+                "no AWS credentials: us-east-1 prices are of 2026-08-01 to 2026-08-03; see 'deepvm"
+                " doctor'"
+            ),
         ),
         ([catalog("us-east-1", [3], "offline")], "offline: us-east-1 prices are of 2026-08-03"),
         (
             [catalog(r, [3], NOBODY if r == "b" else "", ()) for r in "abcde"],
             "no AWS credentials: a, b, c and 2 more prices are of 2026-08-03; see 'deepvm doctor'",
         ),
-        ([catalog("x", [1], usual=("region x (the default: no --region)",))], "region x (the default)"),
-        ([catalog("x", [1], usual=()), catalog("y", [1], usual=("region y (mine)",))], "region y (mine)"),
+        (
+            [catalog("x", [1], usual=("region x (the default: no --region)",))],
+            "region x (the default)",
+        ),
+        (
+            [catalog("x", [1], usual=()), catalog("y", [1], usual=("region y (mine)",))],
+            "region y (mine)",
+        ),
     ],
 )
 def test_the_line(catalogs: list[Catalog], line: str) -> None:

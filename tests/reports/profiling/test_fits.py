@@ -20,7 +20,9 @@ NOISE = np.array([1, 1.03, 0.98, 1.02, 0.99, 0.97, 1.02])
 
 @pytest.fixture(scope="module")
 def fit() -> Fit:
-    points = list(zip(SIZES.tolist(), (RingSpeedup(2.0, 0.09).speedup(SIZES) * NOISE).tolist(), strict=True))
+    points = list(
+        zip(SIZES.tolist(), (RingSpeedup(2.0, 0.09).speedup(SIZES) * NOISE).tolist(), strict=True)
+    )
     return fit_curve(points, up_to=40, resamples=40)
 
 

@@ -1,4 +1,6 @@
-"""The report of a step-time law and its picture: units, what dominates, lines, points, where guessing begins."""
+"""The report of a step-time law and its picture: units, what dominates, lines, points, where
+guessing begins.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ LAW = StepTimeLaw(0.05, 0.004, 0.04, 0.02, 0.3, 0.006, 3.0, 0.02)
 SIZES = [(1, 1), (1, 2), (1, 4), (2, 2), (2, 8), (3, 12), (4, 4), (4, 16)]
 
 
-def fitted(*asked: Asked, batches: tuple[float, ...] = (8.0, 32.0, 128.0), law: StepTimeLaw = LAW) -> StepFit:
+def fitted(
+    *asked: Asked, batches: tuple[float, ...] = (8.0, 32.0, 128.0), law: StepTimeLaw = LAW
+) -> StepFit:
     rows = np.array([(n, gpus, batch) for n, gpus in SIZES for batch in batches], dtype=np.float64)
     nodes, gpus, batch = rows.T
     return fit_step_time(Steps(nodes, gpus, batch, law.step_s(nodes, gpus, batch)), asked)
@@ -45,7 +49,10 @@ def test_the_report_says_what_dominates(capsys: pytest.CaptureFixture[str]) -> N
     words = " ".join(out.split())
     assert "with a batch of 8, a step takes" in words and "dominated by synchronisation" in words
     assert "with a batch of 128, a step takes" in words and "dominated by gradients" in words
-    assert "Warning: nodes=8,gpus=32,batch=32: more than 1.5 x what was measured, 4 VMs and 16 GPUs." in words
+    assert (
+        "Warning: nodes=8,gpus=32,batch=32: more than 1.5 x what was measured, 4 VMs and 16 GPUs."
+        in words
+    )
     assert max(map(len, out.splitlines())) <= 100
 
 
@@ -83,11 +90,17 @@ def test_steps_that_differ_much_are_on_a_logarithmic_scale() -> None:
     assert figure.axes[0].get_yscale() == "log"
     figure.canvas.draw()
     labels = [text.get_text() for text in figure.axes[0].get_yticklabels()]
-    assert all("$" not in label for label in labels) and any(label.endswith(" s") for label in labels)
+    assert all("$" not in label for label in labels) and any(
+        label.endswith(" s") for label in labels
+    )
 
 
 def test_at_most_four_batches_are_drawn() -> None:
-    named = [label for label in lines(step_figure(fitted(batches=tuple(range(1, 12))), name="a")) if "batch" in label]
+    named = [
+        label
+        for label in lines(step_figure(fitted(batches=tuple(range(1, 12))), name="a"))
+        if "batch" in label
+    ]
     assert len(named) == 4 and "batch 1" in named and "batch 11" in named
 
 

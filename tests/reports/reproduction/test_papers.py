@@ -55,14 +55,21 @@ def computed() -> dict[str, list[tuple[str, dict[str, Value]]]]:
 @pytest.fixture
 def again(computed: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The same figures without computing them again; a test may change its copy."""
-    own = {name: [(part, dict(values)) for part, values in parts] for name, parts in computed.items()}
+    own = {
+        name: [(part, dict(values)) for part, values in parts] for name, parts in computed.items()
+    }
     for name in PAPERS:
         monkeypatch.setitem(PAPERS, name, lambda name=name: lambda: iter(own[name]))
     return own
 
 
 def named(found: Reproduction, verdict: Verdict) -> set[str]:
-    return {f"{p.part.id}, {c.figure.name}" for p in found.parts for c in p.comparisons if c.verdict is verdict}
+    return {
+        f"{p.part.id}, {c.figure.name}"
+        for p in found.parts
+        for c in p.comparisons
+        if c.verdict is verdict
+    }
 
 
 @pytest.mark.parametrize("name", PAPERS)
@@ -76,7 +83,12 @@ def test_verdicts(name: str, again: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", PAPERS)
 def test_no_difference_is_said_to_be_known_that_is_none(name: str, again: dict[str, Any]) -> None:
     (found,) = reproduce([name])
-    known = {f"{part.id}, {f.name}" for part in found.paper.parts for f in part.figures if f.known is not None}
+    known = {
+        f"{part.id}, {f.name}"
+        for part in found.paper.parts
+        for f in part.figures
+        if f.known is not None
+    }
     assert known == named(found, Verdict.DIFFERS)
 
 
@@ -120,13 +132,19 @@ def test_a_wrong_figure_is_seen(
     name: str, part: str, figure: str, published: str, tmp_path: Path, again: dict[str, Any]
 ) -> None:
     (found,) = reproduce([name], folder=changed(tmp_path, name, part, figure, published))
-    assert [(p.id, c.figure.name, c.verdict) for p, c in found.unexpected] == [(part, figure, Verdict.DIFFERS)]
+    assert [(p.id, c.figure.name, c.verdict) for p, c in found.unexpected] == [
+        (part, figure, Verdict.DIFFERS)
+    ]
 
 
 def test_each_figure_would_be_seen_if_ours_were_another(again: dict[str, Any]) -> None:
     """No tolerance is so wide, and no known difference so loose, that half as much again passes."""
     for name, parts in again.items():
-        bounds = {(part.id, f.name): f.published for part in published_paper(name).parts for f in part.figures}
+        bounds = {
+            (part.id, f.name): f.published
+            for part in published_paper(name).parts
+            for f in part.figures
+        }
         for part, values in parts:
             for figure, ours in values.items():
                 kind = bounds[part, figure].kind
@@ -148,11 +166,15 @@ def test_a_known_difference_that_moves_is_not_expected_any_more(again: dict[str,
 
 
 @pytest.mark.parametrize("seed", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_other_seeds_of_the_simulation_have_the_same_verdicts(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_seeds_of_the_simulation_have_the_same_verdicts(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The figures of the thesis are not picked: a known difference may move by its tolerance alone."""
     monkeypatch.setitem(PAPERS, "thesis", lambda: lambda: thesis_figures.compute(10_000, seed))
     (found,) = reproduce(["thesis"])
-    assert {f"{p.id}, {c.figure.name}" for p, c in found.unexpected} <= {"table-6.3, Per-10, Recomp."}
+    assert {f"{p.id}, {c.figure.name}" for p, c in found.unexpected} <= {
+        "table-6.3, Per-10, Recomp."
+    }
     assert named(found, Verdict.DIFFERS) >= KNOWN["thesis"]
 
 
@@ -176,7 +198,9 @@ def test_parts_that_do_not_match_are_refused(tmp_path: Path, again: dict[str, An
             reproduce(["deepvm"])
 
 
-def test_a_missing_library_is_found_before_anything_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_found_before_anything_is_computed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def no_scipy() -> Any:
         raise ModuleNotFoundError("No module named 'scipy'", name="scipy")
 
@@ -195,7 +219,11 @@ def test_an_answer_in_doubt_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     from deepvm.catalog.store import load_catalog
 
     recommend = deepvm_figures.recommend
-    monkeypatch.setattr(deepvm_figures, "recommend", lambda *a, **k: replace(recommend(*a, **k), doubt="out of time"))
+    monkeypatch.setattr(
+        deepvm_figures,
+        "recommend",
+        lambda *a, **k: replace(recommend(*a, **k), doubt="out of time"),
+    )
     with pytest.raises(DeepVMError, match=r"catalog paper at 6.5 \$/h: out of time"):
         deepvm_figures.figure_6(load_catalog("paper"))
 

@@ -17,7 +17,12 @@ from deepvm.reports.reproduction.printed import Kind, Printed
 from deepvm.reports.reproduction.published_figures import Figure, Part, Tolerance, published_paper
 
 FOLDER = ROOT / "data" / "reproduce"
-EVERY = [(paper, part, figure) for paper in PAPERS for part in published_paper(paper).parts for figure in part.figures]
+EVERY = [
+    (paper, part, figure)
+    for paper in PAPERS
+    for part in published_paper(paper).parts
+    for figure in part.figures
+]
 QUOTIENT = re.compile(r"([\d.]+) / ([\d.]+)")
 
 
@@ -65,7 +70,9 @@ def test_runs_behind_speed_ups_are_those_of_the_embedded_rows() -> None:
     values = {float(line.rpartition(",")[2]) for line in rows.splitlines()[1:]}
     named = [v for p, _, f in EVERY if p == "scaling" and f.source for v in f.source.split(" / ")]
     throughputs = [float(v) for v in named if v not in ("8",)]
-    assert len(throughputs) == 11 and all(any(abs(v - own) < 1e-9 for own in values) for v in throughputs)
+    assert len(throughputs) == 11 and all(
+        any(abs(v - own) < 1e-9 for own in values) for v in throughputs
+    )
 
 
 def test_kinds_of_figures_in_use() -> None:
@@ -82,7 +89,10 @@ def changed(tmp_path: Path, change: Any) -> Path:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda raw: raw.update(schema_version="deepvm.published/9"), "schema_version 'deepvm.published/9'"),
+        (
+            lambda raw: raw.update(schema_version="deepvm.published/9"),
+            "schema_version 'deepvm.published/9'",
+        ),
         (lambda raw: raw.pop("title"), "KeyError: 'title'"),
         (lambda raw: raw["parts"][0].update(figures=7), "AttributeError"),
         (lambda raw: raw.update(parts=3), "TypeError"),

@@ -1,4 +1,7 @@
-"""Verdicts: same, close, differs; a known difference is pinned, and everything else is not expected."""
+"""Verdicts: same, close, differs.
+
+A known difference is pinned, and everything else is not expected.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,27 @@ import pytest
 
 from deepvm.errors import DataError
 from deepvm.reports.reproduction.printed import Printed, Value
-from deepvm.reports.reproduction.published_figures import Figure, KnownDifference, Paper, Part, Tolerance
+from deepvm.reports.reproduction.published_figures import (
+    Figure,
+    KnownDifference,
+    Paper,
+    Part,
+    Tolerance,
+)
 from deepvm.reports.reproduction.verdicts import ComparedPart, Comparison, Reproduction, Verdict
 
 SAME, CLOSE, DIFFERS = Verdict.SAME, Verdict.CLOSE, Verdict.DIFFERS
 
 
-def figure(published: str, relative: float | None = None, absolute: float | None = None, known: str = "") -> Figure:
+def figure(
+    published: str, relative: float | None = None, absolute: float | None = None, known: str = ""
+) -> Figure:
     tolerance = None if relative is absolute is None else Tolerance("noise", relative, absolute)
     return Figure(
-        "it", Printed.read(published), tolerance, KnownDifference(Printed.read(known), "so") if known else None
+        "it",
+        Printed.read(published),
+        tolerance,
+        KnownDifference(Printed.read(known), "so") if known else None,
     )
 
 
@@ -25,24 +39,62 @@ def figure(published: str, relative: float | None = None, absolute: float | None
         (figure("2.85"), 2.853, SAME, True, ""),
         (figure("2.85"), 2.9, DIFFERS, False, "not expected, and no reason is known"),
         (figure("2.85", relative=0.05), 2.9, CLOSE, True, "within 5 %: noise"),
-        (figure("2.85", relative=0.05), 2.7, DIFFERS, False, "not expected, and no reason is known"),
+        (
+            figure("2.85", relative=0.05),
+            2.7,
+            DIFFERS,
+            False,
+            "not expected, and no reason is known",
+        ),
         (figure("20 %", absolute=3), 22.5, CLOSE, True, "within 3 points: noise"),
         (figure("20 %", absolute=3), 23.5, DIFFERS, False, "not expected, and no reason is known"),
         (figure("0", absolute=1), -1.0, CLOSE, True, "within 1: noise"),
         (figure("0", relative=0.5), 1.0, DIFFERS, False, "not expected, and no reason is known"),
         (figure("0:10:00", relative=0.01), 605.0, CLOSE, True, "within 1 %: noise"),
         (figure("2.85", known="3.10"), 3.1, DIFFERS, True, "so"),
-        (figure("2.85", known="3.10"), 3.2, DIFFERS, False, "not expected: the known difference is 3.10"),
+        (
+            figure("2.85", known="3.10"),
+            3.2,
+            DIFFERS,
+            False,
+            "not expected: the known difference is 3.10",
+        ),
         (figure("2.85", relative=0.01, known="3.10"), 3.12, DIFFERS, True, "so"),
         (figure("2.85", known="3.10"), 2.85, SAME, True, ""),
-        (figure("< 10 %", relative=9), 10.5, DIFFERS, False, "not expected, and no reason is known"),
+        (
+            figure("< 10 %", relative=9),
+            10.5,
+            DIFFERS,
+            False,
+            "not expected, and no reason is known",
+        ),
         (figure("17 g4dn + 1 c5"), "17 g4dn + 1 c5", SAME, True, ""),
-        (figure("17 g4dn + 1 c5", relative=9), "16 g4dn", DIFFERS, False, "not expected, and no reason is known"),
-        (figure("1.6", relative=9, known="2.2"), "never", DIFFERS, False, "not expected: the known difference is 2.2"),
-        (figure("2.85", relative=9), float("nan"), DIFFERS, False, "not expected, and no reason is known"),
+        (
+            figure("17 g4dn + 1 c5", relative=9),
+            "16 g4dn",
+            DIFFERS,
+            False,
+            "not expected, and no reason is known",
+        ),
+        (
+            figure("1.6", relative=9, known="2.2"),
+            "never",
+            DIFFERS,
+            False,
+            "not expected: the known difference is 2.2",
+        ),
+        (
+            figure("2.85", relative=9),
+            float("nan"),
+            DIFFERS,
+            False,
+            "not expected, and no reason is known",
+        ),
     ],
 )
-def test_verdicts(published: Figure, ours: Value, verdict: Verdict, expected: bool, why: str) -> None:
+def test_verdicts(
+    published: Figure, ours: Value, verdict: Verdict, expected: bool, why: str
+) -> None:
     found = Comparison.of(published, ours)
     assert (found.verdict, found.expected, found.why) == (verdict, expected, why)
 
@@ -56,7 +108,13 @@ def test_differences() -> None:
 
 
 def part(*names: str) -> Part:
-    return Part("table-1", "Table 1", "section 1", "paper", tuple(Figure(n, Printed.read("1")) for n in names))
+    return Part(
+        "table-1",
+        "Table 1",
+        "section 1",
+        "paper",
+        tuple(Figure(n, Printed.read("1")) for n in names),
+    )
 
 
 def test_what_is_published_is_computed_and_the_other_way_round() -> None:

@@ -1,4 +1,7 @@
-"""The documents that ``deepvm schema`` knows; tests/cli/test_documents.py compares them with what commands print."""
+"""The documents that ``deepvm schema`` knows.
+
+Tests/cli/test_documents.py compares them with what commands print.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,19 @@ def test_schemas_are_schemas(name: str) -> None:
         assert found.rows in schema["properties"] and found.row is not None
 
 
-PLAIN = {"schema_version", "name", "title", "kind", "note", "path", "id", "status", "verdict", "reason", "change"}
+PLAIN = {
+    "schema_version",
+    "name",
+    "title",
+    "kind",
+    "note",
+    "path",
+    "id",
+    "status",
+    "verdict",
+    "reason",
+    "change",
+}
 """Keys that say all that there is to say."""
 
 
@@ -39,11 +54,16 @@ def undescribed(schema: Any) -> Iterator[str]:
     """Keys of values without a description; objects have one of their own."""
     for part in (schema, *schema.get("$defs", {}).values()):
         for key, value in part.get("properties", {}).items():
-            if not {"description", "$ref"} & set(value) and value.get("type") not in ("array", "object"):
+            if not {"description", "$ref"} & set(value) and value.get("type") not in (
+                "array",
+                "object",
+            ):
                 yield key
 
 
-@pytest.mark.parametrize("name", [name for name, found in DOCUMENTS.items() if isinstance(found, Described)])
+@pytest.mark.parametrize(
+    "name", [name for name, found in DOCUMENTS.items() if isinstance(found, Described)]
+)
 def test_values_are_described(name: str) -> None:
     assert set(undescribed(described(name).schema(name))) <= PLAIN
 
@@ -57,7 +77,11 @@ def test_documents_say_their_name() -> None:
     assert name_of({"schema_version": "deepvm.catalog-status/1"}) == "catalog-status"
     assert name_of([]) == name_of({}) == ""
     for name, found in DOCUMENTS.items():
-        version = fields_of(found.kind).get("schema_version") if isinstance(found, Described) and found.rows else None
+        version = (
+            fields_of(found.kind).get("schema_version")
+            if isinstance(found, Described) and found.rows
+            else None
+        )
         assert version is None or version.__args__ == (f"deepvm.{name}/1",)
 
 
@@ -70,7 +94,13 @@ def test_files_that_are_read() -> None:
     check(yaml.safe_load("steps: 10\nstep_s: [1, 2]\nmttp_s: 3600\n"), "job")
     check({"parameters": 7e9, "layers": 32, "hidden": 4096}, "model")
     check({"metadata": {"gap_seconds": 600, "zone": "a"}, "data": [1, 0], "prices": [1]}, "trace")
-    check({"schema_version": "deepvm.quotas/1", "quotas": [{"family": "P", "market": "spot", "vcpus": 8}]}, "quotas")
+    check(
+        {
+            "schema_version": "deepvm.quotas/1",
+            "quotas": [{"family": "P", "market": "spot", "vcpus": 8}],
+        },
+        "quotas",
+    )
 
 
 def test_commit_records() -> None:

@@ -47,11 +47,19 @@ DOCUMENT = {
 
 
 def valid(document: object, **options: Any) -> bool:
-    return bool(jsonschema.Draft202012Validator(json_schema(Outer, "outer", "Outer", **options)).is_valid(document))
+    return bool(
+        jsonschema.Draft202012Validator(json_schema(Outer, "outer", "Outer", **options)).is_valid(
+            document
+        )
+    )
 
 
 def test_a_document_of_the_type_is_valid() -> None:
-    assert valid(DOCUMENT) and valid(DOCUMENT | {"extra": None}) and valid(DOCUMENT | {"extra": DOCUMENT["inner"]})
+    assert (
+        valid(DOCUMENT)
+        and valid(DOCUMENT | {"extra": None})
+        and valid(DOCUMENT | {"extra": DOCUMENT["inner"]})
+    )
 
 
 @pytest.mark.parametrize(
@@ -72,14 +80,22 @@ def test_any_other_is_not(change: dict[str, Any]) -> None:
 
 
 def test_files_of_users_may_leave_out_and_add() -> None:
-    assert valid({"kind": "a", "mixed": 1}, required=("kind",)) and not valid({"mixed": 1}, required=("kind",))
+    assert valid({"kind": "a", "mixed": 1}, required=("kind",)) and not valid(
+        {"mixed": 1}, required=("kind",)
+    )
     assert valid(DOCUMENT | {"new": 1}, more=True)
 
 
 def test_descriptions_hold_the_unit() -> None:
     found = json_schema(Outer, "outer", "Outer")
-    assert found["$defs"]["Inner"]["properties"]["low"] == {"type": "number", "description": "the least, seconds"}
-    assert found["properties"]["mixed"] == {"type": ["string", "number", "null"], "description": "anything"}
+    assert found["$defs"]["Inner"]["properties"]["low"] == {
+        "type": "number",
+        "description": "the least, seconds",
+    }
+    assert found["properties"]["mixed"] == {
+        "type": ["string", "number", "null"],
+        "description": "anything",
+    }
     assert (found["title"], found["description"]) == ("Outer", "A document.")
 
 

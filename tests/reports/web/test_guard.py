@@ -1,4 +1,7 @@
-"""Nothing without the token: not a page, not a stream, not the name of a job; and nothing but reading with it."""
+"""Nothing without the token: not a page, not a stream, not the name of a job.
+
+And nothing but reading with it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,16 @@ from support.jobs.site import Site, serving
 
 from deepvm.jobs.history.history import PLACE, History
 
-PATHS = ["/", "/jobs/resnet-7", "/jobs/none", "/events", "/jobs/resnet-7/events", "/favicon.ico", "/run_page.js", "//x"]
+PATHS = [
+    "/",
+    "/jobs/resnet-7",
+    "/jobs/none",
+    "/events",
+    "/jobs/resnet-7/events",
+    "/favicon.ico",
+    "/run_page.js",
+    "//x",
+]
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +60,15 @@ def test_the_token_becomes_a_cookie_and_leaves_the_address(site: Site, path: str
     body, answer = site.get(f"{path}?token={site.token}")
     assert (body, answer.status, answer.getheader("location")) == (b"", 303, "/")
     name, *attributes = str(answer.getheader("set-cookie")).split("; ")
-    assert site.token not in name and {a.lower() for a in attributes} == {"httponly", "path=/", "samesite=strict"}
-    assert answer.getheader("referrer-policy") == "no-referrer" and answer.getheader("cache-control") == "no-store"
+    assert site.token not in name and {a.lower() for a in attributes} == {
+        "httponly",
+        "path=/",
+        "samesite=strict",
+    }
+    assert (
+        answer.getheader("referrer-policy") == "no-referrer"
+        and answer.getheader("cache-control") == "no-store"
+    )
 
 
 def test_with_the_cookie_there_is_everything(site: Site) -> None:
@@ -69,13 +88,17 @@ def test_pages_are_only_read(site: Site, path: str, method: str) -> None:
     assert (body, answer.status, answer.getheader("allow")) == (b"", 405, "GET")
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "localhost.", "[x]"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "localhost.", "[x]"]
+)
 def test_another_name_of_this_machine_is_refused(site: Site, host: str) -> None:
     assert is_refused(site.get("/", Host=host, Cookie=site.cookie))
     assert is_refused(site.get(f"/?token={site.token}", Host=host))
 
 
-@pytest.mark.parametrize("host", ["localhost:1", "LOCALHOST", "127.0.0.1", "[::1]:8800", "192.168.1.7:8800", "[::1]"])
+@pytest.mark.parametrize(
+    "host", ["localhost:1", "LOCALHOST", "127.0.0.1", "[::1]:8800", "192.168.1.7:8800", "[::1]"]
+)
 def test_names_that_nobody_else_can_own(site: Site, host: str) -> None:
     assert site.get("/", Host=host, Cookie=site.cookie)[1].status == 200
 
@@ -83,7 +106,11 @@ def test_names_that_nobody_else_can_own(site: Site, host: str) -> None:
 def test_two_hosts_or_none(site: Site) -> None:
     for hosts in (b"", b"Host: localhost\r\nHost: localhost\r\n"):
         with socket.create_connection(("127.0.0.1", site.port)) as raw:
-            raw.sendall(b"GET / HTTP/1.1\r\n" + hosts + f"Cookie: {site.cookie}\r\nConnection: close\r\n\r\n".encode())
+            raw.sendall(
+                b"GET / HTTP/1.1\r\n"
+                + hosts
+                + f"Cookie: {site.cookie}\r\nConnection: close\r\n\r\n".encode()
+            )
             assert raw.recv(100).split()[1] in (b"403", b"400")
 
 
@@ -104,9 +131,15 @@ def test_what_a_browser_is_told_of_a_page(site: Site, path: str) -> None:
     }
     assert len(nonce) >= 20 and body.count(f'nonce="{nonce}"'.encode()) == 2
     assert nonce.encode() not in site.get(path, Cookie=site.cookie)[0]  # each answer has its own
-    assert answer.getheader("x-frame-options") == "DENY" and answer.getheader("x-content-type-options") == "nosniff"
+    assert (
+        answer.getheader("x-frame-options") == "DENY"
+        and answer.getheader("x-content-type-options") == "nosniff"
+    )
     assert answer.getheader("cross-origin-resource-policy") == "same-origin"
-    assert answer.getheader("access-control-allow-origin") is None and answer.getheader("server") is None
+    assert (
+        answer.getheader("access-control-allow-origin") is None
+        and answer.getheader("server") is None
+    )
     cross = site.get(path, Cookie=site.cookie, Origin="https://evil.example")[1]
     assert cross.getheader("access-control-allow-origin") is None
 

@@ -1,4 +1,6 @@
-"""The page of a job that runs, in a real browser: up to date, no token in its address, honest when cut off."""
+"""The page of a job that runs, in a real browser: up to date, no token in its address, honest when
+cut off.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from support.jobs.site import Site, serving
 
 from deepvm.jobs.history.history import PLACE, EventRow, History
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
+sync_api = pytest.importorskip(
+    "playwright.sync_api", reason="needs playwright: pip install playwright"
+)
 expect = sync_api.expect
 pytestmark = pytest.mark.browser
 
@@ -30,7 +34,9 @@ def chromium() -> Iterator[Any]:
 def site(tmp_path: Path) -> Iterator[Site]:
     job = worlds.one_machine(over=False)
     with History.open({PLACE: str(tmp_path / "history.db")}) as history:
-        worlds.store(history, replace(job, world=replace(job.world, job=worlds.Job.RUNNING)), tmp_path)
+        worlds.store(
+            history, replace(job, world=replace(job.world, job=worlds.Job.RUNNING)), tmp_path
+        )
     with serving(tmp_path) as found:
         yield found
 
@@ -39,7 +45,9 @@ def happens(tmp_path: Path, text: str) -> None:
     with History.open({PLACE: str(tmp_path / "history.db")}) as history:
         world = history.world("resnet-7")
         now = replace(world, now_s=world.now_s + 1)
-        history.commit("resnet-7", world, now, [EventRow(now.now_s, "stop", "running", {"why": text})])
+        history.commit(
+            "resnet-7", world, now, [EventRow(now.now_s, "stop", "running", {"why": text})]
+        )
 
 
 def opened(context: Any, site: Site, line: Line) -> Any:
@@ -51,7 +59,9 @@ def opened(context: Any, site: Site, line: Line) -> Any:
     return page
 
 
-def test_it_keeps_itself_up_to_date_and_comes_back(chromium: Any, site: Site, tmp_path: Path) -> None:
+def test_it_keeps_itself_up_to_date_and_comes_back(
+    chromium: Any, site: Site, tmp_path: Path
+) -> None:
     line, context = Line(site.port), chromium.new_context()
     page = opened(context, site, line)
     assert page.url == f"http://127.0.0.1:{line.port}/"
@@ -74,7 +84,9 @@ def test_it_keeps_itself_up_to_date_and_comes_back(chromium: Any, site: Site, tm
     line.up = True
     expect(page.locator("#connection")).to_have_text("live", timeout=20_000)
     expect(rows).to_have_count(8, timeout=10_000)
-    assert [t in rows.nth(i).inner_text() for i, t in enumerate(("unheard two", "unheard one"))] == [True, True]
+    assert [
+        t in rows.nth(i).inner_text() for i, t in enumerate(("unheard two", "unheard one"))
+    ] == [True, True]
     page.reload()
     assert rows.count() == 8 and page.problems == []
     page.go_back()
@@ -100,7 +112,8 @@ def test_a_server_that_says_nothing_is_noticed(chromium: Any, site: Site) -> Non
 def test_another_browser_sees_nothing(chromium: Any, site: Site) -> None:
     context = chromium.new_context()
     page = context.new_page()
-    with pytest.raises(sync_api.Error, match="HTTP_RESPONSE_CODE_FAILURE"):  # a status without any content
+    # A status without any content
+    with pytest.raises(sync_api.Error, match="HTTP_RESPONSE_CODE_FAILURE"):
         page.goto(f"http://127.0.0.1:{site.port}/jobs/resnet-7")
     context.close()
 

@@ -1,4 +1,7 @@
-"""Streams of pages: only what is new, from where a browser was, to many; slow ones hold nobody up."""
+"""Streams of pages: only what is new, from where a browser was, to many.
+
+Slow ones hold nobody up.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +32,18 @@ class Live:
         with History.open({PLACE: str(self.data / "history.db")}) as history:
             world = history.world("resnet-7")
             now = replace(world, now_s=world.now_s + 1)
-            history.commit("resnet-7", world, now, [EventRow(now.now_s, "stop", "running", {"why": text})])
+            history.commit(
+                "resnet-7", world, now, [EventRow(now.now_s, "stop", "running", {"why": text})]
+            )
 
 
 @pytest.fixture
 def live(tmp_path: Path) -> Iterator[Live]:
     job = worlds.one_machine(over=False)
     with History.open({PLACE: str(tmp_path / "history.db")}) as history:
-        worlds.store(history, replace(job, world=replace(job.world, job=worlds.Job.RUNNING)), tmp_path)
+        worlds.store(
+            history, replace(job, world=replace(job.world, job=worlds.Job.RUNNING)), tmp_path
+        )
     with serving(tmp_path) as site:
         yield Live(tmp_path, site)
 
@@ -108,7 +115,9 @@ def test_signs_of_life(live: Live) -> None:
 def test_many_browsers_and_one_that_reads_nothing(live: Live) -> None:
     lazy = socket.create_connection(("127.0.0.1", live.site.port))
     lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    lazy.sendall(f"GET {live.stream_of} HTTP/1.1\r\nHost: localhost\r\nCookie: {live.site.cookie}\r\n\r\n".encode())
+    lazy.sendall(
+        f"GET {live.stream_of} HTTP/1.1\r\nHost: localhost\r\nCookie: {live.site.cookie}\r\n\r\n".encode()
+    )
     streams = [live.site.open(live.stream_of, Cookie=live.site.cookie) for _ in range(30)]
     for stream in streams:
         with_rows(stream)

@@ -1,4 +1,6 @@
-"""Intervals that grow from save to save, against each of them, and against the oracle, which weighs each anew."""
+"""Intervals that grow from save to save, against each of them, and against the oracle, which weighs
+each anew.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +36,15 @@ def growing(first: float, growth: float) -> GrowingIntervals:
 
 @settings(deadline=None, max_examples=examples(200))
 @given(st.floats(0, 3000), st.floats(1e-4, 5), st.integers(1, 200))
-def test_steps_are_those_of_each_interval_rounded_down(shortest: float, growth: float, count: int) -> None:
+def test_steps_are_those_of_each_interval_rounded_down(
+    shortest: float, growth: float, count: int
+) -> None:
     first = 1 + growth + shortest + np.arange(0, 1, 1 / 500)
     each = np.floor(first[:, None] + growth * np.arange(count)).sum(1)
     found = GrowingIntervals(first, np.full(500, growth)).steps(np.full(500, float(count)))
     assert (found >= count).all()
-    assert (np.abs(found - each) <= 1 + count / 2).all()  # all of them just above whole numbers, or just below
+    # All of them just above whole numbers, or just below
+    assert (np.abs(found - each) <= 1 + count / 2).all()
     assert np.mean(found - each) == pytest.approx(0, abs=0.05 + 0.005 * count)
 
 
@@ -47,14 +52,26 @@ def test_intervals_that_hardly_grow_are_rounded_down_as_one() -> None:
     """No mean of neighbours: they are all between 1 and 2 steps, and 17 and 18."""
     count = np.array([50.0])
     assert growing(1.6, 1e-3).steps(count) == [50] and growing(17.9, 1e-4).steps(count) == [17 * 50]
-    assert growing(1e5 + 0.9, 0.1).steps(count)[0] == pytest.approx(50 * (1e5 + 0.9 - 0.5 + 4.9 / 2), abs=30)
+    assert growing(1e5 + 0.9, 0.1).steps(count)[0] == pytest.approx(
+        50 * (1e5 + 0.9 - 0.5 + 4.9 / 2), abs=30
+    )
 
 
 @settings(deadline=None, max_examples=examples(200))
-@given(st.floats(1, 3000), st.floats(1e-4, 5), st.integers(0, 200), st.floats(0.01, 100), st.floats(0, 1000))
-def test_as_many_fit_as_take_the_room(first: float, growth: float, count: int, step: float, save: float) -> None:
+@given(
+    st.floats(1, 3000),
+    st.floats(1e-4, 5),
+    st.integers(0, 200),
+    st.floats(0.01, 100),
+    st.floats(0, 1000),
+)
+def test_as_many_fit_as_take_the_room(
+    first: float, growth: float, count: int, step: float, save: float
+) -> None:
     room = (first + growth * np.arange(count)).sum() * step + count * save
-    assert growing(first, growth).within(np.array([room]), step, save)[0] == pytest.approx(count, abs=1e-6)
+    assert growing(first, growth).within(np.array([room]), step, save)[0] == pytest.approx(
+        count, abs=1e-6
+    )
     assert growing(first, growth).within(np.array([-room]), step, save)[0] == 0
 
 
@@ -64,13 +81,17 @@ def test_one_of_the_intervals_that_are_alike_is_as_likely_as_another() -> None:
     found, count = gaps.alike(1e9 * many, random)
     assert (count == 1 + ALIKE * 100 / 2).all()
     values, often = np.unique(found, return_counts=True)
-    assert values.tolist() == [100, 102, 104, 106, 108, 110] and often == pytest.approx(5000, abs=400)
+    assert values.tolist() == [100, 102, 104, 106, 108, 110] and often == pytest.approx(
+        5000, abs=400
+    )
     found, count = gaps.alike(1.5 * many, random)  # a life that ends in the second of them
     assert (count == 2).all() and set(found) == {100.0, 102.0}
 
 
 def test_the_growth_is_that_of_the_policy() -> None:
-    facts = SaveFacts(save_s=5.0, step_s=1.0, missed_rate=0.1, shape=np.array([2.0]), scale_s=5000.0, age_s=100.0)
+    facts = SaveFacts(
+        save_s=5.0, step_s=1.0, missed_rate=0.1, shape=np.array([2.0]), scale_s=5000.0, age_s=100.0
+    )
     gaps, age, policy = GrowingIntervals.of(Hazard(), facts), 100.0, Hazard()
     for save in range(12):
         interval = float(np.asarray(policy.interval_s(replace(facts, age_s=age)))[0])
@@ -80,7 +101,11 @@ def test_the_growth_is_that_of_the_policy() -> None:
 
 def test_rows_are_taken_over_saves_that_are_surely_made() -> None:
     """Those that do not train stay; the user's next save and the end of the job are not passed."""
-    job, rows, random = replace(JOB, save_every_steps=5000, steps=12_000), 4000, np.random.default_rng(1)
+    job, rows, random = (
+        replace(JOB, save_every_steps=5000, steps=12_000),
+        4000,
+        np.random.default_rng(1),
+    )
     zeros = np.zeros(rows)
     r = Runs(**{f.name: zeros.copy() for f in fields(Runs)})
     begun, until = (
@@ -94,9 +119,19 @@ def test_rows_are_taken_over_saves_that_are_surely_made() -> None:
     pass_over(r, gaps, until, job, 1.0, random)
     moved = r.step > begun
     assert moved.any() and not moved[until < 1000].any() and not moved[begun == 4990].any()
-    assert (r.now[moved] < until[moved]).all() and (r.now[~moved] == 0).all() and (r.durable == r.step).all()
-    assert (r.step < 12_000).all() and (r.step[begun < 5000] < 5000).all() and (r.step[begun == 6000] < 10_000).all()
-    assert (r.step[moved] - begun[moved] > 2 * 100).all() and (r.furthest == np.maximum(was, r.step)).all()
+    assert (
+        (r.now[moved] < until[moved]).all()
+        and (r.now[~moved] == 0).all()
+        and (r.durable == r.step).all()
+    )
+    assert (
+        (r.step < 12_000).all()
+        and (r.step[begun < 5000] < 5000).all()
+        and (r.step[begun == 6000] < 10_000).all()
+    )
+    assert (r.step[moved] - begun[moved] > 2 * 100).all() and (
+        r.furthest == np.maximum(was, r.step)
+    ).all()
     assert r.now == pytest.approx(r.compute + r.recompute + r.save)
     assert (r.recompute[was == 8000] > 0)[moved[was == 8000] & (begun[was == 8000] < 8000)].all()
     assert not r.recompute[was <= begun].any()
@@ -108,11 +143,17 @@ def test_rows_are_taken_over_saves_that_are_surely_made() -> None:
         [
             {},
             {"mttp_s": (40_000.0,), "lifetime": "lomax:1.5"},
-            {"save_s": Span(0.1, 0.2), "step_s": Span(5, 6), "steps": 4000},  # a few steps between two saves
+            # A few steps between two saves
+            {"save_s": Span(0.1, 0.2), "step_s": Span(5, 6), "steps": 4000},
             {"save_every_steps": 450, "grace_s": Span(20, 90), "missed_notice_rate": 0.2},
             {"backup_s": Span(0, 400), "lifetime": "weibull:0.7"},
             {"stall_s": Span(0.1, 0.3), "save_s": Span(5, 60), "vms": 3, "mttp_s": (20_000.0,)},
-            {"proactive_replacement": True, "grace_s": Span(120, 120), "mttp_s": (2000.0,), "missed_notice_rate": 0.5},
+            {
+                "proactive_replacement": True,
+                "grace_s": Span(120, 120),
+                "mttp_s": (2000.0,),
+                "missed_notice_rate": 0.5,
+            },
             {"step_s": Span(0.2, 3), "save_s": Span(0, 12)},
             pytest.param(
                 {"vms": 4, "elastic": True, "mttp_s": (30_000.0,)},

@@ -44,7 +44,8 @@ def trace(*counts: int, gap_s: float = 1800.0, name: str = "a/t.json") -> Trace:
 
 
 def test_windows_by_hand() -> None:
-    found = windows(trace(2, 2, 2, 2, 1, 2, 2, 2, 2), HOUR)  # every hour is two ticks, so is the window
+    # Every hour is two ticks, so is the window
+    found = windows(trace(2, 2, 2, 2, 1, 2, 2, 2, 2), HOUR)
     assert found.ticks.tolist() == [0, 2, 4, 6]
     assert found.had.tolist() == [True, True, False, True]
     assert found.lasted.tolist() == [True, False, False, True]
@@ -60,7 +61,9 @@ def test_what_a_user_has_seen_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert third == Asked(9, (Life(5400.0, False),), 1)
 
 
-def drawn(random: np.random.Generator, mean_h: float, days: float, nodes: int = 1, gap_s: float = 600.0) -> list[int]:
+def drawn(
+    random: np.random.Generator, mean_h: float, days: float, nodes: int = 1, gap_s: float = 600.0
+) -> list[int]:
     """Counts of machines that go together, are away for an hour, and come back."""
     found: list[int] = []
     while len(found) * gap_s < days * 86_400:
@@ -74,7 +77,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, ...]:
     folder, random = tmp_path_factory.mktemp("traces"), np.random.default_rng(7)
     for campaign in ("one", "two", "three"):
         for pool in range(3):
-            write(folder / campaign / f"{pool}.json", drawn(random, float(random.gamma(3, 4)), 20), 600)
+            write(
+                folder / campaign / f"{pool}.json",
+                drawn(random, float(random.gamma(3, 4)), 20),
+                600,
+            )
         write(folder / campaign / "gang.json", drawn(random, 12.0, 20, nodes=8), 600)
     return read_traces([folder])
 
@@ -85,8 +92,12 @@ def test_the_prior_finds_what_the_traces_were_drawn_from(made: tuple[Trace, ...]
     # Mean life 12 h, of shape 1/2: r = sqrt(2/12), about.
     assert found.belief.rate.shape / found.belief.rate.per_sqrt_h == pytest.approx(0.45, abs=0.2)
     assert min(found.belief.loss_correlations) > 0.95
-    share = found.belief.availability.had / (found.belief.availability.had + found.belief.availability.missed)
-    assert share == pytest.approx(np.mean([t.counts.mean() for t in made if t.nodes == 1]), abs=0.01)
+    share = found.belief.availability.had / (
+        found.belief.availability.had + found.belief.availability.missed
+    )
+    assert share == pytest.approx(
+        np.mean([t.counts.mean() for t in made if t.nodes == 1]), abs=0.01
+    )
     with pytest.raises(DataError, match="3 are needed"):
         fit_prior(made[:2])
 
@@ -119,7 +130,9 @@ def test_forecasts_are_judged_on_what_they_have_not_seen(made: tuple[Trace, ...]
 def test_the_public_prior_is_that_of_the_public_traces() -> None:
     known = public_prior()
     found = replace(fit_prior(read_traces([REAL])), source=known.source, as_of=known.as_of)
-    assert json.loads(to_text(found)) == json.loads(to_text(known)), f"scripts/calibrate_survival.py writes {PRIOR}"
+    assert json.loads(to_text(found)) == json.loads(to_text(known)), (
+        f"scripts/calibrate_survival.py writes {PRIOR}"
+    )
 
 
 @needs_traces
@@ -156,9 +169,13 @@ def test_it_beats_the_band_on_public_traces() -> None:
 
 def stored(*points: tuple[float, str], zone: str = "use1-az1") -> StoredPrices:
     now = datetime(2026, 11, 20, tzinfo=timezone.utc)
-    changes: list[list[object]] = [[int((now - timedelta(hours=h)).timestamp()), p] for h, p in points]
+    changes: list[list[object]] = [
+        [int((now - timedelta(hours=h)).timestamp()), p] for h, p in points
+    ]
     signal = Signal("history:30", "us-east-1", now, "here", {"g4dn.xlarge": {zone: changes}})
-    return StoredPrices(signal, len(points), {"g4dn.xlarge": {zone: len(points)}}, now - timedelta(hours=40), now)
+    return StoredPrices(
+        signal, len(points), {"g4dn.xlarge": {zone: len(points)}}, now - timedelta(hours=40), now
+    )
 
 
 def test_what_stored_prices_say() -> None:
@@ -167,14 +184,18 @@ def test_what_stored_prices_say() -> None:
     found = price_evidence(history, kind, 4 * HOUR, "", Decimal("0.3"))
     assert found is not None
     (zone,) = found.zones
-    assert (zone.kept, zone.windows) == (8, 10)  # dear from hour 18 to 22: the ends of two windows of ten
+    # Dear from hour 18 to 22: the ends of two windows of ten
+    assert (zone.kept, zone.windows) == (8, 10)
     assert (zone.newest, zone.p95) == (Decimal("0.20"), Decimal("0.40"))
     default = price_evidence(history, kind, 4 * HOUR, "", None)
     assert default is not None
     assert default.limit_usd_per_hour == kind.on_demand_usd_per_hour
     assert default.zones[0].kept == 10
     gone = replace(
-        history, gone={"g4dn.xlarge": {"use1-az1": [history.signal.data["g4dn.xlarge"]["use1-az1"][0][0] + 1]}}
+        history,
+        gone={
+            "g4dn.xlarge": {"use1-az1": [history.signal.data["g4dn.xlarge"]["use1-az1"][0][0] + 1]}
+        },
     )
     missed = price_evidence(gone, kind, 4 * HOUR, "", None)
     assert missed is not None
@@ -194,10 +215,14 @@ def test_an_answer_puts_it_together() -> None:
     assert prices is not None
     capped = answer(catalog, kind, 4, 4 * HOUR, prices=prices)
     assert capped.both.value == pytest.approx(plain.both.value * prices.zones[0].stays.value)
-    assert answer(catalog, kind, 4, 4 * HOUR, prices=replace(prices, asked=False)).both == plain.both
+    assert (
+        answer(catalog, kind, 4, 4 * HOUR, prices=replace(prices, asked=False)).both == plain.both
+    )
 
 
-def test_the_scripts_lines_and_picture(made: tuple[Trace, ...], request: pytest.FixtureRequest) -> None:
+def test_the_scripts_lines_and_picture(
+    made: tuple[Trace, ...], request: pytest.FixtureRequest
+) -> None:
     from deepvm.reports.simulation.survive import judged_lines, reliability_figure
 
     judged = judge(made, [1, 4])

@@ -1,4 +1,6 @@
-"""Fitted laws: known parameters come back, scipy's own fits of censored data agree, few lives are refused."""
+"""Fitted laws: known parameters come back, scipy's own fits of censored data agree, few lives are
+refused.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ from hypothesis import strategies as st
 from support.simulator.trace_files import REAL, needs_traces, pool
 
 from deepvm.errors import DataError
-from deepvm.simulator.traces.lifetime_fit import FEWEST, LAWS, fit_lives, log_likelihood, survival_curve
+from deepvm.simulator.traces.lifetime_fit import (
+    FEWEST,
+    LAWS,
+    fit_lives,
+    log_likelihood,
+    survival_curve,
+)
 from deepvm.simulator.traces.trace import TraceLives, lives_of
 
 TRUE = {
@@ -33,7 +41,10 @@ FAMILIES: dict[str, Any] = {
 
 
 def watched(name: str, count: int, gap_s: float, seed: int = 1) -> TraceLives:
-    """Lives of a law, seen at ticks, each watched for some time only; on average a quarter outlasts that."""
+    """Lives of a law, seen at ticks, each watched for some time only.
+
+    On average a quarter outlasts that.
+    """
     random = np.random.default_rng(seed)
     life = np.asarray(TRUE[name][1].rvs(count, random_state=random))
     limit = random.uniform(0, 4 * np.median(life), count)
@@ -51,7 +62,8 @@ def test_known_parameters_come_back(name: str) -> None:
     fits = {f.law.name: f for f in fit_lives([lives])}
     found = fits[name]
     assert found.values == pytest.approx(TRUE[name][0], rel=0.15 if name == "lomax" else 0.06)
-    assert found.aic <= min(f.aic for f in fits.values()) + 2  # a law with one parameter more may come as close
+    # A law with one parameter more may come as close
+    assert found.aic <= min(f.aic for f in fits.values()) + 2
     assert not found.at_bound
 
 
@@ -60,7 +72,8 @@ def test_scipy_fits_the_same(name: str) -> None:
     lives = watched(name, 300, 200, seed=2)
     ended = lives.ended
     data = stats.CensoredData(
-        interval=np.column_stack([lives.low_s[ended], lives.high_s[ended]]), right=lives.low_s[~ended]
+        interval=np.column_stack([lives.low_s[ended], lives.high_s[ended]]),
+        right=lives.low_s[~ended],
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # scipy's search steps over its own bounds
@@ -68,18 +81,29 @@ def test_scipy_fits_the_same(name: str) -> None:
     ours = next(f for f in fit_lives([lives]) if f.law.name == name)
     law = FAMILIES[name](*shape, loc=0, scale=scale)
     at_most = float(
-        np.log(law.cdf(lives.high_s[ended]) - law.cdf(lives.low_s[ended])).sum() + law.logsf(lives.low_s[~ended]).sum()
+        np.log(law.cdf(lives.high_s[ended]) - law.cdf(lives.low_s[ended])).sum()
+        + law.logsf(lives.low_s[~ended]).sum()
     )
     assert ours.log_likelihood >= at_most - 1e-6
     assert ours.log_likelihood == pytest.approx(at_most, abs=0.01)
     assert ours.values == pytest.approx((scale, *shape), rel=0.02)
 
 
-@given(st.sampled_from(LAWS), st.floats(100, 1e5), st.floats(0.3, 5), st.floats(0, 1e5), st.floats(1, 1e4))
-def test_survival_and_mean_are_scipys(law: Any, time: float, shape: float, low: float, width: float) -> None:
+@given(
+    st.sampled_from(LAWS),
+    st.floats(100, 1e5),
+    st.floats(0.3, 5),
+    st.floats(0, 1e5),
+    st.floats(1, 1e4),
+)
+def test_survival_and_mean_are_scipys(
+    law: Any, time: float, shape: float, low: float, width: float
+) -> None:
     values = (time,) if len(law.parameters) == 1 else (time, shape)
     its = FAMILIES[law.name](*values[1:], scale=time)
-    assert np.exp(law.log_survival(np.array([low]), *values))[0] == pytest.approx(its.sf(low), abs=1e-12)
+    assert np.exp(law.log_survival(np.array([low]), *values))[0] == pytest.approx(
+        its.sf(low), abs=1e-12
+    )
     if law.name != "lomax" or shape > 1:
         assert law.mean_s(*values) == pytest.approx(its.mean(), rel=1e-6)
     one = log_likelihood(law, values, np.array([low]), np.array([low + width]), np.ones(1))
@@ -98,7 +122,9 @@ def test_far_out_the_likelihood_keeps_its_digits() -> None:
 
 
 def test_kaplan_and_meier_by_hand() -> None:
-    """Two die at 1, one is last seen at 2, one dies at 2, one at 4 of two, and the last is seen at 9."""
+    """Two die at 1, one is last seen at 2, one dies at 2, one at 4 of two, and the last is seen at
+    9.
+    """
     lives = pool([(1, True), (1, True), (2, False), (2, True), (4, True), (9, False)])
     times, share = survival_curve([lives])
     assert times.tolist() == [1, 2, 4]
@@ -146,9 +172,12 @@ def test_a_shape_that_the_lives_do_not_bound_is_marked() -> None:
     found = {f.law.name: f.at_bound for f in fit_lives([pool([(60.0, True)] * 20, gap_s=60)])}
     assert found["lognormal"] or found["weibull"]
     lomax = next(
-        f for f in fit_lives([pool([(600.0 + i, True) for i in range(20)], gap_s=60)]) if f.law.name == "lomax"
+        f
+        for f in fit_lives([pool([(600.0 + i, True) for i in range(20)], gap_s=60)])
+        if f.law.name == "lomax"
     )
-    assert lomax.at_bound  # such lives are less spread than exponential ones, which a Lomax cannot be
+    # Such lives are less spread than exponential ones, which a Lomax cannot be
+    assert lomax.at_bound
 
 
 @needs_traces
@@ -158,7 +187,9 @@ def test_the_real_lives_are_lognormal_or_lomax_and_not_exponential() -> None:
     fits = {f.law.name: f for f in fit_lives(pools)}
     assert list(fits) == ["lognormal", "lomax", "weibull", "exponential"]
     assert fits["exponential"].aic - fits["lomax"].aic > 1000
-    shapes = [next(f for f in fit_lives([p]) if f.law.name == "weibull").values[1] for p in pools[:4]]
+    shapes = [
+        next(f for f in fit_lives([p]) if f.law.name == "weibull").values[1] for p in pools[:4]
+    ]
     assert 0.6 < float(np.median(shapes)) < 0.8
 
 

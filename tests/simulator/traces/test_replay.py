@@ -1,4 +1,6 @@
-"""Replay: against a loop over single steps, against what is known in closed form, and on the real traces."""
+"""Replay: against a loop over single steps, against what is known in closed form, and on the real
+traces.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +35,15 @@ from deepvm.simulator.traces.trace import TraceLives, lives_of
 
 # Whether a life that ends with the very end of a save loses it is nobody's business: none does.
 lives_lists = st.lists(
-    st.tuples(st.floats(1, 3000).map(lambda s: s + math.pi / 1000), st.booleans()), min_size=1, max_size=6
+    st.tuples(st.floats(1, 3000).map(lambda s: s + math.pi / 1000), st.booleans()),
+    min_size=1,
+    max_size=6,
 )
 
 
-def one_life(policy: SavePolicy, end: float, ended: bool, save_s: float, step_s: float, known: SaveFacts) -> Cost:
+def one_life(
+    policy: SavePolicy, end: float, ended: bool, save_s: float, step_s: float, known: SaveFacts
+) -> Cost:
     """One machine, one step after another."""
     now = saved_at = saves = 0.0
     steps = 0
@@ -57,23 +63,36 @@ def one_life(policy: SavePolicy, end: float, ended: bool, save_s: float, step_s:
             due = now + step_s - saved_at > policy.interval_s(facts) + 1e-6  # type: ignore[attr-defined]
         if due:
             if now + save_s > end:
-                return Cost(end, saves + (0.0 if ended else end - now), end - saved_at if ended else 0.0, int(ended))
+                return Cost(
+                    end,
+                    saves + (0.0 if ended else end - now),
+                    end - saved_at if ended else 0.0,
+                    int(ended),
+                )
             now += save_s
             saves += save_s
             saved_at, steps = now, 0
             facts = SaveFacts(**(vars(known) | {"age_s": now}))
 
 
-def naive(lives: TraceLives, policy: SavePolicy, save_s: float, step_s: float, ends: int = 1) -> Cost:
+def naive(
+    lives: TraceLives, policy: SavePolicy, save_s: float, step_s: float, ends: int = 1
+) -> Cost:
     """All lives in turn, and what was learnt of those before; the mean over ends within the gap."""
     total, seen, deaths = Cost(), 10_800.0, 1.0
     law = LomaxHistory.around(10_800.0)
     for life, ended in lives.pairs:
         shape, scale = law.most_probable()
-        facts = SaveFacts(save_s=save_s, mttp_s=seen / deaths, shape=float(shape), scale_s=float(scale))
+        facts = SaveFacts(
+            save_s=save_s, mttp_s=seen / deaths, shape=float(shape), scale_s=float(scale)
+        )
         spread = (np.arange(ends) + 0.5) / ends - 0.5
-        own = [one_life(policy, life + lives.gap_s * s, ended, save_s, step_s, facts) for s in spread]
-        saves, lost = (float(np.mean([getattr(c, name) for c in own])) for name in ("saves_s", "lost_s"))
+        own = [
+            one_life(policy, life + lives.gap_s * s, ended, save_s, step_s, facts) for s in spread
+        ]
+        saves, lost = (
+            float(np.mean([getattr(c, name) for c in own])) for name in ("saves_s", "lost_s")
+        )
         total += Cost(life, saves, lost, int(ended))
         seen, deaths = seen + life, deaths + ended
         law = law.after(life, ended)
@@ -81,14 +100,19 @@ def naive(lives: TraceLives, policy: SavePolicy, save_s: float, step_s: float, e
 
 
 def close(one: Cost, other: Cost, rel: float = 1e-4) -> bool:
-    pairs = ((getattr(one, n), getattr(other, n)) for n in ("machine_s", "saves_s", "lost_s", "preemptions"))
+    pairs = (
+        (getattr(one, n), getattr(other, n))
+        for n in ("machine_s", "saves_s", "lost_s", "preemptions")
+    )
     return all(a == pytest.approx(b, rel=rel, abs=1e-3) for a, b in pairs)
 
 
 @settings(max_examples=examples(80))
 @given(
     lives_lists,
-    st.sampled_from(["thesis", "hazard", "daly", "exact", "adaptive", "every:100", "static:7", "none"]),
+    st.sampled_from(
+        ["thesis", "hazard", "daly", "exact", "adaptive", "every:100", "static:7", "none"]
+    ),
     st.floats(0.5, 100),
     st.floats(1, 50),
 )
@@ -96,12 +120,18 @@ def test_a_loop_over_single_steps_costs_the_same(
     lives: list[tuple[float, bool]], name: str, save_s: float, step_s: float
 ) -> None:
     made, policy = pool(lives), parse_policy(name)
-    assert close(replay([made], policy, save_s, step_s=step_s)[0], naive(made, policy, save_s, step_s))
+    assert close(
+        replay([made], policy, save_s, step_s=step_s)[0], naive(made, policy, save_s, step_s)
+    )
 
 
-@pytest.mark.parametrize("name", ["thesis", "young", "daly", "exact", "adaptive", "auto", "every:100", "static:7"])
+@pytest.mark.parametrize(
+    "name", ["thesis", "young", "daly", "exact", "adaptive", "auto", "every:100", "static:7"]
+)
 def test_intervals_are_those_of_a_simulated_job(name: str) -> None:
-    """One machine, never taken away: saves after the same steps, counted by the time that they take."""
+    """One machine, never taken away: saves after the same steps, counted by the time that they
+    take.
+    """
     policy, steps = parse_policy(name), 10_000
     facts = SaveFacts(save_s=2.5, step_s=4.6, mttp_s=10_800.0, missed_rate=0.1)
     job = Job(steps, Span.of(4.6), save_s=Span.of(2.5), mttp_s=(10_800.0,))
@@ -117,7 +147,9 @@ def test_ends_are_spread_over_the_gap(name: str) -> None:
     """The closed form is the mean over many ends."""
     made = pool([(600.0, True), (1800.0, True), (1200.0, False), (300.0, True)], gap_s=300)
     policy = parse_policy(name)
-    assert close(replay([made], policy, 20, step_s=5)[0], naive(made, policy, 20, 5, ends=600), rel=5e-3)
+    assert close(
+        replay([made], policy, 20, step_s=5)[0], naive(made, policy, 20, 5, ends=600), rel=5e-3
+    )
 
 
 @settings(max_examples=examples(40))
@@ -146,7 +178,10 @@ def test_the_best_fixed_interval_is_near_to_daly_for_exponential_lives() -> None
 
 
 def test_lives_of_whole_gaps_do_not_help_a_fixed_interval() -> None:
-    """All lives look like 600 s. An interval that ends just before would cost a save and nothing else."""
+    """All lives look like 600 s.
+
+    An interval that ends just before would cost a save and nothing else.
+    """
     made = pool([(600.0, True)] * 50, gap_s=600)
     cost = best_fixed(made, 5, step_s=1)
     assert cost.share > 0.1
@@ -161,16 +196,22 @@ def test_a_policy_knows_only_the_past_of_its_own_pool() -> None:
         alone = replay([pool(first)], policy, 20)[0]
         last = [replay([p], policy, 20)[0] for p in (one, other)]
         # The cost of the last life is what is left; it is below the life itself.
-        assert last[0].saves_s - alone.saves_s >= -1e-6 and last[0].lost_s - alone.lost_s == pytest.approx(50, abs=1)
+        assert last[0].saves_s - alone.saves_s >= -1e-6 and last[
+            0
+        ].lost_s - alone.lost_s == pytest.approx(50, abs=1)
         assert last[1].saves_s > alone.saves_s
         together = replay([one, other, pool(first)], policy, 20)
         assert (
-            close(together[0], last[0], 1e-9) and close(together[1], last[1], 1e-9) and close(together[2], alone, 1e-9)
+            close(together[0], last[0], 1e-9)
+            and close(together[1], last[1], 1e-9)
+            and close(together[2], alone, 1e-9)
         )
 
 
 def test_the_policy_learns() -> None:
-    """Lives of a minute after a prior of three hours: from some life on the thesis's policy saves within them."""
+    """Lives of a minute after a prior of three hours: from some life on the thesis's policy saves
+    within them.
+    """
     made = pool([(60.0, True)] * 400, gap_s=10)
     none = replay([made], Never(), 1, step_s=1)[0]
     for policy in (Thesis(), Hazard()):
@@ -191,7 +232,9 @@ def test_costs_add_up() -> None:
     ]
     for row in rows:
         assert row.total.machine_s == 10_400 and row.total.preemptions == 2
-        assert row.total.share == pytest.approx(sum(c.saves_s + c.lost_s for c in row.pools) / 10_400)
+        assert row.total.share == pytest.approx(
+            sum(c.saves_s + c.lost_s for c in row.pools) / 10_400
+        )
         assert all((c.interval_s is not None) == (row.policy == "best-fixed") for c in row.pools)
 
 

@@ -14,9 +14,14 @@ MANY = np.zeros(20_000, dtype=np.int64)
 
 
 def test_lives_without_censoring_are_drawn_alike() -> None:
-    found = ResampledLifetimes([(10.0, True), (20.0, True), (30.0, True), (40.0, True)]).draw(RANDOM, MANY, MANY)
+    found = ResampledLifetimes([(10.0, True), (20.0, True), (30.0, True), (40.0, True)]).draw(
+        RANDOM, MANY, MANY
+    )
     values, counts = np.unique(found, return_counts=True)
-    assert values.tolist() == [10.0, 20.0, 30.0, 40.0] and np.abs(counts / len(MANY) - 0.25).max() < 0.02
+    assert (
+        values.tolist() == [10.0, 20.0, 30.0, 40.0]
+        and np.abs(counts / len(MANY) - 0.25).max() < 0.02
+    )
 
 
 def test_censored_lives_make_the_others_longer() -> None:
@@ -36,4 +41,9 @@ def test_a_history_without_preemptions_says_nothing() -> None:
 
 def test_lives_in_their_order() -> None:
     lives = ListedLifetimes([5.0, 7.0])
-    assert lives.draw(RANDOM, MANY[:4], np.array([1, 0, 2, 9])).tolist() == [7.0, 5.0, np.inf, np.inf]
+    assert lives.draw(RANDOM, MANY[:4], np.array([1, 0, 2, 9])).tolist() == [
+        7.0,
+        5.0,
+        np.inf,
+        np.inf,
+    ]

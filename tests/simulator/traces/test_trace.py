@@ -18,7 +18,9 @@ from deepvm.simulator.traces.trace import Trace, lives_of, read_trace, read_trac
 
 def test_lives_of_a_small_trace(tmp_path: Path) -> None:
     """The first run is nobody's life, the last is one that was only watched."""
-    found = read_trace(write(tmp_path / "a.json", [1, 1, 0, 1, 1, 1, 0, 0, 1, 0, 1, 1], gap=10)).lives()
+    found = read_trace(
+        write(tmp_path / "a.json", [1, 1, 0, 1, 1, 1, 0, 0, 1, 0, 1, 1], gap=10)
+    ).lives()
     assert found.pairs == ((30.0, True), (10.0, True), (20.0, False))
     assert found.low_s.tolist() == [25, 5, 15] and found.high_s.tolist() == [35, 15, np.inf]
     assert (found.seen_s, found.preemptions) == (60.0, 2)
@@ -48,7 +50,10 @@ def test_lives_against_a_walk_along_the_ticks(counts: list[int], nodes: int) -> 
 
 def test_machines_that_never_were_there_have_no_life(tmp_path: Path) -> None:
     nothing = write(tmp_path / "a.json", [0, 0, 0])
-    with pytest.raises(CatalogFormatError, match=r"a\.json: data: no life of all machines begins.*at most 0 at once"):
+    with pytest.raises(
+        CatalogFormatError,
+        match=r"a\.json: data: no life of all machines begins.*at most 0 at once",
+    ):
         lives_of([nothing])
     said: list[str] = []
     found = lives_of([nothing, write(tmp_path / "b.json", [0, 1, 0])], say=said.append)
@@ -75,19 +80,28 @@ def test_a_folder_is_all_its_files_and_a_copy_counts_once(tmp_path: Path) -> Non
         ("{", "line 1, column 2: not JSON"),
         ("[1, 0]", "file: holds [1, 0]; allowed: a trace"),
         ("{}", "metadata: is missing"),
-        ('{"metadata": {}, "data": [1]}', "metadata.gap_seconds: is missing; allowed: the seconds between two ticks"),
+        (
+            '{"metadata": {}, "data": [1]}',
+            "metadata.gap_seconds: is missing; allowed: the seconds between two ticks",
+        ),
         ('{"metadata": {"gap_seconds": 0}, "data": [1]}', "metadata.gap_seconds: 0; allowed"),
         ('{"metadata": {"gap_seconds": true}, "data": [1]}', "metadata.gap_seconds: True"),
         ('{"metadata": {"gap_seconds": NaN}, "data": [1]}', "metadata.gap_seconds: nan"),
         ('{"metadata": {"gap_seconds": 1e999}, "data": [1]}', "metadata.gap_seconds: 1E+999"),
         ('{"metadata": {"gap_seconds": 60}}', "data: is missing"),
-        ('{"metadata": {"gap_seconds": 60}, "data": []}', "data: []; allowed: the numbers of machines"),
+        (
+            '{"metadata": {"gap_seconds": 60}, "data": []}',
+            "data: []; allowed: the numbers of machines",
+        ),
         ('{"metadata": {"gap_seconds": 60}, "data": [1, -1]}', "data[1]: -1"),
         ('{"metadata": {"gap_seconds": 60}, "data": [1, 0, true]}', "data[2]: True"),
         ('{"metadata": {"gap_seconds": 60}, "data": [0.5]}', "data[0]: 0.5"),
         ('{"metadata": {"gap_seconds": 60}, "data": [1e5]}', "data[0]: 1E+5"),
         ('{"metadata": {"gap_seconds": 60}, "data": [100001]}', "data[0]: 100001"),
-        ('{"metadata": {"gap_seconds": 60}, "data": [1], "data": [0]}', "data: occurs more than once"),
+        (
+            '{"metadata": {"gap_seconds": 60}, "data": [1], "data": [0]}',
+            "data: occurs more than once",
+        ),
     ],
 )
 def test_a_wrong_file_is_refused_with_its_place(text: str, words: str, tmp_path: Path) -> None:
@@ -120,7 +134,10 @@ def test_missing_files_and_wrong_wishes(tmp_path: Path) -> None:
 
 @needs_traces
 def test_the_real_traces() -> None:
-    """34 files, of which three are the same: 32 histories. Two of the three would be counted twice more."""
+    """34 files, of which three are the same: 32 histories.
+
+    Two of the three would be counted twice more.
+    """
     said: list[str] = []
     pools = lives_of([REAL], say=said.append)
     files = sorted(REAL.rglob("*.json"))
@@ -129,5 +146,8 @@ def test_the_real_traces() -> None:
     for file in files:
         raw = json.loads(file.read_text())
         trace = read_trace(file)
-        assert trace.counts.tolist() == raw["data"] and trace.gap_s == raw["metadata"]["gap_seconds"]
-        assert trace.nodes == int(file.parts[-3].removesuffix("-node"))  # the largest count is what was asked for
+        assert (
+            trace.counts.tolist() == raw["data"] and trace.gap_s == raw["metadata"]["gap_seconds"]
+        )
+        # The largest count is what was asked for
+        assert trace.nodes == int(file.parts[-3].removesuffix("-node"))

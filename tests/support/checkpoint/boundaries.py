@@ -1,4 +1,6 @@
-"""A small training that remembers its state at each boundary, and changes that loops make between steps."""
+"""A small training that remembers its state at each boundary, and changes that loops make between
+steps.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +22,28 @@ Extra = Callable[[torch.nn.Module, torch.optim.Optimizer], dict[str, Any]]
 def saved(folder: Path) -> dict[int, Any]:
     """What was saved, by version."""
     here = VersionFolder(folder)
-    return {m.version: torch.load(here.file("job", m.version), weights_only=True) for m in here.manifests("job")}
+    return {
+        m.version: torch.load(here.file("job", m.version), weights_only=True)
+        for m in here.manifests("job")
+    }
 
 
 class Training:
     """A small training. After each iteration its state is remembered, as a checkpoint must have it.
 
     Attributes:
-        boundaries: digests of the parts of the state by the number of iterations done, random states included.
+        boundaries: digests of the parts of the state by the number of iterations done, random
+            states included.
     """
 
-    def __init__(self, folder: Path, every: int | str | None = 1, extra: Extra = lambda model, optimizer: {}) -> None:
+    def __init__(
+        self, folder: Path, every: int | str | None = 1, extra: Extra = lambda model, optimizer: {}
+    ) -> None:
         torch.manual_seed(1)
         self.folder = folder
-        self.model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.2))
+        self.model = torch.nn.Sequential(
+            torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.2)
+        )
         self.optimizer = torch.optim.Adam(self.model.parameters(), 0.01)
         self.place = Fields(position=0)
         self.extra = {"place": self.place, **extra(self.model, self.optimizer)}
@@ -80,7 +90,10 @@ class Training:
         return numbers
 
     def check(self, versions: list[int] | None = None) -> list[int]:
-        """Close it. Each version has what was remembered at its boundary; returns which there are."""
+        """Close it. Each version has what was remembered at its boundary.
+
+        Returns which there are.
+        """
         self.saver.close()
         trees = saved(self.folder)
         for version, tree in trees.items():
@@ -113,7 +126,9 @@ def replaced(training: Training) -> None:
 
 
 def loaded(training: Training) -> None:
-    training.model.load_state_dict({name: value * 2 for name, value in training.model.state_dict().items()})
+    training.model.load_state_dict(
+        {name: value * 2 for name, value in training.model.state_dict().items()}
+    )
 
 
 def momentum(training: Training) -> None:

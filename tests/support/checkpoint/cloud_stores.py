@@ -1,7 +1,9 @@
-"""fsspec's file systems in memory and on disk in the place of Google's and Azure's, whose requests can be made to fail.
+"""fsspec's file systems in memory and on disk in the place of Google's and Azure's, whose requests
+can be made to fail.
 
-Those do each request at one moment, and an object is there once its upload is complete. fsspec's create in two steps,
-on disk in three, which a lock makes one, and their files are there as soon as they are opened.
+Those do each request at one moment, and an object is there once its upload is complete. fsspec's
+create in two steps, on disk in three, which a lock makes one, and their files are there as soon as
+they are opened.
 """
 
 from __future__ import annotations
@@ -30,15 +32,22 @@ class Trouble(Exception):
 class CloudStore:
     """A file system and a place in it, as CloudObjects uses it.
 
-    ``trouble`` gets each request and the object's path; it returns ``"fail"``, ``"lost"`` (carry it out and say that
-    it failed), ``"late"`` (say that it failed, and keep it for :meth:`deliver`), an exception to raise, or None.
+    ``trouble`` gets each request and the object's path; it returns ``"fail"``, ``"lost"`` (carry it
+    out and say that it failed), ``"late"`` (say that it failed, and keep it for :meth:`deliver`),
+    an exception to raise, or None.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
         if folder is None:
-            self._fs, self.root = fsspec.filesystem("memory", skip_instance_cache=True), f"/bucket-{next(_NUMBERS)}/run"
+            self._fs, self.root = (
+                fsspec.filesystem("memory", skip_instance_cache=True),
+                f"/bucket-{next(_NUMBERS)}/run",
+            )
         else:
-            self._fs, self.root = LocalFileSystem(auto_mkdir=True, skip_instance_cache=True), str(folder / "bucket/run")
+            self._fs, self.root = (
+                LocalFileSystem(auto_mkdir=True, skip_instance_cache=True),
+                str(folder / "bucket/run"),
+            )
         self.trouble: Callable[[str, str], str | BaseException | None] = lambda request, path: None
         self.seen: list[tuple[str, str]] = []
         self.exclusive = True
@@ -103,11 +112,15 @@ class CloudStore:
 
     def tier(self, **options: Any) -> CloudTier:
         """A tier there, as after a restart."""
-        return CloudTier(CloudObjects(lambda: self, self.root, "gs://bucket/run", threads=3), **options)
+        return CloudTier(
+            CloudObjects(lambda: self, self.root, "gs://bucket/run", threads=3), **options
+        )
 
     def names(self) -> list[str]:
         try:
-            return sorted(row["name"].rpartition("/")[2] for row in self._fs.ls(self.root, detail=True))
+            return sorted(
+                row["name"].rpartition("/")[2] for row in self._fs.ls(self.root, detail=True)
+            )
         except FileNotFoundError:
             return []
 
@@ -132,7 +145,9 @@ class _File:
         self._store.request("write", self._path, lambda: self._data.extend(data))
 
     def close(self) -> None:
-        self._store.request("close", self._path, lambda: self._store.complete(self._path, bytes(self._data)))
+        self._store.request(
+            "close", self._path, lambda: self._store.complete(self._path, bytes(self._data))
+        )
 
     def discard(self) -> None:
         self._data.clear()

@@ -1,10 +1,13 @@
-"""A disk that forgets: what a machine without power may find in a folder, whatever it was doing (ALICE, OSDI 2014).
+"""A disk that forgets: what a machine without power may find in a folder, whatever it was doing
+(ALICE, OSDI 2014).
 
-A killed process shows nothing of it: the kernel keeps what was written. Here the calls of a real run are recorded, and
-for each moment every state is made that POSIX allows a disk to have then:
+A killed process shows nothing of it: the kernel keeps what was written. Here the calls of a real
+run are recorded, and for each moment every state is made that POSIX allows a disk to have then:
 
-- of the names that were made, changed or removed since the last fsync of the folder, any may be there and any not;
-- of the bytes that were written to a file since its last fsync, some may be there: none, some writes, half of one;
+- of the names that were made, changed or removed since the last fsync of the folder, any may be
+  there and any not;
+- of the bytes that were written to a file since its last fsync, some may be there: none, some
+  writes, half of one;
 - what was synced is there.
 """
 
@@ -32,7 +35,10 @@ class Broken(AssertionError):
 
 @dataclass
 class File:
-    """What a disk knows of a file: what is certain, and the writes since (offset, bytes; None: a new length)."""
+    """What a disk knows of a file: what is certain, and the writes since (offset, bytes.
+
+    None: a new length).
+    """
 
     synced: bytes = b""
     writes: list[tuple[int, bytes | None]] = field(default_factory=list)
@@ -66,7 +72,10 @@ class File:
 
 @dataclass
 class Disk:
-    """What a disk knows of a folder: certain names, and the changes since; numbers stand for files."""
+    """What a disk knows of a folder: certain names, and the changes since.
+
+    Numbers stand for files.
+    """
 
     names: dict[str, int] = field(default_factory=dict)
     changes: list[tuple[str, str, int]] = field(default_factory=list)
@@ -82,10 +91,16 @@ class Disk:
                     names.pop(old, None)
                     if new:
                         names[new] = number
-            # Hidden ones are nobody's: whoever cleans up removes them, and what they hold is not looked at. But for the
-            # record of a version that is taking the place of another.
-            shown = [(n, number) for n, number in sorted(names.items()) if not n.startswith(".") or UPCOMING in n]
-            for contents in itertools.product(*[set(self.files[number].contents()) for _, number in shown]):
+            # Hidden ones are nobody's: whoever cleans up removes them, and what they hold is not
+            # looked at. But for the record of a version that is taking the place of another.
+            shown = [
+                (n, number)
+                for n, number in sorted(names.items())
+                if not n.startswith(".") or UPCOMING in n
+            ]
+            for contents in itertools.product(
+                *[set(self.files[number].contents()) for _, number in shown]
+            ):
                 state = tuple(zip([name for name, _ in shown], contents, strict=True))
                 if state not in seen:
                     seen.add(state)
@@ -99,10 +114,17 @@ Filter = Callable[[str, str], bool]
 
 
 class Recorder:
-    """Records what is done to one folder; ``moments`` are the disks to crash, with what was promised by then."""
+    """Records what is done to one folder; ``moments`` are the disks to crash, with what was
+    promised by then.
+    """
 
-    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, lost: Filter = lambda call, name: False) -> None:
-        """Begin. ``lost``: calls of fsync that are not made, as if the code had none; by call and kind of file."""
+    def __init__(
+        self, folder: Path, patch: pytest.MonkeyPatch, lost: Filter = lambda call, name: False
+    ) -> None:
+        """Begin. ``lost``: calls of fsync that are not made, as if the code had none.
+
+        By call and kind of file.
+        """
         self.folder, self._lost = folder, lost
         self.disk = Disk()
         self.live: dict[str, int] = {}
@@ -237,7 +259,9 @@ def crash_everywhere(recorder: Recorder, place: Path, keep: int = 1000) -> int:
 
 
 def _begins_at_0(place: Path, state: dict[str, bytes]) -> None:
-    """A run that was never promised anything starts as if it were the first: nothing there claims to be a version."""
+    """A run that was never promised anything starts as if it were the first: nothing there claims
+    to be a version.
+    """
     for path in place.iterdir():
         path.unlink()
     for name, content in state.items():

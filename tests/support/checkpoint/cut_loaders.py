@@ -28,7 +28,9 @@ def seed(number: int) -> None:
 
 
 def cut(made: Callable[[], Any], at: int, ahead: int = 0) -> tuple[list[Any], dict[str, Any]]:
-    """What a training sees until the ``at``-th place where a version may be taken, and its state there."""
+    """What a training sees until the ``at``-th place where a version may be taken, and its state
+    there.
+    """
     seen: list[Any] = []
     loader = ResumableLoader(made(), ahead=ahead)
     places: list[dict[str, Any]] = []
@@ -95,7 +97,9 @@ def check(made: Callable[[], Any], cuts: list[int], ahead: int = 0) -> None:
         seen, state = cut(made, at, ahead)
         assert seen == undisturbed[: len(seen)]
         seed(2)
-        assert resumed(made, state, ahead) == undisturbed[len(seen) :], f"cut at {at}, after {len(seen)} steps"
+        assert resumed(made, state, ahead) == undisturbed[len(seen) :], (
+            f"cut at {at}, after {len(seen)} steps"
+        )
 
 
 class looked_ahead_each:  # noqa: N801

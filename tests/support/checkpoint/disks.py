@@ -25,7 +25,11 @@ class Folder:
     path: Path
 
     def names(self) -> list[str]:
-        return sorted(p.name for p in self.path.iterdir() if p.suffix != ".lock") if self.path.is_dir() else []
+        return (
+            sorted(p.name for p in self.path.iterdir() if p.suffix != ".lock")
+            if self.path.is_dir()
+            else []
+        )
 
     def read(self, name: str) -> bytes:
         return (self.path / name).read_bytes()

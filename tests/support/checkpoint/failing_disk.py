@@ -37,7 +37,10 @@ def short_write(real: Callable[..., int], nth: int, error: int) -> Callable[...,
 
 
 def failing(real: Callable[..., Any], nth: int, error: int, forever: bool) -> Callable[..., Any]:
-    """The n-th call fails, and all after it while the trouble lasts, or that one alone; whichever rank's it is."""
+    """The n-th call fails, and all after it while the trouble lasts, or that one alone.
+
+    Whichever rank's it is.
+    """
     lock, calls = threading.Lock(), [0]
 
     def call(*words: Any, **more: Any) -> Any:
@@ -56,7 +59,9 @@ ALL_CALLS = [(name, nth) for name, most in CALLS.items() for nth in range(1, mos
 
 
 def in_place_of(call: str, nth: int, error: int, forever: bool) -> tuple[str, Callable[..., Any]]:
-    """The name in ``os`` of what fails, and what to put in its place; ``short``: half of a write is done before."""
+    """The name in ``os`` of what fails, and what to put in its place; ``short``: half of a write is
+    done before.
+    """
     if call == "short":
         return "pwrite", short_write(os.pwrite, nth, error)
     return call, failing(getattr(os, call), nth, error, forever)
@@ -71,7 +76,9 @@ def sums_of_what_is_there(image: memoryview, layout: Layout, *_: object) -> list
 
 
 def accepts_what_is_missing(setattr: Callable[[Any, str, Any], None]) -> None:
-    """Mutation: in a folder a rank that cannot write its part says that it did, and rank 0 verifies none."""
+    """Mutation: in a folder a rank that cannot write its part says that it did, and rank 0 verifies
+    none.
+    """
     write_part = shared_file_write._write_part
 
     def complete(hidden: Path, shard: Shard, parts: list[Path]) -> CommitRecord:

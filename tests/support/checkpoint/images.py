@@ -23,7 +23,9 @@ def names(folder: Path) -> list[str]:
     return sorted(name for name in os.listdir(folder) if name != WRITERS)
 
 
-REPLACED = [f"replaced.{place}" for place in ("before-rename", "before-folder-sync", "after-folder-sync")]
+REPLACED = [
+    f"replaced.{place}" for place in ("before-rename", "before-folder-sync", "after-folder-sync")
+]
 """The last of the following: the upcoming record becomes the record."""
 
 FOLDER_LABELS = [
@@ -49,7 +51,9 @@ def noise(size: int, seed: int = 0) -> bytearray:
 
 
 def joint_layout(world: int, size: int) -> Layout:
-    """Of several ranks: checksums before and behind their ranges, and bytes of the last rank within another's."""
+    """Of several ranks: checksums before and behind their ranges, and bytes of the last rank within
+    another's.
+    """
     fields = (ChecksumField(100, 104, 5000), ChecksumField(size - 4, 104, 5000))
     from deepvm.checkpoint.training.ranks import shards  # needs torch
 
@@ -77,7 +81,9 @@ def aligned(data: bytes | bytearray) -> memoryview:
 def manifest_of(
     data: bytes | bytearray, job: str = "job", version: int = 1, chunk_bytes: int = CHUNK_BYTES
 ) -> CommitRecord:
-    return CommitRecord(job, version, 1, len(data), chunk_crcs(memoryview(data), chunk_bytes), chunk_bytes)
+    return CommitRecord(
+        job, version, 1, len(data), chunk_crcs(memoryview(data), chunk_bytes), chunk_bytes
+    )
 
 
 def plain_shard(data: bytearray, version: int = 1, job: str = "job") -> Shard:
@@ -85,13 +91,17 @@ def plain_shard(data: bytearray, version: int = 1, job: str = "job") -> Shard:
     return Shard(job, version, 0, layout, memoryview(data))
 
 
-def zip_shard(version: int = 1, records: tuple[int, ...] = (1000, 200_000), job: str = "job") -> Shard:
+def zip_shard(
+    version: int = 1, records: tuple[int, ...] = (1000, 200_000), job: str = "job"
+) -> Shard:
     """A zip file whose checksums are still missing, as a trainer has it."""
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
         for number, size in enumerate(records):
             # A fixed date: two made one after the other are the same.
-            archive.writestr(zipfile.ZipInfo(f"data/{number}"), bytes(noise(size, version * 100 + number)))
+            archive.writestr(
+                zipfile.ZipInfo(f"data/{number}"), bytes(noise(size, version * 100 + number))
+            )
     data = bytearray(stream.getvalue())
     fields = []
     with zipfile.ZipFile(stream) as archive:
@@ -114,6 +124,10 @@ def write_version(store: Store, data: bytes | bytearray, manifest: CommitRecord)
     store.write(memoryview(data), manifest.job, manifest.version, [len(data)], lambda: manifest)
 
 
-def write_to_folder(folder: VersionFolder, image: bytes | memoryview, manifest: CommitRecord) -> Path:
+def write_to_folder(
+    folder: VersionFolder, image: bytes | memoryview, manifest: CommitRecord
+) -> Path:
     """Write a version whose bytes are all there."""
-    return folder.write(memoryview(image), manifest.job, manifest.version, [len(image)], lambda: manifest)
+    return folder.write(
+        memoryview(image), manifest.job, manifest.version, [len(image)], lambda: manifest
+    )

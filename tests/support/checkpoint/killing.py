@@ -1,7 +1,9 @@
-"""The harness of the kills: a training is killed somewhere, and what must hold then is checked by new processes.
+"""The harness of the kills: a training is killed somewhere, and what must hold then is checked by
+new processes.
 
-The invariant: every version that was acknowledged can be restored, bit for bit as it was when its hash was logged; the
-job goes on from one that is no older, and ends with the very parameters of a run that nobody interrupted.
+The invariant: every version that was acknowledged can be restored, bit for bit as it was when its
+hash was logged; the job goes on from one that is no older, and ends with the very parameters of a
+run that nobody interrupted.
 """
 
 from __future__ import annotations
@@ -144,11 +146,14 @@ class Case:
     """One training that is killed.
 
     Attributes:
-        tiers: ``file``, ``tcp`` or ``both``. keep: versions that a folder keeps.
-        trainer_at, node_at: where each is killed. after_s: the trainer is killed then, wherever it is.
-        node_after_s: the node. world: ranks. change: mutations of the trainer; resume_change: of the next run.
-        node_change: of the node alone. spared: the trainer lives on when the node dies, which comes back at once.
-        reader_at: where the node dies while the next run restores; the run after that must find all.
+        tiers: ``file``, ``tcp`` or ``both``. keep: versions that a folder keeps. trainer_at,
+        node_at: where each is killed. after_s: the trainer is killed then, wherever it is.
+        node_after_s: the node. world: ranks. change: mutations of the trainer; resume_change: of
+            the next run.
+        node_change: of the node alone. spared: the trainer lives on when the node dies, which comes
+            back at once.
+        reader_at: where the node dies while the next run restores; the run after that must find
+            all.
     """
 
     tiers: str = "file"
@@ -171,7 +176,8 @@ class Arena:
     """Where cases run.
 
     Attributes:
-        kills: how many processes were killed, by place. promised: versions that were acknowledged before.
+        kills: how many processes were killed, by place. promised: versions that were acknowledged
+            before.
         truth: for each number of ranks the digests of a run that nobody interrupts, by version.
     """
 
@@ -200,7 +206,12 @@ class Arena:
         home = self.folder / f"case{self._count}"
         home.mkdir()
         truth = self.uninterrupted(case.world)
-        order: dict[str, Any] = {"job": f"job{self._count}", "steps": STEPS, "keep": case.keep, "step_s": case.step_s}
+        order: dict[str, Any] = {
+            "job": f"job{self._count}",
+            "steps": STEPS,
+            "keep": case.keep,
+            "step_s": case.step_s,
+        }
         if case.tiers != "tcp":
             order["folder"] = str(home / "versions")
         node = None
@@ -214,7 +225,8 @@ class Arena:
         trainers = self._train("train", order, case, home / "meet", case.change, case.trainer_at)
         node = self._kill(case, trainers, node, node_order, order)
         acknowledged = self._acknowledged(trainers, truth, durable_only=self._lost_memory(case))
-        if node is not None and self.nursery.ended(node):  # whoever restores finds it again, at the same place
+        # Whoever restores finds it again, at the same place
+        if node is not None and self.nursery.ended(node):
             self.nursery.wait(node)
             node = self._restart(node_order, order)
         self.promised += len(acknowledged)
@@ -241,12 +253,22 @@ class Arena:
             home.mkdir()
             order = {"job": "whole", "steps": STEPS, "keep": 1, "folder": str(home / "versions")}
             runs = self._train("train", order, Case(world=world), home / "meet", (), "")
-            assert [self.nursery.wait(run) for run in runs] == [0] * world, runs[0].errors.read_text()
-            self.truth[world] = {int(v): text for _, v, text in runs[0].lines("step") + runs[0].lines("restored")}
+            assert [self.nursery.wait(run) for run in runs] == [0] * world, runs[
+                0
+            ].errors.read_text()
+            self.truth[world] = {
+                int(v): text for _, v, text in runs[0].lines("step") + runs[0].lines("restored")
+            }
         return self.truth[world]
 
     def _train(
-        self, work: str, order: dict[str, Any], case: Case, meet: Path, change: Iterable[str], kill_at: str
+        self,
+        work: str,
+        order: dict[str, Any],
+        case: Case,
+        meet: Path,
+        change: Iterable[str],
+        kill_at: str,
     ) -> list[Child]:
         return [
             self.nursery.start(
@@ -266,13 +288,23 @@ class Arena:
     def _shared_node(self) -> str:
         """One node for all who do not kill it: each has a job of its own."""
         if self._node is None:
-            self._node = self.nursery.start("serve", persist=str(self.folder / "shared"), keep=1000, most_s=3600)
+            self._node = self.nursery.start(
+                "serve", persist=str(self.folder / "shared"), keep=1000, most_s=3600
+            )
         return self._node.await_line("listening")[1]
 
     def _interrupt_restore(
-        self, case: Case, node: Child, node_order: dict[str, Any], order: dict[str, Any], acknowledged: set[int]
+        self,
+        case: Case,
+        node: Child,
+        node_order: dict[str, Any],
+        order: dict[str, Any],
+        acknowledged: set[int],
     ) -> Child:
-        """A run that comes while the node dies says so, or has what was acknowledged; it never starts anew instead."""
+        """A run that comes while the node dies says so, or has what was acknowledged.
+
+        It never starts anew instead.
+        """
         node.kill()
         self.nursery.wait(node)
         node = self._restart(node_order, order, case.reader_at)
@@ -280,7 +312,10 @@ class Arena:
         self.nursery.wait(run)
         told = run.lines("restored")
         if told and int(told[0][1]) < max(acknowledged, default=0):
-            raise Broken(f"it restored {told[0][1]} of {sorted(acknowledged)}, because the node died meanwhile")
+            raise Broken(
+                f"it restored {told[0][1]} of {sorted(acknowledged)}, because the node died"
+                " meanwhile"
+            )
         if self.nursery.ended(node):
             self.kills[f"node: {case.reader_at.partition(':')[0]}"] += 1
         else:
@@ -288,7 +323,9 @@ class Arena:
         self.nursery.wait(node)
         return self._restart(node_order, order)
 
-    def _restart(self, node_order: dict[str, Any], order: dict[str, Any], kill_at: str = "") -> Child:
+    def _restart(
+        self, node_order: dict[str, Any], order: dict[str, Any], kill_at: str = ""
+    ) -> Child:
         port = Address.parse(order["url"]).port
         node = self.nursery.start("serve", **node_order, port=port, kill_at=kill_at)
         node.await_line("listening")
@@ -302,13 +339,20 @@ class Arena:
         node_order: dict[str, Any],
         order: dict[str, Any],
     ) -> Child | None:
-        """Wait until the case's kills have happened and the trainers are gone; returns the node of now."""
+        """Wait until the case's kills have happened and the trainers are gone.
+
+        Returns the node of now.
+        """
         begin = time.monotonic()
         if case.after_s >= 0 or case.node_after_s >= 0:
             trainers[0].await_line("restored")
             begin = time.monotonic()
         victims = [("trainer", case.after_s, t) for t in trainers if case.after_s >= 0]
-        victims += [("node", case.node_after_s, node)] if node is not None and case.node_after_s >= 0 else []
+        victims += (
+            [("node", case.node_after_s, node)]
+            if node is not None and case.node_after_s >= 0
+            else []
+        )
         for name, after_s, victim in sorted(victims, key=lambda v: v[1]):
             time.sleep(max(begin + after_s - time.monotonic(), 0))
             if not self.nursery.ended(victim):
@@ -333,7 +377,10 @@ class Arena:
         codes = [self.nursery.wait(t) for t in trainers]
         killed = [code for code in codes if code < 0]
         if any(code > 0 for code in codes) and not killed:  # who loses the other rank fails
-            raise Broken(f"a training failed: {codes} {trainers[codes.index(max(codes))].errors.read_text()[-3000:]}")
+            raise Broken(
+                f"a training failed: {codes}"
+                f" {trainers[codes.index(max(codes))].errors.read_text()[-3000:]}"
+            )
         if case.trainer_at and killed and case.after_s < 0:
             self.kills[case.trainer_at.partition(":")[0]] += 1
         return node
@@ -343,19 +390,28 @@ class Arena:
         return bool(case.node_at or case.reader_at) or case.node_after_s >= 0
 
     @staticmethod
-    def _acknowledged(trainers: list[Child], truth: dict[int, str], *, durable_only: bool) -> set[int]:
-        """Versions that were promised; each with the very state that this step has in a run without a kill."""
+    def _acknowledged(
+        trainers: list[Child], truth: dict[int, str], *, durable_only: bool
+    ) -> set[int]:
+        """Versions that were promised.
+
+        Each with the very state that this step has in a run without a kill.
+        """
         found = set()
         for trainer in trainers:
             for _, version, level, text in trainer.lines("ack"):
                 if trainer is trainers[0] and truth[int(version)] != text:
-                    raise Broken(f"version {version} was acknowledged with {text}, not {truth[int(version)]}")
+                    raise Broken(
+                        f"version {version} was acknowledged with {text}, not {truth[int(version)]}"
+                    )
                 if level == "durable" or not durable_only:
                     found.add(int(version))
         return found
 
     @staticmethod
-    def _check_found(child: Child, acknowledged: set[int], truth: dict[int, str], keep: int) -> None:
+    def _check_found(
+        child: Child, acknowledged: set[int], truth: dict[int, str], keep: int
+    ) -> None:
         damaged = child.lines("damaged")
         if damaged:
             raise Broken(f"listed as complete and not: {damaged}")
@@ -377,7 +433,10 @@ class Arena:
         for trainer in trainers[:1]:
             end = trainer.lines("end")
             if not end or end[0][1:] != [str(STEPS), truth[STEPS]]:
-                raise Broken(f"the run ends with {end}, not {truth[STEPS]}: {trainer.errors.read_text()[-2000:]}")
+                raise Broken(
+                    f"the run ends with {end}, not {truth[STEPS]}:"
+                    f" {trainer.errors.read_text()[-2000:]}"
+                )
 
     def close(self) -> None:
         self.nursery.close()
@@ -385,7 +444,8 @@ class Arena:
 
 @contextmanager
 def open_arena() -> Iterator[Arena]:
-    # In memory where there is some: nothing here tells whether a disk would have kept it; see test_crashes.py.
+    # In memory where there is some: nothing here tells whether a disk would have kept it; see
+    # test_crashes.py.
     place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="deepvm-kills-", dir=place) as folder:
         arena = Arena(Path(folder), Nursery(Path(folder)))

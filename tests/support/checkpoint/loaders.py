@@ -1,4 +1,6 @@
-"""Data loaders of many kinds, and what a training does with them: it is cut anywhere, and must go on the same."""
+"""Data loaders of many kinds, and what a training does with them: it is cut anywhere, and must go
+on the same.
+"""
 
 from __future__ import annotations
 
@@ -77,19 +79,28 @@ def seeded() -> torch.Generator:
 
 
 def weighted(**more: Any) -> DataLoader[Any]:
-    return DataLoader(Items(), 4, sampler=torch.utils.data.WeightedRandomSampler([1.0] * 11 + [3.0] * 11, 22), **more)
+    return DataLoader(
+        Items(),
+        4,
+        sampler=torch.utils.data.WeightedRandomSampler([1.0] * 11 + [3.0] * 11, 22),
+        **more,
+    )
 
 
 def replacing(**more: Any) -> DataLoader[Any]:
     generator = seeded()
-    sampler = torch.utils.data.RandomSampler(Items(), replacement=True, num_samples=80, generator=generator)
+    sampler = torch.utils.data.RandomSampler(
+        Items(), replacement=True, num_samples=80, generator=generator
+    )
     return DataLoader(Items(), 4, sampler=sampler, generator=generator, **more)
 
 
 KINDS: dict[str, Callable[..., DataLoader[Any]]] = {
     "shuffled": lambda **more: DataLoader(Items(), 4, shuffle=True, **more),
     "in order": lambda **more: DataLoader(Items(), 4, drop_last=True, **more),
-    "with a generator": lambda **more: DataLoader(Items(), 4, shuffle=True, generator=seeded(), **more),
+    "with a generator": lambda **more: DataLoader(
+        Items(), 4, shuffle=True, generator=seeded(), **more
+    ),
     "weighted": weighted,
     "with replacement": replacing,
     "eager sampler": lambda **more: DataLoader(Items(), batch_sampler=Eager(), **more),

@@ -69,11 +69,15 @@ def finished(image: memoryview, layout: Layout) -> bytes:
 
 
 @contextlib.contextmanager
-def running(memory: int = 64 * MIB, persist: Path | str | None = None, **settings: object) -> Iterator[Node]:
+def running(
+    memory: int = 64 * MIB, persist: Path | str | None = None, **settings: object
+) -> Iterator[Node]:
     """A node in this process; ``url`` and ``address`` say where."""
     place = persist.as_uri() if isinstance(persist, Path) else persist or ""
     node = Node(
-        NodeSettings(**{"listen": HERE, "token": TOKEN, "memory_bytes": memory, "persist": place, **settings})  # type: ignore[arg-type]
+        NodeSettings(
+            **{"listen": HERE, "token": TOKEN, "memory_bytes": memory, "persist": place, **settings}
+        )  # type: ignore[arg-type]
     )
     address = node.start()
     node.address, node.url = address, address.url  # type: ignore[attr-defined]
@@ -86,9 +90,20 @@ def running(memory: int = 64 * MIB, persist: Path | str | None = None, **setting
 def make_certificate(folder: Path) -> tuple[Path, Path]:
     """A certificate of 127.0.0.1 and its key; the test is skipped where there is no openssl."""
     certificate, key = folder / "cert.pem", folder / "key.pem"
-    words = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    words = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+    ]
     words += ["-days", "2", "-subj", "/CN=node", "-addext", "subjectAltName=IP:127.0.0.1"]
-    if subprocess.run([*words, "-keyout", str(key), "-out", str(certificate)], capture_output=True).returncode:
+    if subprocess.run(
+        [*words, "-keyout", str(key), "-out", str(certificate)], capture_output=True
+    ).returncode:
         pytest.skip("no openssl here to make a certificate")
     return certificate, key
 
@@ -117,7 +132,9 @@ class Acks:
             return self._changed.wait_for(lambda: level in self.levels, limit_s)
 
 
-def put(to: TcpTier, version: int, layout: Layout, image: memoryview, rank: int = 0, job: str = "job") -> Acks:
+def put(
+    to: TcpTier, version: int, layout: Layout, image: memoryview, rank: int = 0, job: str = "job"
+) -> Acks:
     acks = Acks()
     to.put(Shard(job, version, rank, layout, image), acks)
     return acks
@@ -154,19 +171,23 @@ def until(condition: Callable[[], object], limit_s: float = 10.0) -> bool:
 
 
 WAYS = ("complete", "early", "begun early")
-"""When a version's way to the disk of a node meets its trouble: it was complete when its writing began; it became
+"""When a version's way to the disk of a node meets its trouble: it was complete when its writing
+began; it became
 complete while it was written, and then came the trouble; or that came with the first byte.
 """
 
 
 class NodeDisk:
-    """The disk of the nodes in this process, which may stand still or fail, whichever way a version goes there.
+    """The disk of the nodes in this process, which may stand still or fail, whichever way a version
+    goes there.
 
-    Both ways end in :meth:`VersionFolder.write`, in whose midst the trouble comes: what it had begun is to be
-    cleared up. A version is not complete before its writing has begun, where that is the way: else chance would decide.
+    Both ways end in :meth:`VersionFolder.write`, in whose midst the trouble comes: what it had
+    begun is to be cleared up. A version is not complete before its writing has begun, where that is
+    the way: else chance would decide.
 
     Attributes:
-        early: how many versions were in trouble, or might have been, whose writing began before they were complete.
+        early: how many versions were in trouble, or might have been, whose writing began before
+            they were complete.
     """
 
     def __init__(self, way: str, patch: pytest.MonkeyPatch) -> None:
@@ -177,10 +198,13 @@ class NodeDisk:
         self._opened.set()
         self._write, self._commit = VersionFolder.write, VersionRegistry.commit
         patch.setattr(flusher, "LEAST_BYTES", 2**62 if way == "complete" else 0)
-        patch.setattr(flusher, "_SILENCE_S", 20.0)  # under load the way must be the one that is meant
+        # Under load the way must be the one that is meant
+        patch.setattr(flusher, "_SILENCE_S", 20.0)
         patch.setattr(VersionFolder, "write", lambda folder, *words: self._troubled(folder, *words))
         if way != "complete":
-            patch.setattr(VersionRegistry, "commit", lambda registry, ticket: self._late(registry, ticket))
+            patch.setattr(
+                VersionRegistry, "commit", lambda registry, ticket: self._late(registry, ticket)
+            )
 
     def hang(self) -> None:
         """Stand still until ``work``."""
@@ -227,7 +251,10 @@ class NodeDisk:
             raise OSError(self._error, os.strerror(self._error))
 
     def _late(self, registry: VersionRegistry, ticket: Reservation) -> Mapping[str, Any]:
-        """A commit, once the version is on its way; while the disk is busy with another one it may take none."""
+        """A commit, once the version is on its way.
+
+        While the disk is busy with another one it may take none.
+        """
         until(lambda: ticket.version.early or self._busy or registry.queue, 1.0)
         return self._commit(registry, ticket)
 
@@ -249,7 +276,9 @@ class Peer:
         return False
 
 
-def raw_sender(node: object, layout: Layout, session: str = "s1", rank: int = 0, job: str = "job") -> Link:
+def raw_sender(
+    node: object, layout: Layout, session: str = "s1", rank: int = 0, job: str = "job"
+) -> Link:
     """A connection that has said HELLO as a sender and told its layout, for tests that break rules."""
     link = Link(node.address, TOKEN)  # type: ignore[attr-defined]
     welcome = link.hello(
@@ -268,11 +297,20 @@ def raw_sender(node: object, layout: Layout, session: str = "s1", rank: int = 0,
 
 
 def program() -> list[str]:
-    """The command line for Python; where temporary folders count as disks, it believes so too (see conftest)."""
+    """The command line for Python.
+
+    Where temporary folders count as disks, it believes so too (see conftest).
+    """
     if durable_write.medium(Path(tempfile.gettempdir())).kind not in ("tmpfs", "ramfs"):
         return ["-m", "deepvm.cli.main"]
-    believes = "from deepvm.checkpoint.files import durable_write as disk; disk.Medium.volatile = False; "
-    return ["-c", believes + "import runpy; runpy.run_module('deepvm.cli.main', run_name='__main__', alter_sys=True)"]
+    believes = (
+        "from deepvm.checkpoint.files import durable_write as disk; disk.Medium.volatile = False; "
+    )
+    return [
+        "-c",
+        believes
+        + "import runpy; runpy.run_module('deepvm.cli.main', run_name='__main__', alter_sys=True)",
+    ]
 
 
 class Process:
@@ -291,14 +329,24 @@ class Process:
         token = folder / "token"
         token.write_bytes(TOKEN + b"\n")
         self.persist = folder / "persist"
-        command = [*within, sys.executable, *program(), "memory-node", "serve", "--listen", "127.0.0.1:0"]
+        command = [
+            *within,
+            sys.executable,
+            *program(),
+            "memory-node",
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+        ]
         command += ["--memory", memory, "--token-file", str(token), *words]
         if persist:
             command += ["--persist", f"file://{self.persist}"]
         environment = {**os.environ, "DEEPVM_CHECKPOINT_KILL_AT": kill_at}
         self.log = folder / "node.log"
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
+            )
         assert self.process.stdout is not None
         self.line = self.process.stdout.readline()
         assert self.line.startswith("listening on "), self.log.read_text()

@@ -1,4 +1,7 @@
-"""What the ranks do that the tests start with mpirun: ``mpi_ranks.py ROLE FOLDER ...``; each tells of it in a file."""
+"""What the ranks do that the tests start with mpirun: ``mpi_ranks.py ROLE FOLDER ...``.
+
+Each tells of it in a file.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,9 @@ LONGEST_S = 50
 
 
 def node(folder: Path) -> Mapping[str, object]:
-    """A memory node whose disk takes its time with the victim's version: it is on its way when the victim dies."""
+    """A memory node whose disk takes its time with the victim's version: it is on its way when the
+    victim dies.
+    """
     from deepvm.checkpoint.files.version_dir import VersionFolder
     from deepvm.checkpoint.network.endpoint import MpiEndpoint
     from deepvm.checkpoint.network.mpi_streams import carrier
@@ -57,17 +62,28 @@ def node(folder: Path) -> Mapping[str, object]:
     jobs = here.registry.jobs["victim"]
     found["acknowledged_at_death"] = 1 in jobs.complete
     found["flushed_at_death"] = jobs.complete[1].flushed
-    found["dropped_bytes"] = sum(end - start for ranges in jobs.partial[2].received.values() for start, end in ranges)
+    found["dropped_bytes"] = sum(
+        end - start for ranges in jobs.partial[2].received.values() for start, end in ranges
+    )
     (folder / "dead").touch()
     while not here.deserted():
         time.sleep(0.01)
     return {**found, "left": here.stop()}
 
 
-def train(folder: Path, url: str, job: str, first: str, last: str, kill: str = "") -> Mapping[str, object]:
-    """Save versions; killed in the middle of the last one when told to: at the twelfth of 24 messages."""
+def train(
+    folder: Path, url: str, job: str, first: str, last: str, kill: str = ""
+) -> Mapping[str, object]:
+    """Save versions.
+
+    Killed in the middle of the last one when told to: at the twelfth of 24 messages.
+    """
     session = f"run of {job}"
-    tier = TcpTier(endpoint_of(url, "tiers"), session, TOKEN, wire_bytes=MIB) if kill else open_tier(url, session)
+    tier = (
+        TcpTier(endpoint_of(url, "tiers"), session, TOKEN, wire_bytes=MIB)
+        if kill
+        else open_tier(url, session)
+    )
     for version in range(int(first), int(last) + 1):
         acks = Acks()
         if kill and version == int(last):
@@ -82,7 +98,10 @@ def train(folder: Path, url: str, job: str, first: str, last: str, kill: str = "
 
 
 def long(folder: Path, job: str) -> Mapping[str, object]:
-    """Save until the other one is dead, and three versions more; then restore what both have saved."""
+    """Save until the other one is dead, and three versions more.
+
+    Then restore what both have saved.
+    """
     tier, version, after = open_tier("mpi://", f"run of {job}"), 0, 0
     deadline = time.monotonic() + 30
     while after < 3 and time.monotonic() < deadline:
@@ -155,7 +174,11 @@ def streams(folder: Path) -> Mapping[str, object]:
     until(lambda: not here._streams)
     (folder / "end").touch()
     assert until((folder / "left").exists)
-    return {**found, "left_here": len(here._streams), "left_there": int((folder / "left").read_text())}
+    return {
+        **found,
+        "left_here": len(here._streams),
+        "left_there": int((folder / "left").read_text()),
+    }
 
 
 def _echo(folder: Path) -> Mapping[str, object]:
@@ -192,8 +215,16 @@ def _echo(folder: Path) -> Mapping[str, object]:
 def distributed(folder: Path, job: str, last: str, port: str) -> Mapping[str, object]:
     """train_ranks.py as mpirun starts it: all but the last rank are torch's."""
     environ = os.environ
-    environ |= {"RANK": environ["OMPI_COMM_WORLD_RANK"], "WORLD_SIZE": str(int(environ["OMPI_COMM_WORLD_SIZE"]) - 1)}
-    environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "DEEPVM_JOB": job, "OMP_NUM_THREADS": "1"}
+    environ |= {
+        "RANK": environ["OMPI_COMM_WORLD_RANK"],
+        "WORLD_SIZE": str(int(environ["OMPI_COMM_WORLD_SIZE"]) - 1),
+    }
+    environ |= {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "DEEPVM_JOB": job,
+        "OMP_NUM_THREADS": "1",
+    }
     from support.checkpoint import train_ranks
 
     sys.argv = ["train_ranks.py", "mpi://", last, "3", str(folder / f"out-{job}-{last}")]
@@ -202,7 +233,8 @@ def distributed(folder: Path, job: str, last: str, port: str) -> Mapping[str, ob
 
 
 def main() -> None:
-    faulthandler.dump_traceback_later(LONGEST_S)  # before the test ends it: where it stood is all there is to know
+    # Before the test ends it: where it stood is all there is to know
+    faulthandler.dump_traceback_later(LONGEST_S)
     name, folder = sys.argv[1], Path(sys.argv[2])
     roles = {"node": node, "train": train, "long": long, "streams": streams, "torch": distributed}
     found = roles[name](folder, *sys.argv[3:])
@@ -210,7 +242,8 @@ def main() -> None:
     hidden = folder / f".{name}-{rank}.tmp"
     hidden.write_text(json.dumps(found))
     hidden.rename(folder / f"{name}-{rank}.json")
-    if name == "torch":  # as train_ranks.py leaves, but not without ending MPI, or mpirun may wait for ever
+    # As train_ranks.py leaves, but not without ending MPI, or mpirun may wait for ever
+    if name == "torch":
         from mpi4py import MPI
 
         atexit._run_exitfuncs()

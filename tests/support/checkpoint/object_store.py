@@ -26,15 +26,21 @@ class Store:
 
     Attributes:
         url: where it is.
-        trouble: gets method and path with the query; returns a status line to fail with, ``"cut"`` to break the reply
-            off in its middle, ``"late"`` to keep the request for :meth:`deliver` and to say that it failed, ``"lost"``
-            to carry it out and to say that it failed, or None. It is called under a lock.
-        before: is called with method and path before a request is carried out, without a lock: it may wait.
+        trouble: gets method and path with the query; returns a status line to fail with, ``"cut"``
+            to break the reply off in its middle, ``"late"`` to keep the request for :meth:`deliver`
+            and to say that it failed, ``"lost"`` to carry it out and to say that it failed, or
+            None. It is called under a lock.
+        before: is called with method and path before a request is carried out, without a lock: it
+            may wait.
         seen: method and path of each request.
     """
 
     def __init__(self, application: Callable[..., Any]) -> None:
-        self._application, self._lock, self._conditional = application, threading.Lock(), threading.Lock()
+        self._application, self._lock, self._conditional = (
+            application,
+            threading.Lock(),
+            threading.Lock(),
+        )
         self.trouble: Callable[[str, str], str | None] = lambda method, path: None
         self.before: Callable[[str, str], None] = lambda method, path: None
         self.seen: list[tuple[str, str]] = []
@@ -85,7 +91,8 @@ class Store:
         import boto3
         from botocore.config import Config
 
-        # Copies keep their checksums of parts in this store, which the library takes for those of the whole.
+        # Copies keep their checksums of parts in this store, which the library takes for those of
+        # the whole.
         config = Config(response_checksum_validation="when_required")
         return boto3.session.Session().client("s3", endpoint_url=self.url, config=config)
 
@@ -99,7 +106,9 @@ class Store:
             for each in s3.list_objects_v2(Bucket=BUCKET).get("Contents", ()):
                 s3.delete_object(Bucket=BUCKET, Key=each["Key"])
             for upload in s3.list_multipart_uploads(Bucket=BUCKET).get("Uploads", ()):
-                s3.abort_multipart_upload(Bucket=BUCKET, Key=upload["Key"], UploadId=upload["UploadId"])
+                s3.abort_multipart_upload(
+                    Bucket=BUCKET, Key=upload["Key"], UploadId=upload["UploadId"]
+                )
         else:
             s3.create_bucket(Bucket=BUCKET)
         self.seen.clear()
@@ -111,7 +120,9 @@ class Store:
         return bytes(self.client().get_object(Bucket=BUCKET, Key=key)["Body"].read())
 
     def uploads(self) -> list[str]:
-        return [u["Key"] for u in self.client().list_multipart_uploads(Bucket=BUCKET).get("Uploads", ())]
+        return [
+            u["Key"] for u in self.client().list_multipart_uploads(Bucket=BUCKET).get("Uploads", ())
+        ]
 
 
 @cache

@@ -1,4 +1,6 @@
-"""Trainings on several ranks that should be refused, or warned, or waited for; each prints what became of it.
+"""Trainings on several ranks that should be refused, or warned, or waited for.
+
+Each prints what became of it.
 
 ``odd_ranks.py CASE,CASE FOLDER RANK WORLD``, started by :func:`run`.
 """
@@ -81,7 +83,13 @@ def refused_on_one_rank(folder: Path, rank: int) -> None:
 
     made = model()
     extra = {"odd": Odd({1, 2} if rank else 3)}
-    Checkpointer(model=made, optimizer=torch.optim.SGD(made.parameters(), lr=0.1), extra=extra, tiers=folder, job="odd")
+    Checkpointer(
+        model=made,
+        optimizer=torch.optim.SGD(made.parameters(), lr=0.1),
+        extra=extra,
+        tiers=folder,
+        job="odd",
+    )
 
 
 def an_optimizer_made_too_early(folder: Path, rank: int) -> None:
@@ -130,7 +138,9 @@ def sharded_too_finely(folder: Path, rank: int, kind: str = "Adam") -> None:
 
     from deepvm.checkpoint import Checkpointer
 
-    made = parallelize_module(torch.nn.Linear(2, 40_000), init_device_mesh("cpu", (2,)), RowwiseParallel())
+    made = parallelize_module(
+        torch.nn.Linear(2, 40_000), init_device_mesh("cpu", (2,)), RowwiseParallel()
+    )
     optimizer = getattr(torch.optim, kind)(made.parameters(), lr=0.1)
     Checkpointer(model=made, optimizer=optimizer, tiers=folder, job="odd")
 
@@ -161,9 +171,16 @@ def a_version_that_one_rank_fetches_for_long(folder: Path, rank: int) -> None:
 
 
 def main() -> None:
-    cases, folder, rank, world = sys.argv[1].split(","), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+    cases, folder, rank, world = (
+        sys.argv[1].split(","),
+        Path(sys.argv[2]),
+        int(sys.argv[3]),
+        int(sys.argv[4]),
+    )
     logging.basicConfig(level=logging.WARNING, stream=sys.stdout)
-    torch.distributed.init_process_group("gloo", init_method=(folder / "meet").as_uri(), rank=rank, world_size=world)
+    torch.distributed.init_process_group(
+        "gloo", init_method=(folder / "meet").as_uri(), rank=rank, world_size=world
+    )
     for case in cases:
         say(_MARK)
         try:

@@ -8,10 +8,12 @@ import threading
 
 
 class Proxy:
-    """Between a tier and a node: cuts one of the connections after so many bytes towards the node, or holds all.
+    """Between a tier and a node: cuts one of the connections after so many bytes towards the node,
+    or holds all.
 
     Attributes:
-        sent: bytes towards the node. cuts: how many connections are still to be cut. flowing: whether none is held.
+        sent: bytes towards the node. cuts: how many connections are still to be cut. flowing:
+            whether none is held.
     """
 
     def __init__(self, target: tuple[str, int], cut_after: int = 0, cuts: int = 0) -> None:
@@ -46,7 +48,9 @@ class Proxy:
         for sock in (source, sink):
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)  # wakes the other thread that reads it
-            sock.close()  # with bytes unread that resets the connection: else a sender with no window would wait on
+            # With bytes unread that resets the connection: else a sender with no window would wait
+            # on
+            sock.close()
 
     def _over(self, count: int) -> bool:
         with self._lock:

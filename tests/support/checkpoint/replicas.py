@@ -28,7 +28,9 @@ class Machine:
 
     def start(self) -> None:
         place = self.persist.as_uri() if isinstance(self.persist, Path) else self.persist or ""
-        self.node = Node(NodeSettings(Address("127.0.0.1", self.port), TOKEN, self.memory, place, lease_s=0.5))
+        self.node = Node(
+            NodeSettings(Address("127.0.0.1", self.port), TOKEN, self.memory, place, lease_s=0.5)
+        )
         self.port = self.node.start().port  # type: ignore[union-attr]
 
     def restart(self) -> None:
@@ -57,7 +59,9 @@ def machines(count: int, persist: Path | None = None) -> Iterator[list[Machine]]
 
 
 @contextmanager
-def mirrored(places: list[Machine], replicas: int = 2, session: str = "s1", **options: Any) -> Iterator[ReplicatedTier]:
+def mirrored(
+    places: list[Machine], replicas: int = 2, session: str = "s1", **options: Any
+) -> Iterator[ReplicatedTier]:
     nodes = [TcpTier(place.url, session, TOKEN, limit_s=5.0, **options) for place in places]
     tier = ReplicatedTier(nodes, replicas, retry_s=0.02)
     yield tier
@@ -71,7 +75,9 @@ def put(tier: Tier, version: int, data: bytearray) -> Acks:
 
 
 def holders(places: list[Machine], version: int) -> list[int]:
-    return [n for n, p in enumerate(places) if p.node and version in p.node.registry.complete("job")]
+    return [
+        n for n, p in enumerate(places) if p.node and version in p.node.registry.complete("job")
+    ]
 
 
 def read(places: list[Machine], folder: Path, replicas: int = 2) -> tuple[int, bytes]:

@@ -1,4 +1,7 @@
-"""What a broken checkpointer of sharded models would do, for a run to do it; see ``train_sharded.Run.change``."""
+"""What a broken checkpointer of sharded models would do, for a run to do it.
+
+See ``train_sharded.Run.change``.
+"""
 
 from __future__ import annotations
 
@@ -68,5 +71,11 @@ def second_rank_comes_late() -> None:
 
 MUTATIONS: dict[str, Callable[[], None]] = {
     f.__name__: f
-    for f in (parts_at_the_wrong_place, no_gate, accepts_what_is_missing, mixes_runs, second_rank_comes_late)
+    for f in (
+        parts_at_the_wrong_place,
+        no_gate,
+        accepts_what_is_missing,
+        mixes_runs,
+        second_rank_comes_late,
+    )
 }

@@ -76,11 +76,18 @@ PLACES: dict[str, Callable[[Path], AbstractContextManager[Place]]] = {
 def await_disks(place: Place, *versions: int) -> None:
     ends = tuple(f"{version:012d}.pt{SUFFIX}" for version in versions)
     for disk in place.disks:
-        assert until(lambda disk=disk: sum(name.endswith(ends) for name in disk.names()) == len(ends))
+        assert until(
+            lambda disk=disk: sum(name.endswith(ends) for name in disk.names()) == len(ends)
+        )
 
 
 def files(place: Place, version: int) -> list[tuple[Disk, str]]:
-    return [(disk, name) for disk in place.disks for name in disk.names() if f"-{version:012d}.pt" in name]
+    return [
+        (disk, name)
+        for disk in place.disks
+        for name in disk.names()
+        if f"-{version:012d}.pt" in name
+    ]
 
 
 Damage = Callable[[bytes, random.Random], bytes | None]
@@ -122,7 +129,10 @@ def damage(place: Place, version: int, how: Damage, chance: random.Random) -> No
 
 def damaged_in_turn(place: Place, version: int, rounds: int, seed: int) -> Iterator[str]:
     """A version is damaged in any way, round after round, and whole again at the end; says how."""
-    chance, whole_files = random.Random(seed), [(disk, name, disk.read(name)) for disk, name in files(place, version)]
+    chance, whole_files = (
+        random.Random(seed),
+        [(disk, name, disk.read(name)) for disk, name in files(place, version)],
+    )
     for number in range(rounds):
         how = [*DAMAGES][number % len(DAMAGES)]
         damage(place, version, DAMAGES[how], chance)

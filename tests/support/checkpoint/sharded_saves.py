@@ -1,4 +1,7 @@
-"""Saves of a sharded model that meet a failing disk, on all ranks of a run; see ``train_sharded.Run.faults``."""
+"""Saves of a sharded model that meet a failing disk, on all ranks of a run.
+
+See ``train_sharded.Run.faults``.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,8 @@ class Attempt:
 
     Attributes:
         returned: on which ranks the save returned without an error. took_s: at most.
-        found: the newest version behind it, -1 for none, and where it differs from the state of this step.
+        found: the newest version behind it, -1 for none, and where it differs from the state of
+            this step.
         next: the same once version 3 was saved.
     """
 
@@ -38,14 +42,22 @@ class Attempt:
 
 
 def attempts(run: Run, rank: int) -> None:
-    """Save version 1; 2, which a fault meets on one rank; and 3: for each fault, in a folder of its own."""
+    """Save version 1; 2, which a fault meets on one rank.
+
+    And 3: for each fault, in a folder of its own.
+    """
     shared_file_write.put_part.__defaults__ = (WAIT_S,)
-    made = [attempt(run, rank, f"{run.tiers[0]}/{number}", *fault) for number, fault in enumerate(run.faults)]
+    made = [
+        attempt(run, rank, f"{run.tiers[0]}/{number}", *fault)
+        for number, fault in enumerate(run.faults)
+    ]
     if not rank:
         torch.save(made, run.out)
 
 
-def attempt(run: Run, rank: int, url: str, call: str, nth: int, error: int, forever: bool, victim: int) -> Attempt:
+def attempt(
+    run: Run, rank: int, url: str, call: str, nth: int, error: int, forever: bool, victim: int
+) -> Attempt:
     training = Training(run, [url], keep=0)
     saver, states = training.saver, dict[int, Any]()
 
@@ -79,7 +91,9 @@ def attempt(run: Run, rank: int, url: str, call: str, nth: int, error: int, fore
 
 
 def newest(url: str, states: dict[int, Any]) -> tuple[int, list[str]]:
-    """What a reader finds: the newest version, and where it differs from the state that the training had."""
+    """What a reader finds: the newest version, and where it differs from the state that the
+    training had.
+    """
     tier = FileTier.open(url, "reader", 0, 0, "tiers")
     with tempfile.TemporaryDirectory() as folder:
         for record in tier.versions(JOB):

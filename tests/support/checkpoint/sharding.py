@@ -1,4 +1,6 @@
-"""Several ranks of a sharded save in one process: what DCP does by collectives is done here by hand, on real tiers."""
+"""Several ranks of a sharded save in one process: what DCP does by collectives is done here by
+hand, on real tiers.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ JOB = "sharded"
 def part(seed: int, rank: int) -> dict[str, Any]:
     """What a rank has of a state: tensors of its own, and a number that all have."""
     made = torch.Generator().manual_seed(10 * seed + rank)
-    own = {f"{name}{rank}": torch.randn(size, generator=made) for name, size in (("w", 3000), ("b", 7))}
+    own = {
+        f"{name}{rank}": torch.randn(size, generator=made) for name, size in (("w", 3000), ("b", 7))
+    }
     return {**own, "step": seed}
 
 
@@ -38,22 +42,31 @@ def whole(seed: int, world: int) -> dict[str, Any]:
 def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """Bit for bit."""
     return one.keys() == other.keys() and all(
-        torch.equal(v, other[k]) if isinstance(v, torch.Tensor) else v == other[k] for k, v in one.items()
+        torch.equal(v, other[k]) if isinstance(v, torch.Tensor) else v == other[k]
+        for k, v in one.items()
     )
 
 
 def load(url: str, version: int | None = None, world: int = 2) -> dict[str, Any]:
     """What a new process that has all of the model restores. Raises the error of the reader."""
-    found = {k: torch.zeros_like(v) if isinstance(v, torch.Tensor) else -1 for k, v in whole(0, world).items()}
+    found = {
+        k: torch.zeros_like(v) if isinstance(v, torch.Tensor) else -1
+        for k, v in whole(0, world).items()
+    }
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         warnings.filterwarnings("ignore", category=FutureWarning)
         try:
             reader = DeepVMReader(url, job=JOB)
-            dcp.load(found, checkpoint_id=None if version is None else str(version), storage_reader=reader)
+            dcp.load(
+                found,
+                checkpoint_id=None if version is None else str(version),
+                storage_reader=reader,
+            )
         except CheckpointException as error:
             first = next(iter(error.failures.values()))[0]
-            if isinstance(first, AssertionError) and "global metadata read failed" in str(first):  # as torch tells it
+            # As torch tells it
+            if isinstance(first, AssertionError) and "global metadata read failed" in str(first):
                 raise CheckpointError(str(first)) from None
             raise first from None
     return found
@@ -79,7 +92,9 @@ class Ranks:
         self.world, self._store, self._of_thread = world, HashStore(), _OfThread()
         patch.setattr(dcp_tiers, "_store", lambda: self._store)
         patch.setattr(dcp_tiers, "_OPEN_TIERS", self._of_thread)
-        self._threads = [ThreadPoolExecutor(1, thread_name_prefix=f"rank-{rank}") for rank in range(world)]
+        self._threads = [
+            ThreadPoolExecutor(1, thread_name_prefix=f"rank-{rank}") for rank in range(world)
+        ]
         self._writers: list[Any] = self._all(lambda rank: DeepVMWriter(url, job=JOB))
 
     def _all(self, work: Callable[[int], _T]) -> list[_T]:
@@ -106,7 +121,11 @@ class Ranks:
         plans = self._threads[0].submit(self._writers[0].prepare_global_plan, plans).result(60)
 
         def write(rank: int) -> Any:
-            return self._writers[rank].write_data(planners[rank].finish_plan(plans[rank]), planners[rank]).wait()
+            return (
+                self._writers[rank]
+                .write_data(planners[rank].finish_plan(plans[rank]), planners[rank])
+                .wait()
+            )
 
         results = self._all(write)
         self._threads[0].submit(self._writers[0].finish, metadata, results).result(60)

@@ -27,7 +27,9 @@ def slow_copy(pause_s: float) -> Callable[..., None]:
 
 
 def notice_no_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Switch off what notices a state that changes while it is copied: a version that mixes two steps is then made."""
+    """Switch off what notices a state that changes while it is copied: a version that mixes two
+    steps is then made.
+    """
     stop_noticing(monkeypatch.setattr)
 
 

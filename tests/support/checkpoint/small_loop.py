@@ -1,4 +1,6 @@
-"""A training with everything that may go wrong after a resume: dropout, BatchNorm, schedulers, a scaler that skips."""
+"""A training with everything that may go wrong after a resume: dropout, BatchNorm, schedulers, a
+scaler that skips.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,13 @@ class Parts:
         torch.manual_seed(5)
         random.seed(5)
         numpy.random.seed(5)
-        self.model = nn.Sequential(nn.Linear(2, 16), nn.BatchNorm1d(16), nn.Dropout(0.3), nn.Linear(16, 1))
+        self.model = nn.Sequential(
+            nn.Linear(2, 16), nn.BatchNorm1d(16), nn.Dropout(0.3), nn.Linear(16, 1)
+        )
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.05)
         self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 1, gamma=0.7)
-        self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, growth_interval=3)  # skips, and grows again
+        # Skips, and grows again
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, growth_interval=3)
         self.loader = DataLoader(Items(), 4, shuffle=True, num_workers=workers)
         self.extra = {"scheduler": self.scheduler, "scaler": self.scaler}
 

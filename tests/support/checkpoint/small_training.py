@@ -15,4 +15,6 @@ from support.checkpoint.trainings import Fill, model_of  # noqa: E402
 def small(folder: Path, **options: Any) -> tuple[Fill, Checkpointer]:
     model = model_of(2, 64)
     optimizer = Fill(model.parameters())
-    return optimizer, Checkpointer(model=model, optimizer=optimizer, tiers=[folder.as_uri()], **options)
+    return optimizer, Checkpointer(
+        model=model, optimizer=optimizer, tiers=[folder.as_uri()], **options
+    )

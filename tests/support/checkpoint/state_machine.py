@@ -1,6 +1,8 @@
-"""The commit protocol as a machine of states: whatever ranks, runs, disks and clocks do, in whatever order.
+"""The commit protocol as a machine of states: whatever ranks, runs, disks and clocks do, in
+whatever order.
 
-The model is simple: the bytes that each attempt of each rank has sent, and what was told to be complete or durable.
+The model is simple: the bytes that each attempt of each rank has sent, and what was told to be
+complete or durable.
 """
 
 from __future__ import annotations
@@ -87,8 +89,11 @@ class EndedError(BaseException):
 
 
 class Writing(threading.Thread):
-    """The flusher's thread, with one version. It and the test take turns, so that the test alone decides what happens
-    between what: it runs in ``proceed`` only, until it waits for somebody or has got some bytes further.
+    """The flusher's thread, with one version.
+
+    It and the test take turns, so that the test alone decides what happens
+    between what: it runs in ``proceed`` only, until it waits for somebody or has got some bytes
+    further.
     """
 
     def __init__(self, flusher: Flusher, version: Version) -> None:
@@ -147,10 +152,17 @@ class Turns(threading.Condition):
 
 
 class StepwiseStore(FileTier):
-    """A disk that a thread writes to step by step, and that has the bytes of the moment when they were written."""
+    """A disk that a thread writes to step by step, and that has the bytes of the moment when they
+    were written.
+    """
 
     def write(
-        self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], CommitRecord]
+        self,
+        image: memoryview,
+        job: str,
+        version: int,
+        final: Iterable[int],
+        manifest: Callable[[], CommitRecord],
     ) -> None:
         on_disk = memoryview(bytearray(len(image)))
 
@@ -172,7 +184,9 @@ class StepwiseStore(FileTier):
 
 
 class Protocol(RuleBasedStateMachine):
-    """Several ranks of up to three runs of one job, a disk that may fail, and a node that may start anew."""
+    """Several ranks of up to three runs of one job, a disk that may fail, and a node that may start
+    anew.
+    """
 
     world, persists, slots = 2, True, 3
 
@@ -204,7 +218,8 @@ class Protocol(RuleBasedStateMachine):
         if not hasattr(self, "acknowledged"):
             self.acknowledged: dict[int, bytes] = {}
             self.durable: dict[int, bytes] = {}
-        # What was in memory only is lost with it; that was promised for the loss of the trainer, not of the node.
+        # What was in memory only is lost with it; that was promised for the loss of the trainer,
+        # not of the node.
         self.acknowledged = dict(self.durable)
         self.newest, self.known_run = next(reversed(self.acknowledged), 0), ""
 
@@ -214,7 +229,7 @@ class Protocol(RuleBasedStateMachine):
             self.end(sender)
         self.home.cleanup()
 
-    # --- connections ---------------------------------------------------------------------------------------------
+    # --- connections ------------------------------------------------------------------------------
 
     def layout_of(self, run: str) -> Layout:
         return self.layouts[run == "third"]
@@ -232,7 +247,11 @@ class Protocol(RuleBasedStateMachine):
         sender = Sender(run, rank, self.world, layout.digest)
         job = self.registry.jobs.get("job")
         rival = job.session if job is not None and job.session.name != run else None
-        alive = rival is not None and CLOCK.now - rival.heard < LEASE_S and any(not s.gone() for s in rival.senders)
+        alive = (
+            rival is not None
+            and CLOCK.now - rival.heard < LEASE_S
+            and any(not s.gone() for s in rival.senders)
+        )
         try:
             known = self.registry.enter(sender)
         except Refused as error:
@@ -247,7 +266,8 @@ class Protocol(RuleBasedStateMachine):
     def end(self, sender: Sender) -> None:
         """As a connection's thread ends: what it was receiving does not count."""
         for claim in sender.claims:
-            claim.view[: len(claim.view) // 2] = bytes(len(claim.view) // 2)  # what came of it until then
+            # What came of it until then
+            claim.view[: len(claim.view) // 2] = bytes(len(claim.view) // 2)
             self.registry.settle(claim, None)
         sender.claims.clear()
         sender.ticket, sender.dead = None, True
@@ -273,7 +293,7 @@ class Protocol(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         CLOCK.now += seconds
 
-    # --- one rank's part -----------------------------------------------------------------------------------------
+    # --- one rank's part --------------------------------------------------------------------------
 
     @rule(one=ONE, number=NUMBERS, again=st.booleans())
     def reserve(self, one: int, number: int, again: bool) -> None:
@@ -335,7 +355,9 @@ class Protocol(RuleBasedStateMachine):
 
     @staticmethod
     def receive(sender: Sender, claim: Claim) -> None:
-        claim.view[:] = sent(sender.session, claim.version.number, sender.rank, sender.put)[claim.start : claim.end]
+        claim.view[:] = sent(sender.session, claim.version.number, sender.rank, sender.put)[
+            claim.start : claim.end
+        ]
 
     def arrive(self, sender: Sender) -> None:
         claim = sender.claims.pop()
@@ -368,20 +390,30 @@ class Protocol(RuleBasedStateMachine):
             self.committed[version, sender.rank] = sender.put
         assert not receipt["complete"] or version.state is State.COMPLETE
 
-    @rule(number=NUMBERS, order=st.randoms(use_true_random=False), first=st.sampled_from(FATES), stay=st.booleans())
+    @rule(
+        number=NUMBERS,
+        order=st.randoms(use_true_random=False),
+        first=st.sampled_from(FATES),
+        stay=st.booleans(),
+    )
     def whole_version(self, number: int, order: random.Random, first: str, stay: bool) -> None:
-        """All ranks of the living run, in any order, perhaps with a fault in one piece: chance would hardly do it.
+        """All ranks of the living run, in any order, perhaps with a fault in one piece: chance
+        would hardly do it.
 
-        Whoever writes gets on meanwhile, perhaps with this one; and one rank may begin anew in the middle of it.
+        Whoever writes gets on meanwhile, perhaps with this one; and one rank may begin anew in the
+        middle of it.
         """
         senders = [self.enter(self.current() or RUNS[0], rank) for rank in range(self.world)]
-        steps = [(s, piece) for s in senders if s is not None for piece in range(len(self.pieces(s)))]
+        steps = [
+            (s, piece) for s in senders if s is not None for piece in range(len(self.pieces(s)))
+        ]
         for sender in senders:
             if sender is not None:
                 self.ask(sender, number)
         order.shuffle(steps)
         if self.persists and self.writing is None and order.random() < 0.5:
-            steps.sort(key=lambda step: self.pieces(step[0])[step[1]])  # as they lie: the disk can begin
+            # As they lie: the disk can begin
+            steps.sort(key=lambda step: self.pieces(step[0])[step[1]])
             self.begin_to_write()
         anew = len(steps) // 2 if first == "anew" else -1
         for count, (sender, piece) in enumerate(steps):
@@ -397,7 +429,7 @@ class Protocol(RuleBasedStateMachine):
                 if not stay:
                     self.end(sender)
 
-    # --- the disk and the readers --------------------------------------------------------------------------------
+    # --- the disk and the readers -----------------------------------------------------------------
 
     @precondition(lambda self: self.persists and self.writing is None)
     @rule(works=st.booleans())
@@ -486,13 +518,15 @@ class Protocol(RuleBasedStateMachine):
         self.living.clear()
         self.begin()
 
-    # --- what holds whatever happens -----------------------------------------------------------------------------
+    # --- what holds whatever happens --------------------------------------------------------------
 
     @invariant()
     def complete_is_whole_and_of_one_attempt(self) -> None:
         if self.current() != self.known_run:  # one that comes back goes on from its own versions
             self.known_run = self.current()
-            own = [v.number for v in self.complete() if v in self.seen and v.session == self.known_run]
+            own = [
+                v.number for v in self.complete() if v in self.seen and v.session == self.known_run
+            ]
             self.newest = own[-1] if own and not self.persists else self.newest
         for version in self.complete():
             if version in self.seen:
@@ -501,7 +535,9 @@ class Protocol(RuleBasedStateMachine):
             assert all(puts.values()), f"not all ranks committed version {version.number}: {puts}"
             self.seen[version] = self.acknowledged[version.number] = self.whole(version, puts)
             self.newest = version.number
-            assert version.manifest is not None and version.manifest.crcs == chunk_crcs(version.image)
+            assert version.manifest is not None and version.manifest.crcs == chunk_crcs(
+                version.image
+            )
 
     def complete(self) -> list[Version]:
         job = self.registry.jobs.get("job")
@@ -531,7 +567,9 @@ class Protocol(RuleBasedStateMachine):
         job = self.registry.jobs.get("job")
         run = job.session if job is not None else None
         for number in run.complete if run is not None else ():
-            assert self.begun[number] in self.seen, f"version {number} was complete in an earlier attempt"
+            assert self.begun[number] in self.seen, (
+                f"version {number} was complete in an earlier attempt"
+            )
         for number in run.durable if run is not None else ():
             assert self.begun[number].flushed, f"version {number} was durable in an earlier attempt"
 
@@ -550,13 +588,21 @@ class Protocol(RuleBasedStateMachine):
     @invariant()
     def memory_stays_within_the_limit(self) -> None:
         job = self.registry.jobs.get("job")
-        held = {id(v.slot) for v in (*job.partial.values(), *job.complete.values())} if job is not None else set()
+        held = (
+            {id(v.slot) for v in (*job.partial.values(), *job.complete.values())}
+            if job is not None
+            else set()
+        )
         held |= {id(self.in_use[v]) for v, _ in self.borrowed}
         held |= {id(self.writing.slot)} if self.writing is not None else set()
         held |= {id(self.in_use[c]) for s in self.living for c in s.claims}
         held -= {id(None)}
         assert not held & {id(s) for s in self.registry.pool.free}, "a slot in use is free"
-        assert (len(held) + len(self.registry.pool.free)) * SLOT == self.registry.pool.allocated <= self.slots * SLOT
+        assert (
+            (len(held) + len(self.registry.pool.free)) * SLOT
+            == self.registry.pool.allocated
+            <= self.slots * SLOT
+        )
 
 
 class OneRank(Protocol):

@@ -1,4 +1,7 @@
-"""A rank of a training that iterates over ``ck.steps``, in a forked process; gradients are averaged over all ranks."""
+"""A rank of a training that iterates over ``ck.steps``, in a forked process.
+
+Gradients are averaged over all ranks.
+"""
 
 from __future__ import annotations
 
@@ -42,14 +45,26 @@ Body = Callable[[int, int, Checkpointer], None]
 
 
 def train(rank: int, folder: Path, total: int, every: int | None, body: Body, output: Path) -> None:
-    """Train up to ``total``; ``body`` is called with rank, step and checkpointer at the end of each iteration."""
+    """Train up to ``total``; ``body`` is called with rank, step and checkpointer at the end of each
+    iteration.
+    """
     torch.manual_seed(1)
-    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.2))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.2)
+    )
     optimizer = torch.optim.Adam(model.parameters(), 0.01)
     numbers, place = Numbers(rank), Fields(position=0)
     torch.manual_seed(10 + rank)
     extra = {"numbers": numbers, "place": place}
-    saver = Checkpointer(model=model, optimizer=optimizer, extra=extra, tiers=folder, every=every, job="job", keep=1000)
+    saver = Checkpointer(
+        model=model,
+        optimizer=optimizer,
+        extra=extra,
+        tiers=folder,
+        every=every,
+        job="job",
+        keep=1000,
+    )
     stream, starts = iter(numbers), []
     for step in saver.steps(total):
         starts.append(step)
@@ -68,7 +83,9 @@ def train(rank: int, folder: Path, total: int, every: int | None, body: Body, ou
     output.write_text(json.dumps({"start": starts[0] if starts else None, **digests}))
 
 
-def run_ranks(place: Path, name: str, folder: Path, total: int, every: int | None, body: Body) -> list[dict[str, Any]]:
+def run_ranks(
+    place: Path, name: str, folder: Path, total: int, every: int | None, body: Body
+) -> list[dict[str, Any]]:
     """What each rank has at the end; an empty dictionary for one that failed or was killed."""
     logs = [place / f"{name}-{rank}.log" for rank in range(WORLD)]
     outputs = [place / f"{name}-{rank}.json" for rank in range(WORLD)]
@@ -87,7 +104,9 @@ def run_ranks(place: Path, name: str, folder: Path, total: int, every: int | Non
 
 
 def killed_after(version: int) -> Body:
-    """Rank 1 is killed in the second iteration after this version, when all ranks know that it is safe."""
+    """Rank 1 is killed in the second iteration after this version, when all ranks know that it is
+    safe.
+    """
 
     def body(rank: int, step: int, saver: Checkpointer) -> None:
         if step == version:

@@ -22,15 +22,20 @@ STEPS = 14
 def make(**options: Any) -> tuple[Any, Any]:
     torch.manual_seed(0)
     # Small buckets, so that layers are updated while others are still in backward.
-    layers = [torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.BatchNorm1d(64)) for _ in range(6)]
-    ddp = DistributedDataParallel(torch.nn.Sequential(*layers), broadcast_buffers=True, bucket_cap_mb=0.02, **options)
+    layers = [
+        torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.BatchNorm1d(64)) for _ in range(6)
+    ]
+    ddp = DistributedDataParallel(
+        torch.nn.Sequential(*layers), broadcast_buffers=True, bucket_cap_mb=0.02, **options
+    )
     return ddp, torch.optim.Adam(ddp.parameters(), lr=0.01)
 
 
 def numbers(ddp: Any, optimizer: Any) -> list[float]:
     tensors = [t for t in ddp.module.state_dict().values() if t.is_floating_point()]
     return [
-        float(t.double().sum()) for t in [*tensors, *(s["exp_avg"] for s in optimizer.state_dict()["state"].values())]
+        float(t.double().sum())
+        for t in [*tensors, *(s["exp_avg"] for s in optimizer.state_dict()["state"].values())]
     ]
 
 
@@ -45,7 +50,9 @@ def refusals(tier: str) -> dict[str, str]:
             found[name] = str(error)
 
     def saver(ddp: Any, optimizer: Any) -> Any:
-        return Checkpointer(model=ddp, optimizer=optimizer, tiers=[tier], strategy="layerwise", job="refused")
+        return Checkpointer(
+            model=ddp, optimizer=optimizer, tiers=[tier], strategy="layerwise", job="refused"
+        )
 
     def step(ddp: Any) -> None:
         ddp(torch.ones(4, 64)).square().mean().backward()
@@ -76,12 +83,20 @@ def train(saved_in: str | None) -> dict[str, Any]:
     ddp, optimizer = make()
     saver = None
     if saved_in is not None:
-        saver = Checkpointer(model=ddp, optimizer=optimizer, tiers=[saved_in], every=2, keep=100, strategy="layerwise")
+        saver = Checkpointer(
+            model=ddp,
+            optimizer=optimizer,
+            tiers=[saved_in],
+            every=2,
+            keep=100,
+            strategy="layerwise",
+        )
     sums = {}
     torch.manual_seed(torch.distributed.get_rank() + 1)
     found: dict[str, Any] = {}
     for number in range(1, STEPS + 3):
-        if saver is not None and number == STEPS + 1:  # the hook in DistributedDataParallel stays, and averages only
+        # The hook in DistributedDataParallel stays, and averages only
+        if saver is not None and number == STEPS + 1:
             saver.save(block=True)
             found["disagreements"] = saver.metrics["disagreements"]
             saver.close()
@@ -90,7 +105,10 @@ def train(saved_in: str | None) -> dict[str, Any]:
         optimizer.step()
         sums[number] = numbers(ddp, optimizer)
     digest = hashlib.sha256()
-    for tensor in [*ddp.parameters(), *(s["exp_avg_sq"] for s in optimizer.state_dict()["state"].values())]:
+    for tensor in [
+        *ddp.parameters(),
+        *(s["exp_avg_sq"] for s in optimizer.state_dict()["state"].values()),
+    ]:
         digest.update(tensor.detach().numpy().tobytes())
     return {**found, "bits": digest.hexdigest(), "sums": sums}
 
@@ -109,11 +127,17 @@ def main() -> None:
         return found
 
     LayerSlot.done = counted  # type: ignore[method-assign]
-    found = {"plain": train(None), "layerwise": train(tier), "ahead": ahead, "refused": refusals(tier)}
+    found = {
+        "plain": train(None),
+        "layerwise": train(tier),
+        "ahead": ahead,
+        "refused": refusals(tier),
+    }
     with open(f"{out}.{torch.distributed.get_rank()}", "w") as file:
         json.dump(found, file)
     torch.distributed.destroy_process_group()
-    os._exit(0)  # gloo's threads outlive the group, and may abort the interpreter's own end (torch 2.13)
+    # Gloo's threads outlive the group, and may abort the interpreter's own end (torch 2.13)
+    os._exit(0)
 
 
 if __name__ == "__main__":

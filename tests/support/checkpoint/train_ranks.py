@@ -1,4 +1,6 @@
-"""A training script that the tests start with torchrun: ``train_ranks.py TIER UNTIL EVERY OUT [kill RANK]``."""
+"""A training script that the tests start with torchrun: ``train_ranks.py TIER UNTIL EVERY OUT [kill
+RANK]``.
+"""
 
 from __future__ import annotations
 
@@ -49,19 +51,27 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = torch.nn.Sequential(
-        torch.nn.Linear(64, 256), torch.nn.BatchNorm1d(256), torch.nn.Dropout(0.3), torch.nn.Linear(256, 64)
+        torch.nn.Linear(64, 256),
+        torch.nn.BatchNorm1d(256),
+        torch.nn.Dropout(0.3),
+        torch.nn.Linear(256, 64),
     )
     torch.manual_seed(rank)
     random.seed(rank)
     numpy.random.seed(rank)
-    # DDP lays its buckets out anew behind its first iteration, and more than two summands depend on their order: what
-    # finds unused parameters keeps the first layout, so that a run that goes on adds as the one that was not cut.
+    # DDP lays its buckets out anew behind its first iteration, and more than two summands depend on
+    # their order: what finds unused parameters keeps the first layout, so that a run that goes on
+    # adds as the one that was not cut.
     ddp = DistributedDataParallel(model, broadcast_buffers=False, find_unused_parameters=world > 2)
     optimizer = torch.optim.Adam(ddp.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=100)
     sampler = Sampler(rank)
     saver = Checkpointer(
-        model=ddp, optimizer=optimizer, extra={"scheduler": scheduler, "sampler": sampler}, tiers=[tier], every=every
+        model=ddp,
+        optimizer=optimizer,
+        extra={"scheduler": scheduler, "sampler": sampler},
+        tiers=[tier],
+        every=every,
     )
     start = saver.restore_latest()
     for step in range(start, until):
@@ -70,7 +80,8 @@ def main() -> None:
         optimizer.zero_grad()
         ddp(x).square().mean().backward()
         if rank == victim and step == until - 2:
-            saver._last.remote_done.result(60)  # on a machine under load the version before may still be on its way
+            # On a machine under load the version before may still be on its way
+            saver._last.remote_done.result(60)
             os.kill(os.getpid(), signal.SIGKILL)
         optimizer.step()
         scheduler.step()
@@ -84,7 +95,9 @@ def main() -> None:
         "version": saver.version,
         "world": world,
         "parameters": bits([*model.parameters()]),
-        "all": bits(state + [t for s in optimizer.state_dict()["state"].values() for t in s.values()]),
+        "all": bits(
+            state + [t for s in optimizer.state_dict()["state"].values() for t in s.values()]
+        ),
         "lr": scheduler.get_last_lr()[0],
         "position": sampler.position,
         "random": random.random(),
@@ -98,4 +111,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-    os._exit(0)  # gloo's threads outlive the group, and may abort the interpreter's own end (torch 2.13)
+    # Gloo's threads outlive the group, and may abort the interpreter's own end (torch 2.13)
+    os._exit(0)

@@ -21,7 +21,9 @@ import torch
 
 TESTS = Path(__file__).parents[2]
 FIRST_SAFE = 3
-"""Before so many steps a rank with a victim among them waits until a version is safe: whoever comes then resumes."""
+"""Before so many steps a rank with a victim among them waits until a version is safe: whoever comes
+then resumes.
+"""
 JOB = "sharded"
 NOT_KILLED = 9
 """Exit code: the victim ended in another way."""
@@ -36,15 +38,16 @@ class Run:
     """What to train, from the newest version until step ``end``.
 
     Attributes:
-        kind: ``fsdp``; ``hybrid``: two copies, each sharded; ``tensor``: tensor parallel by pairs, and sharded across
-            them; ``plain``: the same model in one process.
+        kind: ``fsdp``; ``hybrid``: two copies, each sharded; ``tensor``: tensor parallel by pairs,
+            and sharded across them; ``plain``: the same model in one process.
         out: file of the states by step, for the first rank; a version is saved every step.
-        victim: the rank that is killed, in step ``kill_step`` before it does ``kill_before``, or, if ``failpoint`` is
-            named, there, when it passes for the so-many-th time.
+        victim: the rank that is killed, in step ``kill_step`` before it does ``kill_before``, or,
+            if ``failpoint`` is named, there, when it passes for the so-many-th time.
         copy_pause_s: how much longer the copy of each piece takes.
         drift: the second rank's copy of a tensor that both hold is another one from the start.
-        seed: of the batches. change: mutations, see ``sharded_mutations``. faults: a save meets each, in a folder of
-            its own below that of ``tiers``; see ``sharded_saves``, which runs in place of the training.
+        seed: of the batches. change: mutations, see ``sharded_mutations``. faults: a save meets
+            each, in a folder of its own below that of ``tiers``; see ``sharded_saves``, which runs
+            in place of the training.
     """
 
     kind: str
@@ -66,30 +69,49 @@ class Run:
     faults: tuple[tuple[str, int, int, bool, int], ...] = ()
 
     def start(self) -> tuple[Any, list[int], str]:
-        """Train; returns the states by step, the versions that were acknowledged, and what the ranks logged.
+        """Train.
 
-        Raises RuntimeError: a rank failed. NotKilledError: there is a victim, and it did not die by SIGKILL.
+        Returns the states by step, the versions that were acknowledged, and what the ranks logged.
+
+        Raises RuntimeError: a rank failed. NotKilledError: there is a victim, and it did not die by
+        SIGKILL.
         """
         words = [sys.executable, __file__, json.dumps(dataclasses.asdict(self))]
         environ = {**os.environ, "PYTHONPATH": f"{TESTS}:{TESTS.parent}", "OMP_NUM_THREADS": "1"}
         run = subprocess.run(words, capture_output=True, text=True, timeout=240, env=environ)
-        saved = [int(line.split()[1]) for line in run.stdout.splitlines() if line.startswith("saved")]
+        saved = [
+            int(line.split()[1]) for line in run.stdout.splitlines() if line.startswith("saved")
+        ]
         if run.returncode:
             if run.returncode == NOT_KILLED:
-                raise NotKilledError(f"rank {self.victim} did not die by SIGKILL: {run.stderr[-6000:]}")
+                raise NotKilledError(
+                    f"rank {self.victim} did not die by SIGKILL: {run.stderr[-6000:]}"
+                )
             raise RuntimeError(f"exit code {run.returncode}: {run.stderr[-6000:]}")
-        return {} if self.victim >= 0 else torch.load(self.out, weights_only=False), saved, run.stderr
+        return (
+            {} if self.victim >= 0 else torch.load(self.out, weights_only=False),
+            saved,
+            run.stderr,
+        )
 
 
 def model_of(run: Run) -> Any:
     """Sizes that no number of ranks divides, parameters smaller than it, and a buffer."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
 
     torch.manual_seed(7)
     model = torch.nn.Sequential(
-        torch.nn.Linear(10, 14), torch.nn.ReLU(), torch.nn.Linear(14, 6), torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 1)
+        torch.nn.Linear(10, 14),
+        torch.nn.ReLU(),
+        torch.nn.Linear(14, 6),
+        torch.nn.BatchNorm1d(6),
+        torch.nn.Linear(6, 1),
     )
     if run.kind == "plain":
         return model
@@ -132,7 +154,11 @@ def differences(one: Any, other: Any, place: str = "state") -> list[str]:
 def read(file: Path) -> dict[str, Any]:
     """The state in a version's file, as plain ``torch.load`` reads it."""
     tree = torch.load(file, weights_only=True)
-    found = {"model": dict(tree["model"]), "optimizer": tree["optimizer"], "scheduler": tree["extra"]["scheduler"]}
+    found = {
+        "model": dict(tree["model"]),
+        "optimizer": tree["optimizer"],
+        "scheduler": tree["extra"]["scheduler"],
+    }
     return {name: whole(part) for name, part in found.items()}
 
 
@@ -203,7 +229,9 @@ def train(run: Run, rank: int) -> None:
 
     states = {begin: training.take()}
     for step in range(begin, run.end):
-        while run.victim >= 0 and step == FIRST_SAFE and not told and not any(map(safe, ck.handles)):
+        while (
+            run.victim >= 0 and step == FIRST_SAFE and not told and not any(map(safe, ck.handles))
+        ):
             time.sleep(0.002)
         training.step(pass_by)
         states[step + 1] = training.take()
@@ -213,7 +241,9 @@ def train(run: Run, rank: int) -> None:
     ck.close()
     digests: list[Any] = [None] * run.world
     if run.world > 1 and not run.drift:
-        torch.distributed.all_gather_object(digests, [digest(states[step]) for step in sorted(states)])
+        torch.distributed.all_gather_object(
+            digests, [digest(states[step]) for step in sorted(states)]
+        )
         assert all(row == digests[0] for row in digests), "the ranks' copies differ"
     if not rank:
         torch.save(states, run.out)
@@ -223,7 +253,12 @@ def main() -> None:
     run = Run(**json.loads(sys.argv[1]))
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    for slow in ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor.parallel", "deepvm.checkpoint"):
+    for slow in (
+        "torch._dynamo",
+        "torch.distributed.fsdp",
+        "torch.distributed.tensor.parallel",
+        "deepvm.checkpoint",
+    ):
         importlib.import_module(slow)
     from deepvm.checkpoint.snapshot.host_buffer import Slot
     from deepvm.io import failpoints
@@ -259,7 +294,9 @@ def main() -> None:
         failpoints._label, failpoints._left = run.failpoint, run.passes
     if run.kind != "plain":
         meeting = Path(run.out).with_suffix(f".{os.getppid()}")
-        torch.distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=run.world)
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{meeting}", rank=rank, world_size=run.world
+        )
     (sharded_saves.attempts if run.faults else train)(run, rank)
     if run.world > 1:
         torch.distributed.barrier()

@@ -1,8 +1,9 @@
-"""Processes to be killed: training runs and memory nodes, forked from one that has imported torch and waits for orders.
+"""Processes to be killed: training runs and memory nodes, forked from one that has imported torch
+and waits for orders.
 
-Run as a program it reads one JSON object a line (see :func:`child`), forks a process for each, answers with its pid,
-and says how each ended. A process tells what it does in a log of its own, unbuffered: what stands there had happened
-when it was killed.
+Run as a program it reads one JSON object a line (see :func:`child`), forks a process for each,
+answers with its pid, and says how each ended. A process tells what it does in a log of its own,
+unbuffered: what stands there had happened when it was killed.
 """
 
 from __future__ import annotations
@@ -94,7 +95,10 @@ class Training:
         torch.manual_seed(0)
         random.seed(0)
         self.model = torch.nn.Sequential(
-            torch.nn.Linear(32, 96), torch.nn.BatchNorm1d(96), torch.nn.Dropout(0.3), torch.nn.Linear(96, 32)
+            torch.nn.Linear(32, 96),
+            torch.nn.BatchNorm1d(96),
+            torch.nn.Dropout(0.3),
+            torch.nn.Linear(96, 32),
         )
         rank = order.get("rank", 0)
         torch.manual_seed(rank)
@@ -121,7 +125,9 @@ class Training:
         self.scheduler.step()
 
     def digest(self) -> str:
-        return digest([self.model.state_dict(), self.optimizer.state_dict(), self.scheduler.state_dict()])
+        return digest(
+            [self.model.state_dict(), self.optimizer.state_dict(), self.scheduler.state_dict()]
+        )
 
 
 def digest_of_file(path: Path) -> str:
@@ -135,7 +141,9 @@ def tiers(order: dict[str, Any]) -> list[Tier]:
     if order.get("url"):
         made.append(TcpTier(order["url"], session, TOKEN, wire_bytes=8192, limit_s=5.0))
     if order.get("urls"):
-        nodes = [TcpTier(url, session, TOKEN, wire_bytes=8192, limit_s=5.0) for url in order["urls"]]
+        nodes = [
+            TcpTier(url, session, TOKEN, wire_bytes=8192, limit_s=5.0) for url in order["urls"]
+        ]
         made.append(ReplicatedTier(nodes, 2, retry_s=0.02))
     if order.get("folder"):
         made.append(FileTier(Path(order["folder"]), keep=order["keep"], session=session))
@@ -143,7 +151,10 @@ def tiers(order: dict[str, Any]) -> list[Tier]:
 
 
 def train(order: dict[str, Any], log: Log) -> None:
-    """Go on from the newest version to the last step; a version after each, every other one awaited."""
+    """Go on from the newest version to the last step.
+
+    A version after each, every other one awaited.
+    """
     snapshotter._SMALL_BYTES = 0  # as a large model: it is copied in the background
     training = Training(order)
     saver = training.saver
@@ -187,7 +198,9 @@ def done(future: Future[int]) -> None:
 
 
 def last_save(training: Training) -> None:
-    """A node that was killed comes back, as an anchor VM does: until then no tier may take the last version."""
+    """A node that was killed comes back, as an anchor VM does: until then no tier may take the last
+    version.
+    """
     deadline = time.monotonic() + 15
     while True:
         try:
@@ -205,7 +218,11 @@ def look(order: dict[str, Any], log: Log) -> None:
         with tempfile.TemporaryDirectory() as folder:
             for manifest in tier.versions(order["job"]):
                 try:
-                    log("found", manifest.version, digest_of_file(tier.fetch(manifest, Path(folder))))
+                    log(
+                        "found",
+                        manifest.version,
+                        digest_of_file(tier.fetch(manifest, Path(folder))),
+                    )
                 except Exception as error:
                     log("damaged", manifest.version, tier.url, error)
         tier.close()
@@ -219,7 +236,8 @@ def resume(order: dict[str, Any], log: Log) -> None:
 def serve(order: dict[str, Any], log: Log) -> None:
     """A memory node until it is killed."""
     flusher._FIRST_RETRY_S = 0.05
-    flusher.LEAST_BYTES, checksums.CHUNK_BYTES = 0, 16384  # also a small version is written while it comes
+    # Also a small version is written while it comes
+    flusher.LEAST_BYTES, checksums.CHUNK_BYTES = 0, 16384
     node = Node(
         NodeSettings(
             Address("127.0.0.1", order.get("port", 0)),
@@ -233,7 +251,7 @@ def serve(order: dict[str, Any], log: Log) -> None:
     time.sleep(order.get("most_s", MOST_S))
 
 
-# --- mutations: each breaks one rule that the harness is to see ------------------------------------------------------
+# --- mutations: each breaks one rule that the harness is to see -----------------------------------
 
 
 def slow_copies() -> None:
@@ -307,7 +325,9 @@ def slow_node() -> None:
 
 def one_copy_is_enough() -> None:
     begin = replicated._Copies.__init__
-    replicated._Copies.__init__ = lambda self, shard, told, needed, *more: begin(self, shard, told, 1, *more)  # type: ignore
+    replicated._Copies.__init__ = lambda self, shard, told, needed, *more: begin(
+        self, shard, told, 1, *more
+    )  # type: ignore
 
 
 def reads_the_first_node_alone() -> None:
@@ -352,7 +372,7 @@ MUTATIONS: dict[str, Callable[[], None]] = {
 }
 
 
-# --- the process that forks ------------------------------------------------------------------------------------------
+# --- the process that forks -----------------------------------------------------------------------
 
 WORK = {"train": train, "resume": resume, "serve": serve}
 
@@ -360,8 +380,9 @@ WORK = {"train": train, "resume": resume, "serve": serve}
 def child(order: dict[str, Any]) -> None:
     """Do what is ordered.
 
-    Keys: ``work`` (see ``WORK``), ``log``, ``errors`` (a file each), ``kill_at`` (as in DEEPVM_CHECKPOINT_KILL_AT),
-    ``change`` (mutations), ``rank``, ``world`` and ``meet`` (several ranks), and what ``work`` needs.
+    Keys: ``work`` (see ``WORK``), ``log``, ``errors`` (a file each), ``kill_at`` (as in
+    DEEPVM_CHECKPOINT_KILL_AT), ``change`` (mutations), ``rank``, ``world`` and ``meet`` (several
+    ranks), and what ``work`` needs.
     """
     errors = os.open(order["errors"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(errors, 1)
@@ -376,7 +397,10 @@ def child(order: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     if order.get("world", 1) > 1:
         torch.distributed.init_process_group(
-            "gloo", init_method=f"file://{order['meet']}", rank=order["rank"], world_size=order["world"]
+            "gloo",
+            init_method=f"file://{order['meet']}",
+            rank=order["rank"],
+            world_size=order["world"],
         )
     WORK[order["work"]](order, Log(order["log"]))
 

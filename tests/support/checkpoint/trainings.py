@@ -62,7 +62,10 @@ def contents(folder: Path) -> dict[int, set[float]]:
 def fill_and_save(
     folder: Path, steps: int, every: int, *, pause: bool = False, **options: Any
 ) -> dict[int, set[float]]:
-    """``pause``: half way, until a version is complete; a busy machine may still be getting memory for the first."""
+    """``pause``: half way, until a version is complete.
+
+    A busy machine may still be getting memory for the first.
+    """
     model = model_of()
     optimizer = Fill(model.parameters())
     with Checkpointer(
@@ -77,14 +80,19 @@ def fill_and_save(
 
 
 class Job:
-    """A small training with everything that has a state: dropout, momentum, a scheduler, Python's random numbers."""
+    """A small training with everything that has a state: dropout, momentum, a scheduler, Python's
+    random numbers.
+    """
 
     def __init__(self, folder: Path, every: int | str | None = 1, **options: Any) -> None:
         torch.manual_seed(0)
         random.seed(0)
         numpy.random.seed(0)
         self.model = torch.nn.Sequential(
-            torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Dropout(0.5), torch.nn.Linear(16, 1)
+            torch.nn.Linear(8, 16),
+            torch.nn.BatchNorm1d(16),
+            torch.nn.Dropout(0.5),
+            torch.nn.Linear(16, 1),
         )
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.1)
         self.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, T_max=50)

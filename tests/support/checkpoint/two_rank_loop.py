@@ -1,4 +1,7 @@
-"""Ranks with dropout, BatchNorm and samples that change when they are read; replicas, or ``--sharded``."""
+"""Ranks with dropout, BatchNorm and samples that change when they are read.
+
+Replicas, or ``--sharded``.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +30,20 @@ def main() -> None:
     parser.add_argument("--loader-workers", type=int, default=0)
     parser.add_argument("--every", type=int, default=3)
     parser.add_argument("--sleep", type=float, default=0.0)
-    parser.add_argument("--sharded", action="store_true", help="fully_shard, and final.pt at the end")
+    parser.add_argument(
+        "--sharded", action="store_true", help="fully_shard, and final.pt at the end"
+    )
     parser.add_argument("--die-at", type=int, default=-1, help="kill all ranks after this step")
     options = parser.parse_args()
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(2, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 1))
-    trained: nn.Module = fully_shard(model) if options.sharded else nn.parallel.DistributedDataParallel(model)
+    model = nn.Sequential(
+        nn.Linear(2, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 1)
+    )
+    trained: nn.Module = (
+        fully_shard(model) if options.sharded else nn.parallel.DistributedDataParallel(model)
+    )
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for seed in (torch.manual_seed, random.seed, numpy.random.seed):
         seed(dist.get_rank() + 1)
@@ -64,12 +73,17 @@ def main() -> None:
                 if run.step == options.die_at:
                     os.kill(os.getpid(), signal.SIGKILL)
     if options.sharded:
-        whole = {k: v.full_tensor() if hasattr(v, "full_tensor") else v for k, v in model.state_dict().items()}
+        whole = {
+            k: v.full_tensor() if hasattr(v, "full_tensor") else v
+            for k, v in model.state_dict().items()
+        }
         if not dist.get_rank():
             torch.save(whole, options.out / "final.pt")
         dist.barrier()
     dist.destroy_process_group()
-    os._exit(0)  # threads of gloo outlive the group, and abort an interpreter that ends, now and then (torch 2.13)
+    # Threads of gloo outlive the group, and abort an interpreter that ends, now and then (torch
+    # 2.13)
+    os._exit(0)
 
 
 if __name__ == "__main__":

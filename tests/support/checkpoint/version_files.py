@@ -9,9 +9,13 @@ from deepvm.checkpoint.files.version_dir import VersionFolder
 from support.checkpoint.images import manifest_of, noise, write_to_folder
 
 
-def put(folder: Path, version: int, size: int = 1000, job: str = "job", *, best: bool = False) -> Path:
+def put(
+    folder: Path, version: int, size: int = 1000, job: str = "job", *, best: bool = False
+) -> Path:
     data = noise(size, version)
-    return write_to_folder(VersionFolder(folder), memoryview(data), replace(manifest_of(data, job, version), best=best))
+    return write_to_folder(
+        VersionFolder(folder), memoryview(data), replace(manifest_of(data, job, version), best=best)
+    )
 
 
 def flip(path: Path, offset: int) -> None:

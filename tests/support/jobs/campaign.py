@@ -1,4 +1,6 @@
-"""Kill whatever belongs to a job, in all of its states, until it has trained to its end all the same."""
+"""Kill whatever belongs to a job, in all of its states, until it has trained to its end all the
+same.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,10 @@ _MOST_UNREADY = 2
 
 @dataclass(frozen=True)
 class Kill:
-    """What was killed, and the states of the job and of the machine that it was on; "" for the controller."""
+    """What was killed, and the states of the job and of the machine that it was on.
+
+    "" for the controller.
+    """
 
     victim: str
     job: str
@@ -50,12 +55,20 @@ class Kill:
 
 @dataclass
 class Campaign:
-    """Kills of several jobs; what was killed least, and in states that were hit least, is killed next."""
+    """Kills of several jobs.
+
+    What was killed least, and in states that were hit least, is killed next.
+    """
 
     seen: Counter[Kill] = field(default_factory=Counter)
 
-    def run(self, home: Home, job: Path, name: str, seed: int, kills: int, limit_s: float = 600.0) -> list[Kill]:
-        """Start a job and kill so often; returns what was killed. It is resumed each time its controller is gone."""
+    def run(
+        self, home: Home, job: Path, name: str, seed: int, kills: int, limit_s: float = 600.0
+    ) -> list[Kill]:
+        """Start a job and kill so often; returns what was killed.
+
+        It is resumed each time its controller is gone.
+        """
         rng = random.Random(seed)
         process, killed = home.start("run", str(job)), list[Kill]()
         deadline, next_s = time.monotonic() + limit_s, time.monotonic() + rng.uniform(0.5, 3.0)
@@ -65,9 +78,16 @@ class Campaign:
                 said = said_by(process)
                 if process.returncode == 0:
                     return killed
-                begun = b"the name of a job" not in said  # else it was killed before it had written the job down
-                assert process.returncode in (-9, 4) or not begun, (process.returncode, said, killed)
-                process = home.start("jobs", "resume", name) if begun else home.start("run", str(job))
+                # Else it was killed before it had written the job down
+                begun = b"the name of a job" not in said
+                assert process.returncode in (-9, 4) or not begun, (
+                    process.returncode,
+                    said,
+                    killed,
+                )
+                process = (
+                    home.start("jobs", "resume", name) if begun else home.start("run", str(job))
+                )
             if len(killed) >= kills:
                 home.hurry()
             elif time.monotonic() >= next_s:
@@ -76,8 +96,11 @@ class Campaign:
                     able = [one for one in able if one[0].machine not in _UNREADY]
                 rng.shuffle(able)
                 best = min(able, key=lambda one: self._worth(one[0]), default=None)
-                # States that last for a moment are waited for, longer when the others were hit often.
-                patience_s = 0.0 if best is None else min(_PATIENCE_S * self.seen[best[0]], _LONGEST_S)
+                # States that last for a moment are waited for, longer when the others were hit
+                # often.
+                patience_s = (
+                    0.0 if best is None else min(_PATIENCE_S * self.seen[best[0]], _LONGEST_S)
+                )
                 if best is not None and time.monotonic() >= next_s + patience_s:
                     best[1]()
                     self.seen[best[0]] += 1
@@ -98,9 +121,14 @@ class Campaign:
             for kill, count in mine.items():
                 jobs[kill.job] += count
                 machines[kill.machine] += count
-            states = [", ".join(f"{s} {n}" for s, n in c.most_common() if s) for c in (jobs, machines)]
+            states = [
+                ", ".join(f"{s} {n}" for s, n in c.most_common() if s) for c in (jobs, machines)
+            ]
             rows.append(f"| {victim} | {sum(mine.values())} | {states[0]} | {states[1]} |")
-        head = ["| killed | times | while the job was | while its machine was |", "|---|---|---|---|"]
+        head = [
+            "| killed | times | while the job was | while its machine was |",
+            "|---|---|---|---|",
+        ]
         return "\n".join([*head, *rows, f"| all | {sum(self.seen.values())} | | |"])
 
 

@@ -1,9 +1,10 @@
-"""A real controller in a process of its own, with machines that are only messages, and a clock that can be set.
+"""A real controller in a process of its own, with machines that are only messages, and a clock that
+can be set.
 
     python -m support.jobs.controllers FOLDER SECRET MACHINES
 
-``FOLDER/clock``: by how many seconds the clock on the wall of that process is wrong. ``FOLDER/blind``: if it exists,
-nobody sees what that process shows.
+``FOLDER/clock``: by how many seconds the clock on the wall of that process is wrong.
+``FOLDER/blind``: if it exists, nobody sees what that process shows.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ class Messages:
 
 def history_in(folder: Path, limit_s: float) -> History:
     """A history that gives up a lock soon."""
-    return History(sa.create_engine(f"sqlite:///{folder}/history.db", connect_args={"timeout": limit_s}))
+    return History(
+        sa.create_engine(f"sqlite:///{folder}/history.db", connect_args={"timeout": limit_s})
+    )
 
 
 def control(folder: Path, secret: str, machines: int) -> None:
@@ -87,7 +90,9 @@ def control(folder: Path, secret: str, machines: int) -> None:
         world = history.world(JOB)
     spec = {"per_machine": 1, "tiers": [], "orphan_after_s": 1e9}
     cloud = Messages()
-    cloud.alive = {m.id: m.launched_s or time.time() for m in world.machines.values() if not m.state.over}
+    cloud.alive = {
+        m.id: m.launched_s or time.time() for m in world.machines.values() if not m.state.over
+    }
     controller = Controller(Submitted(JOB, folder, secret, spec), world, cloud, history)  # type: ignore[arg-type]
     if (folder / "blind").exists():
         controller.told = _fail
@@ -111,7 +116,13 @@ class Controlled:
         """Start it, or another after it."""
         (self.folder / "controller").unlink(missing_ok=True)
         with self.log.open("ab") as log:
-            words = [sys.executable, "-m", "support.jobs.controllers", str(self.folder), self.secret]
+            words = [
+                sys.executable,
+                "-m",
+                "support.jobs.controllers",
+                str(self.folder),
+                self.secret,
+            ]
             self.process = subprocess.Popen([*words, str(self.machines)], stdout=log, stderr=log)
         until((self.folder / "controller").exists, 60)
 
@@ -161,7 +172,9 @@ class Peer:
 
     def post(self, path: str, body: bytes, signature: str) -> tuple[int, bytes]:
         assert self.connection is not None
-        self.connection.request("POST", path, body, {HEADER: signature.encode("latin-1", "replace").decode("latin-1")})
+        self.connection.request(
+            "POST", path, body, {HEADER: signature.encode("latin-1", "replace").decode("latin-1")}
+        )
         answer = self.connection.getresponse()
         self.signature = answer.getheader(HEADER, "")
         return answer.status, answer.read()
@@ -193,7 +206,9 @@ class Beating:
 
     def __init__(self, where: Controlled, machines: list[str]) -> None:
         self._over, self.longest_s = threading.Event(), 0.0
-        self._threads = [threading.Thread(target=self._beat, args=(where, m), daemon=True) for m in machines]
+        self._threads = [
+            threading.Thread(target=self._beat, args=(where, m), daemon=True) for m in machines
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -203,7 +218,9 @@ class Beating:
             began = time.monotonic()
             try:
                 peer = peer or Peer(where, machine)
-                answer = peer.ask("/beat", {**BEAT, "generation": generation, "step": 5 if generation else 0})
+                answer = peer.ask(
+                    "/beat", {**BEAT, "generation": generation, "step": 5 if generation else 0}
+                )
                 self.longest_s = max(self.longest_s, time.monotonic() - began)
                 if answer.get("generation", generation) != generation:
                     generation = answer["generation"]
@@ -239,7 +256,9 @@ def running(folder: Path, machines: int = 2) -> Iterator[Controlled]:
 def shape(world: World) -> str:
     """What must not change."""
     machines = {m.id: m.state.value for m in world.machines.values()}
-    return json.dumps([machines, world.generation, world.members, world.formed, world.version, world.ending])
+    return json.dumps(
+        [machines, world.generation, world.members, world.formed, world.version, world.ending]
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""An EC2 and an S3 over HTTP: moto, and in front of it what moto lacks and what goes wrong in a cloud.
+"""An EC2 and an S3 over HTTP: moto, and in front of it what moto lacks and what goes wrong in a
+cloud.
 
-moto ignores client tokens, takes the first of a fleet's overrides, never runs out of capacity, and has spot prices at
-which a second costs nothing in any report. The proxy answers a token that it has seen with the reply that it gave;
-refuses pools; drops replies after the call went through, whereupon boto3 repeats the call; and hides new instances
-from DescribeInstances for a while.
+moto ignores client tokens, takes the first of a fleet's overrides, never runs out of capacity, and
+has spot prices at which a second costs nothing in any report. The proxy answers a token that it has
+seen with the reply that it gave; refuses pools; drops replies after the call went through,
+whereupon boto3 repeats the call; and hides new instances from DescribeInstances for a while.
 """
 
 from __future__ import annotations
@@ -45,10 +46,12 @@ class FakeEc2:
     """The server and its faults.
 
     Attributes:
-        full: refusal by (type, zone), the zone ``*`` for all. lose: how many replies of CreateFleet are dropped after
-            the call. twice: how many fleets bring two instances for the one that was asked for, doubled: how many have.
-            fail: codes that are answered before the call, by action, one each time. late_s: for how long
-            DescribeInstances does not know an instance. calls: (service, action, parameters) of all requests.
+        full: refusal by (type, zone), the zone ``*`` for all. lose: how many replies of CreateFleet
+            are dropped after the call. twice: how many fleets bring two instances for the one that
+            was asked for, doubled: how many have.
+            fail: codes that are answered before the call, by action, one each time. late_s: for how
+            long DescribeInstances does not know an instance. calls: (service, action, parameters)
+            of all requests.
     """
 
     def __init__(self, moto: Callable[..., Any]) -> None:
@@ -66,21 +69,31 @@ class FakeEc2:
         self._tokens: dict[str, tuple[str, list[tuple[str, str]], bytes]] = {}
         self._born: dict[str, float] = {}
 
-    # --- HTTP --------------------------------------------------------------------------------------------------------
+    # --- HTTP -------------------------------------------------------------------------------------
 
-    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    def __call__(
+        self, environ: dict[str, Any], start_response: Callable[..., Any]
+    ) -> Iterable[bytes]:
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         scope = environ.get("HTTP_AUTHORIZATION", "").split("/")
         service = scope[3] if len(scope) > 3 else ""
         if service not in _SERVED:
-            refused = json.dumps({"__type": "AccessDeniedException", "Message": "not here"}).encode()
+            refused = json.dumps(
+                {"__type": "AccessDeniedException", "Message": "not here"}
+            ).encode()
             return self._send(
-                start_response, "400 Bad Request", [("Content-Type", "application/x-amz-json-1.1")], refused
+                start_response,
+                "400 Bad Request",
+                [("Content-Type", "application/x-amz-json-1.1")],
+                refused,
             )
         if service != "ec2":
             target = environ.get("HTTP_X_AMZ_TARGET", "").rpartition(".")[2]
             action = target or _action(environ, body)
-            given: dict[str, Any] = {"path": environ["PATH_INFO"], "query": environ.get("QUERY_STRING", "")}
+            given: dict[str, Any] = {
+                "path": environ["PATH_INFO"],
+                "query": environ.get("QUERY_STRING", ""),
+            }
             given["body"] = body
             self.calls.append((service, action, given))
             return self._send(start_response, *self._pass(environ, body))
@@ -103,7 +116,9 @@ class FakeEc2:
             found = found[0], found[1], self._without_young(found[2])
         return self._send(start_response, *found)
 
-    def _fleet(self, environ: dict[str, Any], start_response: Callable[..., Any], given: dict[str, str]) -> Any:
+    def _fleet(
+        self, environ: dict[str, Any], start_response: Callable[..., Any], given: dict[str, str]
+    ) -> Any:
         token = given["ClientToken"]
         with self._lock:  # one at a time: a token that is sent twice at once counts once
             if token in self._tokens and not self.forget_tokens:
@@ -116,18 +131,29 @@ class FakeEc2:
             raise ConnectionAbortedError  # after the call went through
         return self._send(start_response, *found)
 
-    def _new_fleet(self, environ: dict[str, Any], given: dict[str, str]) -> tuple[str, list[tuple[str, str]], bytes]:
+    def _new_fleet(
+        self, environ: dict[str, Any], given: dict[str, str]
+    ) -> tuple[str, list[tuple[str, str]], bytes]:
         start = "LaunchTemplateConfigs.1.Overrides."
         numbers = sorted({int(k[len(start) :].split(".")[0]) for k in given if k.startswith(start)})
-        offers = [(n, given[f"{start}{n}.InstanceType"], self.zone_of(given[f"{start}{n}.SubnetId"])) for n in numbers]
-        refused = [(k, z, code) for _, k, z in offers if (code := self.full.get((k, z)) or self.full.get((k, "*")))]
+        offers = [
+            (n, given[f"{start}{n}.InstanceType"], self.zone_of(given[f"{start}{n}.SubnetId"]))
+            for n in numbers
+        ]
+        refused = [
+            (k, z, code)
+            for _, k, z in offers
+            if (code := self.full.get((k, z)) or self.full.get((k, "*")))
+        ]
         open_ = [n for n, k, z in offers if (k, z) not in self.full and (k, "*") not in self.full]
         if not open_:
             rows = "".join(
-                f"<item><errorCode>{c}</errorCode><errorMessage>in {z}</errorMessage></item>" for _, z, c in refused
+                f"<item><errorCode>{c}</errorCode><errorMessage>in {z}</errorMessage></item>"
+                for _, z, c in refused
             )
             text = (
-                '<CreateFleetResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"><requestId>r</requestId>'
+                "<CreateFleetResponse"
+                ' xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"><requestId>r</requestId>'
                 f"<fleetId>fleet-1</fleetId><errorSet>{rows}</errorSet><fleetInstanceSet/></CreateFleetResponse>"
             )
             return "200 OK", [("Content-Type", "text/xml")], text.encode()
@@ -159,7 +185,9 @@ class FakeEc2:
                 text = text.replace(row, "")
         return text.encode()
 
-    def _pass(self, environ: dict[str, Any], body: bytes) -> tuple[str, list[tuple[str, str]], bytes]:
+    def _pass(
+        self, environ: dict[str, Any], body: bytes
+    ) -> tuple[str, list[tuple[str, str]], bytes]:
         """What moto answers."""
         said: list[Any] = []
 
@@ -168,16 +196,23 @@ class FakeEc2:
 
         inner = {**environ, "wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
         inner.pop("werkzeug.request", None)
-        with self._one_at_a_time:  # moto's S3 closes a file that another request for the same object reads
+        # Moto's S3 closes a file that another request for the same object reads
+        with self._one_at_a_time:
             data = b"".join(self._moto(inner, begin))
-        return said[0], [(k, v) for k, v in said[1] if k.lower() not in ("content-length", "connection")], data
+        return (
+            said[0],
+            [(k, v) for k, v in said[1] if k.lower() not in ("content-length", "connection")],
+            data,
+        )
 
     @staticmethod
-    def _send(start_response: Callable[..., Any], status: str, headers: list[tuple[str, str]], body: bytes) -> Any:
+    def _send(
+        start_response: Callable[..., Any], status: str, headers: list[tuple[str, str]], body: bytes
+    ) -> Any:
         start_response(status, [*headers, ("Content-Length", str(len(body)))])
         return [body]
 
-    # --- what a test looks at ----------------------------------------------------------------------------------------
+    # --- what a test looks at ---------------------------------------------------------------------
 
     @cache  # noqa: B019  there is one
     def client(self, service: str) -> Any:
@@ -203,9 +238,14 @@ class FakeEc2:
         return [i for r in backend.reservations.values() for i in r.instances]
 
     def alive(self) -> list[str]:
-        """The machines that cost something, by the names of their requests; one that is there twice twice."""
+        """The machines that cost something, by the names of their requests.
+
+        One that is there twice twice.
+        """
         rows = [i for i in self.instances() if i._state.name in ("pending", "running")]
-        return sorted(next(t["value"] for t in i.get_tags() if t["key"] == "deepvm:machine") for i in rows)
+        return sorted(
+            next(t["value"] for t in i.get_tags() if t["key"] == "deepvm:machine") for i in rows
+        )
 
     def asked(self) -> list[str]:
         return [action for _, action, _ in self.calls]
@@ -222,8 +262,12 @@ class FakeEc2:
             s3.create_bucket(Bucket=BUCKET)
         for row in s3.list_objects_v2(Bucket=BUCKET).get("Contents", ()):
             s3.delete_object(Bucket=BUCKET, Key=row["Key"])
-        for name in (PROFILE, HEAD_PROFILE) if not iam.list_instance_profiles()["InstanceProfiles"] else ():
-            iam.create_role(RoleName=name, AssumeRolePolicyDocument=json.dumps({"Version": "2012-10-17"}))
+        for name in (
+            (PROFILE, HEAD_PROFILE) if not iam.list_instance_profiles()["InstanceProfiles"] else ()
+        ):
+            iam.create_role(
+                RoleName=name, AssumeRolePolicyDocument=json.dumps({"Version": "2012-10-17"})
+            )
             iam.create_instance_profile(InstanceProfileName=name)
             iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=name)
         for row in ec2.describe_launch_templates()["LaunchTemplates"]:
@@ -231,10 +275,18 @@ class FakeEc2:
         self.calls.clear()
 
     def objects(self) -> list[str]:
-        return [o["Key"] for o in self.client("s3").list_objects_v2(Bucket=BUCKET).get("Contents", ())]
+        return [
+            o["Key"] for o in self.client("s3").list_objects_v2(Bucket=BUCKET).get("Contents", ())
+        ]
 
     def cloud(self, folder: Path, **more: Any) -> HeadedEc2Cloud:
-        settings = {"bucket": BUCKET, "ami": IMAGE, "anchor_ami": IMAGE, "controller_host": "127.0.0.1", **more}
+        settings = {
+            "bucket": BUCKET,
+            "ami": IMAGE,
+            "anchor_ami": IMAGE,
+            "controller_host": "127.0.0.1",
+            **more,
+        }
         return HeadedEc2Cloud(folder, Ec2Settings(REGION, **settings))
 
 
@@ -251,8 +303,14 @@ def _action(environ: dict[str, Any], body: bytes) -> str:
 
 
 def _error(code: str) -> tuple[str, list[tuple[str, str]], bytes]:
-    status = {"RequestLimitExceeded": "503 Service Unavailable", "InternalError": "500 Internal Server Error"}
-    text = f"<Response><Errors><Error><Code>{code}</Code><Message>on purpose</Message></Error></Errors></Response>"
+    status = {
+        "RequestLimitExceeded": "503 Service Unavailable",
+        "InternalError": "500 Internal Server Error",
+    }
+    text = (
+        f"<Response><Errors><Error><Code>{code}</Code><Message>on"
+        " purpose</Message></Error></Errors></Response>"
+    )
     return status.get(code, "400 Bad Request"), [("Content-Type", "text/xml")], text.encode()
 
 

@@ -1,4 +1,6 @@
-"""EC2 instances that really run: their user data, in a process tree each, with a metadata service of their own."""
+"""EC2 instances that really run: their user data, in a process tree each, with a metadata service
+of their own.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,12 @@ TRAIN = "python own.py {steps} 0.05;"
 """A job that such machines train."""
 HEADS: dict[str, str] = {}
 """What a test adds to the environment of heads: points at which they are killed."""
-_ROLE = {"Code": "Success", "AccessKeyId": "ASIAROLE", "SecretAccessKey": "role", "Token": "role-token"}
+_ROLE = {
+    "Code": "Success",
+    "AccessKeyId": "ASIAROLE",
+    "SecretAccessKey": "role",
+    "Token": "role-token",
+}
 
 
 class Machine:
@@ -46,7 +53,9 @@ class Machine:
         facts = {f"tags/instance/{key}": value for key, value in tags.items()} | {
             "local-ipv4": "127.0.0.1",
             "iam/security-credentials/": "deepvm-job",
-            "iam/security-credentials/deepvm-job": json.dumps({**_ROLE, "Expiration": "2099-01-01T00:00:00Z"}),
+            "iam/security-credentials/deepvm-job": json.dumps(
+                {**_ROLE, "Expiration": "2099-01-01T00:00:00Z"}
+            ),
             "placement/availability-zone": "us-east-1a",
         }
         self.metadata = FakeMetadata(facts)
@@ -58,8 +67,12 @@ class Machine:
         template = _template_of(ec2, self.name)
         script = base64.b64decode(template["LaunchTemplateData.UserData"]).decode()
         (place / "user-data").write_text(placed(script, place))
-        environ = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "DEEPVM_", "PYTHON"))}
-        path = [p for p in environ["PATH"].split(os.pathsep) if Path(p) != Path(sys.executable).parent]
+        environ = {
+            k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "DEEPVM_", "PYTHON"))
+        }
+        path = [
+            p for p in environ["PATH"].split(os.pathsep) if Path(p) != Path(sys.executable).parent
+        ]
         environ |= {
             "PATH": os.pathsep.join([str(stub), *path]),  # an image's Python is in none of these
             "STUB": str(place),
@@ -87,7 +100,11 @@ class Machine:
     def cut_off(self) -> None:
         """The end of an instance: of all its processes at once."""
         with contextlib.suppress(OSError):
-            children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+            children = (
+                Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+                .read_text()
+                .split()
+            )
             for child in children:  # the first of its own kind of numbers: with it all others end
                 os.kill(int(child), signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError):
@@ -104,9 +121,15 @@ def placed(script: str, place: Path) -> str:
 
 def _template_of(ec2: FakeEc2, machine: str) -> dict[str, str]:
     """The launch template with which a machine was asked for."""
-    fleet = next(g for _, a, g in reversed(ec2.calls) if a == "CreateFleet" and machine in g.values())
+    fleet = next(
+        g for _, a, g in reversed(ec2.calls) if a == "CreateFleet" and machine in g.values()
+    )
     name = fleet["LaunchTemplateConfigs.1.LaunchTemplateSpecification.LaunchTemplateName"]
-    made = (g for _, a, g in reversed(ec2.calls) if a == "CreateLaunchTemplate" and g["LaunchTemplateName"] == name)
+    made = (
+        g
+        for _, a, g in reversed(ec2.calls)
+        if a == "CreateLaunchTemplate" and g["LaunchTemplateName"] == name
+    )
     return next(made)
 
 
@@ -152,4 +175,8 @@ class Machines:
 
 def step_of(home_result: Path) -> int:
     """How often the trainers have started, by what they write."""
-    return len(re.findall(r"\d+", (home_result / "starts-0").read_text())) if (home_result / "starts-0").exists() else 0
+    return (
+        len(re.findall(r"\d+", (home_result / "starts-0").read_text()))
+        if (home_result / "starts-0").exists()
+        else 0
+    )

@@ -1,4 +1,6 @@
-"""Trainings whose results show each step, points that kill, and what must hold of a job whatever was killed."""
+"""Trainings whose results show each step, points that kill, and what must hold of a job whatever
+was killed.
+"""
 
 from __future__ import annotations
 
@@ -123,7 +125,9 @@ def said_by(process: subprocess.Popen[bytes]) -> bytes:
 
 
 def points() -> set[str]:
-    """All points of the rooms that run jobs: those in the source, and one each side of each change of a state."""
+    """All points of the rooms that run jobs: those in the source, and one each side of each change
+    of a state.
+    """
     found = set[str]()
     for file in (PRODUCT / "jobs").rglob("*.py"):
         found |= set(re.findall(r'point\("([\w.-]+)"\)', file.read_text()))
@@ -134,15 +138,23 @@ def points() -> set[str]:
 
 
 def nothing_is_left(home: Home, name: str) -> dict[str, Any]:
-    """Check that a job has left no process, machine or network, counts its money once, and saw nothing stale."""
+    """Check that a job has left no process, machine or network, counts its money once, and saw
+    nothing stale.
+    """
     assert until(lambda: not home.processes(), 15)
     assert not home.document("jobs", "orphans")["orphans"]
     assert not networks(name)
     assert not stale(home, name)
     found = home.document("jobs", "show", name)
     assert found["cost_usd"] == pytest.approx(sum(m["usd"] for m in found["machines"]), abs=1e-7)
-    places = {p.name for p in (home.jobs / name / "machines").iterdir() if (p / "machine.json").exists()}
-    assert {m["id"] for m in found["machines"] if m["usd"]} <= places <= {m["id"] for m in found["machines"]}
+    places = {
+        p.name for p in (home.jobs / name / "machines").iterdir() if (p / "machine.json").exists()
+    }
+    assert (
+        {m["id"] for m in found["machines"] if m["usd"]}
+        <= places
+        <= {m["id"] for m in found["machines"]}
+    )
     return found
 
 
@@ -155,18 +167,22 @@ def networks(name: str) -> list[Path]:
 def stale(home: Home, name: str) -> list[str]:
     """What an older generation has made visible after a newer one had looked for versions.
 
-    Trainings write down their generation, the step that they go on from, and the generation that saved it.
+    Trainings write down their generation, the step that they go on from, and the generation that
+    saved it.
     """
     found = []
     for place in sorted(home.result.glob("restored-*")):
         rows = [tuple(map(int, line.split())) for line in place.read_text().splitlines()]
-        seen = [(step, saved_by, f"generation {epoch} goes on from") for epoch, step, saved_by in rows]
+        seen = [
+            (step, saved_by, f"generation {epoch} goes on from") for epoch, step, saved_by in rows
+        ]
         if place.name == "restored-0":
             folders = (home.jobs / name / "versions" / name / "backups").glob("0*/whole.json")
             seen += [(*map(int, f.parent.name.split("-")), "there is") for f in folders]  # type: ignore[misc]
         for epoch, step, _ in rows:
             found += [
-                f"{place.name}: {who} {later} of generation {saved_by}, and generation {epoch} found only {step}"
+                f"{place.name}: {who} {later} of generation {saved_by}, and generation {epoch}"
+                f" found only {step}"
                 for later, saved_by, who in seen
                 if saved_by < epoch and later > step
             ]
@@ -186,7 +202,10 @@ def arm(home: Home, labels: Iterable[str]) -> Path:
 def until_it_ends(
     home: Home, job: Path, name: str, limit_s: float, meanwhile: Callable[[], None] = lambda: None
 ) -> int:
-    """Start a job, and go on with it whenever its controller is killed; returns the last exit code."""
+    """Start a job, and go on with it whenever its controller is killed.
+
+    Returns the last exit code.
+    """
     process = home.start("run", str(job))
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
@@ -207,7 +226,10 @@ def until_it_ends(
 def undisturbed(home: Home, steps: int) -> str:
     """The parameters of ``train.py`` on two ranks of which nothing is killed."""
     home.hurry()
-    assert home.document("run", str(home.job("calm", f"python train.py {steps} 0", count=2)))["state"] == "done"
+    assert (
+        home.document("run", str(home.job("calm", f"python train.py {steps} 0", count=2)))["state"]
+        == "done"
+    )
     found: set[str] = {(home.result / f"final-{rank}").read_text() for rank in range(2)}
     assert len(found) == 1
     return found.pop()

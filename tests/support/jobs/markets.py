@@ -14,7 +14,9 @@ BOUGHT = Pool("a", "z", "on-demand", 10.0)
 LONGEST_START_S = 6.0 + 3.0 + 7.0 + 5.0  # boot, load, and until both are heard of
 
 
-def terms(count: int, end_s: float, policy: str, steps: int = 200, least: int | None = None) -> Terms:
+def terms(
+    count: int, end_s: float, policy: str, steps: int = 200, least: int | None = None
+) -> Terms:
     return Terms(
         least or count,
         count,
@@ -41,15 +43,20 @@ def meets_the_deadline(
     refusals: float,
     gone_s: float,
 ) -> None:
-    """Check that a job of 200 steps is done in time; from ``gone_s`` on no spot machine is to be had."""
+    """Check that a job of 200 steps is done in time.
+
+    From ``gone_s`` on no spot machine is to be had.
+    """
     steps = 200
     end_s = (1 + slack) * steps + 3 * LONGEST_START_S + 2
     faults = Faults(notices, 8.0, losses, mean_s=mean_s)
     simulation = Simulation(random.Random(seed), terms(count, end_s, policy, steps), faults, steps)
-    # Of spot only: on-demand machines are to be had, or nothing helps. From some moment on there are none at all.
+    # Of spot only: on-demand machines are to be had, or nothing helps. From some moment on there
+    # are none at all.
     simulation.refused = lambda pool: (
         not is_on_demand(pool) and (simulation.now > gone_s or simulation.rng.random() < refusals)
     )
     world = finished(simulation)
     assert world.job is Job.DONE, (world.ending, world.steps)
-    assert simulation.ended_s is not None and simulation.ended_s <= end_s + 10  # until all is released
+    # Until all is released
+    assert simulation.ended_s is not None and simulation.ended_s <= end_s + 10

@@ -1,4 +1,6 @@
-"""A bucket in memory, and a cloud that only rents heads: what can go wrong with them, without a server."""
+"""A bucket in memory, and a cloud that only rents heads: what can go wrong with them, without a
+server.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,8 @@ class MemoryBucket:
     """See :class:`deepvm.jobs.cloud.Objects`.
 
     Attributes:
-        lose: so many replies to :meth:`replace` are lost after it was done. down: nothing answers. early: called once
-            before the next :meth:`replace`.
+        lose: so many replies to :meth:`replace` are lost after it was done. down: nothing answers.
+            early: called once before the next :meth:`replace`.
     """
 
     def __init__(self) -> None:
@@ -82,7 +84,9 @@ class MemoryBucket:
 
 
 class HeadCloud:
-    """See :class:`deepvm.jobs.cloud.Headed`; ``asked``: the numbers of the heads that were asked for."""
+    """See :class:`deepvm.jobs.cloud.Headed`; ``asked``: the numbers of the heads that were asked
+    for.
+    """
 
     def __init__(self) -> None:
         self.bucket, self.asked = MemoryBucket(), list[int]()
@@ -130,13 +134,17 @@ def submitted(folder: Path) -> tuple[History, JobRow]:
     (folder / NAME).mkdir()
     (folder / NAME / "secret").write_text(new_secret())
     now_s = time.time()
-    assert history.add_job(NAME, now_s, folder / NAME, worlds.spec(), World(Terms(1, 1), now_s, pools=(worlds.POOL,)))
+    assert history.add_job(
+        NAME, now_s, folder / NAME, worlds.spec(), World(Terms(1, 1), now_s, pools=(worlds.POOL,))
+    )
     row = history.job(NAME)
     assert row is not None and row.state == Job.PENDING.value
     return history, row
 
 
-def head_in(folder: Path, cloud: HeadCloud, number: int, copy: Mapping[str, object]) -> tuple[History, Keeper]:
+def head_in(
+    folder: Path, cloud: HeadCloud, number: int, copy: Mapping[str, object]
+) -> tuple[History, Keeper]:
     """The computer of a head that has fetched its job."""
     (folder / NAME / "logs").mkdir(parents=True)
     HeadState(number, time.time(), here=True).save(folder / NAME)

@@ -1,4 +1,6 @@
-"""The metadata services of AWS, GCP and Azure as their documentation has them, as far as an agent can notice."""
+"""The metadata services of AWS, GCP and Azure as their documentation has them, as far as an agent
+can notice.
+"""
 
 from __future__ import annotations
 
@@ -47,13 +49,19 @@ class Service:
         self._server.server_close()
 
 
-NOT_FOUND = '<?xml version="1.0" encoding="iso-8859-1"?>\n<html><head><title>404 - Not Found</title></head></html>\n'
+NOT_FOUND = (
+    '<?xml version="1.0" encoding="iso-8859-1"?>\n<html><head><title>404 - Not'
+    " Found</title></head></html>\n"
+)
 
 
 class Imds(Service):
-    """IMDSv2: a token first, of 1 s to 6 h; 401 for none, or one that has expired; 404 for what is not so.
+    """IMDSv2: a token first, of 1 s to 6 h; 401 for none, or one that has expired.
 
-    ``hop_limit``: 1 for what a container sees that is a hop away: the connection stands, the token never arrives.
+    404 for what is not so.
+
+    ``hop_limit``: 1 for what a container sees that is a hop away: the connection stands, the token
+    never arrives.
     """
 
     def __init__(self, hop_limit: int = 2) -> None:
@@ -91,7 +99,9 @@ class Imds(Service):
 
 
 class GcpMetadata(Service):
-    """The metadata server of Compute Engine: ``Metadata-Flavor: Google`` both ways, and ``wait_for_change``."""
+    """The metadata server of Compute Engine: ``Metadata-Flavor: Google`` both ways, and
+    ``wait_for_change``.
+    """
 
     def __init__(self) -> None:
         self.preempted, self.maintenance = False, "NONE"
@@ -104,7 +114,11 @@ class GcpMetadata(Service):
         parts = urlsplit(path)
         if parts.path == "/computeMetadata/v1/instance/preempted":
             until_s = time.monotonic() + float(parse_qs(parts.query).get("timeout_sec", ["60"])[0])
-            while "wait_for_change=true" in parts.query and not self.preempted and time.monotonic() < until_s:
+            while (
+                "wait_for_change=true" in parts.query
+                and not self.preempted
+                and time.monotonic() < until_s
+            ):
                 time.sleep(0.02)
             return 200, "TRUE" if self.preempted else "FALSE", own
         if parts.path == "/computeMetadata/v1/instance/maintenance-event":
@@ -113,7 +127,10 @@ class GcpMetadata(Service):
 
 
 class AzureMetadata(Service):
-    """Scheduled events of a VM; the first question is answered late, as the service starts with it."""
+    """Scheduled events of a VM.
+
+    The first question is answered late, as the service starts with it.
+    """
 
     def __init__(self, name: str = "train-0", first_s: float = 0.0) -> None:
         self.name, self.events, self.incarnation = name, list[dict[str, Any]](), 1
@@ -135,7 +152,9 @@ class AzureMetadata(Service):
         time.sleep(late_s)
         return 200, json.dumps({"DocumentIncarnation": self.incarnation, "Events": self.events}), {}
 
-    def add(self, kind: str, not_before: str = "", *, of: str = "", status: str = "Scheduled") -> None:
+    def add(
+        self, kind: str, not_before: str = "", *, of: str = "", status: str = "Scheduled"
+    ) -> None:
         self.incarnation += 1
         self.events.append(
             {

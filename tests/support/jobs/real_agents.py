@@ -1,4 +1,6 @@
-"""A real agent in a process of its own, and a controller that gives the orders of a test, over the real wire."""
+"""A real agent in a process of its own, and a controller that gives the orders of a test, over the
+real wire.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ class Commander:
         self._receiver = Receiver(self.secret)
         bound = listening("127.0.0.1", 0)
         self._server = server_of(application(self, self._receiver), Strangers())
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._server.serve([bound])), daemon=True)
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._server.serve([bound])), daemon=True
+        )
         self._thread.start()
         until(lambda: self._server.started)
         self.url = f"http://127.0.0.1:{bound.getsockname()[1]}"
@@ -66,7 +70,12 @@ class Commander:
         self.beats.append({"machine": machine, "at": time.monotonic(), **message})
         until_s = time.monotonic() + min(message["wait_s"], 0.5)
         while True:
-            orders = {"digest": "", "shutdown": False, "generation": 0, **self.orders.get(machine, {})}
+            orders = {
+                "digest": "",
+                "shutdown": False,
+                "generation": 0,
+                **self.orders.get(machine, {}),
+            }
             orders["digest"] = json.dumps(orders)
             if orders["digest"] != message["seen"]:
                 return orders
@@ -76,7 +85,9 @@ class Commander:
 
     async def report(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
         known = {report["of"] for report in self.reports}
-        self.reports += [{"machine": machine, **e} for e in message["events"] if e["of"] not in known]
+        self.reports += [
+            {"machine": machine, **e} for e in message["events"] if e["of"] not in known
+        ]
         return {}
 
     async def schedule(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -93,7 +104,12 @@ class Commander:
         each = self.spec["per_machine"]
         ranks = [{"machine": name, "processes": each, "address": "127.0.0.1"} for name in machines]
         for name in machines:
-            self.orders[name] = {"generation": generation, "ranks": ranks, "tiers": self.spec["tiers"], "port": 29999}
+            self.orders[name] = {
+                "generation": generation,
+                "ranks": ranks,
+                "tiers": self.spec["tiers"],
+                "port": 29999,
+            }
 
     def heard(self, kind: str) -> list[dict[str, Any]]:
         """The reports of a kind."""
@@ -105,15 +121,30 @@ class Commander:
 
 
 @contextmanager
-def running(where: Commander, folder: Path, machine: str = "m1", **more: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """An agent; ``more``: settings, ``metadata``: the URL of its metadata service, ``env``: more of its environment."""
+def running(
+    where: Commander, folder: Path, machine: str = "m1", **more: Any
+) -> Iterator[subprocess.Popen[bytes]]:
+    """An agent; ``more``: settings, ``metadata``: the URL of its metadata service, ``env``: more of
+    its environment.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    settings = {"machine": machine, "secret": secret_of(where.secret, machine).hex(), "controller": where.url}
+    settings = {
+        "machine": machine,
+        "secret": secret_of(where.secret, machine).hex(),
+        "controller": where.url,
+    }
     metadata, env = more.pop("metadata", "http://127.0.0.1:9"), more.pop("env", {})
     (folder / "settings.json").write_text(json.dumps({**settings, "beat_s": 0.5, **more}))
-    words = [sys.executable, "-m", "deepvm.jobs.agent.main", str(folder / "settings.json"), metadata]
+    words = [
+        sys.executable,
+        "-m",
+        "deepvm.jobs.agent.main",
+        str(folder / "settings.json"),
+        metadata,
+    ]
     with (folder / "console").open("wb") as console:
-        path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])  # as on any cloud
+        # As on any cloud
+        path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
         environ = {**os.environ, "PATH": path, **env}
         process = subprocess.Popen(words, env=environ, stdout=console, stderr=console)
     try:
@@ -124,7 +155,10 @@ def running(where: Commander, folder: Path, machine: str = "m1", **more: Any) ->
         for place in Path("/proc").iterdir():  # trainers have sessions of their own
             if place.name.isdigit() and int(place.name) != os.getpid():
                 try:
-                    if str(folder).encode() in (place / "environ").read_bytes() + (place / "cmdline").read_bytes():
+                    if (
+                        str(folder).encode()
+                        in (place / "environ").read_bytes() + (place / "cmdline").read_bytes()
+                    ):
                         os.kill(int(place.name), signal.SIGKILL)
                 except OSError:
                     continue

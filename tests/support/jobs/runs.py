@@ -1,4 +1,6 @@
-"""Jobs of ``deepvm run`` as a user starts them, in processes of their own, with a home of their own."""
+"""Jobs of ``deepvm run`` as a user starts them, in processes of their own, with a home of their
+own.
+"""
 
 from __future__ import annotations
 
@@ -70,12 +72,19 @@ class Home:
         self.code.mkdir()
         (self.code / "own.py").write_text(SCRIPT)
         self.env = {k: v for k, v in os.environ.items() if not k.startswith("DEEPVM_")}
-        self.env |= {f"XDG_{kind}_HOME": str(folder / kind.lower()) for kind in ("DATA", "CACHE", "CONFIG", "STATE")}
+        self.env |= {
+            f"XDG_{kind}_HOME": str(folder / kind.lower())
+            for kind in ("DATA", "CACHE", "CONFIG", "STATE")
+        }
 
-        self.env["DEEPVM_DATA_DIR"] = str(self.jobs.parent)  # the suite's own is for all tests together
+        # The suite's own is for all tests together
+        self.env["DEEPVM_DATA_DIR"] = str(self.jobs.parent)
 
     def job(self, name: str, train: str, count: Any = 1, **more: Any) -> Path:
-        """A job file. Commands that end in ``;`` have a shell, and no process that loads torch beforehand."""
+        """A job file.
+
+        Commands that end in ``;`` have a shell, and no process that loads torch beforehand.
+        """
         document = {
             "name": name,
             "train": train,
@@ -96,7 +105,9 @@ class Home:
         (self.result / "hurry").touch()
 
     def run(self, *words: str, limit_s: float = 200) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(self.command(*words), env=self.env, capture_output=True, text=True, timeout=limit_s)
+        return subprocess.run(
+            self.command(*words), env=self.env, capture_output=True, text=True, timeout=limit_s
+        )
 
     def start(self, *words: str, program: str = "deepvm.cli.main") -> subprocess.Popen[bytes]:
         """Start a command in the background, in a group of its own."""

@@ -1,7 +1,9 @@
-"""A cloud, agents and trainers in simulated time, for the controller's decisions: what can go wrong goes wrong.
+"""A cloud, agents and trainers in simulated time, for the controller's decisions: what can go wrong
+goes wrong.
 
-Replies of the cloud get lost, requests are refused, machines vanish with a notice and without, networks are cut, the
-controller is killed between what it wrote down and what it does. Nothing here is the controller's.
+Replies of the cloud get lost, requests are refused, machines vanish with a notice and without,
+networks are cut, the controller is killed between what it wrote down and what it does. Nothing here
+is the controller's.
 """
 
 from __future__ import annotations
@@ -74,7 +76,9 @@ class Simulation:
         self.now = 0.0
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
         self.order = itertools.count()
-        self.first = World(terms, 0.0, pools=(Pool("a", "z", "spot", 3.6), Pool("b", "z", "spot", 7.2)))
+        self.first = World(
+            terms, 0.0, pools=(Pool("a", "z", "spot", 3.6), Pool("b", "z", "spot", 7.2))
+        )
         self.world, self.history, self.up = self.first, list[tuple[Any, float]](), True
         self.machines: dict[str, Machine] = {}
         self.groups: dict[int, Group] = {}
@@ -86,9 +90,15 @@ class Simulation:
         self.at(0.0, self.tick)
         self.at(LIST_S, self.list)
         self.at(STEP_S, self.train)
-        for kind, count in (("notice", faults.notices), ("loss", faults.losses), ("cut", faults.cuts)):
+        for kind, count in (
+            ("notice", faults.notices),
+            ("loss", faults.losses),
+            ("cut", faults.cuts),
+        ):
             for _ in range(count):
-                self.at(10 + rng.expovariate(1 / faults.mean_s), lambda kind=kind: self.strike(kind))
+                self.at(
+                    10 + rng.expovariate(1 / faults.mean_s), lambda kind=kind: self.strike(kind)
+                )
         for _ in range(faults.crashes):
             self.at(1 + rng.expovariate(1 / faults.mean_s), self.crash)
 
@@ -103,7 +113,7 @@ class Simulation:
                 self.ended_s = self.now
                 return
 
-    # --- the controller ----------------------------------------------------------------------------------------------
+    # --- the controller ---------------------------------------------------------------------------
 
     def feed(self, event: Any) -> bool:
         """Whether the controller heard it."""
@@ -112,7 +122,8 @@ class Simulation:
         self.history.append((event, self.now))
         self.world, acts = react(self.world, event, self.now)
         self.check()
-        if self.faults.crashes and self.rng.random() < 0.02:  # between what is written down and what is done
+        # Between what is written down and what is done
+        if self.faults.crashes and self.rng.random() < 0.02:
             self.crash()
             return True
         for act in acts:
@@ -156,20 +167,22 @@ class Simulation:
         assert not world.formed or len(world.members) >= world.terms.least
         asked = [m for m in world.machines.values() if not m.state.over]
         both = 1 if not world.terms.bought else 2  # spot trains until on-demand takes over
-        assert len([m for m in asked if m.noticed_s is None and m.state.value not in ("releasing", "lost")]) <= (
-            both * world.terms.most
-        ), "more machines than anybody wants"
+        assert len(
+            [m for m in asked if m.noticed_s is None and m.state.value not in ("releasing", "lost")]
+        ) <= (both * world.terms.most), "more machines than anybody wants"
 
     def tick(self) -> None:
         self.feed(d.Tick())
         self.at(1.0, self.tick)
 
-    # --- the cloud ---------------------------------------------------------------------------------------------------
+    # --- the cloud --------------------------------------------------------------------------------
 
     def list(self, *, again: bool = True) -> None:
         alive = {m.id: m.born_s for m in self.machines.values() if m.alive}
         ended = {m.id: (m.born_s, m.died_s) for m in self.machines.values() if m.died_s is not None}
-        taken = frozenset(m.id for m in self.machines.values() if m.taken_s is not None and not m.alive)
+        taken = frozenset(
+            m.id for m in self.machines.values() if m.taken_s is not None and not m.alive
+        )
         self.feed(d.Listed(alive, ended, taken=taken))
         if again:
             self.at(LIST_S, self.list)
@@ -184,9 +197,15 @@ class Simulation:
         """Take a machine back, or cut it off."""
         if self.world.job.over:
             return
-        able = [m for m in self.machines.values() if m.alive and m.taken_s is None and m.warm_s <= self.now]
+        able = [
+            m
+            for m in self.machines.values()
+            if m.alive and m.taken_s is None and m.warm_s <= self.now
+        ]
         if self.world.terms.bought:  # what is bought on demand stays
-            able = [m for m in able if self.world.machines[m.id].pool not in self.world.terms.bought]
+            able = [
+                m for m in able if self.world.machines[m.id].pool not in self.world.terms.bought
+            ]
         if not able:
             self.at(3.0, lambda: self.strike(kind))
             return
@@ -201,7 +220,7 @@ class Simulation:
             self.tell(machine, d.Noticed(machine.id, machine.taken_s))
             self.at(self.faults.grace_s, lambda: self.end(machine))
 
-    # --- agents ------------------------------------------------------------------------------------------------------
+    # --- agents -----------------------------------------------------------------------------------
 
     def tell(self, machine: Machine, event: Any) -> None:
         """An agent reports; it repeats what was not heard."""
@@ -209,7 +228,12 @@ class Simulation:
         self.flush(machine)
 
     def flush(self, machine: Machine) -> None:
-        while machine.said and machine.alive and self.now >= machine.cut_until_s and self.feed(machine.said[0]):
+        while (
+            machine.said
+            and machine.alive
+            and self.now >= machine.cut_until_s
+            and self.feed(machine.said[0])
+        ):
             machine.said.pop(0)
         if machine.alive and self.now >= machine.cut_until_s and self.up:
             self.obey(machine)
@@ -235,10 +259,16 @@ class Simulation:
             old = self.groups.get(machine.generation)
             if old is not None:
                 old.running.discard(machine.id)
-            machine.said = [e for e in machine.said if not isinstance(e, (d.Started, d.Ended, d.Safe, d.Unsaved))]
+            machine.said = [
+                e
+                for e in machine.said
+                if not isinstance(e, (d.Started, d.Ended, d.Safe, d.Unsaved))
+            ]
             machine.generation = orders.generation
             if orders.generation:
-                group = self.groups.setdefault(orders.generation, Group(orders.generation, orders.members))
+                group = self.groups.setdefault(
+                    orders.generation, Group(orders.generation, orders.members)
+                )
                 self.at(0.5, lambda: self.start(machine, group))
         group_now = self.groups.get(machine.generation)
         if (
@@ -249,14 +279,16 @@ class Simulation:
         ):
             group_now.wanted = orders.save
 
-    # --- trainers ----------------------------------------------------------------------------------------------------
+    # --- trainers ---------------------------------------------------------------------------------
 
     def start(self, machine: Machine, group: Group) -> None:
         if not machine.alive or machine.generation != group.number:
             return
         group.running.add(machine.id)
         if group.running == set(group.members) and group.step is None:
-            before = max((g.step or 0 for g in self.groups.values() if g.number < group.number), default=0)
+            before = max(
+                (g.step or 0 for g in self.groups.values() if g.number < group.number), default=0
+            )
             group.step, self.epoch = self.version, max(self.epoch, group.number)
             self.lost += max(before - group.step, 0) if group.number == max(self.groups) else 0
         first = machine.id == group.members[0]
@@ -266,7 +298,9 @@ class Simulation:
         self.at(STEP_S, self.train)
         for group in list(self.groups.values()):
             whole = group.running == set(group.members) and not any(
-                self.now < self.machines[m].cut_until_s for m in group.members if len(group.members) > 1
+                self.now < self.machines[m].cut_until_s
+                for m in group.members
+                if len(group.members) > 1
             )
             if group.step is None or group.done or not group.running:
                 continue
@@ -310,11 +344,15 @@ def finished(simulation: Simulation) -> World:
     assert simulation.ended_s is not None, (world.job, simulation.now)
     if world.job is Job.DONE:
         assert simulation.version == simulation.total, "it is done, and steps are missing"
-    assert [epoch for epoch, _ in simulation.commits] == sorted(epoch for epoch, _ in simulation.commits)
+    assert [epoch for epoch, _ in simulation.commits] == sorted(
+        epoch for epoch, _ in simulation.commits
+    )
     simulation.list(again=False)
     world = simulation.world
     prices = {m.id: m.pool.usd_per_hour for m in world.machines.values()}
-    paid = sum(((m.died_s or 0.0) - m.born_s) * prices[m.id] / 3600 for m in simulation.machines.values())
+    paid = sum(
+        ((m.died_s or 0.0) - m.born_s) * prices[m.id] / 3600 for m in simulation.machines.values()
+    )
     assert abs(world.usd - paid) < 1e-9, "money is not counted once"
     return world
 

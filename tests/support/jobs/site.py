@@ -20,14 +20,21 @@ class Site:
         env = {**os.environ, "DEEPVM_DATA_DIR": str(data)}
         command = [sys.executable, "-m", "deepvm.cli.main", "jobs", "serve", *words]
         self.process = subprocess.Popen(
-            command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+            command,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
         assert self.process.stdout is not None
         self.link = self.process.stdout.readline().strip()
         found = re.fullmatch(r"http://(.+):(\d+)/\?token=([\w-]{40,})", self.link)
         assert found, self.process.communicate()
         self.port, self.token = int(found[2]), found[3]
-        self.cookie = self.get(f"/?token={self.token}")[1].getheader("set-cookie", "").partition(";")[0]
+        self.cookie = (
+            self.get(f"/?token={self.token}")[1].getheader("set-cookie", "").partition(";")[0]
+        )
 
     def open(self, path: str, method: str = "GET", **headers: str) -> http.client.HTTPResponse:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
@@ -39,7 +46,9 @@ class Site:
         self._open += [connection, answer]
         return answer
 
-    def get(self, path: str, method: str = "GET", **headers: str) -> tuple[bytes, http.client.HTTPResponse]:
+    def get(
+        self, path: str, method: str = "GET", **headers: str
+    ) -> tuple[bytes, http.client.HTTPResponse]:
         others, self._open = self._open, []
         answer = self.open(path, method, **headers)
         found = answer.read(), answer

@@ -33,8 +33,9 @@ def serving(folder: Path) -> Iterator[tuple[int, Path]]:
         port = int(found.getsockname()[1])
     config = folder / "sshd_config"
     config.write_text(
-        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {own}\nAuthorizedKeysFile {allowed}\nStrictModes no\n"
-        "UsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\nAcceptEnv *\nPidFile none\n"
+        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {own}\nAuthorizedKeysFile"
+        f" {allowed}\nStrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin"
+        " yes\nAcceptEnv *\nPidFile none\n"
     )
     log = folder / "sshd.log"
     process = subprocess.Popen([program, "-D", "-f", str(config), "-E", str(log)])
@@ -53,5 +54,7 @@ def _await(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
             return
         if process.poll() is not None or time.monotonic() > deadline:
             said = log.read_text().strip() if log.exists() else ""
-            pytest.skip(f"sshd does not start here: {said.splitlines()[-1] if said else 'it says nothing'}")
+            pytest.skip(
+                f"sshd does not start here: {said.splitlines()[-1] if said else 'it says nothing'}"
+            )
         time.sleep(0.05)

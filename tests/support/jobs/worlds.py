@@ -1,4 +1,6 @@
-"""Jobs as their history would have them, made by hand: one machine or hundreds, with all that can happen to them."""
+"""Jobs as their history would have them, made by hand: one machine or hundreds, with all that can
+happen to them.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,13 @@ def spec(**more: Any) -> dict[str, Any]:
         "cloud": "aws",
         "env": {"WANDB_API_KEY": "planted-secret"},
         "tiers": ["https://me:planted-secret@bucket.example/run"],
-        "machines": {"type": "g4dn.xlarge", "plan": None, "count": 4, "market": "spot", "zone": None},
+        "machines": {
+            "type": "g4dn.xlarge",
+            "plan": None,
+            "count": 4,
+            "market": "spot",
+            "zone": None,
+        },
         "budget": {"usd_per_hour": None, "total_usd": 0.1, "deadline": None},
         "instance_type": "g4dn.xlarge",
         "steps": None,
@@ -80,20 +88,36 @@ def standing(
     found = spec(**more)
     numbered = [replace(event, number=i) for i, event in enumerate(events, start=1)]
     document = final_document(str(found["name"]), START_S, world, numbered, {"g4dn.xlarge": 0.526})
-    row = JobRow(str(found["name"]), START_S, job.value, Path("/nowhere"), found, document if over else None)
+    row = JobRow(
+        str(found["name"]), START_S, job.value, Path("/nowhere"), found, document if over else None
+    )
     return Standing(row, world, numbered, samples, document, OVER if over else ALIVE, now_s)
 
 
 def one_machine(**more: Any) -> Standing:
     """A short job on one machine that nothing happens to."""
-    m = machine(1, 0.0, launched_s=START_S + 2, ready_s=START_S + 6, trained_s=START_S + 7, ended_s=START_S + 60)
+    m = machine(
+        1,
+        0.0,
+        launched_s=START_S + 2,
+        ready_s=START_S + 6,
+        trained_s=START_S + 7,
+        ended_s=START_S + 60,
+    )
     m = replace(m, state=Machine.ENDED, end_reason="released")
     events = [
         EventRow(START_S + 2, "launched", "pending", {"id": "m1", "generation": 0}),
         EventRow(START_S + 6, STATE, "forming", {"generation": 1}),
         EventRow(START_S + 7, "started", "running", {"id": "m1", "version": 0, "generation": 1}),
-        EventRow(START_S + 30, "safe", "running", {"version": 90, "reason": "insurance", "generation": 1}),
-        EventRow(START_S + 58, "ended", "done", {"id": "m1", "code": 0, "step": 200, "lines": [], "generation": 1}),
+        EventRow(
+            START_S + 30, "safe", "running", {"version": 90, "reason": "insurance", "generation": 1}
+        ),
+        EventRow(
+            START_S + 58,
+            "ended",
+            "done",
+            {"id": "m1", "code": 0, "step": 200, "lines": [], "generation": 1},
+        ),
     ]
     samples = [Sample(START_S + 7 + i, 1, 4 * i) for i in range(51)]
     return standing([m], events, samples, end_s=60.0, **{"steps": 200, **more})
@@ -130,12 +154,23 @@ def many(count: int, seed: int = 1, hours: float = 12.0, **more: Any) -> Standin
         kind = rng.choices(["preempted", "lost", "refused"], [8, 2, 1])[0]
         if gone_s >= end_s:
             kind = "released"
-        times = {"launched_s": START_S + launched_s, "ready_s": START_S + ready_s, "trained_s": START_S + ready_s + 3}
+        times = {
+            "launched_s": START_S + launched_s,
+            "ready_s": START_S + ready_s,
+            "trained_s": START_S + ready_s + 3,
+        }
         times["ended_s"] = START_S + gone_s
         state = Machine.ENDED
         if kind == "refused":
             times, state, gone_s = {}, Machine.FAILED, asked_s + 20
-            events.append(EventRow(START_S + asked_s, "refused", "running", {"id": f"m{number}", "why": "no capacity"}))
+            events.append(
+                EventRow(
+                    START_S + asked_s,
+                    "refused",
+                    "running",
+                    {"id": f"m{number}", "why": "no capacity"},
+                )
+            )
         elif kind == "preempted":
             times["noticed_s"] = START_S + max(gone_s - 120, launched_s)
         elif kind == "lost":
@@ -162,7 +197,11 @@ def many(count: int, seed: int = 1, hours: float = 12.0, **more: Any) -> Standin
             said = {"version": version, "reason": "emergency", "generation": generation}
             events.append(EventRow(times["noticed_s"] + 2, "safe", "saving", said))
         elif kind == "lost":
-            events.append(EventRow(times["silent_s"], MACHINE, "forming", {**facts, "state": "suspect", "why": ""}))
+            events.append(
+                EventRow(
+                    times["silent_s"], MACHINE, "forming", {**facts, "state": "suspect", "why": ""}
+                )
+            )
             step = float(version)
             samples.append(Sample(START_S + last_s + 1, generation, version))
         ends = {**facts, "state": "ended", "why": kind}
@@ -172,18 +211,31 @@ def many(count: int, seed: int = 1, hours: float = 12.0, **more: Any) -> Standin
     for begun in [e for e in events if e.kind == "started"]:
         others = [m for m in machines if m.ready_s and m.ready_s <= begun.at_s < (m.ended_s or 0.0)]
         facts = {"version": None, "generation": begun.facts["generation"]}
-        events += [EventRow(begun.at_s, "started", "running", {**facts, "id": m.id}) for m in others]
+        events += [
+            EventRow(begun.at_s, "started", "running", {**facts, "id": m.id}) for m in others
+        ]
     events.sort(key=lambda e: e.at_s)
     return standing(machines, events, thinned(samples, 2 * end_s / MOST), end_s=end_s, **more)
 
 
 def hostile() -> Standing:
     """A job all of whose texts try to act."""
-    m = machine(1, 0.0, pool=Pool(HOSTILE, HOSTILE, "spot", 1.0), launched_s=START_S + 1, state=Machine.MEMBER)
+    m = machine(
+        1,
+        0.0,
+        pool=Pool(HOSTILE, HOSTILE, "spot", 1.0),
+        launched_s=START_S + 1,
+        state=Machine.MEMBER,
+    )
     events = [
         EventRow(START_S + 1, "refused", "forming", {"id": HOSTILE, "why": HOSTILE}),
         EventRow(START_S + 2, "unsaved", "forming", {"why": HOSTILE}),
-        EventRow(START_S + 3, "ended", "failed", {"id": HOSTILE, "code": 1, "step": 2, "lines": [HOSTILE, "\ud800"]}),
+        EventRow(
+            START_S + 3,
+            "ended",
+            "failed",
+            {"id": HOSTILE, "code": 1, "step": 2, "lines": [HOSTILE, "\ud800"]},
+        ),
         EventRow(START_S + 4, "failed", "failed", {"id": HOSTILE, "why": HOSTILE}),
         EventRow(START_S + 4, "stop", "failed", {"why": HOSTILE}),
     ]

@@ -1,4 +1,6 @@
-"""Lines as the probe of an audit writes them, for trainings whose parameters are called w0, w1, ... after each step."""
+"""Lines as the probe of an audit writes them, for trainings whose parameters are called w0, w1, ...
+after each step.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,25 @@ def start(params: str, state: str, key: str = "k") -> Row:
 
 
 def step(
-    n: int, params: str, state: str, key: str = "k", *, buffers: str = "b", lr: float = 0.01, **random: str
+    n: int,
+    params: str,
+    state: str,
+    key: str = "k",
+    *,
+    buffers: str = "b",
+    lr: float = 0.01,
+    **random: str,
 ) -> Row:
     return {
-        **{"kind": "step", "n": n, "key": key, "params": params, "state": state, "buffers": buffers, "time": float(n)},
+        **{
+            "kind": "step",
+            "n": n,
+            "key": key,
+            "params": params,
+            "state": state,
+            "buffers": buffers,
+            "time": float(n),
+        },
         "groups": [{"lr": lr}],
         "random": {"torch": "t", "python": "p", **random},
     }
@@ -27,12 +44,17 @@ def step(
 
 def train(last: int, *, after: int = 0) -> list[Row]:
     """Of an attempt that goes on after a step, as it should."""
-    rows = [{**step(n - after, f"w{n}", f"s{n}"), "time": float(n)} for n in range(after + 1, last + 1)]
+    rows = [
+        {**step(n - after, f"w{n}", f"s{n}"), "time": float(n)} for n in range(after + 1, last + 1)
+    ]
     return [start(f"w{after}", f"s{after}" if after else ""), *rows]
 
 
 def samples(ids: dict[int, list[int]], *, epoch: int = 0, loss: str = "") -> list[Row]:
-    """By step, counted from 0: which samples it had. They are logged after the step, and before the next one."""
+    """By step, counted from 0: which samples it had.
+
+    They are logged after the step, and before the next one.
+    """
     return [
         {
             "kind": "samples",

@@ -1,4 +1,6 @@
-"""Two ranks under DistributedDataParallel, with dropout; ``--forget rng``: all ranks get the random state of rank 0."""
+"""Two ranks under DistributedDataParallel, with dropout; ``--forget rng``: all ranks get the random
+state of rank 0.
+"""
 
 from __future__ import annotations
 
@@ -49,14 +51,20 @@ def main() -> None:
                 states = [torch.empty_like(torch.get_rng_state()) for _ in range(world)]
                 dist.all_gather(states, torch.get_rng_state())
                 if not rank:
-                    state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
+                    state = {
+                        "step": step,
+                        "model": model.state_dict(),
+                        "optimizer": optimizer.state_dict(),
+                    }
                     state |= {"sampler": sampler.state_dict(), "rng": states}
                     torch.save(state, file.with_suffix(".tmp"))
                     os.replace(file.with_suffix(".tmp"), file)
             if step == 40:
                 break
     dist.destroy_process_group()
-    os._exit(0)  # threads of gloo outlive the group, and abort an interpreter that ends, now and then (torch 2.13)
+    # Threads of gloo outlive the group, and abort an interpreter that ends, now and then (torch
+    # 2.13)
+    os._exit(0)
 
 
 if __name__ == "__main__":

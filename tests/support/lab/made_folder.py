@@ -1,4 +1,6 @@
-"""The folder of a small matrix as ``deepvm lab run`` leaves it, written by hand: no training, always the same times."""
+"""The folder of a small matrix as ``deepvm lab run`` leaves it, written by hand: no training,
+always the same times.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,13 @@ from support.lab.made_runs import row, write, write_lines
 SIZE, BATCH, WORLD, STEPS, EVERY = 4096, 1024, 2, 12, 4
 BEGAN_S = 1_795_780_800.0  # 2026-11-27T12:00:00Z
 NO_PROCESS = 2**22 + 1  # above Linux's largest number of a process
-STRATEGIES = {"none": None, "ref-blk": "blocking", "ref-ovl": "overlapped", "blk": "blocking", "ovl": "overlapped"}
+STRATEGIES = {
+    "none": None,
+    "ref-blk": "blocking",
+    "ref-ovl": "overlapped",
+    "blk": "blocking",
+    "ovl": "overlapped",
+}
 STRATEGIES |= {"deepvm": "deepvm"}
 STALLS_S = {"blocking": 0.4, "overlapped": 0.1, "deepvm": 0.02}
 """Of a checkpoint."""
@@ -60,7 +68,8 @@ def make(
 ) -> Path:
     """Write it, into a folder that may be new.
 
-    ``wrong``: runs that end with other parameters. ``unfinished``: those that end before their last step.
+    ``wrong``: runs that end with other parameters. ``unfinished``: those that end before their last
+    step.
     """
     out.mkdir(parents=True, exist_ok=True)
     manifest = Manifest(out)
@@ -90,7 +99,9 @@ def make(
 
 
 def list_again(out: Path) -> None:
-    """Give the manifest the keys of configurations that were changed: as if the runs had been made so."""
+    """Give the manifest the keys of configurations that were changed: as if the runs had been made
+    so.
+    """
     manifest = Manifest(out)
     for listed in list(manifest.rows.values()):
         config = json.loads((out / RUNS / listed.run / CONFIG).read_text())
@@ -129,18 +140,28 @@ def config_of(matrix: str, seed: int, variant: str, failure: str) -> dict[str, A
         "max_inflight": 4,
         "keep": 3,
         "launcher": "forkserver",
-        "strikes": [{"fault": "exit", "step": step, "key": f"exit-{step}-0", **common} for step in steps],
+        "strikes": [
+            {"fault": "exit", "step": step, "key": f"exit-{step}-0", **common} for step in steps
+        ],
         "disk": {},
         "controls": [],
     }
 
 
-def write_run(folder: Path, config: Mapping[str, Any], *, wrong: bool = False, ends: bool = True) -> float:
+def write_run(
+    folder: Path, config: Mapping[str, Any], *, wrong: bool = False, ends: bool = True
+) -> float:
     """One run; returns its seconds. Steps of seed s take 1 + s/10 times as long."""
     seed, strategy = config["seed"], config["strategy"]
     step_s, stall_s = STEP_S * (1 + seed / 10), STALLS_S.get(strategy or "", 0.0)
     strikes = [one["step"] for one in config["strikes"]]
-    now, resumed, reached, attempts, checkpoints = BEGAN_S + 100 * seed, 0, 0, list[dict[str, Any]](), list[Any]()
+    now, resumed, reached, attempts, checkpoints = (
+        BEGAN_S + 100 * seed,
+        0,
+        0,
+        list[dict[str, Any]](),
+        list[Any](),
+    )
     logs: list[list[dict[str, Any]]] = [[] for _ in range(WORLD)]
     events: list[list[dict[str, Any]]] = [[] for _ in range(WORLD)]
     for number in range(len(strikes) + 1):
@@ -151,12 +172,16 @@ def write_run(folder: Path, config: Mapping[str, Any], *, wrong: bool = False, e
         for rank in range(WORLD):
             facts = {"attempt": number, "rank": rank}
             events[rank].append({"event": "started", "time": began, **facts, "pid": NO_PROCESS})
-            events[rank].append({"event": "restored", "time": now, **facts, "step": resumed, "seconds": RESTORE_S})
+            events[rank].append(
+                {"event": "restored", "time": now, **facts, "step": resumed, "seconds": RESTORE_S}
+            )
         restored, replay_s = now, 0.0
         for step in range(resumed, until):
             now += step_s
             for rank in range(WORLD):
-                logs[rank].append({**row(config, step, rank, WORLD, number), "seconds": step_s, "time": now})
+                logs[rank].append(
+                    {**row(config, step, rank, WORLD, number), "seconds": step_s, "time": now}
+                )
             if strategy and (step + 1) % EVERY == 0:
                 now += stall_s
                 checkpoints.append(checkpoint_row(number, step + 1, strategy, stall_s, now))
@@ -182,7 +207,9 @@ def write_run(folder: Path, config: Mapping[str, Any], *, wrong: bool = False, e
             "disk_errors": 0,
         }
         facts |= {"detect_s": DETECT_S} if key else {}
-        facts |= {"restart_s": RESTART_S, "restore_s": RESTORE_S, "replay_s": replay_s} if number else {}
+        facts |= (
+            {"restart_s": RESTART_S, "restore_s": RESTORE_S, "replay_s": replay_s} if number else {}
+        )
         attempts.append(facts)
         now += DETECT_S
         reached = max(reached, until)
@@ -213,7 +240,9 @@ def write_run(folder: Path, config: Mapping[str, Any], *, wrong: bool = False, e
     return wall_s
 
 
-def checkpoint_row(attempt: int, step: int, strategy: str, stall_s: float, now: float) -> dict[str, Any]:
+def checkpoint_row(
+    attempt: int, step: int, strategy: str, stall_s: float, now: float
+) -> dict[str, Any]:
     blocking = strategy == "blocking"
     return {
         "attempt": attempt,
@@ -235,4 +264,12 @@ def stall_row(attempt: int, step: int, strategy: str, stall_s: float, now: float
     """That training has waited for a checkpoint: a line of ``worker_0.jsonl``."""
     write_s = stall_s - 0.02 if strategy == "blocking" else 0.0
     parts = {"seconds": stall_s, "snapshot_s": 0.02, "write_s": write_s}
-    return {"event": "stalled", "time": now, "attempt": attempt, "rank": 0, "step": step, "in_step": False, **parts}
+    return {
+        "event": "stalled",
+        "time": now,
+        "attempt": attempt,
+        "rank": 0,
+        "step": step,
+        "in_step": False,
+        **parts,
+    }

@@ -70,7 +70,9 @@ def row(config: Row, step: int, rank: int, world: int, attempt: int) -> Row:
     }
 
 
-def attempt(number: int, first: int, reached: int, struck: Sequence[str] = (), *, world: int, steps: int) -> Row:
+def attempt(
+    number: int, first: int, reached: int, struck: Sequence[str] = (), *, world: int, steps: int
+) -> Row:
     """An attempt of ``supervisor.json``."""
     done = reached == steps and not struck
     return {
@@ -94,14 +96,26 @@ def attempt(number: int, first: int, reached: int, struck: Sequence[str] = (), *
     }
 
 
-def strike(fault: str, step: int, rank: int = 0, *, target: str = "worker", ends: bool = True, **more: Any) -> Row:
+def strike(
+    fault: str, step: int, rank: int = 0, *, target: str = "worker", ends: bool = True, **more: Any
+) -> Row:
     """A planned failure."""
-    facts = {"target": target, "seconds": 0.0, "delay_s": 0.0, "key": f"{fault}-{step}-{rank}", "ends": ends}
+    facts = {
+        "target": target,
+        "seconds": 0.0,
+        "delay_s": 0.0,
+        "key": f"{fault}-{step}-{rank}",
+        "ends": ends,
+    }
     return {"fault": fault, "step": step, "rank": rank, **facts, **more}
 
 
-def make_run(folder: Path, *, failures: Sequence[int] = (12, 16), final: str = FINAL, **changes: Any) -> Path:
-    """A run that passes all gates: it failed when so many steps were done, and went on from its newest checkpoint."""
+def make_run(
+    folder: Path, *, failures: Sequence[int] = (12, 16), final: str = FINAL, **changes: Any
+) -> Path:
+    """A run that passes all gates: it failed when so many steps were done, and went on from its
+    newest checkpoint.
+    """
     config = {**CONFIG, **changes}
     world, steps, every = config["world"], config["steps"], config["checkpoint_every"]
     folder.mkdir(parents=True)
@@ -117,12 +131,21 @@ def make_run(folder: Path, *, failures: Sequence[int] = (12, 16), final: str = F
         attempts.append(attempt(number, first, end, struck, world=world, steps=steps))
         for rank in range(world):
             logs[rank] += [row(config, step, rank, world, number) for step in range(first, end)]
-            last = "ended" if not struck else "raised" if rank else "strike"  # who is hit says no more
+            # Who is hit says no more
+            last = "ended" if not struck else "raised" if rank else "strike"
             for name in ("started", "joined", "restored", last):
-                facts = {"pid": 2**22 + number} if name == "started" else {"step": first, "seconds": 0.05}
+                facts = (
+                    {"pid": 2**22 + number}
+                    if name == "started"
+                    else {"step": first, "seconds": 0.05}
+                )
                 at = 1000.0 + 100 * number
-                events[rank].append({"event": name, "time": at, "attempt": number, "rank": rank, **facts})
-        checkpoints += [checkpoint(number, step) for step in range(first + 1, end + 1) if step % every == 0]
+                events[rank].append(
+                    {"event": name, "time": at, "attempt": number, "rank": rank, **facts}
+                )
+        checkpoints += [
+            checkpoint(number, step) for step in range(first + 1, end + 1) if step % every == 0
+        ]
     failed = len(failures)
     supervisor = {
         "state": "completed",
@@ -146,9 +169,18 @@ def make_run(folder: Path, *, failures: Sequence[int] = (12, 16), final: str = F
 def checkpoint(number: int, step: int) -> Row:
     """A line of the log of checkpoints."""
     zeros = dict.fromkeys(
-        ("snapshot_s", "foreground_s", "background_s", "enqueue_s", "backpressure_s", "stall_s"), 0.01
+        ("snapshot_s", "foreground_s", "background_s", "enqueue_s", "backpressure_s", "stall_s"),
+        0.01,
     )
-    return {"attempt": number, "time": 1000.0, "step": step, **zeros, "bytes": 1000, "retries": 0, "error": ""}
+    return {
+        "attempt": number,
+        "time": 1000.0,
+        "step": step,
+        **zeros,
+        "bytes": 1000,
+        "retries": 0,
+        "error": "",
+    }
 
 
 def make_calm(folder: Path, **changes: Any) -> Path:

@@ -67,20 +67,27 @@ def goes_on(number: int, first: int) -> Change:
     """An attempt goes on from another step, and all but the checkpoints say so."""
 
     def change(folder: Path) -> None:
-        document("supervisor.json", lambda d: d["attempts"][number].update(resumed_step=first))(folder)
+        document("supervisor.json", lambda d: d["attempts"][number].update(resumed_step=first))(
+            folder
+        )
         for rank in (0, 1):
 
             def anew(rows: list[Row], rank: int = rank) -> list[Row]:
                 done = max(x["global_step"] for x in rows if x["attempt"] == number)
                 own = [row(CONFIG, step, rank, 2, number) for step in range(first, done + 1)]
-                older, newer = ([x for x in rows if (x["attempt"] - number) * sign > 0] for sign in (-1, 1))
+                older, newer = (
+                    [x for x in rows if (x["attempt"] - number) * sign > 0] for sign in (-1, 1)
+                )
                 return [*older, *own, *newer]
 
             lines_of(rank, anew)(folder)
             events_of(
                 rank,
                 lambda rows: [
-                    {**x, "step": first} if x["event"] == "restored" and x["attempt"] == number else x for x in rows
+                    {**x, "step": first}
+                    if x["event"] == "restored" and x["attempt"] == number
+                    else x
+                    for x in rows
                 ],
             )(folder)
 
@@ -88,7 +95,12 @@ def goes_on(number: int, first: int) -> Change:
 
 
 def struck(
-    folder: Path, fault: str, *, target: str = "worker", launcher: str = "forkserver", **changes: object
+    folder: Path,
+    fault: str,
+    *,
+    target: str = "worker",
+    launcher: str = "forkserver",
+    **changes: object,
 ) -> None:
     """The first failure becomes another one; ``changes``: of its attempt."""
     planned = strike(fault, 12, target=target)

@@ -13,4 +13,8 @@ global_batch: 16
 steps: 12
 checkpoint_every: 5
 """
-RUNS = ("tokens-gpt-tiny-calm-none-s0", "tokens-gpt-tiny-base-blk-s0", "tokens-gpt-tiny-base-ovl-s0")
+RUNS = (
+    "tokens-gpt-tiny-calm-none-s0",
+    "tokens-gpt-tiny-base-blk-s0",
+    "tokens-gpt-tiny-base-ovl-s0",
+)

@@ -1,4 +1,6 @@
-"""A training without torch, which starts quickly: it resumes right, or makes the one mistake that it is told to."""
+"""A training without torch, which starts quickly: it resumes right, or makes the one mistake that
+it is told to.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,11 @@ def main() -> None:
         if mistake == "untold" and not options.resume:
             sys.exit("told nothing")
         saved = json.loads(file.read_text())
-        weights, momentum, step = np.array(saved["weights"]), np.array(saved["momentum"]), saved["step"]
+        weights, momentum, step = (
+            np.array(saved["weights"]),
+            np.array(saved["momentum"]),
+            saved["step"],
+        )
         if mistake == "momentum":
             momentum[:] = 0
     while step < STEPS:

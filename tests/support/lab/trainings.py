@@ -41,7 +41,10 @@ def config(strategy: str | None, strikes: Sequence[Strike] = (), **changes: Any)
         "max_inflight": 2,
         "keep": 3,
         "launcher": "forkserver",
-        "strikes": [{**one.document(), "key": one.key, "ends": find_fault(one.fault).ends} for one in strikes],
+        "strikes": [
+            {**one.document(), "key": one.key, "ends": find_fault(one.fault).ends}
+            for one in strikes
+        ],
         "disk": {},
         "controls": [],
     }
@@ -73,7 +76,9 @@ def ran(
 ) -> Ran:
     """Run it, in a folder that is not there yet."""
     folder.mkdir(parents=True)
-    known = {name: {**vars(when), "target": when.target.value} for name, when in (disk or {}).items()}
+    known = {
+        name: {**vars(when), "target": when.target.value} for name, when in (disk or {}).items()
+    }
     made = config(strategy, strikes, disk=known, **changes)
     write_bytes(folder / CONFIG, json.dumps(made).encode())
     worlds = [(step, world) for step, world in made["worlds"]]

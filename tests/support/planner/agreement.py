@@ -28,7 +28,8 @@ class NumericalTrouble(Exception):
 
 
 def by_ilp(blocks: Sequence[Block], request: PlanRequest) -> list[Choice]:
-    """The best plan by the integer program alone, if there is one: :func:`deepvm.recommend` would hide a wrong answer.
+    """The best plan by the integer program alone, if there is one: :func:`deepvm.recommend` would
+    hide a wrong answer.
 
     Raises:
         NumericalTrouble: when it gives up.
@@ -54,7 +55,9 @@ def assert_agree(choices: Sequence[Choice], expected: Sequence[Plan], request: P
     assert [summary(c) for c in choices] == [(*p.cluster, p.micro_usd, p.zone) for p in expected]
     if request.policy is PolicyName.PERFORMANCE_FIRST:
         return  # its value is a place in an order, not an amount
-    per_dollar = request.objective is Objective.COST_PER_WORK and request.policy is not PolicyName.COST_FIRST
+    per_dollar = (
+        request.objective is Objective.COST_PER_WORK and request.policy is not PolicyName.COST_FIRST
+    )
     for choice, plan in zip(choices, expected, strict=True):
         # The planner counts money in micro-dollars, the oracle in dollars.
         value = choice.value / 10**6 if per_dollar else choice.value

@@ -1,6 +1,9 @@
-"""Small mixed-integer programs against brute force; as a script, in any environment that has PuLP and highspy.
+"""Small mixed-integer programs against brute force.
 
-A solver release that calls a wrong optimum optimal, or that writes to stdout, is excluded in pyproject.toml.
+As a script, in any environment that has PuLP and highspy.
+
+A solver release that calls a wrong optimum optimal, or that writes to stdout, is excluded in
+pyproject.toml.
 """
 
 from __future__ import annotations
@@ -19,7 +22,10 @@ OPTIONS["mip_heuristic_run_feasibility_jump"] = False  # as in deepvm.planner.se
 
 
 class Program(NamedTuple):
-    """Minimize cost x values with rows >= bound; all values are whole numbers but, if it is ``mixed``, the last."""
+    """Minimize cost x values with rows >= bound.
+
+    All values are whole numbers but, if it is ``mixed``, the last.
+    """
 
     low: list[int]
     high: list[int]
@@ -38,7 +44,10 @@ def drawn(seed: int) -> Program:
     high = [least + rng.randint(0, 5) for least in low]
     cost = [rng.choice((rng.randint(-9, 9), rng.uniform(-5, 5))) for _ in low]
     rows = [
-        ([rng.randint(-6, 6) for _ in low], rng.choice((rng.randint(-9, 30), round(rng.uniform(-9, 30), 1))))
+        (
+            [rng.randint(-6, 6) for _ in low],
+            rng.choice((rng.randint(-9, 30), round(rng.uniform(-9, 30), 1))),
+        )
         for _ in range(rng.randint(1, 3))
     ]
     return Program(low, high, cost, rows, mixed=bool(seed % 2))
@@ -50,21 +59,31 @@ def solved(program: Program) -> float | None:
         problem = pulp.LpProblem("oracle", pulp.LpMinimize)
         last = len(program.low) - 1
         values = [
-            problem.add_variable(f"v{i}", low, high, "Continuous" if program.mixed and i == last else "Integer")
+            problem.add_variable(
+                f"v{i}", low, high, "Continuous" if program.mixed and i == last else "Integer"
+            )
             for i, (low, high) in enumerate(zip(program.low, program.high, strict=True))
         ]
         problem.setObjective(pulp.lpSum(c * v for c, v in zip(program.cost, values, strict=True)))
         for weights, bound in program.rows:
-            problem.addConstraint(pulp.lpSum(w * v for w, v in zip(weights, values, strict=True)) >= bound)
+            problem.addConstraint(
+                pulp.lpSum(w * v for w, v in zip(weights, values, strict=True)) >= bound
+            )
         problem.solve(pulp.HiGHS(**OPTIONS))
-        return float(pulp.value(problem.objective)) if problem.status == pulp.LpStatusOptimal else None
+        return (
+            float(pulp.value(problem.objective)) if problem.status == pulp.LpStatusOptimal else None
+        )
 
 
 def brute_force(program: Program) -> float | None:
     whole = len(program.low) - program.mixed
     best = None
-    for chosen in itertools.product(*(range(program.low[i], program.high[i] + 1) for i in range(whole))):
-        low, high = (float(program.low[-1]), float(program.high[-1])) if program.mixed else (0.0, 0.0)
+    for chosen in itertools.product(
+        *(range(program.low[i], program.high[i] + 1) for i in range(whole))
+    ):
+        low, high = (
+            (float(program.low[-1]), float(program.high[-1])) if program.mixed else (0.0, 0.0)
+        )
         for weights, bound in program.rows:
             left = bound - sum(w * v for w, v in zip(weights, chosen, strict=False))
             weight = weights[-1] if program.mixed else 0
@@ -83,11 +102,15 @@ def brute_force(program: Program) -> float | None:
 
 
 def wrong(count: int) -> list[str]:
-    """The known program, one at which 1.12 prints, and so many random ones: those that are wrong, in words."""
+    """The known program, one at which 1.12 prints, and so many random ones: those that are wrong,
+    in words.
+    """
     found = []
     for program in (KNOWN, drawn(6890), *map(drawn, range(count))):
         got, right = solved(program), brute_force(program)
-        if (got is None) != (right is None) or (got is not None and right is not None and abs(got - right) > TOLERANCE):
+        if (got is None) != (right is None) or (
+            got is not None and right is not None and abs(got - right) > TOLERANCE
+        ):
             found.append(f"{program}: {got}, not {right}")
     return found
 

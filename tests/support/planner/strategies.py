@@ -1,7 +1,8 @@
 """Random catalogs and requests, with everything that real price lists and users do to a planner.
 
-Types come from pools that are made once from a fixed seed; Hypothesis chooses among them. That is several times faster
-than drawing every field of every type, and a failing example still shrinks to few types and to the first of the pool.
+Types come from pools that are made once from a fixed seed; Hypothesis chooses among them. That is
+several times faster than drawing every field of every type, and a failing example still shrinks to
+few types and to the first of the pool.
 """
 
 from __future__ import annotations
@@ -65,21 +66,47 @@ def ordinary_price(rng: random.Random) -> int:
 
 
 def extreme_price(rng: random.Random) -> int:
-    """From the cheapest VM to the dearest that anybody rents out (250 $/h), often a micro-dollar apart."""
+    """From the cheapest VM to the dearest that anybody rents out (250 $/h), often a micro-dollar
+    apart.
+    """
     return rng.choice(
-        (249_999_999, 249_999_998, 125_000_001, 124_999_999, 12_345_678, 12_345_679, 12_345_680, 2_001, 2_000, 1_999)
+        (
+            249_999_999,
+            249_999_998,
+            125_000_001,
+            124_999_999,
+            12_345_678,
+            12_345_679,
+            12_345_680,
+            2_001,
+            2_000,
+            1_999,
+        )
     )
 
 
 def absurd_price(rng: random.Random) -> int:
     """Prices at which a micro-dollar is far below what floating-point solvers can tell apart."""
-    return rng.choice((99_999_999_999, 99_999_999_998, 50_000_000_001, 49_999_999_999, 12_345_678, 12_345_679, 1, 2, 3))
+    return rng.choice(
+        (
+            99_999_999_999,
+            99_999_999_998,
+            50_000_000_001,
+            49_999_999_999,
+            12_345_678,
+            12_345_679,
+            1,
+            2,
+            3,
+        )
+    )
 
 
 def curve(rng: random.Random, kind: str) -> SpeedupCurve:
     """A sane curve as often as one that is negative, exceeds n, or falls.
 
-    No tangent is exactly 0 at a whole n (b - 2/a is never whole): there, rounding decides whether a cluster trains.
+    No tangent is exactly 0 at a whole n (b - 2/a is never whole): there, rounding decides whether a
+    cluster trains.
     """
     if kind == "hybrid":
         return HybridSpeedup(
@@ -94,7 +121,8 @@ def curve(rng: random.Random, kind: str) -> SpeedupCurve:
     points = [(float(n), rng.choice((0.5, 0.8, 1.2, 1.9, 2.5, 3.7, 20.0))) for n in sizes]
     if rng.random() < 0.5:
         points.insert(0, (1.0, 1.0))
-    # `beyond` is always given: the fit has tests of its own, and an exact oracle has no use for a second optimiser.
+    # `beyond` is always given: the fit has tests of its own, and an exact oracle has no use for a
+    # second optimiser.
     return MeasuredSpeedup(tuple(points), ring)
 
 
@@ -120,20 +148,30 @@ def make_pool(price: Callable[[random.Random], int], seed: int = 2023, size: int
         return mostly(rng.choice((0.1, 1.0, 5.0, 7.5, 10.0, 12.5, 25.0, 100.0)))
 
     def zoned(spot: Decimal | None) -> dict[str, object]:
-        """Spot prices by zone, or the zones alone, or neither; zones may cost the same, and a micro-dollar more."""
+        """Spot prices by zone, or the zones alone, or neither.
+
+        Zones may cost the same, and a micro-dollar more.
+        """
         kind = traits.random()
         names = traits.sample("ABC", traits.randint(1, 3))
         if spot is None or kind < 0.4:
             return {"zones": tuple(sorted(names)) if 0.2 < kind < 0.4 else ()}
-        prices = [spot, *(spot + usd(traits.choice((0, 1, 1000, price(traits)))) for _ in names[1:])]
+        prices = [
+            spot,
+            *(spot + usd(traits.choice((0, 1, 1000, price(traits)))) for _ in names[1:]),
+        ]
         rows = sorted(zip(prices, sorted(names) if kind < 0.7 else names, strict=True))
-        return {"spot_zones": tuple(ZonePrice(z, p) for p, z in rows), "zones": tuple(names) if kind < 0.8 else ()}
+        return {
+            "spot_zones": tuple(ZonePrice(z, p) for p, z in rows),
+            "zones": tuple(names) if kind < 0.8 else (),
+        }
 
     gpus, cpus = [], []
     for _ in range(size):
         spot = mostly(usd(price(rng)))
         curves = [curve(rng, kind) for kind in KINDS if rng.random() < 0.85]
-        if rng.random() < 0.3:  # the curve of one workload stands first and must never be taken for the general one
+        # The curve of one workload stands first and must never be taken for the general one
+        if rng.random() < 0.3:
             curves.insert(0, HybridSpeedup(0.2, 0.3, 40.0, workload="resnet"))
         gpus.append(
             gpu_type(
@@ -179,7 +217,11 @@ SATURATION = (
     SaturationTable((1.0, 5.0, 10.0, 25.0), (1, 2, 3, 5)),
     SaturationTable((0.5, 12.5), (2, 4)),
 )
-NODE_RULES = (PAPER_NODES, REAL_NODES, replace(REAL_NODES, reserved_bytes=2**28 + 1, reserved_percent=33))
+NODE_RULES = (
+    PAPER_NODES,
+    REAL_NODES,
+    replace(REAL_NODES, reserved_bytes=2**28 + 1, reserved_percent=33),
+)
 ARCHITECTURES = (
     (),
     (),
@@ -194,7 +236,9 @@ PLACES = tuple((f, m) for f in FAMILIES for m in Market)
 
 
 @st.composite
-def types(draw: st.DrawFn, kind: str, pool: str, names: Sequence[str], fewest: int) -> list[InstanceType]:
+def types(
+    draw: st.DrawFn, kind: str, pool: str, names: Sequence[str], fewest: int
+) -> list[InstanceType]:
     """Some types of a pool under some of the names; a type drawn as None is a twin of the first."""
     count = draw(st.sampled_from([n for n in (2, 3, 4, 5, 1, 0) if fewest <= n <= len(names)]))
     order = draw(st.permutations(names))[:count]
@@ -226,9 +270,13 @@ def filters(draw: st.DrawFn) -> dict[str, object]:
         return {"estimates": draw(st.booleans()), "burstable": draw(st.booleans())}
     each = (Range(16 * GIB, None), Range(None, 16 * GIB), Range(17 * GIB, 30 * GIB), Range(1, None))
     return {
-        "gpus_per_vm": draw(st.sampled_from([*BOUNDS, Range(1, 1), Range(2, None), Range(None, 2)])),
+        "gpus_per_vm": draw(
+            st.sampled_from([*BOUNDS, Range(1, 1), Range(2, None), Range(None, 2)])
+        ),
         "gpu_memory_bytes": draw(st.sampled_from([*BOUNDS, *each])),
-        "gpu_total_memory_bytes": draw(st.sampled_from([*BOUNDS, Range(32 * GIB, None), Range(None, 40 * GIB)])),
+        "gpu_total_memory_bytes": draw(
+            st.sampled_from([*BOUNDS, Range(32 * GIB, None), Range(None, 40 * GIB)])
+        ),
         "cpu_architecture": draw(st.sampled_from([None, None, *CpuArchitecture])),
         "generation": draw(st.sampled_from(Generation)),
         "estimates": draw(st.booleans()),
@@ -238,8 +286,15 @@ def filters(draw: st.DrawFn) -> dict[str, object]:
 
 @st.composite
 def cases(draw: st.DrawFn, pool: str = "ordinary") -> Case:
-    """A case in which at least one type has a curve; half of the budgets lie exactly at, or just below, a plan."""
-    gpus = draw(types("gpus", pool, GPU_NAMES, 1).filter(lambda found: any(t.curve(k) for t in found for k in KINDS)))
+    """A case in which at least one type has a curve.
+
+    Half of the budgets lie exactly at, or just below, a plan.
+    """
+    gpus = draw(
+        types("gpus", pool, GPU_NAMES, 1).filter(
+            lambda found: any(t.curve(k) for t in found for k in KINDS)
+        )
+    )
     kinds = [k for k in KINDS if any(t.curve(k) for t in gpus)]
     instances = [*gpus, *draw(types("cpus", pool, CPU_NAMES, 0))]
     unit = draw(st.sampled_from([1.0, 1e-3, 5e10]))  # what eFLOPS counts is up to the catalog
@@ -255,7 +310,9 @@ def cases(draw: st.DrawFn, pool: str = "ordinary") -> Case:
     request = PlanRequest(
         budget=Decimal(0),
         checkpoint_bytes=draw(
-            st.sampled_from([300_000_000, 300_000_000, 2**28, 1, 4 * 10**9, 40 * 10**9, 500 * 10**9])
+            st.sampled_from(
+                [300_000_000, 300_000_000, 2**28, 1, 4 * 10**9, 40 * 10**9, 500 * 10**9]
+            )
         ),
         buffers=draw(st.integers(1, 3)),
         objective=draw(st.sampled_from([o for o in Objective if o not in WORK_OBJECTIVES])),
@@ -275,11 +332,16 @@ def budgets_for(draw: st.DrawFn, shop: Catalog, request: PlanRequest) -> Decimal
     """Anything; the exact price of a plan; a micro-dollar or less below it."""
     found = oracle.plans(shop, request)
     assume(found or draw(st.integers(0, 4)) == 0)
-    # An index far above the number of plans: Hypothesis prefers small numbers, and the first plans are small clusters.
+    # An index far above the number of plans: Hypothesis prefers small numbers, and the first plans
+    # are small clusters.
     price = found[draw(st.integers(0, 10**6)) % len(found)].micro_usd if found else 0
     below = draw(st.sampled_from([Decimal(0), Decimal(0), usd(1), Decimal("0.0000005"), None]))
     if below is None or not found:
-        return draw(st.sampled_from([Decimal(10**6), Decimal(2), Decimal("7.123456"), Decimal("0.5"), Decimal(0)]))
+        return draw(
+            st.sampled_from(
+                [Decimal(10**6), Decimal(2), Decimal("7.123456"), Decimal("0.5"), Decimal(0)]
+            )
+        )
     return max(Decimal(0), usd(price) - below)
 
 
@@ -287,7 +349,9 @@ def repriced(instance: InstanceType, spot: Callable[[Decimal], Decimal]) -> Inst
     """The type with other spot prices, that of each zone included."""
     price = instance.spot_usd_per_hour
     zones = tuple(replace(z, usd_per_hour=spot(z.usd_per_hour)) for z in instance.spot_zones)
-    return replace(instance, spot_usd_per_hour=None if price is None else spot(price), spot_zones=zones)
+    return replace(
+        instance, spot_usd_per_hour=None if price is None else spot(price), spot_zones=zones
+    )
 
 
 def with_twins(shop: Catalog, rename: Callable[[str], str]) -> Catalog:

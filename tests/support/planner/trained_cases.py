@@ -1,4 +1,6 @@
-"""Random shops in which a model is trained, as dictionaries for the oracle and as catalogs for the planner."""
+"""Random shops in which a model is trained, as dictionaries for the oracle and as catalogs for the
+planner.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ _NET = Interconnect("ethernet", "any", 1.0)
 
 @dataclass(frozen=True)
 class Tables:
-    """A source that knows the speeds of types by name: a table of n = 1, 2, ..., or why there is none."""
+    """A source that knows the speeds of types by name: a table of n = 1, 2, ..., or why there is
+    none.
+    """
 
     tables: dict[str, Any]
     fitted: dict[str, int]
@@ -41,7 +45,9 @@ class Tables:
         shared = np.stack([0.3 * ones, trained_oracle.GROWTH * np.log(vms)], axis=1)
         return Doubt(shared, {name: self.sd[name] * ones, "all": 0.2 * ones}, 0.01 * ones)
 
-    def speed(self, instance: InstanceType, workload: Workload, vms: FloatArray) -> TrainingSpeed | str:
+    def speed(
+        self, instance: InstanceType, workload: Workload, vms: FloatArray
+    ) -> TrainingSpeed | str:
         """The rows of the table; nothing fits beyond its end."""
         table = self.tables[instance.name]
         if isinstance(table, str):
@@ -66,15 +72,23 @@ class Tables:
         )
 
 
-# --- dictionaries ----------------------------------------------------------------------------------------------------
+# --- dictionaries ---------------------------------------------------------------------------------
 
 
 def _price(rng: random.Random) -> int:
-    return rng.choice((100_000, 200_000, 333_333, 333_334, 66_000)) if rng.random() < 0.5 else rng.randint(1, 2_000_000)
+    return (
+        rng.choice((100_000, 200_000, 333_333, 333_334, 66_000))
+        if rng.random() < 0.5
+        else rng.randint(1, 2_000_000)
+    )
 
 
 def _speeds(rng: random.Random, most: int) -> Any:
-    """A table; the model may fit from some n on only, its global batch up to some n, and more VMs may be slower."""
+    """A table.
+
+    The model may fit from some n on only, its global batch up to some n, and more VMs may be
+    slower.
+    """
     if rng.random() < 0.1:
         return "nobody knows"
     first = rng.choice((1, 1, 1, 1, 2, 3, 5, most + 1))
@@ -112,7 +126,8 @@ def _gpu(rng: random.Random, most: int) -> dict[str, Any]:
 
 
 def _node(rng: random.Random) -> dict[str, Any]:
-    price = rng.choice((_price(rng), 100_000, 101_000, 103_000, 108_000))  # often about the same: then vCPUs decide
+    # Often about the same: then vCPUs decide
+    price = rng.choice((_price(rng), 100_000, 101_000, 103_000, 108_000))
     return {
         "on_demand": None if rng.random() < 0.05 else price,
         "gib": rng.choice((0.5, 2.0, 4.0, 8.0, 16.0, 16.0, 64.0, 256.0)),
@@ -125,25 +140,39 @@ def _node(rng: random.Random) -> dict[str, Any]:
 
 
 def drawn(rng: random.Random) -> dict[str, Any]:
-    """A shop, with what is asked of it; half of the budgets lie exactly at a plan's price, or a micro-dollar below."""
+    """A shop, with what is asked of it.
+
+    Half of the budgets lie exactly at a plan's price, or a micro-dollar below.
+    """
     most = rng.choice((12, 8, 5, 3, 2, 1)) if rng.random() < 0.95 else 130
     quotas = {}
-    for place in (("G", "spot"), ("G", "on-demand"), ("Standard", "spot"), ("Standard", "on-demand")):
+    for place in (
+        ("G", "spot"),
+        ("G", "on-demand"),
+        ("Standard", "spot"),
+        ("Standard", "on-demand"),
+    ):
         if rng.random() < 0.15:
             quotas[place] = rng.choice((400, 96, 33, 32, 12, 4, 3, 1, 0))
     if rng.random() < 0.03:  # a new account
-        quotas = dict.fromkeys((("G", "spot"), ("G", "on-demand"), ("Standard", "spot"), ("Standard", "on-demand")), 0)
+        quotas = dict.fromkeys(
+            (("G", "spot"), ("G", "on-demand"), ("Standard", "spot"), ("Standard", "on-demand")), 0
+        )
     amount = rng.random() < 0.4
     objectives = ("throughput", "throughput", "flopp", "cost-per-work")
     shop: dict[str, Any] = {
         "gpus": {name: _gpu(rng, most) for name in rng.sample(GPU_NAMES, rng.randint(1, 4))},
         "nodes": {name: _node(rng) for name in rng.sample(NODE_NAMES, rng.randint(0, 4))},
         "quotas": quotas,
-        "n_sat": rng.choice((((0.3, 3), (1.7, 12), (5.0, 16), (25.0, 28)), ((1.0, 1),), ((1.0, 2), (10.0, 5)))),
+        "n_sat": rng.choice(
+            (((0.3, 3), (1.7, 12), (5.0, 16), (25.0, 28)), ((1.0, 1),), ((1.0, 2), (10.0, 5)))
+        ),
         "rule": "paper" if rng.random() < 0.2 else "real",
-        "checkpoint": rng.choice((10**8, 3 * 10**8, 4 * 10**9, 16 * 10**9, 96 * 10**9, 5 * 10**11))
-        if rng.random() < 0.8
-        else rng.randint(1, 10**11),
+        "checkpoint": (
+            rng.choice((10**8, 3 * 10**8, 4 * 10**9, 16 * 10**9, 96 * 10**9, 5 * 10**11))
+            if rng.random() < 0.8
+            else rng.randint(1, 10**11)
+        ),
         "buffers": rng.choice((1, 2, 2, 3)),
         "method": rng.choice(("ddp", "fsdp")),
         "batch": rng.choice((1, 1, 1, 2048)),  # of one GPU; 8192 in all are known to train well
@@ -170,11 +199,13 @@ def drawn(rng: random.Random) -> dict[str, Any]:
     }
     found = trained_oracle.plans(shop)
     price = found[rng.randrange(len(found))].price if found else 10**6
-    shop["budget"] = rng.choice((price, price, max(0, price - 1), 3 * price, rng.randint(0, 10**7), 10**9))
+    shop["budget"] = rng.choice(
+        (price, price, max(0, price - 1), 3 * price, rng.randint(0, 10**7), 10**9)
+    )
     return shop
 
 
-# --- the same for the planner ----------------------------------------------------------------------------------------
+# --- the same for the planner ---------------------------------------------------------------------
 
 
 def _usd(micro: int | None) -> Decimal | None:
@@ -215,7 +246,9 @@ def _node_type(name: str, node: dict[str, Any]) -> InstanceType:
 
 def catalog_of(shop: dict[str, Any]) -> Catalog:
     """The types of a shop."""
-    types = [_gpu_type(n, g) for n, g in shop["gpus"].items()] + [_node_type(n, c) for n, c in shop["nodes"].items()]
+    types = [_gpu_type(n, g) for n, g in shop["gpus"].items()] + [
+        _node_type(n, c) for n, c in shop["nodes"].items()
+    ]
     return Catalog(
         name="shop",
         instances=tuple(types),
@@ -228,7 +261,9 @@ def request_of(shop: dict[str, Any], **options: Any) -> PlanRequest:
     """What is asked of a shop; clusters that differ in anything unless the options say ``rank``."""
     gpus = shop["gpus"]
     source = Tables(*({n: g[key] for n, g in gpus.items()} for key in ("speed", "fitted", "sd")))
-    workload = Workload(MODEL, Method(shop["method"]), batch=shop["batch"], samples=shop["units"] or None)
+    workload = Workload(
+        MODEL, Method(shop["method"]), batch=shop["batch"], samples=shop["units"] or None
+    )
     life = shop["life_s"]
     never = life is not None and math.isinf(life)
     asked: dict[str, Any] = {
@@ -238,7 +273,9 @@ def request_of(shop: dict[str, Any], **options: Any) -> PlanRequest:
         "objective": shop["objective"],
         "architecture": shop["architectures"],
         "max_nodes": shop["max_nodes"],
-        "quotas": [Quota(family, Market(market), v) for (family, market), v in shop["quotas"].items()],
+        "quotas": [
+            Quota(family, Market(market), v) for (family, market), v in shop["quotas"].items()
+        ],
         "top": shop["top"],
         "extrapolate": shop["extrapolate"],
         "mttp": None if never else life,

@@ -1,8 +1,9 @@
-"""A brute-force oracle for plans that train a model: nested loops over dictionaries, nothing of the planner's.
+"""A brute-force oracle for plans that train a model: nested loops over dictionaries, nothing of the
+planner's.
 
-A shop is a dictionary, as :mod:`support.planner.trained_cases` makes them. Money is whole micro-dollars. The speed of a
-type is a table, of n = 1, 2, ... VMs; None where the model does not fit. What preemptions leave of it is worked out
-here a second time, from the page of the method.
+A shop is a dictionary, as :mod:`support.planner.trained_cases` makes them. Money is whole
+micro-dollars. The speed of a type is a table, of n = 1, 2, ... VMs; None where the model does not
+fit. What preemptions leave of it is worked out here a second time, from the page of the method.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Plan(NamedTuple):
         return self[:5]
 
 
-# --- what preemptions leave ------------------------------------------------------------------------------------------
+# --- what preemptions leave -----------------------------------------------------------------------
 
 
 def life_s(shop: dict[str, Any], gpu: dict[str, Any]) -> float:
@@ -53,11 +54,15 @@ def life_s(shop: dict[str, Any], gpu: dict[str, Any]) -> float:
 
 
 def received_s(shop: dict[str, Any]) -> float:
-    """In which memory nodes receive a version: ten seconds, or at the speed of one VM's writes to a bucket."""
+    """In which memory nodes receive a version: ten seconds, or at the speed of one VM's writes to a
+    bucket.
+    """
     return max(10.0, shop["checkpoint"] / 1.25e9)
 
 
-def kept(shop: dict[str, Any], gpu: dict[str, Any], count: int, spot: int, architecture: str) -> float:
+def kept(
+    shop: dict[str, Any], gpu: dict[str, Any], count: int, spot: int, architecture: str
+) -> float:
     """Share of the throughput that is left with the best time between two saves."""
     if not spot:
         return 1.0
@@ -78,7 +83,7 @@ def kept(shop: dict[str, Any], gpu: dict[str, Any], count: int, spot: int, archi
     return min(1.0, rate * work / math.exp(waiting) / math.expm1(rate * (work + stall)))
 
 
-# --- constraints -----------------------------------------------------------------------------------------------------
+# --- constraints ----------------------------------------------------------------------------------
 
 
 def n_sat(shop: dict[str, Any], gbps: float) -> int:
@@ -112,7 +117,9 @@ def receives(shop: dict[str, Any], gbps: float, m: int) -> bool:
     return m * gbps * 0.8 / 8 * 1e9 * (1 + 1e-12) >= shop["checkpoint"] / received_s(shop)
 
 
-def nodes_for(shop: dict[str, Any], gpu: dict[str, Any], node: dict[str, Any], count: int) -> int | None:
+def nodes_for(
+    shop: dict[str, Any], gpu: dict[str, Any], node: dict[str, Any], count: int
+) -> int | None:
     """The fewest memory nodes, by trying; None if none will do."""
     gbps = node["network"]
     if shop["rule"] == "real" and node["baseline"] is not None:
@@ -136,11 +143,13 @@ def within(shop: dict[str, Any], used: Iterable[tuple[dict[str, Any], str, int]]
     return all(amount <= shop["quotas"].get(place, math.inf) for place, amount in need.items())
 
 
-# --- all plans -------------------------------------------------------------------------------------------------------
+# --- all plans ------------------------------------------------------------------------------------
 
 
 def plans(shop: dict[str, Any], *, on_demand: bool = False) -> list[Plan]:
-    """Every feasible plan at any price, each in its cheapest zone; ``on_demand``: those of on-demand VMs alone."""
+    """Every feasible plan at any price, each in its cheapest zone; ``on_demand``: those of
+    on-demand VMs alone.
+    """
     best: dict[tuple[str, str, int, str, int], Plan] = {}
     for plan in _plans(shop, on_demand):
         other = best.get(plan.cluster)
@@ -177,7 +186,9 @@ def _plans(shop: dict[str, Any], only_on_demand: bool) -> Iterator[Plan]:
                     m = nodes_for(shop, gpu, node, n)
                     if m is None or (places and node["zones"] and not places & set(node["zones"])):
                         continue
-                    found = _plan(shop, "tiering", name, gpu, n, n, 0, speed, zone, price, (other, node, m))
+                    found = _plan(
+                        shop, "tiering", name, gpu, n, n, 0, speed, zone, price, (other, node, m)
+                    )
                     yield from [found] if found else []
 
 
@@ -208,7 +219,9 @@ def _plan(
     total_s = START_S + shop["units"] / effective if shop["units"] else 0.0
     if shop["deadline_s"] is not None and total_s > shop["deadline_s"]:
         return None
-    if shop["most_usd"] is not None and price * total_s > shop["most_usd"] * 3600 * 10**6 * (1 + 1e-12):
+    if shop["most_usd"] is not None and price * total_s > shop["most_usd"] * 3600 * 10**6 * (
+        1 + 1e-12
+    ):
         return None
     z = left * speed / n * 10**6 * (spot / (spot_price or 1) + paid / (gpu["on_demand"] or 1))
     value = {
@@ -222,30 +235,43 @@ def _plan(
     band = -1 if not spot else 5 if gpu["band"] is None else gpu["band"]
     trusted = shop["extrapolate"] or (n <= 1.5 * gpu["fitted"] and n * shop["batch"] <= 8192)
     late = _late(
-        shop["deadline_s"], total_s, math.sqrt(0.09 + (GROWTH * math.log(n)) ** 2 + gpu["sd"] ** 2 + 0.04 + 0.01)
+        shop["deadline_s"],
+        total_s,
+        math.sqrt(0.09 + (GROWTH * math.log(n)) ** 2 + gpu["sd"] ** 2 + 0.04 + 0.01),
     )
     zone = zone if spot else ""
-    return Plan(architecture, name, n, memory, m, price, zone, value, vcpus, band, trusted, gpu["sd"], late)
+    return Plan(
+        architecture, name, n, memory, m, price, zone, value, vcpus, band, trusted, gpu["sd"], late
+    )
 
 
 def _late(deadline_s: float | None, total_s: float, sd: float) -> float:
-    """How often it takes longer: the logarithm of the speed is normal around that of the expected time."""
+    """How often it takes longer: the logarithm of the speed is normal around that of the expected
+    time.
+    """
     if deadline_s is None:
         return 0.0
-    return 0.5 * math.erfc(math.log((deadline_s - START_S) / (total_s - START_S)) / sd / math.sqrt(2))
+    return 0.5 * math.erfc(
+        math.log((deadline_s - START_S) / (total_s - START_S)) / sd / math.sqrt(2)
+    )
 
 
-# --- rankings --------------------------------------------------------------------------------------------------------
+# --- rankings -------------------------------------------------------------------------------------
 
 
 def ranked(found: Iterable[Plan], budget: int, top: int) -> list[Plan]:
-    """Repeatedly the best of what is left; of all that tie with it the cheapest, then the fewest nodes, then names."""
+    """Repeatedly the best of what is left.
+
+    Of all that tie with it the cheapest, then the fewest nodes, then names.
+    """
     left = [p for p in found if p.price <= budget]
     order: list[Plan] = []
     while left and len(order) < top:
         best = max(p.value for p in left)
         tied = [p for p in left if p.value >= best - abs(best) * TIE]
-        first = min(tied, key=lambda p: (p.price, p.memory_count, p.architecture, p.gpu, p.count, p.memory))
+        first = min(
+            tied, key=lambda p: (p.price, p.memory_count, p.architecture, p.gpu, p.count, p.memory)
+        )
         order.append(first)
         left.remove(first)
     return order
@@ -257,7 +283,10 @@ def better_by(high: float, low: float) -> float:
 
 
 def weighed(found: Iterable[Plan], budget: int, top: int, *, machines: bool = True) -> list[Plan]:
-    """The rules of the ranking, read plainly; plans come in the order of :func:`ranked` among equals."""
+    """The rules of the ranking, read plainly.
+
+    Plans come in the order of :func:`ranked` among equals.
+    """
     left = sorted(
         (p for p in found if p.price <= budget),
         key=lambda p: (p.price, p.memory_count, p.architecture, p.gpu, p.count, p.memory),
@@ -280,7 +309,9 @@ def _kept(choice: list[Plan]) -> Plan:
     best = kept.value
     for plan in dearer:
         best = max(best, plan.value)
-        if better_by(best, plan.value) <= (1.01 + TIE if best > 0 else 1.05 + TIE) and _takes_over(plan, kept, best):
+        if better_by(best, plan.value) <= (1.01 + TIE if best > 0 else 1.05 + TIE) and _takes_over(
+            plan, kept, best
+        ):
             kept = plan
     return kept
 
@@ -289,7 +320,9 @@ def _takes_over(plan: Plan, kept: Plan, best: float) -> bool:
     dearer = plan.price / kept.price
     if best < 0:  # dollars: less, or hardly more for what is much faster
         speeds = dearer * kept.value / plan.value
-        return plan.value >= kept.value or speeds > max(1.1 + TIE, 1 + TIE + 10 * (plan.value / best - 1))
+        return plan.value >= kept.value or speeds > max(
+            1.1 + TIE, 1 + TIE + 10 * (plan.value / best - 1)
+        )
     times = plan.value / kept.value
     if times <= 1:
         return False
@@ -315,7 +348,10 @@ def _to_show(choice: list[Plan], kept: Plan) -> Plan:
     for place, plan in enumerate(choice):
         best = max(p.value for p in choice[: place + 1])
         most = 1.01 + TIE
-        alike = 1 / most <= better_by(plan.value, kept.value) <= most and better_by(best, plan.value) <= most
+        alike = (
+            1 / most <= better_by(plan.value, kept.value) <= most
+            and better_by(best, plan.value) <= most
+        )
         if alike and 1 / (1.1 + TIE) <= plan.price / kept.price <= 1.1 + TIE:
             near.append(plan)
     return min(near, key=lambda p: (p.vcpus, p.band, p.price, choice.index(p)))

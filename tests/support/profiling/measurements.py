@@ -9,7 +9,13 @@ from deepvm.catalog.measured.entries import Entry
 from deepvm.catalog.measured.tables import Tables, entry_of
 
 DAY = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
-WORKLOAD = {"model": "resnet50", "resolution": 224, "batch": 64, "dtype": "float32", "optimizer": "adam"}
+WORKLOAD = {
+    "model": "resnet50",
+    "resolution": 224,
+    "batch": 64,
+    "dtype": "float32",
+    "optimizer": "adam",
+}
 
 
 def eflops_document(eflops: float = 1.2e12, **changes: Any) -> dict[str, Any]:
@@ -23,7 +29,9 @@ def eflops_document(eflops: float = 1.2e12, **changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def scaling_document(points: Any = ((1, 1), (2, 1.5), (4, 2.5), (8, 4)), **changes: Any) -> dict[str, Any]:
+def scaling_document(
+    points: Any = ((1, 1), (2, 1.5), (4, 2.5), (8, 4)), **changes: Any
+) -> dict[str, Any]:
     return {
         "schema_version": "deepvm.scaling/1",
         "workload": WORKLOAD,
@@ -50,18 +58,30 @@ def saturation_document(
 
 
 def eflops(name: str, value: float = 1.2e12, when: datetime = DAY, **changes: Any) -> Entry:
-    return entry_of("eflops", eflops_document(value, **changes), measured_at=when, instance_type=name)
+    return entry_of(
+        "eflops", eflops_document(value, **changes), measured_at=when, instance_type=name
+    )
 
 
 def scaling(
-    name: str, points: Any = ((1, 1), (2, 1.5), (4, 2.5), (8, 4)), when: datetime = DAY, **changes: Any
+    name: str,
+    points: Any = ((1, 1), (2, 1.5), (4, 2.5), (8, 4)),
+    when: datetime = DAY,
+    **changes: Any,
 ) -> Entry:
-    return entry_of("scaling", scaling_document(points, **changes), measured_at=when, instance_type=name)
+    return entry_of(
+        "scaling", scaling_document(points, **changes), measured_at=when, instance_type=name
+    )
 
 
 def saturation(knee: float | None = 5, gbps: float | None = 10, **changes: Any) -> Entry:
-    types = {"sender_type": changes.pop("sender", "g4dn.xlarge"), "receiver_type": changes.pop("receiver", "c5.xlarge")}
-    return entry_of("saturation", saturation_document(knee, gbps, **changes), measured_at=DAY, **types)
+    types = {
+        "sender_type": changes.pop("sender", "g4dn.xlarge"),
+        "receiver_type": changes.pop("receiver", "c5.xlarge"),
+    }
+    return entry_of(
+        "saturation", saturation_document(knee, gbps, **changes), measured_at=DAY, **types
+    )
 
 
 def tables(*entries: Entry) -> Tables:

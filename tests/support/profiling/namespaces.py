@@ -1,7 +1,8 @@
-"""Network namespaces as hosts: each with a card ``eth0`` of its own, all at one switch, gone in every case.
+"""Network namespaces as hosts: each with a card ``eth0`` of its own, all at one switch, gone in
+every case.
 
-``with namespaces(4) as hosts: ...``; commands get there by ``ip netns exec {host.name} ...``. ``shaped_hosts`` gives
-them bandwidths as well, by `tc tbf`. Needs root.
+``with namespaces(4) as hosts: ...``; commands get there by ``ip netns exec {host.name} ...``.
+``shaped_hosts`` gives them bandwidths as well, by `tc tbf`. Needs root.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ class Host:
 
     def processes(self) -> list[int]:
         """Numbers of the processes that run in it."""
-        done = subprocess.run(["ip", "netns", "pids", self.name], capture_output=True, text=True, timeout=10)
+        done = subprocess.run(
+            ["ip", "netns", "pids", self.name], capture_output=True, text=True, timeout=10
+        )
         return list(map(int, done.stdout.split()))
 
 
@@ -59,7 +62,10 @@ def why_not(*, shaped: bool = False) -> str:
             return ""
     except subprocess.SubprocessError as error:
         said = getattr(error, "stderr", b"") or b""
-        return f"network namespaces cannot be made here: {said.decode(errors='replace').strip() or error}"
+        return (
+            "network namespaces cannot be made here:"
+            f" {said.decode(errors='replace').strip() or error}"
+        )
 
 
 def need_namespaces(*, shaped: bool = False) -> None:
@@ -78,13 +84,14 @@ def shaped_hosts(
 ) -> Iterator[list[Host]]:
     """One receiver, which is the first, and so many senders; a bandwidth of None is left as it is.
 
-    The bandwidth of a sender is that of what it sends, that of the receiver of what it is sent: TCP, MPI and the memory
-    nodes see what they would see of a slow link. ``buffer_ms``: how long a packet may queue before it is dropped. The
-    machine itself is at the switch as well, for mpirun.
+    The bandwidth of a sender is that of what it sends, that of the receiver of what it is sent:
+    TCP, MPI and the memory nodes see what they would see of a slow link. ``buffer_ms``: how long a
+    packet may queue before it is dropped. The machine itself is at the switch as well, for mpirun.
     """
     with namespaces(senders + 1, machine=True) as hosts:
         for host in hosts:
-            # Every kernel has it, and it shares a slow link fairly; BBR on tbf leaves a tenth of it unused, or more.
+            # Every kernel has it, and it shares a slow link fairly; BBR on tbf leaves a tenth of it
+            # unused, or more.
             _in(host.name, "sh", "-c", "echo reno > /proc/sys/net/ipv4/tcp_congestion_control")
         if receiver_mbit is not None:
             _shape(f"{hosts[0].name.rpartition('-')[0]}-switch", "port1", receiver_mbit, buffer_ms)
@@ -95,7 +102,8 @@ def shaped_hosts(
 
 
 def _shape(name: str, card: str, mbit: float, buffer_ms: float) -> None:
-    # A bucket of less than a packet that the kernel has joined (64 KiB) would make it cut them up one by one.
+    # A bucket of less than a packet that the kernel has joined (64 KiB) would make it cut them up
+    # one by one.
     limits = ["rate", f"{mbit}mbit", "burst", "128kb", "latency", f"{buffer_ms}ms"]
     _in(name, "tc", "qdisc", "replace", "dev", card, "root", "tbf", *limits)
 
@@ -113,8 +121,8 @@ def processes_in(hosts: Sequence[Host]) -> list[int]:
 def namespaces(hosts: int, *, machine: bool = False) -> Iterator[list[Host]]:
     """Make them, and remove them whatever happens; those of a test run that was killed go as well.
 
-    The switch is in a namespace too: nothing of this shows up among the machine's own cards and addresses, unless
-    ``machine`` asks for a card at the switch for the machine itself.
+    The switch is in a namespace too: nothing of this shows up among the machine's own cards and
+    addresses, unless ``machine`` asks for a card at the switch for the machine itself.
     """
     _sweep()
     stem = f"dvm{os.getpid()}-{next(_numbers)}"

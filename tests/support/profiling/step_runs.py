@@ -1,4 +1,6 @@
-"""Step times that follow a known law, as ``deepvm profile scaling`` and users' own files record them."""
+"""Step times that follow a known law, as ``deepvm profile scaling`` and users' own files record
+them.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ import numpy as np
 
 from deepvm.core.training.steptime import Steps, StepTimeLaw
 
-LAW = StepTimeLaw(0.02, 0.004, network_fixed=0.1, network_per_gpu=0.002, overlap=2.5, straggling=0.02)
+LAW = StepTimeLaw(
+    0.02, 0.004, network_fixed=0.1, network_per_gpu=0.002, overlap=2.5, straggling=0.02
+)
 """Of a ResNet-50 on VMs with one T4 each: 240 images/s, not far from what others have published."""
 
 
@@ -29,7 +33,9 @@ def scaling_runs(
     seed: int = 1,
     **workload: Any,
 ) -> dict[str, Any]:
-    """A document of ``deepvm profile scaling``: ResNet-50, 224 pixels, float16, on GPUs that torch calls Tesla T4."""
+    """A document of ``deepvm profile scaling``: ResNet-50, 224 pixels, float16, on GPUs that torch
+    calls Tesla T4.
+    """
     random = np.random.default_rng(seed)
     runs = []
     for n in sizes:
@@ -38,7 +44,13 @@ def scaling_runs(
                 step_s = seconds(law, n, n * per_vm, batch)
                 windows = (step_s * np.exp(random.normal(0, noise, 3))).tolist()
                 images = n * per_vm * batch / step_s
-                run = {"n": n, "repeat": repeat, "seconds_per_step": windows, "images_per_s": images, "failed": None}
+                run = {
+                    "n": n,
+                    "repeat": repeat,
+                    "seconds_per_step": windows,
+                    "images_per_s": images,
+                    "failed": None,
+                }
                 runs.append(run | {"batch": batch})
     one = seconds(law, 1, per_vm, batches[0])
     times = [(n, seconds(law, n, n * per_vm, batches[0]) / n) for n in sizes]
@@ -74,6 +86,8 @@ def steps_of(
 ) -> Steps:
     """Three steps of each cluster (VMs, GPUs) and batch."""
     random = np.random.default_rng(seed)
-    rows = [(n, k, b, seconds(law, n, k, b)) for n, k in clusters for b in batches for _ in range(3)]
+    rows = [
+        (n, k, b, seconds(law, n, k, b)) for n, k in clusters for b in batches for _ in range(3)
+    ]
     nodes, gpus, batch, step_s = np.array(rows, dtype=np.float64).T
     return Steps(nodes, gpus, batch, step_s * np.exp(random.normal(0, noise, len(step_s))))

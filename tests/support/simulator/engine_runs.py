@@ -19,13 +19,17 @@ from support.effort import examples
 from support.simulator import naive, naive_elastic
 
 
-def simulated(job: Job, policy: str, runs: int, seed: int = 1, deadline: Deadline | None = None) -> Outcome:
+def simulated(
+    job: Job, policy: str, runs: int, seed: int = 1, deadline: Deadline | None = None
+) -> Outcome:
     lives = DrawnLifetimes(job.lifetime, job.mttp_s, job.vms)
     return run(job, parse_policy(policy), lives, runs, np.random.default_rng(seed), deadline)
 
 
 def spans(low: float, high: float) -> st.SearchStrategy[Span]:
-    return st.tuples(st.floats(low, high), st.floats(0, 0.5)).map(lambda p: Span(p[0], p[0] * (1 + p[1])))
+    return st.tuples(st.floats(low, high), st.floats(0, 0.5)).map(
+        lambda p: Span(p[0], p[0] * (1 + p[1]))
+    )
 
 
 def wide(low: float, high: float) -> st.SearchStrategy[Span]:
@@ -49,7 +53,11 @@ def jobs(draw: st.DrawFn) -> Job:
         allocation_s=draw(spans(1.0, 30.0) | wide(1.0, 20.0)),
         preparation_s=draw(spans(1.0, 30.0) | wide(1.0, 20.0)),
         grace_s=draw(st.sampled_from([Span(0, 0), Span(30, 30), Span(120, 120), Span(5, 90)])),
-        mttp_s=tuple(draw(st.lists(st.floats(max(work / 10, 200.0), 2 * work + 200.0), min_size=1, max_size=2))),
+        mttp_s=tuple(
+            draw(
+                st.lists(st.floats(max(work / 10, 200.0), 2 * work + 200.0), min_size=1, max_size=2)
+            )
+        ),
         save_every_steps=draw(st.sampled_from([None, 10, 45])),
         spot_usd_per_hour=1.0,
         missed_notice_rate=draw(st.sampled_from([0.0, 0.1, 0.5, 1.0])),
@@ -68,10 +76,16 @@ Pools = list[list[float]]
 def compare(
     job: Job, name: str, plain: int, many: int, seed: int = 5, pools: Pools | None = None
 ) -> list[tuple[str, float, float, float]]:
-    """(what, oracle, difference, standard error of it), all as shares of the oracle's total time; pools: of lives."""
+    """(what, oracle, difference, standard error of it), all as shares of the oracle's total time.
+
+    Pools: of lives.
+    """
     policy, source = parse_policy(name), random.Random(seed)
     if pools is not None:
-        slow = [naive.simulate(job, policy, source, lives=naive.seen(pools, source)) for _ in range(plain)]
+        slow = [
+            naive.simulate(job, policy, source, lives=naive.seen(pools, source))
+            for _ in range(plain)
+        ]
         fast = run(job, policy, ObservedLifetimes(pools), many, np.random.default_rng(seed))
     else:
         oracle = naive_elastic.simulate if job.elastic else naive.simulate
@@ -80,26 +94,40 @@ def compare(
     total = float(np.mean([o.total_s for o in slow]))
     pairs = {
         "total": ([o.total_s for o in slow], fast.total_s, total),
-        "cost": ([o.cost_usd for o in slow], fast.vm_s / 3600 * usd_per_vm_hour(job), total / 3600 * job.vms),
+        "cost": (
+            [o.cost_usd for o in slow],
+            fast.vm_s / 3600 * usd_per_vm_hour(job),
+            total / 3600 * job.vms,
+        ),
         # A preemption costs about an allocation and a preparation.
         "preemptions": ([o.preemptions for o in slow], fast.preemptions, total / 600),
-        **{part: ([getattr(o, part) for o in slow], fast.parts_s[number], total) for number, part in enumerate(PARTS)},
+        **{
+            part: ([getattr(o, part) for o in slow], fast.parts_s[number], total)
+            for number, part in enumerate(PARTS)
+        },
     }
     found = []
     for what, (a, b, unit) in pairs.items():
         error = np.hypot(np.std(a) / len(a) ** 0.5, np.std(b) / len(b) ** 0.5)
-        found.append((what, float(np.mean(a)), (np.mean(b) - np.mean(a)) / unit, float(error) / unit))
+        found.append(
+            (what, float(np.mean(a)), (np.mean(b) - np.mean(a)) / unit, float(error) / unit)
+        )
     return found
 
 
 # Not shrunk: each try takes a second, and a smaller job tells no more.
 WITHOUT_SHRINKING = settings(
-    deadline=None, max_examples=examples(48), derandomize=True, phases=(Phase.explicit, Phase.generate)
+    deadline=None,
+    max_examples=examples(48),
+    derandomize=True,
+    phases=(Phase.explicit, Phase.generate),
 )
 
 
 class Lives:
-    """Lives by the number of the machine in the order in which machines are asked for; a later one never ends.
+    """Lives by the number of the machine in the order in which machines are asked for.
+
+    A later one never ends.
 
     ``numbers``: of the lives that were drawn.
     """
@@ -111,6 +139,8 @@ class Lives:
     def starts(self, random: np.random.Generator, runs: int) -> np.ndarray:
         return np.zeros(runs, dtype=np.int64)
 
-    def draw(self, random: np.random.Generator, starts: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    def draw(
+        self, random: np.random.Generator, starts: np.ndarray, numbers: np.ndarray
+    ) -> np.ndarray:
         self.numbers += numbers.tolist()
         return self.lives[np.minimum(numbers, len(self.lives) - 1)]

@@ -1,37 +1,44 @@
-"""The oracle of the simulator: one job, one training step after another, as plain as the model itself.
+"""The oracle of the simulator: one job, one training step after another, as plain as the model
+itself.
 
-It shares no code with deepvm/simulator but the policies. The model (Spotify thesis, 4.2-4.4 and 6.2.2):
+It shares no code with deepvm/simulator but the policies. The model (Spotify thesis, 4.2-4.4 and
+6.2.2):
 
-* A VM's life is counted from the request for it: allocation, preparation, then training. A VM that is lost while it is
-  allocated or prepared is asked for again. On-demand VMs live for ever.
-* A step's result exists when the step is done. A version holds the steps done when its save began. Training stands
-  still for ``stall_s`` (all of ``save_s`` unless given); the version is durable ``save_s`` + ``durable_s`` after its
-  save began. A preemption loses what no durable version holds: one that is durable at that moment counts.
-* Saves are looked at when a step ends: the user's at multiples of ``save_every_steps``, ``static:K`` at multiples of
-  K, the other policies ``floor(interval_s / mean step)`` steps after the last save or the resumption, at least one, and
-  at least as many as ``least_s`` takes (of ``auto``: its budget, and the version under way);
-  ``every:TIME`` when the time is over, at mean steps. On demand only static and every save beside the user.
-  The last step is no exception. The job is done with its last step and the stall of a save after it, if one is due.
-* The notice of a preemption comes the grace period before it (one draw of ``grace_s``), but not before the request; a
-  missed one never comes. At the first end of a step after a notice the policy is asked with the grace period of that
-  notice; if it says so, an emergency save stands in the place of any other: training stands still for save + durable,
-  and if that ends in time, nothing is lost and the replacement is asked for at once. Else training goes on. If a save
-  is under way when the notice comes, that one is the emergency save. If training has not begun yet, there is nothing
+* A VM's life is counted from the request for it: allocation, preparation, then training. A VM that
+  is lost while it is allocated or prepared is asked for again. On-demand VMs live for ever.
+* A step's result exists when the step is done. A version holds the steps done when its save began.
+  Training stands still for ``stall_s`` (all of ``save_s`` unless given); the version is durable
+  ``save_s`` + ``durable_s`` after its save began. A preemption loses what no durable version holds:
+  one that is durable at that moment counts.
+* Saves are looked at when a step ends: the user's at multiples of ``save_every_steps``,
+  ``static:K`` at multiples of K, the other policies ``floor(interval_s / mean step)`` steps after
+  the last save or the resumption, at least one, and at least as many as ``least_s`` takes (of
+  ``auto``: its budget, and the version under way); ``every:TIME`` when the time is over, at mean
+  steps. On demand only static and every save beside the user. The last step is no exception. The
+  job is done with its last step and the stall of a save after it, if one is due.
+* The notice of a preemption comes the grace period before it (one draw of ``grace_s``), but not
+  before the request; a missed one never comes. At the first end of a step after a notice the policy
+  is asked with the grace period of that notice; if it says so, an emergency save stands in the
+  place of any other: training stands still for save + durable, and if that ends in time, nothing is
+  lost and the replacement is asked for at once. Else training goes on. If a save is under way when
+  the notice comes, that one is the emergency save. If training has not begun yet, there is nothing
   to save: the VM is let go when it is prepared.
-* Without an emergency save the replacement is asked for at the preemption. ``proactive_replacement``: at the notice;
-  its life counts from there, its preparation begins when it is allocated and the old VM is done, and the time for
-  which there are two of them is paid twice, also where the job ends before the old one. Allocation and preparation of
-  which the old VM's training hides a part count with the rest. Replacements are prepared in ``warm_preparation_s``
-  where that is given.
-* ``vms``: the first loss stops all; the lost one is replaced, the others keep their lives. Each has an allocation of
-  its own, and the last to come is waited for; one preparation for all. No training begins with a VM that is noticed:
-  with the one that is lost, or let go behind an emergency save, those go whose notice has come by then; and while all
-  wait, a VM goes at its notice, or when it comes if that is later. Those that go together are replaced in the order of
-  their notices.
-* The policy is told means of the latencies, the job's first ``mttp_s`` / ``vms`` as the prior of a learnt mean
-  lifetime, and a learnt missed rate, both brought up to date at each loss (``learn=False``: the truth).
-* A step's time is compute when it ends for the first time, and recompute when it was done before or is cut off.
-  An interrupted save, allocation or preparation counts as what it was.
+* Without an emergency save the replacement is asked for at the preemption.
+  ``proactive_replacement``: at the notice; its life counts from there, its preparation begins when
+  it is allocated and the old VM is done, and the time for which there are two of them is paid
+  twice, also where the job ends before the old one. Allocation and preparation of which the old
+  VM's training hides a part count with the rest. Replacements are prepared in
+  ``warm_preparation_s`` where that is given.
+* ``vms``: the first loss stops all; the lost one is replaced, the others keep their lives. Each has
+  an allocation of its own, and the last to come is waited for; one preparation for all. No training
+  begins with a VM that is noticed: with the one that is lost, or let go behind an emergency save,
+  those go whose notice has come by then; and while all wait, a VM goes at its notice, or when it
+  comes if that is later. Those that go together are replaced in the order of their notices.
+* The policy is told means of the latencies, the job's first ``mttp_s`` / ``vms`` as the prior of a
+  learnt mean lifetime, and a learnt missed rate, both brought up to date at each loss
+  (``learn=False``: the truth).
+* A step's time is compute when it ends for the first time, and recompute when it was done before or
+  is cut off. An interrupted save, allocation or preparation counts as what it was.
 """
 
 from __future__ import annotations
@@ -45,7 +52,13 @@ from dataclasses import dataclass, replace
 from deepvm.core.cluster.instances import Market
 from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.preemption_estimators import Lifetimes, LomaxHistory, Notices
-from deepvm.core.preemption.savepolicy import EverySeconds, EverySteps, Hazard, SaveFacts, SavePolicy
+from deepvm.core.preemption.savepolicy import (
+    EverySeconds,
+    EverySteps,
+    Hazard,
+    SaveFacts,
+    SavePolicy,
+)
 
 NEVER = math.inf
 LIVES = 100_000
@@ -105,9 +118,16 @@ def seen(pools: Sequence[Sequence[float]], draw: random.Random) -> Iterator[floa
 
 
 def simulate(
-    job: Job, policy: SavePolicy, draw: random.Random, *, learn: bool = True, lives: Iterator[float] | None = None
+    job: Job,
+    policy: SavePolicy,
+    draw: random.Random,
+    *,
+    learn: bool = True,
+    lives: Iterator[float] | None = None,
 ) -> Outcome:
-    """One run of the job; ``lives``: of spot VMs in the order in which they are asked for, in place of drawn ones."""
+    """One run of the job; ``lives``: of spot VMs in the order in which they are asked for, in place
+    of drawn ones.
+    """
     if job.elastic:
         raise ValueError("the oracle knows no elastic clusters")
     spot = job.market is Market.SPOT
@@ -140,7 +160,9 @@ def simulate(
             shape, scale = lomax.most_probable()
             now = replace(now, shape=float(shape), scale_s=float(scale))
         least = math.ceil(float(policy.least_s(now)) / job.step_s.mean - 1e-9)
-        return int(min(max(1, least, float(policy.interval_s(now)) / job.step_s.mean + 1e-9), steps + 1.0))
+        return int(
+            min(max(1, least, float(policy.interval_s(now)) / job.step_s.mean + 1e-9), steps + 1.0)
+        )
 
     steps, step_low, step_width = job.steps, job.step_s.low, job.step_s.high - job.step_s.low
     fixed = policy.steps if isinstance(policy, EverySteps) else steps + 1
@@ -166,7 +188,11 @@ def simulate(
     fresh: list[int] = []  # replacements that may have stood beside VMs that still trained
     safe = reached = 0  # steps in the newest durable version; steps ever done
     for life in range(LIVES):
-        leaves = ends if job.vms == 1 else [min(max(h, t), e) for h, t, e in zip(hears, there, ends, strict=True)]
+        leaves = (
+            ends
+            if job.vms == 1
+            else [min(max(h, t), e) for h, t, e in zip(hears, there, ends, strict=True)]
+        )
         doomed = leaves.index(min(leaves))
         gone = leaves[doomed]
         saved_at = NEVER  # when an emergency save is durable
@@ -235,7 +261,9 @@ def simulate(
             released = gone
         # Told of while it still stands, or gone at the same moment.
         with_it = [
-            i for i in range(job.vms) if trains and i != doomed and (hears[i] <= now < ends[i] or ends[i] == now)
+            i
+            for i in range(job.vms)
+            if trains and i != doomed and (hears[i] <= now < ends[i] or ends[i] == now)
         ]
         fresh = []
         for place in [doomed, *with_it]:
@@ -253,14 +281,18 @@ def simulate(
     else:
         raise RuntimeError(f"not done after {LIVES} lives: {safe} of {steps} steps")
     if job.proactive_replacement:  # of VMs that are told of, and still there
-        overlap += sum(now - hears[place] for place in range(job.vms) if hears[place] < now < ends[place])
+        overlap += sum(
+            now - hears[place] for place in range(job.vms) if hears[place] < now < ends[place]
+        )
     out.total_s = now
     price = job.spot_usd_per_hour if spot else job.on_demand_usd_per_hour
     out.cost_usd = price * (job.vms * now + overlap) / 3600
     return out
 
 
-def mean(job: Job, policy: SavePolicy, runs: int, seed: int, *, learn: bool = True) -> tuple[Outcome, Outcome]:
+def mean(
+    job: Job, policy: SavePolicy, runs: int, seed: int, *, learn: bool = True
+) -> tuple[Outcome, Outcome]:
     """Means over runs, and their standard errors."""
     draw = random.Random(seed)
     outcomes = [simulate(job, policy, draw, learn=learn) for _ in range(runs)]
@@ -269,5 +301,9 @@ def mean(job: Job, policy: SavePolicy, runs: int, seed: int, *, learn: bool = Tr
         values = [getattr(o, name) for o in outcomes]
         centre = math.fsum(values) / runs
         setattr(means, name, centre)
-        setattr(errors, name, math.sqrt(math.fsum((v - centre) ** 2 for v in values) / max(1, runs - 1) / runs))
+        setattr(
+            errors,
+            name,
+            math.sqrt(math.fsum((v - centre) ** 2 for v in values) / max(1, runs - 1) / runs),
+        )
     return means, errors

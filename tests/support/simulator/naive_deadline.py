@@ -1,32 +1,39 @@
-"""The oracle of jobs with a deadline: one job, one training step after another, on spot and on-demand VMs.
+"""The oracle of jobs with a deadline: one job, one training step after another, on spot and
+on-demand VMs.
 
-All that naive.py says of a job without a deadline holds; it shares no code with deepvm/simulator but the policies. What
-the deadline adds:
+All that naive.py says of a job without a deadline holds; it shares no code with deepvm/simulator
+but the policies. What the deadline adds:
 
-* All VMs of the cluster are in one market. Which one is decided at the start and behind each preemption, once for all
-  that go together (``on_demand_next``), and when the policy's time (``stay_s``) is over. Whoever changes the market
-  gives all VMs back and asks for all of them in the other one, at once. They are replacements, and prepared as such,
-  but not before the version that was just made is durable or lost (see below): training goes on from the newest durable
-  one. That wait counts with the allocation.
-* VMs on demand are not taken away and give no notice. The mean lives of ``mttp_s`` go by the spot VMs that were asked
+* All VMs of the cluster are in one market. Which one is decided at the start and behind each
+  preemption, once for all that go together (``on_demand_next``), and when the policy's time
+  (``stay_s``) is over. Whoever changes the market gives all VMs back and asks for all of them in
+  the other one, at once. They are replacements, and prepared as such, but not before the version
+  that was just made is durable or lost (see below): training goes on from the newest durable one.
+  That wait counts with the allocation.
+* VMs on demand are not taken away and give no notice. The mean lives of ``mttp_s`` go by the spot
+  VMs that were asked
   for: those on demand use up none. What is learnt stays.
 * On demand only ``static``, ``every`` and the user's saves are made, and those for the deadline.
-* The policy is told a standing in which each latency is at its longest. A step takes ``step_s`` and its share of the
-  stalls for the saves that fall due by steps: the user's and those of ``static`` and ``every``. The work left is the
-  steps that the newest version does not hold, and two stalls. A restart is an allocation and a preparation, the longer
-  one of the cold and the warm; for who may leave on-demand, no less than until a version is durable, and a preparation.
-  A version is a step, a stall, the writing, and the time until it is durable.
-* A version that is under way is taken for durable, for nobody knows what will be lost. It is safe to: the one before it
-  allowed the time until it is durable, so if it is lost, there is time to go on from there on demand.
-* Behind each version and each resumption it is settled after how many steps the next version is made at the latest,
-  whatever the save policy says. On spot: as many steps as fit into the time that the policy may stay there, less what a
-  version takes. On demand: as many as it takes, each at its shortest, until it may leave for spot, and to make good
-  what the version costs: while it stands still, the line of uniform progress goes on (it gains D/T - 1 a second on it).
-* If no step fits, the market is changed there and then. The VMs that are given back are paid until the version that was
-  just made is durable, or until one of them is lost; if one is, the version is lost too.
-* ``proactive_replacement``: the notice brings a spot VM. If the job goes to on-demand at the loss, that one is given
-  back, and paid until then, as at any other change of the market and at the end; it uses up no life. The VMs on demand
-  are asked for at the loss.
+* The policy is told a standing in which each latency is at its longest. A step takes ``step_s`` and
+  its share of the stalls for the saves that fall due by steps: the user's and those of ``static``
+  and ``every``. The work left is the steps that the newest version does not hold, and two stalls. A
+  restart is an allocation and a preparation, the longer one of the cold and the warm; for who may
+  leave on-demand, no less than until a version is durable, and a preparation. A version is a step,
+  a stall, the writing, and the time until it is durable.
+* A version that is under way is taken for durable, for nobody knows what will be lost. It is safe
+  to: the one before it allowed the time until it is durable, so if it is lost, there is time to go
+  on from there on demand.
+* Behind each version and each resumption it is settled after how many steps the next version is
+  made at the latest, whatever the save policy says. On spot: as many steps as fit into the time
+  that the policy may stay there, less what a version takes. On demand: as many as it takes, each at
+  its shortest, until it may leave for spot, and to make good what the version costs: while it
+  stands still, the line of uniform progress goes on (it gains D/T - 1 a second on it).
+* If no step fits, the market is changed there and then. The VMs that are given back are paid until
+  the version that was just made is durable, or until one of them is lost; if one is, the version is
+  lost too.
+* ``proactive_replacement``: the notice brings a spot VM. If the job goes to on-demand at the loss,
+  that one is given back, and paid until then, as at any other change of the market and at the end;
+  it uses up no life. The VMs on demand are asked for at the loss.
 * The bill: each VM's time at the price of its market.
 """
 
@@ -37,10 +44,22 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from deepvm.core.preemption.deadlines import ON_DEMAND, SPOT, DeadlinePolicy, Standing, on_demand_next
+from deepvm.core.preemption.deadlines import (
+    ON_DEMAND,
+    SPOT,
+    DeadlinePolicy,
+    Standing,
+    on_demand_next,
+)
 from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.preemption_estimators import Lifetimes, LomaxHistory, Notices
-from deepvm.core.preemption.savepolicy import EverySeconds, EverySteps, Hazard, SaveFacts, SavePolicy
+from deepvm.core.preemption.savepolicy import (
+    EverySeconds,
+    EverySteps,
+    Hazard,
+    SaveFacts,
+    SavePolicy,
+)
 from support.simulator import naive
 from support.simulator.naive import NEVER, life_s
 
@@ -50,7 +69,10 @@ LIVES = 20_000
 
 @dataclass
 class Outcome(naive.Outcome):
-    """One run, and the seconds of all its VMs in each market; the bill is left to whoever compares."""
+    """One run, and the seconds of all its VMs in each market.
+
+    The bill is left to whoever compares.
+    """
 
     spot_s: float = 0.0
     on_demand_s: float = 0.0
@@ -65,7 +87,9 @@ class Outcome(naive.Outcome):
 class Net:
     """What a deadline policy is told, and what comes of its answers."""
 
-    def __init__(self, job: Job, saves: SavePolicy, deadline_s: float, policy: DeadlinePolicy) -> None:
+    def __init__(
+        self, job: Job, saves: SavePolicy, deadline_s: float, policy: DeadlinePolicy
+    ) -> None:
         self.job, self.deadline_s, self.policy = job, deadline_s, policy
         due = [job.save_every_steps] if job.save_every_steps else []
         if isinstance(saves, EverySteps):
@@ -121,7 +145,9 @@ def simulate(
     draw: random.Random,
     lives: Callable[[int], float] | None = None,
 ) -> Outcome:
-    """One run of the job; ``lives``: of each spot VM in the order in which they are asked for, else drawn."""
+    """One run of the job; ``lives``: of each spot VM in the order in which they are asked for, else
+    drawn.
+    """
     if job.elastic:
         raise ValueError("the oracle knows no elastic clusters")
     out, net = Outcome(), Net(job, policy, deadline_s, who)
@@ -176,16 +202,22 @@ def simulate(
     def ask(place: int, when: float) -> None:
         asked[place], there[place] = when, when + one(job.allocation_s)
         ends[place], graces[place] = NEVER if on_demand else death(when), one(job.grace_s)
-        comes = graces[place] > 0 and draw.random() >= job.missed_notice_rate and ends[place] < NEVER
+        comes = (
+            graces[place] > 0 and draw.random() >= job.missed_notice_rate and ends[place] < NEVER
+        )
         hears[place] = max(ends[place] - graces[place], when) if comes else NEVER
 
     def pay_ahead() -> None:
         """For the replacements of VMs that are told of, and still there."""
         if job.proactive_replacement:
-            out.spot_s += sum(now - hears[place] for place in everyone if hears[place] < now < ends[place])
+            out.spot_s += sum(
+                now - hears[place] for place in everyone if hears[place] < now < ends[place]
+            )
 
     def heeds(place: int) -> bool:
-        told = replace(facts, grace_s=graces[place], mttp_s=lifetimes.mean_s, missed_rate=notices.missed_rate)
+        told = replace(
+            facts, grace_s=graces[place], mttp_s=lifetimes.mean_s, missed_rate=notices.missed_rate
+        )
         return weighing is not None and bool(weighing.emergency(told))
 
     on_demand = net.next_on_demand(0, 0.0)
@@ -198,7 +230,11 @@ def simulate(
     safe = reached = 0  # steps in the newest durable version; steps ever done
     for turn in range(LIVES):
         begun = now
-        leaves = ends if job.vms == 1 else [min(max(h, t), e) for h, t, e in zip(hears, there, ends, strict=True)]
+        leaves = (
+            ends
+            if job.vms == 1
+            else [min(max(h, t), e) for h, t, e in zip(hears, there, ends, strict=True)]
+        )
         doomed = leaves.index(min(leaves))
         gone = leaves[doomed]
         saved_at = NEVER  # when an emergency save is durable
@@ -270,7 +306,11 @@ def simulate(
                 pay_ahead()
                 break
         # What an emergency save held, or else the newest version that is durable by then.
-        safe = step if saved_at <= gone else max([safe, *(held for when, held in pending if when <= gone)])
+        safe = (
+            step
+            if saved_at <= gone
+            else max([safe, *(held for when, held in pending if when <= gone)])
+        )
         if moves:
             pay(now, begun)
             pay_ahead()
@@ -286,14 +326,22 @@ def simulate(
         released = max(now, min(saved_at, gone))
         now = released
         pay(now, begun)
-        lost = [doomed, *(i for i in everyone if trains and i != doomed and hears[i] <= now < ends[i])]
+        lost = [
+            doomed,
+            *(i for i in everyone if trains and i != doomed and hears[i] <= now < ends[i]),
+        ]
         fresh = sorted(lost, key=lambda i: min(hears[i], released))
         out.preemptions += len(lost)
         for place in lost:
-            seen, missed = max(0.0, ends[place] - request), not (heeds(place) and hears[place] < NEVER)
+            seen, missed = (
+                max(0.0, ends[place] - request),
+                not (heeds(place) and hears[place] < NEVER),
+            )
             lifetimes, notices = lifetimes.after(seen, True), notices.after(missed, True)
             lomax = lomax and lomax.after(seen, True)
-        times = {i: min(hears[i], released) if job.proactive_replacement else released for i in fresh}
+        times = {
+            i: min(hears[i], released) if job.proactive_replacement else released for i in fresh
+        }
         if net.next_on_demand(safe, now):
             out.spot_s += sum(released - when for when in times.values())
             on_demand = True

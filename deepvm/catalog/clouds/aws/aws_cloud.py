@@ -1,7 +1,7 @@
 """Amazon Web Services, as the registry of clouds knows it.
 
-What every command needs is read from the environment and the shared AWS files, without loading boto3 (half a second) or
-opening a socket.
+What every command needs is read from the environment and the shared AWS files, without loading
+boto3 (half a second) or opening a socket.
 """
 
 from __future__ import annotations
@@ -26,13 +26,30 @@ DEFAULT_REGION = "us-east-1"
 _REGION = re.compile(r"[a-z]{2,4}(-[a-z]{2,9}){1,2}-[1-9][0-9]?")
 
 _CREDENTIAL_VARIABLES = (
-    *("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CREDENTIAL_FILE"),
+    *(
+        "AWS_ACCESS_KEY_ID",
+        "AWS_PROFILE",
+        "AWS_DEFAULT_PROFILE",
+        "AWS_WEB_IDENTITY_TOKEN_FILE",
+        "AWS_CREDENTIAL_FILE",
+    ),
     *("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"),
 )
-_ROLE_VARIABLES = ("AWS_ROLE_ARN", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI")
+_ROLE_VARIABLES = (
+    "AWS_ROLE_ARN",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
 _CREDENTIAL_KEYS = (
     # of a profile: where its credentials come from, and so whose they are
-    *("aws_access_key_id", "credential_process", "credential_source", "login_session", "role_arn", "source_profile"),
+    *(
+        "aws_access_key_id",
+        "credential_process",
+        "credential_source",
+        "login_session",
+        "role_arn",
+        "source_profile",
+    ),
     *("sso_account_id", "sso_role_name", "sso_session", "sso_start_url", "web_identity_token_file"),
 )
 _SYSTEM = Path("/sys")
@@ -64,7 +81,10 @@ class AwsCloud(Cloud):
     def facts_of(self, type_name: str) -> Mapping[str, Any]:
         """See :meth:`Cloud.facts_of`."""
         family, _, size = type_name.partition(".")
-        facts: dict[str, Any] = {"burstable": bool(_BURSTABLE.fullmatch(family)), "metal": size.startswith("metal")}
+        facts: dict[str, Any] = {
+            "burstable": bool(_BURSTABLE.fullmatch(family)),
+            "metal": size.startswith("metal"),
+        }
         return facts | {"current": not _PREVIOUS.fullmatch(family)}
 
     def check_region(self, name: str, option: str = "region") -> str:
@@ -77,7 +97,9 @@ class AwsCloud(Cloud):
         else:
             meant = region_at(name)
             # The names of all regions are slow to load.
-            meant = did_you_mean(name.replace("_", "-"), () if meant else sorted(self.known_regions()), meant)
+            meant = did_you_mean(
+                name.replace("_", "-"), () if meant else sorted(self.known_regions()), meant
+            )
             allowed += f"; {meant}" if meant else ""
         raise RequestError(option, name, allowed)
 
@@ -89,14 +111,20 @@ class AwsCloud(Cloud):
         """See :meth:`Cloud.own_region`. Not left to boto3, which ignores ``AWS_REGION``."""
         for variable in ("AWS_REGION", "AWS_DEFAULT_REGION"):
             if environ.get(variable):
-                return Region(self.check_region(environ[variable], variable), f"environment variable {variable}")
+                return Region(
+                    self.check_region(environ[variable], variable),
+                    f"environment variable {variable}",
+                )
         name = _profile_name(profile, environ)
         for file, keys in _profile(name, environ):
             found = (keys or {}).get("region", "").strip()
             if found:
                 where = f"profile {name} in {file}"
                 return Region(self.check_region(found, f"region of {where}"), where)
-        return Region(DEFAULT_REGION, "the default: no --region, no AWS_REGION and no region in the AWS profile")
+        return Region(
+            DEFAULT_REGION,
+            "the default: no --region, no AWS_REGION and no region in the AWS profile",
+        )
 
     def known_regions(self) -> Collection[str]:
         """See :meth:`Cloud.known_regions`; loads botocore."""
@@ -115,21 +143,33 @@ class AwsCloud(Cloud):
         # A named profile counts even if it does not exist: the user must be told.
         if profile or any(environ.get(variable) for variable in _CREDENTIAL_VARIABLES):
             return True
-        old = (environ["BOTO_CONFIG"],) if environ.get("BOTO_CONFIG") else ("/etc/boto.cfg", "~/.boto")
-        sections = *_profile("default", environ), *(_section(f, environ, "Credentials") for f in old)
+        old = (
+            (environ["BOTO_CONFIG"],)
+            if environ.get("BOTO_CONFIG")
+            else ("/etc/boto.cfg", "~/.boto")
+        )
+        sections = (
+            *_profile("default", environ),
+            *(_section(f, environ, "Credentials") for f in old),
+        )
         # botocore will say what is wrong with a file that cannot be read.
-        if any(keys is None or any(keys.get(key) for key in _CREDENTIAL_KEYS) for _, keys in sections):
+        if any(
+            keys is None or any(keys.get(key) for key in _CREDENTIAL_KEYS) for _, keys in sections
+        ):
             return True
         return _may_have_machine_role(environ)
 
     def account_tag(self, profile: str, environ: Mapping[str, str]) -> str:
-        """See :meth:`Cloud.account_tag`; a named profile beats a key in the environment, as in boto3."""
+        """See :meth:`Cloud.account_tag`.
+
+        A named profile beats a key in the environment, as in boto3.
+        """
         key = environ.get("AWS_ACCESS_KEY_ID", "")
         if key and not profile:
             return f"key-{_digest(key)}"
         name = _profile_name(profile, environ)
-        # The name alone does not do: the same profile may be given other keys tomorrow, and a role is somebody else on
-        # another machine.
+        # The name alone does not do: the same profile may be given other keys tomorrow, and a role
+        # is somebody else on another machine.
         identity = [name, *(f"{v}={environ[v]}" for v in _ROLE_VARIABLES if environ.get(v))]
         for _, keys in _profile(name, environ):
             found = ((key, (keys or {}).get(key, "").strip()) for key in _CREDENTIAL_KEYS)
@@ -187,7 +227,11 @@ def _profile_name(profile: str, environ: Mapping[str, str]) -> str:
 
 def _profile(name: str, environ: Mapping[str, str]) -> tuple[_Section, _Section]:
     """A profile in the shared config and credentials files."""
-    in_config = ("default", "profile default") if name == "default" else (f"profile {name}", f'profile "{name}"')
+    in_config = (
+        ("default", "profile default")
+        if name == "default"
+        else (f"profile {name}", f'profile "{name}"')
+    )
     return (
         _section(environ.get("AWS_CONFIG_FILE") or "~/.aws/config", environ, *in_config),
         _section(environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials", environ, name),
@@ -199,7 +243,9 @@ def _section(file: str, environ: Mapping[str, str], *names: str) -> _Section:
     from configparser import Error, RawConfigParser
 
     home = environ.get("HOME")
-    path = Path(home, file[2:]) if home and file.startswith("~/") else Path(os.path.expanduser(file))
+    path = (
+        Path(home, file[2:]) if home and file.startswith("~/") else Path(os.path.expanduser(file))
+    )
     # AWS has no section of defaults, and its tools accept duplicate profiles.
     parser = RawConfigParser(strict=False, default_section="")
     try:
@@ -211,13 +257,18 @@ def _section(file: str, environ: Mapping[str, str], *names: str) -> _Section:
 
 
 def _may_have_machine_role(environ: Mapping[str, str]) -> bool:
-    """Whether this is an EC2 machine, which may have a role; only its metadata service could tell for certain."""
+    """Whether this is an EC2 machine, which may have a role.
+
+    Only its metadata service could tell for certain.
+    """
     if environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
         return False
     words = []
     for place in ("class/dmi/id/sys_vendor", "class/dmi/id/board_vendor", "hypervisor/uuid"):
         try:
-            words.append((_SYSTEM / place).read_text(encoding="ascii", errors="replace").strip().lower())
+            words.append(
+                (_SYSTEM / place).read_text(encoding="ascii", errors="replace").strip().lower()
+            )
         except OSError:
             words.append("")
     on_ec2 = "amazon ec2" in words[:2] or words[2].startswith("ec2")

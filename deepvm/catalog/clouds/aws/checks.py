@@ -31,7 +31,8 @@ _THREE_TYPES = ["t3.micro", "t3.small", "t3.medium"]
 _A_SCORE = {"InstanceTypes": _THREE_TYPES, "TargetCapacity": 1, "SingleAvailabilityZone": True}
 
 _PROBES: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
-    # the smallest request for each permission: service, operation, parameters; those to ec2 are dry runs
+    # the smallest request for each permission: service, operation, parameters; those to ec2 are dry
+    # runs
     ("ec2", "DescribeInstanceTypes", {"InstanceTypes": ["t3.micro"]}),
     ("ec2", "DescribeInstanceTypeOfferings", {"MaxResults": 5}),
     ("ec2", "DescribeAvailabilityZones", {}),
@@ -46,13 +47,18 @@ _PROBES: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
 
 
 def check_aws(aws: Aws, region: str, now: datetime) -> tuple[Check, ...]:
-    """Check all that live data of a region needs. Blocks for a few minutes at most; failures are results."""
+    """Check all that live data of a region needs. Blocks for a few minutes at most.
+
+    Failures are results.
+    """
     try:
         identity = aws.call(Question("sts", "GetCallerIdentity", region))
     except CloudError as error:
         checks = _failed_identity(error)
     else:
-        account = Check("credentials", True, f"account {identity.get('Account')} as {identity.get('Arn')}")
+        account = Check(
+            "credentials", True, f"account {identity.get('Account')} as {identity.get('Arn')}"
+        )
         permissions = aws.each(lambda probe: _permission(aws, region, *probe), _PROBES)
         checks = (account, _clock(identity), *permissions, *_quotas(aws, region, now))
     return (*checks, _advisor(region, now))
@@ -66,7 +72,10 @@ def _failed_identity(error: CloudError) -> tuple[Check, ...]:
         reason = "the clock is wrong"
         unknown = Check("credentials", None, "not checked: AWS refuses requests from another time")
         first = [unknown, Check("clock", False, error.detail, error.advice)]
-    return (*first, *(Check(name, None, f"not checked: {reason}") for name in ("permissions", "quotas")))
+    return (
+        *first,
+        *(Check(name, None, f"not checked: {reason}") for name in ("permissions", "quotas")),
+    )
 
 
 def _clock(reply: Mapping[str, Any]) -> Check:
@@ -82,14 +91,19 @@ def _clock(reply: Mapping[str, Any]) -> Check:
     return Check("clock", False if abs(skew) > MOST_SKEW_S else None, found + refused, advice)
 
 
-def _permission(aws: Aws, region: str, service: str, operation: str, parameters: Mapping[str, Any]) -> Check:
+def _permission(
+    aws: Aws, region: str, service: str, operation: str, parameters: Mapping[str, Any]
+) -> Check:
     question = Question(service, operation, PRICING_REGION if service == "pricing" else region)
     name, dry = f"permission {question.action}", service == "ec2"
     try:
         try:
-            aws.call(question, (_ALLOWED, _NO_QUOTA), **parameters, **({"DryRun": True} if dry else {}))
+            aws.call(
+                question, (_ALLOWED, _NO_QUOTA), **parameters, **({"DryRun": True} if dry else {})
+            )
         except CloudError as error:
-            # Some endpoints know no dry runs; placement scores are not really asked for: AWS rations them.
+            # Some endpoints know no dry runs; placement scores are not really asked for: AWS
+            # rations them.
             if not dry or error.why != "reply" or operation == "GetSpotPlacementScores":
                 raise
             aws.call(question, **parameters)
@@ -111,8 +125,14 @@ def _quotas(aws: Aws, region: str, now: datetime) -> list[Check]:
             checks.append(Check(name, None, f"AWS knows no quota {quota} in {region}"))
             continue
         left = row["in_use"] < row["vcpus"]
-        advice = "" if left else f"request more of {quota} in the Service Quotas console, service Amazon EC2"
-        checks.append(Check(name, left or None, f"{row['vcpus']} vCPUs, {row['in_use']} in use", advice))
+        advice = (
+            ""
+            if left
+            else f"request more of {quota} in the Service Quotas console, service Amazon EC2"
+        )
+        checks.append(
+            Check(name, left or None, f"{row['vcpus']} vCPUs, {row['in_use']} in use", advice)
+        )
     return checks
 
 

@@ -21,17 +21,19 @@ from deepvm.errors import CloudError
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
-# Where botocore's credentials keep secrets; reading the public properties could refresh them over the network.
+# Where botocore's credentials keep secrets; reading the public properties could refresh them over
+# the network.
 _SECRET_ATTRIBUTES = ("access_key", "secret_key", "token", "_access_key", "_secret_key", "_token")
 
-_REFUSED_XML = (
-    f"<Response><Errors><Error><Code>Throttling</Code><Message>{NO_WORDS}</Message></Error></Errors></Response>"
-)
+_REFUSED_XML = f"<Response><Errors><Error><Code>Throttling</Code><Message>{NO_WORDS}</Message></Error></Errors></Response>"
 _REFUSED_JSON = json.dumps({"__type": "ThrottlingException", "message": NO_WORDS})
 
 
 class Aws:
-    """The account of a profile. Thread-safe; nothing is loaded, read or sent before the first call."""
+    """The account of a profile. Thread-safe.
+
+    Nothing is loaded, read or sent before the first call.
+    """
 
     at_once = 8
     attempts = 5  # of each request; boto3 waits up to 1, 2, 4 and 8 s in between
@@ -40,7 +42,8 @@ class Aws:
     def __init__(self, profile: str = "", region: str = "", total_s: float = 180) -> None:
         """Remember the profile (empty: boto3's default), the region where roles are assumed, and the time limit.
 
-        ``total_s`` is for one answer with all its pages: a peer that sends a byte now and then never hits ``read_s``.
+        ``total_s`` is for one answer with all its pages: a peer that sends a byte now and then
+        never hits ``read_s``.
         """
         self.profile, self._region, self._total_s = profile, region, total_s
         self._made: dict[tuple[str, str], Any] = {}
@@ -78,7 +81,8 @@ class Aws:
             rows: list[Any] = []
             paginator = self._client(question).get_paginator(_method(question))
             for page in paginator.paginate(PaginationConfig={"PageSize": size}, **parameters):
-                # boto3 reads the web page of a proxy as an empty answer, which would pass for the end of the list.
+                # boto3 reads the web page of a proxy as an empty answer, which would pass for the
+                # end of the list.
                 if not isinstance(page.get(key), list):
                     raise question.unusable(f"a page of the answer holds no {key}")
                 rows.extend(page[key])
@@ -89,7 +93,10 @@ class Aws:
         return self._in_time(question, ask)
 
     def _in_time(self, question: Question, ask: Callable[[], _Result]) -> _Result:
-        """What ``ask`` returns; its exceptions as CloudErrors; after ``total_s`` its thread is abandoned."""
+        """What ``ask`` returns; its exceptions as CloudErrors.
+
+        After ``total_s`` its thread is abandoned.
+        """
         (future,) = run_in_daemons(lambda _: ask(), [None], 1, f"aws-{question.operation}")
         if not wait([future], self._total_s).done:
             raise question.timed_out(self._total_s)
@@ -104,17 +111,24 @@ class Aws:
                 error,
                 question,
                 profile=self.profile,
-                secrets=(*secrets_of(os.environ), *(value for value in known if isinstance(value, str) and value)),
+                secrets=(
+                    *secrets_of(os.environ),
+                    *(value for value in known if isinstance(value, str) and value),
+                ),
                 skew_s=clock_skew_s(getattr(error, "response", None)),
                 regions=frozenset() if self._session is None else known_regions(),
             ) from None
 
     def each(self, ask: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
-        """The answers for all items, in their order; asks several at once, and the first failure ends it."""
+        """The answers for all items, in their order.
+
+        Asks several at once, and the first failure ends it.
+        """
         futures = run_in_daemons(ask, list(items), self.at_once, "aws")
         try:
             done = wait(futures, return_when=FIRST_EXCEPTION).done
-            return [future.result() for future in futures if future in done]  # all of them unless one has failed
+            # All of them unless one has failed
+            return [future.result() for future in futures if future in done]
         finally:
             for future in futures:
                 future.cancel()
@@ -122,7 +136,11 @@ class Aws:
     def regions(self, region: str) -> tuple[str, ...]:
         """The regions that are enabled for the account, sorted; ``region`` is asked."""
         question = Question("ec2", "DescribeRegions", region)
-        names = sorted(row["RegionName"] for row in self.call(question).get("Regions") or () if row.get("RegionName"))
+        names = sorted(
+            row["RegionName"]
+            for row in self.call(question).get("Regions") or ()
+            if row.get("RegionName")
+        )
         if not names:
             raise question.unusable("the answer holds no region")
         return tuple(names)
@@ -142,15 +160,20 @@ class Aws:
         from deepvm import __version__
 
         if self._session is None:
-            session = boto3.Session(profile_name=self.profile or None, region_name=self._region or None)
+            session = boto3.Session(
+                profile_name=self.profile or None, region_name=self._region or None
+            )
             try:
                 self._credentials = session.get_credentials()
             except (OSError, ValueError, LookupError, TypeError) as error:
                 # botocore parses the output of a credential process unchecked.
-                raise CredentialRetrievalError(provider="the profile", error_msg=type(error).__name__) from None
+                raise CredentialRetrievalError(
+                    provider="the profile", error_msg=type(error).__name__
+                ) from None
             self._session = session
         if self._credentials is None:
-            # boto3 would search again for each client, for seconds where it asks the metadata service.
+            # boto3 would search again for each client, for seconds where it asks the metadata
+            # service.
             raise NoCredentialsError
         config = Config(
             # Not "adaptive": after one refusal it slows down all requests of a client for a minute.
@@ -170,7 +193,9 @@ def _method(question: Question) -> str:
     return str(xform_name(question.operation))
 
 
-def add_error_code(operation_model: Any, response_dict: MutableMapping[str, Any], **_: object) -> None:
+def add_error_code(
+    operation_model: Any, response_dict: MutableMapping[str, Any], **_: object
+) -> None:
     """Add the error code of throttling to a 429 or 503 without one, such as a proxy's web page, so that boto3 retries.
 
     A handler of boto3's event ``before-parse``; replaces the answer's ``body``.
@@ -191,7 +216,10 @@ def add_error_code(operation_model: Any, response_dict: MutableMapping[str, Any]
 
 
 def clock_skew_s(reply: Any) -> float | None:
-    """Seconds by which the local clock is ahead of the date of boto3's reply; None where it has none."""
+    """Seconds by which the local clock is ahead of the date of boto3's reply.
+
+    None where it has none.
+    """
     try:
         said = parsedate_to_datetime(reply["ResponseMetadata"]["HTTPHeaders"]["date"])
     except (KeyError, TypeError, ValueError, AttributeError):

@@ -1,6 +1,7 @@
 """Failed requests to AWS as CloudErrors: a reason, a next step, and no secrets.
 
-botocore's exceptions are told apart by name, so this module loads no botocore and works with versions that lack some.
+botocore's exceptions are told apart by name, so this module loads no botocore and works with
+versions that lack some.
 """
 
 from __future__ import annotations
@@ -32,47 +33,83 @@ _ALWAYS_ENABLED = {
 _CODES = {
     # why: AWS's error codes; all others mean "reply"
     "clock": "RequestTimeTooSkewed|RequestInTheFuture",
-    "expired": "ExpiredToken|ExpiredTokenException|RequestExpired|TokenRefreshRequired|ExpiredTokenError",
-    "permission": "UnauthorizedOperation|UnauthorizedException|AuthorizationError|NotAuthorized|AccessDenied.*",
+    "expired": (
+        "ExpiredToken|ExpiredTokenException|RequestExpired|TokenRefreshRequired|ExpiredTokenError"
+    ),
+    "permission": (
+        "UnauthorizedOperation|UnauthorizedException|AuthorizationError|NotAuthorized|AccessDenied.*"
+    ),
     "region": "OptInRequired|RegionDisabledException|SubscriptionRequiredException",
-    "credentials": "AuthFailure|IncompleteSignature|InvalidAccessKeyId|InvalidClientTokenId|InvalidSignatureException"
-    "|InvalidToken|MissingAuthenticationToken|MissingAuthenticationTokenException|NotSignedUp|SignatureDoesNotMatch"
-    "|UnrecognizedClientException",
-    "throttled": "BandwidthLimitExceeded|EC2ThrottledException|LimitExceededException|MaxConfigLimitExceeded"
-    "|PriorRequestNotComplete|RequestLimitExceeded|RequestThrottled|RequestThrottledException|SlowDown|Throttling"
-    "|ThrottlingException|ThrottledException|TooManyRequestsException",
+    "credentials": (
+        "AuthFailure|IncompleteSignature|InvalidAccessKeyId|InvalidClientTokenId|InvalidSignatureException"
+        "|InvalidToken|MissingAuthenticationToken|MissingAuthenticationTokenException|NotSignedUp|SignatureDoesNotMatch"
+        "|UnrecognizedClientException"
+    ),
+    "throttled": (
+        "BandwidthLimitExceeded|EC2ThrottledException|LimitExceededException|MaxConfigLimitExceeded"
+        "|PriorRequestNotComplete|RequestLimitExceeded|RequestThrottled|RequestThrottledException|SlowDown|Throttling"
+        "|ThrottlingException|ThrottledException|TooManyRequestsException"
+    ),
 }
 
-_CHECK_KEYS = "check which keys are used with 'aws sts get-caller-identity', or set them with 'aws configure'"
-_GIVE_KEYS = "run 'aws configure', or set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+_CHECK_KEYS = (
+    "check which keys are used with 'aws sts get-caller-identity', or set them with 'aws configure'"
+)
+_GIVE_KEYS = (
+    "run 'aws configure', or set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+)
 _CHECK_ROLE = "check role_arn and source_profile of the profile, and whom the role trusts"
 _SET_CLOCK = "set the clock of this machine, for example with 'sudo timedatectl set-ntp true'"
 _WAIT = "wait a minute and try again"
 _LATER = "wait a minute, then 'deepvm catalog refresh' asks again"
-_RATIONED = "placement scores may be asked for few configurations a day; ask for the same ones, or tomorrow"
-_CHECK_NETWORK = "check the network, the proxy settings (HTTPS_PROXY) and AWS_ENDPOINT_URL, then try again"
-_NOT_AWS = "see that AWS itself answers: check the proxy settings (HTTPS_PROXY) and AWS_ENDPOINT_URL"
+_RATIONED = (
+    "placement scores may be asked for few configurations a day; ask for the same ones, or tomorrow"
+)
+_CHECK_NETWORK = (
+    "check the network, the proxy settings (HTTPS_PROXY) and AWS_ENDPOINT_URL, then try again"
+)
+_NOT_AWS = (
+    "see that AWS itself answers: check the proxy settings (HTTPS_PROXY) and AWS_ENDPOINT_URL"
+)
 
 _EXCEPTIONS = (
-    # names of exceptions or their bases, why, detail (empty: the exception's text), advice; the first match counts
+    # names of exceptions or their bases, why, detail (empty: the exception's text), advice; the
+    # first match counts
     (
         "LoginError|LoginRefreshRequired|SSOError|SSOTokenLoadError|TokenRetrievalError|UnauthorizedSSOTokenError",
         *("expired", "", "sign in again: aws sso login{profile} (or aws login{profile})"),
     ),
     # A credential process may write anything, secrets too, so its words are not repeated.
-    ("CredentialRetrievalError", "credentials", "the credentials could not be read from {provider}", _CHECK_KEYS),
+    (
+        "CredentialRetrievalError",
+        "credentials",
+        "the credentials could not be read from {provider}",
+        _CHECK_KEYS,
+    ),
     (
         "BaseEndpointResolverError|EndpointProviderError|InvalidRegionError|NoRegionError|UnknownRegionError",
         *("region", "", "check --region and AWS_REGION{near}"),
     ),
     (
-        "ConfigNotFound|ConfigParseError|InvalidConfigError|MetadataRetrievalError|MissingDependencyException"
-        "|NoAuthTokenError|NoCredentialsError|PartialCredentialsError|RefreshWithMFAUnsupportedError"
-        "|UnknownCredentialError",
+        (
+            "ConfigNotFound|ConfigParseError|InvalidConfigError|MetadataRetrievalError|MissingDependencyException"
+            "|NoAuthTokenError|NoCredentialsError|PartialCredentialsError|RefreshWithMFAUnsupportedError"
+            "|UnknownCredentialError"
+        ),
         *("credentials", "", _GIVE_KEYS),
     ),
-    ("ReadTimeoutError|ConnectTimeoutError|TimeoutError", "timeout", "no answer in time", _CHECK_NETWORK),
-    ("SSLError", "network", "", "if a proxy opens TLS connections, name its certificate in AWS_CA_BUNDLE"),
+    (
+        "ReadTimeoutError|ConnectTimeoutError|TimeoutError",
+        "timeout",
+        "no answer in time",
+        _CHECK_NETWORK,
+    ),
+    (
+        "SSLError",
+        "network",
+        "",
+        "if a proxy opens TLS connections, name its certificate in AWS_CA_BUNDLE",
+    ),
     ("ProxyConnectionError", "network", "", "check the proxy settings (HTTPS_PROXY, NO_PROXY)"),
     (
         "HTTPClientError|ConnectionError|IncompleteReadError|ResponseStreamingError|OSError",
@@ -110,7 +147,9 @@ class Question:
 
     def timed_out(self, seconds: float) -> CloudError:
         """The error for an answer that takes too long."""
-        return CloudError(self.what, "timeout", f"the answer was not complete after {seconds:.0f} s", _WAIT)
+        return CloudError(
+            self.what, "timeout", f"the answer was not complete after {seconds:.0f} s", _WAIT
+        )
 
     def unusable(self, detail: str) -> CloudError:
         """The error for an answer that cannot be used."""
@@ -128,7 +167,8 @@ def cloud_error(
 ) -> CloudError:
     """The error for what boto3 raised: short, on one line, free of ``secrets``.
 
-    ``skew_s`` is by how much the local clock is ahead of AWS's; ``regions`` are those that boto3, if loaded, knows.
+    ``skew_s`` is by how much the local clock is ahead of AWS's; ``regions`` are those that boto3,
+    if loaded, knows.
     """
     if error_code(error):
         why, detail, advice = _refusal(error, question, skew_s or 0.0)
@@ -153,8 +193,13 @@ def _refusal(error: BaseException, question: Question, skew_s: float) -> tuple[s
     code, message = error_code(error), str(_said(error).get("Message") or "no reason given")
     status = _said(error, "ResponseMetadata").get("HTTPStatusCode", 0)
     # A number is not AWS's code but the status of a web page, whose text helps nobody.
-    said = f"the answer was an HTTP error, {code}" if code.isdigit() else f"AWS says {code}: {message}"
-    why = next((w for w, codes in _CODES.items() if re.fullmatch(codes, code.removeprefix("Client."))), "reply")
+    said = (
+        f"the answer was an HTTP error, {code}" if code.isdigit() else f"AWS says {code}: {message}"
+    )
+    why = next(
+        (w for w, codes in _CODES.items() if re.fullmatch(codes, code.removeprefix("Client."))),
+        "reply",
+    )
     asked = getattr(error, "operation_name", question.operation)
     if asked != question.operation and why not in ("clock", "expired"):
         # The question itself was never asked: a role had to be assumed first.
@@ -162,24 +207,40 @@ def _refusal(error: BaseException, question: Question, skew_s: float) -> tuple[s
     if why in ("expired", "credentials"):
         if abs(skew_s) > MOST_SKEW_S:
             behind = "ahead of" if skew_s > 0 else "behind"
-            return "clock", f"the clock of this machine is {abs(skew_s):.0f} s {behind} AWS's ({code})", _SET_CLOCK
+            return (
+                "clock",
+                f"the clock of this machine is {abs(skew_s):.0f} s {behind} AWS's ({code})",
+                _SET_CLOCK,
+            )
         if "Signature expired" in message:
             return "clock", said, _SET_CLOCK
     if why == "expired":
-        advice = "sign in again ('aws sso login', 'aws login', or new temporary keys), and see that the clock is right"
+        advice = (
+            "sign in again ('aws sso login', 'aws login', or new temporary keys), and see that the"
+            " clock is right"
+        )
         return why, f"the credentials have expired ({code})", advice
     if why == "region" or (why == "credentials" and question.region not in _ALWAYS_ENABLED):
         name = question.region
-        advice = f"enable {name} in the AWS console (Account, AWS Regions), use another --region, or check the keys"
+        advice = (
+            f"enable {name} in the AWS console (Account, AWS Regions), use another --region, or"
+            " check the keys"
+        )
         return "region", f"the account may not use {name} ({said})", advice
     if why == "throttled" or status == 429 or (status == 503 and code.isdigit()):
         wordless = f"the answer was an HTTP error, {status}" if message == NO_WORDS else said
         return "throttled", wordless, _RATIONED if code == "MaxConfigLimitExceeded" else _LATER
     advice = {
         "clock": _SET_CLOCK,
-        "permission": f"allow {question.action}; 'deepvm doctor --iam' prints the whole read-only policy",
+        "permission": (
+            f"allow {question.action}; 'deepvm doctor --iam' prints the whole read-only policy"
+        ),
         "credentials": _CHECK_KEYS,
-        "reply": _NOT_AWS if code.isdigit() else "if the region and the settings are right, try again later",
+        "reply": (
+            _NOT_AWS
+            if code.isdigit()
+            else "if the region and the settings are right, try again later"
+        ),
     }[why]
     return why, said, _WAIT if why == "reply" and status >= 500 else advice
 
@@ -205,10 +266,18 @@ def _exception(
         found = f"AWS profile {given.get('profile') or profile} does not exist"
         return "credentials", found, f"{known}; 'aws configure{about['profile']}' makes it"
     if "EndpointConnectionError" in names and regions and question.region not in regions:
-        return "region", f"no region {question.region} is known", f"check --region and AWS_REGION{about['near']}"
+        return (
+            "region",
+            f"no region {question.region} is known",
+            f"check --region and AWS_REGION{about['near']}",
+        )
     if "ValueError" in names and "endpoint" in str(error).lower():
         return "network", str(error), "give AWS_ENDPOINT_URL as https://host[:port], or unset it"
     for pattern, why, detail, advice in _EXCEPTIONS:
         if any(re.fullmatch(pattern, name) for name in names):
-            return why, detail.format(**about) or str(error) or about["name"], advice.format(**about)
+            return (
+                why,
+                detail.format(**about) or str(error) or about["name"],
+                advice.format(**about),
+            )
     return "reply", f"{about['name']}: {error}", "try again; if it stays, report it with this line"

@@ -38,7 +38,10 @@ PLACES = {
     "mx-central-1": "Mexico",
     "sa-east-1": "Sao Paulo",
 }
-"""The regions of the public partition, by the city or country that AWS names; opt-in regions too."""
+"""The regions of the public partition, by the city or country that AWS names.
+
+Opt-in regions too.
+"""
 _OTHER_NAMES = {
     "us": "us-east-1",
     "usa": "us-east-1",

@@ -53,7 +53,10 @@ def history_provider(aws: Aws, days: int) -> Provider:
 
 
 def placement_provider(aws: Aws, types: Sequence[str], count: int) -> Provider:
-    """Placement scores of ``count`` spot VMs of any of some types; AWS scores fewer than three types low."""
+    """Placement scores of ``count`` spot VMs of any of some types.
+
+    AWS scores fewer than three types low.
+    """
     wanted = sorted(set(types))
     # The cache must not answer one question with the scores of another.
     digest = hashlib.sha256(" ".join(wanted).encode()).hexdigest()[:8]
@@ -70,21 +73,32 @@ def _specs(aws: Aws, region: str, _: datetime) -> Reading:
 def _offerings(aws: Aws, region: str, _: datetime) -> Reading:
     """By zone ids, which are the same for every account."""
     question = Question("ec2", "DescribeInstanceTypeOfferings", region)
-    rows = aws.pages(question, "InstanceTypeOfferings", LocationType="availability-zone-id", MaxResults=1000)
+    rows = aws.pages(
+        question, "InstanceTypeOfferings", LocationType="availability-zone-id", MaxResults=1000
+    )
     return _whole(responses.read_offerings(rows), question, "no type that any zone offers")
 
 
 def _zones(aws: Aws, region: str, _: datetime | None = None) -> Reading:
     question = Question("ec2", "DescribeAvailabilityZones", region)
-    return _whole(responses.read_zones(aws.call(question).get("AvailabilityZones") or ()), question, "no zone")
+    return _whole(
+        responses.read_zones(aws.call(question).get("AvailabilityZones") or ()), question, "no zone"
+    )
 
 
 def _on_demand(aws: Aws, region: str, _: datetime) -> Reading:
     fields = {**_LINUX_ON_DEMAND, "regionCode": region}
-    filters = [{"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in fields.items()]
+    filters = [
+        {"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in fields.items()
+    ]
     question = Question("pricing", "GetProducts", PRICING_REGION)
     rows = aws.pages(
-        question, "PriceList", ServiceCode="AmazonEC2", Filters=filters, FormatVersion="aws_v1", MaxResults=100
+        question,
+        "PriceList",
+        ServiceCode="AmazonEC2",
+        Filters=filters,
+        FormatVersion="aws_v1",
+        MaxResults=100,
     )
     return _whole(responses.read_on_demand(rows), question, f"no price for {region}")
 
@@ -93,24 +107,40 @@ def _spot(aws: Aws, region: str, now: datetime) -> Reading:
     """The current price of every type in every zone where it has one."""
     question = Question("ec2", "DescribeSpotPriceHistory", region)
     rows = _price_changes(aws, question, StartTime=now)
-    return _whole(responses.read_spot(rows, _zone_ids(aws, region, rows)), question, "no spot price")
+    return _whole(
+        responses.read_spot(rows, _zone_ids(aws, region, rows)), question, "no spot price"
+    )
 
 
 def _price_changes(aws: Aws, question: Question, **which: Any) -> list[Any]:
-    return aws.pages(question, "SpotPriceHistory", ProductDescriptions=[responses.LINUX], MaxResults=1000, **which)
+    return aws.pages(
+        question,
+        "SpotPriceHistory",
+        ProductDescriptions=[responses.LINUX],
+        MaxResults=1000,
+        **which,
+    )
 
 
 def _history(aws: Aws, period: timedelta, region: str, now: datetime) -> Reading:
     specs = _specs(aws, region, now).data
-    nvidia = (t for t, s in specs.items() if s["spot"] and s.get("gpu", {}).get("manufacturer") == "NVIDIA")
+    nvidia = (
+        t
+        for t, s in specs.items()
+        if s["spot"] and s.get("gpu", {}).get("manufacturer") == "NVIDIA"
+    )
     types = sorted(nvidia)
     question = Question("ec2", "DescribeSpotPriceHistory", region)
 
     def ask(first: int) -> list[Any]:
         chunk = types[first : first + _TYPES_IN_A_CHUNK]
-        return _price_changes(aws, question, StartTime=now - period, EndTime=now, InstanceTypes=chunk)
+        return _price_changes(
+            aws, question, StartTime=now - period, EndTime=now, InstanceTypes=chunk
+        )
 
-    rows = [row for found in aws.each(ask, range(0, len(types), _TYPES_IN_A_CHUNK)) for row in found]
+    rows = [
+        row for found in aws.each(ask, range(0, len(types), _TYPES_IN_A_CHUNK)) for row in found
+    ]
     return responses.read_history(rows, _zone_ids(aws, region, rows))
 
 
@@ -139,7 +169,11 @@ def _limit(aws: Aws, region: str, code: str) -> float | None:
             continue
         quota = reply.get("Quota")
         value = quota.get("Value") if isinstance(quota, Mapping) else None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not math.isfinite(value)
+        ):
             # A proxy's page, or a value that AWS could not find out: the default may be far off.
             raise question.unusable(f"the answer holds no value of quota {code}")
         if value >= 0:
@@ -151,11 +185,15 @@ def _in_use(aws: Aws, region: str) -> Counter[tuple[str, Market]]:
     """VCPUs of the account's running VMs, by quota family and market."""
     live = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
     question = Question("ec2", "DescribeInstances", region)
-    running = responses.read_running(aws.pages(question, "Reservations", Filters=live, MaxResults=1000))
+    running = responses.read_running(
+        aws.pages(question, "Reservations", Filters=live, MaxResults=1000)
+    )
     types = sorted({name for name, _, vcpus in running if vcpus is None})
     question = Question("ec2", "DescribeInstanceTypes", region)
     found = aws.each(
-        lambda first: aws.pages(question, "InstanceTypes", InstanceTypes=types[first : first + _TYPES_IN_A_CALL]),
+        lambda first: aws.pages(
+            question, "InstanceTypes", InstanceTypes=types[first : first + _TYPES_IN_A_CALL]
+        ),
         range(0, len(types), _TYPES_IN_A_CALL),
     )
     vcpus_of = responses.read_vcpus(row for rows in found for row in rows)
@@ -168,7 +206,9 @@ def _in_use(aws: Aws, region: str) -> Counter[tuple[str, Market]]:
 def _placement(aws: Aws, types: Sequence[str], count: int, region: str, _: datetime) -> Reading:
     question = Question("ec2", "GetSpotPlacementScores", region)
     wanted = {"InstanceTypes": list(types), "TargetCapacity": count, "SingleAvailabilityZone": True}
-    rows = aws.pages(question, "SpotPlacementScores", RegionNames=[region], MaxResults=1000, **wanted)
+    rows = aws.pages(
+        question, "SpotPlacementScores", RegionNames=[region], MaxResults=1000, **wanted
+    )
     return responses.read_placement(rows, region)
 
 
@@ -180,8 +220,13 @@ def _zone_ids(aws: Aws, region: str, rows: Sequence[Mapping[str, Any]]) -> Mappi
 
 
 def _whole(reading: Reading, question: Question, missing: str) -> Reading:
-    """The reading; an empty one would replace what an older answer said, so it raises a CloudError."""
+    """The reading.
+
+    An empty one would replace what an older answer said, so it raises a CloudError.
+    """
     if not reading.data:
-        reasons = "".join(f"; {count} rows refused: {reason}" for reason, count in sorted(reading.refused.items()))
+        reasons = "".join(
+            f"; {count} rows refused: {reason}" for reason, count in sorted(reading.refused.items())
+        )
         raise question.unusable(f"the answer holds {missing}{reasons}")
     return reading

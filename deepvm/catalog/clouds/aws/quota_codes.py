@@ -1,7 +1,7 @@
 """AWS's vCPU quotas: their codes, and which types count against which quota.
 
-Source: AWS's Service Quotas documentation, "Amazon EC2 service quotas", as of 2026. There is one quota for each family
-and market in each region; High Memory and HPC types have no spot market.
+Source: AWS's Service Quotas documentation, "Amazon EC2 service quotas", as of 2026. There is one
+quota for each family and market in each region; High Memory and HPC types have no spot market.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from deepvm.catalog.signals.cloud import QuotaName
 from deepvm.core.cluster.instances import Market
 
 _STANDARD = "Standard"
-# Name, codes on demand and on the spot market, and the letters before the first digit of a type's name. Other families
-# (mac: Dedicated Hosts only) count as Standard, as AWS charges new ones until it says otherwise.
+# Name, codes on demand and on the spot market, and the letters before the first digit of a type's
+# name. Other families (mac: Dedicated Hosts only) count as Standard, as AWS charges new ones until
+# it says otherwise.
 _TABLE = (
     (_STANDARD, "L-1216C47A", "L-34B43A08", ()),
     ("G and VT", "L-DB2E81BA", "L-3819A6DF", ("g", "gr", "vt")),
@@ -33,7 +34,9 @@ for _name, _on_demand, _spot, _ in _TABLE:
     _covers = f"{_name} (A, C, D, H, I, M, R, T, Z)" if _name == _STANDARD else _name
     if _spot:
         QUOTA_NAMES[_name, Market.SPOT] = QuotaName(_spot, f"All {_covers} Spot Instance Requests")
-    QUOTA_NAMES[_name, Market.ON_DEMAND] = QuotaName(_on_demand, f"Running On-Demand {_covers} instances")
+    QUOTA_NAMES[_name, Market.ON_DEMAND] = QuotaName(
+        _on_demand, f"Running On-Demand {_covers} instances"
+    )
 
 _BY_LETTERS = {letters: name for name, _, _, group in _TABLE for letters in group}
 

@@ -1,8 +1,8 @@
 """Reading AWS's replies; pure, so that recorded replies test it.
 
-Rows are what boto3 gives; results have the forms of :class:`deepvm.catalog.signals.signal.Signal`. A wrong price breaks
-a budget, so no price is guessed: rows that cannot be trusted are refused and counted, and of two prices for the same
-thing the higher one is kept.
+Rows are what boto3 gives; results have the forms of :class:`deepvm.catalog.signals.signal.Signal`.
+A wrong price breaks a budget, so no price is guessed: rows that cannot be trusted are refused and
+counted, and of two prices for the same thing the higher one is kept.
 """
 
 from __future__ import annotations
@@ -25,10 +25,13 @@ from deepvm.io.times import format_time
 _MIB_PER_GIB = 1024
 
 # "100 Gigabit", "Up to 12.5 Gigabit", "4x 100 Gigabit"; "Low" to "High" have no figure.
-_NETWORK_WORDS = re.compile(r"(up to )?(?:(\d+)x )?(\d+(?:\.\d+)?) (gigabit|megabit)", re.IGNORECASE)
+_NETWORK_WORDS = re.compile(
+    r"(up to )?(?:(\d+)x )?(\d+(?:\.\d+)?) (gigabit|megabit)", re.IGNORECASE
+)
 
 _ACCELERATORS = (
-    # where AWS lists other accelerators; older types with Inferentia are in two places, the first is the better one
+    # where AWS lists other accelerators; older types with Inferentia are in two places, the first
+    # is the better one
     ("NeuronInfo", "NeuronDevices"),
     ("InferenceAcceleratorInfo", "Accelerators"),
     ("FpgaInfo", "Fpgas"),
@@ -42,7 +45,10 @@ OTHER_OPERATION = "other operation than RunInstances"
 OTHER_PRODUCT, UNKNOWN_ZONE = "other product than Linux/UNIX", "unknown zone"
 
 LINUX = "Linux/UNIX"
-"""The product whose spot prices count; accounts from before 2013 also see ``Linux/UNIX (Amazon VPC)``."""
+"""The product whose spot prices count.
+
+Accounts from before 2013 also see ``Linux/UNIX (Amazon VPC)``.
+"""
 
 
 def read_specs(rows: Iterable[Mapping[str, Any]]) -> Reading:
@@ -63,7 +69,11 @@ def read_offerings(rows: Iterable[Mapping[str, Any]]) -> Reading:
     refused: Counter[str] = Counter()
     for row in rows:
         name, place = row.get("InstanceType"), row.get("Location")
-        if row.get("LocationType", "availability-zone-id") != "availability-zone-id" or not name or not place:
+        if (
+            row.get("LocationType", "availability-zone-id") != "availability-zone-id"
+            or not name
+            or not place
+        ):
             refused["not a zone id"] += 1
         else:
             zones.setdefault(name, set()).add(place)
@@ -95,7 +105,9 @@ def read_running(reservations: Iterable[Mapping[str, Any]]) -> list[tuple[str, M
         options = row.get("CpuOptions") or {}
         cores, threads = options.get("CoreCount"), options.get("ThreadsPerCore")
         market = Market.SPOT if lifecycle == "spot" else Market.ON_DEMAND
-        running.append((row["InstanceType"], market, cores * threads if cores and threads else None))
+        running.append(
+            (row["InstanceType"], market, cores * threads if cores and threads else None)
+        )
     return running
 
 
@@ -126,7 +138,9 @@ def read_on_demand(rows: Iterable[Any]) -> Reading:
         for offer in offers:
             refused[CONFLICT] += name in prices and prices[name] != offer
             prices[name] = max(offer, prices.get(name, offer))
-    return Reading({name: price_text(price) for name, price in sorted(prices.items())}, dict(+refused))
+    return Reading(
+        {name: price_text(price) for name, price in sorted(prices.items())}, dict(+refused)
+    )
 
 
 def read_spot(rows: Iterable[Mapping[str, Any]], zone_ids: Mapping[str, str]) -> Reading:
@@ -154,7 +168,9 @@ def read_history(rows: Iterable[Mapping[str, Any]], zone_ids: Mapping[str, str])
         known[at] = max(price, known.get(at, price))
     data: dict[str, dict[str, list[list[Any]]]] = {}
     for (name, zone), known in sorted(points.items()):
-        data.setdefault(name, {})[zone] = [[at, price_text(price)] for at, price in sorted(known.items())]
+        data.setdefault(name, {})[zone] = [
+            [at, price_text(price)] for at, price in sorted(known.items())
+        ]
     return Reading(data, dict(+refused))
 
 
@@ -163,7 +179,12 @@ def read_placement(rows: Iterable[Mapping[str, Any]], region: str) -> Reading:
     scores, refused = [], Counter[str]()
     for row in rows:
         zone, score = row.get("AvailabilityZoneId"), row.get("Score")
-        if row.get("Region", region) != region or not zone or not isinstance(score, int) or not 1 <= score <= 10:
+        if (
+            row.get("Region", region) != region
+            or not zone
+            or not isinstance(score, int)
+            or not 1 <= score <= 10
+        ):
             refused[UNPARSABLE] += 1
         else:
             scores.append({"zone": zone, "score": score})
@@ -188,12 +209,18 @@ def _spec(row: Mapping[str, Any]) -> dict[str, Any]:
     if spec["vcpus"] < 1 or spec["memory_gib"] <= 0:
         raise ValueError(row["InstanceType"])
     gpus = (row.get("GpuInfo") or {}).get("Gpus") or ()
-    unusable = _why_unusable(row, gpus) or ("it runs macOS alone" if spec["arch"].endswith("_mac") else "")
+    unusable = _why_unusable(row, gpus) or (
+        "it runs macOS alone" if spec["arch"].endswith("_mac") else ""
+    )
     if unusable:
         spec["unusable"] = unusable
     elif gpus:
         first, count = gpus[0], sum(int(gpu["Count"]) for gpu in gpus)
-        spec["gpu"] = {"name": first["Name"], "manufacturer": first.get("Manufacturer", ""), "count": count}
+        spec["gpu"] = {
+            "name": first["Name"],
+            "manufacturer": first.get("Manufacturer", ""),
+            "count": count,
+        }
         mib = (first.get("MemoryInfo") or {}).get("SizeInMiB")
         spec["gpu"] |= {"memory_gib": _gib(mib)} if mib else {}
     return spec
@@ -204,9 +231,12 @@ def _gib(mib: float) -> float:
 
 
 def _bandwidths(network: Mapping[str, Any]) -> dict[str, float]:
-    """``baseline_gbps`` and ``peak_gbps`` summed over network cards, else as worded; absent where unknown.
+    """``baseline_gbps`` and ``peak_gbps`` summed over network cards, else as worded.
 
-    Several cards have no more than the words say: on a g6e.48xlarge each of four may use all of its 400 Gbit/s.
+    Absent where unknown.
+
+    Several cards have no more than the words say: on a g6e.48xlarge each of four may use all of its
+    400 Gbit/s.
     """
     words = _NETWORK_WORDS.fullmatch(str(network.get("NetworkPerformance") or "").strip())
     worded = {}
@@ -215,7 +245,9 @@ def _bandwidths(network: Mapping[str, Any]) -> dict[str, float]:
         worded = {"Peak": gbps} if words[1] else {"Baseline": gbps, "Peak": gbps}
     found = {}
     for which in ("Baseline", "Peak"):
-        figures = [card.get(f"{which}BandwidthInGbps") for card in network.get("NetworkCards") or ()]
+        figures = [
+            card.get(f"{which}BandwidthInGbps") for card in network.get("NetworkCards") or ()
+        ]
         total = sum(figures) if figures and all(figures) else worded.get(which)
         if total and len(figures) > 1:
             total = min(total, worded.get(which, total))
@@ -229,18 +261,30 @@ def _why_unusable(row: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]) -> 
     for gpu in gpus:
         share = gpu.get("GpuPartitionSize")
         if not gpu.get("Count") or (share is not None and share < 1):
-            part = f"{Fraction(share).limit_denominator(64)} of" if share and share < 1 else "a part of"
-            return f"a share of a GPU ({row['InstanceType'].partition('.')[0]}: {part} one {gpu['Name']})"
+            part = (
+                f"{Fraction(share).limit_denominator(64)} of"
+                if share and share < 1
+                else "a part of"
+            )
+            return (
+                f"a share of a GPU ({row['InstanceType'].partition('.')[0]}: {part} one"
+                f" {gpu['Name']})"
+            )
     if len({(gpu.get("Manufacturer"), gpu["Name"]) for gpu in gpus}) > 1:
         return f"different GPUs in one VM: {_counted(gpus)}, which deepvm cannot plan for"
     if gpus:
         return ""
     found = ((row.get(place) or {}).get(where) or () for place, where in _ACCELERATORS)
-    return next((f"{_counted(devices)}, which deepvm cannot plan for" for devices in found if devices), "")
+    return next(
+        (f"{_counted(devices)}, which deepvm cannot plan for" for devices in found if devices), ""
+    )
 
 
 def _counted(devices: Sequence[Mapping[str, Any]]) -> str:
-    return " and ".join(f"{device.get('Count', 1)} x {device.get('Name', 'an unnamed device')}" for device in devices)
+    return " and ".join(
+        f"{device.get('Count', 1)} x {device.get('Name', 'an unnamed device')}"
+        for device in devices
+    )
 
 
 def _product(row: Any) -> tuple[str, list[Decimal]]:
@@ -265,7 +309,9 @@ def _product(row: Any) -> tuple[str, list[Decimal]]:
     return name, [_amount(text) for text in texts]
 
 
-def _change(row: Mapping[str, Any], zone_ids: Mapping[str, str]) -> tuple[tuple[str, str], int, Decimal]:
+def _change(
+    row: Mapping[str, Any], zone_ids: Mapping[str, str]
+) -> tuple[tuple[str, str], int, Decimal]:
     """Type and zone, time of the change (s since 1970) and price of a row of DescribeSpotPriceHistory."""
     name, since = row.get("InstanceType"), row.get("Timestamp")
     if not name or not isinstance(since, datetime) or since.tzinfo is None:

@@ -1,6 +1,7 @@
 """AWS's public Spot Advisor file: how often VMs of a type are interrupted. Needs no account.
 
-Its savings are not read: prices derived from them are off by 15 % in the median and by a factor of two in one of ten.
+Its savings are not read: prices derived from them are off by 15 % in the median and by a factor of
+two in one of ten.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ class AdvisorProvider(Provider):
     """
 
     def __init__(self) -> None:
-        """Take the file from ``DEEPVM_ADVISOR_URL``, else from AWS; a RequestError if that is no web address."""
+        """Take the file from ``DEEPVM_ADVISOR_URL``, else from AWS.
+
+        A RequestError if that is no web address.
+        """
         super().__init__(ADVISOR, "AWS Spot Advisor", self._read_bands)
         url = os.environ.get(URL_VARIABLE) or ADVISOR_URL
         # The real file has about 10 MiB.
@@ -43,7 +47,11 @@ class AdvisorProvider(Provider):
         types = self._types(region, now)
         found = {name: row.get("r") for name, row in sorted(types.items()) if isinstance(row, dict)}
         # type() and not isinstance(): True is no band.
-        bands = {n: band for n, band in found.items() if type(band) is int and 0 <= band < len(INTERRUPTION_BANDS)}
+        bands = {
+            n: band
+            for n, band in found.items()
+            if type(band) is int and 0 <= band < len(INTERRUPTION_BANDS)
+        }
         if not bands:
             raise self.file.unreadable(f"none of {len(types)} types in {region} has a band")
         lost = len(types) - len(bands)
@@ -62,8 +70,13 @@ class AdvisorProvider(Provider):
             # An exception keeps the traceback of whoever raises it, so each thread gets its own.
             raise CloudError(self.file.what, regions.why, regions.detail, regions.advice)
         if region not in regions:
-            advice = f"it knows {len(regions)} regions, such as {', '.join(sorted(regions)[:3])}; check --region"
-            raise CloudError(self.file.what, "region", f"the file has no region {region}", redact(advice))
+            advice = (
+                f"it knows {len(regions)} regions, such as {', '.join(sorted(regions)[:3])}; check"
+                " --region"
+            )
+            raise CloudError(
+                self.file.what, "region", f"the file has no region {region}", redact(advice)
+            )
         types = regions[region].get("Linux") if isinstance(regions[region], dict) else None
         if not isinstance(types, dict):
             raise self.file.unreadable(f"the file has no table for Linux in {region}")
@@ -75,7 +88,13 @@ class AdvisorProvider(Provider):
             document = json.loads(body)
         except (ValueError, RecursionError):
             start = body.strip()[:1]
-            found = "is empty" if not start else "is a web page" if start == b"<" else "is not JSON, or not whole"
+            found = (
+                "is empty"
+                if not start
+                else "is a web page"
+                if start == b"<"
+                else "is not JSON, or not whole"
+            )
             raise self.file.unreadable(f"the file {found}") from None
         regions = document.get("spot_advisor") if isinstance(document, dict) else None
         if not isinstance(regions, dict) or not regions:

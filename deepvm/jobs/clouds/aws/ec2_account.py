@@ -1,4 +1,7 @@
-"""What an account offers jobs: images, subnets, a bucket, a role; what is missing, and how to make it."""
+"""What an account offers jobs: images, subnets, a bucket, a role.
+
+What is missing, and how to make it.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ _POLICY = "'deepvm doctor --iam --for run' prints the policy that jobs need"
 
 
 class Ec2Account:
-    """Asks when it must, and remembers the answer. Raises RefusedError, or UnknownError where AWS did not answer."""
+    """Asks when it must, and remembers the answer.
+
+    Raises RefusedError, or UnknownError where AWS did not answer.
+    """
 
     def __init__(self, aws: Aws, settings: Ec2Settings) -> None:
         """Ask nothing yet."""
@@ -31,17 +37,23 @@ class Ec2Account:
         self._known: dict[str, Any] = {}
         self._lock = threading.RLock()
 
-    def ask(self, service: str, operation: str, answers: tuple[str, ...] = (), **parameters: Any) -> Any:
+    def ask(
+        self, service: str, operation: str, answers: tuple[str, ...] = (), **parameters: Any
+    ) -> Any:
         """A reply, or the code among ``answers``."""
         try:
-            return self._aws.call(Question(service, operation, self.settings.region), answers, **parameters)
+            return self._aws.call(
+                Question(service, operation, self.settings.region), answers, **parameters
+            )
         except CloudError as error:
             raise as_ours(error) from None
 
     def rows(self, operation: str, key: str, **parameters: Any) -> list[Any]:
         """All pages of a list of EC2's."""
         try:
-            return self._aws.pages(Question("ec2", operation, self.settings.region), key, **parameters)
+            return self._aws.pages(
+                Question("ec2", operation, self.settings.region), key, **parameters
+            )
         except CloudError as error:
             raise as_ours(error) from None
 
@@ -60,23 +72,30 @@ class Ec2Account:
         found = self.ask("s3", "GetBucketLocation", ("NoSuchBucket",), Bucket=self.bucket)
         if found == "NoSuchBucket":
             made = f"aws s3 mb s3://{self.bucket} --region {settings.region}"
-            raise RefusedError(f"DEEPVM_AWS_BUCKET: there is no bucket {self.bucket}; make it: {made}")
+            raise RefusedError(
+                f"DEEPVM_AWS_BUCKET: there is no bucket {self.bucket}; make it: {made}"
+            )
         there = found.get("LocationConstraint") or "us-east-1"
         if there != settings.region:
             raise RefusedError(
-                f"DEEPVM_AWS_BUCKET: {self.bucket} is in {there}, and machines are to be in {settings.region}; "
-                "name a bucket of that region, or set AWS_REGION"
+                f"DEEPVM_AWS_BUCKET: {self.bucket} is in {there}, and machines are to be in"
+                f" {settings.region}; name a bucket of that region, or set AWS_REGION"
             )
-        self.check_profile(settings.instance_profile, "DEEPVM_AWS_INSTANCE_PROFILE", "machines read the bucket")
+        self.check_profile(
+            settings.instance_profile, "DEEPVM_AWS_INSTANCE_PROFILE", "machines read the bucket"
+        )
         return bool(self.subnets)
 
     def check_profile(self, profile: str, variable: str, what: str) -> None:
         """Whether an instance profile is there, with which ``what``."""
-        answer = self.ask("iam", "GetInstanceProfile", ("NoSuchEntity",), InstanceProfileName=profile)
+        answer = self.ask(
+            "iam", "GetInstanceProfile", ("NoSuchEntity",), InstanceProfileName=profile
+        )
         if answer == "NoSuchEntity" or not answer["InstanceProfile"].get("Roles"):
             lacks = "there is no" if answer == "NoSuchEntity" else "there is no role in the"
             raise RefusedError(
-                f"{lacks} instance profile {profile}, with which {what}; {_GUIDE}, and {variable} names another"
+                f"{lacks} instance profile {profile}, with which {what}; {_GUIDE}, and {variable}"
+                " names another"
             )
 
     @property
@@ -96,11 +115,15 @@ class Ec2Account:
         else:
             wanted = {"Filters": [{"Name": "default-for-az", "Values": ["true"]}]}
         rows = self.rows("DescribeSubnets", "Subnets", **wanted)
-        found = {r["AvailabilityZone"]: r["SubnetId"] for r in sorted(rows, key=lambda r: str(r["SubnetId"]))}
+        found = {
+            r["AvailabilityZone"]: r["SubnetId"]
+            for r in sorted(rows, key=lambda r: str(r["SubnetId"]))
+        }
         if not found:
             raise RefusedError(
-                f"the account has no default VPC in {self.settings.region}; name subnets in DEEPVM_AWS_SUBNETS, "
-                f"or make it: aws ec2 create-default-vpc --region {self.settings.region}"
+                f"the account has no default VPC in {self.settings.region}; name subnets in"
+                " DEEPVM_AWS_SUBNETS, or make it: aws ec2 create-default-vpc --region"
+                f" {self.settings.region}"
             )
         return dict(sorted(found.items()))
 
@@ -110,12 +133,20 @@ class Ec2Account:
         named = self.settings.ami if gpu else self.settings.anchor_ami
         if named.startswith("ami-"):
             return named
-        default = _GPU_IMAGE.format(arch=arch) if gpu else _PLAIN_IMAGE.format(arch=_DEBIAN_NAMES.get(arch, arch))
-        return str(self._once(f"image {gpu} {arch}", lambda: self._parameter(named or default, gpu)))
+        default = (
+            _GPU_IMAGE.format(arch=arch)
+            if gpu
+            else _PLAIN_IMAGE.format(arch=_DEBIAN_NAMES.get(arch, arch))
+        )
+        return str(
+            self._once(f"image {gpu} {arch}", lambda: self._parameter(named or default, gpu))
+        )
 
     def _type(self, instance_type: str) -> tuple[str, bool]:
         """Its architecture, ``x86_64`` or ``arm64``, and whether it has GPUs."""
-        found = self.ask("ec2", "DescribeInstanceTypes", ("InvalidInstanceType",), InstanceTypes=[instance_type])
+        found = self.ask(
+            "ec2", "DescribeInstanceTypes", ("InvalidInstanceType",), InstanceTypes=[instance_type]
+        )
         if found == "InvalidInstanceType" or not found["InstanceTypes"]:
             raise RefusedError(f"AWS has no type {instance_type} in {self.settings.region}")
         row = found["InstanceTypes"][0]
@@ -127,7 +158,8 @@ class Ec2Account:
         if found == "ParameterNotFound":
             variable = "DEEPVM_AWS_AMI" if gpu else "DEEPVM_AWS_ANCHOR_AMI"
             raise RefusedError(
-                f"{variable}: {self.settings.region} has no image {name}; set it to an id such as ami-0123"
+                f"{variable}: {self.settings.region} has no image {name}; set it to an id such as"
+                " ami-0123"
             )
         return str(found["Parameter"]["Value"])
 
@@ -147,8 +179,8 @@ class Ec2Account:
         if not found:
             where = ", ".join(self.subnets)
             raise RefusedError(
-                f"{instance_type} is not offered in {where}; name another type, or subnets of other zones in "
-                "DEEPVM_AWS_SUBNETS, or another AWS_REGION"
+                f"{instance_type} is not offered in {where}; name another type, or subnets of other"
+                " zones in DEEPVM_AWS_SUBNETS, or another AWS_REGION"
             )
         return found
 

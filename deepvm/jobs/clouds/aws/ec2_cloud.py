@@ -1,7 +1,8 @@
 """Machines of EC2: one instant fleet for each, found again by its tags.
 
-A request is known by three names: the tags ``deepvm:owner`` and ``deepvm:job`` are the job's, ``deepvm:machine`` is the
-machine's; and the fleet's client token follows from them, so that a request that is sent again makes nothing new.
+A request is known by three names: the tags ``deepvm:owner`` and ``deepvm:job`` are the job's,
+``deepvm:machine`` is the machine's; and the fleet's client token follows from them, so that a
+request that is sent again makes nothing new.
 """
 
 from __future__ import annotations
@@ -30,7 +31,12 @@ from deepvm.jobs.clouds.aws.s3_objects import S3Objects
 from deepvm.jobs.clouds.aws.user_data import user_data
 from deepvm.jobs.decisions.world import MachineRecord, Pool
 
-OWNER_TAG, JOB_TAG, MACHINE_TAG, ROLE_TAG = "deepvm:owner", "deepvm:job", "deepvm:machine", "deepvm:role"
+OWNER_TAG, JOB_TAG, MACHINE_TAG, ROLE_TAG = (
+    "deepvm:owner",
+    "deepvm:job",
+    "deepvm:machine",
+    "deepvm:role",
+)
 HEAD = "head"
 """The role of a machine that runs the controller: no machine of the job, as far as that is concerned."""
 _LATE_S = 300.0
@@ -74,7 +80,7 @@ class Ec2Cloud:
         """See :class:`Owned`."""
         return (folder / _OWNER).exists()
 
-    # --- where things are --------------------------------------------------------------------------------------------
+    # --- where things are -------------------------------------------------------------------------
 
     @property
     def owner(self) -> str:
@@ -102,9 +108,10 @@ class Ec2Cloud:
         own = own_address()
         if not own:
             raise RefusedError(
-                "machines on AWS cannot reach a controller on this computer; run deepvm on an EC2 instance in their "
-                "VPC, or use --detach: a small instance runs the controller then; or set DEEPVM_CONTROLLER_HOST to an "
-                "address at which they reach it (VPN, forwarded port), and DEEPVM_CONTROLLER_PORT to the port"
+                "machines on AWS cannot reach a controller on this computer; run deepvm on an EC2"
+                " instance in their VPC, or use --detach: a small instance runs the controller"
+                " then; or set DEEPVM_CONTROLLER_HOST to an address at which they reach it (VPN,"
+                " forwarded port), and DEEPVM_CONTROLLER_PORT to the port"
             )
         return own
 
@@ -129,7 +136,10 @@ class Ec2Cloud:
     def names(self, job: str) -> Mapping[str, str]:
         """See :class:`Distant`."""
         return {
-            "instances": f"deepvm {job} m1 and so on, with the tags {JOB_TAG}={job} and {OWNER_TAG}={self.owner}",
+            "instances": (
+                f"deepvm {job} m1 and so on, with the tags {JOB_TAG}={job} and"
+                f" {OWNER_TAG}={self.owner}"
+            ),
             "launch templates": f"{self._template_name(job)}*",
             "objects": f"s3://{self._account.bucket}/{self._prefix(job)}/",
         }
@@ -139,9 +149,12 @@ class Ec2Cloud:
         self._account.check()
         names = self._account.zones(instance_type)
         prices = self._account.spot_prices(instance_type) if market == _SPOT else {}
-        return {name: prices.get(name) for name in sorted(names, key=lambda name: prices.get(name, float("inf")))}
+        return {
+            name: prices.get(name)
+            for name in sorted(names, key=lambda name: prices.get(name, float("inf")))
+        }
 
-    # --- machines ----------------------------------------------------------------------------------------------------
+    # --- machines ---------------------------------------------------------------------------------
 
     def request(self, record: MachineRecord, start: Start) -> Launch:
         """See :class:`Cloud`."""
@@ -163,17 +176,29 @@ class Ec2Cloud:
     def _prepared(self, record: MachineRecord, start: Start, near: list[str]) -> dict[str, Any]:
         """Put what the machine must know where it finds it; returns the request for it."""
         account, pool, prefix = self._account, record.pool, self._prefix(start.job)
-        known = {**asdict(start), "secret": start.secret.hex(), "role": record.role.value, "market": pool.market}
+        known = {
+            **asdict(start),
+            "secret": start.secret.hex(),
+            "role": record.role.value,
+            "market": pool.market,
+        }
         self._put(f"{prefix}/machines/{record.id}.json", json.dumps(known).encode())
         self._put(f"{prefix}/controller", start.controller.encode(), once=start.controller)
         settings = self._settings
         if not settings.install:
             self._put(f"{prefix}/package.tar.gz", package_archive(), once=prefix)
         script = user_data(
-            start.job, settings.region, account.bucket, prefix, python=settings.python, install=settings.install
+            start.job,
+            settings.region,
+            account.bucket,
+            prefix,
+            python=settings.python,
+            install=settings.install,
         )
         most_usd = start.most_usd_per_hour
-        return self._asked(start.job, record.id, pool, script, settings.instance_profile, near, most_usd=most_usd)
+        return self._asked(
+            start.job, record.id, pool, script, settings.instance_profile, near, most_usd=most_usd
+        )
 
     def _asked(
         self,
@@ -189,18 +214,26 @@ class Ec2Cloud:
         """The request for a machine that runs a script, with a role, with ``more`` tags, for at most $/h."""
         account, tags = self._account, {OWNER_TAG: self.owner, JOB_TAG: job}
         image = account.image(pool.instance_type)
-        name = self._template(job, template_data(script, image, profile, self._settings.security_group), tags)
+        name = self._template(
+            job, template_data(script, image, profile, self._settings.security_group), tags
+        )
         subnets = account.subnets
         offered = [zone for zone in account.zones(pool.instance_type) if zone.startswith(pool.zone)]
         if not offered:
-            raise RefusedError(f"{pool.instance_type} is not offered in {pool.zone}, or there is no subnet")
-        # The machines of a job exchange much: on demand they come to where the others are, if they can.
+            raise RefusedError(
+                f"{pool.instance_type} is not offered in {pool.zone}, or there is no subnet"
+            )
+        # The machines of a job exchange much: on demand they come to where the others are, if they
+        # can.
         offered.sort(key=lambda zone: -near.count(zone))
-        # With another limit of prices it is another request, which AWS would refuse under the same token.
+        # With another limit of prices it is another request, which AWS would refuse under the same
+        # token.
         asked = f"{self.owner} {job} {machine}" + ("" if most_usd is None else f" {most_usd}")
         token = hashlib.sha256(asked.encode()).hexdigest()[:40]
         named = {**tags, MACHINE_TAG: machine, **more, "Name": f"deepvm {job} {machine}"}
-        return fleet_request(pool, name, {zone: subnets[zone] for zone in offered}, token, named, most_usd)
+        return fleet_request(
+            pool, name, {zone: subnets[zone] for zone in offered}, token, named, most_usd
+        )
 
     def _template(self, job: str, data: Mapping[str, Any], tags: Mapping[str, str]) -> str:
         """The name of a launch template with this data: named after it, it is the right one if it exists."""
@@ -216,7 +249,10 @@ class Ec2Cloud:
             LaunchTemplateName=name,
             LaunchTemplateData=data,
             TagSpecifications=[
-                {"ResourceType": "launch-template", "Tags": [{"Key": k, "Value": v} for k, v in tags.items()]}
+                {
+                    "ResourceType": "launch-template",
+                    "Tags": [{"Key": k, "Value": v} for k, v in tags.items()],
+                }
             ],
         )
         with self._lock:
@@ -224,7 +260,11 @@ class Ec2Cloud:
         return name
 
     def _launched(
-        self, record: MachineRecord, job: str, answer: Mapping[str, Any], most_usd: float | None = None
+        self,
+        record: MachineRecord,
+        job: str,
+        answer: Mapping[str, Any],
+        most_usd: float | None = None,
     ) -> Launch:
         """What a fleet has brought."""
         zone_of = {subnet: zone for zone, subnet in self._account.subnets.items()}
@@ -254,7 +294,10 @@ class Ec2Cloud:
         return self._account.spot_prices(record.pool.instance_type).get(zone)
 
     def listing(self, job: str) -> Listing:
-        """See :class:`Cloud`. Of several machines with one name, the oldest is it; a controller ends the others."""
+        """See :class:`Cloud`. Of several machines with one name, the oldest is it.
+
+        A controller ends the others.
+        """
         return self._listing(job, self._instances(job))
 
     def _listing(self, job: str, found: list[Instance]) -> Listing:
@@ -306,7 +349,11 @@ class Ec2Cloud:
             made = list(self._made.get((job, machine), ()))
         # What was made a moment ago may not be listed yet.
         gone = {i.id for i in found if not i.alive}
-        alive = [*dict.fromkeys([i.id for i in found if i.alive] + [i.id for i in made if i.id not in gone])]
+        alive = [
+            *dict.fromkeys(
+                [i.id for i in found if i.alive] + [i.id for i in made if i.id not in gone]
+            )
+        ]
         # What EC2 does not know yet it may know later: it stays listed, and is released again.
         if alive and self._terminate(alive):
             return
@@ -321,12 +368,17 @@ class Ec2Cloud:
             if alive:
                 self._terminate(alive)
             tags = self._tag_filters(job)
-            templates = self._account.rows("DescribeLaunchTemplates", "LaunchTemplates", Filters=tags)
+            templates = self._account.rows(
+                "DescribeLaunchTemplates", "LaunchTemplates", Filters=tags
+            )
             for row in templates:
                 self._account.ask(
                     "ec2",
                     "DeleteLaunchTemplate",
-                    ("InvalidLaunchTemplateName.NotFoundException", "InvalidLaunchTemplateId.NotFound"),
+                    (
+                        "InvalidLaunchTemplateName.NotFoundException",
+                        "InvalidLaunchTemplateId.NotFound",
+                    ),
                     LaunchTemplateId=row["LaunchTemplateId"],
                 )
             prefix = self._prefix(job)
@@ -348,7 +400,7 @@ class Ec2Cloud:
         """See :class:`Cloud`."""
         raise UnknownError("AWS recommends a rebalance itself")
 
-    # --- calls -------------------------------------------------------------------------------------------------------
+    # --- calls ------------------------------------------------------------------------------------
 
     def _owner_filter(self) -> dict[str, Any]:
         return {"Name": f"tag:{OWNER_TAG}", "Values": [self.owner]}
@@ -359,36 +411,55 @@ class Ec2Cloud:
     def _described(self, filters: list[dict[str, Any]]) -> list[Mapping[str, Any]]:
         """EC2's rows of instances. Raises UnknownError."""
         try:
-            found = self._account.rows("DescribeInstances", "Reservations", Filters=filters, MaxResults=500)
+            found = self._account.rows(
+                "DescribeInstances", "Reservations", Filters=filters, MaxResults=500
+            )
         except RefusedError as error:
             raise UnknownError(str(error)) from None
         return [row for each in found for row in each.get("Instances") or ()]
 
     def _rows(self, job: str, machine: str = "", *, heads: bool = False) -> list[Instance]:
-        """EC2's instances of a job, or of one machine, in any state, or its heads. Raises UnknownError."""
+        """EC2's instances of a job, or of one machine, in any state, or its heads.
+
+        Raises UnknownError.
+        """
         filters = self._tag_filters(job)
         if machine:
             filters.append({"Name": f"tag:{MACHINE_TAG}", "Values": [machine]})
         rows, head = self._described(filters), {"Key": ROLE_TAG, "Value": HEAD}
-        return [instance_of_row(row, MACHINE_TAG) for row in rows if (head in (row.get("Tags") or ())) == heads]
+        return [
+            instance_of_row(row, MACHINE_TAG)
+            for row in rows
+            if (head in (row.get("Tags") or ())) == heads
+        ]
 
     def _instances(self, job: str, *, heads: bool = False) -> list[Instance]:
         """Those of EC2's answer, and those that were made a moment ago and are not in it yet."""
         found = self._rows(job, heads=heads)
         listed = {i.id for i in found}
         with self._lock:
-            late = [i for (of, _), made in self._made.items() if of == job for i in made if i.id not in listed]
+            late = [
+                i
+                for (of, _), made in self._made.items()
+                if of == job
+                for i in made
+                if i.id not in listed
+            ]
             late = [i for i in late if i.machine.startswith(f"{HEAD}-") == heads]
         return [*found, *(i for i in late if self._clock() - i.launched_s < _LATE_S)]
 
     def _terminate(self, instances: list[str]) -> list[str]:
         """End them; returns those that EC2 does not know. Raises UnknownError, RefusedError."""
         unknown = "InvalidInstanceID.NotFound"
-        if self._account.ask("ec2", "TerminateInstances", (unknown,), InstanceIds=instances) != unknown:
+        if (
+            self._account.ask("ec2", "TerminateInstances", (unknown,), InstanceIds=instances)
+            != unknown
+        ):
             return []
         if len(instances) == 1:
             return instances
-        return [each for one in instances for each in self._terminate([one])]  # one that is unknown spares all
+        # One that is unknown spares all
+        return [each for one in instances for each in self._terminate([one])]
 
     def _put(self, key: str, data: bytes, once: str = "") -> None:
         """Write an object, encrypted at rest; ``once``: not again in this process as long as this is the same."""

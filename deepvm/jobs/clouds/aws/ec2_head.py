@@ -45,7 +45,9 @@ class HeadedEc2Cloud(Ec2Cloud):
         """See :class:`Headed`."""
         self.head_usd_per_hour()
         profile = self._settings.head_profile
-        self._account.check_profile(profile, f"{PREFIX}HEAD_PROFILE", "the machine of the controller rents the others")
+        self._account.check_profile(
+            profile, f"{PREFIX}HEAD_PROFILE", "the machine of the controller rents the others"
+        )
         self._account.zones(self._settings.head_type)
         self._account.image(self._settings.head_type)
 
@@ -67,7 +69,8 @@ class HeadedEc2Cloud(Ec2Cloud):
         if price is None:
             small = ", ".join(sorted(_USD_PER_HOUR))
             raise RefusedError(
-                f"{PREFIX}HEAD_TYPE: the price of {name} is not known; take {small}, or one of the catalog"
+                f"{PREFIX}HEAD_TYPE: the price of {name} is not known; take {small}, or one of the"
+                " catalog"
             )
         return float(price)
 
@@ -76,8 +79,14 @@ class HeadedEc2Cloud(Ec2Cloud):
         name, settings, objects = head_name(number), self._settings, self.objects(job)
         if name in self.heads(job).alive:
             return
-        pool = Pool(settings.head_type, settings.region, Market.ON_DEMAND.value, self.head_usd_per_hour())
-        shown = {k: v for k, v in os.environ.items() if k.startswith(PREFIX) and k.removeprefix(PREFIX) not in _AT_HOME}
+        pool = Pool(
+            settings.head_type, settings.region, Market.ON_DEMAND.value, self.head_usd_per_hour()
+        )
+        shown = {
+            k: v
+            for k, v in os.environ.items()
+            if k.startswith(PREFIX) and k.removeprefix(PREFIX) not in _AT_HOME
+        }
         environ = {**shown, f"{PREFIX}BUCKET": self._account.bucket, "AWS_REGION": settings.region}
         environ |= {f"{PREFIX}HEAD_TYPE": settings.head_type, "AWS_DEFAULT_REGION": settings.region}
         known = {"job": job, "owner": self.owner, "environ": environ}

@@ -9,13 +9,18 @@ from datetime import datetime, timezone
 from typing import Any
 
 ALIVE = ("pending", "running", "stopping", "stopped")
-"""A stopped one still costs its disk, and may be started again; from shutting-down on nothing is billed."""
+"""A stopped one still costs its disk, and may be started again.
+
+From shutting-down on nothing is billed.
+"""
 _WHEN = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 
 
 @dataclass(frozen=True)
 class Instance:
-    """An instance; ``machine``: the name of its request. Times in seconds since the epoch, None if unknown.
+    """An instance; ``machine``: the name of its request.
+
+    Times in seconds since the epoch, None if unknown.
 
     ``taken``: AWS has ended it, or could not start it.
     """
@@ -34,7 +39,10 @@ def instance_of_row(row: Mapping[str, Any], machine_tag: str) -> Instance:
     tags = {tag["Key"]: tag["Value"] for tag in row.get("Tags") or ()}
     launched_s = row["LaunchTime"].timestamp()
     alive = row["State"]["Name"] in ALIVE
-    reasons = [str((row.get("StateReason") or {}).get("Code", "")), str(row.get("StateTransitionReason") or "")]
+    reasons = [
+        str((row.get("StateReason") or {}).get("Code", "")),
+        str(row.get("StateTransitionReason") or ""),
+    ]
     ended_s = None if alive else ended_of(reasons[-1])
     return Instance(
         row["InstanceId"],
@@ -43,7 +51,8 @@ def instance_of_row(row: Mapping[str, Any], machine_tag: str) -> Instance:
         launched_s,
         alive,
         None if ended_s is None else max(ended_s, launched_s),
-        # Such as Server.SpotInstanceTermination; else Client.InstanceInitiatedShutdown, or who has asked for its end.
+        # Such as Server.SpotInstanceTermination; else Client.InstanceInitiatedShutdown, or who has
+        # asked for its end.
         any(reason.startswith("Server.") for reason in reasons),
     )
 

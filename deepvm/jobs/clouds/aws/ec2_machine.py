@@ -1,7 +1,7 @@
 """The first process of deepvm on an EC2 machine: it fetches what the machine must know, and runs its agent.
 
-When it ends, the script that has started it shuts the machine down, which terminates it. Where that script is gone,
-too, the shutdown that is put off here again and again comes by itself.
+When it ends, the script that has started it shuts the machine down, which terminates it. Where that
+script is gone, too, the shutdown that is put off here again and again comes by itself.
 """
 
 from __future__ import annotations
@@ -29,10 +29,15 @@ def main() -> None:
     settings = json.loads(read_patiently(region, bucket, f"{prefix}/machines/{machine}.json"))
     controller, file = here / "controller", here / "settings.json"
     controller.write_text(settings["controller"])
-    surroundings = {"address": metadata("local-ipv4"), "interface": "", "controller_file": str(controller)}
+    surroundings = {
+        "address": metadata("local-ipv4"),
+        "interface": "",
+        "controller_file": str(controller),
+    }
     file.touch(mode=0o600)
     file.write_text(json.dumps({"beat_s": FAR_BEAT_S, **settings, **surroundings}))
-    # For setups and scripts, ``python`` is this one, which the image may have in a folder of its own.
+    # For setups and scripts, ``python`` is this one, which the image may have in a folder of its
+    # own.
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
     agent = subprocess.Popen(
         [sys.executable, "-m", "deepvm.jobs.agent.main", str(file), "aws"],
@@ -43,7 +48,8 @@ def main() -> None:
     while agent.poll() is None:
         time.sleep(_LOOK_S)
         now_s = time.monotonic()
-        # Until an agent has found its controller, it waits for ever; the token is what it is told first.
+        # Until an agent has found its controller, it waits for ever; the token is what it is told
+        # first.
         if now_s - began_s > _UNHEARD_S and not (here / "agent" / "token").exists():
             agent.kill()
         if now_s - refreshed_s > _REFRESH_S:
@@ -53,7 +59,11 @@ def main() -> None:
                 controller.write_bytes(read(region, bucket, f"{prefix}/controller"))
         if not put_off_s or now_s - put_off_s > _PUT_OFF_S:
             put_off_s = now_s
-            subprocess.run(["shutdown", "--no-wall", "-h", f"+{_WATCHDOG_MIN}"], stdin=subprocess.DEVNULL, check=False)
+            subprocess.run(
+                ["shutdown", "--no-wall", "-h", f"+{_WATCHDOG_MIN}"],
+                stdin=subprocess.DEVNULL,
+                check=False,
+            )
 
 
 if __name__ == "__main__":

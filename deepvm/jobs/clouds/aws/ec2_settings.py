@@ -1,4 +1,7 @@
-"""What the user sets for jobs on AWS, in the environment; what is left out is looked up in the account."""
+"""What the user sets for jobs on AWS, in the environment.
+
+What is left out is looked up in the account.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,13 @@ class Ec2Settings:
     """See docs/reference/settings.md; empty: not set.
 
     Attributes:
-        ami, anchor_ami: ids of images, or SSM parameters that hold one; for machines with GPUs, and for others.
+        ami, anchor_ami: ids of images, or SSM parameters that hold one; for machines with GPUs, and
+        for others.
         subnets: where machines may be. python: the interpreter on the image that has torch.
         head_type, head_profile: of the machine that runs the controller of a detached job.
         install: what pip installs there as deepvm, in place of the package that runs here.
-        controller_host, controller_port: where machines reach a controller that does not run on EC2.
+        controller_host, controller_port: where machines reach a controller that does not run on
+        EC2.
     """
 
     region: str
@@ -75,7 +80,7 @@ def named_bucket(settings: Ec2Settings) -> str:
     """The bucket of jobs. Raises RefusedError: none is set."""
     if not settings.bucket:
         raise RefusedError(
-            "DEEPVM_AWS_BUCKET is not set: the bucket through which machines get what they run; make one with "
-            f"aws s3 mb s3://NAME --region {settings.region}"
+            "DEEPVM_AWS_BUCKET is not set: the bucket through which machines get what they run;"
+            f" make one with aws s3 mb s3://NAME --region {settings.region}"
         )
     return settings.bucket

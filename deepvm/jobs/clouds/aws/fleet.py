@@ -16,12 +16,24 @@ _MEANT = {
     "InsufficientCapacity": "no capacity now",
     "InsufficientReservedInstanceCapacity": "no capacity now",
     "UnfulfillableCapacity": "no capacity now",
-    "SpotMaxPriceTooLow": "the spot price is above the limit of the job (budget.max_price), or that on demand",
-    "MaxSpotInstanceCountExceeded": "the quota of spot vCPUs is used up; request more in the Service Quotas console",
-    "VcpuLimitExceeded": "the quota of vCPUs is used up; request more in the Service Quotas console",
-    "InstanceLimitExceeded": "the quota of instances is used up; request more in the Service Quotas console",
-    "InsufficientFreeAddressesInSubnet": "the subnet has no free address; name another in DEEPVM_AWS_SUBNETS",
-    "InsufficientAddressCapacity": "the subnet has no free address; name another in DEEPVM_AWS_SUBNETS",
+    "SpotMaxPriceTooLow": (
+        "the spot price is above the limit of the job (budget.max_price), or that on demand"
+    ),
+    "MaxSpotInstanceCountExceeded": (
+        "the quota of spot vCPUs is used up; request more in the Service Quotas console"
+    ),
+    "VcpuLimitExceeded": (
+        "the quota of vCPUs is used up; request more in the Service Quotas console"
+    ),
+    "InstanceLimitExceeded": (
+        "the quota of instances is used up; request more in the Service Quotas console"
+    ),
+    "InsufficientFreeAddressesInSubnet": (
+        "the subnet has no free address; name another in DEEPVM_AWS_SUBNETS"
+    ),
+    "InsufficientAddressCapacity": (
+        "the subnet has no free address; name another in DEEPVM_AWS_SUBNETS"
+    ),
     "Unsupported": "the type does not exist there",
     "UnsupportedOperation": "the type does not exist there",
     "PendingVerification": "AWS is verifying the account; it writes an e-mail when it is done",
@@ -30,13 +42,19 @@ _MEANT = {
     "InvalidAMIID.Malformed": "there is no such image; see DEEPVM_AWS_AMI",
     "InvalidSubnetID.NotFound": "there is no such subnet; see DEEPVM_AWS_SUBNETS",
     "InvalidGroup.NotFound": "there is no such security group; see DEEPVM_AWS_SECURITY_GROUP",
-    "InvalidSecurityGroupID.NotFound": "there is no such security group; see DEEPVM_AWS_SECURITY_GROUP",
-    "InvalidIamInstanceProfile": "there is no such instance profile; see DEEPVM_AWS_INSTANCE_PROFILE",
+    "InvalidSecurityGroupID.NotFound": (
+        "there is no such security group; see DEEPVM_AWS_SECURITY_GROUP"
+    ),
+    "InvalidIamInstanceProfile": (
+        "there is no such instance profile; see DEEPVM_AWS_INSTANCE_PROFILE"
+    ),
     "InvalidParameterValue": "a setting does not fit; see DEEPVM_AWS_*",
     "InvalidParameterCombination": "settings do not go together; see DEEPVM_AWS_*",
     "InvalidLaunchTemplateName.NotFoundException": "the launch template was removed",
     "InvalidLaunchTemplateId.NotFound": "the launch template was removed",
-    "UnauthorizedOperation": "not allowed; 'deepvm doctor --iam --for run' prints the policy that jobs need",
+    "UnauthorizedOperation": (
+        "not allowed; 'deepvm doctor --iam --for run' prints the policy that jobs need"
+    ),
 }
 """Refusals after which no machine was made, and what they mean."""
 REFUSALS = tuple(_MEANT)
@@ -51,7 +69,8 @@ def template_data(script: str, image: str, profile: str, security_group: str) ->
         "UserData": base64.b64encode(script.encode()).decode("ascii"),
         "IamInstanceProfile": {"Name": profile},
         "InstanceInitiatedShutdownBehavior": "terminate",
-        "MaintenanceOptions": {"AutoRecovery": "disabled"},  # a machine that boots again is of no use
+        # A machine that boots again is of no use
+        "MaintenanceOptions": {"AutoRecovery": "disabled"},
         "MetadataOptions": {
             "HttpEndpoint": "enabled",
             "HttpTokens": "required",
@@ -76,7 +95,9 @@ def fleet_request(
     tags: Mapping[str, str],
     most_usd_per_hour: float | None = None,
 ) -> dict[str, Any]:
-    """One machine of a pool, now or not at all; ``subnets``: of each zone that will do, the preferred first.
+    """One machine of a pool, now or not at all.
+
+    ``subnets``: of each zone that will do, the preferred first.
 
     ``most_usd_per_hour``: no more for it, and for a spot machine at no time.
     """
@@ -92,7 +113,10 @@ def fleet_request(
         "ClientToken": token,
         "LaunchTemplateConfigs": [
             {
-                "LaunchTemplateSpecification": {"LaunchTemplateName": template, "Version": "$Latest"},
+                "LaunchTemplateSpecification": {
+                    "LaunchTemplateName": template,
+                    "Version": "$Latest",
+                },
                 "Overrides": overrides,
             }
         ],
@@ -100,7 +124,9 @@ def fleet_request(
             "TotalTargetCapacity": 1,
             "DefaultTargetCapacityType": "spot" if spot else "on-demand",
         },
-        "TagSpecifications": [{"ResourceType": "instance", "Tags": [{"Key": k, "Value": v} for k, v in tags.items()]}],
+        "TagSpecifications": [
+            {"ResourceType": "instance", "Tags": [{"Key": k, "Value": v} for k, v in tags.items()]}
+        ],
     }
     if spot:
         request["SpotOptions"] = {
@@ -128,7 +154,10 @@ def refusal(pool: Pool, codes: Iterable[str], most_usd_per_hour: float | None = 
     """
     none = "no reason given"
     if limit := _limit(most_usd_per_hour):
-        none += f"; perhaps it costs more than the limit of the job (budget.max_price) leaves it, {limit} $/h"
+        none += (
+            "; perhaps it costs more than the limit of the job (budget.max_price) leaves it,"
+            f" {limit} $/h"
+        )
     found = dict.fromkeys(code for code in codes if code) or {none: None}
     said = "; ".join(f"{_MEANT[code]} ({code})" if code in _MEANT else code for code in found)
     return f"{pool.instance_type} in {pool.zone}, {pool.market}: {said}"

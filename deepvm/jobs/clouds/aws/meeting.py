@@ -2,14 +2,18 @@
 
 Their user data runs ``python -m deepvm.jobs.clouds.aws.meeting --job JOB``:
 
-- ``keep``: makes the job's token, unless it exists, announces this VM as one that keeps versions; tells its address;
-- ``join``: waits for the token and for all keepers to answer; tells their addresses, the same first one on all VMs;
-- ``lead``: without keepers, agrees on the VM where all meet; tells the term, its address, and whether it is this one;
+- ``keep``: makes the job's token, unless it exists, announces this VM as one that keeps versions;
+  tells its address;
+- ``join``: waits for the token and for all keepers to answer; tells their addresses, the same first
+  one on all VMs;
+- ``lead``: without keepers, agrees on the VM where all meet; tells the term, its address, and
+  whether it is this one;
 - ``fetch``: reads the code from a bucket.
 
 What is told is written into the file that the command line names last.
 
-Parameters that an earlier cluster has left do no harm: an address counts only if something answers there.
+Parameters that an earlier cluster has left do no harm: an address counts only if something answers
+there.
 """
 
 from __future__ import annotations
@@ -40,7 +44,10 @@ log = logging.getLogger("deepvm.jobs")
 
 
 class Meeting:
-    """The parameters of a job. Asks again until ``wait_s`` is over: a new VM's role takes a while to be known."""
+    """The parameters of a job.
+
+    Asks again until ``wait_s`` is over: a new VM's role takes a while to be known.
+    """
 
     def __init__(self, job: str, wait_s: float, look_s: float = LOOK_S) -> None:
         """Ask nothing yet."""
@@ -62,7 +69,11 @@ class Meeting:
 
         self._until(made, f"{self._path}/token could not be made")
         machine = self._patiently(lambda: metadata("instance-id"))
-        announced = {"Name": f"{self._path}/nodes/{machine}", "Value": self.address, "Type": "String"}
+        announced = {
+            "Name": f"{self._path}/nodes/{machine}",
+            "Value": self.address,
+            "Type": "String",
+        }
         self._patiently(lambda: self._ask("PutParameter", **announced, Overwrite=True))
         return self.address
 
@@ -78,8 +89,9 @@ class Meeting:
         def missing() -> str:
             there = ", ".join(known) or "no VM"
             return (
-                f"{keepers} keepers of checkpoints must answer on TCP port {port}; {self._path}/nodes names {there}: "
-                "see their log, and that the security group lets the VMs reach each other"
+                f"{keepers} keepers of checkpoints must answer on TCP port {port};"
+                f" {self._path}/nodes names {there}: see their log, and that the security group"
+                " lets the VMs reach each other"
             )
 
         return self._until(met, missing)
@@ -90,12 +102,20 @@ class Meeting:
 
         def found() -> tuple[int, str, bool] | None:
             nonlocal after, seen, since_s
-            terms = {int(name): host for name, host in self._below("hosts").items() if int(name) > after}
+            terms = {
+                int(name): host for name, host in self._below("hosts").items() if int(name) > after
+            }
             if not terms:
-                claim = {"Name": f"{self._path}/hosts/{after + 1:06}", "Value": self.address, "Type": "String"}
+                claim = {
+                    "Name": f"{self._path}/hosts/{after + 1:06}",
+                    "Value": self.address,
+                    "Type": "String",
+                }
                 # Only one VM gets a term: a parameter that exists is not overwritten.
                 return (
-                    None if self._ask("PutParameter", _EXISTS, **claim) == _EXISTS else (after + 1, self.address, True)
+                    None
+                    if self._ask("PutParameter", _EXISTS, **claim) == _EXISTS
+                    else (after + 1, self.address, True)
                 )
             term = max(terms)
             if terms[term] == self.address or _answers(terms[term], port):
@@ -106,7 +126,9 @@ class Meeting:
                 after = term
             return None
 
-        return self._until(found, f"no VM leads: nothing answers on TCP port {port} of those in {self._path}/hosts")
+        return self._until(
+            found, f"no VM leads: nothing answers on TCP port {port} of those in {self._path}/hosts"
+        )
 
     def fetch(self, url: str) -> bytes:
         """An object of a bucket."""
@@ -123,7 +145,10 @@ class Meeting:
         return True
 
     def _below(self, name: str) -> dict[str, str]:
-        question, path = Question("ssm", "GetParametersByPath", self.region), f"{self._path}/{name}/"
+        question, path = (
+            Question("ssm", "GetParametersByPath", self.region),
+            f"{self._path}/{name}/",
+        )
         rows = self._aws.pages(question, "Parameters", Path=path)
         return {row["Name"].removeprefix(path): row["Value"] for row in rows}
 
@@ -137,7 +162,10 @@ class Meeting:
             if found:
                 return found
             if time.monotonic() > self._end_s:
-                sys.exit(f"after {self._wait_s:.0f} s: {missing if isinstance(missing, str) else missing()}")
+                sys.exit(
+                    f"after {self._wait_s:.0f} s:"
+                    f" {missing if isinstance(missing, str) else missing()}"
+                )
             time.sleep(self._look_s)
 
     def _patiently(self, ask: Callable[[], _T]) -> _T:
@@ -146,7 +174,8 @@ class Meeting:
             try:
                 return ask()
             except (CloudError, OSError, ValueError, LookupError) as error:
-                if str(error) != said:  # a permission that is missing looks like a role that is not known yet
+                # A permission that is missing looks like a role that is not known yet
+                if str(error) != said:
                     said = str(error)
                     log.warning("%s: %s; trying again", self._path, said)
                 if time.monotonic() > self._end_s:
@@ -157,7 +186,11 @@ class Meeting:
 
 
 def _region() -> str:
-    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or metadata("placement/region")
+    return (
+        os.environ.get("AWS_REGION")
+        or os.environ.get("AWS_DEFAULT_REGION")
+        or metadata("placement/region")
+    )
 
 
 def _answers(address: str, port: int) -> bool:
@@ -174,7 +207,12 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--job", required=True)
     parser.add_argument("--wait", type=float, default=1800.0, help="seconds")
     acts = parser.add_subparsers(dest="act", required=True)
-    for act, places in (("keep", "token"), ("join", "token keepers port"), ("lead", "after port"), ("fetch", "url")):
+    for act, places in (
+        ("keep", "token"),
+        ("join", "token keepers port"),
+        ("lead", "after port"),
+        ("fetch", "url"),
+    ):
         given = acts.add_parser(act)
         for place in places.split():
             given.add_argument(place, type=int if place in ("keepers", "port", "after") else str)

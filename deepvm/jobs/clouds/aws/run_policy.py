@@ -12,8 +12,15 @@ _OWNER = "?" * 12
 """As owners are named: ``*`` would match more than one part of a key."""
 
 
-def _allow(sid: str, actions: list[str], resources: list[str] | str, **conditions: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {"Sid": sid, "Effect": "Allow", "Action": actions, "Resource": resources}
+def _allow(
+    sid: str, actions: list[str], resources: list[str] | str, **conditions: dict[str, Any]
+) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "Sid": sid,
+        "Effect": "Allow",
+        "Action": actions,
+        "Resource": resources,
+    }
     return {**found, "Condition": conditions} if conditions else found
 
 
@@ -30,23 +37,60 @@ def head_policy(settings: Ec2Settings) -> dict[str, Any]:
 def _controls(settings: Ec2Settings, *profiles: str) -> dict[str, Any]:
     bucket = named_bucket(settings)
     new, old = {f"aws:RequestTag/{_OURS}": "false"}, {f"aws:ResourceTag/{_OURS}": "false"}
-    besides = ["fleet", "launch-template", "network-interface", "security-group", "subnet", "volume"]
+    besides = [
+        "fleet",
+        "launch-template",
+        "network-interface",
+        "security-group",
+        "subnet",
+        "volume",
+    ]
     parts = [f"arn:aws:ec2:*:*:{kind}/*" for kind in besides] + ["arn:aws:ec2:*::image/*"]
-    looks = ["Instances", "InstanceTypes", "InstanceTypeOfferings", "Subnets", "SpotPriceHistory", "LaunchTemplates"]
+    looks = [
+        "Instances",
+        "InstanceTypes",
+        "InstanceTypeOfferings",
+        "Subnets",
+        "SpotPriceHistory",
+        "LaunchTemplates",
+    ]
     statements = [
         _allow("Look", [f"ec2:Describe{name}" for name in looks], "*"),
-        _allow("LaunchTagged", ["ec2:CreateFleet", "ec2:RunInstances"], "arn:aws:ec2:*:*:instance/*", Null=new),
+        _allow(
+            "LaunchTagged",
+            ["ec2:CreateFleet", "ec2:RunInstances"],
+            "arn:aws:ec2:*:*:instance/*",
+            Null=new,
+        ),
         _allow("LaunchWith", ["ec2:CreateFleet", "ec2:RunInstances"], parts),
-        _allow("TemplateTagged", ["ec2:CreateLaunchTemplate"], "arn:aws:ec2:*:*:launch-template/*", Null=new),
+        _allow(
+            "TemplateTagged",
+            ["ec2:CreateLaunchTemplate"],
+            "arn:aws:ec2:*:*:launch-template/*",
+            Null=new,
+        ),
         _allow(
             "TagWhatIsMade",
             ["ec2:CreateTags"],
-            ["arn:aws:ec2:*:*:instance/*", "arn:aws:ec2:*:*:launch-template/*", "arn:aws:ec2:*:*:fleet/*"],
-            StringEquals={"ec2:CreateAction": ["RunInstances", "CreateFleet", "CreateLaunchTemplate"]},
+            [
+                "arn:aws:ec2:*:*:instance/*",
+                "arn:aws:ec2:*:*:launch-template/*",
+                "arn:aws:ec2:*:*:fleet/*",
+            ],
+            StringEquals={
+                "ec2:CreateAction": ["RunInstances", "CreateFleet", "CreateLaunchTemplate"]
+            },
         ),
         _allow("EndOurs", ["ec2:TerminateInstances"], "arn:aws:ec2:*:*:instance/*", Null=old),
-        _allow("ReadConsolesOfOurs", ["ec2:GetConsoleOutput"], "arn:aws:ec2:*:*:instance/*", Null=old),
-        _allow("RemoveOurs", ["ec2:DeleteLaunchTemplate"], "arn:aws:ec2:*:*:launch-template/*", Null=old),
+        _allow(
+            "ReadConsolesOfOurs", ["ec2:GetConsoleOutput"], "arn:aws:ec2:*:*:instance/*", Null=old
+        ),
+        _allow(
+            "RemoveOurs",
+            ["ec2:DeleteLaunchTemplate"],
+            "arn:aws:ec2:*:*:launch-template/*",
+            Null=old,
+        ),
         _allow(
             "LookAtTheProfile",
             ["iam:GetInstanceProfile"],
@@ -76,15 +120,24 @@ def _controls(settings: Ec2Settings, *profiles: str) -> dict[str, Any]:
 
 
 def machine_policy(settings: Ec2Settings) -> dict[str, Any]:
-    """What machines may: read what they must know, and write versions; not what heads read, the secrets of jobs."""
+    """What machines may: read what they must know, and write versions.
+
+    Not what heads read, the secrets of jobs.
+    """
     bucket = named_bucket(settings)
     job = f"arn:aws:s3:::{bucket}/deepvm/{_OWNER}/*"
     versions = f"arn:aws:s3:::{bucket}/deepvm/*/versions"
-    read = [f"{job}/{what}" for what in ("machines/*", "controller", "package.tar.gz", "versions/*")]
+    read = [
+        f"{job}/{what}" for what in ("machines/*", "controller", "package.tar.gz", "versions/*")
+    ]
     statements = [
         _allow("Read", ["s3:GetObject"], read),
-        _allow("Save", ["s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"], f"{versions}/*"),
-        _allow("Bucket", ["s3:ListBucket", "s3:ListBucketMultipartUploads"], f"arn:aws:s3:::{bucket}"),
+        _allow(
+            "Save", ["s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"], f"{versions}/*"
+        ),
+        _allow(
+            "Bucket", ["s3:ListBucket", "s3:ListBucketMultipartUploads"], f"arn:aws:s3:::{bucket}"
+        ),
     ]
     return {"Version": "2012-10-17", "Statement": statements}
 

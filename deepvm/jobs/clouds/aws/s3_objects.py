@@ -23,7 +23,9 @@ class S3Objects:
         self._account, self._prefix = account, f"{prefix}/"
 
     def _ask(self, operation: str, answers: tuple[str, ...], **parameters: Any) -> Any:
-        return self._account.ask("s3", operation, answers, Bucket=self._account.bucket, **parameters)
+        return self._account.ask(
+            "s3", operation, answers, Bucket=self._account.bucket, **parameters
+        )
 
     def get(self, key: str, unlike: str = "") -> Object | None:
         """See :class:`Objects`."""
@@ -46,7 +48,12 @@ class S3Objects:
         """See :class:`Objects`."""
         condition = {"IfNoneMatch": "*"} if tag is None else {"IfMatch": tag}
         found = self._ask(
-            "PutObject", _CHANGED, Key=self._prefix + key, Body=data, ServerSideEncryption="AES256", **condition
+            "PutObject",
+            _CHANGED,
+            Key=self._prefix + key,
+            Body=data,
+            ServerSideEncryption="AES256",
+            **condition,
         )
         if found in _CHANGED:
             raise ChangedError(f"{self._prefix}{key} was written by somebody else")

@@ -27,7 +27,9 @@ def metadata(path: str, timeout_s: float = 5.0) -> str:
     wanted = urllib.request.Request(base + "api/token", headers=ttl, method="PUT")
     with _OPENER.open(wanted, timeout=timeout_s) as answer:
         token = answer.read().decode()
-    asked = urllib.request.Request(base + "meta-data/" + path, headers={"X-aws-ec2-metadata-token": token})
+    asked = urllib.request.Request(
+        base + "meta-data/" + path, headers={"X-aws-ec2-metadata-token": token}
+    )
     with _OPENER.open(asked, timeout=timeout_s) as answer:
         return str(answer.read().decode())
 
@@ -39,7 +41,10 @@ def read(region: str, bucket: str, key: str) -> bytes:
     end = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
     base = os.environ.get("AWS_ENDPOINT_URL_S3") or f"https://s3.{region}.{end}"
     path, now = urllib.parse.quote(f"/{bucket}/{key}"), datetime.datetime.now(datetime.timezone.utc)
-    moment, scope = now.strftime("%Y%m%dT%H%M%SZ"), now.strftime("%Y%m%d") + f"/{region}/s3/aws4_request"
+    moment, scope = (
+        now.strftime("%Y%m%dT%H%M%SZ"),
+        now.strftime("%Y%m%d") + f"/{region}/s3/aws4_request",
+    )
     empty = hashlib.sha256(b"").hexdigest()
     headers = {
         "host": urllib.parse.urlsplit(base).netloc,
@@ -48,14 +53,20 @@ def read(region: str, bucket: str, key: str) -> bytes:
         "x-amz-security-token": keys["Token"],
     }
     names = ";".join(headers)
-    asked = "\n".join(["GET", path, "", *(f"{k}:{v}" for k, v in headers.items()), "", names, empty])
-    text = "\n".join(["AWS4-HMAC-SHA256", moment, scope, hashlib.sha256(asked.encode()).hexdigest()])
+    asked = "\n".join(
+        ["GET", path, "", *(f"{k}:{v}" for k, v in headers.items()), "", names, empty]
+    )
+    text = "\n".join(
+        ["AWS4-HMAC-SHA256", moment, scope, hashlib.sha256(asked.encode()).hexdigest()]
+    )
     signer = ("AWS4" + keys["SecretAccessKey"]).encode()
     for part in scope.split("/"):
         signer = hmac.new(signer, part.encode(), hashlib.sha256).digest()
     signature = hmac.new(signer, text.encode(), hashlib.sha256).hexdigest()
     who = f"Credential={keys['AccessKeyId']}/{scope}, SignedHeaders={names}, Signature={signature}"
-    request = urllib.request.Request(base + path, headers={**headers, "Authorization": f"AWS4-HMAC-SHA256 {who}"})
+    request = urllib.request.Request(
+        base + path, headers={**headers, "Authorization": f"AWS4-HMAC-SHA256 {who}"}
+    )
     with urllib.request.urlopen(request, timeout=60) as answer:
         return bytes(answer.read())
 

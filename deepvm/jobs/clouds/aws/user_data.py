@@ -1,4 +1,7 @@
-"""What a machine runs when it boots: the same for all machines of a job, another for its heads; without a secret."""
+"""What a machine runs when it boots: the same for all machines of a job, another for its heads.
+
+Without a secret.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ LARGEST = 16 * 1024
 """Bytes that EC2 takes, before they are encoded."""
 FOLDER = "/var/lib/deepvm"
 UNIT, THIS_BOOT = "/etc/systemd/system/deepvm-end.service", "/run/deepvm"
-"""What ends a machine that boots again: EC2 runs user data only once. The second is there until the next boot."""
+"""What ends a machine that boots again: EC2 runs user data only once.
+
+The second is there until the next boot.
+"""
 BOOT_MIN = 20
 """After so many minutes a machine that hangs while it boots ends itself."""
 
@@ -55,8 +61,13 @@ _ENVIRONMENT = """if ! "$python" -c '{needed}'; then  # the image has not what a
 fi"""
 
 
-def user_data(job: str, region: str, bucket: str, prefix: str, *, python: str = "", install: str = "") -> str:
-    """The script. ``prefix``: of the job's objects in the bucket. Raises RefusedError: it is too long for EC2."""
+def user_data(
+    job: str, region: str, bucket: str, prefix: str, *, python: str = "", install: str = ""
+) -> str:
+    """The script. ``prefix``: of the job's objects in the bucket.
+
+    Raises RefusedError: it is too long for EC2.
+    """
     places = region, bucket, prefix
     begin = _PIP.format(requirement=shlex.quote(install)) if install else _fetched(places)
     return _text("A machine", "clouds.aws.ec2_machine", job, places, python, begin)
@@ -72,7 +83,10 @@ def head_data(
     python: str = "",
     install: str = "",
 ) -> str:
-    """The script of a head. ``prefix``: of its objects. ``requirements``: what pip installs if the image lacks it."""
+    """The script of a head. ``prefix``: of its objects.
+
+    ``requirements``: what pip installs if the image lacks it.
+    """
     wanted = [*([install] if install else ()), *requirements]
     needed = _ENVIRONMENT.format(needed=_NEEDED, requirements=" ".join(map(shlex.quote, wanted)))
     places = region, bucket, prefix
@@ -81,15 +95,24 @@ def head_data(
 
 
 def _words(places: tuple[str, str, str]) -> dict[str, str]:
-    return {name: shlex.quote(place) for name, place in zip(("region", "bucket", "prefix"), places, strict=True)}
+    return {
+        name: shlex.quote(place)
+        for name, place in zip(("region", "bucket", "prefix"), places, strict=True)
+    }
 
 
 def _fetched(places: tuple[str, str, str]) -> str:
-    source = (resources.files("deepvm.jobs.clouds.aws") / "s3_read.py").read_text(encoding="utf-8").strip()
+    source = (
+        (resources.files("deepvm.jobs.clouds.aws") / "s3_read.py")
+        .read_text(encoding="utf-8")
+        .strip()
+    )
     return _FETCH.format(s3_read=source, folder=FOLDER, **_words(places))
 
 
-def _text(what: str, module: str, job: str, places: tuple[str, str, str], python: str, begin: str) -> str:
+def _text(
+    what: str, module: str, job: str, places: tuple[str, str, str], python: str, begin: str
+) -> str:
     text = _SCRIPT.format(
         what=what,
         job=job,
@@ -99,10 +122,14 @@ def _text(what: str, module: str, job: str, places: tuple[str, str, str], python
         unit=UNIT,
         unit_name=UNIT.rpartition("/")[2],
         this_boot=THIS_BOOT,
-        pythons=" ".join([shlex.quote(python)] if python else ["/opt/pytorch/bin/python", "python3"]),
+        pythons=" ".join(
+            [shlex.quote(python)] if python else ["/opt/pytorch/bin/python", "python3"]
+        ),
         install=begin,
         **_words(places),
     )
     if len(text.encode()) > LARGEST:
-        raise RefusedError(f"the user data of {job} has {len(text.encode())} bytes, and EC2 takes {LARGEST}")
+        raise RefusedError(
+            f"the user data of {job} has {len(text.encode())} bytes, and EC2 takes {LARGEST}"
+        )
     return text

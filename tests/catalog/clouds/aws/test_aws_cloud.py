@@ -1,4 +1,7 @@
-"""What is known about credentials and regions without boto3; boto3 itself is the oracle where it has an opinion."""
+"""What is known about credentials and regions without boto3.
+
+Boto3 itself is the oracle where it has an opinion.
+"""
 
 from __future__ import annotations
 
@@ -112,9 +115,12 @@ class TestMayExist:
         assert may_exist(home) is found
         assert not may_exist(home, AWS_EC2_METADATA_DISABLED="true")
 
-    @pytest.mark.parametrize("credentials", ["", f"[default]\n{KEYS}", f"[work]\n{KEYS}", f"[DEFAULT]\n{KEYS}"])
     @pytest.mark.parametrize(
-        "config", ["", f"[profile work]\n{KEYS}", f"[default]\n{KEYS}", f"[profile default]\n{KEYS}"]
+        "credentials", ["", f"[default]\n{KEYS}", f"[work]\n{KEYS}", f"[DEFAULT]\n{KEYS}"]
+    )
+    @pytest.mark.parametrize(
+        "config",
+        ["", f"[profile work]\n{KEYS}", f"[default]\n{KEYS}", f"[profile default]\n{KEYS}"],
     )
     @pytest.mark.parametrize("profile", ["", "work", "default"])
     def test_never_no_where_boto3_finds_some(self, home, monkeypatch, credentials, config, profile):
@@ -171,7 +177,10 @@ class TestRegionOf:
         assert region_of("work", environ) == ("sa-east-1", f"profile work in {home}/.aws/config")
         assert region_of("", environ | {"AWS_PROFILE": "work"}).name == "sa-east-1"
         environ["AWS_DEFAULT_REGION"] = "eu-west-2"
-        assert region_of("work", environ) == ("eu-west-2", "environment variable AWS_DEFAULT_REGION")
+        assert region_of("work", environ) == (
+            "eu-west-2",
+            "environment variable AWS_DEFAULT_REGION",
+        )
         environ["AWS_REGION"] = "eu-west-1"
         assert region_of("work", environ).name == "eu-west-1"
 
@@ -192,12 +201,16 @@ class TestRegionOf:
         with pytest.raises(RequestError, match="^AWS_REGION: 'nowhere'"):
             region_of("", {"AWS_REGION": "nowhere"})
         write(home, config="[default]\nregion = nowhere\n")
-        with pytest.raises(RequestError, match=r"^region of profile default in .*config: 'nowhere'"):
+        with pytest.raises(
+            RequestError, match=r"^region of profile default in .*config: 'nowhere'"
+        ):
             region_of("", {"HOME": str(home)})
 
 
 class TestCheckRegion:
-    @pytest.mark.parametrize("partition", ["aws", "aws-cn", "aws-us-gov", "aws-iso", "aws-iso-b", "aws-eusc"])
+    @pytest.mark.parametrize(
+        "partition", ["aws", "aws-cn", "aws-us-gov", "aws-iso", "aws-iso-b", "aws-eusc"]
+    )
     def test_all_that_boto3_knows(self, partition):
         import boto3
 
@@ -205,7 +218,18 @@ class TestCheckRegion:
             assert check_region(name) == name
 
     @pytest.mark.parametrize(
-        "name", ["", "us-east", "US-EAST-1", "us_east_1", "us-east-1 ", "us-east-1\n", "../etc", "use1-az4", "é-east-1"]
+        "name",
+        [
+            "",
+            "us-east",
+            "US-EAST-1",
+            "us_east_1",
+            "us-east-1 ",
+            "us-east-1\n",
+            "../etc",
+            "use1-az4",
+            "é-east-1",
+        ],
     )
     def test_what_is_none(self, name):
         with pytest.raises(RequestError, match="us-east-1") as caught:
@@ -219,9 +243,11 @@ class TestCheckRegion:
 
 def test_no_boto3_here():
     code = (
-        "import sys, os; from deepvm.catalog.clouds.aws.aws_cloud import AwsCloud; aws = AwsCloud();"
-        "aws.credentials_may_exist('', os.environ); aws.account_tag('', {}); aws.own_region('', {});"
-        "print({'boto3', 'botocore', 'socket'} & set(sys.modules))"
+        "import sys, os; from deepvm.catalog.clouds.aws.aws_cloud import AwsCloud; aws ="
+        " AwsCloud();aws.credentials_may_exist('', os.environ); aws.account_tag('', {});"
+        " aws.own_region('', {});print({'boto3', 'botocore', 'socket'} & set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
     assert done.stdout.strip() == "set()"

@@ -1,4 +1,6 @@
-"""The doctor finds what is missing, says what to do, and needs no more than the policy that it prints."""
+"""The doctor finds what is missing, says what to do, and needs no more than the policy that it
+prints.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,12 @@ def allowed(operation):
 
 
 def quota(operation, code, value):
-    return Step("service-quotas", operation, {"ServiceCode": "ec2", "QuotaCode": code}, {"Quota": {"Value": value}})
+    return Step(
+        "service-quotas",
+        operation,
+        {"ServiceCode": "ec2", "QuotaCode": code},
+        {"Quota": {"Value": value}},
+    )
 
 
 def steps(skew_s=0, values=None, **instead):
@@ -76,7 +83,12 @@ def steps(skew_s=0, values=None, **instead):
     yield identity(skew_s)
     for operation in EC2_PROBES:
         yield from instead.get(operation, [allowed(operation)])
-    price = Step("pricing", "get_products", {"ServiceCode": "AmazonEC2", "MaxResults": 1}, {"PriceList": ["{}"]})
+    price = Step(
+        "pricing",
+        "get_products",
+        {"ServiceCode": "AmazonEC2", "MaxResults": 1},
+        {"PriceList": ["{}"]},
+    )
     yield from instead.get("get_products", [price])
     for operation in ("get_service_quota", "get_aws_default_service_quota"):
         yield quota(operation, "L-3819A6DF", 64.0)
@@ -99,8 +111,12 @@ def test_a_healthy_account():
         "credentials", True, "account 123456789012 as arn:aws:iam::123456789012:user/kim"
     )
     assert checks["clock"] == Check("clock", True, "agrees with AWS")
-    assert {name for name in checks if name.startswith("permission ")} == {f"permission {a}" for a in iam_actions()}
-    assert checks["quota G and VT, spot"] == Check("quota G and VT, spot", True, "64 vCPUs, 0 in use")
+    assert {name for name in checks if name.startswith("permission ")} == {
+        f"permission {a}" for a in iam_actions()
+    }
+    assert checks["quota G and VT, spot"] == Check(
+        "quota G and VT, spot", True, "64 vCPUs, 0 in use"
+    )
     assert [c.name for c in checks.values() if c.ok is not True] == ["Spot Advisor feed"]
     assert checks["Spot Advisor feed"].ok is None
 
@@ -116,15 +132,22 @@ def test_dry_runs_are_asked_for():
 
     for probe in aws_checks._PROBES:
         aws_checks._permission(Recorder(), REGION, *probe)
-    assert all(("DryRun" in parameters) == action.startswith("ec2:") for action, parameters in asked.items())
+    assert all(
+        ("DryRun" in parameters) == action.startswith("ec2:")
+        for action, parameters in asked.items()
+    )
     assert len(asked) == len(aws_checks._PROBES)
     strict = Step("ec2", "describe_regions", DRY, code="DryRunOperation", status=412)
     assert checked(*steps(describe_regions=[strict]))["permission ec2:DescribeRegions"].ok
 
 
 def test_a_missing_permission_is_named():
-    refused = Step("ec2", "describe_spot_price_history", None, code="UnauthorizedOperation", status=403)
-    check = checked(*steps(describe_spot_price_history=[refused]))["permission ec2:DescribeSpotPriceHistory"]
+    refused = Step(
+        "ec2", "describe_spot_price_history", None, code="UnauthorizedOperation", status=403
+    )
+    check = checked(*steps(describe_spot_price_history=[refused]))[
+        "permission ec2:DescribeSpotPriceHistory"
+    ]
     assert check.ok is False
     assert "allow ec2:DescribeSpotPriceHistory" in check.advice
 
@@ -178,7 +201,10 @@ def test_a_quota_that_the_region_does_not_have():
                 yield replace(step, reply={}, code="NoSuchResourceException")
                 if step.operation == "get_service_quota":
                     yield replace(
-                        step, operation="get_aws_default_service_quota", reply={}, code="NoSuchResourceException"
+                        step,
+                        operation="get_aws_default_service_quota",
+                        reply={},
+                        code="NoSuchResourceException",
                     )
             else:
                 yield step
@@ -211,18 +237,32 @@ class TestWithoutAnAccount:
         checks = checked(Step("sts", "get_caller_identity", {}, code="ExpiredToken", status=403))
         assert checks["credentials"].ok is False
         assert "sign in again" in checks["credentials"].advice
-        assert checks["permissions"] == Check("permissions", None, "not checked: the credentials have expired")
+        assert checks["permissions"] == Check(
+            "permissions", None, "not checked: the credentials have expired"
+        )
         assert "Spot Advisor feed" in checks
 
     def test_the_clock_is_so_wrong_that_nobody_can_tell(self):
         date = format_datetime(NOW.replace(year=2025), usegmt=True)
-        step = Step("sts", "get_caller_identity", {}, code="SignatureDoesNotMatch", status=403, headers={"date": date})
+        step = Step(
+            "sts",
+            "get_caller_identity",
+            {},
+            code="SignatureDoesNotMatch",
+            status=403,
+            headers={"date": date},
+        )
         checks = checked(step)
         assert checks["clock"].ok is False
         assert checks["credentials"].ok is None
 
     def test_none(self, monkeypatch, tmp_path):
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        for name in (
+            "AWS_ACCESS_KEY_ID",
+            "AWS_SECRET_ACCESS_KEY",
+            "AWS_SESSION_TOKEN",
+            "AWS_PROFILE",
+        ):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("HOME", str(tmp_path))
         monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -237,7 +277,9 @@ class TestFeed:
 
         with serving(say(FILE)) as url:
             monkeypatch.setenv(URL_VARIABLE, url)
-            assert aws_checks._advisor(REGION, NOW) == Check("Spot Advisor feed", True, "3 types in us-east-1")
+            assert aws_checks._advisor(REGION, NOW) == Check(
+                "Spot Advisor feed", True, "3 types in us-east-1"
+            )
 
     def test_a_wrong_setting(self, monkeypatch):
         monkeypatch.setenv(URL_VARIABLE, "file:///etc/passwd")
@@ -251,7 +293,9 @@ class TestPolicy:
         document = json.loads(DEFAULT_CLOUD.policy())
         assert document["Version"] == "2012-10-17"
         assert all(s["Effect"] == "Allow" for s in document["Statement"])
-        assert all(action.partition(":")[2].startswith(("Describe", "Get")) for action in iam_actions())
+        assert all(
+            action.partition(":")[2].startswith(("Describe", "Get")) for action in iam_actions()
+        )
         assert len(set(iam_actions())) == len(iam_actions()) == 10
 
     def test_its_actions_exist(self):
@@ -261,11 +305,17 @@ class TestPolicy:
         services = {"servicequotas": "service-quotas"}
         for action in iam_actions():
             service, _, operation = action.partition(":")
-            assert operation in session.get_service_model(services.get(service, service)).operation_names
+            assert (
+                operation
+                in session.get_service_model(services.get(service, service)).operation_names
+            )
 
     def test_each_action_has_its_check_in_the_same_order(self):
         prefix = {"service-quotas": "servicequotas"}
-        probes = [f"{prefix.get(service, service)}:{operation}" for service, operation, _ in aws_checks._PROBES]
+        probes = [
+            f"{prefix.get(service, service)}:{operation}"
+            for service, operation, _ in aws_checks._PROBES
+        ]
         assert probes == list(iam_actions())
 
     def test_nothing_else_is_asked_by_the_providers(self):

@@ -35,7 +35,8 @@ def test_threads_share_one_client(monkeypatch):
     aws = Aws()
     made = []
     threads = [
-        threading.Thread(target=lambda: made.append(aws._client(Question("ec2", "", REGION)))) for _ in range(16)
+        threading.Thread(target=lambda: made.append(aws._client(Question("ec2", "", REGION))))
+        for _ in range(16)
     ]
     for thread in threads:
         thread.start()
@@ -97,7 +98,8 @@ class TestEach:
 
     def test_a_process_ends_at_once_although_aws_is_silent(self):
         code = (
-            "import threading, time; from deepvm.catalog.clouds.aws.client import Aws;"
-            "threading.Thread(target=lambda: Aws().each(time.sleep, [60] * 4), daemon=True).start(); time.sleep(0.2)"
+            "import threading, time; from deepvm.catalog.clouds.aws.client import"
+            " Aws;threading.Thread(target=lambda: Aws().each(time.sleep, [60] * 4),"
+            " daemon=True).start(); time.sleep(0.2)"
         )
         subprocess.run([sys.executable, "-c", code], check=True, timeout=50)

@@ -1,4 +1,6 @@
-"""Every refusal and failure of AWS becomes one short error with a reason and a next step, and shows no secret."""
+"""Every refusal and failure of AWS becomes one short error with a reason and a next step, and shows
+no secret.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,24 @@ from deepvm.catalog.signals.signal import SPECS
 from deepvm.errors import CloudError
 
 QUESTION = Question("ec2", "DescribeInstanceTypes", REGION)
-WHYS = {"credentials", "expired", "permission", "region", "clock", "throttled", "timeout", "network", "reply"}
+WHYS = {
+    "credentials",
+    "expired",
+    "permission",
+    "region",
+    "clock",
+    "throttled",
+    "timeout",
+    "network",
+    "reply",
+}
 
 
 def refusal(code, message="no", status=400, operation="DescribeInstanceTypes"):
-    reply = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    reply = {
+        "Error": {"Code": code, "Message": message},
+        "ResponseMetadata": {"HTTPStatusCode": status},
+    }
     return boto.ClientError(reply, operation)
 
 
@@ -87,13 +102,21 @@ def test_refusals(code, status, why, advice):
         (boto.RefreshWithMFAUnsupportedError(), "credentials", "MFA"),
         (boto.SSOTokenLoadError(error_msg="gone"), "expired", "aws sso login"),
         (boto.UnauthorizedSSOTokenError(), "expired", "aws sso login"),
-        (boto.TokenRetrievalError(provider="sso", error_msg="Token has expired"), "expired", "aws sso login"),
+        (
+            boto.TokenRetrievalError(provider="sso", error_msg="Token has expired"),
+            "expired",
+            "aws sso login",
+        ),
         (boto.ReadTimeoutError(endpoint_url="https://ec2"), "timeout", "no answer in time"),
         (boto.ConnectTimeoutError(endpoint_url="https://ec2"), "timeout", "no answer in time"),
         (boto.EndpointConnectionError(endpoint_url="https://ec2"), "network", "Could not connect"),
         (boto.ConnectionClosedError(endpoint_url="https://ec2"), "network", "closed"),
         (boto.ProxyConnectionError(proxy_url="http://proxy"), "network", "HTTPS_PROXY"),
-        (boto.SSLError(endpoint_url="https://ec2", error="self-signed"), "network", "AWS_CA_BUNDLE"),
+        (
+            boto.SSLError(endpoint_url="https://ec2", error="self-signed"),
+            "network",
+            "AWS_CA_BUNDLE",
+        ),
         (boto.HTTPClientError(error="odd"), "network", "odd"),
         (boto.IncompleteReadError(actual_bytes=1, expected_bytes=9), "network", "1 read"),
         (OSError(28, "No space left on device"), "network", "No space"),
@@ -101,7 +124,11 @@ def test_refusals(code, status, why, advice):
         (boto.NoRegionError(), "region", "--region"),
         (boto.InvalidRegionError(region_name="x y"), "region", "x y"),
         (ResponseParserError("Unable to parse\n<html>"), "reply", "cannot be read"),
-        (boto.PaginationError(message="The same next token was received twice"), "reply", "cannot be read"),
+        (
+            boto.PaginationError(message="The same next token was received twice"),
+            "reply",
+            "cannot be read",
+        ),
         (RuntimeError("surprise"), "reply", "RuntimeError: surprise"),
     ],
 )
@@ -112,7 +139,9 @@ def test_failures(error, why, said):
 
 
 def test_profiles_that_exist_are_named(monkeypatch, tmp_path):
-    (tmp_path / "config").write_text('[profile work]\n[profile "a b"]\n[sso-session x]\n[default]\n')
+    (tmp_path / "config").write_text(
+        '[profile work]\n[profile "a b"]\n[sso-session x]\n[default]\n'
+    )
     (tmp_path / "keys").write_text("[default]\n[old]\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "keys"))
@@ -126,7 +155,9 @@ def test_the_profile_is_named_in_the_next_step():
 
 
 def test_a_role_that_cannot_be_assumed_is_not_a_missing_permission_of_the_question():
-    reply = {"Error": {"Code": "AccessDenied", "Message": "not authorized to perform: sts:AssumeRole"}}
+    reply = {
+        "Error": {"Code": "AccessDenied", "Message": "not authorized to perform: sts:AssumeRole"}
+    }
     found = mapped(boto.ClientError(reply, "AssumeRole"))
     assert found.why == "credentials"
     assert "AssumeRole was refused" in found.detail
@@ -142,10 +173,15 @@ def test_other_services_have_other_actions():
 
 
 class TestClock:
-    @pytest.mark.parametrize("code", ["RequestExpired", "SignatureDoesNotMatch", "AuthFailure", "ExpiredToken"])
+    @pytest.mark.parametrize(
+        "code", ["RequestExpired", "SignatureDoesNotMatch", "AuthFailure", "ExpiredToken"]
+    )
     def test_a_clock_that_is_far_off_explains_refusals(self, code):
         found = mapped(refusal(code), skew_s=-900.0)
-        assert (found.why, found.detail) == ("clock", f"the clock of this machine is 900 s behind AWS's ({code})")
+        assert (found.why, found.detail) == (
+            "clock",
+            f"the clock of this machine is 900 s behind AWS's ({code})",
+        )
         assert "timedatectl" in found.advice
         assert "ahead of" in mapped(refusal(code), skew_s=900.0).detail
 
@@ -156,7 +192,10 @@ class TestClock:
         assert mapped(refusal("UnauthorizedOperation"), skew_s=900.0).why == "permission"
 
     def test_what_aws_says_itself(self):
-        message = "Signature expired: 20261121T080000Z is now earlier than 20261121T085500Z (20261121T090000Z - 5 min.)"
+        message = (
+            "Signature expired: 20261121T080000Z is now earlier than 20261121T085500Z"
+            " (20261121T090000Z - 5 min.)"
+        )
         assert mapped(refusal("SignatureDoesNotMatch", message)).why == "clock"
 
     def test_the_date_of_a_reply(self, monkeypatch):
@@ -165,14 +204,22 @@ class TestClock:
         assert clock_skew_s(reply) == 400
 
     @pytest.mark.parametrize(
-        "reply", [None, {}, {"ResponseMetadata": None}, {"ResponseMetadata": {"HTTPHeaders": {"date": "yesterday"}}}]
+        "reply",
+        [
+            None,
+            {},
+            {"ResponseMetadata": None},
+            {"ResponseMetadata": {"HTTPHeaders": {"date": "yesterday"}}},
+        ],
     )
     def test_no_date(self, reply):
         assert clock_skew_s(reply) is None
 
     def test_end_to_end(self):
         date = format_datetime(NOW.replace(year=2020), usegmt=True)
-        step = Step("ec2", "describe_instance_types", None, code="RequestExpired", headers={"date": date})
+        step = Step(
+            "ec2", "describe_instance_types", None, code="RequestExpired", headers={"date": date}
+        )
         with pytest.raises(CloudError) as caught:
             aws_providers(account(step).aws)[SPECS].fetch(REGION, NOW)
         assert caught.value.why == "clock"
@@ -180,7 +227,9 @@ class TestClock:
 
 class TestRegions:
     def test_keys_are_fine_but_the_region_must_be_enabled(self):
-        found = mapped(refusal("AuthFailure"), Question("ec2", "DescribeInstanceTypes", "ap-east-1"))
+        found = mapped(
+            refusal("AuthFailure"), Question("ec2", "DescribeInstanceTypes", "ap-east-1")
+        )
         assert found.why == "region"
         assert "enable ap-east-1" in found.advice
 
@@ -197,7 +246,11 @@ class TestRegions:
 
 
 class TestRedaction:
-    SECRETS = ("wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "IQoJb3JpZ2luX2VjEXAMPLE//token==", "AKIAIOSFODNN7EXAMPLE")
+    SECRETS = (
+        "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY",
+        "IQoJb3JpZ2luX2VjEXAMPLE//token==",
+        "AKIAIOSFODNN7EXAMPLE",
+    )
 
     def test_given_values(self):
         for secret in self.SECRETS:
@@ -207,14 +260,17 @@ class TestRedaction:
         from urllib.parse import quote
 
         for secret in self.SECRETS:
-            assert quote(secret, safe="") not in redact(f"https://x/?t={quote(secret, safe='')}&a=1", self.SECRETS)
+            assert quote(secret, safe="") not in redact(
+                f"https://x/?t={quote(secret, safe='')}&a=1", self.SECRETS
+            )
 
     def test_ids_of_keys_that_nobody_gave(self):
         assert "ASIA" not in redact("Credential=ASIAIOSFODNN7EXAMPLE/20261121/us-east-1")
 
     def test_user_and_password_of_a_proxy(self):
-        assert redact('Failed to connect to proxy URL: "http://joe:s3cr3t@proxy:3128"') == (
-            'Failed to connect to proxy URL: "http://***@proxy:3128"'
+        assert (
+            redact('Failed to connect to proxy URL: "http://joe:s3cr3t@proxy:3128"')
+            == 'Failed to connect to proxy URL: "http://***@proxy:3128"'
         )
 
     def test_the_encoded_part_of_a_refusal(self):
@@ -229,7 +285,9 @@ class TestRedaction:
         assert redact("an answer", ("", " ", "a", "n a")) == "an answer"
 
     def test_what_a_credential_process_wrote_is_not_repeated(self):
-        error = boto.CredentialRetrievalError(provider="custom-process", error_msg="key is s3cr3t-s3cr3t")
+        error = boto.CredentialRetrievalError(
+            provider="custom-process", error_msg="key is s3cr3t-s3cr3t"
+        )
         found = mapped(error)
         assert found.why == "credentials"
         assert "s3cr3t" not in str(found)

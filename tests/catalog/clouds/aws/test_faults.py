@@ -1,4 +1,6 @@
-"""Faults of the network and of AWS over real sockets: an error in time, never a hang, half an answer or a secret."""
+"""Faults of the network and of AWS over real sockets: an error in time, never a hang, half an
+answer or a secret.
+"""
 
 from __future__ import annotations
 
@@ -49,8 +51,9 @@ def refusal(code: str, message: str) -> str:
 
 def zone_page(zone: str = "use1-az4", token: str = "") -> str:
     return (
-        f'{XML}<DescribeInstanceTypeOfferingsResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/">'
-        f"<requestId>0</requestId><instanceTypeOfferingSet><item><instanceType>g4dn.xlarge</instanceType>"
+        f"{XML}<DescribeInstanceTypeOfferingsResponse"
+        ' xmlns="http://ec2.amazonaws.com/doc/2016-11-15/">'
+        "<requestId>0</requestId><instanceTypeOfferingSet><item><instanceType>g4dn.xlarge</instanceType>"
         f"<locationType>availability-zone-id</locationType><location>{zone}</location></item>"
         f"</instanceTypeOfferingSet>{f'<nextToken>{token}</nextToken>' if token else ''}"
         "</DescribeInstanceTypeOfferingsResponse>"
@@ -85,7 +88,9 @@ def serving(monkeypatch, answer: Callable[[BaseHTTPRequestHandler, int], None]):
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+    ).start()
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
     try:
         yield count
@@ -94,7 +99,9 @@ def serving(monkeypatch, answer: Callable[[BaseHTTPRequestHandler, int], None]):
         server.server_close()
 
 
-def say(handler: BaseHTTPRequestHandler, body: str, status: int = 200, promised: int | None = None) -> None:
+def say(
+    handler: BaseHTTPRequestHandler, body: str, status: int = 200, promised: int | None = None
+) -> None:
     data = body.encode()
     handler.send_response(status)
     handler.send_header("Content-Type", "text/xml")
@@ -120,7 +127,10 @@ def assert_clean(error: BaseException) -> None:
 
 def test_an_answer_that_is_good(monkeypatch):
     """The instrument works: with this server, faults alone make the difference."""
-    with serving(monkeypatch, lambda handler, n: say(handler, zone_page(f"use1-az{n}", "more" if n == 1 else ""))):
+    with serving(
+        monkeypatch,
+        lambda handler, n: say(handler, zone_page(f"use1-az{n}", "more" if n == 1 else "")),
+    ):
         signal = aws_providers(patient(**QUICK))[OFFERINGS].fetch(REGION, NOW)
     assert signal.data == {"g4dn.xlarge": ["use1-az1", "use1-az2"]}
     assert not any(value in repr(signal) for value in SECRETS.values())
@@ -146,7 +156,9 @@ def test_a_server_without_tls(monkeypatch):
     with serving(monkeypatch, lambda handler, n: say(handler, "hello")):
         import os
 
-        monkeypatch.setenv("AWS_ENDPOINT_URL", os.environ["AWS_ENDPOINT_URL"].replace("http:", "https:"))
+        monkeypatch.setenv(
+            "AWS_ENDPOINT_URL", os.environ["AWS_ENDPOINT_URL"].replace("http:", "https:")
+        )
         found = failure(patient(**QUICK))
     assert found.why == "network"
     assert "AWS_CA_BUNDLE" in found.advice
@@ -168,7 +180,10 @@ def test_an_endpoint_that_is_no_address(monkeypatch, endpoint):
 
 @pytest.mark.parametrize(
     ("status", "body"),
-    [(503, refusal("RequestLimitExceeded", "Request limit exceeded.")), (429, "<html>Too many requests</html>")],
+    [
+        (503, refusal("RequestLimitExceeded", "Request limit exceeded.")),
+        (429, "<html>Too many requests</html>"),
+    ],
     ids=["AWS's words", "a proxy's page"],
 )
 def test_throttling_is_waited_out(monkeypatch, status, body):
@@ -185,7 +200,9 @@ def test_throttling_is_waited_out(monkeypatch, status, body):
 
 
 def test_throttling_without_end(monkeypatch):
-    with serving(monkeypatch, lambda handler, n: say(handler, refusal("RequestLimitExceeded", "x"), 503)) as count:
+    with serving(
+        monkeypatch, lambda handler, n: say(handler, refusal("RequestLimitExceeded", "x"), 503)
+    ) as count:
         assert failure(patient(connect_s=1, read_s=1, attempts=2)).why == "throttled"
     assert count[0] == 2
 
@@ -202,7 +219,9 @@ def test_the_second_page_breaks_off(monkeypatch):
     assert count[0] == 2
 
 
-@pytest.mark.parametrize("page", ["<html><body><h1>Proxy error</h1></body></html>", f"{XML}<Response/>"])
+@pytest.mark.parametrize(
+    "page", ["<html><body><h1>Proxy error</h1></body></html>", f"{XML}<Response/>"]
+)
 def test_a_later_page_that_is_not_awss_is_not_the_end_of_the_list(monkeypatch, page):
     def answer(handler, number):
         say(handler, zone_page(token="more") if number == 1 else page)
@@ -219,7 +238,10 @@ def test_a_reply_without_its_value_is_not_the_default_quota(monkeypatch):
     def answer(handler, number):
         asked = handler.headers["X-Amz-Target"]
         default = '{"Quota": {"QuotaCode": "x", "Value": 0}}'
-        say(handler, default if asked.endswith("GetAWSDefaultServiceQuota") else "<html>proxy error</html>")
+        say(
+            handler,
+            default if asked.endswith("GetAWSDefaultServiceQuota") else "<html>proxy error</html>",
+        )
 
     with serving(monkeypatch, answer):
         error = failure(patient(**QUICK), QUOTAS)
@@ -248,7 +270,9 @@ def test_a_page_that_names_itself_as_the_next(monkeypatch):
         assert failure(patient(**QUICK)).why == "reply"
 
 
-@pytest.mark.parametrize("body", ["", "<html><body>Sign in to the hotel's network</body></html>", "{}", "<unclosed"])
+@pytest.mark.parametrize(
+    "body", ["", "<html><body>Sign in to the hotel's network</body></html>", "{}", "<unclosed"]
+)
 def test_answers_that_are_not_awss(monkeypatch, body):
     with serving(monkeypatch, lambda handler, n: say(handler, body)):
         assert failure(patient(**QUICK)).why in ("reply", "network")
@@ -277,13 +301,18 @@ def test_a_refusal_that_repeats_the_secrets(monkeypatch):
 
 
 def test_an_expired_token(monkeypatch):
-    with serving(monkeypatch, lambda handler, n: say(handler, refusal("RequestExpired", "Request has expired."), 400)):
+    with serving(
+        monkeypatch,
+        lambda handler, n: say(handler, refusal("RequestExpired", "Request has expired."), 400),
+    ):
         assert failure(patient(**QUICK)).why == "expired"
 
 
 def test_a_missing_permission(monkeypatch):
     message = "You are not authorized. Encoded authorization failure message: " + "secret" * 400
-    with serving(monkeypatch, lambda handler, n: say(handler, refusal("UnauthorizedOperation", message), 403)):
+    with serving(
+        monkeypatch, lambda handler, n: say(handler, refusal("UnauthorizedOperation", message), 403)
+    ):
         found = failure(patient(**QUICK), SPECS)
     assert found.why == "permission"
     assert "allow ec2:DescribeInstanceTypes; 'deepvm doctor --iam'" in found.advice
@@ -324,7 +353,9 @@ class TestCredentials:
 
     def test_a_broken_file(self, tmp_path):
         (tmp_path / ".aws").mkdir()
-        (tmp_path / ".aws" / "credentials").write_text("aws_secret_access_key = planted-planted\n[default\n")
+        (tmp_path / ".aws" / "credentials").write_text(
+            "aws_secret_access_key = planted-planted\n[default\n"
+        )
         found = failure(patient(**QUICK))
         assert found.why == "credentials"
         assert str(tmp_path / ".aws" / "credentials") in found.detail
@@ -350,7 +381,10 @@ class TestCredentials:
 
     def test_keys_of_a_profile_are_not_shown_either(self, monkeypatch, tmp_path):
         (tmp_path / ".aws").mkdir()
-        keys = "aws_access_key_id = AKIAOTHEROTHEROTHER1\naws_secret_access_key = other+secret/of+a+profile\n"
+        keys = (
+            "aws_access_key_id = AKIAOTHEROTHEROTHER1\naws_secret_access_key ="
+            " other+secret/of+a+profile\n"
+        )
         (tmp_path / ".aws" / "credentials").write_text(f"[work]\n{keys}")
         words = refusal("AuthFailure", "with AKIAOTHEROTHEROTHER1 and other+secret/of+a+profile")
         with serving(monkeypatch, lambda handler, n: say(handler, words, 401)):
@@ -379,7 +413,9 @@ BUSY_BODIES = [
 ]
 
 
-@pytest.mark.parametrize(("status", "body", "kind"), [(429, "", OFFERINGS), (503, BUSY_BODIES[1], QUOTAS)])
+@pytest.mark.parametrize(
+    ("status", "body", "kind"), [(429, "", OFFERINGS), (503, BUSY_BODIES[1], QUOTAS)]
+)
 def test_too_many_requests_without_awss_words(monkeypatch, status, body, kind):
     with serving(monkeypatch, lambda handler, n: say(handler, body, status)):
         found = failure(patient(**CALM), kind)
@@ -388,7 +424,9 @@ def test_too_many_requests_without_awss_words(monkeypatch, status, body, kind):
 
 
 @pytest.mark.parametrize("body", BUSY_BODIES, ids=repr)
-@pytest.mark.parametrize(("service", "operation"), [("ec2", "DescribeRegions"), ("pricing", "GetProducts")])
+@pytest.mark.parametrize(
+    ("service", "operation"), [("ec2", "DescribeRegions"), ("pricing", "GetProducts")]
+)
 def test_boto3_reads_the_words_that_were_given(service, operation, body):
     """Its own parser is the judge: every body becomes a refusal with a code that it tries again."""
     session = botocore.session.get_session()
@@ -406,11 +444,17 @@ def test_boto3_reads_the_words_that_were_given(service, operation, body):
     assert fine["body"] == body.encode()
 
 
-@pytest.mark.parametrize("body", ["", refusal("RequestLimitExceeded", "x")], ids=["no words", "AWS's words"])
+@pytest.mark.parametrize(
+    "body", ["", refusal("RequestLimitExceeded", "x")], ids=["no words", "AWS's words"]
+)
 def test_a_service_that_only_refuses_is_given_up_soon(monkeypatch, body):
-    """After a few seconds: boto3 waits between attempts, and "adaptive" retries would hold back each for up to 2 s."""
+    """After a few seconds: boto3 waits between attempts, and "adaptive" retries would hold back
+    each for up to 2 s.
+    """
     waited, wait = [], ExponentialBackoff.delay_amount
-    monkeypatch.setattr(ExponentialBackoff, "delay_amount", lambda *given: waited.append(wait(*given)) or 0.01)
+    monkeypatch.setattr(
+        ExponentialBackoff, "delay_amount", lambda *given: waited.append(wait(*given)) or 0.01
+    )
     with serving(monkeypatch, lambda handler, n: say(handler, body, 503)) as count, soon(5):
         assert failure(Aws()).why == "throttled"
     assert count[0] == len(waited) + 1 == 5
@@ -446,7 +490,9 @@ def test_waiting_for_an_answer_is_no_refusal(monkeypatch, refused):
     assert count[0] == 3
 
 
-@pytest.mark.parametrize(("status", "code"), [(400, "MaxConfigLimitExceeded"), (429, "RequestLimitExceeded")])
+@pytest.mark.parametrize(
+    ("status", "code"), [(400, "MaxConfigLimitExceeded"), (429, "RequestLimitExceeded")]
+)
 def test_a_refusal_of_one_call_says_nothing_about_the_next(monkeypatch, status, code):
     def answer(handler, number):
         if number == 1:
@@ -473,7 +519,9 @@ def test_a_refusal_of_one_thread_says_nothing_about_another(monkeypatch):
 
     with serving(monkeypatch, answer) as count:
         aws, found = patient(**SOON), []
-        slow = threading.Thread(target=lambda: found.append(aws_providers(aws)[OFFERINGS].fetch(REGION, NOW).data))
+        slow = threading.Thread(
+            target=lambda: found.append(aws_providers(aws)[OFFERINGS].fetch(REGION, NOW).data)
+        )
         slow.start()
         while not count[0]:
             time.sleep(0.01)
@@ -483,7 +531,9 @@ def test_a_refusal_of_one_thread_says_nothing_about_another(monkeypatch):
 
 
 def test_words_of_awss_stay_as_they_are(monkeypatch):
-    with serving(monkeypatch, lambda handler, n: say(handler, refusal("Unavailable", "back soon"), 503)):
+    with serving(
+        monkeypatch, lambda handler, n: say(handler, refusal("Unavailable", "back soon"), 503)
+    ):
         found = failure(patient(**QUICK))
     assert (found.why, found.detail) == ("reply", "AWS says Unavailable: back soon")
 
@@ -491,8 +541,24 @@ def test_words_of_awss_stay_as_they_are(monkeypatch):
 # Whatever a proxy, or a mistake of AWS, puts in the place of an answer
 
 SHAPES = [
-    *("[]", "[1, 2]", "null", "true", "17", '"text"', "{}", "<html><p>Sign in</p></html>", "", "\x00\xff"),
-    *('{"Quota": []}', '{"Quota": "x"}', '{"Quota": {"Value": []}}', '{"Quota": {"Value": "many"}}'),
+    *(
+        "[]",
+        "[1, 2]",
+        "null",
+        "true",
+        "17",
+        '"text"',
+        "{}",
+        "<html><p>Sign in</p></html>",
+        "",
+        "\x00\xff",
+    ),
+    *(
+        '{"Quota": []}',
+        '{"Quota": "x"}',
+        '{"Quota": {"Value": []}}',
+        '{"Quota": {"Value": "many"}}',
+    ),
     *(
         '{"Quota": {"Value": NaN}}',
         '{"Quota": {"Value": true}}',
@@ -519,16 +585,21 @@ def test_answers_of_any_shape_are_named_errors(monkeypatch, status):
     with serving(monkeypatch, lambda handler, n: say(handler, said[0], status)):
         aws = patient(**CALM)
         others = [history_provider(aws, 3), placement_provider(aws, ["a"], 1)]
-        requests = {SignalRequest(REGION, one.kind): one for one in [*aws_providers(aws).values(), *others]}
+        requests = {
+            SignalRequest(REGION, one.kind): one for one in [*aws_providers(aws).values(), *others]
+        }
         for said[0] in SHAPES:
             for request, provider in requests.items():
                 outcome = _fetched(request, provider, NOW)
                 answered += outcome.error is None
                 text = str(outcome.error)
                 assert "Attribute" not in text and "internal error" not in text, (said, request)
-                assert outcome.error is None or (outcome.error.why in ("reply", "network") and outcome.error.advice)
+                assert outcome.error is None or (
+                    outcome.error.why in ("reply", "network") and outcome.error.advice
+                )
             with pytest.raises(CloudError) as caught:
                 aws.regions(REGION)
             assert "object has no attribute" not in str(caught.value)
-    # One of them is an answer, and one is history that has no price; everything else has to be refused.
+    # One of them is an answer, and one is history that has no price; everything else has to be
+    # refused.
     assert answered <= (4 if status == 200 else 0)

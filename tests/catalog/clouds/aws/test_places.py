@@ -38,7 +38,9 @@ def test_places_are_those_of_regions() -> None:
         assert region_at(place) == DEFAULT_CLOUD.check_region(region) == region
 
 
-@pytest.mark.parametrize(("typed", "region"), [("Frankfurt", "eu-central-1"), ("us-east-1b", "us-east-1")])
+@pytest.mark.parametrize(
+    ("typed", "region"), [("Frankfurt", "eu-central-1"), ("us-east-1b", "us-east-1")]
+)
 def test_what_is_no_region_leads_to_one(typed: str, region: str) -> None:
     with pytest.raises(RequestError, match=rf"did you mean {region}\?$"):
         DEFAULT_CLOUD.check_region(typed)

@@ -1,4 +1,6 @@
-"""The providers ask AWS the right questions (its service model checks them) and read whole answers only."""
+"""The providers ask AWS the right questions (its service model checks them) and read whole answers
+only.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,25 @@ from support.aws_account import NOW, REGION, Step, account, pages, recorded
 from support.places import SHARED
 
 from deepvm.catalog.clouds.aws.client import Aws
-from deepvm.catalog.clouds.aws.providers import _in_use, aws_providers, history_provider, placement_provider
+from deepvm.catalog.clouds.aws.providers import (
+    _in_use,
+    aws_providers,
+    history_provider,
+    placement_provider,
+)
 from deepvm.catalog.clouds.aws.quota_codes import QUOTA_NAMES
 from deepvm.catalog.signals import signal as kinds
-from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, QUOTAS, SPECS, SPOT, ZONES, Provider, base, ttl_s
+from deepvm.catalog.signals.signal import (
+    OFFERINGS,
+    ON_DEMAND,
+    QUOTAS,
+    SPECS,
+    SPOT,
+    ZONES,
+    Provider,
+    base,
+    ttl_s,
+)
 from deepvm.core.cluster.instances import Market
 from deepvm.errors import CloudError
 
@@ -47,11 +64,21 @@ class TestQuestions:
 
     def test_specs(self):
         script = account(
-            *pages("ec2", "describe_instance_types", {"MaxResults": 100}, recorded("describe-instance-types"))
+            *pages(
+                "ec2",
+                "describe_instance_types",
+                {"MaxResults": 100},
+                recorded("describe-instance-types"),
+            )
         )
         signal = fetch(script.aws, SPECS, REGION, NOW)
         script.done()
-        assert (signal.kind, signal.region, signal.observed_at, signal.origin) == (kinds.SPECS, REGION, NOW, "live")
+        assert (signal.kind, signal.region, signal.observed_at, signal.origin) == (
+            kinds.SPECS,
+            REGION,
+            NOW,
+            "live",
+        )
         assert signal.data["g4dn.xlarge"]["gpu"]["name"] == "T4"
         assert signal.refused == {"incomplete row": 1}
         json.dumps(signal.data)  # plain JSON
@@ -64,7 +91,9 @@ class TestQuestions:
         ]
         question = {"LocationType": "availability-zone-id", "MaxResults": 1000}
         script = account(*pages("ec2", "describe_instance_type_offerings", question, replies))
-        assert fetch(script.aws, OFFERINGS, REGION, NOW).data == {"g4dn.xlarge": ["use1-az4", "use1-az6"]}
+        assert fetch(script.aws, OFFERINGS, REGION, NOW).data == {
+            "g4dn.xlarge": ["use1-az4", "use1-az6"]
+        }
         script.done()
 
     def test_zones(self):
@@ -84,7 +113,10 @@ class TestQuestions:
             "ServiceCode": "AmazonEC2",
             "FormatVersion": "aws_v1",
             "MaxResults": 100,
-            "Filters": [{"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in wanted.items()],
+            "Filters": [
+                {"Type": "TERM_MATCH", "Field": name, "Value": value}
+                for name, value in wanted.items()
+            ],
         }
         script = account(*pages("pricing", "get_products", question, recorded("get-products")))
         signal = fetch(script.aws, ON_DEMAND, "eu-west-1", NOW)
@@ -108,21 +140,39 @@ class TestQuestions:
     def test_spot_does_not_ask_for_names_otherwise(self):
         replies = recorded("describe-spot-price-history")[1:2]
         del replies[0]["NextToken"]
-        script = account(Step("ec2", "describe_spot_price_history", spot_question(StartTime=NOW), replies[0]))
+        script = account(
+            Step("ec2", "describe_spot_price_history", spot_question(StartTime=NOW), replies[0])
+        )
         assert set(fetch(script.aws, SPOT, REGION, NOW).data) == {"g4dn.xlarge", "g5.xlarge"}
 
     def test_history_of_the_types_with_whole_nvidia_gpus_and_a_spot_market(self):
         types = ["g4dn.12xlarge", "g4dn.xlarge", "g5.xlarge", "p4d.24xlarge", "p5.4xlarge"]
-        question = spot_question(StartTime=NOW - timedelta(days=30), EndTime=NOW, InstanceTypes=types)
+        question = spot_question(
+            StartTime=NOW - timedelta(days=30), EndTime=NOW, InstanceTypes=types
+        )
         script = account(
-            *pages("ec2", "describe_instance_types", {"MaxResults": 100}, recorded("describe-instance-types")),
-            *pages("ec2", "describe_spot_price_history", question, recorded("describe-spot-price-history-30d")),
+            *pages(
+                "ec2",
+                "describe_instance_types",
+                {"MaxResults": 100},
+                recorded("describe-instance-types"),
+            ),
+            *pages(
+                "ec2",
+                "describe_spot_price_history",
+                question,
+                recorded("describe-spot-price-history-30d"),
+            ),
         )
         asked = history_provider(script.aws, 30)
         signal = asked.fetch(REGION, NOW)
         script.done()
         assert signal.kind == asked.kind == "history:30"
-        assert [price for _, price in signal.data["g4dn.xlarge"]["use1-az4"]] == ["0.1499", "0.1511", "0.1578"]
+        assert [price for _, price in signal.data["g4dn.xlarge"]["use1-az4"]] == [
+            "0.1499",
+            "0.1511",
+            "0.1578",
+        ]
         json.dumps(signal.data)
 
     def test_history_of_all_gpu_types_in_chunks(self):
@@ -135,8 +185,14 @@ class TestQuestions:
                 Step(
                     "ec2",
                     "describe_spot_price_history",
-                    spot_question(StartTime=NOW - timedelta(days=7), EndTime=NOW, InstanceTypes=chunk),
-                    {"SpotPriceHistory": [r | {"InstanceType": chunk[0]} for r in history["SpotPriceHistory"]]},
+                    spot_question(
+                        StartTime=NOW - timedelta(days=7), EndTime=NOW, InstanceTypes=chunk
+                    ),
+                    {
+                        "SpotPriceHistory": [
+                            r | {"InstanceType": chunk[0]} for r in history["SpotPriceHistory"]
+                        ]
+                    },
                 )
                 for chunk in chunks
             ),
@@ -148,7 +204,12 @@ class TestQuestions:
 
     def test_history_of_types_that_had_no_capacity_is_empty(self):
         empty = Step("ec2", "describe_spot_price_history", None, {"SpotPriceHistory": []})
-        assert history_provider(account(specs_step("p5.48xlarge"), empty).aws, 1).fetch(REGION, NOW).data == {}
+        assert (
+            history_provider(account(specs_step("p5.48xlarge"), empty).aws, 1)
+            .fetch(REGION, NOW)
+            .data
+            == {}
+        )
 
     def test_placement(self):
         question = {
@@ -195,7 +256,9 @@ CODES = [name.code for name in QUOTA_NAMES.values()]
 
 
 def quota_steps(values, defaults):
-    """The questions after quotas: each code that has no value of the account's is asked for again as a default."""
+    """The questions after quotas: each code that has no value of the account's is asked for again
+    as a default.
+    """
     for code in CODES:
         question = {"ServiceCode": "ec2", "QuotaCode": code}
         if code in values:
@@ -203,16 +266,37 @@ def quota_steps(values, defaults):
             continue
         yield Step("service-quotas", "get_service_quota", question, code="NoSuchResourceException")
         if code in defaults:
-            yield Step("service-quotas", "get_aws_default_service_quota", question, quota(code, defaults[code]))
+            yield Step(
+                "service-quotas",
+                "get_aws_default_service_quota",
+                question,
+                quota(code, defaults[code]),
+            )
         else:
-            yield Step("service-quotas", "get_aws_default_service_quota", question, code="NoSuchResourceException")
+            yield Step(
+                "service-quotas",
+                "get_aws_default_service_quota",
+                question,
+                code="NoSuchResourceException",
+            )
 
 
 def quota(code, value):
-    return {"Quota": {"ServiceCode": "ec2", "QuotaCode": code, "Value": value, "Unit": "None", "Adjustable": True}}
+    return {
+        "Quota": {
+            "ServiceCode": "ec2",
+            "QuotaCode": code,
+            "Value": value,
+            "Unit": "None",
+            "Adjustable": True,
+        }
+    }
 
 
-LIVE = {"Filters": [{"Name": "instance-state-name", "Values": ["pending", "running"]}], "MaxResults": 1000}
+LIVE = {
+    "Filters": [{"Name": "instance-state-name", "Values": ["pending", "running"]}],
+    "MaxResults": 1000,
+}
 
 
 class TestQuotas:
@@ -225,14 +309,17 @@ class TestQuotas:
         assert _in_use(script.aws, REGION) == {
             ("G and VT", Market.SPOT): 8,
             ("G and VT", Market.ON_DEMAND): 2,  # half its threads are switched off
-            ("Standard", Market.ON_DEMAND): 4 + 2,  # not the one on a Dedicated Host; Capacity Blocks have own limits
+            # Not the one on a Dedicated Host; Capacity Blocks have own limits
+            ("Standard", Market.ON_DEMAND): 4 + 2,
         }
         script.done()
 
     def test_the_accounts_limits_then_the_defaults_less_what_runs(self):
         c5 = {"InstanceTypes": [gpu_row() | {"InstanceType": "c5.xlarge"}]}
         script = account(
-            *quota_steps({"L-3819A6DF": 64.0, "L-1216C47A": 1152.0}, {"L-DB2E81BA": 0.0, "L-34B43A08": 5.0}),
+            *quota_steps(
+                {"L-3819A6DF": 64.0, "L-1216C47A": 1152.0}, {"L-DB2E81BA": 0.0, "L-34B43A08": 5.0}
+            ),
             *pages("ec2", "describe_instances", LIVE, recorded("describe-instances")),
             Step("ec2", "describe_instance_types", {"InstanceTypes": ["c5.xlarge"]}, c5),
         )
@@ -240,9 +327,27 @@ class TestQuotas:
         script.done()
         assert signal.data == [
             {"family": "Standard", "market": "spot", "code": "L-34B43A08", "vcpus": 5, "in_use": 0},
-            {"family": "Standard", "market": "on-demand", "code": "L-1216C47A", "vcpus": 1152, "in_use": 6},
-            {"family": "G and VT", "market": "spot", "code": "L-3819A6DF", "vcpus": 64, "in_use": 8},
-            {"family": "G and VT", "market": "on-demand", "code": "L-DB2E81BA", "vcpus": 0, "in_use": 2},
+            {
+                "family": "Standard",
+                "market": "on-demand",
+                "code": "L-1216C47A",
+                "vcpus": 1152,
+                "in_use": 6,
+            },
+            {
+                "family": "G and VT",
+                "market": "spot",
+                "code": "L-3819A6DF",
+                "vcpus": 64,
+                "in_use": 8,
+            },
+            {
+                "family": "G and VT",
+                "market": "on-demand",
+                "code": "L-DB2E81BA",
+                "vcpus": 0,
+                "in_use": 2,
+            },
         ]
 
     def test_a_region_without_quotas_is_no_answer(self):
@@ -296,7 +401,12 @@ class TestEmptyAnswers:
 class TestHalfAnAnswer:
     def test_a_page_that_fails_costs_the_whole_list(self):
         question = spot_question(StartTime=NOW)
-        first, *_ = pages("ec2", "describe_spot_price_history", question, recorded("describe-spot-price-history")[:2])
+        first, *_ = pages(
+            "ec2",
+            "describe_spot_price_history",
+            question,
+            recorded("describe-spot-price-history")[:2],
+        )
         failed = Step("ec2", "describe_spot_price_history", None, code="InternalError", status=500)
         with pytest.raises(CloudError) as caught:
             fetch(account(first, failed).aws, SPOT, REGION, NOW)
@@ -304,8 +414,15 @@ class TestHalfAnAnswer:
         assert "InternalError" in caught.value.detail
 
     def test_one_chunk_of_the_history_that_fails(self):
-        good = Step("ec2", "describe_spot_price_history", None, recorded("describe-spot-price-history-30d")[2])
-        bad = Step("ec2", "describe_spot_price_history", None, code="RequestLimitExceeded", status=503)
+        good = Step(
+            "ec2",
+            "describe_spot_price_history",
+            None,
+            recorded("describe-spot-price-history-30d")[2],
+        )
+        bad = Step(
+            "ec2", "describe_spot_price_history", None, code="RequestLimitExceeded", status=503
+        )
         script = account(specs_step(*(f"g{i}.xlarge" for i in range(12))), good, bad)
         with pytest.raises(CloudError) as caught:
             history_provider(script.aws, 30).fetch(REGION, NOW)
@@ -336,12 +453,14 @@ class TestRequests:
 
 def test_nothing_is_loaded_before_something_is_asked():
     code = (
-        "import sys; from deepvm.catalog.clouds.aws.client import Aws;"
-        "from deepvm.catalog.clouds.aws.providers import aws_providers, history_provider;"
-        "aws_providers(Aws('nobody')); history_provider(Aws(), 3);"
-        "import deepvm.catalog.clouds.aws.checks; print(sorted({'boto3', 'botocore'} & set(sys.modules)))"
+        "import sys; from deepvm.catalog.clouds.aws.client import Aws;from"
+        " deepvm.catalog.clouds.aws.providers import aws_providers,"
+        " history_provider;aws_providers(Aws('nobody')); history_provider(Aws(), 3);import"
+        " deepvm.catalog.clouds.aws.checks; print(sorted({'boto3', 'botocore'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
     assert done.stdout.strip() == "[]"
 
 
@@ -386,7 +505,9 @@ class TestAgainstAServer:
             spec = specs[name]
             assert spec["vcpus"] == int(row["vcpu"]), name
             assert spec["memory_gib"] == pytest.approx(float(row["memory_gib"]), abs=0.001), name
-            assert spec.get("baseline_gbps") == _worded(_figure(row["net_baseline_gbps_total"]), row), name
+            assert spec.get("baseline_gbps") == _worded(
+                _figure(row["net_baseline_gbps_total"]), row
+            ), name
             assert spec.get("peak_gbps") == _worded(_figure(row["net_peak_gbps_total"]), row), name
             assert spec["arch"] == row["arch"].split("|")[-1], name
             assert spec["current"] == (row["current_generation"] == "True"), name
@@ -394,10 +515,14 @@ class TestAgainstAServer:
             assert spec["metal"] == (row["bare_metal"] == "True"), name
             assert spec["spot"] == ("spot" in row["usage_classes"].split("|")), name
             whole = int(row["gpu_count"]) > 0
-            assert spec.get("gpu", {}).get("count", 0) == (int(row["gpu_count"]) if whole else 0), name
+            assert spec.get("gpu", {}).get("count", 0) == (int(row["gpu_count"]) if whole else 0), (
+                name
+            )
             if whole:
                 assert spec["gpu"]["name"] == row["gpu_name"], name
-                assert spec["gpu"]["memory_gib"] == pytest.approx(float(row["gpu_mem_gib_each"]), abs=0.001), name
+                assert spec["gpu"]["memory_gib"] == pytest.approx(
+                    float(row["gpu_mem_gib_each"]), abs=0.001
+                ), name
             elif row["neuron_devices"] or row["gpu_partition"]:
                 assert spec["unusable"], name
 
@@ -416,12 +541,16 @@ class TestAgainstAServer:
         assert signal.refused == {}
 
     def test_regions_have_zones_of_their_own(self, aws):
-        assert all(zone.startswith("apne2") for zone in fetch(aws, ZONES, "ap-northeast-2", NOW).data)
+        assert all(
+            zone.startswith("apne2") for zone in fetch(aws, ZONES, "ap-northeast-2", NOW).data
+        )
         assert "ap-northeast-2" in aws.regions(REGION)
 
     def test_history_from_several_threads(self, aws):
         data = history_provider(aws, 30).fetch(REGION, NOW).data
-        assert {"g4dn.xlarge", "g5.xlarge"} <= set(data) and len(data) > 16, "of more than two chunks"
+        assert {"g4dn.xlarge", "g5.xlarge"} <= set(data) and len(data) > 16, (
+            "of more than two chunks"
+        )
 
     def test_what_runs_is_counted(self, aws):
         import boto3
@@ -458,11 +587,20 @@ def _figure(text):
 def _worded(total, row):
     """The table adds cards up; two of a c6in.32xlarge may each use all of its 200 Gbit/s."""
     words = row["network_performance"].removesuffix(" Gigabit")
-    return min(total, float(words)) if total and int(row["network_cards"]) > 1 and words.isdigit() else total
+    return (
+        min(total, float(words))
+        if total and int(row["network_cards"]) > 1 and words.isdigit()
+        else total
+    )
 
 
 def test_any_start_time_would_not_do():
     """The script is strict: a question that differs is refused, so these tests can fail."""
-    step = Step("ec2", "describe_spot_price_history", {"StartTime": ANY, "ProductDescriptions": ["Windows"]}, {})
+    step = Step(
+        "ec2",
+        "describe_spot_price_history",
+        {"StartTime": ANY, "ProductDescriptions": ["Windows"]},
+        {},
+    )
     with pytest.raises(CloudError, match="ProductDescriptions"):
         fetch(account(step).aws, SPOT, REGION, NOW)

@@ -106,14 +106,18 @@ class TestSpecs:
     )
     def test_words(self, words, found):
         spec = spec_of(NetworkInfo={"NetworkPerformance": words})
-        assert {name: spec[name] for name in ("baseline_gbps", "peak_gbps") if name in spec} == found
+        assert {
+            name: spec[name] for name in ("baseline_gbps", "peak_gbps") if name in spec
+        } == found
 
     @pytest.mark.parametrize(
         ("words", "cards", "gbps"),
         [
             ("400 Gigabit", 4 * [400.0], 400.0),  # g6e.48xlarge: each card may use the whole
-            ("6400 Gigabit", [350.0] + 16 * [400.0], 6400.0),  # p6-b300.48xlarge: EFA on 16 of 17 cards
-            ("3200 Gigabit", 8 * [200.0], 1600.0),  # p6-b200.48xlarge: the words count EFA, the cards Ethernet
+            # P6-b300.48xlarge: EFA on 16 of 17 cards
+            ("6400 Gigabit", [350.0] + 16 * [400.0], 6400.0),
+            # P6-b200.48xlarge: the words count EFA, the cards Ethernet
+            ("3200 Gigabit", 8 * [200.0], 1600.0),
             ("4x 100 Gigabit", 4 * [100.0], 400.0),
             ("High", 2 * [100.0], 200.0),
             ("10 Gigabit", [12.0], 12.0),  # r4.8xlarge: one card knows better
@@ -125,7 +129,10 @@ class TestSpecs:
         assert (spec["baseline_gbps"], spec["peak_gbps"]) == (gbps, gbps)
 
     def test_one_card_without_figures_makes_the_sum_unknown(self):
-        cards = [{"BaselineBandwidthInGbps": 50.0, "PeakBandwidthInGbps": 100.0}, {"NetworkCardIndex": 1}]
+        cards = [
+            {"BaselineBandwidthInGbps": 50.0, "PeakBandwidthInGbps": 100.0},
+            {"NetworkCardIndex": 1},
+        ]
         spec = spec_of(NetworkInfo={"NetworkPerformance": "High", "NetworkCards": cards})
         assert "baseline_gbps" not in spec
         assert "peak_gbps" not in spec
@@ -140,7 +147,10 @@ class TestSpecs:
             ("f2.6xlarge", "1 x Virtex UltraScale+ (VU47P), which deepvm cannot plan for"),
             ("vt1.3xlarge", "1 x U30, which deepvm cannot plan for"),
             ("dl2q.24xlarge", "8 x Qualcomm AI100, which deepvm cannot plan for"),
-            ("g9mixed.xlarge", "different GPUs in one VM: 1 x L4 and 2 x T4, which deepvm cannot plan for"),
+            (
+                "g9mixed.xlarge",
+                "different GPUs in one VM: 1 x L4 and 2 x T4, which deepvm cannot plan for",
+            ),
             ("mac2.metal", "it runs macOS alone"),
         ],
     )
@@ -169,7 +179,12 @@ class TestSpecs:
         }
 
     def test_gpus_of_one_model_in_two_entries_are_added(self):
-        one = {"Name": "L4", "Manufacturer": "NVIDIA", "Count": 1, "MemoryInfo": {"SizeInMiB": 22888}}
+        one = {
+            "Name": "L4",
+            "Manufacturer": "NVIDIA",
+            "Count": 1,
+            "MemoryInfo": {"SizeInMiB": 22888},
+        }
         assert spec_of(GpuInfo={"Gpus": [one, one]})["gpu"] == {
             "name": "L4",
             "manufacturer": "NVIDIA",
@@ -178,7 +193,10 @@ class TestSpecs:
         }
 
     def test_markets(self, specs):
-        assert (specs.data["u-3tb1.56xlarge"]["spot"], specs.data["u-3tb1.56xlarge"]["on_demand"]) == (False, True)
+        assert (
+            specs.data["u-3tb1.56xlarge"]["spot"],
+            specs.data["u-3tb1.56xlarge"]["on_demand"],
+        ) == (False, True)
         assert spec_of(SupportedUsageClasses=["capacity-block"])["on_demand"] is False
         assert spec_of(SupportedUsageClasses=[])["spot"] is False
 
@@ -189,11 +207,15 @@ class TestSpecs:
         assert specs.data["mac2.metal"]["metal"] is True
 
     def test_members_that_are_null(self):
-        spec = spec_of(GpuInfo=None, NetworkInfo=None, ProcessorInfo=None, SupportedUsageClasses=None)
+        spec = spec_of(
+            GpuInfo=None, NetworkInfo=None, ProcessorInfo=None, SupportedUsageClasses=None
+        )
         assert "gpu" not in spec
         assert spec["arch"] == ""
 
-    @pytest.mark.parametrize("broken", [{"VCpuInfo": {}}, {"MemoryInfo": None}, {"VCpuInfo": {"DefaultVCpus": 0}}])
+    @pytest.mark.parametrize(
+        "broken", [{"VCpuInfo": {}}, {"MemoryInfo": None}, {"VCpuInfo": {"DefaultVCpus": 0}}]
+    )
     def test_rows_without_size_are_refused(self, broken):
         assert read_specs([a_type(**broken)]) == Reading({}, {"incomplete row": 1})
 
@@ -204,14 +226,26 @@ class TestZones:
             return {"InstanceType": name, "LocationType": kind, "Location": zone}
 
         reading = read_offerings(
-            [row("b", "use1-az6"), row("b", "use1-az4"), row("a", "use1-az4"), row("b", "us-east-1a", "region"), {}]
+            [
+                row("b", "use1-az6"),
+                row("b", "use1-az4"),
+                row("a", "use1-az4"),
+                row("b", "us-east-1a", "region"),
+                {},
+            ]
         )
         assert reading.data == {"a": ["use1-az4"], "b": ["use1-az4", "use1-az6"]}
         assert reading.refused == {"not a zone id": 2}
 
     def test_zones(self):
-        reading = read_zones(recorded("describe-availability-zones")["AvailabilityZones"] + [{"ZoneName": "x"}])
-        assert reading.data == {"use1-az1": "us-east-1c", "use1-az4": "us-east-1a", "use1-az6": "us-east-1b"}
+        reading = read_zones(
+            recorded("describe-availability-zones")["AvailabilityZones"] + [{"ZoneName": "x"}]
+        )
+        assert reading.data == {
+            "use1-az1": "us-east-1c",
+            "use1-az4": "us-east-1a",
+            "use1-az6": "us-east-1b",
+        }
         assert reading.refused == {"incomplete row": 1}
 
 
@@ -249,14 +283,26 @@ class TestOnDemand:
         return document
 
     @pytest.mark.parametrize(
-        "row", [None, 7, "", "null", "[]", "{}", "[" * 100_000, '{"product": {"attributes": {"instanceType": "x"}}}']
+        "row",
+        [
+            None,
+            7,
+            "",
+            "null",
+            "[]",
+            "{}",
+            "[" * 100_000,
+            '{"product": {"attributes": {"instanceType": "x"}}}',
+        ],
     )
     def test_rows_that_are_no_products(self, row):
         assert read_on_demand([row]) == Reading({}, {responses.UNPARSABLE: 1})
 
     @pytest.mark.parametrize("name", ["", None, 5])
     def test_products_without_a_type(self, name):
-        assert read_on_demand([json.dumps(self.product(instanceType=name))]).refused == {responses.UNPARSABLE: 1}
+        assert read_on_demand([json.dumps(self.product(instanceType=name))]).refused == {
+            responses.UNPARSABLE: 1
+        }
 
     @pytest.mark.parametrize("usd", ["-0.5", "NaN", "Infinity", "1e99", "0,526", None, True])
     def test_prices_that_are_none(self, usd):
@@ -303,14 +349,21 @@ class TestSpot:
         found = rows("describe-spot-price-history", "SpotPriceHistory")
         assert read_spot(found[::-1], ZONE_IDS).data == read_spot(found, ZONE_IDS).data
 
-    @pytest.mark.parametrize("broken", [{"Timestamp": None}, {"Timestamp": datetime(2026, 1, 1)}, {"InstanceType": ""}])
+    @pytest.mark.parametrize(
+        "broken", [{"Timestamp": None}, {"Timestamp": datetime(2026, 1, 1)}, {"InstanceType": ""}]
+    )
     def test_incomplete_rows(self, broken):
         row = rows("describe-spot-price-history", "SpotPriceHistory")[0] | broken
         assert read_spot([row], ZONE_IDS) == Reading({}, {responses.UNPARSABLE: 1})
 
     @given(
         st.lists(
-            st.tuples(st.sampled_from("ab"), st.sampled_from(["z1", "z2"]), st.integers(0, 3), st.integers(0, 9)),
+            st.tuples(
+                st.sampled_from("ab"),
+                st.sampled_from(["z1", "z2"]),
+                st.integers(0, 3),
+                st.integers(0, 9),
+            ),
             max_size=12,
         )
     )
@@ -336,7 +389,9 @@ class TestSpot:
 
 class TestHistory:
     def test_the_recorded_change_points(self):
-        reading = read_history(rows("describe-spot-price-history-30d", "SpotPriceHistory"), ZONE_IDS)
+        reading = read_history(
+            rows("describe-spot-price-history-30d", "SpotPriceHistory"), ZONE_IDS
+        )
         at = {
             day: int(datetime.fromisoformat(f"2026-{day}+00:00").timestamp())
             for day in ("10-21T22:10:00", "11-02T02:15:40", "11-21T08:45:12", "11-11T07:01:33")
@@ -355,7 +410,9 @@ class TestHistory:
 
     def test_two_prices_at_one_time(self):
         row = rows("describe-spot-price-history", "SpotPriceHistory")[0]
-        reading = read_history([row, row | {"SpotPrice": "0.2"}, row | {"SpotPrice": "0.1"}], ZONE_IDS)
+        reading = read_history(
+            [row, row | {"SpotPrice": "0.2"}, row | {"SpotPrice": "0.1"}], ZONE_IDS
+        )
         ((_, price),) = reading.data["g4dn.xlarge"]["use1-az4"]
         assert price == "0.2"
         assert reading.refused == {responses.CONFLICT: 2}
@@ -370,7 +427,10 @@ def test_placement_scores():
     ]
     assert reading.refused == {responses.UNPARSABLE: 1}  # a score of the whole region
     other = {"Region": "eu-central-1", "AvailabilityZoneId": "euc1-az1", "Score": 3}
-    assert read_placement([other, other | {"Region": "us-east-1", "Score": 11}], "us-east-1").data == []
+    assert (
+        read_placement([other, other | {"Region": "us-east-1", "Score": 11}], "us-east-1").data
+        == []
+    )
 
 
 class TestPriceText:

@@ -83,7 +83,10 @@ class TestSeveralRegions:
                 except CloudError as error:
                     errors.append(error)
 
-            threads = [threading.Thread(target=ask, args=(r,)) for r in (REGION, "eu-central-1", "us-east-9")]
+            threads = [
+                threading.Thread(target=ask, args=(r,))
+                for r in (REGION, "eu-central-1", "us-east-9")
+            ]
             for thread in threads:
                 thread.start()
             for thread in threads:
@@ -103,7 +106,14 @@ class TestWhere:
     @pytest.mark.parametrize(
         "url",
         [
-            *("file:///etc/passwd", "ftp://host/x", "data.json", "https://", "http://[::1", "http://host:port/"),
+            *(
+                "file:///etc/passwd",
+                "ftp://host/x",
+                "data.json",
+                "https://",
+                "http://[::1",
+                "http://host:port/",
+            ),
             *("http://joe:s3cr3t@host/x", "http://host/a b", "http://host/\r\nx: y"),
         ],
     )
@@ -120,10 +130,15 @@ class TestWhere:
 
 class TestRedirects:
     def test_within_the_web(self):
-        with serving(say()) as there, serving(say(b"", 302, Location=f"{there}/moved.json")) as here:
+        with (
+            serving(say()) as there,
+            serving(say(b"", 302, Location=f"{there}/moved.json")) as here,
+        ):
             assert advisor(here).fetch(REGION, NOW).data
 
-    @pytest.mark.parametrize("place", ["file:///etc/passwd", "ftp://host/x", "http://joe:s3cr3t@host/"])
+    @pytest.mark.parametrize(
+        "place", ["file:///etc/passwd", "ftp://host/x", "http://joe:s3cr3t@host/"]
+    )
     def test_elsewhere(self, place):
         with serving(say(b"", 302, Location=place)) as url:
             found = failure(url)
@@ -136,7 +151,9 @@ class TestRedirects:
         from urllib.request import Request
 
         with pytest.raises(URLError, match="not followed"):
-            download._WebRedirects().redirect_request(Request("https://a/"), io.BytesIO(), 302, "", None, "http://a/")
+            download._WebRedirects().redirect_request(
+                Request("https://a/"), io.BytesIO(), 302, "", None, "http://a/"
+            )
 
     def test_in_circles(self):
         with serving(lambda handler: say(b"", 302, Location=handler.path)(handler)) as url:
@@ -144,7 +161,9 @@ class TestRedirects:
 
 
 class TestFaults:
-    @pytest.mark.parametrize(("status", "why"), [(403, "reply"), (404, "reply"), (500, "reply"), (503, "throttled")])
+    @pytest.mark.parametrize(
+        ("status", "why"), [(403, "reply"), (404, "reply"), (500, "reply"), (503, "throttled")]
+    )
     def test_refusals(self, status, why):
         with serving(say(b"<Error/>", status)) as url:
             found = failure(url)
@@ -238,7 +257,10 @@ class TestContent:
             (b'{"spot_advisor": {"us-east-1": []}}', "no table for Linux"),
             (b'{"spot_advisor": {"us-east-1": {"Windows": {}}}}', "no table for Linux"),
             (b'{"spot_advisor": {"us-east-1": {"Linux": {}}}}', "none of 0 types"),
-            (b'{"spot_advisor": {"us-east-1": {"Linux": {"a": 3, "b": {"r": 5}}}}}', "none of 2 types"),
+            (
+                b'{"spot_advisor": {"us-east-1": {"Linux": {"a": 3, "b": {"r": 5}}}}}',
+                "none of 2 types",
+            ),
         ],
     )
     def test_other_forms(self, body, said):

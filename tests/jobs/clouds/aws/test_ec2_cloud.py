@@ -1,4 +1,6 @@
-"""EC2 as a cloud of jobs, on moto behind a proxy with faults: one machine for each name, whatever happens."""
+"""EC2 as a cloud of jobs, on moto behind a proxy with faults: one machine for each name, whatever
+happens.
+"""
 
 from __future__ import annotations
 
@@ -47,12 +49,15 @@ def fleets(ec2: FakeEc2) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("pool", "options"), [(ZONE, "SpotOptions"), (replace(ZONE, market="on-demand"), "OnDemandOptions")]
+    ("pool", "options"),
+    [(ZONE, "SpotOptions"), (replace(ZONE, market="on-demand"), "OnDemandOptions")],
 )
 def test_a_machine_is_asked_for_at_no_more_than_it_may_cost(
     cloud: Ec2Cloud, ec2: FakeEc2, pool: Pool, options: str
 ) -> None:
-    start = Start("job", "m1", secret_of(SECRET, "m1"), "http://127.0.0.1:9", most_usd_per_hour=0.3600005)
+    start = Start(
+        "job", "m1", secret_of(SECRET, "m1"), "http://127.0.0.1:9", most_usd_per_hour=0.3600005
+    )
     cloud.request(MachineRecord("m1", pool, time.time()), start)
     (asked,) = fleets(ec2)
     assert asked[f"{options}.MaxTotalPrice"] == "0.36"  # never above it
@@ -61,8 +66,12 @@ def test_a_machine_is_asked_for_at_no_more_than_it_may_cost(
 
 
 @pytest.mark.parametrize("limit", [None, 0.001])
-def test_where_nothing_limits_a_machine_nothing_is_said(cloud: Ec2Cloud, ec2: FakeEc2, limit: float | None) -> None:
-    start = Start("job", "m1", secret_of(SECRET, "m1"), "http://127.0.0.1:9", most_usd_per_hour=limit)
+def test_where_nothing_limits_a_machine_nothing_is_said(
+    cloud: Ec2Cloud, ec2: FakeEc2, limit: float | None
+) -> None:
+    start = Start(
+        "job", "m1", secret_of(SECRET, "m1"), "http://127.0.0.1:9", most_usd_per_hour=limit
+    )
     cloud.request(MachineRecord("m1", ZONE, time.time()), start)
     assert not [key for key in fleets(ec2)[0] if "Price" in key]
 
@@ -73,12 +82,16 @@ def test_with_another_limit_it_is_another_request(cloud: Ec2Cloud, ec2: FakeEc2)
     for limit in (None, 0.36, 0.36, 0.4):
         ec2.full[TYPE, "*"] = "InsufficientInstanceCapacity"
         with pytest.raises(RefusedError):
-            cloud.request(MachineRecord("m1", ZONE, time.time()), replace(start, most_usd_per_hour=limit))
+            cloud.request(
+                MachineRecord("m1", ZONE, time.time()), replace(start, most_usd_per_hour=limit)
+            )
     tokens = [given["ClientToken"] for given in fleets(ec2)]
     assert tokens[1] == tokens[2] and len(set(tokens)) == 3
 
 
-def test_an_on_demand_machine_that_aws_does_not_start_names_the_limit(cloud: Ec2Cloud, ec2: FakeEc2) -> None:
+def test_an_on_demand_machine_that_aws_does_not_start_names_the_limit(
+    cloud: Ec2Cloud, ec2: FakeEc2
+) -> None:
     start = Start("job", "m1", secret_of(SECRET, "m1"), "http://127.0.0.1:9", most_usd_per_hour=0.5)
     ec2.full[TYPE, "*"] = ""
     with pytest.raises(RefusedError, match=r"budget.max_price.*0.5 \$/h"):
@@ -121,7 +134,9 @@ def test_asked_twice_for_one_name_it_is_one_machine(cloud: Ec2Cloud, ec2: FakeEc
     assert ec2.alive() == ["m1"] and ec2.asked().count("CreateFleet") == 1
 
 
-def test_a_name_that_has_ended_is_not_made_again(cloud: Ec2Cloud, ec2: FakeEc2, tmp_path: Path) -> None:
+def test_a_name_that_has_ended_is_not_made_again(
+    cloud: Ec2Cloud, ec2: FakeEc2, tmp_path: Path
+) -> None:
     ask(cloud)
     cloud.release("job", "m1")
     ask(ec2.cloud(tmp_path))
@@ -146,7 +161,9 @@ def test_a_lost_reply_makes_no_second_machine(cloud: Ec2Cloud, ec2: FakeEc2) -> 
 
 
 @pytest.mark.slow
-def test_without_any_reply_nobody_knows_and_the_list_does(cloud: Ec2Cloud, ec2: FakeEc2, tmp_path: Path) -> None:
+def test_without_any_reply_nobody_knows_and_the_list_does(
+    cloud: Ec2Cloud, ec2: FakeEc2, tmp_path: Path
+) -> None:
     ec2.lose = 99
     with pytest.raises(UnknownError, match="CreateFleet"):
         ask(cloud)
@@ -169,7 +186,9 @@ def test_asked_again_before_ec2_lists_it(cloud: Ec2Cloud, ec2: FakeEc2, tmp_path
 
 
 @pytest.mark.slow
-def test_a_machine_that_ec2_does_not_list_yet_is_listed_and_released(cloud: Ec2Cloud, ec2: FakeEc2) -> None:
+def test_a_machine_that_ec2_does_not_list_yet_is_listed_and_released(
+    cloud: Ec2Cloud, ec2: FakeEc2
+) -> None:
     ec2.late_s = 60
     ask(cloud)
     assert list(cloud.listing("job").alive) == ["m1"]
@@ -179,7 +198,9 @@ def test_a_machine_that_ec2_does_not_list_yet_is_listed_and_released(cloud: Ec2C
 
 @pytest.mark.slow
 @pytest.mark.parametrize("unheard", [0, 100], ids=["ended at once", "ended at the next look"])
-def test_a_fleet_that_brings_two_machines_for_one(cloud: Ec2Cloud, ec2: FakeEc2, unheard: int) -> None:
+def test_a_fleet_that_brings_two_machines_for_one(
+    cloud: Ec2Cloud, ec2: FakeEc2, unheard: int
+) -> None:
     """Only one of them is known by what the request returns."""
     ec2.twice, ec2.fail = 1, {"TerminateInstances": ["InternalError"] * unheard}
     ask(cloud)
@@ -193,8 +214,13 @@ def test_a_fleet_that_brings_two_machines_for_one(cloud: Ec2Cloud, ec2: FakeEc2,
 
 
 @pytest.mark.slow
-def test_machines_are_found_although_the_history_is_lost(home: Home, ec2: FakeEc2, tmp_path: Path) -> None:
-    """Those of this owner, heads included; they end once their job is named, as another history may have it."""
+def test_machines_are_found_although_the_history_is_lost(
+    home: Home, ec2: FakeEc2, tmp_path: Path
+) -> None:
+    """Those of this owner, heads included.
+
+    They end once their job is named, as another history may have it.
+    """
     cloud, theirs = ec2.cloud(home.jobs), ec2.cloud(tmp_path / "theirs")
     assert not clouds_of_owner(home.jobs)
     ask(cloud)
@@ -202,9 +228,13 @@ def test_machines_are_found_although_the_history_is_lost(home: Home, ec2: FakeEc
     ask(theirs)
     assert clouds_of_owner(home.jobs) == ("aws",)
     rows = home.document("jobs", "orphans")["orphans"]
-    assert [(row["job"], row["machine"], row["known"]) for row in rows] == [("job", n, False) for n in ("head-1", "m1")]
+    assert [(row["job"], row["machine"], row["known"]) for row in rows] == [
+        ("job", n, False) for n in ("head-1", "m1")
+    ]
     done = home.run("jobs", "orphans", "--release")
-    assert done.returncode == 0 and "deepvm jobs orphans --release job" in " ".join(done.stderr.split())
+    assert done.returncode == 0 and "deepvm jobs orphans --release job" in " ".join(
+        done.stderr.split()
+    )
     home.run("jobs", "orphans", "--release", "other")
     assert sorted(ec2.alive()) == ["head-1", "m1", "m1"]
     done = home.run("jobs", "orphans", "--release", "job")
@@ -214,7 +244,9 @@ def test_machines_are_found_although_the_history_is_lost(home: Home, ec2: FakeEc
 
 
 @pytest.mark.slow
-def test_two_machines_of_one_name_are_one_after_a_look(cloud: Ec2Cloud, ec2: FakeEc2, tmp_path: Path) -> None:
+def test_two_machines_of_one_name_are_one_after_a_look(
+    cloud: Ec2Cloud, ec2: FakeEc2, tmp_path: Path
+) -> None:
     """Without client tokens, as a mutation: the look at the list puts it right."""
     ec2.late_s, ec2.forget_tokens = 60, True
     ask(cloud)
@@ -244,7 +276,11 @@ def test_refusals_of_a_pool(cloud: Ec2Cloud, ec2: FakeEc2, code: str, said: str)
     ec2.full[TYPE, "us-east-1b"] = code
     with pytest.raises(RefusedError, match=said) as caught:
         ask(cloud)
-    assert TYPE in str(caught.value) and "us-east-1b" in str(caught.value) and "\n" not in str(caught.value)
+    assert (
+        TYPE in str(caught.value)
+        and "us-east-1b" in str(caught.value)
+        and "\n" not in str(caught.value)
+    )
     assert ec2.alive() == []
 
 
@@ -267,8 +303,13 @@ def test_where_one_zone_is_full_another_will_do(cloud: Ec2Cloud, ec2: FakeEc2) -
 
 
 @pytest.mark.parametrize("pool", [ZONE, REGION])
-def test_a_spot_machine_costs_what_its_zone_costs_at_its_launch(cloud: Ec2Cloud, ec2: FakeEc2, pool: Pool) -> None:
-    """Not what it did when the job was submitted; also where the machine is found that a lost reply was about."""
+def test_a_spot_machine_costs_what_its_zone_costs_at_its_launch(
+    cloud: Ec2Cloud, ec2: FakeEc2, pool: Pool
+) -> None:
+    """Not what it did when the job was submitted.
+
+    Also where the machine is found that a lost reply was about.
+    """
     for _ in range(2):
         launch = ask(cloud, pool=pool)
         assert launch.usd_per_hour == cloud.zones(TYPE, "spot")[launch.zone] != pool.usd_per_hour
@@ -296,7 +337,9 @@ def test_passing_trouble_is_waited_for(cloud: Ec2Cloud, ec2: FakeEc2, code: str)
 
 @pytest.mark.slow
 def test_trouble_that_stays_leaves_it_unknown(cloud: Ec2Cloud, ec2: FakeEc2) -> None:
-    ec2.fail = {name: ["InternalError"] * 30 for name in ("DescribeInstances", "TerminateInstances")}
+    ec2.fail = {
+        name: ["InternalError"] * 30 for name in ("DescribeInstances", "TerminateInstances")
+    }
     with pytest.raises(UnknownError):
         cloud.listing("job")
     with pytest.raises(UnknownError):
@@ -304,7 +347,9 @@ def test_trouble_that_stays_leaves_it_unknown(cloud: Ec2Cloud, ec2: FakeEc2) -> 
 
 
 @pytest.mark.slow
-def test_trouble_before_the_request_is_a_refusal_as_nothing_was_made(cloud: Ec2Cloud, ec2: FakeEc2) -> None:
+def test_trouble_before_the_request_is_a_refusal_as_nothing_was_made(
+    cloud: Ec2Cloud, ec2: FakeEc2
+) -> None:
     ec2.fail["CreateLaunchTemplate"] = ["InternalError"] * 30
     with pytest.raises(RefusedError):
         ask(cloud)
@@ -325,7 +370,10 @@ def test_the_launch_template(cloud: Ec2Cloud, ec2: FakeEc2) -> None:
     ask(cloud, "m2")
     (template,) = ec2.client("ec2").describe_launch_templates()["LaunchTemplates"]
     assert {t["Key"] for t in template["Tags"]} == {"deepvm:owner", "deepvm:job"}
-    asked = {k.partition("LaunchTemplateData.")[2]: v for k, v in _only(ec2, "CreateLaunchTemplate").items()}
+    asked = {
+        k.partition("LaunchTemplateData.")[2]: v
+        for k, v in _only(ec2, "CreateLaunchTemplate").items()
+    }
     assert asked["InstanceInitiatedShutdownBehavior"] == "terminate"
     assert asked["MaintenanceOptions.AutoRecovery"] == "disabled"
     assert asked["MetadataOptions.HttpTokens"] == "required"
@@ -334,7 +382,11 @@ def test_the_launch_template(cloud: Ec2Cloud, ec2: FakeEc2) -> None:
     assert asked["IamInstanceProfile.Name"] == "deepvm-job"
     script = base64.b64decode(asked["UserData"]).decode()
     assert script.startswith("#!/bin/bash") and len(script.encode()) <= LARGEST
-    assert script.index("trap 'shutdown -h now' EXIT") < script.index("shutdown -h +20") < script.index("python")
+    assert (
+        script.index("trap 'shutdown -h now' EXIT")
+        < script.index("shutdown -h +20")
+        < script.index("python")
+    )
 
 
 def _only(ec2: FakeEc2, action: str) -> dict[str, str]:
@@ -343,8 +395,12 @@ def _only(ec2: FakeEc2, action: str) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_no_secret_but_in_the_bucket(cloud: Ec2Cloud, ec2: FakeEc2, caplog: pytest.LogCaptureFixture) -> None:
-    """The machine's secret, the job's, and the user's own keys: planted, and looked for in all that is sent."""
+def test_no_secret_but_in_the_bucket(
+    cloud: Ec2Cloud, ec2: FakeEc2, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The machine's secret, the job's, and the user's own keys: planted, and looked for in all that
+    is sent.
+    """
     caplog.set_level(logging.DEBUG, logger="deepvm")
     ec2.full[TYPE, "us-east-1a"] = "InsufficientInstanceCapacity"
     with pytest.raises(RefusedError) as refused:
@@ -352,12 +408,20 @@ def test_no_secret_but_in_the_bucket(cloud: Ec2Cloud, ec2: FakeEc2, caplog: pyte
     ask(cloud)
     mine = secret_of(SECRET, "m1").hex()
     planted = [mine, SECRET, "AKIAPLANTEDSECRET0000", "planted-secret-key"]
-    sent = [json.dumps({k: str(v) for k, v in given.items()}) for service, _, given in ec2.calls if service == "ec2"]
-    sent += [base64.b64decode(_only(ec2, "CreateLaunchTemplate")["LaunchTemplateData.UserData"]).decode()]
+    sent = [
+        json.dumps({k: str(v) for k, v in given.items()})
+        for service, _, given in ec2.calls
+        if service == "ec2"
+    ]
+    sent += [
+        base64.b64decode(_only(ec2, "CreateLaunchTemplate")["LaunchTemplateData.UserData"]).decode()
+    ]
     sent += [caplog.text, str(refused.value)]
     assert not [secret for secret in planted for text in sent if secret in text]
     carried = [
-        given["path"] for _, action, given in ec2.calls if action == "PutObject" and mine.encode() in given["body"]
+        given["path"]
+        for _, action, given in ec2.calls
+        if action == "PutObject" and mine.encode() in given["body"]
     ]
     assert len(carried) == 1 and carried[0].endswith("/job/machines/m1.json")
 
@@ -369,7 +433,9 @@ def test_secrets_leave_the_bucket_with_their_machine(cloud: Ec2Cloud, ec2: FakeE
     assert not [k for k in ec2.objects() if k.endswith("machines/m1.json")]
 
 
-def test_the_secret_of_a_machine_that_was_gone_first_leaves_too(cloud: Ec2Cloud, ec2: FakeEc2) -> None:
+def test_the_secret_of_a_machine_that_was_gone_first_leaves_too(
+    cloud: Ec2Cloud, ec2: FakeEc2
+) -> None:
     ask(cloud)
     client = ec2.client("ec2")
     (row,) = client.describe_instances()["Reservations"][0]["Instances"]
@@ -378,14 +444,18 @@ def test_the_secret_of_a_machine_that_was_gone_first_leaves_too(cloud: Ec2Cloud,
     assert not [k for k in ec2.objects() if k.endswith("machines/m1.json")]
 
 
-def test_the_secrets_of_very_many_machines_leave_with_the_job(cloud: Ec2Cloud, ec2: FakeEc2) -> None:
+def test_the_secrets_of_very_many_machines_leave_with_the_job(
+    cloud: Ec2Cloud, ec2: FakeEc2
+) -> None:
     """S3 lists a thousand at a time."""
     from moto.s3.models import s3_backends
 
     ask(cloud)
     (place,) = (k for k in ec2.objects() if k.endswith("machines/m1.json"))
     for number in range(2, 1005):
-        s3_backends["123456789012"]["aws"].put_object(BUCKET, place.replace("m1.", f"m{number}."), b"{}")
+        s3_backends["123456789012"]["aws"].put_object(
+            BUCKET, place.replace("m1.", f"m{number}."), b"{}"
+        )
     cloud.finish("job")
     assert not [k for k in ec2.objects() if "/machines/" in k]
 
@@ -404,12 +474,17 @@ def test_user_data_installs_what_the_user_names() -> None:
     ("more", "said"),
     [
         ({"bucket": ""}, "DEEPVM_AWS_BUCKET is not set.*aws s3 mb"),
-        ({"bucket": "no-such-bucket-there"}, "there is no bucket no-such-bucket-there; make it: aws s3 mb"),
+        (
+            {"bucket": "no-such-bucket-there"},
+            "there is no bucket no-such-bucket-there; make it: aws s3 mb",
+        ),
         ({"instance_profile": "other"}, "no instance profile other.*docs/guide/aws.md"),
         ({"subnets": ("subnet-12345678",)}, "DescribeSubnets"),
     ],
 )
-def test_what_is_missing_is_said(ec2: FakeEc2, tmp_path: Path, more: dict[str, object], said: str) -> None:
+def test_what_is_missing_is_said(
+    ec2: FakeEc2, tmp_path: Path, more: dict[str, object], said: str
+) -> None:
     with pytest.raises((RefusedError, UnknownError), match=said):
         ec2.cloud(tmp_path, **more).zones(TYPE, "spot")
 
@@ -433,9 +508,17 @@ def test_the_controller_needs_an_address(ec2: FakeEc2, tmp_path: Path) -> None:
 
 def test_settings() -> None:
     found = Ec2Settings.of(
-        {"AWS_REGION": "eu-west-1", "DEEPVM_AWS_BUCKET": "s3://b/", "DEEPVM_AWS_SUBNETS": "subnet-1, subnet-2"}
+        {
+            "AWS_REGION": "eu-west-1",
+            "DEEPVM_AWS_BUCKET": "s3://b/",
+            "DEEPVM_AWS_SUBNETS": "subnet-1, subnet-2",
+        }
     )
-    assert (found.region, found.bucket, found.subnets) == ("eu-west-1", "b", ("subnet-1", "subnet-2"))
+    assert (found.region, found.bucket, found.subnets) == (
+        "eu-west-1",
+        "b",
+        ("subnet-1", "subnet-2"),
+    )
     assert found.instance_profile == "deepvm-job"
     with pytest.raises(RequestError, match="DEEPVM_CONTROLLER_PORT"):
         Ec2Settings.of({"DEEPVM_CONTROLLER_PORT": "http"})
@@ -452,14 +535,26 @@ def test_times_of_the_bill() -> None:
         "Tags": [{"Key": MACHINE_TAG, "Value": "m1"}],
     }
     found = instance_of_row(row, MACHINE_TAG)
-    assert (found.machine, found.alive, found.ended_s, found.launched_s) == ("m1", False, 1795251600.0, 1795248000.0)
-    for code, taken in (("Server.SpotInstanceTermination", True), ("Client.InstanceInitiatedShutdown", False)):
+    assert (found.machine, found.alive, found.ended_s, found.launched_s) == (
+        "m1",
+        False,
+        1795251600.0,
+        1795248000.0,
+    )
+    for code, taken in (
+        ("Server.SpotInstanceTermination", True),
+        ("Client.InstanceInitiatedShutdown", False),
+    ):
         assert instance_of_row({**row, "StateReason": {"Code": code}}, MACHINE_TAG).taken is taken
-    stopped = instance_of_row({**row, "State": {"Name": "stopped"}, "InstanceId": "i-2"}, MACHINE_TAG)
+    stopped = instance_of_row(
+        {**row, "State": {"Name": "stopped"}, "InstanceId": "i-2"}, MACHINE_TAG
+    )
     assert stopped.alive and kept([found, stopped]) == {"m1": stopped}
 
 
-def test_a_machine_whose_end_has_no_time_ended_when_it_was_first_seen(cloud: Ec2Cloud, ec2: FakeEc2) -> None:
+def test_a_machine_whose_end_has_no_time_ended_when_it_was_first_seen(
+    cloud: Ec2Cloud, ec2: FakeEc2
+) -> None:
     ask(cloud)
     (instance,) = [i for i in ec2.instances() if i._state.name == "running"]
     instance._state.name, instance._reason = "terminated", "Server.SpotInstanceTermination"

@@ -1,7 +1,9 @@
-"""Seeded campaigns of faults: the real decisions on the real cloud code, over moto and what goes wrong in front of it.
+"""Seeded campaigns of faults: the real decisions on the real cloud code, over moto and what goes
+wrong in front of it.
 
-Whatever happens, between looks at the list there is never a machine too many for longer than one look, none is left
-after the job, and what was paid is the sum of the lives of all machines, each once.
+Whatever happens, between looks at the list there is never a machine too many for longer than one
+look, none is left after the job, and what was paid is the sum of the lives of all machines, each
+once.
 """
 
 from __future__ import annotations
@@ -31,7 +33,12 @@ pytestmark = pytest.mark.slow  # whole jobs
 
 TYPES = ("g4dn.xlarge", "g5.xlarge")
 POOLS = tuple(Pool(kind, f"us-east-1{zone}", "spot", 3600.0) for kind in TYPES for zone in "ab")
-CODES = ("InsufficientInstanceCapacity", "MaxSpotInstanceCountExceeded", "SpotMaxPriceTooLow", "UnfulfillableCapacity")
+CODES = (
+    "InsufficientInstanceCapacity",
+    "MaxSpotInstanceCountExceeded",
+    "SpotMaxPriceTooLow",
+    "UnfulfillableCapacity",
+)
 MOST, LATE_S = 3, 0.4
 SECRET = new_secret()
 
@@ -51,7 +58,9 @@ class _Killed(Exception):
 
 
 class Job:
-    """A controller without its wires: what it knows is on the disk, and it may die between any two calls."""
+    """A controller without its wires: what it knows is on the disk, and it may die between any two
+    calls.
+    """
 
     def __init__(self, ec2: FakeEc2, folder: Path, seed: int) -> None:
         self.ec2, self.rng, self.folder = ec2, random.Random(seed), folder
@@ -59,7 +68,9 @@ class Job:
         terms = Terms(MOST, MOST, absent_s=3 * LATE_S, cool_s=0.05, start_s=30.0)
         self.history = self._opened()
         now_s = time.time()
-        self.history.add_job(self.name, now_s, folder, {"cloud": "aws"}, World(terms, now_s, pools=POOLS))
+        self.history.add_job(
+            self.name, now_s, folder, {"cloud": "aws"}, World(terms, now_s, pools=POOLS)
+        )
         self.kills = 0
         self.begin()
 
@@ -73,11 +84,17 @@ class Job:
         self.stored = self.history.world(self.name)
         self.world = adopted(self.stored, time.time())
         settings = Ec2Settings(
-            "us-east-1", bucket="jobs", ami="ami-12c6146b", anchor_ami="ami-12c6146b", controller_host="127.0.0.1"
+            "us-east-1",
+            bucket="jobs",
+            ami="ami-12c6146b",
+            anchor_ami="ami-12c6146b",
+            controller_host="127.0.0.1",
         )
         self.cloud = Ec2Cloud(self.folder, settings, _Impatient("", "us-east-1", total_s=20.0))
         # A dollar a second, as the pools say: moto has prices of its own.
-        self.cloud._account.spot_prices = lambda kind: {pool.zone: pool.usd_per_hour for pool in POOLS}  # type: ignore[method-assign]
+        self.cloud._account.spot_prices = lambda kind: {
+            pool.zone: pool.usd_per_hour for pool in POOLS
+        }  # type: ignore[method-assign]
 
         with contextlib.suppress(UnknownError):  # what S3 had is still right
             self.cloud.announce(self.name, "http://127.0.0.1:9")
@@ -161,7 +178,8 @@ def reconciled(job: Job, ec2: FakeEc2) -> None:
         job.look()
         if set(ec2.alive()) <= job.wanted() and len(ec2.alive()) == len(set(ec2.alive())):
             return
-        assert job.kills, (ec2.alive(), job.world.machines)  # a call of this look that was killed is made at the next
+        # A call of this look that was killed is made at the next
+        assert job.kills, (ec2.alive(), job.world.machines)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -178,7 +196,8 @@ def test_never_a_machine_too_many(ec2: FakeEc2, tmp_path: Path, seed: int) -> No
             time.sleep(0.02)
         reconciled(job, ec2)
         assert len(set(ec2.alive())) <= MOST
-    while not job.world.ending:  # a stop that a controller had not written down when it was killed is said again
+    # A stop that a controller had not written down when it was killed is said again
+    while not job.world.ending:
         job.feed(d.Stop("enough"))
     deadline = time.monotonic() + 60
     while not all(m.state.over for m in job.world.machines.values()):
@@ -197,7 +216,9 @@ def _paid_once(job: Job, made: int) -> None:
     """By EC2's own times, of all machines; those of one name that were there twice count once."""
     found = job.cloud.listing(job.name)
     by_name = {name: ended_s - began_s for name, (began_s, ended_s) in found.ended.items()}
-    assert made == len(by_name), "a machine of no name, or two of one that no fleet has brought at once"
+    assert made == len(by_name), (
+        "a machine of no name, or two of one that no fleet has brought at once"
+    )
     assert job.world.usd == pytest.approx(sum(by_name.values()), abs=1e-6)
 
 
@@ -210,4 +231,6 @@ def test_without_tokens_it_fails(ec2: FakeEc2, tmp_path: Path) -> None:
     job.rng = random.Random(3)
     job.feed(d.Tick())
     made = [i for i in ec2.instances() if i.id not in before]
-    assert len(made) > len({m.id for m in job.world.machines.values() if m.state is Machine.BOOTING})
+    assert len(made) > len(
+        {m.id for m in job.world.machines.values() if m.state is Machine.BOOTING}
+    )

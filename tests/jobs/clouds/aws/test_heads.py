@@ -1,4 +1,6 @@
-"""``deepvm run --detach`` from a computer that machines do not reach: the controller runs on an instance of its own."""
+"""``deepvm run --detach`` from a computer that machines do not reach: the controller runs on an
+instance of its own.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,18 @@ pytestmark = pytest.mark.slow  # whole jobs
 
 def submit(home: Home, machines: Machines, steps: int = 300, name: str = "one") -> None:
     tiers = [(home.folder / "versions").as_uri()]
-    done = home.run("run", str(home.job(name, TRAIN.format(steps=steps), cloud="aws", tiers=tiers)), "--detach")
+    done = home.run(
+        "run", str(home.job(name, TRAIN.format(steps=steps), cloud="aws", tiers=tiers)), "--detach"
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{name}\n" and "head-1 will run" in done.stderr
 
 
 def head_of(machines: Machines, number: int = 1) -> Machine:
-    return until(lambda: next((m for m in list(machines.all.values()) if m.name == f"head-{number}"), None), 90)
+    return until(
+        lambda: next((m for m in list(machines.all.values()) if m.name == f"head-{number}"), None),
+        90,
+    )
 
 
 def state_of(home: Home, name: str = "one") -> str:
@@ -39,10 +46,14 @@ def ended(home: Home) -> str:
 
 
 def console(machines: Machines) -> str:
-    return "\n".join(f"--- {m.name}\n{(m.place / 'console').read_text()}" for m in machines.all.values())
+    return "\n".join(
+        f"--- {m.name}\n{(m.place / 'console').read_text()}" for m in machines.all.values()
+    )
 
 
-def test_a_job_runs_without_the_computer_that_started_it(home: Home, ec2: FakeEc2, machines: Machines) -> None:
+def test_a_job_runs_without_the_computer_that_started_it(
+    home: Home, ec2: FakeEc2, machines: Machines
+) -> None:
     submit(home, machines, steps=10_000)
     until(lambda: step_of(home.result) == 1, 270)
     until(lambda: state_of(home) == "running", 90)
@@ -52,7 +63,9 @@ def test_a_job_runs_without_the_computer_that_started_it(home: Home, ec2: FakeEc
     home.hurry()
     until(lambda: ended(home) == "done", 270)
     found = home.document("jobs", "show", "one")
-    assert (found["steps"], found["preemptions"], found["generations"]) == (10_000, 0, 1), console(machines)
+    assert (found["steps"], found["preemptions"], found["generations"]) == (10_000, 0, 1), console(
+        machines
+    )
     assert 0 < found["head_usd"] < found["cost_usd"] < 0.1
     until(lambda: ec2.alive() == [], 90)
     assert not [key for key in ec2.objects() if "/versions" not in key], ec2.objects()
@@ -93,14 +106,23 @@ def paid_once(home: Home, ec2: FakeEc2, found: dict[str, Any]) -> None:
     """Each machine was made once, and its life paid once."""
     names = made(home, ec2)
     assert len(names) == len(set(names)), names
-    assert {m["id"] for m in found["machines"] if m["usd"]} == {name for name in names if not name.startswith("head")}
-    assert found["cost_usd"] == pytest.approx(sum(m["usd"] for m in found["machines"]) + found["head_usd"], abs=1e-7)
+    assert {m["id"] for m in found["machines"] if m["usd"]} == {
+        name for name in names if not name.startswith("head")
+    }
+    assert found["cost_usd"] == pytest.approx(
+        sum(m["usd"] for m in found["machines"]) + found["head_usd"], abs=1e-7
+    )
 
 
 def test_controllers_that_are_killed_on_the_head_are_followed_by_others(
     home: Home, ec2: FakeEc2, machines: Machines
 ) -> None:
-    labels = ["head.taken", "machine.intent.written", "cloud.after-request", "job.running.unwritten"]
+    labels = [
+        "head.taken",
+        "machine.intent.written",
+        "cloud.after-request",
+        "job.running.unwritten",
+    ]
     folder = arm(home, *labels, "controller.before-orders", "cloud.before-release", "job.finished")
     submit(home, machines)
     until(lambda: ended(home) == "done", 720)
@@ -115,7 +137,10 @@ def test_controllers_that_are_killed_on_the_head_are_followed_by_others(
 def test_heads_are_lost_at_any_step_and_others_go_on_from_the_mirror(
     home: Home, ec2: FakeEc2, machines: Machines
 ) -> None:
-    """With its disk each head loses what it had written down and not yet sent; then nothing has followed from it."""
+    """With its disk each head loses what it had written down and not yet sent.
+
+    Then nothing has followed from it.
+    """
     number = 1
     folder = arm(home, "machine.intent.written")
     submit(home, machines, steps=2000)
@@ -143,13 +168,21 @@ def test_heads_are_lost_at_any_step_and_others_go_on_from_the_mirror(
     until(lambda: epochs(home), 180)
     (folder / "job.finished").touch()
     home.hurry()  # m2 lives for a second or two, and is paid for them
-    until(lambda: [m for m in home.document("jobs", "show", "one")["machines"] if m["id"] == "m2" and m["ready"]], 270)
+    until(
+        lambda: [
+            m
+            for m in home.document("jobs", "show", "one")["machines"]
+            if m["id"] == "m2" and m["ready"]
+        ],
+        270,
+    )
     lost_at("job.finished")
     until(lambda: ended(home) == "done", 270)
     found = home.document("jobs", "show", "one")
     said = home.run("jobs", "show", "one", "-o", "table").stdout
     assert (found["steps"], found["notices"]) == (2000, 1), said + console(machines)
-    # The generation begins anew whose start was not written down when its head was lost; nothing else is done twice.
+    # The generation begins anew whose start was not written down when its head was lost; nothing
+    # else is done twice.
     assert found["lost_steps"] < 500 and found["generations"] <= 4, said
     assert epochs(home) == sorted(epochs(home))
     until(lambda: ec2.alive() == [], 90)
@@ -185,7 +218,9 @@ def test_its_user_commands_a_head_from_afar(home: Home, ec2: FakeEc2, machines: 
     paid_once(home, ec2, found)
 
 
-def test_a_job_that_was_stopped_stays_so_whatever_is_killed(home: Home, ec2: FakeEc2, machines: Machines) -> None:
+def test_a_job_that_was_stopped_stays_so_whatever_is_killed(
+    home: Home, ec2: FakeEc2, machines: Machines
+) -> None:
     """The head starts its controller again, which must rent nothing again."""
     folder = arm(home)
     submit(home, machines, steps=10_000)
@@ -195,7 +230,9 @@ def test_a_job_that_was_stopped_stays_so_whatever_is_killed(home: Home, ec2: Fak
     until(lambda: ended(home) == "stopped", 180)
     assert not list(folder.iterdir()), console(machines)
     found = home.document("jobs", "show", "one")
-    assert [m["end_reason"] for m in found["machines"]] == ["released"] and found["generations"] == 1
+    assert [m["end_reason"] for m in found["machines"]] == ["released"] and found[
+        "generations"
+    ] == 1
     until(lambda: ec2.alive() == [], 90)
     paid_once(home, ec2, found)
 
@@ -212,15 +249,23 @@ def test_logs_and_pages_come_by_the_bucket(home: Home, ec2: FakeEc2, machines: M
     assert "<html" in page.stdout and "m1" in page.stdout
 
 
-def test_secrets_of_a_head_are_in_the_bucket_alone(home: Home, ec2: FakeEc2, machines: Machines) -> None:
+def test_secrets_of_a_head_are_in_the_bucket_alone(
+    home: Home, ec2: FakeEc2, machines: Machines
+) -> None:
     submit(home, machines, steps=20)
     (place,) = [p for p in home.folder.rglob("one/secret") if "instances" not in p.parts]
     job = place.read_text().strip()
     planted = [job, CREDENTIALS["AWS_SECRET_ACCESS_KEY"], CREDENTIALS["AWS_ACCESS_KEY_ID"]]
     until(lambda: ended(home) == "done", 360)
     until(lambda: ec2.alive() == [], 90)
-    sent = [json.dumps({k: str(v) for k, v in given.items()}) for service, _, given in ec2.calls if service == "ec2"]
-    scripts = [g["LaunchTemplateData.UserData"] for _, a, g in ec2.calls if a == "CreateLaunchTemplate"]
+    sent = [
+        json.dumps({k: str(v) for k, v in given.items()})
+        for service, _, given in ec2.calls
+        if service == "ec2"
+    ]
+    scripts = [
+        g["LaunchTemplateData.UserData"] for _, a, g in ec2.calls if a == "CreateLaunchTemplate"
+    ]
     assert len(scripts) == 2
     sent += [base64.b64decode(script).decode() for script in scripts]
     sent += [console(machines)]
@@ -228,7 +273,9 @@ def test_secrets_of_a_head_are_in_the_bucket_alone(home: Home, ec2: FakeEc2, mac
     put = [g for _, a, g in ec2.calls if a == "PutObject"]
     assert not [g["path"] for g in put for secret in planted if secret.encode() in g["body"]]
     folders = [g["path"] for g in put if "/head/folder/" in g["path"]]
-    assert len(folders) == 1 and re.search(r"/deepvm/[0-9a-f]{12}/one/head/folder/0000$", folders[0])
+    assert len(folders) == 1 and re.search(
+        r"/deepvm/[0-9a-f]{12}/one/head/folder/0000$", folders[0]
+    )
     assert not [key for key in ec2.objects() if "/versions" not in key]
 
 
@@ -267,7 +314,11 @@ def test_a_head_that_cannot_begin_ends_itself(home: Home, ec2: FakeEc2, machines
     ("variable", "value", "said"),
     [
         ("DEEPVM_AWS_HEAD_PROFILE", "nobody", "there is no instance profile nobody"),
-        ("DEEPVM_AWS_HEAD_TYPE", "t3.nano", "DEEPVM_AWS_HEAD_TYPE: the price of t3.nano is not known"),
+        (
+            "DEEPVM_AWS_HEAD_TYPE",
+            "t3.nano",
+            "DEEPVM_AWS_HEAD_TYPE: the price of t3.nano is not known",
+        ),
         ("DEEPVM_AWS_BUCKET", "", "DEEPVM_AWS_BUCKET is not set"),
     ],
 )
@@ -280,10 +331,16 @@ def test_what_a_head_lacks_is_said_before_anything_is_written_down(
     assert "CreateFleet" not in ec2.asked() and "one" not in home.run("jobs", "ls").stdout
 
 
-def test_no_capacity_for_a_head_can_be_tried_again(home: Home, ec2: FakeEc2, machines: Machines) -> None:
+def test_no_capacity_for_a_head_can_be_tried_again(
+    home: Home, ec2: FakeEc2, machines: Machines
+) -> None:
     ec2.full["t3.small", "*"] = "InsufficientInstanceCapacity"
     done = home.run("run", str(home.job("one", TRAIN.format(steps=5), cloud="aws")), "--detach")
-    assert done.returncode == 5 and "no capacity now" in done.stderr and "jobs resume one" in done.stderr
+    assert (
+        done.returncode == 5
+        and "no capacity now" in done.stderr
+        and "jobs resume one" in done.stderr
+    )
     (row,) = home.document("jobs", "ls")["jobs"]
     assert row["controller"] == "gone"
     ec2.full = {}

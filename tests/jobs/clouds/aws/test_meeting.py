@@ -1,4 +1,6 @@
-"""How VMs of an exported plan meet: against a server that answers like AWS, with a metadata service of our own."""
+"""How VMs of an exported plan meet: against a server that answers like AWS, with a metadata service
+of our own.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,11 @@ def server() -> Iterator[str]:
 @pytest.fixture
 def imds(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Imds]:
     service = Imds()
-    service.facts |= {"local-ipv4": "127.0.0.1", "instance-id": "i-1", "placement/region": "us-east-1"}
+    service.facts |= {
+        "local-ipv4": "127.0.0.1",
+        "instance-id": "i-1",
+        "placement/region": "us-east-1",
+    }
     monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", service.url)
     monkeypatch.setenv("AWS_ENDPOINT_URL", server)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
@@ -53,7 +59,9 @@ def at(imds: Imds, address: str, job: str, wait_s: float = 20.0) -> Meeting:
 def test_all_keepers_have_one_token(imds: Imds, port: int, tmp_path: Path) -> None:
     """However many make it at once."""
     nodes = [at(imds, f"127.0.0.{i}", "one") for i in range(1, 6)]
-    threads = [threading.Thread(target=n.keep, args=(str(tmp_path / f"{i}"),)) for i, n in enumerate(nodes)]
+    threads = [
+        threading.Thread(target=n.keep, args=(str(tmp_path / f"{i}"),)) for i, n in enumerate(nodes)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -64,7 +72,8 @@ def test_all_keepers_have_one_token(imds: Imds, port: int, tmp_path: Path) -> No
 
 
 def test_trainers_take_the_keepers_that_answer(imds: Imds, port: int, tmp_path: Path) -> None:
-    at(imds, "127.0.0.99", "some", 5).keep(str(tmp_path / "a"))  # of an earlier cluster: nothing listens there
+    # Of an earlier cluster: nothing listens there
+    at(imds, "127.0.0.99", "some", 5).keep(str(tmp_path / "a"))
     at(imds, "127.0.0.1", "some").keep(str(tmp_path / "b"))
     assert at(imds, "127.0.0.7", "some").join(str(tmp_path / "c"), 1, port) == ["127.0.0.1"]
     assert (tmp_path / "c").read_text() == (tmp_path / "b").read_text()
@@ -100,27 +109,38 @@ def test_a_term_is_given_once(imds: Imds, port: int) -> None:
     for thread in threads:
         thread.join()
     assert len(led) == 1 and led[0][0] == 1 and led[0][2]
-    assert len(gave_up) == 4 and all("no VM leads: nothing answers on TCP port 9" in str(code) for code in gave_up)
+    assert len(gave_up) == 4 and all(
+        "no VM leads: nothing answers on TCP port 9" in str(code) for code in gave_up
+    )
 
 
-def test_a_leader_that_is_gone_is_succeeded(imds: Imds, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leader_that_is_gone_is_succeeded(
+    imds: Imds, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(meeting, "SILENT_S", 0.3)
     assert at(imds, "127.0.0.99", "gone").lead(0, port) == (1, "127.0.0.99", True)
-    assert at(imds, "127.0.0.1", "gone").lead(0, port) == (2, "127.0.0.1", True)  # one that has just booted
-    assert at(imds, "127.0.0.5", "gone").lead(1, port) == (2, "127.0.0.1", False)  # one that saw the first fail
+    # One that has just booted
+    assert at(imds, "127.0.0.1", "gone").lead(0, port) == (2, "127.0.0.1", True)
+    # One that saw the first fail
+    assert at(imds, "127.0.0.5", "gone").lead(1, port) == (2, "127.0.0.1", False)
 
 
 def test_what_is_missing_is_said_in_time(imds: Imds, tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=r"after 0 s: 2 keepers .* /deepvm/none/nodes names no VM: see their log"):
+    with pytest.raises(
+        SystemExit, match=r"after 0 s: 2 keepers .* /deepvm/none/nodes names no VM: see their log"
+    ):
         at(imds, "127.0.0.1", "none", 0.2).join(str(tmp_path / "t"), 2, 9)
 
 
 def test_aws_that_does_not_answer(
     imds: Imds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A role that is not known yet is waited for; one that never comes ends the wait with AWS's words.
+    """A role that is not known yet is waited for.
 
-    What AWS says is printed once, at once: a permission that is missing looks like a role that is not known yet.
+    One that never comes ends the wait with AWS's words.
+
+    What AWS says is printed once, at once: a permission that is missing looks like a role that is
+    not known yet.
     """
     asked: list[str] = []
 
@@ -136,7 +156,9 @@ def test_aws_that_does_not_answer(
     assert asked[:3] == ["GetParameter"] * 3
     assert caplog.text.count("/deepvm/patient: ssm GetParameter: not authorized yet") == 1
     asked.clear()
-    monkeypatch.setattr(Refusing, "call", lambda *_, **__: (_ for _ in ()).throw(OSError("no route")))
+    monkeypatch.setattr(
+        Refusing, "call", lambda *_, **__: (_ for _ in ()).throw(OSError("no route"))
+    )
     with pytest.raises(SystemExit, match="after 0 s: /deepvm/patient: no route"):
         at(imds, "127.0.0.1", "patient", 0.1).keep(str(tmp_path / "t"))
 

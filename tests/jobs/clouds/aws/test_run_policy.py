@@ -27,7 +27,9 @@ ACTIONS = {"ListObjectsV2": "ListBucket"}
 """What IAM calls an operation otherwise."""
 
 
-def allowed(policy: Mapping[str, Any], action: str, resource: str, facts: Mapping[str, Any] = {}) -> bool:  # noqa: B006
+def allowed(
+    policy: Mapping[str, Any], action: str, resource: str, facts: Mapping[str, Any] = {}
+) -> bool:  # noqa: B006
     """As IAM decides for policies that only allow, with the conditions Null and StringEquals."""
 
     def many(value: Any) -> list[Any]:
@@ -53,7 +55,11 @@ def allowed(policy: Mapping[str, Any], action: str, resource: str, facts: Mappin
 def resource_of(service: str, action: str, given: Mapping[str, Any]) -> str:
     """What a call is about, as far as a policy can name it."""
     if service == "s3":
-        return "arn:aws:s3:::" + given["path"].strip("/") if action.endswith("Object") else f"arn:aws:s3:::{BUCKET}"
+        return (
+            "arn:aws:s3:::" + given["path"].strip("/")
+            if action.endswith("Object")
+            else f"arn:aws:s3:::{BUCKET}"
+        )
     if service == "iam":
         return f"arn:aws:iam::123456789012:instance-profile/{name_in(given)}"
     if service == "ssm":
@@ -81,10 +87,14 @@ def test_every_call_is_allowed(tmp_path: Path) -> None:
         cloud = ec2.cloud(tmp_path, anchor_ami="/aws/service/canonical/none")
         cloud.zones("g4dn.xlarge", "spot")
         start = Start("job", "m1", b"s", "http://127.0.0.1:9")
-        cloud.request(MachineRecord("m1", Pool("g4dn.xlarge", REGION, "spot", 1.0), time.time()), start)
+        cloud.request(
+            MachineRecord("m1", Pool("g4dn.xlarge", REGION, "spot", 1.0), time.time()), start
+        )
         cloud.announce("job", "http://127.0.0.1:9")
         with pytest.raises(RefusedError, match="no image"):
-            cloud.request(MachineRecord("m2", Pool("m7g.large", REGION, "on-demand", 1.0), time.time()), start)
+            cloud.request(
+                MachineRecord("m2", Pool("m7g.large", REGION, "on-demand", 1.0), time.time()), start
+            )
         cloud.listing("job")
         cloud.last_lines("job", "m1")
         cloud.release("job", "m1")
@@ -101,7 +111,9 @@ def test_every_call_is_allowed(tmp_path: Path) -> None:
         cloud.end_head("job", "head-1")
         of_heads = list(ec2.calls)
     seen = set()
-    assert any(action == "GetInstanceProfile" and name_in(g) == "deepvm-head" for _, action, g in of_heads)
+    assert any(
+        action == "GetInstanceProfile" and name_in(g) == "deepvm-head" for _, action, g in of_heads
+    )
     for service, action, given in (*calls, *of_heads):
         name = f"{service}:{ACTIONS.get(action, action)}"
         seen.add(name)
@@ -114,12 +126,17 @@ def test_every_call_is_allowed(tmp_path: Path) -> None:
     assert allowed(policy, "ec2:RunInstances", f"arn:aws:ec2:{REGION}:1:instance/i-1", made)
     assert allowed(policy, "ec2:RunInstances", f"arn:aws:ec2:{REGION}::image/ami-1")
     assert allowed(
-        policy, "ec2:CreateTags", f"arn:aws:ec2:{REGION}:1:instance/i-1", {"ec2:CreateAction": "CreateFleet"}
+        policy,
+        "ec2:CreateTags",
+        f"arn:aws:ec2:{REGION}:1:instance/i-1",
+        {"ec2:CreateAction": "CreateFleet"},
     )
     to_ec2 = {"iam:PassedToService": "ec2.amazonaws.com"}
     assert allowed(policy, "iam:PassRole", "arn:aws:iam::1:role/deepvm-job", to_ec2)
     assert allowed(policy, "iam:PassRole", "arn:aws:iam::1:role/deepvm-head", to_ec2)
-    assert not allowed(head_policy(SETTINGS), "iam:PassRole", "arn:aws:iam::1:role/deepvm-head", to_ec2)
+    assert not allowed(
+        head_policy(SETTINGS), "iam:PassRole", "arn:aws:iam::1:role/deepvm-head", to_ec2
+    )
     implied = {"ec2:RunInstances", "ec2:CreateTags", "iam:PassRole", "iam:CreateServiceLinkedRole"}
     implied |= {"s3:AbortMultipartUpload"}  # 'deepvm ckpt' tidies versions
     given_away = {action for s in policy["Statement"] for action in s["Action"]}
@@ -131,9 +148,14 @@ def test_what_is_not_ours_is_not_touched() -> None:
     assert not allowed(policy, "ec2:TerminateInstances", instance)
     assert not allowed(policy, "ec2:RunInstances", instance)
     assert not allowed(policy, "ec2:CreateTags", instance)
-    assert not allowed(policy, "ec2:DeleteLaunchTemplate", f"arn:aws:ec2:{REGION}:1:launch-template/lt-1")
     assert not allowed(
-        policy, "iam:PassRole", "arn:aws:iam::1:role/admin", {"iam:PassedToService": "ec2.amazonaws.com"}
+        policy, "ec2:DeleteLaunchTemplate", f"arn:aws:ec2:{REGION}:1:launch-template/lt-1"
+    )
+    assert not allowed(
+        policy,
+        "iam:PassRole",
+        "arn:aws:iam::1:role/admin",
+        {"iam:PassedToService": "ec2.amazonaws.com"},
     )
     assert not allowed(policy, "s3:GetObject", f"arn:aws:s3:::{BUCKET}/other")
     machine = machine_policy(SETTINGS)
@@ -144,7 +166,9 @@ def test_what_is_not_ours_is_not_touched() -> None:
         for key in ("folder/0000", "history.json.gz", "settings.json"):
             assert not allowed(machine, "s3:GetObject", f"{place}/head/{key}")
     assert allowed(machine, "s3:PutObject", f"arn:aws:s3:::{BUCKET}/deepvm/o/job/versions/x")
-    assert not allowed(machine, "s3:PutObject", f"arn:aws:s3:::{BUCKET}/deepvm/o/job/package.tar.gz")
+    assert not allowed(
+        machine, "s3:PutObject", f"arn:aws:s3:::{BUCKET}/deepvm/o/job/package.tar.gz"
+    )
 
 
 def test_the_doctor_prints_them() -> None:
@@ -161,9 +185,13 @@ def test_the_doctor_prints_them() -> None:
     assert json.loads(printed("--iam", "--for", "run").stdout) == controller_policy(settings)
     assert json.loads(printed("--iam", "--for", "head").stdout) == head_policy(settings)
     assert json.loads(printed("--iam", "--for", "machine").stdout) == machine_policy(settings)
-    for purpose in ("run", "head", "machine"):  # a policy for a bucket that is nobody's would be put as it is
+    # A policy for a bucket that is nobody's would be put as it is
+    for purpose in ("run", "head", "machine"):
         unset = printed("--iam", "--for", purpose, bucket="")
-        assert (unset.returncode, unset.stdout) == (5, "") and "DEEPVM_AWS_BUCKET is not set" in unset.stderr
+        assert (unset.returncode, unset.stdout) == (
+            5,
+            "",
+        ) and "DEEPVM_AWS_BUCKET is not set" in unset.stderr
     wrong = printed("--iam", "--for", "ruin")
     assert wrong.returncode == 2 and "run" in wrong.stderr
     assert printed("--for", "run").returncode == 2
@@ -175,8 +203,12 @@ def test_the_guide_s_statements_for_other_buckets() -> None:
     policy = json.loads(text.partition("```json\n")[2].partition("```")[0])
     bucket = "arn:aws:s3:::other"
     for statement in machine_policy(SETTINGS)["Statement"]:
-        place = bucket if statement["Resource"] == f"arn:aws:s3:::{BUCKET}" else f"{bucket}/run/job/x"
+        place = (
+            bucket if statement["Resource"] == f"arn:aws:s3:::{BUCKET}" else f"{bucket}/run/job/x"
+        )
         assert all(allowed(policy, action, place) for action in statement["Action"])
-    assert all(allowed(policy, "s3:GetObject", f"{bucket}/{key}") for key in ("train/1.jpg", "train"))
+    assert all(
+        allowed(policy, "s3:GetObject", f"{bucket}/{key}") for key in ("train/1.jpg", "train")
+    )
     assert not allowed(policy, "s3:PutObject", f"{bucket}/train/1.jpg")
     assert not allowed(policy, "s3:GetObject", f"{bucket}/else")

@@ -20,11 +20,18 @@ from deepvm.jobs.clouds.aws.user_data import head_data, user_data
 
 def has_all(folder: Path) -> bool:
     """Whether a head takes this Python's packages for those that a controller needs."""
-    script = head_data("resnet-7", "us-east-1", "bucket", "deepvm/x/resnet-7/head", ["boto3"], install="deepvm")
+    script = head_data(
+        "resnet-7", "us-east-1", "bucket", "deepvm/x/resnet-7/head", ["boto3"], install="deepvm"
+    )
     found = re.search(r'if ! (\\?"\$python" -c \'.*?\'); then', script, re.S)
     assert found is not None
     words = ["bash", "-c", f"python={sys.executable}; {found[1]}"]
-    return subprocess.run(words, env={**os.environ, "AWS_DATA_PATH": str(folder)}, check=False).returncode == 0
+    return (
+        subprocess.run(
+            words, env={**os.environ, "AWS_DATA_PATH": str(folder)}, check=False
+        ).returncode
+        == 0
+    )
 
 
 @pytest.mark.slow  # loads all packages of a controller twice
@@ -41,13 +48,21 @@ def test_an_image_whose_boto3_cannot_write_a_mirror_gets_another(tmp_path: Path)
 
 @pytest.mark.parametrize("can", [True, False])
 def test_a_machine_that_boots_again_ends(tmp_path: Path, can: bool) -> None:
-    """EC2 runs user data at the first boot alone, and forgets what it has scheduled; one that cannot see to it ends."""
+    """EC2 runs user data at the first boot alone, and forgets what it has scheduled.
+
+    One that cannot see to it ends.
+    """
     stub = tmp_path / "bin"
     stub.mkdir()
-    for name, text in (("shutdown", SHUTDOWN), ("systemctl", SYSTEMCTL if can else "#!/bin/sh\nexit 1\n")):
+    for name, text in (
+        ("shutdown", SHUTDOWN),
+        ("systemctl", SYSTEMCTL if can else "#!/bin/sh\nexit 1\n"),
+    ):
         (stub / name).write_text(text)
         (stub / name).chmod(0o755)
-    script = user_data("resnet-7", "us-east-1", "bucket", "deepvm/x/resnet-7", python="no-such-python")
+    script = user_data(
+        "resnet-7", "us-east-1", "bucket", "deepvm/x/resnet-7", python="no-such-python"
+    )
     environ = {"PATH": f"{stub}:{os.environ['PATH']}", "STUB": str(tmp_path), "HOME": str(tmp_path)}
     (tmp_path / "user-data").write_text(placed(script, tmp_path))
     subprocess.run(["bash", str(tmp_path / "user-data")], env=environ, check=False, timeout=30)
@@ -60,4 +75,6 @@ def test_a_machine_that_boots_again_ends(tmp_path: Path, can: bool) -> None:
         assert unit["Service"]["ExecStart"] == "/sbin/shutdown -h now"
         assert unit["Install"]["WantedBy"] == "multi-user.target"
         there = unit["Unit"]["ConditionPathExists"]
-        assert there == f"!{tmp_path / 'this-boot'}" and (tmp_path / "this-boot").exists(), "not in this boot"
+        assert there == f"!{tmp_path / 'this-boot'}" and (tmp_path / "this-boot").exists(), (
+            "not in this boot"
+        )

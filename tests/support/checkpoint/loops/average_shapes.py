@@ -1,4 +1,6 @@
-"""Copies of a model that follow it: momentum encoders, teachers, averages, codebooks, queues and other buffers."""
+"""Copies of a model that follow it: momentum encoders, teachers, averages, codebooks, queues and
+other buffers.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ class Contrast(nn.Module):
             if self.follows_in_forward:
                 follow(self.key, self.query)
             keys = functional.normalize(self.key(inputs + 0.1 * torch.randn_like(inputs)))
-        scores = torch.cat([(queries * keys).sum(1, keepdim=True), queries @ self.queue.T.clone()], 1)
+        scores = torch.cat(
+            [(queries * keys).sum(1, keepdim=True), queries @ self.queue.T.clone()], 1
+        )
         with torch.no_grad():
             first = int(self.pointer)
             self.queue[first : first + len(keys)] = keys
@@ -135,16 +139,24 @@ def momentum_encoder_before_the_step(run: Run) -> None:
 
 @shape()
 def byol(run: Run) -> None:
-    """A predictor, a target network that follows at the bottom with a share that grows, all in one container."""
+    """A predictor, a target network that follows at the bottom with a share that grows, all in one
+    container.
+    """
     online = mlp(outputs=8)
     model = nn.ModuleDict(
-        {"online": online, "predictor": nn.Linear(8, 8), "target": copy.deepcopy(online).requires_grad_(False)}
+        {
+            "online": online,
+            "predictor": nn.Linear(8, 8),
+            "target": copy.deepcopy(online).requires_grad_(False),
+        }
     )
     optimizer = momentum_sgd(nn.ModuleList([model["online"], model["predictor"]]))
     run.checkpoint(model, optimizer)
     for step in run.iterations():
         inputs, _labels = batch()
-        guess = functional.normalize(model["predictor"](model["online"](inputs + 0.1 * torch.randn_like(inputs))))
+        guess = functional.normalize(
+            model["predictor"](model["online"](inputs + 0.1 * torch.randn_like(inputs)))
+        )
         with torch.no_grad():
             goal = functional.normalize(model["target"](inputs + 0.1 * torch.randn_like(inputs)))
         optimizer.zero_grad()
@@ -200,7 +212,9 @@ def teacher_copied_now_and_then(run: Run) -> None:
 @shape()
 def center_of_outputs(run: Run) -> None:
     """DINO: the center is a buffer that follows the teacher's outputs after the loss."""
-    model = nn.ModuleDict({"student": mlp(), "teacher": mlp(batch_norm=False).requires_grad_(False)})
+    model = nn.ModuleDict(
+        {"student": mlp(), "teacher": mlp(batch_norm=False).requires_grad_(False)}
+    )
     model.register_buffer("center", torch.zeros(CLASSES))
     optimizer = adam(model["student"])
     run.checkpoint(model, optimizer)
@@ -405,7 +419,9 @@ def codebook_after_the_step(run: Run) -> None:
         nearest = torch.cdist(outputs, model.codes).argmin(1)
         goal = model.codes[nearest]
         optimizer.zero_grad()
-        run.loss((outputs - goal).square().mean() + functional.cross_entropy(outputs, labels)).backward()
+        run.loss(
+            (outputs - goal).square().mean() + functional.cross_entropy(outputs, labels)
+        ).backward()
         optimizer.step()
         model.move_codes(outputs.detach(), nearest)
 

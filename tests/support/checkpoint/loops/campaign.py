@@ -1,7 +1,9 @@
-"""Kill a training loop at random places, resume it until it is done, and compare it with an undisturbed run.
+"""Kill a training loop at random places, resume it until it is done, and compare it with an
+undisturbed run.
 
-In tests/, ``python -m support.checkpoint.loops.campaign steps|hooks [NAME...]`` prints a line for each shape. KILLS and
-TOTAL in the environment set how often each is killed, and its length; another SALT chooses other places.
+In tests/, ``python -m support.checkpoint.loops.campaign steps|hooks [NAME...]`` prints a line for
+each shape. KILLS and TOTAL in the environment set how often each is killed, and its length; another
+SALT chooses other places.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ SALT = os.environ.get("SALT", "")
 MOST_PLACES = 9
 LONGEST_DELAY_S = 0.03
 EXPECTED = ("it has no commit record", "call save(block=True) at the end")
-"""In warnings about files of killed attempts, and about versions for which tiny iterations leave no time."""
+"""In warnings about files of killed attempts, and about versions for which tiny iterations leave no
+time.
+"""
 LIMIT_S = 120.0
 """An attempt that takes longer hangs."""
 
@@ -64,7 +68,12 @@ class Outcome:
         return any("changed" in text and "ck.steps" in text for text in self.warnings)
 
     def __str__(self) -> str:
-        result = self.error and f"ERROR {self.error}" or (self.different and f"DIFFERENT {self.different}") or "EQUAL"
+        result = (
+            self.error
+            and f"ERROR {self.error}"
+            or (self.different and f"DIFFERENT {self.different}")
+            or "EQUAL"
+        )
         warned = "".join(f"\n      warning: {text[:200]}" for text in self.warnings)
         return f"{self.mode} {self.name:32} starts {self.starts} {result}{warned}"
 
@@ -140,7 +149,9 @@ class Campaign:
     def undisturbed(self, name: str = "undisturbed") -> dict[str, str]:
         """The digests of a run without checkpoints."""
         if self.attempt(name, None, None):
-            raise AttemptFailure(f"the undisturbed run fails: {_end_of(self.folder / f'{name}.log')}")
+            raise AttemptFailure(
+                f"the undisturbed run fails: {_end_of(self.folder / f'{name}.log')}"
+            )
         digests: dict[str, str] = json.loads((self.folder / f"{name}.digests").read_text())
         return digests
 
@@ -150,14 +161,25 @@ class Campaign:
         for part in range(count):
             first, last = self.total * part // count, self.total * (part + 1) // count
             delay_s = chance.choice([0.0, chance.uniform(0, LONGEST_DELAY_S)])
-            chosen.append(Kill(chance.randrange(max(first, 4), max(last, 5)), chance.randrange(MOST_PLACES), delay_s))
+            chosen.append(
+                Kill(
+                    chance.randrange(max(first, 4), max(last, 5)),
+                    chance.randrange(MOST_PLACES),
+                    delay_s,
+                )
+            )
         return chosen
 
     def run(self, kills: int = KILLS, *, repeat: bool = True) -> Outcome:
-        """Kill it so often, then let it finish. ``repeat``: prove first that the undisturbed run can be repeated."""
+        """Kill it so often, then let it finish.
+
+        ``repeat``: prove first that the undisturbed run can be repeated.
+        """
         outcome = Outcome(self.shape.name, self.mode)
         try:
-            self._run(outcome, kills, repeat, random.Random(f"{self.shape.name} {self.mode} {SALT}"))
+            self._run(
+                outcome, kills, repeat, random.Random(f"{self.shape.name} {self.mode} {SALT}")
+            )
         except AttemptFailure as problem:
             outcome.error = str(problem)
         return outcome
@@ -165,7 +187,10 @@ class Campaign:
     def _run(self, outcome: Outcome, kills: int, repeat: bool, chance: random.Random) -> None:
         expected = self.undisturbed()
         whole = records(self.folder / "undisturbed.record")
-        if repeat and (self.undisturbed("repeated") != expected or records(self.folder / "repeated.record") != whole):
+        if repeat and (
+            self.undisturbed("repeated") != expected
+            or records(self.folder / "repeated.record") != whole
+        ):
             raise AttemptFailure("the undisturbed run cannot be repeated")
         digests: dict[str, str] = {}
         wrong: set[int] = set()
@@ -178,9 +203,13 @@ class Campaign:
             if version.exists():
                 outcome.starts.append(int(version.read_text()))
             if not (ended or (killed and kill is not None)):
-                raise AttemptFailure(f"attempt {number} ({kill}) fails: {_end_of(self.folder / f'{name}.log')}")
+                raise AttemptFailure(
+                    f"attempt {number} ({kill}) fails: {_end_of(self.folder / f'{name}.log')}"
+                )
             text = (self.folder / f"{name}.warnings").read_text()
-            lines = [line for line in text.splitlines() if not any(text in line for text in EXPECTED)]
+            lines = [
+                line for line in text.splitlines() if not any(text in line for text in EXPECTED)
+            ]
             outcome.warnings += [line for line in lines if line not in outcome.warnings]
             wrong.update(contradictions(whole, records(self.folder / f"{name}.record")))
             if ended:

@@ -54,7 +54,9 @@ def left_out_at_the_top(run: Run) -> None:
 
 @shape()
 def accumulated_over_iterations(run: Run) -> None:
-    """An iteration is a micro-batch: the optimizer steps in every fourth one, and gradients live in between."""
+    """An iteration is a micro-batch: the optimizer steps in every fourth one, and gradients live in
+    between.
+    """
     model = mlp()
     optimizer = adam(model)
     micro = Fields(count=0)

@@ -1,4 +1,6 @@
-"""Positions in the data: objects that advance before the forward, iterators, loaders, samplers, prefetched batches."""
+"""Positions in the data: objects that advance before the forward, iterators, loaders, samplers,
+prefetched batches.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,18 @@ from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from deepvm.checkpoint import ResumableLoader
-from support.checkpoint.loops.parts import BATCH, INPUTS, LABELS, ROWS, Fields, OwnGenerator, adam, classify, mlp, rows
+from support.checkpoint.loops.parts import (
+    BATCH,
+    INPUTS,
+    LABELS,
+    ROWS,
+    Fields,
+    OwnGenerator,
+    adam,
+    classify,
+    mlp,
+    rows,
+)
 from support.checkpoint.loops.run import Run
 from support.checkpoint.loops.shape import Hooks, Steps, shape
 
@@ -68,7 +81,10 @@ def next_batch_with_accumulation(run: Run) -> None:
 
 @shape()
 def next_batch_fetched_after_the_step(run: Run) -> None:
-    """nanoGPT fetches the next batch while the step runs; the batch is part of the loader's state."""
+    """nanoGPT fetches the next batch while the step runs.
+
+    The batch is part of the loader's state.
+    """
     model = mlp()
     optimizer = adam(model)
 
@@ -122,7 +138,10 @@ def wrapped_generator(run: Run) -> None:
             return {"count": self.count}
 
         def load_state_dict(self, state: dict[str, Any]) -> None:
-            self.count, self.source = state["count"], itertools.islice(self._all(), state["count"], None)
+            self.count, self.source = (
+                state["count"],
+                itertools.islice(self._all(), state["count"], None),
+            )
 
     model = mlp()
     optimizer = adam(model)
@@ -378,7 +397,9 @@ def accumulation_with_a_resumable_loader(run: Run) -> None:
 
 @shape()
 def steps_and_batches_in_one_zip(run: Run) -> None:
-    """At the end of a pass a step has been handed out, and no batch: the loop is entered again at that step."""
+    """At the end of a pass a step has been handed out, and no batch: the loop is entered again at
+    that step.
+    """
     model = mlp()
     optimizer = adam(model)
     loader = ResumableLoader(DataLoader(Noisy(), 8, shuffle=True))
@@ -473,7 +494,9 @@ def shuffle_buffer(run: Run) -> None:
 
 @shape()
 def hard_examples(run: Run) -> None:
-    """The rows with the largest losses come again: which they are is written after the forward and before the step."""
+    """The rows with the largest losses come again: which they are is written after the forward and
+    before the step.
+    """
     model = mlp()
     optimizer = adam(model)
     hard = Fields(index=torch.arange(4))

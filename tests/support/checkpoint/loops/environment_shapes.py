@@ -62,7 +62,9 @@ class Replay:
         vars(self).update(state)
 
 
-def explore(model: Any, environment: Environment, chance: float) -> tuple[torch.Tensor, int, float, torch.Tensor]:
+def explore(
+    model: Any, environment: Environment, chance: float
+) -> tuple[torch.Tensor, int, float, torch.Tensor]:
     """One transition, of a random action or the best."""
     before = environment.state.clone()
     action = int(torch.randint(0, 4, ()))
@@ -182,13 +184,18 @@ def replay_by_priorities(run: Run) -> None:
     optimizer = adam(model)
     environment, replay = Environment(), Replay()
     priorities = Fields(values=torch.zeros(64))
-    run.checkpoint(model, optimizer, {"environment": environment, "replay": replay, "priorities": priorities})
+    run.checkpoint(
+        model, optimizer, {"environment": environment, "replay": replay, "priorities": priorities}
+    )
     for _ in run.iterations():
         place = replay.count % 64
         replay.add(*explore(model, environment, 0.3))
         priorities.values[place] = 1.0
         index = torch.multinomial(priorities.values, 8, replacement=True)
-        wrong = model(replay.states[index]).gather(1, replay.actions[index][:, None])[:, 0] - replay.rewards[index]
+        wrong = (
+            model(replay.states[index]).gather(1, replay.actions[index][:, None])[:, 0]
+            - replay.rewards[index]
+        )
         optimizer.zero_grad()
         run.loss(wrong.square().mean()).backward()
         optimizer.step()
@@ -197,7 +204,9 @@ def replay_by_priorities(run: Run) -> None:
 
 @shape()
 def rollouts_of_the_newest_policy(run: Run) -> None:
-    """REINFORCE: a rollout in training mode, a running normalizer of what is observed, and a baseline."""
+    """REINFORCE: a rollout in training mode, a running normalizer of what is observed, and a
+    baseline.
+    """
     model = nn.Sequential(mlp(batch_norm=False), nn.LogSoftmax(1))
     optimizer = adam(model, 1e-2)
     environment, normal = Environment(), Fields(mean=torch.zeros(INPUTS), baseline=0.0)

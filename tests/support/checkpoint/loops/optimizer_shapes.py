@@ -29,7 +29,10 @@ def with_optimizer(name: str, make: Callable[[Iterable[Any]], torch.optim.Optimi
 
 
 with_optimizer("fused_adam", lambda parameters: torch.optim.AdamW(parameters, 1e-3, fused=True))
-with_optimizer("foreach_adam", lambda parameters: torch.optim.Adam(parameters, 1e-3, foreach=True, amsgrad=True))
+with_optimizer(
+    "foreach_adam",
+    lambda parameters: torch.optim.Adam(parameters, 1e-3, foreach=True, amsgrad=True),
+)
 with_optimizer("adafactor", lambda parameters: torch.optim.Adafactor(parameters, 1e-2))
 with_optimizer("plain_sgd", lambda parameters: torch.optim.SGD(parameters, 0.05))
 with_optimizer("averaged_sgd", lambda parameters: torch.optim.ASGD(parameters, 1e-2))
@@ -56,7 +59,9 @@ class Remembering(torch.optim.Optimizer):
                 parameter.sub_(state["momentum"] * group["lr"] * (1 + state["flag"]))
 
 
-with_optimizer("state_beyond_tensors_of_an_optimizer", lambda parameters: Remembering(parameters, 0.05))
+with_optimizer(
+    "state_beyond_tensors_of_an_optimizer", lambda parameters: Remembering(parameters, 0.05)
+)
 
 
 class CountingSteps(torch.optim.Optimizer):
@@ -78,7 +83,9 @@ class CountingSteps(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.count = state_dict["count"]
-        super().load_state_dict({name: value for name, value in state_dict.items() if name != "count"})
+        super().load_state_dict(
+            {name: value for name, value in state_dict.items() if name != "count"}
+        )
 
 
 with_optimizer("count_in_an_attribute", CountingSteps)
@@ -110,7 +117,9 @@ with_optimizer("orthogonal_updates", Orthogonal)
 @shape(Hooks.SILENT)
 def lbfgs(run: Run) -> None:
     model = mlp(dropout=0.0)
-    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4, history_size=4, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS(
+        model.parameters(), lr=0.1, max_iter=4, history_size=4, line_search_fn="strong_wolfe"
+    )
     run.checkpoint(model, optimizer)
     for _ in run.iterations():
         data = numbered(run)
@@ -143,7 +152,9 @@ def lbfgs_that_fetches_in_its_closure(run: Run) -> None:
 
 @shape()
 def sharpness_aware(run: Run) -> None:
-    """SAM: the weights are moved uphill for a second forward and backward, and back before the step."""
+    """SAM: the weights are moved uphill for a second forward and backward, and back before the
+    step.
+    """
     model = mlp()
     optimizer = momentum_sgd(model)
     run.checkpoint(model, optimizer)
@@ -232,7 +243,9 @@ class ScheduleFree(torch.optim.Optimizer):
             for parameter in group["params"]:
                 z = self.state[parameter].setdefault("z", parameter.clone())
                 parameter.lerp_(z, share)
-                parameter.add_(parameter.grad, alpha=group["lr"] * (group["beta"] * (1 - share) - 1))
+                parameter.add_(
+                    parameter.grad, alpha=group["lr"] * (group["beta"] * (1 - share) - 1)
+                )
                 z.sub_(parameter.grad, alpha=group["lr"])
 
 
@@ -269,7 +282,9 @@ class Lookahead:
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer, self.count = optimizer, 0
-        self.slow = [p.detach().clone() for group in optimizer.param_groups for p in group["params"]]
+        self.slow = [
+            p.detach().clone() for group in optimizer.param_groups for p in group["params"]
+        ]
 
     def step(self) -> None:
         self.optimizer.step()
@@ -331,7 +346,9 @@ def averaged_gradients_kept_in_extra(run: Run) -> None:
 def an_optimizer_inside_backward(run: Run) -> None:
     """Each parameter is updated as soon as its gradient is there, by its own optimizer."""
     model = mlp(batch_norm=False)
-    optimizers = {name.replace(".", "_"): torch.optim.Adam([p], 1e-3) for name, p in model.named_parameters()}
+    optimizers = {
+        name.replace(".", "_"): torch.optim.Adam([p], 1e-3) for name, p in model.named_parameters()
+    }
     for parameter, optimizer in zip(model.parameters(), optimizers.values(), strict=True):
 
         def update(_: torch.Tensor, optimizer: torch.optim.Optimizer = optimizer) -> None:
@@ -364,7 +381,10 @@ def groups_of_parameters(run: Run) -> None:
     model = mlp()
     decayed = [p for p in model.parameters() if p.ndim == 2]
     others = [p for p in model.parameters() if p.ndim != 2]
-    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0, "lr": 1e-2}]
+    groups = [
+        {"params": decayed, "weight_decay": 0.1},
+        {"params": others, "weight_decay": 0.0, "lr": 1e-2},
+    ]
     optimizer = torch.optim.AdamW(groups, 1e-3)
     run.checkpoint(model, optimizer)
     for _ in run.iterations():

@@ -15,7 +15,9 @@ ROWS = torch.randn(1000, INPUTS, generator=torch.Generator().manual_seed(5))
 LABELS = torch.randint(0, CLASSES, (1000,), generator=torch.Generator().manual_seed(6))
 
 
-def mlp(*, batch_norm: bool = True, dropout: float = 0.1, inputs: int = INPUTS, outputs: int = CLASSES) -> Any:
+def mlp(
+    *, batch_norm: bool = True, dropout: float = 0.1, inputs: int = INPUTS, outputs: int = CLASSES
+) -> Any:
     norm: nn.Module = nn.BatchNorm1d(WIDTH) if batch_norm else nn.Identity()
     return nn.Sequential(
         nn.Linear(inputs, WIDTH), norm, nn.ReLU(), nn.Dropout(dropout), nn.Linear(WIDTH, WIDTH), nn.ReLU(),

@@ -1,4 +1,6 @@
-"""Ordinary loops: schedulers, mixed precision, clipping, frozen and shared weights, several forwards."""
+"""Ordinary loops: schedulers, mixed precision, clipping, frozen and shared weights, several
+forwards.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,16 @@ from torch.nn import functional
 from torch.optim import lr_scheduler
 from torch.utils import checkpoint as activation_checkpoint
 
-from support.checkpoint.loops.parts import Fields, adam, batch, classify, mlp, momentum_sgd, numbered, rows
+from support.checkpoint.loops.parts import (
+    Fields,
+    adam,
+    batch,
+    classify,
+    mlp,
+    momentum_sgd,
+    numbered,
+    rows,
+)
 from support.checkpoint.loops.run import Run
 from support.checkpoint.loops.shape import Hooks, shape
 
@@ -33,7 +44,9 @@ def plain(run: Run) -> None:
 
 @shape()
 def batches_drawn_at_the_top(run: Run) -> None:
-    """Right with hooks, too, but the random state is another one at the forward than after the step."""
+    """Right with hooks, too, but the random state is another one at the forward than after the
+    step.
+    """
     model = mlp()
     optimizer = adam(model)
     run.checkpoint(model, optimizer)
@@ -129,7 +142,9 @@ def warmup_then_cosine(run: Run) -> None:
     model = mlp()
     optimizer = adam(model)
     warmup = lr_scheduler.LinearLR(optimizer, 0.1, total_iters=10)
-    scheduler = lr_scheduler.SequentialLR(optimizer, [warmup, lr_scheduler.CosineAnnealingLR(optimizer, 30)], [10])
+    scheduler = lr_scheduler.SequentialLR(
+        optimizer, [warmup, lr_scheduler.CosineAnnealingLR(optimizer, 30)], [10]
+    )
     run.checkpoint(model, optimizer, {"scheduler": scheduler})
     for _ in run.iterations():
         train(run, model, optimizer)
@@ -254,7 +269,9 @@ def two_views_of_a_batch(run: Run) -> None:
         first = functional.normalize(model(inputs + 0.1 * torch.randn_like(inputs)))
         second = functional.normalize(model(inputs + 0.1 * torch.randn_like(inputs)))
         optimizer.zero_grad()
-        run.loss(functional.cross_entropy(first @ second.T * 5, torch.arange(len(inputs)))).backward()
+        run.loss(
+            functional.cross_entropy(first @ second.T * 5, torch.arange(len(inputs)))
+        ).backward()
         optimizer.step()
 
 
@@ -426,7 +443,10 @@ class LowRank(nn.Module):
         self.up = nn.Parameter(torch.zeros(base.out_features, rank))
 
     def forward(self, inputs: torch.Tensor) -> Any:
-        return self.base(inputs) + functional.dropout(inputs, 0.1, self.training) @ self.down.T @ self.up.T
+        return (
+            self.base(inputs)
+            + functional.dropout(inputs, 0.1, self.training) @ self.down.T @ self.up.T
+        )
 
 
 @shape(Hooks.SILENT)
@@ -446,7 +466,9 @@ def saved_adapters_only(run: Run) -> None:
     """The module that is saved is not the one that is called."""
     model = mlp(batch_norm=False).requires_grad_(False)
     model[0], model[4] = LowRank(model[0]), LowRank(model[4])
-    adapters = nn.ParameterDict({name.replace(".", "_"): p for name, p in model.named_parameters() if p.requires_grad})
+    adapters = nn.ParameterDict(
+        {name.replace(".", "_"): p for name, p in model.named_parameters() if p.requires_grad}
+    )
     optimizer = torch.optim.AdamW(adapters.parameters(), 1e-2)
     scheduler = lr_scheduler.StepLR(optimizer, 5, 0.7)
     run.checkpoint(adapters, optimizer, {"scheduler": scheduler})

@@ -1,4 +1,6 @@
-"""One attempt at a training loop, in a process that may be killed at a chosen place: what a loop's shape is given."""
+"""One attempt at a training loop, in a process that may be killed at a chosen place: what a loop's
+shape is given.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ from typing import Any, Literal
 
 import numpy
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from deepvm.checkpoint import Checkpointer, ResumableLoader
 from deepvm.checkpoint.training.hooks import Hook, is_nested_step
@@ -31,7 +36,9 @@ PAUSE_S = 0.0007
 
 @dataclass(frozen=True)
 class Kill:
-    """The process is killed ``delay_s`` after the given place in this step: 0 is the top of the iteration."""
+    """The process is killed ``delay_s`` after the given place in this step: 0 is the top of the
+    iteration.
+    """
 
     step: int
     place: int
@@ -46,12 +53,15 @@ class Run:
     """An attempt. Without a checkpoint folder it is the undisturbed run.
 
     Attributes:
-        mode: ``steps``: the loop iterates over ``ck.steps``; ``hooks``: over the steps that the optimizer has done.
+        mode: ``steps``: the loop iterates over ``ck.steps``; ``hooks``: over the steps that the
+            optimizer has done.
         total: steps of the whole training. step: the one that the loop is at.
         checkpointer: None in the undisturbed run.
     """
 
-    def __init__(self, mode: Mode, total: int, output: Path, checkpoints: Path | None, kill: Kill | None) -> None:
+    def __init__(
+        self, mode: Mode, total: int, output: Path, checkpoints: Path | None, kill: Kill | None
+    ) -> None:
         self.mode, self.total, self.step = mode, total, 0
         self.checkpointer: Checkpointer | None = None
         self.start = 0
@@ -78,9 +88,11 @@ class Run:
         restore: bool = False,
         **compared: Any,
     ) -> None:
-        """Make the checkpointer, and remember what is compared at the end: these, and what else is given by name.
+        """Make the checkpointer, and remember what is compared at the end: these, and what else is
+        given by name.
 
-        With hooks the state is restored here; with ``steps`` only if ``restore`` is set, otherwise the loop does it.
+        With hooks the state is restored here; with ``steps`` only if ``restore`` is set, otherwise
+        the loop does it.
         """
         self._compared = {"model": model, "optimizer": optimizer, **(extra or {}), **compared}
         if self._checkpoints is None:
@@ -88,7 +100,12 @@ class Run:
                 optimizer.register_step_post_hook(lambda *_: self._count(optimizer))
             return
         self.checkpointer = Checkpointer(
-            model=model, optimizer=optimizer, extra=extra, tiers=self._checkpoints, every=EVERY, job="loop"
+            model=model,
+            optimizer=optimizer,
+            extra=extra,
+            tiers=self._checkpoints,
+            every=EVERY,
+            job="loop",
         )
         if restore or self.mode == "hooks":
             self._started(self.checkpointer.restore_latest())
@@ -161,7 +178,9 @@ class Run:
         self._compared |= objects
 
     def finish(self) -> None:
-        """The loop is over: close the checkpointer, and write a digest of each object and each random state."""
+        """The loop is over: close the checkpointer, and write a digest of each object and each
+        random state.
+        """
         if self.checkpointer is not None:
             self.checkpointer.close()
         random_states = {
@@ -169,7 +188,9 @@ class Run:
             "numpy's random state": numpy.random.get_state()[1:],
             "python's random state": random.getstate(),
         }
-        digests = {name: digest(value) for name, value in {**self._compared, **random_states}.items()}
+        digests = {
+            name: digest(value) for name, value in {**self._compared, **random_states}.items()
+        }
         self._output.with_suffix(".digests").write_text(json.dumps(digests))
 
 
@@ -182,11 +203,16 @@ def digest(value: Any) -> str:
 
 
 def _pieces(value: Any) -> Iterator[bytes]:
-    if isinstance(value, ResumableLoader):  # its records of random states depend on where a pass was resumed
+    # Its records of random states depend on where a pass was resumed
+    if isinstance(value, ResumableLoader):
         yield f"{value.epoch} {value.batch}".encode()
     elif isinstance(value, torch.Tensor):
         yield f"{tuple(value.shape)} {value.dtype}".encode()
-        yield value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b""
+        yield (
+            value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+            if value.numel()
+            else b""
+        )
     elif isinstance(value, numpy.ndarray):
         yield f"{value.shape} {value.dtype}".encode() + value.tobytes()
     elif hasattr(value, "state_dict"):
@@ -211,14 +237,21 @@ def records(path: Path) -> list[tuple[int, str]]:
 
 
 def contradictions(whole: list[tuple[int, str]], part: list[tuple[int, str]]) -> list[int]:
-    """Steps at which a run recorded other numbers than the undisturbed one; its last step may be cut short."""
+    """Steps at which a run recorded other numbers than the undisturbed one.
+
+    Its last step may be cut short.
+    """
     expected: dict[int, list[str]] = {}
     for step, number in whole:
         expected.setdefault(step, []).append(number)
     last = part[-1][0] if part else None
     seen = Counter(step for step, _ in part)
     position: Counter[int] = Counter()
-    wrong = {step for step, count in seen.items() if step != last and count != len(expected.get(step, ()))}
+    wrong = {
+        step
+        for step, count in seen.items()
+        if step != last and count != len(expected.get(step, ()))
+    }
     for step, number in part:
         known = expected.get(step, [])
         if position[step] >= len(known) or known[position[step]] != number:

@@ -1,4 +1,6 @@
-"""Several optimizers: adversarial networks, critics, actors, and one optimizer for each kind of parameter."""
+"""Several optimizers: adversarial networks, critics, actors, and one optimizer for each kind of
+parameter.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,17 @@ def generator() -> Any:
 
 
 def critic(wrap: Callable[[nn.Module], nn.Module] = lambda layer: layer) -> Any:
-    return nn.Sequential(wrap(nn.Linear(INPUTS, 32)), nn.LeakyReLU(0.2), nn.Dropout(0.1), wrap(nn.Linear(32, 1)))
+    return nn.Sequential(
+        wrap(nn.Linear(INPUTS, 32)), nn.LeakyReLU(0.2), nn.Dropout(0.1), wrap(nn.Linear(32, 1))
+    )
 
 
 class Adversaries:
     """A generator and a discriminator, and their two kinds of iteration."""
 
-    def __init__(self, run: Run, wrap: Callable[[nn.Module], nn.Module] = lambda layer: layer) -> None:
+    def __init__(
+        self, run: Run, wrap: Callable[[nn.Module], nn.Module] = lambda layer: layer
+    ) -> None:
         self.run, self.maker, self.judge = run, generator(), critic(wrap)
         self.both = nn.ModuleDict({"maker": self.maker, "judge": self.judge})
         self.maker_optimizer = torch.optim.Adam(self.maker.parameters(), 1e-3, betas=(0.5, 0.9))
@@ -38,7 +44,9 @@ class Adversaries:
     def judge_once(self) -> None:
         real, noise = torch.randn(16, INPUTS), torch.randn(16, NOISE)
         self.judge_optimizer.zero_grad()
-        self.run.loss(self.judge(self.maker(noise).detach()).mean() - self.judge(real).mean()).backward()
+        self.run.loss(
+            self.judge(self.maker(noise).detach()).mean() - self.judge(real).mean()
+        ).backward()
         self.judge_optimizer.step()
 
     def make_once(self) -> None:
@@ -48,7 +56,9 @@ class Adversaries:
 
     def checkpoint(self, **more: Any) -> None:
         """One container model; the generator's optimizer steps last."""
-        self.run.checkpoint(self.both, self.maker_optimizer, {"judge_optimizer": self.judge_optimizer, **more})
+        self.run.checkpoint(
+            self.both, self.maker_optimizer, {"judge_optimizer": self.judge_optimizer, **more}
+        )
 
 
 @shape()
@@ -72,7 +82,9 @@ def gan_with_spectral_norm(run: Run) -> None:
 @shape()
 def gan_with_schedulers(run: Run) -> None:
     both = Adversaries(run, parametrizations.spectral_norm)
-    schedulers = [lr_scheduler.ExponentialLR(o, 0.97) for o in (both.judge_optimizer, both.maker_optimizer)]
+    schedulers = [
+        lr_scheduler.ExponentialLR(o, 0.97) for o in (both.judge_optimizer, both.maker_optimizer)
+    ]
     both.checkpoint(first=schedulers[0], second=schedulers[1])
     for _ in run.iterations():
         both.judge_once()
@@ -137,7 +149,10 @@ def gan_with_a_penalty_on_gradients(run: Run) -> None:
 
 
 def wasserstein(run: Run, clamp: Callable[[torch.Tensor], None], *, last: bool = False) -> None:
-    """Weights of the critic are clamped after its step; with ``last`` that is the end of the iteration."""
+    """Weights of the critic are clamped after its step.
+
+    With ``last`` that is the end of the iteration.
+    """
     both = Adversaries(run)
     if last:
         run.checkpoint(both.both, both.judge_optimizer, {"maker_optimizer": both.maker_optimizer})
@@ -245,7 +260,9 @@ def sparse_and_dense(run: Run) -> None:
         words = (torch.arange(8) * 13 + run.step) % 100
         sparse.zero_grad()
         dense.zero_grad()
-        run.loss(functional.cross_entropy(model["head"](model["words"](words)), words % 4)).backward()
+        run.loss(
+            functional.cross_entropy(model["head"](model["words"](words)), words % 4)
+        ).backward()
         sparse.step()
         dense.step()
 
@@ -286,19 +303,27 @@ class ActorCritic:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.actor = mlp(batch_norm=False, outputs=2)
-        self.critic, self.target = (mlp(batch_norm=False, inputs=INPUTS + 2, outputs=1) for _ in range(2))
+        self.critic, self.target = (
+            mlp(batch_norm=False, inputs=INPUTS + 2, outputs=1) for _ in range(2)
+        )
         self.target.load_state_dict(self.critic.state_dict())
         self.target.requires_grad_(False)
-        self.all = nn.ModuleDict({"actor": self.actor, "critic": self.critic, "target": self.target})
+        self.all = nn.ModuleDict(
+            {"actor": self.actor, "critic": self.critic, "target": self.target}
+        )
         self.actor_optimizer, self.critic_optimizer = adam(self.actor), adam(self.critic)
 
     def checkpoint(self) -> None:
-        self.run.checkpoint(self.all, self.actor_optimizer, {"critic_optimizer": self.critic_optimizer})
+        self.run.checkpoint(
+            self.all, self.actor_optimizer, {"critic_optimizer": self.critic_optimizer}
+        )
 
     def learn(self) -> None:
         states, following = torch.randn(16, INPUTS), torch.randn(16, INPUTS)
         with torch.no_grad():
-            value = states[:, :1] + 0.9 * self.target(torch.cat([following, self.actor(following)], 1))
+            value = states[:, :1] + 0.9 * self.target(
+                torch.cat([following, self.actor(following)], 1)
+            )
         actions = self.actor(states).detach() + 0.1 * torch.randn(16, 2)
         self.critic_optimizer.zero_grad()
         functional.mse_loss(self.critic(torch.cat([states, actions], 1)), value).backward()
@@ -315,7 +340,9 @@ def actor_critic_with_a_target_in_place(run: Run) -> None:
     for _ in run.iterations():
         agent.learn()
         with torch.no_grad():
-            for own, other in zip(agent.target.parameters(), agent.critic.parameters(), strict=True):
+            for own, other in zip(
+                agent.target.parameters(), agent.critic.parameters(), strict=True
+            ):
                 own.lerp_(other, 0.1)
 
 
@@ -336,7 +363,9 @@ def actor_critic_with_a_target_at_the_top(run: Run) -> None:
     for step in run.iterations():
         if step % 2 == 0:
             with torch.no_grad():
-                for own, other in zip(agent.target.parameters(), agent.critic.parameters(), strict=True):
+                for own, other in zip(
+                    agent.target.parameters(), agent.critic.parameters(), strict=True
+                ):
                     own.lerp_(other, 0.3)
         agent.learn()
 
@@ -346,7 +375,11 @@ def actor_critic_with_delayed_actors(run: Run) -> None:
     """TD3: the critic learns in each iteration, the actor and the target in every second one."""
     agent = ActorCritic(run)
     clock = Fields(ticks=0)
-    run.checkpoint(agent.all, agent.critic_optimizer, {"actor_optimizer": agent.actor_optimizer, "clock": clock})
+    run.checkpoint(
+        agent.all,
+        agent.critic_optimizer,
+        {"actor_optimizer": agent.actor_optimizer, "clock": clock},
+    )
     for _ in run.iterations():
         states = torch.randn(16, INPUTS)
         with torch.no_grad():
@@ -361,5 +394,7 @@ def actor_critic_with_delayed_actors(run: Run) -> None:
             run.loss(-agent.critic(torch.cat([states, agent.actor(states)], 1)).mean()).backward()
             agent.actor_optimizer.step()
             with torch.no_grad():
-                for own, other in zip(agent.target.parameters(), agent.critic.parameters(), strict=True):
+                for own, other in zip(
+                    agent.target.parameters(), agent.critic.parameters(), strict=True
+                ):
                     own.lerp_(other, 0.1)

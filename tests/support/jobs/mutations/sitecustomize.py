@@ -1,7 +1,9 @@
-"""Changes the product in every process of a job that a test starts with this folder in ``PYTHONPATH``.
+"""Changes the product in every process of a job that a test starts with this folder in
+``PYTHONPATH``.
 
-``JOBS_MUTATION`` names the change. The product knows nothing of it. ``JOBS_CLOCK`` names a file: by how many seconds
-the clock on the wall of agents and trainers is wrong, or with ``JOBS_CLOCK_OF_ALL`` that of every process.
+``JOBS_MUTATION`` names the change. The product knows nothing of it. ``JOBS_CLOCK`` names a file: by
+how many seconds the clock on the wall of agents and trainers is wrong, or with
+``JOBS_CLOCK_OF_ALL`` that of every process.
 """
 
 import os
@@ -95,7 +97,10 @@ class _Finder:
 
 
 def _set_clock(place):
-    """Agents and trainers have a clock that can be set; the controller, the cloud and its metadata service may."""
+    """Agents and trainers have a clock that can be set.
+
+    The controller, the cloud and its metadata service may.
+    """
     import time
 
     all_have = "JOBS_CLOCK_OF_ALL" in os.environ
@@ -103,7 +108,11 @@ def _set_clock(place):
     true_time, true_time_ns = time.time, time.time_ns
 
     def wrong():
-        here = all_have or "deepvm.jobs.agent" in " ".join(sys.orig_argv) or "DEEPVM_AGENT" in os.environ
+        here = (
+            all_have
+            or "deepvm.jobs.agent" in " ".join(sys.orig_argv)
+            or "DEEPVM_AGENT" in os.environ
+        )
         try:
             with open(place) as file:
                 return float(file.read()) if here else 0.0
